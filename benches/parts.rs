@@ -9,14 +9,14 @@ use criterion::{
     BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main,
 };
 use prometheus::{Encoder, GaugeVec, Opts, Registry, TextEncoder};
-use stepmem::analysis::config::EngineConfig;
-use stepmem::analysis::engine::Engine;
-use stepmem::analysis::event::Event;
-use stepmem::analysis::status::{ExporterStatus, Status};
-use stepmem::input::push::wire::step::{Layout, decode};
-use stepmem::model::step::StepSample;
-use stepmem::model::units::Uptime;
 use stepmem::output::prometheus::{Format, render};
+use stepmem_engine::config::EngineConfig;
+use stepmem_engine::engine::Engine;
+use stepmem_engine::event::Event;
+use stepmem_engine::status::{ExporterStatus, Status};
+use stepmem_engine::wire::step::{Layout, decode};
+use stepmem_types::step::StepSample;
+use stepmem_types::units::Uptime;
 
 const N_RANKS: [u32; 3] = [8, 64, 1024];
 const STEPS_FILLED: u64 = 1_000;

@@ -25,12 +25,12 @@ use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufWriter, Write};
 
 use serde_json::{Value, json};
-use stepmem::detect::config::Config;
-use stepmem::detect::detector::Detector;
-use stepmem::detect::sample::{AxisPoint, DeviceReading, Sample};
-use stepmem::detect::signal::Signal;
-use stepmem::detect::trend::{Stage, Trend};
-use stepmem::model::units::UnixTime;
+use stepmem_detect::config::Config;
+use stepmem_detect::detector::Detector;
+use stepmem_detect::sample::{AxisPoint, DeviceReading, Sample};
+use stepmem_detect::signal::Signal;
+use stepmem_detect::trend::{Stage, Trend};
+use stepmem_types::units::UnixTime;
 
 use null_models::Model;
 

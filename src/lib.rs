@@ -1,19 +1,5 @@
 #![doc = include_str!("../ARCHITECTURE.md")]
 
-pub mod model;
-
-pub mod text;
-
-pub mod detect;
-
-pub mod analysis;
-
-pub mod metrics;
-
-pub mod report;
-
-pub mod snapshot;
-
 pub mod input;
 
 pub mod output;

@@ -4,8 +4,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
 
-use crate::analysis::saved::SavedState;
-use crate::model::units::Uptime;
+use stepmem_engine::saved::SavedState;
+use stepmem_types::units::Uptime;
 
 /// Returns the uptime of this exporter, continued from the exporter whose state it resumes.
 #[derive(Clone, Copy, Debug)]

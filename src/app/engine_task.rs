@@ -7,17 +7,6 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use crate::analysis::acks::Ack;
-use crate::analysis::capture::CaptureReport;
-use crate::analysis::diagnosis::kind::Severity;
-use crate::analysis::engine::Engine;
-use crate::analysis::event::Event;
-use crate::analysis::findings::{Transition, TransitionState};
-use crate::analysis::refusal::Refusal;
-use crate::analysis::sites::{
-    AnalysisOutcome, HoldersOutcome, HoldersReport, RecordedSite, SnapshotAnalysis,
-};
-use crate::analysis::status::Status;
 use crate::app::clock::Clock;
 use crate::app::collectors::analyses::AnalysisQueue;
 use crate::app::collectors::event::CollectorEvent;
@@ -31,14 +20,25 @@ use crate::app::summary_files::{Summaries, SummarySource};
 use crate::app::summary_requests::SummaryRequests;
 use crate::input::nvml::cycle::GpuPoll;
 use crate::input::push::inbox::{Delivery, Offer, Receipt};
-use crate::input::push::wire::accepted::Accepted;
-use crate::metrics::table;
-use crate::model::end::{EndAuthority, EndReport, RankEnd};
-use crate::model::ids::{GpuUuid, ProcessId, Rank, RankId, Run, SubjectId};
-use crate::model::step::StepSample;
-use crate::model::units::{Seconds, Uptime};
 use crate::net::peer::Peer;
 use crate::output::web::{StatusRequest, SummaryRequest};
+use stepmem_engine::acks::Ack;
+use stepmem_engine::capture::CaptureReport;
+use stepmem_engine::diagnosis::kind::Severity;
+use stepmem_engine::engine::Engine;
+use stepmem_engine::event::Event;
+use stepmem_engine::findings::{Transition, TransitionState};
+use stepmem_engine::metrics::table;
+use stepmem_engine::refusal::Refusal;
+use stepmem_engine::sites::{
+    AnalysisOutcome, HoldersOutcome, HoldersReport, RecordedSite, SnapshotAnalysis,
+};
+use stepmem_engine::status::Status;
+use stepmem_engine::wire::accepted::Accepted;
+use stepmem_types::end::{EndAuthority, EndReport, RankEnd};
+use stepmem_types::ids::{GpuUuid, ProcessId, Rank, RankId, Run, SubjectId};
+use stepmem_types::step::StepSample;
+use stepmem_types::units::{Seconds, Uptime};
 
 /// How often time passes for the engine, and a status is published for those that do not ask for one.
 const TICK: Duration = Duration::from_secs(1);

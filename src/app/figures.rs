@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use prometheus::core::Collector;
 
-use crate::analysis::status::{CollectorStatus, ExporterStatus, LabelCounts};
 use crate::app::access::ReloadCounts;
 use crate::app::collectors::event::CollectorRound;
 use crate::app::own_process::OwnProcess;
@@ -15,6 +14,7 @@ use crate::input::push::inbox::PushCounts;
 use crate::net::access::AccessCounts;
 use crate::net::server::ServerCounts;
 use crate::output::otlp::delivery::ExportCounts;
+use stepmem_engine::status::{CollectorStatus, ExporterStatus, LabelCounts};
 
 /// The figures of the exporter itself that the engine does not know.
 pub(super) struct ExporterFigures {

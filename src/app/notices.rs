@@ -5,9 +5,9 @@ use std::sync::{Arc, OnceLock};
 
 use tokio::sync::mpsc;
 
-use crate::analysis::findings::Transition;
 use crate::app::summary_folders::WrittenFiles;
-use crate::report::summary::model::Summary;
+use stepmem_engine::findings::Transition;
+use stepmem_report::summary::model::Summary;
 
 /// Notices that wait to be read, at most. Later ones are lost; a person reads no more.
 const WAITING_MAX: usize = 1024;

@@ -13,7 +13,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::app::launch::processes::JobState;
-use crate::model::ids::RankId;
+use stepmem_types::ids::RankId;
 
 /// Time within which a killed process is gone: the kernel takes back its memory first.
 const GONE_WITHIN: Duration = Duration::from_secs(10);
@@ -290,7 +290,7 @@ mod tests {
         CountedGroup, OomKills, PROCESSES_MAX, WatchedProcess, counter_files, is_within,
         oom_kills,
     };
-    use crate::model::ids::{Rank, RankId, Run};
+    use stepmem_types::ids::{Rank, RankId, Run};
 
     /// A tree of control groups of version 2: the job's, and one of each rank below it. The files are as Linux 6.8 writes
     /// them, where a kill counts in all groups above, too.

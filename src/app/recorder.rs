@@ -11,8 +11,6 @@ use std::time::Duration;
 use anyhow::Context;
 use tokio::sync::oneshot;
 
-use crate::analysis::config::EngineConfig;
-use crate::analysis::engine::Engine;
 use crate::app::recording_files::{
     LifeOfExporter, RecordedItem, RecordedWhat, RecordingCounts, RecordingPlace,
     RecordingWriter,
@@ -21,12 +19,14 @@ use crate::app::startup::Startup;
 use crate::app::summary_folders::{LaunchOfRun, SummaryFolders};
 use crate::config::keys;
 use crate::config::settings::RecordSettings;
-use crate::input::push::wire::accepted::Accepted;
-use crate::model::ids::Run;
-use crate::model::step::StepSample;
-use crate::model::units::{Seconds, Uptime};
 use crate::store::launches::{self, LaunchId};
 use crate::store::recordings::RecordingFolder;
+use stepmem_engine::config::EngineConfig;
+use stepmem_engine::engine::Engine;
+use stepmem_engine::wire::accepted::Accepted;
+use stepmem_types::ids::Run;
+use stepmem_types::step::StepSample;
+use stepmem_types::units::{Seconds, Uptime};
 
 /// Batches, readings and other events that wait to be recorded.
 pub(super) const QUEUE_CAPACITY: usize = 4096;
@@ -176,8 +176,8 @@ mod tests {
 
     use super::{EventRecorder, QUEUE_CAPACITY};
     use crate::app::recording_files::RecordingCounts;
-    use crate::input::push::wire::accepted::Accepted;
-    use crate::model::units::Uptime;
+    use stepmem_engine::wire::accepted::Accepted;
+    use stepmem_types::units::Uptime;
 
     #[test]
     fn event_without_room_is_counted_and_the_next_one_says_so() {

@@ -11,18 +11,18 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::app::summary_folders::{LaunchOfRun, RECORDING_STEM, SummaryFolders, folder_name};
-use crate::input::push::wire::accepted::{
-    Accepted, AcceptedEvent, RECORDING_VERSION, RecordingHead,
-};
 use crate::input::recording::LINE_BYTES_MAX;
-use crate::model::ids::{GpuUuid, Run, SubjectId};
-use crate::model::step::StepSample;
-use crate::model::units::{Seconds, Uptime};
 use crate::store::directory::Directory;
 use crate::store::recordings::{
     ClosedRecording, OpenRecording, RecordingFolder, create_in_launch,
 };
 use crate::store::zstd;
+use stepmem_engine::wire::accepted::{
+    Accepted, AcceptedEvent, RECORDING_VERSION, RecordingHead,
+};
+use stepmem_types::ids::{GpuUuid, Run, SubjectId};
+use stepmem_types::step::StepSample;
+use stepmem_types::units::{Seconds, Uptime};
 
 /// How often what waits is written: what a crash loses at most.
 const FLUSH_EVERY: Duration = Duration::from_secs(2);
@@ -458,11 +458,11 @@ mod tests {
         LifeOfExporter, RecordedItem, RecordedWhat, RecordingCounts, RecordingPlace,
         RecordingWriter,
     };
-    use crate::input::push::wire::step::{Layout, decode};
     use crate::input::recording::{MissingPart, merged};
-    use crate::model::ids::Run;
-    use crate::model::units::{Seconds, Uptime};
     use crate::store::recordings::RecordingFolder;
+    use stepmem_engine::wire::step::{Layout, decode};
+    use stepmem_types::ids::Run;
+    use stepmem_types::units::{Seconds, Uptime};
 
     const BYTES_MAX: u64 = 64 * 1024;
 

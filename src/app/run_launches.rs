@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::analysis::runs::RunLaunch;
-use crate::model::ids::Run;
-use crate::model::launch::Launch;
-use crate::model::units::Count;
 use crate::store::launches::LaunchId;
+use stepmem_engine::runs::RunLaunch;
+use stepmem_types::ids::Run;
+use stepmem_types::launch::Launch;
+use stepmem_types::units::Count;
 
 /// The current launch of every run.
 #[derive(Debug, Default)]
@@ -80,11 +80,11 @@ impl RunLaunches {
 
 #[cfg(test)]
 mod tests {
-    use crate::analysis::runs::RunLaunch;
     use crate::app::run_launches::RunLaunches;
-    use crate::model::ids::{Rank, Run};
-    use crate::model::launch::Launch;
-    use crate::model::units::Count;
+    use stepmem_engine::runs::RunLaunch;
+    use stepmem_types::ids::{Rank, Run};
+    use stepmem_types::launch::Launch;
+    use stepmem_types::units::Count;
 
     fn seen(launch: Option<&str>, attempt: u64, life_began: f64) -> RunLaunch {
         RunLaunch {

@@ -10,11 +10,6 @@ use anyhow::Context;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-use crate::analysis::captures::CaptureSettings;
-use crate::analysis::config::EngineConfig;
-use crate::analysis::engine::Engine;
-use crate::analysis::saved::SavedState;
-use crate::analysis::status::{ExporterStatus, Status};
 use crate::app::access::{Access, AccessSource};
 use crate::app::clock::Clock;
 use crate::app::collectors::analyses::AnalysisQueue;
@@ -41,7 +36,6 @@ use crate::input::owner::kubelet::Kubelet;
 use crate::input::push::http::{self, PushConfig, Receivers, TokenFile};
 use crate::input::push::inbox::{Inbox, PUSH_SECONDS_BOUNDS, ReleaseRequest, Releases};
 use crate::input::push::roles::Tokens;
-use crate::model::ids::GpuUuid;
 use crate::net::guard::Guard;
 use crate::net::listener::Listener;
 use crate::net::server::{Connections, ServerCounts, Service, serve as serve_http};
@@ -50,6 +44,12 @@ use crate::output::otlp::delivery::ExportCounts;
 use crate::output::otlp::export::Export;
 use crate::output::web::{self, StatusSource, WebConfig};
 use crate::store::timelines::TimelineFolder;
+use stepmem_engine::captures::CaptureSettings;
+use stepmem_engine::config::EngineConfig;
+use stepmem_engine::engine::Engine;
+use stepmem_engine::saved::SavedState;
+use stepmem_engine::status::{ExporterStatus, Status};
+use stepmem_types::ids::GpuUuid;
 
 /// Tasks have so many turns before the system is asked what came meanwhile, which takes a microsecond. A turn can be a millisecond of
 /// pipelined requests, and a scrape over TLS waits for what comes four times.

@@ -8,10 +8,10 @@ use tokio::sync::mpsc;
 use tokio::sync::mpsc::OwnedPermit;
 use tokio::task::JoinHandle;
 
-use crate::analysis::engine::Engine;
-use crate::analysis::saved::{SaveCursor, SavedState};
-use crate::model::units::Uptime;
 use crate::store::state::{self, StateError, StateLimits, StateWriter};
+use stepmem_engine::engine::Engine;
+use stepmem_engine::saved::{SaveCursor, SavedState};
+use stepmem_types::units::Uptime;
 
 /// Minimum time between two writes of the state file.
 const STATE_EVERY: Duration = Duration::from_secs(10);

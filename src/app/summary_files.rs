@@ -7,18 +7,18 @@ use std::path::PathBuf;
 use anyhow::Context;
 use tokio::task::JoinHandle;
 
-use crate::analysis::engine::Engine;
-use crate::analysis::runs::RunView;
 use crate::app::launch::processes::JobState;
 use crate::app::notices::{Notice, Notices, SummaryNotice};
 use crate::app::run_launches::{CurrentLaunch, RunLaunches};
 use crate::app::summary_folders::{LaunchOfRun, SummaryFolders, WrittenFiles};
 use crate::app::termination::{self, TerminationMessage};
 use crate::config::settings::StartMode;
-use crate::model::ids::{Rank, Run};
-use crate::model::step::StepSample;
-use crate::model::units::Uptime;
-use crate::report::summary::model::Summary;
+use stepmem_engine::engine::Engine;
+use stepmem_engine::runs::RunView;
+use stepmem_report::summary::model::Summary;
+use stepmem_types::ids::{Rank, Run};
+use stepmem_types::step::StepSample;
+use stepmem_types::units::Uptime;
 
 /// How many ranks the summaries may have together that wait to be written; one summary may always wait.
 const WAITING_RANKS_MAX: usize = 8192;

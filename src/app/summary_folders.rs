@@ -12,15 +12,15 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use crate::model::ids::{Rank, Run};
-use crate::report::card;
-use crate::report::summary::model::{RankOutcome, Summary};
 use crate::store::directory::{Directory, EntryKind};
 use crate::store::launches::{
     LATEST, LaunchId, Removal, RunFolder, create_shared, point_latest_of_all, replace_shared,
 };
 use crate::store::recordings::is_of_launch;
-use crate::text::units::rfc3339;
+use stepmem_report::card;
+use stepmem_report::summary::model::{RankOutcome, Summary};
+use stepmem_types::format::units::rfc3339;
+use stepmem_types::ids::{Rank, Run};
 
 /// The name of the files of a summary, without what follows the first dot.
 const STEM: &str = "final_summary";
@@ -374,8 +374,8 @@ pub(super) fn folder_name(run: &Run) -> String {
 #[cfg(test)]
 mod tests {
     use crate::app::summary_folders::{EndedLaunches, folder_name};
-    use crate::model::ids::Run;
     use crate::store::launches::{LaunchId, Removal};
+    use stepmem_types::ids::Run;
 
     #[test]
     fn name_of_a_run_stays_within_its_directory() {

@@ -9,11 +9,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::Instant;
 
 use crate::app::summary_files::{SummarySource, summary};
-use crate::model::ids::{Rank, Run};
 use crate::output::answers::SharedText;
 use crate::output::web::{SummaryFormat, SummaryRequest};
-use crate::report::explain::json::WindowsNow;
-use crate::report::explain::live;
+use stepmem_report::explain::json::WindowsNow;
+use stepmem_report::explain::live;
+use stepmem_types::ids::{Rank, Run};
 
 /// Maximum number of summaries that are made and written out at a time; further readers wait.
 pub(super) const SUMMARIES_AT_ONCE_MAX: usize = 2;

@@ -5,10 +5,10 @@ use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use crate::model::ids::Run;
-use crate::report::card;
-use crate::report::policy::IssueSeverity;
-use crate::report::summary::model::Summary;
+use stepmem_report::card;
+use stepmem_report::policy::IssueSeverity;
+use stepmem_report::summary::model::Summary;
+use stepmem_types::ids::Run;
 
 /// The longest message that Kubernetes keeps of a container, in bytes.
 pub const MESSAGE_BYTES_MAX: usize = 4096;

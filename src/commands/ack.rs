@@ -2,13 +2,13 @@
 
 use clap::{Arg, ArgGroup, ArgMatches};
 
-use crate::analysis::acks::{Ack, FOR_SECONDS_MAX};
-use crate::analysis::diagnosis::DiagnosisKind;
 use crate::commands::args::{CommandError, CommandRow, Exit};
 use crate::commands::live::{push_args, rank, rank_arg, seconds, send};
-use crate::input::push::wire::request::ControlRequest;
-use crate::model::ids::{GpuUuid, ProcessId, RankId, Run, SubjectId};
-use crate::text::units::period;
+use stepmem_engine::acks::{Ack, FOR_SECONDS_MAX};
+use stepmem_engine::diagnosis::DiagnosisKind;
+use stepmem_engine::wire::request::ControlRequest;
+use stepmem_types::format::units::period;
+use stepmem_types::ids::{GpuUuid, ProcessId, RankId, Run, SubjectId};
 
 /// `stepmem ack`.
 pub(super) const ACK: CommandRow = CommandRow { name: "ack", arguments, run };

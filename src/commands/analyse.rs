@@ -11,26 +11,26 @@ use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, Signal};
 
-use crate::analysis::sites::{AnalysisOutcome, SnapshotAnalysis};
 use crate::commands::args::{CommandError, CommandRow, Exit};
 use crate::commands::snapshot_common::UNPACKED_BYTES_MAX;
 use crate::commands::snapshot_file::{ReadError, unpack};
-use crate::model::site::{
+use crate::store::timelines::{DRAWN, TIMELINE_BYTES_MAX};
+use stepmem_engine::sites::{AnalysisOutcome, SnapshotAnalysis};
+use stepmem_snapshot::html::document::{self, DocumentHead};
+use stepmem_snapshot::leak::{Blame, LeakVerdict};
+use stepmem_snapshot::model::Snapshot;
+use stepmem_snapshot::num::real;
+use stepmem_snapshot::page::ShownMoment;
+use stepmem_snapshot::scene::DeviceScene;
+use stepmem_snapshot::sites::{Site, SiteKind, SiteRow, Sites};
+use stepmem_snapshot::study::Study;
+use stepmem_types::format::clean::shortened;
+use stepmem_types::format::units::whole_bytes;
+use stepmem_types::site::{
     CodeFrame, CodeKind, CodeLine, LeakSite, LineBytes, OOM_LINES_MAX, OomSite,
     SITE_FRAMES_MAX, SiteText, SiteVerdict,
 };
-use crate::model::units::Bytes;
-use crate::snapshot::html::document::{self, DocumentHead};
-use crate::snapshot::leak::{Blame, LeakVerdict};
-use crate::snapshot::model::Snapshot;
-use crate::snapshot::num::real;
-use crate::snapshot::page::ShownMoment;
-use crate::snapshot::scene::DeviceScene;
-use crate::snapshot::sites::{Site, SiteKind, SiteRow, Sites};
-use crate::snapshot::study::Study;
-use crate::store::timelines::{DRAWN, TIMELINE_BYTES_MAX};
-use crate::text::clean::shortened;
-use crate::text::units::whole_bytes;
+use stepmem_types::units::Bytes;
 
 /// `stepmem analyse`.
 pub(super) const ANALYSE: CommandRow = CommandRow { name: "analyse", arguments, run };

@@ -9,7 +9,7 @@ use crate::config::keys::FILE_VARIABLE;
 use crate::config::settings::Settings;
 use crate::config::sources::{Leniency, Sources};
 use crate::config::table::{SETTINGS, Setting};
-use crate::report::gate::{FAILED_ON_CODE, UNJUDGED_CODE};
+use stepmem_report::gate::{FAILED_ON_CODE, UNJUDGED_CODE};
 
 /// The prefixes of settings that `replay` takes.
 const REPLAY_PREFIXES: [&str; 5] = ["rank.", "run.", "creep.", "pressure.", "imbalance."];

@@ -10,7 +10,7 @@ use crate::commands::credentials::credential_args;
 use crate::commands::live::LiveExporter;
 use crate::config::settings::{PushSocket, Settings};
 use crate::config::web_file::WebFile;
-use crate::text::units::period;
+use stepmem_types::format::units::period;
 
 /// Where an exporter says that it runs.
 const HEALTH_PATH: [&str; 2] = ["-", "healthy"];

@@ -10,9 +10,9 @@ use clap::{Arg, ArgAction, ArgMatches};
 use crate::commands::args::{CommandError, CommandRow, Exit, json, json_arg};
 use crate::commands::launch_summary::{self, SUMMARY_BYTES_MAX};
 use crate::commands::reader::Reader;
-use crate::report::compare::comparison::OldNew;
-use crate::report::compare::figures::RunFigures;
-use crate::report::compare::{from_stepmem, judge, read, text};
+use stepmem_report::compare::comparison::OldNew;
+use stepmem_report::compare::figures::RunFigures;
+use stepmem_report::compare::{from_stepmem, judge, read, text};
 
 /// `stepmem compare`.
 pub(super) const COMPARE: CommandRow = CommandRow { name: "compare", arguments, run };

@@ -14,7 +14,6 @@ use clap::{Arg, ArgAction, ArgMatches};
 use serde_json::{Value, json};
 use tokio::time::MissedTickBehavior;
 
-use crate::analysis::captures::CaptureSettings;
 use crate::app::collectors::nvml::GpuSource;
 use crate::app::listen::Addresses;
 use crate::app::notices::Notices;
@@ -30,6 +29,7 @@ use crate::config::keys;
 use crate::config::settings::{NvmlSettings, Settings};
 use crate::config::sources::Sources;
 use crate::input::nvml::cycle::GpuPoll;
+use stepmem_engine::captures::CaptureSettings;
 
 /// `stepmem demo`.
 pub(super) const DEMO: CommandRow = CommandRow { name: "demo", arguments, run: command };

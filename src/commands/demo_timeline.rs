@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use crate::analysis::diagnosis::DiagnosisKind;
-use crate::analysis::status::{FindingStatus, RankStatus, Status};
 use crate::commands::simulated_job::{JobProgress, LEAK_FROM_STEP, LEAKING, SimulatedJob};
-use crate::model::ids::SubjectId;
-use crate::text::clean::clean;
-use crate::text::units::{duration, grouped, whole_bytes};
+use stepmem_engine::diagnosis::DiagnosisKind;
+use stepmem_engine::status::{FindingStatus, RankStatus, Status};
+use stepmem_types::format::clean::clean;
+use stepmem_types::format::units::{duration, grouped, whole_bytes};
+use stepmem_types::ids::SubjectId;
 
 /// The news told so far, and the source of further ones.
 pub(super) struct DemoTimeline {

@@ -5,9 +5,9 @@ use clap::{Arg, ArgMatches};
 
 use crate::commands::args::{CommandError, CommandRow, Exit};
 use crate::commands::live::{push_args, rank, rank_arg, send};
-use crate::input::push::wire::request::ControlRequest;
-use crate::model::end::EndOutcome;
-use crate::model::ids::Run;
+use stepmem_engine::wire::request::ControlRequest;
+use stepmem_types::end::EndOutcome;
+use stepmem_types::ids::Run;
 
 /// `stepmem end`.
 pub(super) const END: CommandRow = CommandRow { name: "end", arguments, run };

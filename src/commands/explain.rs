@@ -8,8 +8,6 @@ use anyhow::Context;
 use clap::{Arg, ArgMatches};
 use serde::Serialize;
 
-use crate::analysis::config::EngineConfig;
-use crate::analysis::engine::Engine;
 use crate::commands::args::{
     self, CommandError, CommandRow, Exit, is_replay_setting, json_arg, recordings,
     with_settings,
@@ -18,13 +16,15 @@ use crate::commands::credentials::credential_args;
 use crate::commands::live::{LiveExporter, instead_of_recordings, plain_json};
 use crate::commands::playback;
 use crate::commands::reader::Reader;
-use crate::model::ids::{Rank, RankId, Run, SubjectId};
-use crate::model::units::Uptime;
-use crate::model::url::shown;
-use crate::report::explain::json::{RankTold, StoryTold, WindowsRead};
-use crate::report::explain::story::{LookTime, Story, SubjectFigures};
-use crate::report::explain::{live, text};
-use crate::text::page::{Indent, Page};
+use stepmem_engine::config::EngineConfig;
+use stepmem_engine::engine::Engine;
+use stepmem_report::explain::json::{RankTold, StoryTold, WindowsRead};
+use stepmem_report::explain::story::{LookTime, Story, SubjectFigures};
+use stepmem_report::explain::{live, text};
+use stepmem_types::format::page::{Indent, Page};
+use stepmem_types::ids::{Rank, RankId, Run, SubjectId};
+use stepmem_types::units::Uptime;
+use stepmem_types::url::shown;
 
 /// `stepmem explain`.
 pub(super) const EXPLAIN: CommandRow = CommandRow { name: "explain", arguments, run: command };

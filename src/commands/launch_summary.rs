@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-use crate::report::summary::merge::merged;
-use crate::report::summary::model::Summary;
+use stepmem_report::summary::merge::merged;
+use stepmem_report::summary::model::Summary;
 
 /// The largest summary, in bytes: 65,536 ranks of 2 KiB.
 pub(super) const SUMMARY_BYTES_MAX: u64 = 128 * 1024 * 1024;

@@ -13,14 +13,14 @@ use reqwest::blocking::{Client, RequestBuilder, Response};
 use reqwest::{Url, redirect};
 use serde::de::DeserializeOwned;
 
-use crate::analysis::status::Status;
 use crate::commands::credentials::{Credentials, credential_args};
 use crate::config::environment;
 use crate::config::table::{SETTINGS, Setting};
-use crate::input::push::wire::request::ControlRequest;
-use crate::model::ids::{Rank, Run};
-use crate::model::url::shown;
-use crate::text::clean::{is_raw, shortened};
+use stepmem_engine::status::Status;
+use stepmem_engine::wire::request::ControlRequest;
+use stepmem_types::format::clean::{is_raw, shortened};
+use stepmem_types::ids::{Rank, Run};
+use stepmem_types::url::shown;
 
 /// How long the exporter may take to answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);

@@ -6,20 +6,20 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::analysis::config::EngineConfig;
-use crate::analysis::engine::Engine;
-use crate::analysis::event::Event;
-use crate::analysis::findings::Transition;
-use crate::analysis::refusal::Refusal;
-use crate::analysis::sites::RecordedSite;
 use crate::input::nvml::error::known_code;
-use crate::input::push::wire::accepted::{Accepted, AcceptedEvent, RecordingHead};
-use crate::input::push::wire::recorded::RecordingEntry;
 use crate::input::recording::{MissingPart, RecordingGap, RecordingLine, played};
-use crate::model::device::GpuUnavailable;
-use crate::model::step::StepSample;
-use crate::model::units::{Seconds, Uptime};
-use crate::text::units::rfc3339;
+use stepmem_engine::config::EngineConfig;
+use stepmem_engine::engine::Engine;
+use stepmem_engine::event::Event;
+use stepmem_engine::findings::Transition;
+use stepmem_engine::refusal::Refusal;
+use stepmem_engine::sites::RecordedSite;
+use stepmem_engine::wire::accepted::{Accepted, AcceptedEvent, RecordingHead};
+use stepmem_engine::wire::recorded::RecordingEntry;
+use stepmem_types::device::GpuUnavailable;
+use stepmem_types::format::units::rfc3339;
+use stepmem_types::step::StepSample;
+use stepmem_types::units::{Seconds, Uptime};
 
 /// Devices in a recording that an exporter did not write stay present until this long after their last reading.
 const GPU_TTL: Duration = Duration::from_mins(10);

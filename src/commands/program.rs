@@ -10,8 +10,8 @@ use crate::commands::args::{CommandError, Exit, GeneratorRow, UNKNOWN_ARGUMENT};
 use crate::commands::reader::Reader;
 use crate::commands::{COMMANDS, completions, man, serve};
 use crate::config::sources::is_sidecar;
-use crate::model::url::shown_in;
-use crate::text::page::COLUMNS;
+use stepmem_types::format::page::COLUMNS;
+use stepmem_types::url::shown_in;
 
 /// The commands that write about all commands, after those in help. They get what this file alone puts together.
 const GENERATORS: [GeneratorRow; 2] = [completions::COMPLETIONS, man::MAN];

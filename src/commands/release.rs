@@ -4,8 +4,8 @@ use clap::{Arg, ArgMatches};
 
 use crate::commands::args::{CommandError, CommandRow, Exit};
 use crate::commands::live::{push_args, seconds, send};
-use crate::input::push::wire::request::ControlRequest;
-use crate::text::units::period;
+use stepmem_engine::wire::request::ControlRequest;
+use stepmem_types::format::units::period;
 
 /// `stepmem release`.
 pub(super) const RELEASE: CommandRow = CommandRow { name: "release", arguments, run };

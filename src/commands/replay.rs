@@ -7,14 +7,14 @@ use std::path::PathBuf;
 use clap::ArgMatches;
 use serde::Serialize;
 
-use crate::analysis::config::EngineConfig;
-use crate::analysis::findings::Transition;
-use crate::analysis::status::{ExporterStatus, Status};
 use crate::commands::args::{
     self, CommandError, CommandRow, Exit, is_replay_setting, recordings, with_settings,
 };
 use crate::commands::playback::play;
 use crate::commands::summary::{self, Policy, policy, policy_args};
+use stepmem_engine::config::EngineConfig;
+use stepmem_engine::findings::Transition;
+use stepmem_engine::status::{ExporterStatus, Status};
 
 /// `stepmem replay`.
 pub(super) const REPLAY: CommandRow = CommandRow { name: "replay", arguments, run: command };

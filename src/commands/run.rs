@@ -19,7 +19,7 @@ use crate::commands::launch_summary;
 use crate::config::settings::Settings;
 use crate::config::sources::{Leniency, Sources};
 use crate::config::{keys, table};
-use crate::report::gate::{ExitGate, FAILED_ON_CODE, FailOn, GateVerdict, UNJUDGED_CODE};
+use stepmem_report::gate::{ExitGate, FAILED_ON_CODE, FailOn, GateVerdict, UNJUDGED_CODE};
 
 /// `stepmem run`.
 pub(super) const RUN: CommandRow = CommandRow { name: "run", arguments, run };

@@ -8,7 +8,7 @@ use crate::commands::args::{CommandError, CommandRow, Exit, setting_help};
 use crate::commands::reader::Reader;
 use crate::config::keys::FILE_VARIABLE;
 use crate::config::table::SETTINGS;
-use crate::text::page::{Indent, Page};
+use stepmem_types::format::page::{Indent, Page};
 
 /// `stepmem settings`.
 pub(super) const SETTINGS_LIST: CommandRow = CommandRow { name: "settings", arguments, run };

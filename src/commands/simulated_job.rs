@@ -6,9 +6,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::commands::simulated_snapshot::{LEAKING_LINE, SimulatedMemory};
-use crate::model::device::{Attribution, DeviceInfo, DeviceMemory, GpuSample, ProcessMemory};
-use crate::model::ids::GpuUuid;
-use crate::model::units::{Bytes, OutOfRange};
+use stepmem_types::device::{Attribution, DeviceInfo, DeviceMemory, GpuSample, ProcessMemory};
+use stepmem_types::ids::GpuUuid;
+use stepmem_types::units::{Bytes, OutOfRange};
 
 pub(super) const N_RANKS: u32 = 8;
 /// The rank that leaks, and the one that holds more than the others.

@@ -1,10 +1,10 @@
 //! A memory snapshot of the demo's simulated training job, as PyTorch writes it where the script records the history of
 //! memory from its start: weights, a forward and a backward pass in every step, and one line that keeps what it makes.
 
-use crate::snapshot::model::{
+use stepmem_snapshot::model::{
     Action, Annotation, Block, Device, Event, NO_STACK, Segment, Snapshot, State,
 };
-use crate::snapshot::writer::write;
+use stepmem_snapshot::writer::write;
 
 const MIB: u64 = 1 << 20;
 /// Activations of a step, and what each takes.

@@ -14,19 +14,19 @@ use crate::commands::snapshot_common::{
 use crate::commands::snapshot_events::{self, EVENTS};
 use crate::commands::snapshot_file::{NotASnapshot, shown};
 use crate::commands::take;
-use crate::model::units::parse_size;
-use crate::snapshot::answer;
-use crate::snapshot::diff;
-use crate::snapshot::fit::FitQuestion;
-use crate::snapshot::html::compared;
-use crate::snapshot::html::document::{self, DocumentHead};
-use crate::snapshot::page::{self, Question, RowKind, ShownMoment};
-use crate::snapshot::page_of_many;
-use crate::snapshot::passes;
-use crate::snapshot::ranks::{self, RankRow, RankSnapshot, rank_of};
-use crate::snapshot::study::Study;
 use crate::store::atomic;
-use crate::text::units::whole_bytes;
+use stepmem_snapshot::answer;
+use stepmem_snapshot::diff;
+use stepmem_snapshot::fit::FitQuestion;
+use stepmem_snapshot::html::compared;
+use stepmem_snapshot::html::document::{self, DocumentHead};
+use stepmem_snapshot::page::{self, Question, RowKind, ShownMoment};
+use stepmem_snapshot::page_of_many;
+use stepmem_snapshot::passes;
+use stepmem_snapshot::ranks::{self, RankRow, RankSnapshot, rank_of};
+use stepmem_snapshot::study::Study;
+use stepmem_types::format::units::whole_bytes;
+use stepmem_types::units::parse_size;
 
 /// `stepmem snapshot`.
 pub(super) const SNAPSHOT: CommandRow = CommandRow { name: "snapshot", arguments, run };

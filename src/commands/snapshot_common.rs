@@ -8,11 +8,11 @@ use serde::Serialize;
 
 use crate::commands::args::{CommandError, Exit, json_arg};
 use crate::commands::snapshot_file::{NotASnapshot, read};
-use crate::snapshot::model::Snapshot;
-use crate::snapshot::scene::DeviceScene;
-use crate::snapshot::sites::Sites;
-use crate::snapshot::study::Study;
-use crate::text::clean::is_raw;
+use stepmem_snapshot::model::Snapshot;
+use stepmem_snapshot::scene::DeviceScene;
+use stepmem_snapshot::sites::Sites;
+use stepmem_snapshot::study::Study;
+use stepmem_types::format::clean::is_raw;
 
 /// Unpacked bytes that are read of a file.
 pub(super) const UNPACKED_BYTES_MAX: u64 = 8 << 30;

@@ -10,16 +10,16 @@ use crate::commands::args::{CommandError, CommandRow, Exit};
 use crate::commands::snapshot_columns;
 use crate::commands::snapshot_common::{Common, file, json, path, stopped};
 use crate::commands::snapshot_file::shown;
-use crate::model::units::parse_size;
-use crate::snapshot::answer;
-use crate::snapshot::events::answer::{EventsForm, events};
-use crate::snapshot::events::filter::{EventFilter, LineFilter};
-use crate::snapshot::events::list::EventList;
-use crate::snapshot::events::page::{self, EventsExtent};
-use crate::snapshot::events::words::phase_of;
-use crate::snapshot::num::id;
-use crate::snapshot::study::Study;
-use crate::text::units::whole_bytes;
+use stepmem_snapshot::answer;
+use stepmem_snapshot::events::answer::{EventsForm, events};
+use stepmem_snapshot::events::filter::{EventFilter, LineFilter};
+use stepmem_snapshot::events::list::EventList;
+use stepmem_snapshot::events::page::{self, EventsExtent};
+use stepmem_snapshot::events::words::phase_of;
+use stepmem_snapshot::num::id;
+use stepmem_snapshot::study::Study;
+use stepmem_types::format::units::whole_bytes;
+use stepmem_types::units::parse_size;
 
 /// `stepmem snapshot events`.
 pub(super) const EVENTS: CommandRow = CommandRow { name: "events", arguments, run };

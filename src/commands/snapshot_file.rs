@@ -7,14 +7,14 @@ use std::path::Path;
 use anyhow::Context;
 use flate2::bufread::MultiGzDecoder;
 
-use crate::snapshot::fault::Unreadable;
-use crate::snapshot::load;
-use crate::snapshot::model::Snapshot;
-use crate::snapshot::pickle::Machine;
-use crate::snapshot::sniff::{self, SNIFF_BYTES, Wrapping};
 use crate::store::zstd::ZstdFrames;
-use crate::text::clean::shortened;
-use crate::text::units::whole_bytes;
+use stepmem_snapshot::fault::Unreadable;
+use stepmem_snapshot::load;
+use stepmem_snapshot::model::Snapshot;
+use stepmem_snapshot::pickle::Machine;
+use stepmem_snapshot::sniff::{self, SNIFF_BYTES, Wrapping};
+use stepmem_types::format::clean::shortened;
+use stepmem_types::format::units::whole_bytes;
 
 /// Bytes of a file that are in memory at a time.
 const WINDOW_BYTES: usize = 1 << 18;

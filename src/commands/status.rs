@@ -10,18 +10,18 @@ use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgAction, ArgMatches};
 use serde::de::IgnoredAny;
 
-use crate::analysis::status::{FindingStatus, ProcessStatus, RunStatus, Status};
 use crate::commands::args::{CommandError, CommandRow, Exit, json_arg};
 use crate::commands::credentials::credential_args;
 use crate::commands::live::{LiveExporter, STATUS_PATH, plain_json};
 use crate::commands::reader::Reader;
-use crate::detect::signal::Signal;
-use crate::model::ids::{ProcessId, Run, SubjectId};
-use crate::report::rank_table::{
+use stepmem_detect::signal::Signal;
+use stepmem_engine::status::{FindingStatus, ProcessStatus, RunStatus, Status};
+use stepmem_report::rank_table::{
     RankOrder, diagnoses, quantity, rank_table, slope, sort_ranks,
 };
-use crate::text::page::{Cell, Column, Indent, Page, Table};
-use crate::text::units::{duration, many, or_unknown, percent, time_left_cell};
+use stepmem_types::format::page::{Cell, Column, Indent, Page, Table};
+use stepmem_types::format::units::{duration, many, or_unknown, percent, time_left_cell};
+use stepmem_types::ids::{ProcessId, Run, SubjectId};
 
 /// `stepmem status`.
 pub(super) const STATUS: CommandRow = CommandRow { name: "status", arguments, run };
@@ -321,7 +321,7 @@ mod tests {
     /// A status as the exporter answers it.
     fn status(parts: &Value) -> String {
         let mut status =
-            serde_json::to_value(crate::analysis::status::Status::default()).unwrap();
+            serde_json::to_value(stepmem_engine::status::Status::default()).unwrap();
         for (key, part) in parts.as_object().unwrap() {
             status[key] = part.clone();
         }

@@ -7,7 +7,6 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::{Arg, ArgMatches};
 
-use crate::analysis::config::EngineConfig;
 use crate::commands::args::{
     self, CommandError, CommandRow, Exit, is_replay_setting, json, json_arg, recordings,
     with_settings,
@@ -17,17 +16,18 @@ use crate::commands::launch_summary;
 use crate::commands::live::{LiveExporter, VERSION, instead_of_recordings, plain_json};
 use crate::commands::playback::{self, Playback};
 use crate::commands::reader::Reader;
-use crate::input::push::wire::accepted::Accepted;
-use crate::input::push::wire::recorded::RecordingEntry;
 use crate::input::recording::{self, RecordingLine};
-use crate::model::device::GpuSample;
-use crate::model::ids::Run;
-use crate::model::step::StepSample;
-use crate::model::url::shown;
-use crate::report::summary::model::Summary;
-use crate::report::traceml::rows::PeakRows;
-use crate::report::traceml::trend::WINDOW_STEPS;
-use crate::report::{card, traceml};
+use stepmem_engine::config::EngineConfig;
+use stepmem_engine::wire::accepted::Accepted;
+use stepmem_engine::wire::recorded::RecordingEntry;
+use stepmem_report::summary::model::Summary;
+use stepmem_report::traceml::rows::PeakRows;
+use stepmem_report::traceml::trend::WINDOW_STEPS;
+use stepmem_report::{card, traceml};
+use stepmem_types::device::GpuSample;
+use stepmem_types::ids::Run;
+use stepmem_types::step::StepSample;
+use stepmem_types::url::shown;
 
 /// `stepmem summary`.
 pub(super) const SUMMARY: CommandRow = CommandRow { name: "summary", arguments, run: command };

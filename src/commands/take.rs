@@ -9,16 +9,16 @@ use clap::{Arg, ArgMatches, Command};
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::analysis::diagnosis::site_words;
-use crate::analysis::snapshot_status::SnapshotStatus;
-use crate::analysis::status::Status;
 use crate::commands::args::{CommandError, Exit};
 use crate::commands::credentials::credential_args;
 use crate::commands::live::{LiveExporter, push_url_arg, token, token_arg, told_push_address};
-use crate::input::push::wire::request::ControlRequest;
-use crate::model::ids::Run;
-use crate::model::url::shown;
-use crate::text::clean::clean;
+use stepmem_engine::diagnosis::site_words;
+use stepmem_engine::snapshot_status::SnapshotStatus;
+use stepmem_engine::status::Status;
+use stepmem_engine::wire::request::ControlRequest;
+use stepmem_types::format::clean::clean;
+use stepmem_types::ids::Run;
+use stepmem_types::url::shown;
 
 /// The name of the subcommand.
 pub(super) const NAME: &str = "take";

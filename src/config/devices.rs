@@ -4,7 +4,7 @@
 use crate::config::environment::Environment;
 use crate::config::error::ValueError;
 use crate::input::nvml::config::{DeviceName, Devices, GivenDevices};
-use crate::model::ids::GpuUuid;
+use stepmem_types::ids::GpuUuid;
 
 /// The variable by which a process knows that it runs in a pod.
 const IN_POD_VARIABLE: &str = "KUBERNETES_SERVICE_HOST";

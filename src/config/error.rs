@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 
 use crate::config::keys;
-use crate::model::units::OutOfRange;
-use crate::model::url::shown;
+use stepmem_types::units::OutOfRange;
+use stepmem_types::url::shown;
 
 /// Everything that is wrong with the settings, one mistake a line.
 #[derive(Debug, thiserror::Error)]

@@ -6,8 +6,8 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::config::error::Mistake;
-use crate::model::url::shown_in;
 use crate::store::open;
+use stepmem_types::url::shown_in;
 
 /// The longest file of settings, in bytes.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;

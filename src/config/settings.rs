@@ -4,15 +4,15 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::analysis::captures::CaptureSettings;
-use crate::analysis::config::EngineConfig;
 use crate::config::devices::DeviceEnvironment;
 use crate::config::error::{Mistake, StartupProblem};
 use crate::config::web_file::WebFile;
 use crate::input::nvml::config::{Devices, GivenDevices};
 use crate::input::push::http::PushConfig;
-use crate::model::device::PodName;
 use crate::output::otlp::config::{Endpoint, OtlpConfig, Transport};
+use stepmem_engine::captures::CaptureSettings;
+use stepmem_engine::config::EngineConfig;
+use stepmem_types::device::PodName;
 
 /// The settings of `serve`. A test compares the default with that of the table.
 #[derive(Clone, Debug)]

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use crate::analysis::config::EngineConfig;
 use crate::config::error::ValueError;
 use crate::config::keys;
 use crate::config::settings::{Draft, StartMode};
@@ -12,8 +11,9 @@ use crate::config::values::{
     workload,
 };
 use crate::input::push::bodies::BODY_BYTES_MAX;
-use crate::model::ids::Run;
 use crate::output::otlp::config::Endpoint;
+use stepmem_engine::config::EngineConfig;
+use stepmem_types::ids::Run;
 
 #[derive(Debug)]
 pub struct Setting {

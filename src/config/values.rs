@@ -12,11 +12,11 @@ use crate::config::token;
 use crate::config::web_file::WebFile;
 use crate::input::push::http::TokenFile;
 use crate::input::push::roles::Token;
-use crate::model::device::{DevicePod, PodName};
-use crate::model::units::{checked_name, checked_text, parse_size};
-use crate::model::url::without_user;
 use crate::output::otlp::config::{METRICS_PATH, Transport};
 use crate::output::web::is_reserved;
+use stepmem_types::device::{DevicePod, PodName};
+use stepmem_types::units::{checked_name, checked_text, parse_size};
+use stepmem_types::url::without_user;
 
 /// The mode of a push socket unless given: access is up to the permissions of its directory, as any process of a node
 /// can push to the node's loopback address.

@@ -9,13 +9,13 @@ use std::rc::Rc;
 
 use anyhow::Context;
 
-use crate::input::push::wire::accepted::{
+use crate::input::unpacked;
+use stepmem_engine::wire::accepted::{
     AcceptedEvent, AcceptedLine, RecordingHead, decode_accepted,
 };
-use crate::input::push::wire::recorded::{RecordingEntry, decode_recorded};
-use crate::input::unpacked;
-use crate::model::ids::{GpuUuid, Rank, Run};
-use crate::model::units::Seconds;
+use stepmem_engine::wire::recorded::{RecordingEntry, decode_recorded};
+use stepmem_types::ids::{GpuUuid, Rank, Run};
+use stepmem_types::units::Seconds;
 
 /// The longest line, in bytes.
 pub const LINE_BYTES_MAX: u64 = 1024 * 1024;
@@ -458,8 +458,8 @@ mod tests {
     use std::fs;
     use std::path::PathBuf;
 
-    use crate::input::push::wire::recorded::RecordingEntry;
     use crate::input::recording::{LINE_BYTES_MAX, RecordingLine, merged};
+    use stepmem_engine::wire::recorded::RecordingEntry;
 
     /// Recordings on the disk, removed at the end.
     struct Recordings {

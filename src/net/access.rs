@@ -14,10 +14,10 @@ use base64::engine::general_purpose::STANDARD;
 use rustls::ServerConfig;
 use tokio::sync::watch;
 
-use crate::model::units::Uptime;
 use crate::net::half_records::HalfRecords;
 use crate::net::passwords::{PasswordVerdict, Passwords, ShownPassword};
 use crate::net::peer::Peer;
+use stepmem_types::units::Uptime;
 
 /// Paths that answer whether the exporter runs, to whoever asks: the probes of an orchestrator know no password.
 const PROBED: [&str; 2] = ["/-/healthy", "/-/ready"];

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-use crate::model::units::Uptime;
 use crate::net::peer::Peer;
 use crate::net::server::Connection;
+use stepmem_types::units::Uptime;
 
 /// Room for so many bytes.
 #[derive(Debug)]
@@ -207,9 +207,9 @@ mod tests {
     use futures_util::FutureExt;
     use tokio::sync::Notify;
 
-    use crate::model::units::Uptime;
     use crate::net::peer::Peer;
     use crate::net::room::{Room, RoomFull, RoomPlace, Speed};
+    use stepmem_types::units::Uptime;
 
     fn at(millis: u64) -> Uptime {
         Uptime(Duration::from_millis(millis))

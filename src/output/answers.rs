@@ -12,10 +12,10 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use tokio::sync::{Notify, Semaphore};
 
-use crate::model::units::Uptime;
 use crate::net::peer::Peer;
 use crate::net::room::{Room, RoomPlace, Speed};
 use crate::net::server::Connection;
+use stepmem_types::units::Uptime;
 
 /// Answers that are not written yet, in bytes, or one of any size. The connection whose answer waits for longest gives way.
 pub(super) const UNREAD_BYTES_MAX: usize = 1024 * 1024;

@@ -1,10 +1,10 @@
 //! The metrics table as text: Prometheus text format 0.0.4 and OpenMetrics 1.0, with content negotiation.
 
-use crate::analysis::status::Status;
-use crate::metrics::readers;
-use crate::metrics::table::METRICS;
-use crate::metrics::types::{Kind, Metric, Read};
-use crate::model::units::{DurationBucket, DurationCounts};
+use stepmem_engine::metrics::readers;
+use stepmem_engine::metrics::table::METRICS;
+use stepmem_engine::metrics::types::{Kind, Metric, Read};
+use stepmem_engine::status::Status;
+use stepmem_types::units::{DurationBucket, DurationCounts};
 
 /// A text format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -210,7 +210,7 @@ fn escape(text: &mut String, raw: &str, with_quotes: bool) {
 #[cfg(test)]
 mod tests {
     use super::{Format, render};
-    use crate::analysis::status::Status;
+    use stepmem_engine::status::Status;
 
     #[test]
     fn formats_are_negotiated() {

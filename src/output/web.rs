@@ -14,11 +14,11 @@ use axum::routing::get;
 use axum::{Extension, Router};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
-use crate::analysis::status::Status;
 use crate::output::answers::{Answers, Content, ReaderConnection, SharedText};
 use crate::output::prometheus::{Format, render};
 use crate::output::timelines;
 use crate::store::timelines::TimelineFolder;
+use stepmem_engine::status::Status;
 
 /// How long a reader waits for a fresh status before it gets the last published one.
 pub const FRESH_WITHIN: Duration = Duration::from_millis(50);

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 use serde_json::Value;
-use stepmem::analysis::config::EngineConfig;
-use stepmem::analysis::saved::SavedState;
 use stepmem::config::sources::Sources;
 use stepmem::config::table::SETTINGS;
+use stepmem_engine::config::EngineConfig;
+use stepmem_engine::saved::SavedState;
 
 use crate::rig::folder::root;
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use stepmem::analysis::diagnosis::balance::COMPARABLE_STEPS_MIN;
+use stepmem_engine::diagnosis::balance::COMPARABLE_STEPS_MIN;
 
 use crate::rig::command::stepmem;
 use crate::rig::exporter::Exporter;

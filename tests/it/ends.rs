@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use stepmem::analysis::config::EngineConfig;
-use stepmem::analysis::engine::Engine;
-use stepmem::analysis::event::Event;
-use stepmem::analysis::status::ExporterStatus;
-use stepmem::input::push::wire::control::decode_end;
-use stepmem::input::push::wire::step::{Layout, decode};
-use stepmem::model::ids::Run;
-use stepmem::model::units::Uptime;
+use stepmem_engine::config::EngineConfig;
+use stepmem_engine::engine::Engine;
+use stepmem_engine::event::Event;
+use stepmem_engine::status::ExporterStatus;
+use stepmem_engine::wire::control::decode_end;
+use stepmem_engine::wire::step::{Layout, decode};
+use stepmem_types::ids::Run;
+use stepmem_types::units::Uptime;
 
 use crate::rig::exporter::Exporter;
 use crate::rig::folder::{Folder, text};

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 use serde_json::Value;
-use stepmem::analysis::diagnosis::{DiagnosisKind, names};
 use stepmem::config::page;
 use stepmem::config::table::SETTINGS;
-use stepmem::metrics::table::{self, METRICS};
+use stepmem_engine::diagnosis::{DiagnosisKind, names};
+use stepmem_engine::metrics::table::{self, METRICS};
 
 use crate::rig::command::stepmem;
 use crate::rig::folder::root;

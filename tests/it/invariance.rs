@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use proptest::prelude::{ProptestConfig, any, prop_assert, prop_assert_eq, proptest};
 use serde_json::{Value, json};
-use stepmem::analysis::config::EngineConfig;
-use stepmem::analysis::diagnosis::kind::Severity;
-use stepmem::analysis::engine::Engine;
-use stepmem::analysis::event::Event;
-use stepmem::analysis::findings::{Transition as FullTransition, TransitionState};
-use stepmem::input::push::wire::recorded::{RecordingEntry, decode_recorded};
-use stepmem::model::units::Uptime;
+use stepmem_engine::config::EngineConfig;
+use stepmem_engine::diagnosis::kind::Severity;
+use stepmem_engine::engine::Engine;
+use stepmem_engine::event::Event;
+use stepmem_engine::findings::{Transition as FullTransition, TransitionState};
+use stepmem_engine::wire::recorded::{RecordingEntry, decode_recorded};
+use stepmem_types::units::Uptime;
 
 use crate::rig::exporter::Exporter;
 use crate::rig::job::Job;

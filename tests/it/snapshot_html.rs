@@ -4,10 +4,10 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
-use stepmem::snapshot::html::compared;
-use stepmem::snapshot::model::{Action, Block, Device, Event, Segment, Snapshot, State};
-use stepmem::snapshot::ranks::{self, RankRow};
-use stepmem::snapshot::writer::write;
+use stepmem_snapshot::html::compared;
+use stepmem_snapshot::model::{Action, Block, Device, Event, Segment, Snapshot, State};
+use stepmem_snapshot::ranks::{self, RankRow};
+use stepmem_snapshot::writer::write;
 
 use crate::rig::command::stepmem;
 use crate::rig::folder::{Folder, root, text};

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use proptest::prelude::{ProptestConfig, any, prop_assert_eq, proptest};
 use serde_json::{Value, json};
 
-use stepmem::report::summary::model::{IssueEvidence, IssueKind, Summary};
+use stepmem_report::summary::model::{IssueEvidence, IssueKind, Summary};
 
 use crate::rig::command::stepmem;
 use crate::rig::folder::{Folder, root};

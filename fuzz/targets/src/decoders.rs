@@ -1,13 +1,13 @@
 //! Any bytes as the body of every kind of push: decoded or refused, and a refusal repeats little of it.
 
-use stepmem::input::push::wire::control::{
+use stepmem_engine::wire::control::{
     decode_ack, decode_demand, decode_device_ack, decode_end, decode_release, decode_snapshot,
 };
-use stepmem::input::push::wire::error::DecodeError;
-use stepmem::input::push::wire::holders::decode_holders;
-use stepmem::input::push::wire::recorded::decode_recorded;
-use stepmem::input::push::wire::step::{Layout, decode};
-use stepmem::model::ids::{GpuUuid, Run};
+use stepmem_engine::wire::error::DecodeError;
+use stepmem_engine::wire::holders::decode_holders;
+use stepmem_engine::wire::recorded::decode_recorded;
+use stepmem_engine::wire::step::{Layout, decode};
+use stepmem_types::ids::{GpuUuid, Run};
 
 /// A refusal's bytes, before the endpoint cuts it to 896 characters: each is at most four bytes, and may be escaped.
 const REFUSAL_BYTES_MAX: usize = 8 * 1024;

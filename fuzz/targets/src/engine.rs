@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use stepmem::analysis::config::EngineConfig;
-use stepmem::analysis::engine::Engine;
-use stepmem::analysis::event::Event;
-use stepmem::analysis::status::ExporterStatus;
-use stepmem::input::push::wire::control::{decode_ack, decode_end};
-use stepmem::input::push::wire::recorded::{RecordingEntry, decode_recorded};
-use stepmem::model::ids::Run;
-use stepmem::model::units::Uptime;
 use stepmem::output::prometheus::{Format, render};
-use stepmem::report::summary::model::Summary;
+use stepmem_engine::config::EngineConfig;
+use stepmem_engine::engine::Engine;
+use stepmem_engine::event::Event;
+use stepmem_engine::status::ExporterStatus;
+use stepmem_engine::wire::control::{decode_ack, decode_end};
+use stepmem_engine::wire::recorded::{RecordingEntry, decode_recorded};
+use stepmem_report::summary::model::Summary;
+use stepmem_types::ids::Run;
+use stepmem_types::units::Uptime;
 
 /// Each line is an entry of a recording, or an end or acknowledgement of run `r`.
 pub fn run(data: &[u8]) {

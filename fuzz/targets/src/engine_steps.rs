@@ -6,19 +6,19 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use stepmem::analysis::config::EngineConfig;
-use stepmem::analysis::engine::Engine;
-use stepmem::analysis::event::Event;
-use stepmem::analysis::saved::{SaveCursor, SavedState};
-use stepmem::analysis::status::ExporterStatus;
-use stepmem::input::push::wire::control::decode_end;
-use stepmem::input::push::wire::recorded::{RecordingEntry, decode_recorded};
-use stepmem::model::device::GpuSample;
-use stepmem::model::ids::{Rank, Run};
-use stepmem::model::step::{Phase, StepSample};
-use stepmem::model::units::{Bytes, Count, INTEGER_MAX, Seconds, Uptime};
 use stepmem::output::prometheus::{Format, render};
 use stepmem::store::state::{self, StateLimits};
+use stepmem_engine::config::EngineConfig;
+use stepmem_engine::engine::Engine;
+use stepmem_engine::event::Event;
+use stepmem_engine::saved::{SaveCursor, SavedState};
+use stepmem_engine::status::ExporterStatus;
+use stepmem_engine::wire::control::decode_end;
+use stepmem_engine::wire::recorded::{RecordingEntry, decode_recorded};
+use stepmem_types::device::GpuSample;
+use stepmem_types::ids::{Rank, Run};
+use stepmem_types::step::{Phase, StepSample};
+use stepmem_types::units::{Bytes, Count, INTEGER_MAX, Seconds, Uptime};
 
 const RANKS: usize = 4;
 /// Steps of one input.

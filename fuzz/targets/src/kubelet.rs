@@ -1,7 +1,7 @@
 //! An answer of the kubelet: any bytes as its protobuf message. What it names is in range and bounded.
 
 use stepmem::input::owner::kubelet::{Assignments, DEVICE_PODS_MAX};
-use stepmem::model::device::DevicePod;
+use stepmem_types::device::DevicePod;
 
 pub fn run(data: &[u8]) {
     let Ok(found) = Assignments::decode(data) else { return };

@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use stepmem::input::push::wire::recorded::RecordingEntry;
 use stepmem::input::recording::{self, RecordingLine};
-use stepmem::report::traceml::card;
-use stepmem::report::traceml::rows::PeakRows;
+use stepmem_engine::wire::recorded::RecordingEntry;
+use stepmem_report::traceml::card;
+use stepmem_report::traceml::rows::PeakRows;
 
 use crate::scratch;
 

@@ -1,21 +1,21 @@
 //! Any bytes as a memory snapshot: refused or answered, and what is answered adds up. The bytes also arrive in pieces.
 
-use stepmem::snapshot::answer::{self, File};
-use stepmem::snapshot::diff;
-use stepmem::snapshot::events::answer::EventsForm;
-use stepmem::snapshot::events::filter::EventFilter;
-use stepmem::snapshot::events::list::EventList;
-use stepmem::snapshot::events::page::EventsExtent;
-use stepmem::snapshot::events::{self, tree};
-use stepmem::snapshot::fit::FitQuestion;
-use stepmem::snapshot::load;
-use stepmem::snapshot::model::Snapshot;
-use stepmem::snapshot::page::{self, Question, RowKind, ShownMoment};
-use stepmem::snapshot::pickle::Machine;
-use stepmem::snapshot::sites::{SiteRow, Sites};
-use stepmem::snapshot::sniff;
-use stepmem::snapshot::study::Study;
-use stepmem::snapshot::writer::write;
+use stepmem_snapshot::answer::{self, File};
+use stepmem_snapshot::diff;
+use stepmem_snapshot::events::answer::EventsForm;
+use stepmem_snapshot::events::filter::EventFilter;
+use stepmem_snapshot::events::list::EventList;
+use stepmem_snapshot::events::page::EventsExtent;
+use stepmem_snapshot::events::{self, tree};
+use stepmem_snapshot::fit::FitQuestion;
+use stepmem_snapshot::load;
+use stepmem_snapshot::model::Snapshot;
+use stepmem_snapshot::page::{self, Question, RowKind, ShownMoment};
+use stepmem_snapshot::pickle::Machine;
+use stepmem_snapshot::sites::{SiteRow, Sites};
+use stepmem_snapshot::sniff;
+use stepmem_snapshot::study::Study;
+use stepmem_snapshot::writer::write;
 
 /// A batch and a device as a user may give them.
 const FIT: FitQuestion = FitQuestion { batch_size: Some(7), capacity: Some(1 << 36) };
@@ -36,11 +36,11 @@ pub fn run(data: &[u8]) {
     }
 }
 
-fn has_content(device: &stepmem::snapshot::model::Device) -> bool {
+fn has_content(device: &stepmem_snapshot::model::Device) -> bool {
     !device.segments.is_empty() || device.events.0 < device.events.1
 }
 
-fn in_pieces(data: &[u8]) -> Result<Snapshot, stepmem::snapshot::fault::Unreadable> {
+fn in_pieces(data: &[u8]) -> Result<Snapshot, stepmem_snapshot::fault::Unreadable> {
     sniff::check_pickle(data)?;
     let mut machine = Machine::default();
     let (mut held, mut left) = (Vec::new(), data);

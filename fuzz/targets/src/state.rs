@@ -5,17 +5,17 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use stepmem::analysis::config::EngineConfig;
-use stepmem::analysis::engine::Engine;
-use stepmem::analysis::event::Event;
-use stepmem::analysis::saved::{SaveCursor, SavedState};
-use stepmem::analysis::status::ExporterStatus;
-use stepmem::input::push::wire::control::decode_ack;
-use stepmem::input::push::wire::step::{Layout, decode};
-use stepmem::model::ids::Run;
-use stepmem::model::units::Uptime;
 use stepmem::output::prometheus::{Format, render};
 use stepmem::store::state::{self, StateLimits};
+use stepmem_engine::config::EngineConfig;
+use stepmem_engine::engine::Engine;
+use stepmem_engine::event::Event;
+use stepmem_engine::saved::{SaveCursor, SavedState};
+use stepmem_engine::status::ExporterStatus;
+use stepmem_engine::wire::control::decode_ack;
+use stepmem_engine::wire::step::{Layout, decode};
+use stepmem_types::ids::Run;
+use stepmem_types::units::Uptime;
 
 const RANKS_MAX: usize = 8;
 

@@ -1,11 +1,11 @@
 //! Two summaries, ours or TraceML's, or a status: read, compared and shown. The text holds no control character.
 
 use serde_json::Value;
-use stepmem::analysis::status::Status;
 use stepmem::output::prometheus::{Format, render};
-use stepmem::report::compare::comparison::OldNew;
-use stepmem::report::compare::{judge, read, text};
-use stepmem::report::summary::model::Summary;
+use stepmem_engine::status::Status;
+use stepmem_report::compare::comparison::OldNew;
+use stepmem_report::compare::{judge, read, text};
+use stepmem_report::summary::model::Summary;
 
 pub fn run(data: &[u8]) {
     let at = data.iter().position(|byte| *byte == 0).unwrap_or(data.len());

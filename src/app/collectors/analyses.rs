@@ -17,14 +17,14 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::analysis::sites::{
-    AnalysisOutcome, AnalysisRequest, SnapshotAnalysis, TimelineOutcome,
-};
 use crate::app::clock::Clock;
 use crate::app::collectors::event::CollectorEvent;
 use crate::app::collectors::memory_left::memory_left;
 use crate::app::collectors::thread;
 use crate::store::timelines::{DRAWN, TimelineFolder};
+use stepmem_engine::sites::{
+    AnalysisOutcome, AnalysisRequest, SnapshotAnalysis, TimelineOutcome,
+};
 
 /// Snapshots that wait to be analysed.
 pub const QUEUE_CAPACITY: usize = 8;

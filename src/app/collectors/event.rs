@@ -1,9 +1,9 @@
 //! The reports of collectors to the engine.
 
-use crate::analysis::sites::SnapshotAnalysis;
 use crate::input::nvml::cycle::GpuPoll;
-use crate::model::device::DevicePod;
-use crate::model::ids::GpuUuid;
+use stepmem_engine::sites::SnapshotAnalysis;
+use stepmem_types::device::DevicePod;
+use stepmem_types::ids::GpuUuid;
 
 /// A report of a collector.
 #[derive(Debug)]

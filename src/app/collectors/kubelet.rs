@@ -8,8 +8,8 @@ use tokio::time::{Instant, sleep};
 
 use crate::app::collectors::event::{CollectorEvent, CollectorRound};
 use crate::input::owner::kubelet::{Assignments, Kubelet};
-use crate::model::device::{DevicePod, PodName};
-use crate::model::ids::GpuUuid;
+use stepmem_types::device::{DevicePod, PodName};
+use stepmem_types::ids::GpuUuid;
 
 /// The devices of the exporter's own pod; `None` before the kubelet's first answer.
 pub(in crate::app) type PodDevices = Option<BTreeSet<GpuUuid>>;

@@ -19,8 +19,8 @@ use crate::input::nvml::cycle::{GpuPoll, RELEASED};
 use crate::input::nvml::error::LIBRARY_MISSING;
 use crate::input::nvml::poller::Poller;
 use crate::input::push::inbox::ReleaseRequest;
-use crate::model::device::{GpuSample, GpuUnavailable};
-use crate::model::ids::GpuUuid;
+use stepmem_types::device::{GpuSample, GpuUnavailable};
+use stepmem_types::ids::GpuUuid;
 
 /// The longest pause between polls while NVML does not answer.
 const BACKOFF_MAX: Duration = Duration::from_mins(1);

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use crate::app::collectors::event::CollectorEvent;
 use crate::app::collectors::thread;
 use crate::input::nvml::xid::{self, WatchEnd};
-use crate::model::ids::GpuUuid;
+use stepmem_types::ids::GpuUuid;
 
 /// How long the watch may take to end: twice the wait for one event, plus time for a shutdown of NVML.
 const WATCH_ENDS_WITHIN: Duration = Duration::from_secs(4);

@@ -24,9 +24,9 @@ use crate::app::notices::{Notices, SummaryNotice};
 use crate::app::serve;
 use crate::app::summary_folders::WrittenFiles;
 use crate::config::settings::{PushSocket, Settings};
-use crate::report::closing::gate_lines;
-use crate::report::gate::{ExitGate, GateVerdict};
-use crate::report::summary::model::Summary;
+use stepmem_report::closing::gate_lines;
+use stepmem_report::gate::{ExitGate, GateVerdict};
+use stepmem_report::summary::model::Summary;
 
 /// What is done with the summary, beside showing it.
 #[derive(Clone, Debug, Default)]

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use crate::analysis::status::Status;
 use crate::app::launch::processes::JobState;
 use crate::app::launch::terminal::{self, Foot, TerminalSize};
-use crate::report::rank_table::{TableRoom, few_lines};
+use stepmem_engine::status::Status;
+use stepmem_report::rank_table::{TableRoom, few_lines};
 
 /// Lines of the table with its heads, however high the terminal is. Further ranks are counted.
 pub const TABLE_LINES_MAX: usize = 16;

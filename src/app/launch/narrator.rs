@@ -19,21 +19,21 @@ use tokio::net::unix::OwnedReadHalf;
 use tokio::sync::{mpsc, watch};
 use tokio::task;
 
-use crate::analysis::diagnosis::DiagnosisKind;
-use crate::analysis::diagnosis::kind::Severity;
-use crate::analysis::findings::{Transition, TransitionState};
-use crate::analysis::status::Status;
 use crate::app::launch::live::{LOOK_EVERY, LiveTable};
 use crate::app::launch::processes::{CommandState, Ready};
 use crate::app::launch::supervisor::KILLED_BY;
 use crate::app::launch::terminal::{self, say};
 use crate::app::notices::{Notice, SummaryNotice};
 use crate::app::summary_folders::WrittenFiles;
-use crate::model::ids::{Run, SubjectId};
-use crate::report::closing::{
+use stepmem_engine::diagnosis::DiagnosisKind;
+use stepmem_engine::diagnosis::kind::Severity;
+use stepmem_engine::findings::{Transition, TransitionState};
+use stepmem_engine::status::Status;
+use stepmem_report::closing::{
     ClosingFiles, ClosingRun, cleared_line, closing, ended_line, finding_line, oom_kills_line,
     unwatched,
 };
+use stepmem_types::ids::{Run, SubjectId};
 
 /// Lines, and what else the pen is asked, that wait for a terminal that takes none; later ones are lost.
 const STROKES_MAX: usize = 256;

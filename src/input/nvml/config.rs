@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use crate::model::ids::GpuUuid;
+use stepmem_types::ids::GpuUuid;
 
 /// The configuration of a poller.
 #[derive(Clone, Debug)]

@@ -6,8 +6,8 @@ use tracing::debug;
 
 use crate::input::nvml::config::DeviceName;
 use crate::input::nvml::error::{GpuError, NvmlCode};
-use crate::model::device::{GpuSample, GpuUnavailable};
-use crate::model::ids::GpuUuid;
+use stepmem_types::device::{GpuSample, GpuUnavailable};
+use stepmem_types::ids::GpuUuid;
 
 /// The result of one poll.
 #[derive(Clone, Debug, Default, PartialEq)]

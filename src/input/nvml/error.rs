@@ -2,9 +2,9 @@
 
 use nvml_wrapper::error::NvmlError;
 
-use crate::model::device::GpuUnavailable;
-use crate::model::ids::GpuUuid;
-use crate::model::units::OutOfRange;
+use stepmem_types::device::GpuUnavailable;
+use stepmem_types::ids::GpuUuid;
+use stepmem_types::units::OutOfRange;
 
 /// The last number of `nvmlReturn_t` that has a name here.
 const LAST_NUMBER: u32 = 30;

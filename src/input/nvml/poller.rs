@@ -11,8 +11,8 @@ use crate::input::nvml::process_list::View;
 use crate::input::nvml::reader::DeviceReader;
 use crate::input::nvml::session::Session;
 use crate::input::owner::procfs::Procfs;
-use crate::model::device::GpuUnavailable;
-use crate::model::ids::GpuUuid;
+use stepmem_types::device::GpuUnavailable;
+use stepmem_types::ids::GpuUuid;
 
 /// Maximum number of GPUs that are read, and of devices that are looked up by name. No machine has more.
 pub const DEVICES_MAX: u32 = 256;

@@ -9,8 +9,8 @@ use nvml_wrapper::Device;
 use crate::input::nvml::error::{GpuError, refused};
 use crate::input::nvml::raw::{self, ProcessKind, ProcessRow};
 use crate::input::owner::procfs::{PidNamespace, Procfs};
-use crate::model::device::{Attribution, Container, ProcessMemory};
-use crate::model::units::Bytes;
+use stepmem_types::device::{Attribution, Container, ProcessMemory};
+use stepmem_types::units::Bytes;
 
 /// The greatest process id of a Linux kernel (`PID_MAX_LIMIT`, 2^22). A greater one was read from a wrong offset.
 const PID_MAX: u32 = 1 << 22;

@@ -11,9 +11,9 @@ use crate::input::nvml::process_list::{
 };
 use crate::input::nvml::raw;
 use crate::input::nvml::session::Session;
-use crate::model::device::{DeviceInfo, DeviceMemory, GpuSample};
-use crate::model::ids::GpuUuid;
-use crate::model::units::Bytes;
+use stepmem_types::device::{DeviceInfo, DeviceMemory, GpuSample};
+use stepmem_types::ids::GpuUuid;
+use stepmem_types::units::Bytes;
 
 /// Maximum number of MIG devices per GPU. No product has more than a quarter of it.
 const MIG_DEVICES_MAX: u32 = 64;

@@ -10,7 +10,7 @@ use nvml_wrapper::error::NvmlError;
 use crate::input::nvml::error::{GpuError, refused};
 use crate::input::nvml::raw;
 use crate::input::nvml::session::Session;
-use crate::model::ids::GpuUuid;
+use stepmem_types::ids::GpuUuid;
 
 /// Maximum time of one wait for an event, in milliseconds; a watch ends within this time.
 const WAIT_MS: u32 = 1000;

@@ -1,6 +1,6 @@
 //! The container of a process, from the path of its control group. Pure.
 
-use crate::model::device::Container;
+use stepmem_types::device::Container;
 
 /// Length of a container id in hexadecimal digits: containerd, CRI-O, Docker and Podman use 256 bits.
 const ID_DIGITS: usize = 64;

@@ -13,9 +13,9 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status};
 use tonic_prost::ProstCodec;
 
-use crate::model::device::DevicePod;
-use crate::model::ids::GpuUuid;
-use crate::model::units::checked_text;
+use stepmem_types::device::DevicePod;
+use stepmem_types::ids::GpuUuid;
+use stepmem_types::units::checked_text;
 
 /// The largest response, in bytes: the limit of the kubelet's own clients.
 pub const ANSWER_BYTES_MAX: usize = 16 << 20;

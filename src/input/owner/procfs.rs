@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::input::owner::cgroup::container_of;
-use crate::model::device::Container;
+use stepmem_types::device::Container;
 
 /// The target of `/proc/self/ns/pid` in the host's PID namespace, which has a fixed number.
 const HOST_PID_NAMESPACE: &str = "pid:[4026531836]";

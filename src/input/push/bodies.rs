@@ -15,10 +15,10 @@ use hyper::body::{Body as _, Frame};
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
 use crate::input::push::problem::PushRefusal;
-use crate::model::units::Uptime;
 use crate::net::peer::Peer;
 use crate::net::room::{Room, RoomPlace, Speed};
 use crate::net::server::Connection;
+use stepmem_types::units::Uptime;
 
 /// The greatest limit of one body after decompression that can be set, in bytes.
 pub const BODY_BYTES_MAX: usize = 8 * 1024 * 1024;

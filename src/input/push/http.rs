@@ -14,21 +14,21 @@ use axum::http::{HeaderMap, HeaderValue, Request, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 
-use crate::analysis::sites::HoldersReport;
 use crate::input::push::bodies::{Bodies, ReadUptime};
 use crate::input::push::inbox::{Delivery, Inbox, PushResult, Receipt, Releases};
 use crate::input::push::problem::{PushRefusal, problem};
 use crate::input::push::roles::{AccessRefusal, Caller, Role, Roles, Token, Tokens};
-use crate::input::push::wire::answer::{encode_accepted, encode_demanded};
-use crate::input::push::wire::control::{
-    decode_ack, decode_demand, decode_device_ack, decode_end, decode_release, decode_snapshot,
-};
-use crate::input::push::wire::holders::decode_holders;
-use crate::input::push::wire::step::{Layout, decode};
-use crate::model::end::EndAuthority;
-use crate::model::ids::{GpuUuid, Run};
 use crate::net::peer::Peer;
 use crate::net::server::Connection;
+use stepmem_engine::sites::HoldersReport;
+use stepmem_engine::wire::answer::{encode_accepted, encode_demanded};
+use stepmem_engine::wire::control::{
+    decode_ack, decode_demand, decode_device_ack, decode_end, decode_release, decode_snapshot,
+};
+use stepmem_engine::wire::holders::decode_holders;
+use stepmem_engine::wire::step::{Layout, decode};
+use stepmem_types::end::EndAuthority;
+use stepmem_types::ids::{GpuUuid, Run};
 
 /// The detail of a response to an unknown path.
 const ROUTES: &str = "the push endpoint has POST /v1/steps, /v1/snapshots, /v1/runs/RUN/end, /v1/runs/RUN/ack, /v1/runs/RUN/snapshot, /v1/holders, /v1/devices/UUID/ack and /v1/nvml/release";

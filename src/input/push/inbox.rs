@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
-use crate::analysis::acks::Ack;
-use crate::analysis::capture::{CaptureReport, RankRequest};
-use crate::analysis::refusal::Refusal;
-use crate::analysis::sites::HoldersReport;
-use crate::model::end::RankEnd;
-use crate::model::ids::{RankId, Run};
-use crate::model::step::StepSample;
-use crate::model::units::{DurationBucket, DurationCounts};
 use crate::net::peer::Peer;
+use stepmem_engine::acks::Ack;
+use stepmem_engine::capture::{CaptureReport, RankRequest};
+use stepmem_engine::refusal::Refusal;
+use stepmem_engine::sites::HoldersReport;
+use stepmem_types::end::RankEnd;
+use stepmem_types::ids::{RankId, Run};
+use stepmem_types::step::StepSample;
+use stepmem_types::units::{DurationBucket, DurationCounts};
 
 /// Maximum number of waiting batches. A batch waits for microseconds; as many as this mean that the engine is gone
 /// or the machine has no CPU time left.

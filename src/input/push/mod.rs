@@ -5,4 +5,3 @@ pub mod http;
 pub mod inbox;
 mod problem;
 pub mod roles;
-pub mod wire;

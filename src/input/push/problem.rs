@@ -6,12 +6,12 @@ use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 
-use crate::analysis::refusal::Refusal;
 use crate::input::push::inbox::{OfferError, PushResult};
 use crate::input::push::roles::AccessRefusal;
-use crate::input::push::wire::answer::{encode_contest, encode_problem};
-use crate::input::push::wire::echo::{ECHO_CHARS_MAX, shortened};
-use crate::input::push::wire::error::DecodeError;
+use stepmem_engine::refusal::Refusal;
+use stepmem_engine::wire::answer::{encode_contest, encode_problem};
+use stepmem_engine::wire::echo::{ECHO_CHARS_MAX, shortened};
+use stepmem_engine::wire::error::DecodeError;
 
 /// The longest detail of a problem, in characters: with its other members, a problem stays below 1 KiB unless it has to
 /// be escaped.

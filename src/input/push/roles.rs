@@ -11,9 +11,9 @@ use rustix::process::geteuid;
 use subtle::ConstantTimeEq;
 use tokio::sync::{Semaphore, watch};
 
-use crate::model::units::Uptime;
 use crate::net::peer::Peer;
 use crate::net::server::Connection;
+use stepmem_types::units::Uptime;
 
 /// Wrong tokens within [`GUESSES_WITHIN`] that are answered at once, of all clients. A right token is always taken, so that
 /// no client keeps another out.
@@ -221,8 +221,8 @@ mod tests {
     use tokio::sync::watch;
 
     use crate::input::push::roles::{Role, Roles, Token, Tokens};
-    use crate::model::units::Uptime;
     use crate::net::peer::Peer;
+    use stepmem_types::units::Uptime;
 
     fn roles(tokens: [Option<&str>; 2], trusts_machine: bool, own_uid: u32) -> Roles {
         let [push, admin] = tokens

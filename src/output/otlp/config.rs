@@ -6,7 +6,7 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-use crate::model::url::{percent_decoded, shown, without_user};
+use stepmem_types::url::{percent_decoded, shown, without_user};
 
 /// The path of metrics below an endpoint of all signals, by the specification of OTLP over HTTP.
 pub const METRICS_PATH: &str = "v1/metrics";

@@ -10,13 +10,13 @@ use opentelemetry_sdk::error::OTelSdkError;
 use opentelemetry_sdk::metrics::{Instrument, PeriodicReader, SdkMeterProvider, Stream};
 use tokio::sync::watch;
 
-use crate::analysis::status::Status;
-use crate::metrics::table::METRICS;
-use crate::metrics::types::{Kind, Metric, Read, Visit};
-use crate::model::device::DeviceMemory;
 use crate::output::otlp::config::OtlpConfig;
 use crate::output::otlp::delivery::{ExportCounts, ReportingExporter};
 use crate::output::otlp::resource::resource;
+use stepmem_engine::metrics::table::METRICS;
+use stepmem_engine::metrics::types::{Kind, Metric, Read, Visit};
+use stepmem_engine::status::Status;
+use stepmem_types::device::DeviceMemory;
 
 /// Maximum number of series per instrument; the SDK sums up the rest. More than all ranks times all signals.
 pub const SERIES_PER_INSTRUMENT_MAX: usize = 16 * 1024;

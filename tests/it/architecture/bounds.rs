@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use std::{env, fs};
 
 use stepmem::config::table::SETTINGS;
-use stepmem::metrics::table::METRICS;
+use stepmem_engine::metrics::table::METRICS;
 
 use crate::architecture::house::{House, holds};
 use crate::architecture::items::Kind;

@@ -3,9 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use stepmem::analysis::diagnosis::DiagnosisKind;
 use stepmem::config::table::SETTINGS;
-use stepmem::metrics::table::METRICS;
+use stepmem_engine::diagnosis::DiagnosisKind;
+use stepmem_engine::metrics::table::METRICS;
 
 use crate::architecture::house::{House, holds};
 use crate::architecture::items::is_word;

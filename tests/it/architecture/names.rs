@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use stepmem::metrics::table::METRICS;
+use stepmem_engine::metrics::table::METRICS;
 
 use crate::architecture::house::{House, holds};
 use crate::architecture::items::{Item, Kind};

@@ -48,7 +48,7 @@ fn a_planted_breach_of_a_test_is_found() {
     let creep = imports(&standing("use crate::creep::push;"));
     assert_eq!(creep, ["tests/it/nvml/faults.rs:1: imports creep"]);
     assert_eq!(imports(&standing("use crate::rig::exporter::Exporter;")), [""; 0]);
-    assert_eq!(imports(&standing("use stepmem::model::ids::Run;")), [""; 0]);
+    assert_eq!(imports(&standing("use stepmem_types::ids::Run;")), [""; 0]);
     let asleep = "fn f() { std::thread::sleep(SECOND); thread::park_timeout(SECOND) }";
     assert_eq!(pauses(&standing(asleep)).len(), 2);
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use stepmem::input::nvml::config::{DeviceName, Devices};
 use stepmem::input::nvml::cycle::RELEASED;
-use stepmem::model::ids::GpuUuid;
+use stepmem_types::ids::GpuUuid;
 
 use crate::rig::nvml::{FakeNvml, driver, gpu, instance, uuids};
 use crate::rig::poll::{processes, sampled, unavailable};

@@ -1,6 +1,6 @@
 //! Devices in a poll: memory, description, MIG.
 
-use stepmem::model::ids::GpuUuid;
+use stepmem_types::ids::GpuUuid;
 
 use crate::rig::nvml::{FakeNvml, Order, driver, gpu, instance, process};
 use crate::rig::poll::{bytes, processes, sampled, unavailable};

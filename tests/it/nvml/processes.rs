@@ -4,7 +4,7 @@ use std::fs;
 
 use stepmem::input::nvml::config::PollerConfig;
 use stepmem::input::nvml::poller::Poller;
-use stepmem::model::device::{Attribution, GpuSample};
+use stepmem_types::device::{Attribution, GpuSample};
 
 use crate::rig::nvml::{FakeNvml, Namespace, Order, ProcessRow, driver, gpu, hidden, process};
 use crate::rig::poll::{bytes, processes};

@@ -5,8 +5,8 @@ use std::{env, fs};
 
 use stepmem::input::nvml::cycle::GpuPoll;
 use stepmem::input::nvml::poller::Poller;
-use stepmem::model::device::Attribution;
-use stepmem::model::units::Bytes;
+use stepmem_types::device::Attribution;
+use stepmem_types::units::Bytes;
 
 use crate::rig::noise::Noise;
 use crate::rig::nvml::{Driver, FakeNvml, Gpu, Order, driver, gpu, hidden, instance, process};

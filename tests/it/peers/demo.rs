@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
-use stepmem::metrics::table::METRICS;
+use stepmem_engine::metrics::table::METRICS;
 
 use crate::rig::command::stepmem;
 use crate::rig::exporter::Exporter;

@@ -6,8 +6,8 @@ use std::net::TcpListener;
 use std::time::Instant;
 
 use serde_json::{Value, json};
-use stepmem::metrics::table::METRICS;
-use stepmem::metrics::types::Kind;
+use stepmem_engine::metrics::table::METRICS;
+use stepmem_engine::metrics::types::Kind;
 
 use crate::rig::exporter::Exporter;
 use crate::rig::folder::text;

@@ -4,8 +4,8 @@
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use stepmem::metrics::table::METRICS;
-use stepmem::metrics::types::Kind;
+use stepmem_engine::metrics::table::METRICS;
+use stepmem_engine::metrics::types::Kind;
 
 use crate::rig::folder::root;
 

@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 use serde_json::{Value, json};
 use stepmem::input::nvml::config::{Devices, PollerConfig};
 use stepmem::input::nvml::poller::Poller;
-use stepmem::model::ids::GpuUuid;
+use stepmem_types::ids::GpuUuid;
 
 use crate::rig::exporter::Exporter;
 use crate::rig::folder::{Folder, text};

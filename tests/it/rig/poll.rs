@@ -1,9 +1,9 @@
 //! A poll of the driver, read.
 
 use stepmem::input::nvml::cycle::GpuPoll;
-use stepmem::model::device::{GpuSample, ProcessMemory};
-use stepmem::model::ids::GpuUuid;
-use stepmem::model::units::Bytes;
+use stepmem_types::device::{GpuSample, ProcessMemory};
+use stepmem_types::ids::GpuUuid;
+use stepmem_types::units::Bytes;
 
 pub fn bytes(value: u64) -> Bytes {
     Bytes::new(value).unwrap()

@@ -1,0 +1,237 @@
+//! What the detector says of series of known shape.
+
+use crate::config::Config;
+use crate::detector::Detector;
+use crate::sample::{AxisPoint, DeviceReading, Sample};
+use crate::signal::Signal;
+use crate::tests::Test;
+use crate::trend::{Stage, Trend};
+use stepmem_types::units::{GIBIBYTE, MEBIBYTE, UnixTime};
+
+const CAPACITY: f64 = 24.0 * GIBIBYTE;
+const BASE: f64 = 8.0 * GIBIBYTE;
+/// What a step needs beyond what it keeps.
+const TRANSIENT: f64 = 4.0 * GIBIBYTE;
+const SECONDS_PER_STEP: f64 = 0.5;
+
+fn time(seconds: f64) -> UnixTime {
+    UnixTime::new(1_760_000_000.0 + seconds).unwrap()
+}
+
+fn sample(step: u32, allocated: f64) -> Sample {
+    let position = f64::from(step);
+    let peak = allocated + TRANSIENT;
+    Sample {
+        at: AxisPoint { position, time: time(SECONDS_PER_STEP * position) },
+        allocated,
+        requested: None,
+        peak: Some(peak),
+        peak_bound: Some(peak),
+        reserved: Some(peak),
+        peak_reserved: Some(peak),
+    }
+}
+
+/// A detector with what it said after each step.
+struct Watched {
+    detector: Detector,
+    step: u32,
+    /// The first step of each stage.
+    rising: Option<u32>,
+    creeping: Option<u32>,
+}
+
+impl Watched {
+    fn new() -> Self {
+        Self {
+            detector: Detector::new(Config::default()),
+            step: 0,
+            rising: None,
+            creeping: None,
+        }
+    }
+
+    /// Takes steps of a series of live bytes above [`BASE`], by the step.
+    fn run(mut self, n_steps: u32, bytes: impl Fn(u32) -> f64) -> Self {
+        for _ in 0..n_steps {
+            self.step += 1;
+            self.detector.train(&sample(self.step, BASE + bytes(self.step)), Some(CAPACITY));
+            let stage =
+                self.trend().filter(|trend| trend.is_growing()).map(|trend| trend.stage);
+            match stage {
+                Some(Stage::Rising) => self.rising = self.rising.or(Some(self.step)),
+                Some(Stage::Creeping) => self.creeping = self.creeping.or(Some(self.step)),
+                None => {}
+            }
+        }
+        self
+    }
+
+    fn trend(&self) -> Option<&Trend> {
+        self.detector.trend(Signal::Allocated)
+    }
+}
+
+/// A leak of `rate` bytes a step from step `from` to `to`.
+fn leak(rate: f64, from: u32, to: u32) -> impl Fn(u32) -> f64 {
+    move |step| rate * f64::from(step.clamp(from, to) - from)
+}
+
+/// Numbers from -1 to 1 without a pattern, the same on every run (Knuth's 64-bit linear congruential generator).
+fn noise(seed: u64) -> impl FnMut() -> f64 {
+    let mut state = seed;
+    move || {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        f64::from(u32::try_from(state >> 33).unwrap()) / f64::from(1_u32 << 30) - 1.0
+    }
+}
+
+#[test]
+fn straight_leak_creeps_with_its_rate_its_onset_and_its_end() {
+    let rate = 4.0 * MEBIBYTE;
+    let watched = Watched::new().run(900, leak(rate, 300, 10_000));
+    let trend = watched.trend().unwrap();
+    assert_eq!(trend.stage, Stage::Creeping);
+    assert!((trend.onset.position - 300.0).abs() <= 16.0, "{:?}", trend.onset);
+    let slope = trend.slope_bytes_per_unit;
+    assert!((slope.value / rate - 1.0).abs() < 0.02, "{slope:?}");
+    assert!(slope.lower <= rate && rate <= slope.upper, "{slope:?}");
+    let steps = trend.seen.position - trend.onset.position;
+    assert!((trend.growth_bytes / (slope.value * steps) - 1.0).abs() < 0.03, "{trend:?}");
+    let left = CAPACITY - BASE - TRANSIENT - 600.0 * rate;
+    let eta = trend.eta_steps().and_then(|eta| trend.known(eta)).unwrap();
+    assert!((eta / (left / rate) - 1.0).abs() < 0.1, "{eta} for {}", left / rate);
+}
+
+#[test]
+fn growth_that_ends_is_level_soon_and_then_cleared() {
+    let watched = Watched::new().run(1_000, leak(4.0 * MEBIBYTE, 1, 1_000));
+    assert!(watched.creeping.is_some());
+    let watched = watched.run(125 + 16, leak(4.0 * MEBIBYTE, 1, 1_000));
+    let trend = watched.trend().unwrap();
+    let since = trend.level_since().expect("an eighth of its length later it is level");
+    assert!((since.position - 1_000.0).abs() <= 64.0, "{since:?}");
+    assert_eq!(trend.eta_steps(), None);
+    let watched = watched.run(400, leak(4.0 * MEBIBYTE, 1, 1_000));
+    assert_eq!(watched.trend(), None);
+    let ended = watched.detector.ended_growth(Signal::Allocated).unwrap();
+    assert!((ended.until.position - 1_000.0).abs() <= 64.0, "{ended:?}");
+    // Nor do longer windows show it again.
+    let watched = Watched { rising: None, creeping: None, ..watched };
+    let watched = watched.run(6_000, leak(4.0 * MEBIBYTE, 1, 1_000));
+    assert_eq!((watched.rising, watched.creeping), (None, None));
+}
+
+#[test]
+fn growth_that_resumes_is_growing_at_once() {
+    let rate = 4.0 * MEBIBYTE;
+    let series = move |step: u32| leak(rate, 1, 1_000)(step) + leak(rate, 1_180, 10_000)(step);
+    let watched = Watched::new().run(1_170, series);
+    assert!(watched.trend().unwrap().level_since().is_some());
+    let watched = watched.run(70, series);
+    let resumed = watched.trend().unwrap().resumed().expect("it goes on");
+    assert!(resumed.position <= 1_240.0, "{resumed:?}");
+}
+
+#[test]
+fn stairs_between_events_rise_with_the_third_and_creep_with_the_fourth() {
+    let mut detector = Detector::new(Config::default());
+    let mut stages = Vec::new();
+    for interval in 0..6_u32 {
+        for step in 0..200 {
+            let step = interval * 200 + step + 1;
+            let height = f64::from(interval) * 800.0 * MEBIBYTE;
+            detector.train(&sample(step, BASE + height), Some(CAPACITY));
+        }
+        stages.push(detector.trend(Signal::Allocated).map(|trend| trend.stage));
+        detector.mark();
+    }
+    let (rising, creeping) = (Some(Stage::Rising), Some(Stage::Creeping));
+    assert_eq!(stages, [None, None, None, rising, creeping, creeping]);
+}
+
+#[test]
+fn what_comes_and_goes_fills_or_wanders_does_not_creep() {
+    // One larger buffer, from some step on.
+    let shifted =
+        Watched::new().run(2_000, |step| if step > 700 { 2.0 * GIBIBYTE } else { 0.0 });
+    assert_eq!((shifted.rising, shifted.creeping), (None, None));
+    // A tooth of 150 steps.
+    let sawtooth = Watched::new().run(4_000, |step| f64::from(step % 150) * 2.0 * MEBIBYTE);
+    assert_eq!(sawtooth.creeping, None);
+    // A cache that ends at a fifth of what is left.
+    let cache = Watched::new()
+        .run(6_000, |step| 2.0 * GIBIBYTE * (1.0 - (-f64::from(step) / 1_500.0).exp()));
+    assert_eq!(cache.creeping, None);
+    for seed in 0..8 {
+        let mut next = noise(seed);
+        let mut at = 0.0;
+        let walk: Vec<f64> = (0..4_000)
+            .map(|_| {
+                at = f64::clamp(at + 24.0 * MEBIBYTE * next(), 0.0, 6.0 * GIBIBYTE);
+                at
+            })
+            .collect();
+        let wandering = Watched::new().run(3_999, |step| walk[usize::try_from(step).unwrap()]);
+        assert_eq!(wandering.creeping, None, "seed {seed}");
+    }
+}
+
+#[test]
+fn window_is_stopped_by_the_test_that_explains_it() {
+    let cache = Watched::new()
+        .run(3_000, |step| 2.0 * GIBIBYTE * (1.0 - (-f64::from(step) / 1_500.0).exp()));
+    let stopped = |test: Test| {
+        cache.detector.windows(Signal::Allocated, Some(CAPACITY)).any(|window| {
+            match window.outcome {
+                Ok(shown) => shown.obstacle.is_some_and(|obstacle| obstacle.test == test),
+                Err(stopped) => stopped.test == test,
+            }
+        })
+    };
+    assert!(stopped(Test::Cache));
+    assert!(stopped(Test::Blocks));
+}
+
+#[test]
+fn restart_forgets_and_an_end_keeps_the_figures() {
+    let mut watched = Watched::new().run(600, leak(4.0 * MEBIBYTE, 1, 10_000));
+    let slope = watched.detector.slope(Signal::Allocated).unwrap();
+    watched.detector.release();
+    assert_eq!(watched.detector.slope(Signal::Allocated), Some(slope));
+    assert!(watched.trend().is_some());
+    assert_eq!(watched.detector.windows(Signal::Allocated, Some(CAPACITY)).count(), 0);
+    watched.detector.restart();
+    assert_eq!(watched.trend(), None);
+    assert_eq!(watched.detector.slope(Signal::Allocated), None);
+}
+
+#[test]
+fn process_is_judged_after_it_has_loaded() {
+    let run = |rate: f64| {
+        let mut detector = Detector::of_process(Config::default());
+        let mut first = None;
+        for n in 0..3_000_u32 {
+            let seconds = 2.0 * f64::from(n);
+            // It loads its model for five minutes, and is level for two.
+            let used = BASE * (seconds / 300.0).min(1.0) + rate * (seconds - 420.0).max(0.0);
+            let reading = DeviceReading {
+                time: time(seconds),
+                device_used: used,
+                process_used: Some(used),
+            };
+            detector.process(&reading, Some(CAPACITY));
+            first = first.or(detector.trend(Signal::Process).map(|_| seconds));
+        }
+        first
+    };
+    assert_eq!(run(0.0), None);
+    assert!(run(2.0 * MEBIBYTE).is_some_and(|first| first > 420.0));
+}
+
+#[test]
+fn detector_stays_within_its_memory() {
+    const { assert!(Detector::BYTES_MAX <= 96 * 1024) };
+}

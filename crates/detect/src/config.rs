@@ -1,0 +1,135 @@
+//! Every number that decides a finding or its forecast, with its unit and its reason.
+
+use serde::{Deserialize, Serialize};
+
+use crate::signal::Signal;
+use stepmem_types::units::MEBIBYTE;
+
+/// The numbers of the detector. Experiments change them; no code is compiled in for one.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+pub struct Config {
+    /// A budget in bytes, above 0: where less than the capacity, growth is judged against it.
+    pub budget: Option<f64>,
+    /// Train samples left out at the start of an incarnation: caches warm up, lazy state is made.
+    pub warmup_samples: u32,
+    /// Seconds left out at the start of an unmanaged process that loads its model, unless it is level for a tenth of
+    /// that before.
+    pub process_warmup_seconds: f64,
+    /// Device readings of memory outside the allocator that are left out: libraries load.
+    pub warmup_readings: u32,
+
+    /// The least growth that counts, in bytes: less is within what allocators round.
+    pub growth_min: f64,
+    /// Test 1: the least share of growth plus headroom that creep has used, 0 to 1. It sets the cost of
+    /// a false page against that of a late one.
+    pub share_ratio: f64,
+    /// Test 1: steps from which that share is enough. Ramps come and go, the more often
+    /// the shorter they are.
+    pub share_full_span: f64,
+    /// Test 1: increments from which that share is enough: what 16 blocks have.
+    pub share_full_increments: f64,
+    /// Multiplies the share for reserved memory and memory outside the allocator: they settle for longer.
+    pub settling_factor: f64,
+    /// Multiplies the share for an unmanaged process, whose memory is its allocator's cache.
+    pub process_factor: f64,
+    /// Steps that a second of an unmanaged process counts as.
+    pub steps_per_second: f64,
+    /// Test 2: the normal quantile of the chance that a window of a random walk passes: 1 in 14,000.
+    pub walk_z: f64,
+    /// Test 3: the largest cache of a healthy job, as a share of what is left when it began, 0 to 1.
+    pub cache_ratio: f64,
+    /// Test 4: growth above everything seen before, as a share of the growth, 0 to 1.
+    pub new_high_ratio: f64,
+    /// Test 5: creep leaves at most this many seconds: a long weekend.
+    pub horizon_seconds: f64,
+    /// Test 6, of processes: Kendall's tau of few increments, above which they are those of a batch that grows.
+    pub larger_tau_max: f64,
+
+    /// The share of the memory above the peak that counts as headroom although it is cached, 0 to 1.
+    pub untouched_ratio: f64,
+    /// Headroom is at least this share of the capacity: noise on a full device is not its end.
+    pub headroom_ratio_min: f64,
+    /// The same of an unmanaged process, which gives cached memory back first.
+    pub process_headroom_ratio_min: f64,
+
+    /// The fewest blocks of a window.
+    pub blocks_min: usize,
+    /// The fewest intervals between event markers: four equal increments. One fewer is MEMORY RISING.
+    pub intervals_min: usize,
+    /// The fewest samples of an interval between event markers.
+    pub interval_samples_min: u32,
+    /// MEMORY RISING: the deceleration ratio from which growth that has used little is a line.
+    pub rising_line_ratio: f64,
+    /// MEMORY RISING: the share of `share_ratio` from which growth that slows down is told.
+    pub rising_ratio: f64,
+
+    /// Growth that falls below this share of its slope has ended.
+    pub ended_ratio: f64,
+    /// Growth has ended after this many samples without it…
+    pub ended_samples: usize,
+    /// …and this share of its own length…
+    pub ended_of_growth: f64,
+    /// …and this many times the longest gap between two of its rises.
+    pub ended_gaps: f64,
+
+    /// A time to out-of-memory is known when the ends of its interval differ by at most this factor.
+    pub known_within: f64,
+    /// A power law counts unless it differs from the line by more than this factor.
+    pub power_law_within: f64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            budget: None,
+            warmup_samples: 23,
+            process_warmup_seconds: 600.0,
+            warmup_readings: 8,
+            growth_min: 32.0 * MEBIBYTE,
+            share_ratio: 0.045,
+            share_full_span: 3200.0,
+            share_full_increments: 14.0,
+            settling_factor: 1.6,
+            process_factor: 3.0,
+            steps_per_second: 1.5,
+            walk_z: 3.8,
+            cache_ratio: 0.4,
+            new_high_ratio: 0.5,
+            horizon_seconds: 72.0 * 3600.0,
+            larger_tau_max: 0.7,
+            untouched_ratio: 0.3,
+            headroom_ratio_min: 0.01,
+            process_headroom_ratio_min: 0.05,
+            blocks_min: 12,
+            intervals_min: 5,
+            interval_samples_min: 16,
+            rising_line_ratio: 0.8,
+            rising_ratio: 0.25,
+            ended_ratio: 0.25,
+            ended_samples: 24,
+            ended_of_growth: 0.125,
+            ended_gaps: 3.0,
+            known_within: 10.0,
+            power_law_within: 3.0,
+        }
+    }
+}
+
+impl Config {
+    /// Returns what growth is judged against, in bytes: the `known` capacity or the budget,
+    /// whichever is less.
+    pub fn capacity(&self, known: Option<f64>) -> Option<f64> {
+        let known = known.filter(|bytes| *bytes > 0.0);
+        known.into_iter().chain(self.budget).reduce(f64::min)
+    }
+
+    /// Returns the share of growth plus headroom that creep of a signal has used at least.
+    pub(super) fn share_ratio(&self, signal: Signal) -> f64 {
+        self.share_ratio
+            * match signal {
+                Signal::Allocated => 1.0,
+                Signal::Reserved | Signal::OutsideAllocator => self.settling_factor,
+                Signal::Process => self.process_factor,
+            }
+    }
+}

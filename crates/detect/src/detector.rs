@@ -1,0 +1,451 @@
+//! The detector of one rank or process: samples and readings in, trends out.
+
+use serde::{Deserialize, Serialize};
+
+use crate::batch::BatchShare;
+use crate::config::Config;
+use crate::forecast::overview;
+use crate::intervals::Intervals;
+use crate::ladder::{Block, narrow};
+use crate::pace::Pace;
+use crate::readings::{Readings, block_of, peak_of};
+use crate::sample::{Axis, AxisPoint, DeviceReading, Sample};
+use crate::series::{Between, Series};
+use crate::shifts::{HolderGrowth, Shifts};
+use crate::signal::Signal;
+use crate::slack::Slack;
+use crate::surroundings::Surroundings;
+use crate::tests::{Shown, Stopped};
+use crate::tracker::ShownBy;
+use crate::trend::{EndedGrowth, Phase, Slope, Stage, Trend};
+
+/// Samples that make a block of the lowest level.
+const SAMPLES_PER_BLOCK: u32 = 2;
+
+/// The detector of one rank, or of one unmanaged process.
+///
+/// It holds at most [`Self::BYTES_MAX`] bytes however long the run is; a level is allocated when its first block comes. A
+/// sample costs one judged window at the mean, most of which end at their first comparison.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Detector {
+    config: Config,
+    axis: Axis,
+    newest: Option<Sample>,
+    /// Train samples of this incarnation.
+    n_samples: u32,
+    batch: BatchShare,
+    /// The highest peak of other phases since the last train sample.
+    other_peak: Option<f64>,
+    pace: Pace,
+    live: Series,
+    slack: Slack,
+    reserved: Series,
+    intervals: Intervals,
+    shifts: Shifts,
+    readings: Readings,
+    /// The slopes of an incarnation that has ended, whose windows are freed.
+    last_slopes: Option<Box<LastSlopes>>,
+}
+
+/// A slope for each of [`Signal::ALL`].
+type LastSlopes = [Option<Slope>; Signal::ALL.len()];
+
+/// What one window of a ladder shows.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct WindowReport {
+    pub signal: Signal,
+    pub axis: Axis,
+    /// Its level; each has blocks twice as long as the one below.
+    pub level_idx: usize,
+    /// How many samples it has.
+    pub n_samples: f64,
+    /// Where its first block begins.
+    pub from: AxisPoint,
+    /// Where its last block begins.
+    pub to: AxisPoint,
+    /// What the tests say.
+    pub outcome: Result<Shown, Stopped>,
+}
+
+impl Detector {
+    /// Upper bound on the memory of one detector, in bytes.
+    pub const BYTES_MAX: usize = size_of::<Self>()
+        + 3 * Series::HEAP_BYTES_MAX
+        + Intervals::HEAP_BYTES_MAX
+        + Shifts::HEAP_BYTES_MAX;
+
+    /// Upper bound on the memory of one whose windows are freed, in bytes.
+    pub const RELEASED_BYTES_MAX: usize =
+        size_of::<Self>() + size_of::<LastSlopes>() + 3 * Series::RELEASED_BYTES_MAX;
+
+    /// Upper bound on the memory of the detector of an unmanaged process, in bytes: it has one series.
+    pub const PROCESS_BYTES_MAX: usize = size_of::<Self>() + Series::HEAP_BYTES_MAX;
+
+    /// Creates the detector of a rank that steps.
+    pub fn new(config: Config) -> Self {
+        Self {
+            config,
+            axis: Axis::Steps,
+            newest: None,
+            n_samples: 0,
+            batch: BatchShare::default(),
+            other_peak: None,
+            pace: Pace::default(),
+            live: Series::new(SAMPLES_PER_BLOCK),
+            slack: Slack::default(),
+            reserved: Series::new(SAMPLES_PER_BLOCK),
+            intervals: Intervals::default(),
+            shifts: Shifts::default(),
+            readings: Readings::new(false),
+            last_slopes: None,
+        }
+    }
+
+    /// Creates the detector of an unmanaged process; it takes readings only.
+    pub fn of_process(config: Config) -> Self {
+        Self { axis: Axis::Seconds, readings: Readings::new(true), ..Self::new(config) }
+    }
+
+    /// Creates the detector of a rank that takes no steps; its samples come by time.
+    pub fn by_time(config: Config) -> Self {
+        Self { axis: Axis::Seconds, ..Self::new(config) }
+    }
+
+    /// Replaces the configuration, as after a restart of the exporter.
+    pub fn configure(&mut self, config: Config) {
+        self.config = config;
+    }
+
+    /// Returns the configuration.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Returns the axis of its samples.
+    pub fn axis(&self) -> Axis {
+        self.axis
+    }
+
+    /// Counts its samples by steps again, in the incarnation that begins.
+    pub fn count_steps(&mut self) {
+        self.axis = Axis::Steps;
+    }
+
+    /// Notes an event after which memory may hold more: an evaluation, a checkpoint, an epoch.
+    pub fn mark(&mut self) {
+        self.intervals.mark();
+    }
+
+    /// Takes a train sample that comes after all others; `capacity` in bytes, if known.
+    ///
+    /// Returns true when a trend was raised, changed its stage or phase, or was cleared.
+    pub fn train(&mut self, sample: &Sample, capacity: Option<f64>) -> bool {
+        if self.pace.advance(sample.at) {
+            self.mark();
+        }
+        self.newest = Some(*sample);
+        self.n_samples = self.n_samples.saturating_add(1);
+        self.batch.learn(sample);
+        let net = self.batch.net(sample);
+        let plain = block_of(sample, sample.at);
+        let peak = peak_of(sample);
+        let peak = self.other_peak.take().map_or(peak, |other| other.max(peak));
+        let block = Block { minimum: net, peak: narrow(peak), ..plain };
+        let slack = self.slack.add(sample, peak);
+        if self.n_samples <= self.config.warmup_samples {
+            return false;
+        }
+        let before = self.keys();
+        let config = self.config;
+        let Some(around) = self.surroundings(&config, Signal::Allocated, capacity) else {
+            return false;
+        };
+        if self.intervals.add(block, config.interval_samples_min) {
+            self.live.judge_between(Between::Events(&self.intervals), &around);
+        }
+        if let Some(block) = self.live.add(block, &around) {
+            let blocks_min = config.interval_samples_min.div_ceil(SAMPLES_PER_BLOCK);
+            if self.shifts.add(block, blocks_min, &config) {
+                self.live.judge_between(Between::Shifts(&self.shifts), &around);
+            }
+        }
+        if let Some(slack) = slack {
+            let around = Surroundings { signal: Signal::Reserved, ..around };
+            let block = Block { minimum: slack, ..block };
+            self.reserved.add(block, &around);
+        }
+        if self.axis == Axis::Steps {
+            self.readings.notice_silence(sample.at.time);
+        }
+        self.keys() != before
+    }
+
+    /// Takes a sample by time, as [`Self::train`] does a train sample; where it lies on the axis follows
+    /// from its time.
+    pub fn sample(&mut self, sample: &Sample, capacity: Option<f64>) -> bool {
+        let time = sample.at.time;
+        let position = self.readings.seconds_since_first(time);
+        let is_later = self.newest.is_none_or(|newest| position > newest.at.position);
+        let at = AxisPoint { position, time };
+        is_later && self.train(&Sample { at, ..*sample }, capacity)
+    }
+
+    /// Takes a sample of an evaluation or a checkpoint: only its peak counts, and later
+    /// readings are compared with it.
+    pub fn other_phase(&mut self, sample: &Sample) {
+        self.newest = Some(*sample);
+        self.mark();
+        let peak = sample.peak.or(sample.peak_bound);
+        self.other_peak = self.other_peak.into_iter().chain(peak).reduce(f64::max);
+    }
+
+    /// Takes growth of an object of the process, which shows whether its level shifts are a leak's; `capacity` in bytes, if
+    /// known.
+    pub fn holder(&mut self, growth: HolderGrowth, capacity: Option<f64>) {
+        let config = self.config;
+        self.shifts.spanned_by(growth);
+        if let Some(around) = self.surroundings(&config, Signal::Allocated, capacity) {
+            self.live.judge_between(Between::Shifts(&self.shifts), &around);
+        }
+    }
+
+    /// Takes a reading of the rank's device that comes after all others; `capacity` in bytes,
+    /// if known.
+    ///
+    /// Ignores a reading before the first sample, and of a rank whose reserved bytes are
+    /// unknown. Returns true when a trend was raised, changed its stage or phase, or was cleared.
+    pub fn device(&mut self, reading: &DeviceReading, capacity: Option<f64>) -> bool {
+        let Some(sample) = self.newest else { return false };
+        let taken = self.readings.take(reading, &sample, self.config.warmup_readings);
+        let Some(block) = taken else { return false };
+        let before = self.keys();
+        self.read(block, Signal::OutsideAllocator, capacity);
+        self.keys() != before
+    }
+
+    /// Takes a reading of an unmanaged process, as [`Self::device`] does of a rank.
+    pub fn process(&mut self, reading: &DeviceReading, capacity: Option<f64>) -> bool {
+        let Some(used) = reading.process_used else { return false };
+        let position = self.readings.seconds_since_first(reading.time);
+        if self.newest.is_some_and(|newest| position <= newest.at.position) {
+            return false;
+        }
+        let sample = Sample {
+            at: AxisPoint { position, time: reading.time },
+            allocated: used,
+            requested: None,
+            peak: Some(used),
+            peak_bound: Some(used),
+            reserved: Some(used),
+            peak_reserved: Some(used),
+        };
+        self.newest = Some(sample);
+        let block = self.readings.take_process(reading, &sample);
+        if !self.readings.is_loaded(&sample, &self.config) {
+            return false;
+        }
+        let before = self.keys();
+        self.read(block, Signal::Process, capacity);
+        self.keys() != before
+    }
+
+    /// Forgets the previous incarnation of a restarted rank; the memory that others use on its device
+    /// stays known.
+    pub fn restart(&mut self) {
+        let readings = self.readings.restarted();
+        *self = Self { axis: self.axis, readings, ..Self::new(self.config) };
+    }
+
+    /// Frees the windows of an incarnation that has ended; trends and slopes stay until the next.
+    pub fn release(&mut self) {
+        self.last_slopes = Some(Box::new(Signal::ALL.map(|signal| self.slope(signal))));
+        self.intervals.clear();
+        self.shifts.clear();
+        self.live.release();
+        self.reserved.release();
+        self.readings.series.release();
+    }
+
+    /// Returns the trends that hold now, growing or level, at most one per signal.
+    pub fn trends(&self) -> impl Iterator<Item = &Trend> {
+        Signal::ALL.into_iter().filter_map(|signal| self.trend(signal))
+    }
+
+    /// Returns the trend of a signal.
+    pub fn trend(&self, signal: Signal) -> Option<&Trend> {
+        self.series(signal)?.tracker.trend()
+    }
+
+    /// Returns the last growth of a signal that crept and ended in this incarnation, and did not go on.
+    pub fn ended_growth(&self, signal: Signal) -> Option<EndedGrowth> {
+        self.series(signal)?.tracker.ended()
+    }
+
+    /// Returns by how many bytes a signal has risen since a position, as the later half of what it was since lies above the
+    /// earlier one; `None` below two blocks.
+    pub fn rise_since(&self, signal: Signal, position: f64) -> Option<f64> {
+        self.series(signal)?.ladder.rise_since(position)
+    }
+
+    /// Returns what shows a signal's trend.
+    pub fn shown_by(&self, signal: Signal) -> Option<ShownBy> {
+        self.series(signal)?.tracker.shown_by()
+    }
+
+    /// Returns where growth of live memory, or of a process, was first suspected: half of the growth that counts, which no
+    /// random walk explains.
+    pub fn suspected(&self) -> Option<AxisPoint> {
+        self.live.suspected.or_else(|| self.series(Signal::Process)?.suspected)
+    }
+
+    /// Returns where the newest sample or reading lies.
+    pub fn newest(&self) -> Option<AxisPoint> {
+        self.newest.map(|sample| sample.at)
+    }
+
+    /// Returns how fast a signal changes, also when nothing is wrong with it.
+    ///
+    /// That of its trend, else of every other block of its longest window; `None` until a
+    /// window holds enough blocks. Costs at most 120 pairs.
+    pub fn slope(&self, signal: Signal) -> Option<Slope> {
+        if let Some(slopes) = &self.last_slopes {
+            let known = Signal::ALL.iter().zip(slopes.iter()).find(|(of, _)| **of == signal);
+            return known.and_then(|(_, slope)| *slope);
+        }
+        let series = self.series(signal)?;
+        if let Some(trend) = series.tracker.trend().filter(|trend| trend.is_growing()) {
+            return Some(Slope::along(
+                self.axis,
+                trend.slope_bytes_per_unit,
+                trend.seconds_per_unit,
+            ));
+        }
+        let overview = overview::of(&series.ladder, &self.config)?;
+        let pace = self.pace_of(signal).seconds_per_unit();
+        let slope = Slope::along(self.axis, overview.slope, pace);
+        Some(Slope { is_straight: overview.is_straight, ..slope })
+    }
+
+    /// Returns how many increments between event markers or level shifts show growth of live memory, and how many units of
+    /// the axis they are apart; `None` unless those show it.
+    pub fn increments_between_events(&self) -> Option<(usize, f64)> {
+        match self.shown_by(Signal::Allocated)? {
+            ShownBy::Shifts => self.shifts.intervals().apart(),
+            ShownBy::Intervals => self.intervals.apart(),
+            ShownBy::Window(_) => None,
+        }
+    }
+
+    /// Returns the smoothed seconds per train step; `None` until two samples show it, and of a
+    /// rank that takes no steps.
+    pub fn seconds_per_step(&self) -> Option<f64> {
+        self.pace.seconds_per_unit().filter(|_| self.axis == Axis::Steps)
+    }
+
+    /// Returns the bytes in use on the device outside this rank's caching allocator, as the
+    /// median of five readings; `None` before the first.
+    pub fn outside_bytes(&self) -> Option<f64> {
+        self.readings.outside_bytes()
+    }
+
+    /// Returns how many more train samples this incarnation needs before live memory is judged: the
+    /// warm-up, and the shortest window. 0 once it is judged.
+    pub fn samples_until_judged(&self) -> u32 {
+        let shortest = u32::try_from(self.config.blocks_min).unwrap_or(u32::MAX);
+        let needed = shortest.saturating_mul(SAMPLES_PER_BLOCK);
+        needed.saturating_add(self.config.warmup_samples).saturating_sub(self.n_samples)
+    }
+
+    /// Returns what every window of a signal shows now, the shortest first; `capacity` in
+    /// bytes, if known.
+    ///
+    /// Costs as much as the most expensive sample.
+    pub fn windows(
+        &self,
+        signal: Signal,
+        capacity: Option<f64>,
+    ) -> impl Iterator<Item = WindowReport> {
+        let series = self.series(signal).into_iter();
+        series.flat_map(move |series| {
+            series.ladder.levels().iter().enumerate().filter_map(move |(level_idx, level)| {
+                let around = self.surroundings(&self.config, signal, capacity)?;
+                Some(WindowReport {
+                    signal,
+                    axis: self.axis,
+                    level_idx,
+                    n_samples: series.n_samples(level_idx),
+                    from: level.blocks().first()?.at,
+                    to: level.blocks().last()?.at,
+                    outcome: series.outcome(level_idx, &around)?,
+                })
+            })
+        })
+    }
+
+    fn read(&mut self, block: Block, signal: Signal, capacity: Option<f64>) {
+        self.readings.pace.advance(block.at);
+        let config = self.config;
+        if let Some(around) = self.surroundings(&config, signal, capacity) {
+            self.readings.series.add(block, &Surroundings { now: block.at, ..around });
+        }
+    }
+
+    /// Returns the series of a signal; `None` for [`Signal::Process`] of a rank, and for
+    /// the others of an unmanaged process.
+    fn series(&self, signal: Signal) -> Option<&Series> {
+        let is_process = self.readings.is_of_process();
+        let (series, is_there) = match signal {
+            Signal::Allocated => (&self.live, !is_process),
+            Signal::Reserved => (&self.reserved, !is_process),
+            Signal::OutsideAllocator => (&self.readings.series, !is_process),
+            Signal::Process => (&self.readings.series, is_process),
+        };
+        is_there.then_some(series)
+    }
+
+    fn pace_of(&self, signal: Signal) -> &Pace {
+        match signal {
+            Signal::Allocated | Signal::Reserved => &self.pace,
+            Signal::OutsideAllocator | Signal::Process => &self.readings.pace,
+        }
+    }
+
+    /// Returns what a signal is judged against; `None` before the first sample.
+    fn surroundings<'c>(
+        &self,
+        config: &'c Config,
+        signal: Signal,
+        capacity: Option<f64>,
+    ) -> Option<Surroundings<'c>> {
+        Some(Surroundings {
+            config,
+            signal,
+            axis: self.axis,
+            now: self.newest?.at,
+            seconds_per_unit: self.pace_of(signal).seconds_per_unit(),
+            steps_per_unit: self.steps_per_unit(config),
+            capacity: config.capacity(capacity),
+            outside_bytes: self.readings.outside_bytes().unwrap_or(0.0),
+        })
+    }
+
+    /// Returns the steps, or what counts as one, that a unit of the axis brings: of a rank by time its samples.
+    fn steps_per_unit(&self, config: &Config) -> f64 {
+        match (self.axis, self.newest) {
+            (Axis::Seconds, Some(newest)) if !self.readings.is_of_process() => {
+                f64::from(self.n_samples) / newest.at.position
+            }
+            (Axis::Seconds, _) => config.steps_per_second,
+            (Axis::Steps, _) => 1.0,
+        }
+    }
+
+    fn keys(&self) -> [Option<(Stage, bool, u64)>; Signal::ALL.len()] {
+        Signal::ALL.map(|signal| {
+            self.trend(signal).map(|trend| {
+                let is_growing = matches!(trend.phase, Phase::Growing { .. });
+                (trend.stage, is_growing, trend.raised.time.get().to_bits())
+            })
+        })
+    }
+}

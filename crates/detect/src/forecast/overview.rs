@@ -1,0 +1,51 @@
+//! How the longest window of a signal moves, also when nothing is wrong with it.
+
+use crate::config::Config;
+use crate::forecast::slope_interval::slope_interval;
+use crate::ladder::{BLOCKS_MAX, Ladder, Level, count, points_of};
+use crate::stats::quarters::deceleration_ratio;
+use crate::stats::theil_sen::theil_sen;
+use stepmem_types::units::{Interval, MEBIBYTE};
+
+/// The increments of a window that rises in a straight line are worth this share of themselves in equal ones.
+const STRAIGHT_RATIO: f64 = 0.7;
+/// Its last quarter gains at least this share of what its first does.
+const STRAIGHT_GAIN_RATIO: f64 = 0.6;
+/// Less growth in a window is not worth a word: a list of losses on the device takes 512 bytes a step.
+const STRAIGHT_BYTES_MIN: f64 = 4.0 * MEBIBYTE;
+
+/// How the longest window of a signal moves.
+pub(crate) struct Overview {
+    pub(crate) slope: Interval,
+    /// Whether it rises in a straight line.
+    pub(crate) is_straight: bool,
+}
+
+/// Returns the slope of the longest window, by every other block of it; `None` until a window
+/// holds enough blocks.
+pub(crate) fn of(ladder: &Ladder, config: &Config) -> Option<Overview> {
+    let has_enough = |level: &&Level| level.blocks().len() >= config.blocks_min;
+    let level = ladder.levels().iter().rev().find(has_enough)?;
+    let mut points = [(0.0, 0.0); BLOCKS_MAX];
+    let points = points_of(level.blocks(), &mut points);
+    let mut thinned = [(0.0, 0.0); BLOCKS_MAX.div_ceil(2)];
+    let n_thinned = points.len().div_ceil(2);
+    for (to, from) in thinned.iter_mut().zip(points.iter().rev().step_by(2)) {
+        *to = *from;
+    }
+    let thinned = thinned.get_mut(..n_thinned)?;
+    thinned.reverse();
+    let slope = slope_interval(thinned, theil_sen(thinned)?.slope, false)?;
+    Some(Overview { slope, is_straight: is_straight(points, &slope) })
+}
+
+/// Returns whether a window rises in a straight line, surely, and to its end.
+fn is_straight(points: &[(f64, f64)], slope: &Interval) -> bool {
+    let [(_, first), .., (_, last)] = points else { return false };
+    let growth = last - first;
+    let pairs = points.iter().zip(points.iter().skip(1));
+    let squares: f64 = pairs.map(|((_, y), (_, next))| (next - y) * (next - y)).sum();
+    let is_line = growth * growth >= STRAIGHT_RATIO * (count(points.len()) - 1.0) * squares;
+    let is_steady = deceleration_ratio(points).is_some_and(|kept| kept >= STRAIGHT_GAIN_RATIO);
+    is_line && is_steady && slope.lower > 0.0 && growth >= STRAIGHT_BYTES_MIN
+}

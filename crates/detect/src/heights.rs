@@ -1,0 +1,123 @@
+//! How the block minima of growth reached new heights, so that its end is noticed when it comes.
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::Config;
+use crate::ladder::Block;
+use crate::sample::AxisPoint;
+
+/// The heights that are remembered.
+const HEIGHTS_MAX: usize = 64;
+/// Of those, how many stay when they are thinned.
+const HEIGHTS_KEPT: u32 = 32;
+/// A rise is a new height by at least this share of the growth.
+const RISE_OF_GROWTH: f64 = 1.0 / 32.0;
+
+/// The heights of growth since its onset.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(super) struct Heights {
+    /// The block minimum at the onset.
+    base: f64,
+    /// The highest block minimum since.
+    top: f64,
+    onset: f64,
+    /// Where the last rise was, and how high.
+    rose: (AxisPoint, f64),
+    /// Units between two rises, at most, as far as the samples resolve them.
+    longest_gap: f64,
+    /// The height reached at places along the axis, in order, at most [`HEIGHTS_MAX`].
+    reached: Vec<(f64, f64)>,
+    /// Units between those places, at least.
+    spacing: f64,
+    /// The place before the newest.
+    before: f64,
+}
+
+impl Heights {
+    /// Upper bound on its memory on the heap, in bytes.
+    pub(super) const HEAP_BYTES_MAX: usize = HEIGHTS_MAX * size_of::<(f64, f64)>();
+
+    /// Returns those of growth that begins with the first block; `None` without any. `rises_at_begin` where each is an
+    /// interval, which rises when it begins.
+    pub(super) fn of(blocks: &[Block], rises_at_begin: bool) -> Option<Self> {
+        let (Block { at: onset, minimum, .. }, rest) = blocks.split_first()?;
+        let mut reached = Vec::with_capacity(HEIGHTS_MAX);
+        reached.push((onset.position, *minimum));
+        let mut heights = Self {
+            base: *minimum,
+            top: *minimum,
+            onset: onset.position,
+            rose: (*onset, *minimum),
+            longest_gap: 0.0,
+            reached,
+            spacing: 0.0,
+            before: onset.position,
+        };
+        for block in rest {
+            if rises_at_begin {
+                heights.before = block.at.position;
+            }
+            heights.advance(block.at, block.minimum);
+        }
+        Some(heights)
+    }
+
+    /// Takes the minimum of the next block.
+    pub(super) fn advance(&mut self, at: AxisPoint, minimum: f64) {
+        self.top = self.top.max(minimum);
+        if minimum >= self.rose.1 + RISE_OF_GROWTH * self.growth() {
+            self.longest_gap = self.longest_gap.max(self.before - self.rose.0.position);
+            self.rose = (at, minimum);
+        }
+        self.before = at.position;
+        let last = self.reached.last().map_or(f64::NEG_INFINITY, |(position, _)| *position);
+        if at.position - last < self.spacing || at.position <= last {
+            return;
+        }
+        if self.reached.len() == HEIGHTS_MAX {
+            let mut idx = 0;
+            self.reached.retain(|_| {
+                idx += 1;
+                idx % 2 == 1
+            });
+            self.spacing = (at.position - self.onset) / f64::from(HEIGHTS_KEPT);
+        }
+        self.reached.push((at.position, self.top));
+    }
+
+    /// Frees the places; growth and its last rise stay known.
+    pub(super) fn release(&mut self) {
+        self.reached = Vec::new();
+    }
+
+    /// Returns the growth since the onset.
+    pub(super) fn growth(&self) -> f64 {
+        self.top - self.base
+    }
+
+    /// Returns the growth since the onset with that since the newest block, which goes on at most as `slope` says.
+    pub(super) fn growth_at(&self, sample: &Block, slope: f64) -> f64 {
+        let expected = slope * (sample.at.position - self.before);
+        let growth = self.growth();
+        growth.max((sample.minimum - self.base).min(growth + expected))
+    }
+
+    /// Returns where it last rose.
+    pub(super) fn rose_at(&self) -> AxisPoint {
+        self.rose.0
+    }
+
+    /// Returns the units without a rise after which growth has ended; `sampled` of them bring as many samples as it takes.
+    pub(super) fn ended_after(&self, sampled: f64, config: &Config) -> f64 {
+        let length = self.rose.0.position - self.onset;
+        sampled.max(config.ended_of_growth * length).max(config.ended_gaps * self.longest_gap)
+    }
+
+    /// Returns the new height gained since at least `units` before `position`, by the units that this took; `None` when
+    /// the growth is younger.
+    pub(super) fn recent_slope(&self, position: f64, units: f64) -> Option<f64> {
+        let (from, height) =
+            self.reached.iter().rev().find(|(at, _)| *at <= position - units)?;
+        Some((self.top - height) / (position - from))
+    }
+}

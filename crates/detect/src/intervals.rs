@@ -1,0 +1,102 @@
+//! Intervals between event markers: evaluations, checkpoints, pauses. A leak in each of those is a line here.
+
+use serde::{Deserialize, Serialize};
+
+use crate::ladder::{BLOCKS_MAX, Block, Row, count};
+use crate::tests::Window;
+
+/// The newest intervals of an incarnation.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub(super) struct Intervals {
+    closed: Row,
+    open: Option<Block>,
+    n_open: u32,
+    /// Whether an event came since the last sample.
+    is_marked: bool,
+}
+
+/// The newest intervals, the last of them as it stands.
+pub(super) struct Newest {
+    blocks: [Block; BLOCKS_MAX],
+    n_blocks: usize,
+    highest_before: Option<f64>,
+}
+
+impl Intervals {
+    /// Upper bound on its memory on the heap, in bytes.
+    pub(super) const HEAP_BYTES_MAX: usize = BLOCKS_MAX * size_of::<Block>();
+
+    /// Notes an event after which memory may hold more.
+    pub(super) fn mark(&mut self) {
+        self.is_marked = true;
+    }
+
+    /// Takes a sample, as a block; returns whether the open interval has just got `samples_min` of them.
+    pub(super) fn add(&mut self, sample: Block, samples_min: u32) -> bool {
+        let is_marked = std::mem::take(&mut self.is_marked);
+        if is_marked && self.n_open >= samples_min {
+            if let Some(closed) = self.open.take() {
+                self.closed.push(closed);
+            }
+            self.n_open = 0;
+        }
+        self.open = Some(self.open.map_or(sample, |open| open.join(sample)));
+        self.n_open = self.n_open.saturating_add(1);
+        self.n_open == samples_min
+    }
+
+    /// Returns how many intervals there are, with the open one.
+    pub(super) fn count(&self) -> usize {
+        (self.closed.blocks().len() + 1).min(BLOCKS_MAX)
+    }
+
+    /// Returns how many ends of intervals are known, and how far apart they are; `None` before the second.
+    pub(super) fn apart(&self) -> Option<(usize, f64)> {
+        let closed = self.closed.blocks();
+        let (first, open) = closed.first().zip(self.open)?;
+        let n_closed = closed.len();
+        Some((n_closed, (open.at.position - first.at.position) / count(n_closed)))
+    }
+
+    /// Returns the newest intervals, at most so many; `None` if there are fewer than that and none before them.
+    pub(super) fn newest(&self, n_intervals: usize) -> Option<Newest> {
+        let open = self.open?;
+        let n_blocks = n_intervals.min(self.count());
+        let from_idx = (self.closed.blocks().len() + 1).checked_sub(n_blocks)?;
+        let (newest, highest_before) = self.closed.since(from_idx)?;
+        let mut blocks = [open; BLOCKS_MAX];
+        for (slot, block) in blocks.iter_mut().zip(newest) {
+            *slot = *block;
+        }
+        Some(Newest { blocks, n_blocks, highest_before })
+    }
+
+    /// Forgets the incarnation.
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+impl Newest {
+    /// Returns them as a window that creeps with `creeping_min` of them.
+    pub(super) fn window(&self, creeping_min: usize) -> Window<'_> {
+        Window {
+            blocks: self.blocks(),
+            highest_before: self.highest_before,
+            creeping_min: Some(creeping_min),
+            ended_blocks: 2,
+        }
+    }
+
+    /// Returns by how much the intervals that begin from one place to another rise.
+    pub(super) fn rise(&self, from: f64, to: f64) -> f64 {
+        let pairs = self.blocks().iter().zip(self.blocks().iter().skip(1));
+        let between =
+            pairs.filter(|(_, next)| from < next.at.position && next.at.position <= to);
+        between.map(|(block, next)| next.minimum - block.minimum).sum()
+    }
+
+    fn blocks(&self) -> &[Block] {
+        self.blocks.get(..self.n_blocks).unwrap_or_default()
+    }
+}

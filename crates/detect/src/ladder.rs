@@ -1,0 +1,182 @@
+//! Block minima in windows of doubling length, from the first samples of an incarnation to all of it.
+
+use serde::{Deserialize, Serialize};
+
+use crate::sample::AxisPoint;
+
+/// The blocks that a level keeps.
+pub(super) const BLOCKS_MAX: usize = 32;
+/// The levels of a ladder. Of two samples a block the highest spans four million of them.
+pub(super) const LEVELS_MAX: usize = 17;
+
+/// A few samples in a row.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+pub(super) struct Block {
+    /// Where its first sample lies.
+    pub(super) at: AxisPoint,
+    /// The least bytes of the series: what outlived all of its samples.
+    pub(super) minimum: f64,
+    /// The largest peak of live memory.
+    pub(super) peak: f32,
+    /// The most reserved memory.
+    pub(super) reserved: f32,
+}
+
+impl Block {
+    /// Returns the block that this one and the next make.
+    #[must_use]
+    pub(super) fn join(self, next: Self) -> Self {
+        Self {
+            at: self.at,
+            minimum: self.minimum.min(next.minimum),
+            peak: self.peak.max(next.peak),
+            reserved: self.reserved.max(next.reserved),
+        }
+    }
+
+    /// Returns its place and its minimum.
+    pub(super) fn point(&self) -> (f64, f64) {
+        (self.at.position, self.minimum)
+    }
+}
+
+/// The newest blocks in a row.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub(super) struct Row {
+    // Invariant: at most BLOCKS_MAX, in order.
+    blocks: Vec<Block>,
+    /// The highest minimum of a block that is no longer held.
+    highest_before: Option<f64>,
+}
+
+impl Row {
+    /// Returns its blocks, the oldest first.
+    pub(super) fn blocks(&self) -> &[Block] {
+        &self.blocks
+    }
+
+    /// Returns the blocks from an index on, and the highest minimum of the incarnation before them; `None` beyond the end.
+    pub(super) fn since(&self, from_idx: usize) -> Option<(&[Block], Option<f64>)> {
+        let (before, blocks) = self.blocks.split_at_checked(from_idx)?;
+        let before = before.iter().map(|block| block.minimum).chain(self.highest_before);
+        Some((blocks, before.reduce(f64::max)))
+    }
+
+    /// Adds the next block.
+    pub(super) fn push(&mut self, block: Block) {
+        if self.blocks.capacity() == 0 {
+            self.blocks.reserve_exact(BLOCKS_MAX);
+        }
+        if self.blocks.len() == BLOCKS_MAX {
+            let oldest = self.blocks.remove(0).minimum;
+            self.highest_before =
+                Some(self.highest_before.map_or(oldest, |highest| highest.max(oldest)));
+        }
+        self.blocks.push(block);
+    }
+}
+
+/// The newest blocks of one length.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub(super) struct Level {
+    pub(super) row: Row,
+    /// A block that waits for its second half.
+    half: Option<Block>,
+}
+
+impl Level {
+    /// Returns its blocks, the oldest first.
+    pub(super) fn blocks(&self) -> &[Block] {
+        self.row.blocks()
+    }
+}
+
+/// Windows of doubling length: two blocks of a level make one of the next.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub(super) struct Ladder {
+    // Invariant: at most LEVELS_MAX.
+    levels: Vec<Level>,
+}
+
+impl Ladder {
+    /// Upper bound on its memory on the heap, in bytes.
+    pub(super) const HEAP_BYTES_MAX: usize =
+        LEVELS_MAX * (size_of::<Level>() + BLOCKS_MAX * size_of::<Block>());
+
+    /// Adds a block of the lowest level; returns how many levels got one.
+    pub(super) fn push(&mut self, block: Block) -> usize {
+        let mut block = block;
+        let mut n_grown = 0;
+        loop {
+            if n_grown == self.levels.len() {
+                if n_grown == LEVELS_MAX {
+                    return n_grown;
+                }
+                self.levels.reserve_exact(1);
+                self.levels.push(Level::default());
+            }
+            let Some(level) = self.levels.get_mut(n_grown) else { return n_grown };
+            level.row.push(block);
+            n_grown += 1;
+            let Some(half) = level.half.take() else {
+                level.half = Some(block);
+                return n_grown;
+            };
+            block = half.join(block);
+        }
+    }
+
+    /// Returns its levels, the shortest blocks first.
+    pub(super) fn levels(&self) -> &[Level] {
+        &self.levels
+    }
+
+    /// Returns the blocks since a position of the shortest window that goes back to it, and how many blocks it has before.
+    pub(super) fn since(&self, position: f64) -> Option<(&[Block], usize)> {
+        let goes_back = |level: &&Level| {
+            level.blocks().first().is_some_and(|first| first.at.position <= position)
+        };
+        let blocks = self.levels.iter().find(goes_back)?.blocks();
+        let n_before = blocks.partition_point(|block| block.at.position < position);
+        Some((blocks.get(n_before..)?, n_before))
+    }
+
+    /// Returns how far the later half of the blocks since a position lies above the earlier one; `None` below two blocks.
+    pub(super) fn rise_since(&self, position: f64) -> Option<f64> {
+        let (blocks, _) = self.since(position)?;
+        let (earlier, later) = blocks.split_at(blocks.len() / 2);
+        let least = |half: &[Block]| half.iter().map(|block| block.minimum).reduce(f64::min);
+        Some(least(later)? - least(earlier)?)
+    }
+
+    /// Forgets everything.
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+/// Writes the points of blocks into `points`; returns the part that is filled.
+pub(super) fn points_of<'p>(
+    blocks: &[Block],
+    points: &'p mut [(f64, f64); BLOCKS_MAX],
+) -> &'p [(f64, f64)] {
+    for (slot, block) in points.iter_mut().zip(blocks) {
+        *slot = block.point();
+    }
+    points.get(..blocks.len().min(BLOCKS_MAX)).unwrap_or_default()
+}
+
+/// Returns a number of blocks as a float.
+pub(super) fn count(n: usize) -> f64 {
+    u32::try_from(n).map_or(f64::INFINITY, f64::from)
+}
+
+/// Returns bytes that only say how much is left: to one part in 16 million.
+#[expect(
+    clippy::as_conversions,
+    clippy::cast_possible_truncation,
+    reason = "bytes are at most 2^53"
+)]
+pub(super) fn narrow(bytes: f64) -> f32 {
+    bytes as f32
+}

@@ -1,0 +1,48 @@
+//! The time that one unit of a series' axis takes.
+
+use serde::{Deserialize, Serialize};
+
+use crate::sample::AxisPoint;
+
+/// The smoothed seconds per unit of the axis.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
+pub(super) struct Pace {
+    last: Option<AxisPoint>,
+    seconds_per_unit: Option<f64>,
+}
+
+impl Pace {
+    /// The share of a new figure in the smoothed one.
+    const GAIN_RATIO: f64 = 0.02;
+    /// A pause counts as at most this many paces.
+    const PAUSE_MAX: f64 = 5.0;
+    /// A sample that comes later than its step takes by this many paces, and by [`Self::LATE_SECONDS`], follows a pause: a
+    /// checkpoint is written, or an evaluation runs that sends nothing.
+    const LATE_PACES: f64 = 2.0;
+    /// See [`Self::LATE_PACES`].
+    const LATE_SECONDS: f64 = 2.0;
+
+    /// Takes the place of the next sample; returns whether it follows a pause.
+    pub(super) fn advance(&mut self, now: AxisPoint) -> bool {
+        let Some(last) = self.last.replace(now) else { return false };
+        let units = now.position - last.position;
+        if units <= 0.0 {
+            return false;
+        }
+        let seconds = now.time.since(last.time);
+        let latest = (seconds / units).max(0.0);
+        let is_late = self.seconds_per_unit.is_some_and(|pace| {
+            let late = seconds - units * pace;
+            late > Self::LATE_SECONDS && late > Self::LATE_PACES * pace
+        });
+        let smoothed = self.seconds_per_unit.map_or(latest, |pace| {
+            pace + Self::GAIN_RATIO * (latest.min(Self::PAUSE_MAX * pace) - pace)
+        });
+        self.seconds_per_unit = Some(smoothed).filter(|seconds| *seconds > 0.0);
+        is_late
+    }
+
+    pub(super) fn seconds_per_unit(&self) -> Option<f64> {
+        self.seconds_per_unit
+    }
+}

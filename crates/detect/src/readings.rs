@@ -1,0 +1,133 @@
+//! Readings of a device: memory of a rank outside its caching allocator, or all memory of an unmanaged process.
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::Config;
+use crate::ladder::{Block, narrow};
+use crate::pace::Pace;
+use crate::sample::{AxisPoint, DeviceReading, Sample};
+use crate::series::Series;
+use crate::stats::median::RecentMedian;
+use stepmem_types::units::UnixTime;
+
+/// Readings of memory outside the allocator that make a block: a reading and a push are never of quite the same moment.
+const READINGS_PER_BLOCK: u32 = 2;
+/// A process has loaded when it was level for this share of the warm-up.
+const LOADED_OF_WARMUP: f64 = 0.1;
+/// A trend is forgotten when its process was not read for this many seconds.
+const SILENCE_SECONDS: f64 = 600.0;
+
+/// The readings of one rank's device, or of an unmanaged process.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(super) struct Readings {
+    is_of_process: bool,
+    /// Bytes in use on the device outside the process.
+    outside: RecentMedian,
+    /// Bytes of the process outside its allocator.
+    own: RecentMedian,
+    n_taken: u32,
+    first_time: Option<UnixTime>,
+    last_time: Option<UnixTime>,
+    /// Where an unmanaged process last gained what counts as growth while it loads, and its bytes there; `None` once it has
+    /// loaded.
+    loading: Option<(f64, f64)>,
+    pub(super) pace: Pace,
+    pub(super) series: Series,
+}
+
+impl Readings {
+    /// Of a rank's device, or of an unmanaged process, whose memory one reading tells.
+    pub(super) fn new(is_of_process: bool) -> Self {
+        Self {
+            is_of_process,
+            outside: RecentMedian::default(),
+            own: RecentMedian::default(),
+            n_taken: 0,
+            first_time: None,
+            last_time: None,
+            loading: Some((0.0, 0.0)),
+            pace: Pace::default(),
+            series: Series::new(if is_of_process { 1 } else { READINGS_PER_BLOCK }),
+        }
+    }
+
+    pub(super) fn is_of_process(&self) -> bool {
+        self.is_of_process
+    }
+
+    /// Returns the bytes in use on the device outside the process; `None` before the first reading.
+    pub(super) fn outside_bytes(&self) -> Option<f64> {
+        self.outside.median()
+    }
+
+    /// Returns the seconds from the first reading to `time`, which is the first if there was none.
+    pub(super) fn seconds_since_first(&mut self, time: UnixTime) -> f64 {
+        time.since(*self.first_time.get_or_insert(time))
+    }
+
+    /// Takes a reading of a rank's device after `sample`; returns the bytes of its process outside the allocator, from the
+    /// reading on that follows `warmup_readings`.
+    pub(super) fn take(
+        &mut self,
+        reading: &DeviceReading,
+        sample: &Sample,
+        warmup_readings: u32,
+    ) -> Option<Block> {
+        let reserved = sample.reserved?;
+        self.outside.add(reading.device_used - reserved);
+        self.own.add(reading.process_used? - reserved);
+        self.last_time = Some(reading.time);
+        self.n_taken = self.n_taken.saturating_add(1);
+        let at = AxisPoint { position: sample.at.position, time: reading.time };
+        let block = Block { minimum: self.own.median()?, ..block_of(sample, at) };
+        (self.n_taken > warmup_readings).then_some(block)
+    }
+
+    /// Takes a reading of an unmanaged process, whose memory is that of `sample`.
+    pub(super) fn take_process(&mut self, reading: &DeviceReading, sample: &Sample) -> Block {
+        // A process holds at most what is in use on the device; a reading that disagrees frees
+        // no memory.
+        self.outside.add((reading.device_used - sample.allocated).max(0.0));
+        self.last_time = Some(reading.time);
+        block_of(sample, sample.at)
+    }
+
+    /// Returns whether an unmanaged process has loaded its model: it was level for [`LOADED_OF_WARMUP`], or its warm-up is over.
+    pub(super) fn is_loaded(&mut self, sample: &Sample, config: &Config) -> bool {
+        let Some((since, bytes)) = self.loading else { return true };
+        let position = sample.at.position;
+        let warmup = config.process_warmup_seconds;
+        if position >= warmup || position - since >= LOADED_OF_WARMUP * warmup {
+            self.loading = None;
+            return true;
+        }
+        if sample.allocated >= bytes + config.growth_min {
+            self.loading = Some((position, sample.allocated));
+        }
+        false
+    }
+
+    /// Forgets a trend that was not read for long.
+    pub(super) fn notice_silence(&mut self, time: UnixTime) {
+        if self.last_time.is_some_and(|last| time.since(last) > SILENCE_SECONDS) {
+            self.series.tracker.clear();
+        }
+    }
+
+    /// Returns those of the next incarnation; the memory that others use on the device stays known.
+    pub(super) fn restarted(&self) -> Self {
+        Self { outside: self.outside, ..Self::new(self.is_of_process) }
+    }
+}
+
+/// Returns one sample as a block.
+pub(super) fn block_of(sample: &Sample, at: AxisPoint) -> Block {
+    let peak = peak_of(sample);
+    let reserved = sample.peak_reserved.or(sample.reserved).unwrap_or(peak);
+    Block { at, minimum: sample.allocated, peak: narrow(peak), reserved: narrow(reserved) }
+}
+
+/// Returns the peak of a sample; where it is unknown, live memory is the least that was in use.
+pub(super) fn peak_of(sample: &Sample) -> f64 {
+    sample.peak.or(sample.peak_bound).unwrap_or(sample.allocated)
+}

@@ -1,0 +1,62 @@
+//! What the detector takes: samples of a rank's memory and readings of its device.
+
+use serde::{Deserialize, Serialize};
+
+use stepmem_types::units::UnixTime;
+
+/// The unit of a series' axis.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub enum Axis {
+    /// Global steps of training.
+    #[default]
+    Steps,
+    /// Seconds since the first reading or sample.
+    Seconds,
+}
+
+/// A place on a series' axis, and when it was reached.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+pub struct AxisPoint {
+    /// The place in units of the axis, finite: the global step just completed, or the seconds
+    /// since the first reading.
+    pub position: f64,
+    /// When it was reached.
+    pub time: UnixTime,
+}
+
+/// The memory of a rank after one step, or at one time; every figure is finite, bytes are 0 to 2^53.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+pub struct Sample {
+    /// Its place on the axis of the series.
+    pub at: AxisPoint,
+    /// Bytes of the blocks live at its end.
+    pub allocated: f64,
+    /// Bytes that were asked for in them, if known: less than the blocks by what the allocator rounds up.
+    pub requested: Option<f64>,
+    /// Maximum of live bytes within it, if known.
+    pub peak: Option<f64>,
+    /// The peak if known, else what it cannot have exceeded, if that is known.
+    pub peak_bound: Option<f64>,
+    /// Bytes that the caching allocator holds, if known.
+    pub reserved: Option<f64>,
+    /// Maximum of that within the step, if known.
+    pub peak_reserved: Option<f64>,
+}
+
+impl Sample {
+    /// Returns the live bytes that are judged: those asked for, which no block that is larger than its tensor blurs.
+    pub(super) fn live(&self) -> f64 {
+        self.requested.unwrap_or(self.allocated)
+    }
+}
+
+/// One reading of the device that the rank runs on; every figure is finite.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DeviceReading {
+    /// When it was taken.
+    pub time: UnixTime,
+    /// Bytes in use on the device, by all processes.
+    pub device_used: f64,
+    /// Bytes in use by the rank's process, if the driver reports them.
+    pub process_used: Option<f64>,
+}

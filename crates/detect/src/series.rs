@@ -1,0 +1,183 @@
+//! One series of a signal: its blocks in windows, and its trend.
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::Config;
+use crate::intervals::{Intervals, Newest};
+use crate::ladder::{Block, Ladder, count};
+use crate::sample::AxisPoint;
+use crate::shifts::Shifts;
+use crate::surroundings::Surroundings;
+use crate::tests::{self, Shown, Stopped, Window};
+use crate::tracker::{ShownBy, Tracked, Tracker};
+
+/// The share of the growth that counts from which growth is suspected.
+const SUSPECTED_RATIO: f64 = 0.5;
+
+/// Intervals that are judged.
+#[derive(Clone, Copy)]
+pub(super) enum Between<'a> {
+    Shifts(&'a Shifts),
+    Events(&'a Intervals),
+}
+
+/// A series of block minima.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(super) struct Series {
+    /// Samples that make a block of the lowest level.
+    samples_per_block: u32,
+    open: Option<Block>,
+    n_open: u32,
+    pub(super) ladder: Ladder,
+    pub(super) tracker: Tracker,
+    /// Where growth was first suspected.
+    pub(super) suspected: Option<AxisPoint>,
+}
+
+impl Series {
+    /// Upper bound on its memory on the heap, in bytes.
+    pub(super) const HEAP_BYTES_MAX: usize = Ladder::HEAP_BYTES_MAX + Tracker::HEAP_BYTES_MAX;
+    /// The part of that which stays when the windows are freed.
+    pub(super) const RELEASED_BYTES_MAX: usize = Tracker::RELEASED_BYTES_MAX;
+
+    pub(super) fn new(samples_per_block: u32) -> Self {
+        Self {
+            samples_per_block,
+            open: None,
+            n_open: 0,
+            ladder: Ladder::default(),
+            tracker: Tracker::default(),
+            suspected: None,
+        }
+    }
+
+    /// Takes one sample, as a block; judges the windows that it completes. Returns the block of the lowest level that it
+    /// completes.
+    pub(super) fn add(&mut self, sample: Block, around: &Surroundings<'_>) -> Option<Block> {
+        let block = self.open.take().map_or(sample, |open| open.join(sample));
+        self.n_open += 1;
+        if self.n_open < self.samples_per_block {
+            self.open = Some(block);
+            self.tracker.extend(&sample);
+            return None;
+        }
+        self.n_open = 0;
+        let n_grown = self.ladder.push(block);
+        let sampled = self.sampled(around);
+        self.tracker.advance(&block, sampled, around);
+        for level_idx in 0..n_grown {
+            self.judge_level(level_idx, around);
+        }
+        self.tracker.refresh(&self.ladder, around);
+        self.tracker.measure(&self.ladder, n_grown, around);
+        self.tracker.extend(&sample);
+        Some(block)
+    }
+
+    /// Judges the newest intervals: the fewest that show growth.
+    pub(super) fn judge_between(&mut self, between: Between<'_>, around: &Surroundings<'_>) {
+        let (by, intervals) = match between {
+            Between::Shifts(shifts) => (ShownBy::Shifts, shifts.intervals()),
+            Between::Events(intervals) => (ShownBy::Intervals, intervals),
+        };
+        if !self.tracker.asks(by) {
+            return;
+        }
+        let mut n_intervals = around.config.intervals_min;
+        while let Some(newest) = intervals.newest(n_intervals) {
+            let window = newest.window(between.creeping_min(&newest, around.config));
+            if let Ok(shown) = tests::judge(&window, around) {
+                self.tracker.take(Tracked::of(&shown, by, &window, around));
+                return;
+            }
+            if n_intervals >= intervals.count() {
+                return;
+            }
+            n_intervals *= 2;
+        }
+    }
+
+    /// Returns what a level's window shows; `None` where there is no such level.
+    pub(super) fn outcome(
+        &self,
+        level_idx: usize,
+        around: &Surroundings<'_>,
+    ) -> Option<Result<Shown, Stopped>> {
+        Some(tests::judge(&self.window(level_idx, around)?, around))
+    }
+
+    /// Returns how many samples a level's window has.
+    pub(super) fn n_samples(&self, level_idx: usize) -> f64 {
+        let n_blocks =
+            self.ladder.levels().get(level_idx).map_or(0, |level| level.blocks().len());
+        count(n_blocks << level_idx) * f64::from(self.samples_per_block)
+    }
+
+    /// Frees the windows; the trend stays.
+    pub(super) fn release(&mut self) {
+        self.ladder.clear();
+        self.tracker.release();
+    }
+
+    fn judge_level(&mut self, level_idx: usize, around: &Surroundings<'_>) {
+        let by = ShownBy::Window(level_idx);
+        if !self.tracker.asks(by) {
+            return;
+        }
+        let Some(window) = self.window(level_idx, around) else { return };
+        match tests::judge(&window, around) {
+            Ok(shown) => {
+                let found = Tracked::of(&shown, by, &window, around);
+                self.tracker.take(found);
+                self.suspected.get_or_insert(around.now);
+            }
+            Err(stopped) => {
+                let is_suspected = self.suspected.is_none()
+                    && tests::is_suspected(&window, &stopped, SUSPECTED_RATIO, around);
+                if is_suspected {
+                    self.suspected = Some(around.now);
+                }
+            }
+        }
+    }
+
+    /// Returns the window of a level, since the last growth ended if it did; `None` where there is no such level.
+    fn window(&self, level_idx: usize, around: &Surroundings<'_>) -> Option<Window<'_>> {
+        let level = self.ladder.levels().get(level_idx)?;
+        let ended_at = self.tracker.ended_at().unwrap_or(f64::NEG_INFINITY);
+        let from_idx = level.blocks().partition_point(|block| block.at.position < ended_at);
+        let (blocks, highest_before) = level.row.since(from_idx)?;
+        Some(Window {
+            blocks,
+            highest_before,
+            creeping_min: None,
+            ended_blocks: self.ended_blocks(around).div_ceil(1 << level_idx),
+        })
+    }
+
+    /// Returns how many blocks of the lowest level growth must have ended for.
+    fn ended_blocks(&self, around: &Surroundings<'_>) -> usize {
+        let per_block = usize::try_from(self.samples_per_block).unwrap_or(usize::MAX);
+        around.config.ended_samples.div_ceil(per_block)
+    }
+
+    /// Returns the units of the axis that bring as many samples.
+    fn sampled(&self, around: &Surroundings<'_>) -> f64 {
+        let Some(level) = self.ladder.levels().first() else { return 0.0 };
+        let blocks = level.blocks();
+        let n_before = self.ended_blocks(around);
+        let from = blocks.iter().rev().nth(n_before).or(blocks.first());
+        let span = from.zip(blocks.last());
+        span.map_or(0.0, |(from, last)| last.at.position - from.at.position)
+    }
+}
+
+impl Between<'_> {
+    /// Returns how many intervals creep.
+    fn creeping_min(self, newest: &Newest, config: &Config) -> usize {
+        match self {
+            Between::Shifts(shifts) => shifts.creeping_min(newest, config),
+            Between::Events(_) => config.intervals_min,
+        }
+    }
+}

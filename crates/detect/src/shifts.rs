@@ -1,0 +1,84 @@
+//! Intervals between level shifts that no event marks. Leaks in stairs of one height are a line here. So are a gradual
+//! unfreezing and a cache whose entries are large, which is why they creep only if an object of the process grew with them.
+
+use std::collections::VecDeque;
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::Config;
+use crate::intervals::{Intervals, Newest};
+use crate::ladder::{BLOCKS_MAX, Block, count};
+
+/// Before a shift memory varies by at most this share of it.
+const LEVEL_OF_SHIFT: f64 = 0.125;
+/// A holder's growth from look to look is at least this share of the shifts between them.
+const SPANNED_RATIO: f64 = 0.5;
+
+/// The newest intervals between level shifts of an incarnation.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub(super) struct Shifts {
+    intervals: Intervals,
+    // Invariant: at most as many as an interval needs.
+    /// The newest block minima.
+    recent: VecDeque<f64>,
+    spanning: Option<HolderGrowth>,
+}
+
+/// Growth of an object of the process from one look at it to the last.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+pub struct HolderGrowth {
+    /// Where the looks lie on the axis.
+    pub from: f64,
+    pub to: f64,
+    pub bytes: f64,
+}
+
+impl Shifts {
+    /// Upper bound on its memory on the heap, in bytes.
+    pub(super) const HEAP_BYTES_MAX: usize =
+        Intervals::HEAP_BYTES_MAX + BLOCKS_MAX * size_of::<f64>();
+
+    /// Takes a block of the lowest level; returns whether the open interval has just got `blocks_min` of them.
+    ///
+    /// One that is higher by a part in as many as a level of the ladder has, and by far more than those before it vary, is a
+    /// shift.
+    pub(super) fn add(&mut self, block: Block, blocks_min: u32, config: &Config) -> bool {
+        let low = self.recent.iter().copied().fold(f64::INFINITY, f64::min);
+        let high = self.recent.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let least = config.growth_min / count(BLOCKS_MAX);
+        if block.minimum - high > least.max((high - low) / LEVEL_OF_SHIFT) {
+            self.intervals.mark();
+        }
+        self.recent.push_back(block.minimum);
+        let n_kept = usize::try_from(blocks_min).unwrap_or(BLOCKS_MAX).min(BLOCKS_MAX);
+        while self.recent.len() > n_kept {
+            self.recent.pop_front();
+        }
+        self.intervals.add(block, blocks_min)
+    }
+
+    /// Takes growth of an object of the process.
+    pub(super) fn spanned_by(&mut self, growth: HolderGrowth) {
+        self.spanning = Some(growth);
+    }
+
+    /// Returns the intervals.
+    pub(super) fn intervals(&self) -> &Intervals {
+        &self.intervals
+    }
+
+    /// Returns how many intervals creep: as few as between event markers if an object of the process grew with one of their
+    /// shifts at least; else more than there are.
+    pub(super) fn creeping_min(&self, newest: &Newest, config: &Config) -> usize {
+        let is_spanned = self.spanning.is_some_and(|growth| {
+            let between = newest.rise(growth.from, growth.to);
+            between > 0.0 && growth.bytes >= SPANNED_RATIO * between
+        });
+        if is_spanned { config.intervals_min } else { BLOCKS_MAX + 1 }
+    }
+
+    /// Forgets the incarnation.
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+}

@@ -1,0 +1,44 @@
+//! The series that may grow.
+
+use serde::{Deserialize, Serialize};
+
+use crate::sample::Axis;
+
+/// A series that may grow; serialized as its label.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Signal {
+    /// Live tensor memory that survives every step.
+    Allocated,
+    /// Memory of the caching allocator while live memory does not grow: fragmentation.
+    Reserved,
+    /// Memory of the process outside its caching allocator: communication buffers, libraries.
+    OutsideAllocator,
+    /// All memory of an unmanaged process, as the driver reports it; counted in seconds
+    /// since the first reading instead of steps.
+    Process,
+}
+
+impl Signal {
+    /// Every signal, in order of declaration.
+    pub const ALL: [Self; 4] =
+        [Self::Allocated, Self::Reserved, Self::OutsideAllocator, Self::Process];
+
+    /// Returns the value of the label `signal`.
+    pub fn as_label(self) -> &'static str {
+        match self {
+            Self::Allocated => "allocated",
+            Self::Reserved => "reserved",
+            Self::OutsideAllocator => "outside_allocator",
+            Self::Process => "process",
+        }
+    }
+
+    /// Returns the axis of its slope and its time to out-of-memory, in a rank that steps.
+    pub fn axis(self) -> Axis {
+        match self {
+            Self::Allocated | Self::Reserved | Self::OutsideAllocator => Axis::Steps,
+            Self::Process => Axis::Seconds,
+        }
+    }
+}

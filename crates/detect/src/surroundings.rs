@@ -1,0 +1,23 @@
+//! What growth is judged against.
+
+use crate::config::Config;
+use crate::sample::{Axis, AxisPoint};
+use crate::signal::Signal;
+
+/// The series and the device around a window.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Surroundings<'a> {
+    pub(super) config: &'a Config,
+    pub(super) signal: Signal,
+    pub(super) axis: Axis,
+    /// Where the newest sample or reading lies.
+    pub(super) now: AxisPoint,
+    /// Smoothed seconds per unit of the axis, if known.
+    pub(super) seconds_per_unit: Option<f64>,
+    /// Steps, or what counts as one, that a unit of the axis brings.
+    pub(super) steps_per_unit: f64,
+    /// Bytes of the device, or the budget; `None` where neither is known.
+    pub(super) capacity: Option<f64>,
+    /// Bytes in use on the device outside the series' process.
+    pub(super) outside_bytes: f64,
+}

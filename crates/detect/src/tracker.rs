@@ -1,0 +1,256 @@
+//! The trend of one series: raised when a window shows it, level when its growth has ended, cleared as long after that
+//! again.
+
+use serde::{Deserialize, Serialize};
+
+use crate::forecast::headroom::{Usage, is_followed};
+use crate::forecast::power_law;
+use crate::forecast::slope_interval::{slope_interval, slope_since_onset};
+use crate::heights::Heights;
+use crate::ladder::{BLOCKS_MAX, Block, Ladder, points_of};
+use crate::stats::student;
+use crate::surroundings::Surroundings;
+use crate::tests::{Shown, Window};
+use crate::trend::{EndedGrowth, Phase, Stage, Trend};
+
+/// Growth goes on again at this many times the slope below which it has ended.
+const RESUMED_OF_ENDED: f64 = 2.0;
+/// Scales the confidence of a trend that only rises: one in seven of those is a cache that fills.
+const RISING_CONFIDENCE_RATIO: f64 = 0.9;
+/// Scales a confidence whose headroom is a guess.
+const STAND_IN_CONFIDENCE_RATIO: f64 = 0.8;
+
+/// What shows a trend.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, PartialOrd, Serialize)]
+pub enum ShownBy {
+    /// The intervals between level shifts that no event marks.
+    Shifts,
+    /// The intervals between event markers.
+    Intervals,
+    /// The window of this level of the ladder.
+    Window(usize),
+}
+
+/// The trend of a series, if it has one.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub(super) struct Tracker {
+    tracked: Option<Box<Tracked>>,
+    /// The last growth that crept and ended.
+    ended: Option<EndedGrowth>,
+}
+
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(super) struct Tracked {
+    trend: Trend,
+    shown_by: ShownBy,
+    heights: Heights,
+    is_followed: bool,
+}
+
+impl Tracker {
+    /// Upper bound on its memory on the heap, in bytes.
+    pub(super) const HEAP_BYTES_MAX: usize = size_of::<Tracked>() + Heights::HEAP_BYTES_MAX;
+    /// The part of that which stays when the windows are freed.
+    pub(super) const RELEASED_BYTES_MAX: usize = size_of::<Tracked>();
+
+    /// Returns the trend, growing or level.
+    pub(super) fn trend(&self) -> Option<&Trend> {
+        self.tracked.as_ref().map(|tracked| &tracked.trend)
+    }
+
+    /// Returns what shows the trend.
+    pub(super) fn shown_by(&self) -> Option<ShownBy> {
+        self.tracked.as_ref().map(|tracked| tracked.shown_by)
+    }
+
+    /// Returns the last growth that crept and ended, and did not go on.
+    pub(super) fn ended(&self) -> Option<EndedGrowth> {
+        self.ended
+    }
+
+    /// Returns where that growth ended; what was before is not judged again.
+    pub(super) fn ended_at(&self) -> Option<f64> {
+        self.ended.map(|ended| ended.until.position)
+    }
+
+    /// Returns whether a window of this level can change anything.
+    pub(super) fn asks(&self, by: ShownBy) -> bool {
+        let Some(Tracked { trend, shown_by, .. }) = self.tracked.as_deref() else {
+            return true;
+        };
+        trend.is_growing() && (trend.stage == Stage::Rising || by >= *shown_by)
+    }
+
+    /// Takes growth that a window shows.
+    pub(super) fn take(&mut self, found: Option<Tracked>) {
+        let Some(found) = found else { return };
+        match &mut self.tracked {
+            None => self.tracked = Some(Box::new(found)),
+            Some(tracked) => tracked.follow(found),
+        }
+    }
+
+    /// Measures growth up to the newest sample.
+    pub(super) fn extend(&mut self, sample: &Block) {
+        let Some(Tracked { trend, heights, .. }) = self.tracked.as_deref_mut() else { return };
+        if trend.is_growing() {
+            trend.growth_bytes = heights.growth_at(sample, trend.slope_bytes_per_unit.value);
+        }
+    }
+
+    /// Measures growth since its onset, in the shortest window that goes back to it, when the window that shows it has got a
+    /// block: when one of the lowest `n_grown` has. What intervals between event markers show stays as it was shown.
+    pub(super) fn measure(
+        &mut self,
+        ladder: &Ladder,
+        n_grown: usize,
+        around: &Surroundings<'_>,
+    ) {
+        let Some(Tracked { trend, shown_by, .. }) = self.tracked.as_deref_mut() else { return };
+        let is_due = matches!(*shown_by, ShownBy::Window(level_idx) if level_idx < n_grown);
+        if !is_due || !trend.is_growing() {
+            return;
+        }
+        let Some((blocks, onset_idx)) = ladder.since(trend.onset.position) else { return };
+        let mut points = [(0.0, 0.0); BLOCKS_MAX];
+        let points = points_of(blocks, &mut points);
+        if let Some(slope) =
+            slope_since_onset(points, onset_idx > 0).filter(|slope| slope.value > 0.0)
+        {
+            trend.slope_bytes_per_unit = slope;
+        }
+        let Some(remaining) = trend.remaining.map(|remaining| remaining.interval().value)
+        else {
+            return;
+        };
+        let line = remaining / trend.slope_bytes_per_unit.value;
+        let factor =
+            power_law::units_until(points, remaining).map_or(1.0, |units| units / line);
+        let within = around.config.power_law_within;
+        let is_agreed = (within.recip()..=within).contains(&factor);
+        trend.time_factor = Some(factor).filter(|_| is_agreed);
+    }
+
+    /// Takes the newest block of the lowest level: growth ends, goes on again or is cleared. `sampled` units of the axis
+    /// bring as many samples as an end takes.
+    pub(super) fn advance(&mut self, block: &Block, sampled: f64, around: &Surroundings<'_>) {
+        let Some(Tracked { trend, heights, .. }) = self.tracked.as_deref_mut() else { return };
+        let config = around.config;
+        heights.advance(block.at, block.minimum);
+        trend.growth_bytes = heights.growth();
+        trend.seen = around.now;
+        trend.seconds_per_unit = around.seconds_per_unit;
+        let position = block.at.position;
+        let units = heights.ended_after(sampled, config);
+        let ended = config.ended_ratio * trend.slope_bytes_per_unit.value;
+        match trend.phase {
+            Phase::Growing { .. } => {
+                if heights.recent_slope(position, units).is_some_and(|slope| slope < ended) {
+                    let since = heights.rose_at();
+                    let known_after = position - since.position;
+                    trend.phase = Phase::Level { since, known_after };
+                    if trend.stage == Stage::Creeping {
+                        let (bytes, onset) = (trend.growth_bytes, trend.onset);
+                        self.ended = Some(EndedGrowth { bytes, onset, until: since });
+                    }
+                }
+            }
+            Phase::Level { since, known_after } => {
+                let slope = heights.recent_slope(position, sampled);
+                if slope.is_some_and(|slope| slope >= RESUMED_OF_ENDED * ended) {
+                    trend.phase = Phase::Growing { resumed: Some(around.now) };
+                    self.ended = None;
+                } else if position - since.position >= 2.0 * known_after.max(sampled) {
+                    self.tracked = None;
+                }
+            }
+        }
+    }
+
+    /// Brings what is left up to date with the newest blocks of the window that shows the trend.
+    pub(super) fn refresh(&mut self, ladder: &Ladder, around: &Surroundings<'_>) {
+        let Some(Tracked { trend, shown_by, is_followed, .. }) = self.tracked.as_deref_mut()
+        else {
+            return;
+        };
+        let level_idx = match *shown_by {
+            ShownBy::Window(level_idx) => level_idx,
+            ShownBy::Shifts | ShownBy::Intervals => 0,
+        };
+        let Some(level) = ladder.levels().get(level_idx) else { return };
+        let blocks = level.blocks();
+        let usage = Usage::of_newer_half(blocks);
+        trend.remaining = usage.remaining(around, trend.growth_bytes, *is_followed);
+    }
+
+    /// Frees how the growth went; the trend stays.
+    pub(super) fn release(&mut self) {
+        if let Some(tracked) = &mut self.tracked {
+            tracked.heights.release();
+        }
+    }
+
+    /// Forgets the trend.
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+impl Tracked {
+    pub(super) fn of(
+        shown: &Shown,
+        by: ShownBy,
+        window: &Window<'_>,
+        around: &Surroundings<'_>,
+    ) -> Option<Self> {
+        let blocks = window.blocks.get(shown.onset_idx..)?;
+        let heights = Heights::of(blocks, window.creeping_min.is_some())?;
+        let mut points = [(0.0, 0.0); BLOCKS_MAX];
+        let points = points_of(blocks, &mut points);
+        let usage = Usage::of_newer_half(window.blocks);
+        let is_followed = is_followed(blocks);
+        let chance = student::below(shown.t, shown.n_increments.saturating_sub(1).max(1));
+        let stage_ratio =
+            if shown.stage == Stage::Rising { RISING_CONFIDENCE_RATIO } else { 1.0 };
+        let capacity_ratio =
+            if around.capacity.is_some() { 1.0 } else { STAND_IN_CONFIDENCE_RATIO };
+        let trend = Trend {
+            signal: around.signal,
+            axis: around.axis,
+            stage: shown.stage,
+            phase: Phase::Growing { resumed: None },
+            raised: around.now,
+            seen: around.now,
+            onset: blocks.first()?.at,
+            slope_bytes_per_unit: slope_interval(points, shown.slope, shown.onset_idx > 0)?,
+            growth_bytes: heights.growth(),
+            remaining: usage.remaining(around, heights.growth(), is_followed),
+            time_factor: Some(1.0),
+            share_ratio: shown.share_ratio,
+            confidence_ratio: stage_ratio * capacity_ratio * chance,
+            seconds_per_unit: around.seconds_per_unit,
+            known_within: around.config.known_within,
+        };
+        Some(Self { trend, shown_by: by, heights, is_followed })
+    }
+
+    /// Takes over what a later window shows; keeps the onset unless that raises the stage.
+    fn follow(&mut self, found: Self) {
+        let is_raised = found.trend.stage > self.trend.stage;
+        if !is_raised
+            && (found.trend.stage < self.trend.stage || found.shown_by < self.shown_by)
+        {
+            return;
+        }
+        let Trend { phase, raised, onset, growth_bytes, time_factor, .. } = self.trend;
+        if is_raised {
+            let trend = Trend { phase, time_factor, ..found.trend };
+            *self = Self { trend, ..found };
+        } else {
+            let trend =
+                Trend { phase, raised, onset, growth_bytes, time_factor, ..found.trend };
+            (self.trend, self.shown_by, self.is_followed) =
+                (trend, found.shown_by, found.is_followed);
+        }
+    }
+}

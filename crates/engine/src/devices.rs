@@ -1,0 +1,200 @@
+//! The devices as NVML last read them, the ones that answer with an error, their Xid errors and their pods.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::rank::view::{DeviceView, Identity};
+use stepmem_types::device::{DevicePod, GpuSample, GpuUnavailable, ProcessMemory};
+use stepmem_types::ids::GpuUuid;
+use stepmem_types::units::{Bytes, Uptime};
+
+/// How many different kinds of Xid errors of all devices are told apart.
+pub const XIDS_MAX: usize = 256;
+/// How long a device counts as failing after its last error: twice the longest pause between two rounds.
+const FAILURE_KEPT: Duration = Duration::from_mins(2);
+
+#[derive(Debug, Default)]
+pub struct DeviceTable {
+    read: BTreeMap<GpuUuid, DeviceState>,
+    failing: BTreeMap<GpuUuid, DeviceFailure>,
+    pods: Vec<DevicePod>,
+    nvml: NvmlStatus,
+}
+
+#[derive(Debug)]
+struct DeviceState {
+    sample: GpuSample,
+    read_at: Uptime,
+}
+
+/// A device that answers with an error.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeviceFailure {
+    /// The name of the last error, as in [`GpuUnavailable::code`].
+    pub code: &'static str,
+    /// When it last came.
+    last_seen: Uptime,
+}
+
+/// The state of NVML.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct NvmlStatus {
+    /// Whether it answers; `None` while it is not asked.
+    pub is_up: Option<bool>,
+    /// When it last answered, as a Unix time.
+    pub last_success_time: Option<f64>,
+    /// How often it failed, by code.
+    pub errors: BTreeMap<Cow<'static, str>, u64>,
+    /// Xid errors by device and number, in the order in which each came first.
+    pub xids: Vec<XidErrors>,
+    /// Xid errors of further kinds.
+    pub xids_dropped: u64,
+    /// Readings of processes beyond the bound on series.
+    pub processes_dropped: u64,
+}
+
+/// How often a device reported an Xid error.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct XidErrors {
+    pub uuid: GpuUuid,
+    /// The number of the error.
+    pub xid: u64,
+    /// How often it came since the exporter began.
+    pub count: u64,
+}
+
+impl DeviceTable {
+    /// Takes a reading of a device made at `now`, which is the Unix time `time`.
+    pub fn read(&mut self, sample: GpuSample, now: Uptime, time: f64) {
+        self.nvml.is_up = Some(true);
+        self.nvml.last_success_time = Some(time);
+        self.failing.remove(&sample.device);
+        self.read.insert(sample.device.clone(), DeviceState { sample, read_at: now });
+    }
+
+    /// Takes an error in place of an answer; whether a device begins to fail or fails otherwise than before.
+    pub fn fail(&mut self, unavailable: &GpuUnavailable, now: Uptime) -> bool {
+        let mut is_changed = false;
+        if let Some(device) = &unavailable.device {
+            self.read.remove(device);
+            let failure = DeviceFailure { code: unavailable.code, last_seen: now };
+            let before = self.failing.insert(device.clone(), failure);
+            is_changed = before.is_none_or(|before| before.code != unavailable.code);
+        } else {
+            self.read.clear();
+        }
+        // A device that still answers says so itself.
+        if self.read.is_empty() {
+            self.nvml.is_up = Some(false);
+        }
+        *self.nvml.errors.entry(unavailable.code.into()).or_default() += 1;
+        is_changed
+    }
+
+    /// Forgets every device: NVML is released.
+    pub fn release(&mut self) {
+        self.read.clear();
+        self.failing.clear();
+        self.nvml.is_up = None;
+    }
+
+    /// Counts an Xid error.
+    pub fn xid(&mut self, uuid: GpuUuid, xid: u64) {
+        let xids = &mut self.nvml.xids;
+        if let Some(seen) = xids.iter_mut().find(|seen| seen.uuid == uuid && seen.xid == xid) {
+            seen.count += 1;
+        } else if xids.len() < XIDS_MAX {
+            xids.push(XidErrors { uuid, xid, count: 1 });
+        } else {
+            self.nvml.xids_dropped += 1;
+        }
+    }
+
+    /// Counts readings of processes that the engine left out.
+    pub fn drop_processes(&mut self, n_processes: usize) {
+        self.nvml.processes_dropped += u64::try_from(n_processes).unwrap_or(u64::MAX);
+    }
+
+    /// Takes the containers that the kubelet gave devices to.
+    pub fn assign(&mut self, mut pods: Vec<DevicePod>) {
+        pods.sort_unstable();
+        self.pods = pods;
+    }
+
+    /// Forgets the devices that were not read for longer than `ttl`, and failures that ceased.
+    pub fn forget(&mut self, now: Uptime, ttl: Duration) {
+        self.read.retain(|_, device| now.since(device.read_at) <= ttl);
+        self.failing.retain(|_, failure| now.since(failure.last_seen) <= FAILURE_KEPT);
+    }
+
+    /// Returns whether a device is read, however long ago.
+    pub fn is_read(&self, device: &GpuUuid) -> bool {
+        self.read.contains_key(device)
+    }
+
+    /// Returns whether a device is read or answers with an error.
+    pub fn is_held(&self, device: &GpuUuid) -> bool {
+        self.read.contains_key(device) || self.failing.contains_key(device)
+    }
+
+    /// Returns the devices that were read within `ttl`, ascending.
+    pub fn present(&self, now: Uptime, ttl: Duration) -> impl Iterator<Item = &GpuSample> {
+        let present = self.read.values().filter(move |device| now.since(device.read_at) <= ttl);
+        present.map(|device| &device.sample)
+    }
+
+    /// Returns what NVML reports of a rank's device, if it was read within `ttl`.
+    pub fn view_of(&self, rank: &Identity, now: Uptime, ttl: Duration) -> DeviceView {
+        let device = rank.device.as_ref().and_then(|device| self.read.get(device));
+        device
+            .filter(|device| now.since(device.read_at) <= ttl)
+            .map(|device| device_view(&device.sample, rank))
+            .unwrap_or_default()
+    }
+
+    /// Returns the model of a rank's device, if it is read.
+    pub fn model_of(&self, rank: &Identity) -> Option<&str> {
+        self.read.get(rank.device.as_ref()?)?.sample.info.model.as_deref()
+    }
+
+    /// Returns the devices that answer with an error, ascending.
+    pub fn failing(&self) -> impl Iterator<Item = (&GpuUuid, &DeviceFailure)> {
+        self.failing.iter()
+    }
+
+    /// Returns the containers that devices were given to, ascending.
+    pub fn pods(&self) -> &[DevicePod] {
+        &self.pods
+    }
+
+    /// Returns the state of NVML.
+    pub fn nvml(&self) -> &NvmlStatus {
+        &self.nvml
+    }
+}
+
+/// Returns what a reading of a device says to a rank that pushes from it.
+pub fn device_view(sample: &GpuSample, rank: &Identity) -> DeviceView {
+    DeviceView {
+        total: sample.memory.map(|memory| memory.total),
+        used: sample.memory.map(|memory| memory.used),
+        process_used: process_of(sample, rank).and_then(|process| process.used),
+    }
+}
+
+/// Returns the process of the device that a rank pushes from: the one that knows itself by the pushed id. `None` where
+/// there is none, or several in containers of their own.
+pub fn process_of<'a>(sample: &'a GpuSample, rank: &Identity) -> Option<&'a ProcessMemory> {
+    let pid = rank.pid?;
+    let mut found = sample.processes.iter().filter(|process| process.own_pid == Some(pid));
+    found.next().filter(|_| found.next().is_none())
+}
+
+/// Returns what others hold on a device as the training process sees it, for a rank whose device NVML does not read.
+pub fn pushed_view(total: Bytes, free: Bytes) -> DeviceView {
+    let used = Bytes::new(total.get().saturating_sub(free.get())).ok();
+    DeviceView { total: Some(total), used, process_used: None }
+}

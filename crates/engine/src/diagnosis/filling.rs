@@ -1,0 +1,222 @@
+//! Growth that knows its own end: what holds it has a bound, as the rank's own process reports.
+
+use serde::{Deserialize, Serialize};
+
+use crate::rank::view::RankView;
+use stepmem_detect::config::Config;
+use stepmem_detect::sample::Axis;
+use stepmem_detect::signal::Signal;
+use stepmem_detect::trend::Trend;
+use stepmem_types::site::{Fill, TensorHolder};
+
+/// Within which an end withholds a page.
+struct Limits {
+    /// The holder explains this share of the growth since its onset, or more.
+    explained_min: f64,
+    /// A holder of more than this share holds other memory than what grows, such as the host's next to a GPU's.
+    explained_max: f64,
+    /// A new item takes as many bytes as all items do on average, to within this share.
+    item_bytes_within: f64,
+}
+
+/// Of an end that did not withhold the page at the last look.
+const TO_BEGIN: Limits =
+    Limits { explained_min: 0.9, explained_max: 1.25, item_bytes_within: 0.1 };
+/// Of one that did: what hovers around a limit is not paged again and again.
+const TO_GO_ON: Limits =
+    Limits { explained_min: 0.85, explained_max: 1.3, item_bytes_within: 0.15 };
+/// The end may come later than reported by this share of the steps until then.
+const END_WITHIN: f64 = 0.02;
+
+/// How growth ends that what holds it bounds. It is exactly as true as the process' report.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Filling {
+    /// Steps from the rank's last one until the holder is full; 0 from then on.
+    pub full_in_steps: f64,
+    /// Bytes of the holder when it is full.
+    pub full_bytes: f64,
+    /// Bytes that it still takes until then.
+    pub remaining_bytes: f64,
+    /// The headroom that is left then; below 0 what is missing. Absent where the capacity is unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_bytes: Option<f64>,
+    /// Why the growth is judged as if it had no end; absent where its end withholds a page.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub doubt: Option<FillingDoubt>,
+}
+
+/// Why a reported end of growth withholds no page.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FillingDoubt {
+    /// The report does not show that it is of the rank's own process.
+    NotOwn,
+    /// Newer searches gave no figures of it.
+    Outdated,
+    /// It should be full by now, and memory grows on.
+    PastItsEnd,
+    /// Its new items take more or fewer bytes than those before.
+    ItemsVary,
+    /// It does not hold the growth: less than most of it, or other memory.
+    PartOfGrowth,
+    /// How much there is is unknown.
+    CapacityUnknown,
+    /// It takes more than there is.
+    DoesNotFit,
+    /// What it does not hold grows as a leak does.
+    RestGrows,
+}
+
+impl Filling {
+    /// Returns how a trend of a rank's live memory ends; `None` unless it grows, and what holds it has a bound.
+    pub fn of(rank: &RankView<'_>, trend: &Trend) -> Option<Self> {
+        let is_live = trend.signal == Signal::Allocated && trend.axis == Axis::Steps;
+        let holder = &rank.site.holder.filter(|_| is_live && trend.is_growing())?.holder;
+        let measured = Measured::of(holder)?;
+        let now = rank.last_train?.step.as_f64();
+        let full_in_steps = (measured.full_at - now).max(0.0);
+        let remaining_bytes = measured.remaining_bytes_at(now);
+        let filling = Self {
+            full_in_steps,
+            full_bytes: measured.bytes + measured.to_come_bytes,
+            remaining_bytes,
+            left_bytes: trend.headroom_bytes().map(|headroom| headroom - remaining_bytes),
+            doubt: None,
+        };
+        Some(Self { doubt: filling.doubt(rank, trend, &measured), ..filling })
+    }
+
+    /// Returns whether it keeps growth from being paged.
+    pub fn withholds(&self) -> bool {
+        self.doubt.is_none()
+    }
+
+    /// Returns whether it is sure that the holder takes more than there is.
+    pub fn is_too_large(&self) -> bool {
+        self.doubt == Some(FillingDoubt::DoesNotFit)
+    }
+
+    /// Returns whether live memory grows on although the holder was full, or should be full by now.
+    fn is_past_its_end(&self, rank: &RankView<'_>, measured: &Measured) -> bool {
+        let rise = || rank.creep.rise_since(Signal::Allocated, measured.ends_by());
+        let grows_on = || rise().is_some_and(|rise| rise >= rank.creep.config().growth_min);
+        measured.is_full() || (self.full_in_steps <= 0.0 && grows_on())
+    }
+
+    fn doubt(
+        &self,
+        rank: &RankView<'_>,
+        trend: &Trend,
+        measured: &Measured,
+    ) -> Option<FillingDoubt> {
+        let held_bytes = measured.growth_bytes(trend);
+        let limits = if rank.site.is_withheld { &TO_GO_ON } else { &TO_BEGIN };
+        let explained = limits.explained_min * trend.growth_bytes
+            ..=limits.explained_max * trend.growth_bytes;
+        let left = self.left_bytes;
+        let rest = Rest {
+            growth_bytes: (trend.growth_bytes - held_bytes).max(0.0),
+            bytes_per_step: trend.slope_bytes_per_unit.value - measured.bytes_per_step,
+        };
+        let creeps = |left| rest.creeps(left, trend.seconds_per_unit, rank.creep.config());
+        let doubts = [
+            (FillingDoubt::NotOwn, !measured.fill.is_own),
+            (FillingDoubt::Outdated, is_outdated(rank)),
+            (FillingDoubt::PastItsEnd, self.is_past_its_end(rank, measured)),
+            (FillingDoubt::ItemsVary, !measured.has_items_within(limits.item_bytes_within)),
+            (FillingDoubt::PartOfGrowth, !explained.contains(&held_bytes)),
+            (FillingDoubt::CapacityUnknown, left.is_none()),
+            (FillingDoubt::DoesNotFit, left.is_some_and(|left| left < 0.0)),
+            (FillingDoubt::RestGrows, left.is_some_and(creeps)),
+        ];
+        doubts.into_iter().find(|(_, holds)| *holds).map(|(doubt, _)| doubt)
+    }
+}
+
+/// Returns whether searches should have come to something since the holder was reported. A rank that is silent reports
+/// nothing, and is not blamed for it.
+fn is_outdated(rank: &RankView<'_>) -> bool {
+    let known = rank.site.holder.filter(|_| rank.site.is_holder_newest);
+    known.is_none_or(|known| known.is_outdated_at(rank.last_seen))
+}
+
+/// A holder with a bound, as its process measured it.
+struct Measured {
+    fill: Fill,
+    /// The step of the measurement.
+    step: f64,
+    /// The step at which it is full.
+    full_at: f64,
+    bytes: f64,
+    bytes_per_step: f64,
+    /// Bytes from then on until it is full.
+    to_come_bytes: f64,
+}
+
+impl Measured {
+    /// Returns `None` without a bound, and of a holder that is empty or does not fill.
+    fn of(holder: &TensorHolder) -> Option<Self> {
+        let (fill, step) = (holder.fill?, holder.step?.as_f64());
+        let (items, bytes) = (fill.items.as_f64(), holder.bytes.as_f64());
+        let items_left = fill.items_max.as_f64() - items;
+        let full_at = step + items_left / fill.items_per_step;
+        if items < 1.0 || !full_at.is_finite() {
+            return None;
+        }
+        Some(Self {
+            fill,
+            step,
+            full_at,
+            bytes,
+            bytes_per_step: holder.bytes_per_step,
+            to_come_bytes: items_left * bytes / items,
+        })
+    }
+
+    /// Returns the bytes that it takes from `step` on until it is full.
+    fn remaining_bytes_at(&self, step: f64) -> f64 {
+        let steps = (step - self.step).max(0.0);
+        (self.to_come_bytes - self.bytes_per_step * steps).max(0.0)
+    }
+
+    /// Returns the step by which it is full at the latest, as far as its rate is known.
+    fn ends_by(&self) -> f64 {
+        self.full_at + END_WITHIN * (self.full_at - self.step)
+    }
+
+    fn is_full(&self) -> bool {
+        self.fill.items == self.fill.items_max
+    }
+
+    /// Returns whether a new item takes as many bytes as all do on average, to within this share.
+    fn has_items_within(&self, share: f64) -> bool {
+        let of_new = self.bytes_per_step / self.fill.items_per_step;
+        let of_all = self.bytes / self.fill.items.as_f64();
+        (of_new - of_all).abs() <= share * of_all
+    }
+
+    /// Returns what it gained from the onset of a trend to its newest sample: no more than it holds.
+    fn growth_bytes(&self, trend: &Trend) -> f64 {
+        let by_rate = self.bytes_per_step * (self.step - trend.onset.position).max(0.0);
+        let since = self.bytes_per_step * (trend.seen.position - self.step);
+        (by_rate.min(self.bytes) + since.min(self.to_come_bytes)).max(0.0)
+    }
+}
+
+/// The growth that a holder does not explain.
+struct Rest {
+    growth_bytes: f64,
+    bytes_per_step: f64,
+}
+
+impl Rest {
+    /// Returns whether it has used as much of what is `left` as creep, which it would use up within the horizon of creep.
+    fn creeps(&self, left: f64, seconds_per_step: Option<f64>, config: &Config) -> bool {
+        let share_ratio = self.growth_bytes / (self.growth_bytes + left);
+        let is_near = |pace: f64| left / self.bytes_per_step * pace <= config.horizon_seconds;
+        self.bytes_per_step > 0.0
+            && share_ratio >= config.share_ratio
+            && seconds_per_step.is_none_or(is_near)
+    }
+}

@@ -1,0 +1,114 @@
+//! FRAGMENTATION: the allocator holds more and more, or much, that is not live.
+
+use serde::{Deserialize, Serialize};
+
+use crate::diagnosis::growth::creeping;
+use crate::diagnosis::kind::{About, Figures, Score, Severity};
+use crate::diagnosis::scene::{RELEASE_MARGIN, Scene, Subject};
+use crate::diagnosis::trend_figures::TrendFigures;
+use stepmem_detect::signal::Signal;
+use stepmem_types::format::units::{percent, whole_bytes};
+use stepmem_types::units::Bytes;
+
+/// The unused share of reserved memory at its peak that is worth a word: half, TraceML's reserved by allocated of 2.
+pub const RATIO_INFO: f64 = 0.50;
+/// Reserved memory below this share of the capacity is not worth a word.
+pub const PRESSURE_MIN: f64 = 0.30;
+
+/// Reserved memory grows, or is large, without live memory to fill it.
+pub const ABOUT: About = About {
+    label: "FRAGMENTATION",
+    title: "FRAGMENTATION",
+    mark: 'F',
+    help: "The allocator reserves ever more memory that no larger batch explains (judged as creep is); info when \
+           the reserved peak is merely at least twice the allocated peak. It stands down where peaks are unknown.",
+    advice: "Try PYTORCH_ALLOC_CONF=expandable_segments:True (before PyTorch 2.9: PYTORCH_CUDA_ALLOC_CONF); pad or \
+             bucket varying shapes.",
+};
+
+/// Memory that the allocator holds without use.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum FragmentationEvidence {
+    Growth(Box<TrendFigures>),
+    Unused(UnusedEvidence),
+}
+
+/// Reserved memory that was never live at once.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct UnusedEvidence {
+    /// The unused share of what the allocator held at its recent peak. A rank's `fragmentation_ratio` is that of its
+    /// last train step.
+    pub peak_fragmentation_ratio: f64,
+    /// What it held at its recent peak.
+    pub peak_reserved_bytes: u64,
+    pub capacity_bytes: u64,
+}
+
+/// Judges reserved memory that creeps, or is large.
+pub fn judge(
+    scene: &Scene<'_>,
+    subject: &Subject<'_, '_>,
+) -> Option<(Severity, FragmentationEvidence)> {
+    creeping(scene, subject, Signal::Reserved)
+        .map(|(severity, growth)| (severity, FragmentationEvidence::Growth(growth)))
+        .or_else(|| Some((Severity::Info, FragmentationEvidence::Unused(unused(subject)?))))
+}
+
+fn unused(subject: &Subject<'_, '_>) -> Option<UnusedEvidence> {
+    let rank = subject.rank()?;
+    let capacity = rank.capacity?;
+    let reserved = rank.recent_reserved.filter(|reserved| *reserved > Bytes::default())?;
+    // By the high-water mark it is the least share that can be unused.
+    let allocated = rank.recent_peak_allocated.or(rank.high_water_allocated)?.as_f64();
+    let ratio = 1.0 - allocated / reserved.as_f64();
+    let margin = if subject.active.is_some() { RELEASE_MARGIN } else { 0.0 };
+    let is_high = ratio >= RATIO_INFO - margin
+        && reserved.as_f64() >= (PRESSURE_MIN - margin) * capacity.as_f64();
+    is_high.then(|| UnusedEvidence {
+        peak_fragmentation_ratio: ratio,
+        peak_reserved_bytes: reserved.get(),
+        capacity_bytes: capacity.get(),
+    })
+}
+
+impl Figures for FragmentationEvidence {
+    fn sentence(&self) -> String {
+        match self {
+            Self::Growth(growth) => growth.sentence(),
+            Self::Unused(unused) => format!(
+                "{} of the {} that the allocator held at its peak was never live at once",
+                percent(unused.peak_fragmentation_ratio),
+                whole_bytes(unused.peak_reserved_bytes)
+            ),
+        }
+    }
+
+    fn score(&self) -> Score {
+        match self {
+            Self::Growth(growth) => growth.score(),
+            Self::Unused(unused) => {
+                Score { metric: "reserved", value: unused.peak_fragmentation_ratio }
+            }
+        }
+    }
+
+    fn advice(&self) -> Option<String> {
+        match self {
+            Self::Growth(growth) if growth.is_level() => growth.advice(),
+            Self::Growth(_) | Self::Unused(_) => None,
+        }
+    }
+
+    fn is_level(&self) -> bool {
+        matches!(self, Self::Growth(growth) if growth.is_level())
+    }
+
+    fn signal(&self) -> Option<Signal> {
+        match self {
+            Self::Growth(growth) => growth.signal(),
+            Self::Unused(_) => None,
+        }
+    }
+}

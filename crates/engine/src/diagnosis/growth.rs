@@ -1,0 +1,205 @@
+//! A signal that creeps: how that is judged, and its evidence.
+
+use crate::diagnosis::kind::{Figures, Score, Severity};
+use crate::diagnosis::pressure;
+use crate::diagnosis::scene::{RELEASE_MARGIN, Scene, Subject};
+use crate::diagnosis::site_words;
+use crate::diagnosis::trend_figures::TrendFigures;
+use stepmem_detect::signal::Signal;
+use stepmem_detect::trend::Stage;
+use stepmem_types::format::units::{
+    bytes, counted, date, duration, grouped, least_time_left, time_left,
+};
+use stepmem_types::site::TensorHolder;
+use stepmem_types::units::UnixTime;
+
+/// The signals of MEMORY CREEP and MEMORY RISING: live memory of a rank that pushes, else all that the driver reports.
+pub const LIVE_SIGNALS: [Signal; 2] = [Signal::Allocated, Signal::Process];
+
+/// Growth that went on after it had been level is no more than a warning for this long, unless out-of-memory is near:
+/// what comes and goes does not page each time.
+const RESUMED_SECONDS: f64 = 3600.0;
+
+/// Judges a signal that creeps: critical when its time to out-of-memory is short or live memory is near the
+/// capacity, else a warning; info once its growth has ended, and while what holds it is filling up and will fit.
+/// One that was critical stays so until the time is half as long again as the limit.
+pub fn creeping(
+    scene: &Scene<'_>,
+    subject: &Subject<'_, '_>,
+    signal: Signal,
+) -> Option<(Severity, Box<TrendFigures>)> {
+    let trend = subject.trend(signal, Stage::Creeping)?;
+    let was_critical = subject.active == Some(Severity::Critical);
+    let limit =
+        scene.thresholds.creep_critical_eta_seconds * if was_critical { 1.5 } else { 1.0 };
+    // Nothing counts down in a process that is silent or has ended.
+    let is_over = subject.is_over();
+    let is_soon = trend.eta_seconds().is_some_and(|eta| !is_over && eta.likely < limit);
+    let margin = if was_critical { RELEASE_MARGIN } else { 0.0 };
+    let is_full = pressure::of_live_memory(subject)
+        .is_some_and(|pressure| pressure.ratio >= scene.thresholds.pressure_warning - margin);
+    let has_resumed = trend
+        .resumed()
+        .is_some_and(|resumed| trend.seen.time.since(resumed.time) < RESUMED_SECONDS);
+    let mut figures = subject.figures(trend);
+    figures.is_full = figures.is_level()
+        && pressure::of_signal(subject, signal)
+            .any(|pressure| pressure.ratio >= scene.thresholds.pressure_warning);
+    let ends = figures.ends();
+    let severity = match trend.is_growing() && !ends {
+        false => Severity::Info,
+        true if is_soon || (is_full && !has_resumed) => Severity::Critical,
+        true => Severity::Warning,
+    };
+    Some((severity, if is_over || ends { Box::new(figures.without_eta()) } else { figures }))
+}
+
+/// What to do about growth that has ended.
+const LEVEL_ADVICE: &str = "Nothing, unless it grows again. A buffer that is full and state that is made once look like this.";
+
+/// What to do about growth that has ended where the memory is full.
+fn full_advice(signal: Signal) -> &'static str {
+    match signal {
+        Signal::Reserved => {
+            "The card is full: the cache cannot grow further, and the next larger block may not fit. Try \
+             PYTORCH_ALLOC_CONF=expandable_segments:True (before PyTorch 2.9: PYTORCH_CUDA_ALLOC_CONF); pad or \
+             bucket varying shapes."
+        }
+        Signal::Allocated | Signal::OutsideAllocator | Signal::Process => {
+            "The memory is full, so it is level because it cannot grow further. Look at what grew until then, or \
+             reduce the memory load: batch or sequence length, activation checkpointing, sharding."
+        }
+    }
+}
+
+/// What to do about growth that ends by itself.
+const FILLING_ADVICE: &str =
+    "Nothing: it fits. If it grows past that end, this becomes a warning at once.";
+
+impl TrendFigures {
+    /// Says what holds the memory, and how that ends.
+    fn held_by(&self, holder: &TensorHolder) -> String {
+        match &self.filling {
+            Some(filling) if filling.withholds() => site_words::of_filling(holder, filling),
+            filling => {
+                let held = site_words::of_holder(holder, self.slope_bytes_per_step);
+                filling
+                    .as_ref()
+                    .and_then(site_words::of_doubt)
+                    .map_or_else(|| held.clone(), |doubt| format!("{held}, {doubt}"))
+            }
+        }
+    }
+}
+
+impl TrendFigures {
+    /// Says of growth that has ended until when it lasted.
+    fn level_sentence(&self, what: &str, growth: &str) -> String {
+        let until = self.level_since_step.map_or_else(
+            || date(self.level_since_time.map_or(0.0, UnixTime::get)),
+            |step| format!("step {}", grouped(step.get())),
+        );
+        let what = what.replacen("grows", "grew", 1);
+        let full = match (self.is_full, self.is_on_host) {
+            (true, true) => ": the memory is full",
+            (true, false) => ": the card is full",
+            (false, _) => "",
+        };
+        format!("{what} {growth} until {until}; level since{full}")
+    }
+}
+
+impl Figures for TrendFigures {
+    fn sentence(&self) -> String {
+        let what = match self.signal {
+            Signal::Allocated if self.is_on_host => "host memory grows",
+            Signal::Allocated => "live memory grows",
+            Signal::Reserved => "reserved memory grows without live memory",
+            Signal::OutsideAllocator => "memory outside the allocator grows",
+            Signal::Process => "memory of the process grows",
+        };
+        let growth = bytes(self.growth_bytes);
+        if self.is_level() {
+            return self.level_sentence(what, &growth);
+        }
+        let mut text = match (self.slope_bytes_per_step, self.onset_step) {
+            (Some(slope), Some(step)) => {
+                format!("{what} by {}/step, {growth} since step {}", bytes(slope), step.get())
+            }
+            _ => format!("{what}, {growth} so far"),
+        };
+        if let (None, Some(slope)) = (self.slope_bytes_per_step, self.slope_bytes_per_second) {
+            text = format!(
+                "{what} by {}/h, {growth} in {}",
+                bytes(3600.0 * slope),
+                duration(self.growth_bytes / slope)
+            );
+        }
+        if let Some(site) = &self.site {
+            text = format!("{text}; {}", site_words::of(site));
+        }
+        if let Some(holder) = &self.holder {
+            text = format!("{text}; held by {}", self.held_by(holder));
+        } else if let Some(search) = &self.searched {
+            text = format!("{text}; {}", site_words::of_search(*search, self.is_on_host));
+        }
+        if self.ends() {
+            return text;
+        }
+        let is_known = self.oom_eta_seconds.or(self.oom_eta_steps).is_some();
+        let (seconds, steps) = if is_known {
+            (self.oom_eta_seconds, self.oom_eta_steps)
+        } else {
+            (self.oom_eta_lower_seconds, self.oom_eta_lower_steps)
+        };
+        if let Some(headroom) = self.headroom_bytes {
+            let has_least_only = !is_known && seconds.or(steps).is_some();
+            let likely = if has_least_only { "likely " } else { "" };
+            text = format!("{text}; {likely}{} left", bytes(headroom));
+        }
+        let eta = match (seconds, steps) {
+            (Some(seconds), steps) => {
+                let left = if is_known { time_left(seconds) } else { least_time_left(seconds) };
+                // Less than a second at least says nothing, in steps neither.
+                let steps = steps.filter(|_| is_known || seconds >= 1.0);
+                let steps =
+                    steps.map_or_else(String::new, |n| format!(" ({})", counted(n, "step")));
+                format!(", out of memory in {left}{steps}")
+            }
+            (None, Some(steps)) => {
+                let about = if is_known { "about" } else { "at least" };
+                format!(", out of memory in {about} {}", counted(steps, "step"))
+            }
+            (None, None) => String::new(),
+        };
+        text + &eta
+    }
+
+    fn score(&self) -> Score {
+        Score { metric: self.signal.as_label(), value: self.growth_bytes }
+    }
+
+    fn signal(&self) -> Option<Signal> {
+        Some(self.signal)
+    }
+
+    fn is_level(&self) -> bool {
+        self.level_since_time.is_some()
+    }
+
+    fn ends(&self) -> bool {
+        self.filling.is_some_and(|filling| filling.withholds())
+    }
+
+    fn advice(&self) -> Option<String> {
+        if self.is_level() {
+            let advice = if self.is_full { full_advice(self.signal) } else { LEVEL_ADVICE };
+            return Some(advice.to_owned());
+        }
+        if self.ends() {
+            return Some(FILLING_ADVICE.to_owned());
+        }
+        site_words::advice(self.site.as_deref(), self.holder.as_deref())
+            .or_else(|| self.searched.map(|_| site_words::without_tensors(self.is_on_host)))
+    }
+}

@@ -1,0 +1,186 @@
+//! HIGH PRESSURE: a recent peak is near the rank's own capacity.
+
+use std::ops::Not;
+
+use serde::{Deserialize, Serialize};
+
+use crate::basis::Basis;
+use crate::diagnosis::filling::Filling;
+use crate::diagnosis::kind::{About, Figures, Score, Severity};
+use crate::diagnosis::pressure::{self, Pressure};
+use crate::diagnosis::scene::{RELEASE_MARGIN, Scene, Subject, Thresholds, graded};
+use crate::diagnosis::site_words;
+use crate::rank::view::RankView;
+use stepmem_types::format::units::{percent, whole_bytes};
+use stepmem_types::site::TensorHolder;
+use stepmem_types::units::Bytes;
+
+/// A peak is near the capacity.
+pub const ABOUT: About = About {
+    label: "HIGH_PRESSURE",
+    title: "HIGH PRESSURE",
+    mark: 'P',
+    help: "The recent peak of allocated or reserved memory, or what is in use on the device, is near the \
+           capacity of the rank's own device; of a process that does not push, its recent peak. Critical only \
+           when that is live memory, or when the allocator had to flush its cache in the last 15 minutes: a \
+           healthy cache fills the device. Also a warning while a buffer with a bound fills up that will not fit.",
+    advice: "Reduce the memory load: batch or sequence length, activation checkpointing, sharding; see who \
+             else uses the device.",
+};
+
+/// A peak near the capacity.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct PressureEvidence {
+    pub pressure_ratio: f64,
+    /// Whether it is host memory, of a rank that trains on the CPU.
+    #[serde(default, skip_serializing_if = "Not::not")]
+    pub is_on_host: bool,
+    /// The memory that the peak is of.
+    pub basis: Basis,
+    pub capacity_bytes: u64,
+    /// The share of the capacity that the rank's allocator held at its recent peak and that was never live at once;
+    /// absent where it is small.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub never_live_ratio: Option<f64>,
+    /// What is filling up and will take more than there is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub too_large: Option<Box<TooLarge>>,
+}
+
+/// A holder whose bound is more than the memory.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct TooLarge {
+    pub holder: TensorHolder,
+    pub filling: Filling,
+}
+
+impl TooLarge {
+    /// Returns what grows in a subject towards a bound that does not fit.
+    fn of(subject: &Subject<'_, '_>) -> Option<Box<Self>> {
+        let rank = subject.rank()?;
+        let mut fillings = rank.creep.trends().filter_map(|trend| Filling::of(rank, trend));
+        let filling = fillings.find(Filling::is_too_large)?;
+        let holder = rank.site.holder?.holder.clone();
+        Some(Box::new(Self { holder, filling }))
+    }
+}
+
+/// Memory that was never live at once is told from this share of the capacity on: without it, a full device is at 80 %, far
+/// below any pressure.
+const NEVER_LIVE_MIN: f64 = 0.20;
+
+/// Where much of the memory is never live, what helps is that the allocator splits less.
+const FRAGMENTED_ADVICE: &str = "Much of what the allocator holds is never live at once: try PYTORCH_ALLOC_CONF=expandable_segments:True (before \
+     PyTorch 2.9: PYTORCH_CUDA_ALLOC_CONF), and pad or bucket varying shapes. That alone takes the pressure away, without a smaller batch.";
+
+/// What to do about pressure on the host.
+const HOST_ADVICE: &str = "Reduce the host's memory load: DataLoader workers and the batches that they prefetch, data sets and caches in memory, batch or \
+     sequence length; or give the job more memory.";
+
+/// What to do about a bound that is more than the memory.
+const TOO_LARGE_ADVICE: &str = "Give it a lower bound, smaller items, or memory of the host.";
+
+/// Returns what to look at first on the host, or where an allocator held so much of the capacity that was never live.
+pub fn advice(is_on_host: bool, never_live_ratio: Option<f64>) -> Option<&'static str> {
+    let of_device = never_live_ratio.map(|_| FRAGMENTED_ADVICE);
+    if is_on_host { Some(HOST_ADVICE) } else { of_device }
+}
+
+/// Returns the share of the capacity that was reserved and never live at once, where that is much.
+pub fn never_live_ratio(reserved: Bytes, live: Bytes, capacity: Bytes) -> Option<f64> {
+    let ratio = (reserved.as_f64() - live.as_f64()) / capacity.as_f64();
+    Some(ratio).filter(|ratio| *ratio >= NEVER_LIVE_MIN)
+}
+
+/// Judges the pressures of a subject: the severest counts, and of several the highest. What fills up and will not fit is a
+/// warning ahead of time.
+pub fn judge(
+    scene: &Scene<'_>,
+    subject: &Subject<'_, '_>,
+) -> Option<(Severity, PressureEvidence)> {
+    let Thresholds { pressure_warning, pressure_critical, .. } = *scene.thresholds;
+    let has_retried = subject.rank().is_some_and(|rank| rank.has_retried);
+    let grade = |pressure: Pressure| {
+        if pressure.ratio < pressure_warning - RELEASE_MARGIN {
+            return None;
+        }
+        let critical =
+            if is_in_use(pressure.basis, has_retried) { pressure_critical } else { f64::MAX };
+        let severity = graded(pressure.ratio, pressure_warning, critical, subject.active)?;
+        Some((severity, pressure))
+    };
+    let worse = |a: (Severity, Pressure), b: (Severity, Pressure)| {
+        if (b.0, b.1.ratio) > (a.0, a.1.ratio) { b } else { a }
+    };
+    let pressures = pressure::of_subject(subject);
+    let too_large = TooLarge::of(subject).filter(|_| !subject.is_over());
+    let ahead = pressures.first().filter(|_| too_large.is_some());
+    let graded = pressures.iter().copied().filter_map(grade).reduce(worse);
+    let (severity, Pressure { basis, ratio, capacity }) =
+        graded.or(ahead.map(|live| (Severity::Warning, *live)))?;
+    let evidence = PressureEvidence {
+        pressure_ratio: ratio,
+        is_on_host: subject.rank().is_some_and(|rank| rank.identity.is_host()),
+        basis,
+        capacity_bytes: capacity.get(),
+        never_live_ratio: subject.rank().filter(|_| !is_live(basis)).and_then(of_rank),
+        too_large,
+    };
+    Some((severity, evidence))
+}
+
+/// Returns the share of a rank's capacity that its allocator recently held and that was never live.
+fn of_rank(rank: &RankView<'_>) -> Option<f64> {
+    let live = rank.recent_peak_allocated.or(rank.high_water_allocated)?;
+    never_live_ratio(rank.recent_reserved?, live, rank.capacity?)
+}
+
+/// Whether memory of that basis is live.
+fn is_live(basis: Basis) -> bool {
+    matches!(basis, Basis::Allocated | Basis::HighWater)
+}
+
+/// Whether memory of that basis is surely in use, so that it can be critical: not what a healthy allocator keeps in its
+/// cache, unless it already had to give some of that up.
+fn is_in_use(basis: Basis, has_retried: bool) -> bool {
+    match basis {
+        Basis::Allocated => true,
+        Basis::HighWater | Basis::Reserved | Basis::Device => has_retried,
+        Basis::Process => false,
+    }
+}
+
+impl Figures for PressureEvidence {
+    fn sentence(&self) -> String {
+        let of = match self.basis {
+            _ if self.is_on_host => "the peak of host memory",
+            Basis::Allocated => "the allocated peak",
+            Basis::HighWater => "the high-water mark of allocated memory",
+            Basis::Reserved => "the reserved peak",
+            Basis::Device => "in use on the device",
+            Basis::Process => "the process",
+        };
+        let (ratio, capacity) =
+            (percent(self.pressure_ratio), whole_bytes(self.capacity_bytes));
+        let never_live = self.never_live_ratio.map_or_else(String::new, |ratio| {
+            format!("; {} of it was never live at once", percent(ratio))
+        });
+        let ahead = self.too_large.as_ref().map_or_else(String::new, |of| {
+            format!("{}; ", site_words::of_too_large(&of.holder, &of.filling))
+        });
+        format!("{ahead}{of} is at {ratio} of {capacity}{never_live}")
+    }
+
+    fn advice(&self) -> Option<String> {
+        if self.too_large.is_some() {
+            return Some(TOO_LARGE_ADVICE.to_owned());
+        }
+        advice(self.is_on_host, self.never_live_ratio).map(str::to_owned)
+    }
+
+    fn score(&self) -> Score {
+        Score { metric: self.basis.as_metric(), value: self.pressure_ratio }
+    }
+}

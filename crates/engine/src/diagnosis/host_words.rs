@@ -1,0 +1,47 @@
+//! The words about host memory beyond the private memory of a rank's process.
+
+use crate::rank::host::{ChildView, HostMemory, HostView};
+use stepmem_types::format::units::{bytes, grouped, signed_bytes};
+use stepmem_types::units::{Bytes, MEBIBYTE};
+
+/// Returns what a rank holds beyond the private memory of its process, with its sentence.
+pub fn described(host: &HostMemory) -> Box<HostView> {
+    let mut view = host.view();
+    view.sentence = sentence(&view);
+    Box::new(view)
+}
+
+fn sentence(host: &HostView) -> String {
+    let notable = |value: Option<Bytes>| {
+        value.map(Bytes::as_f64).filter(|value| *value >= MEBIBYTE).map(bytes)
+    };
+    let shared = notable(host.shared_bytes).map(|shared| {
+        let split = notable(host.split_bytes).map_or(String::new(), |split| {
+            format!(", {split} of it its part of segments of several ranks")
+        });
+        format!("{shared} is shared memory{split}")
+    });
+    let workers = host.workers.as_ref().map(|of| children(of, "worker", "workers"));
+    let other = if workers.is_some() { "other " } else { "" };
+    let names = (format!("{other}child process"), format!("{other}child processes"));
+    let others = host.child_processes.as_ref().map(|of| children(of, &names.0, &names.1));
+    let words: Vec<String> = [workers, others, shared].into_iter().flatten().collect();
+    words.join("; ")
+}
+
+fn children(of: &ChildView, one: &str, many: &str) -> String {
+    let (name, holds) = match (of.count, of.ended) {
+        (1, false) => (one, "holds"),
+        (1, true) => (one, "held"),
+        (_, false) => (many, "hold"),
+        (_, true) => (many, "held"),
+    };
+    let Some(held) = of.bytes.map(Bytes::as_f64) else {
+        return format!("the memory of {} {name} cannot be read", of.count);
+    };
+    let rate = of.bytes_per_step.filter(|rate| rate.abs() >= 1.0);
+    let rate = rate.map_or(String::new(), |rate| format!(", {}/step", signed_bytes(rate)));
+    let at =
+        if of.ended { format!(" at step {}", grouped(of.step.get())) } else { String::new() };
+    format!("{} {name} {holds} {}{at}{rate}", of.count, bytes(held))
+}

@@ -1,0 +1,142 @@
+//! The diagnoses by name: labels, order, documentation. Nothing is judged here.
+
+use std::cmp::Ordering;
+use std::fmt;
+
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::diagnosis::kind::{About, Score};
+use crate::diagnosis::{DiagnosisKind, Evidence};
+use stepmem_detect::signal::Signal;
+
+impl DiagnosisKind {
+    /// The name in labels and recordings (`CREEP_CONFIRMED`).
+    pub fn label(self) -> &'static str {
+        self.about().label
+    }
+
+    /// Returns the diagnosis of that label.
+    pub fn from_label(label: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|kind| kind.label() == label)
+    }
+
+    /// Returns the diagnosis that a person names, by its title or its label in any case.
+    pub fn named(name: &str) -> Option<Self> {
+        let plain = |name: &str| name.trim().to_ascii_uppercase().replace(['_', '-'], " ");
+        let is_it = |kind: &Self| {
+            let about = kind.about();
+            [about.label, about.title].iter().any(|known| plain(known) == plain(name))
+        };
+        Self::ALL.iter().copied().find(is_it)
+    }
+
+    /// Returns every label, the worst first, with commas between.
+    pub fn labels() -> String {
+        let labels: Vec<&str> = Self::ALL.iter().map(|kind| kind.label()).collect();
+        labels.join(", ")
+    }
+
+    /// Returns every title, the worst first, with commas between.
+    pub fn titles() -> String {
+        let titles: Vec<&str> = Self::ALL.iter().map(|kind| kind.about().title).collect();
+        titles.join(", ")
+    }
+}
+
+impl Ord for DiagnosisKind {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.label().cmp(other.label())
+    }
+}
+
+impl PartialOrd for DiagnosisKind {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl fmt::Display for DiagnosisKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.label())
+    }
+}
+
+impl Serialize for DiagnosisKind {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.label())
+    }
+}
+
+impl<'de> Deserialize<'de> for DiagnosisKind {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let label = String::deserialize(deserializer)?;
+        Self::from_label(&label)
+            .ok_or_else(|| D::Error::custom(format_args!("{label:?} is not a diagnosis")))
+    }
+}
+
+impl Evidence {
+    /// Returns the evidence in one sentence without a full stop.
+    pub fn sentence(&self) -> String {
+        self.figures().sentence()
+    }
+
+    /// Returns what the finding is measured by in a summary.
+    pub fn score(&self) -> Score {
+        self.figures().score()
+    }
+
+    /// Returns the signal that grows, if the finding is about one.
+    pub fn signal(&self) -> Option<Signal> {
+        self.figures().signal()
+    }
+
+    /// Returns whether it is about growth that has ended.
+    pub fn is_level(&self) -> bool {
+        self.figures().is_level()
+    }
+
+    /// Returns whether it is about growth that ends by itself before memory runs out.
+    pub fn ends(&self) -> bool {
+        self.figures().ends()
+    }
+
+    /// Returns what to look at first, where the figures know that better than their diagnosis.
+    pub fn advice(&self) -> Option<String> {
+        self.figures().advice()
+    }
+}
+
+/// Returns the diagnoses as a page of documentation.
+pub fn document() -> String {
+    let mut page = String::from(
+        "# Diagnoses\n\nGenerated from `src/analysis/diagnosis/`, the worst first. While one holds, it is \
+         in `/api/v1/status`, on\nthe page, and a series of the metric `diagnosis` with the label `kind`.\n",
+    );
+    for About { label, title, help, advice, .. } in
+        DiagnosisKind::ALL.iter().map(|kind| kind.about())
+    {
+        let part = format!("\n## {title}\n\n`{label}`. {help}\n\n{advice}\n");
+        page.push_str(&part);
+    }
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use crate::diagnosis::DiagnosisKind;
+
+    #[test]
+    fn every_label_names_one_diagnosis() {
+        let labels: BTreeSet<&str> =
+            DiagnosisKind::ALL.iter().map(|kind| kind.label()).collect();
+        assert_eq!(labels.len(), DiagnosisKind::ALL.len());
+        for kind in DiagnosisKind::ALL {
+            assert_eq!(DiagnosisKind::from_label(kind.label()), Some(*kind));
+        }
+        assert_eq!(DiagnosisKind::from_label("creep"), None);
+    }
+}

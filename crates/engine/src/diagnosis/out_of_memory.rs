@@ -1,0 +1,172 @@
+//! OUT OF MEMORY: a rank ran out of memory, and ended by it or went on.
+
+use serde::{Deserialize, Serialize};
+
+use crate::diagnosis::kind::{About, Figures, Score, Severity};
+use crate::diagnosis::scene::{Scene, Subject};
+use crate::rank::ended::OomEvent;
+use stepmem_types::end::EndOutcome;
+use stepmem_types::format::units::bytes;
+use stepmem_types::site::OomSite;
+use stepmem_types::units::Bytes;
+
+/// An allocation failed for lack of memory.
+pub const ABOUT: About = About {
+    label: "OUT_OF_MEMORY",
+    title: "OUT OF MEMORY",
+    mark: 'O',
+    help: "The rank ended with an out-of-memory error, or the kernel killed it for lack of memory (critical); or it caught an \
+           out-of-memory error (a warning, for ten minutes if it goes on, as a trainer does that halves its batch; critical if \
+           it ended with another error before the next step).",
+    advice: "Look at the step's input shapes and at what grew before; a memory snapshot of the error names the lines. \
+             Reduce batch or sequence length, or checkpoint activations.",
+};
+
+/// What is known of the error.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct OutOfMemoryEvidence {
+    /// How often it happened in this life.
+    pub ooms: u64,
+    /// Whether the life ended with it.
+    pub is_fatal: bool,
+    /// The step that it was in; of a process that went on, the step that it completed next; of one that ended without another step, its
+    /// last one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oom_step: Option<u64>,
+    /// Whether the kernel killed the process.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_kill: bool,
+    /// Whether the process completed no step after it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_last: bool,
+    /// End of the process since, if it ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ending: Option<EndOutcome>,
+    /// How much memory was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub requested_bytes: Option<Bytes>,
+    /// What the rank could still take by its figures before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub headroom_bytes: Option<f64>,
+    /// Grown before, while live memory was rising or creeping.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub growth_bytes: Option<f64>,
+    /// What a memory snapshot of the error says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub site: Option<Box<OomSite>>,
+}
+
+/// Judges a rank that ran out of memory.
+pub fn judge(
+    _: &Scene<'_>,
+    subject: &Subject<'_, '_>,
+) -> Option<(Severity, OutOfMemoryEvidence)> {
+    let OomEvent {
+        step,
+        requested,
+        headroom_bytes,
+        growth_bytes,
+        n_events,
+        is_fatal,
+        is_kill,
+        is_last,
+        ending,
+        ..
+    } = *subject.rank()?.oom?;
+    let site = subject.rank()?.site.oom.cloned().map(Box::new);
+    let has_failed = is_last && ending != Some(EndOutcome::Completed);
+    let severity = if is_fatal || has_failed { Severity::Critical } else { Severity::Warning };
+    let evidence = OutOfMemoryEvidence {
+        ooms: n_events,
+        is_fatal,
+        oom_step: step,
+        is_kill,
+        is_last,
+        ending,
+        requested_bytes: requested,
+        headroom_bytes,
+        growth_bytes,
+        site,
+    };
+    Some((severity, evidence))
+}
+
+/// Where to look first after a kill by the kernel, which is for lack of the host's memory.
+const KILL_ADVICE: &str = "Look at host memory: DataLoader workers, pinned buffers, caches, and the limit of the job's control group; the \
+                           kernel's log names the process. Use fewer workers or a smaller prefetch, or raise the limit.";
+
+impl OutOfMemoryEvidence {
+    /// Returns the error and its consequence in words.
+    fn course(&self) -> String {
+        let at = |word: &str| {
+            self.oom_step.map_or_else(String::new, |step| format!(" {word} step {step}"))
+        };
+        if self.is_kill {
+            return format!("the kernel killed its process for lack of memory{}", at("after"));
+        }
+        if self.is_fatal {
+            return format!("ended out of memory{}", at("at"));
+        }
+        if self.is_last {
+            let end = match self.ending {
+                Some(EndOutcome::Failed) => "then ended with an error",
+                Some(EndOutcome::Oom) => "then ended out of memory",
+                Some(EndOutcome::Completed) | None => "ended without another step",
+            };
+            let errors = errors(self.ooms);
+            return format!("caught {errors}{} and {end}", at("after"));
+        }
+        let later = match self.ending {
+            Some(EndOutcome::Failed) => "; it ended with another error later",
+            Some(EndOutcome::Completed | EndOutcome::Oom) | None => "",
+        };
+        format!("ran out of memory{} and went on ({} so far){later}", at("before"), self.ooms)
+    }
+}
+
+fn errors(n: u64) -> String {
+    if n == 1 {
+        "an out-of-memory error".to_owned()
+    } else {
+        format!("{n} out-of-memory errors")
+    }
+}
+
+impl Figures for OutOfMemoryEvidence {
+    fn sentence(&self) -> String {
+        let mut text = self.course();
+        if let Some(requested) = self.requested_bytes {
+            text = format!("{text}; {} were asked for", bytes(requested.as_f64()));
+        }
+        if let Some(headroom) = self.headroom_bytes {
+            text = format!("{text}; the last headroom was {}", bytes(headroom));
+        }
+        if let Some(growth) = self.growth_bytes {
+            text = format!("{text}; live memory had grown by {}", bytes(growth));
+        }
+        if let Some(site) = &self.site {
+            text = format!(
+                "{text}; {} asked for {}",
+                site.at,
+                bytes(site.requested_bytes.as_f64())
+            );
+            let held = site.held.iter();
+            let held = held.map(|of| format!("{} by {}", bytes(of.bytes.as_f64()), of.at));
+            let held: Vec<String> = held.collect();
+            if !held.is_empty() {
+                text = format!("{text}, while most was held: {}", held.join(", "));
+            }
+        }
+        text
+    }
+
+    fn advice(&self) -> Option<String> {
+        self.is_kill.then(|| KILL_ADVICE.to_owned())
+    }
+
+    fn score(&self) -> Score {
+        let value = u32::try_from(self.ooms).unwrap_or(u32::MAX);
+        Score { metric: "ooms", value: value.into() }
+    }
+}

@@ -1,0 +1,100 @@
+//! OUTSIDE ALLOCATOR: the process uses device memory that its allocator does not hold, and it grows or is large.
+
+use serde::{Deserialize, Serialize};
+
+use crate::diagnosis::growth::creeping;
+use crate::diagnosis::kind::{About, Figures, Score, Severity};
+use crate::diagnosis::scene::{RELEASE_MARGIN, Scene, Subject};
+use crate::diagnosis::trend_figures::TrendFigures;
+use stepmem_detect::signal::Signal;
+use stepmem_types::format::units::{bytes, percent};
+
+/// The share of the capacity from which memory outside the allocator is worth a word: a CUDA context and NCCL's
+/// buffers take a few percent.
+pub const RATIO_INFO: f64 = 0.15;
+
+/// Memory outside the allocator grows, or is large.
+pub const ABOUT: About = About {
+    label: "OUTSIDE_ALLOCATOR",
+    title: "OUTSIDE ALLOCATOR",
+    mark: 'O',
+    help: "Device memory of the process that the allocator does not hold (CUDA context, NCCL, other \
+           libraries) grows (judged as creep is); info when it is merely large.",
+    advice: "No PyTorch tool sees this memory: look at NCCL communicators and libraries that allocate by \
+             themselves.",
+};
+
+/// Memory of the process that its allocator does not hold.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum OutsideEvidence {
+    Growth(Box<TrendFigures>),
+    Large(LargeEvidence),
+}
+
+/// Memory outside the allocator that is a large share of the device.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct LargeEvidence {
+    pub outside_bytes: f64,
+    /// Its share of the capacity.
+    pub outside_ratio: f64,
+    pub capacity_bytes: u64,
+}
+
+/// Judges memory outside the allocator that creeps, or is large.
+pub fn judge(
+    scene: &Scene<'_>,
+    subject: &Subject<'_, '_>,
+) -> Option<(Severity, OutsideEvidence)> {
+    creeping(scene, subject, Signal::OutsideAllocator)
+        .map(|(severity, growth)| (severity, OutsideEvidence::Growth(growth)))
+        .or_else(|| Some((Severity::Info, OutsideEvidence::Large(large(subject)?))))
+}
+
+fn large(subject: &Subject<'_, '_>) -> Option<LargeEvidence> {
+    let rank = subject.rank()?;
+    let capacity = rank.capacity?;
+    let outside_bytes = rank.outside_allocator_bytes?;
+    let outside_ratio = outside_bytes / capacity.as_f64();
+    let limit = RATIO_INFO - if subject.active.is_some() { RELEASE_MARGIN } else { 0.0 };
+    let capacity_bytes = capacity.get();
+    (outside_ratio >= limit).then_some(LargeEvidence {
+        outside_bytes,
+        outside_ratio,
+        capacity_bytes,
+    })
+}
+
+impl Figures for OutsideEvidence {
+    fn sentence(&self) -> String {
+        match self {
+            Self::Growth(growth) => growth.sentence(),
+            Self::Large(large) => format!(
+                "{} of the process is outside its allocator, {} of the device",
+                bytes(large.outside_bytes),
+                percent(large.outside_ratio)
+            ),
+        }
+    }
+
+    fn score(&self) -> Score {
+        match self {
+            Self::Growth(growth) => growth.score(),
+            Self::Large(large) => {
+                Score { metric: "outside_allocator", value: large.outside_ratio }
+            }
+        }
+    }
+
+    fn is_level(&self) -> bool {
+        matches!(self, Self::Growth(growth) if growth.is_level())
+    }
+
+    fn signal(&self) -> Option<Signal> {
+        match self {
+            Self::Growth(growth) => growth.signal(),
+            Self::Large(_) => None,
+        }
+    }
+}

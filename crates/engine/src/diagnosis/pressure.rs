@@ -1,0 +1,76 @@
+//! Pressure: peaks by capacity.
+
+use crate::basis::Basis;
+use crate::diagnosis::scene::{Subject, SubjectView};
+use crate::processes::ProcessView;
+use crate::rank::view::RankView;
+use stepmem_detect::signal::Signal;
+use stepmem_types::units::Bytes;
+
+/// One way of measuring pressure.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pressure {
+    /// The memory that it is about.
+    pub basis: Basis,
+    /// Peak by capacity; above 1 where the figures contradict each other.
+    pub ratio: f64,
+    pub capacity: Bytes,
+}
+
+impl Pressure {
+    fn of(basis: Basis, peak: Option<Bytes>, capacity: Option<Bytes>) -> Option<Self> {
+        let capacity = capacity?;
+        Some(Self { basis, ratio: peak?.as_f64() / capacity.as_f64(), capacity })
+    }
+}
+
+/// Returns every pressure that is known of a rank: of allocated by its recent peak or else the high-water mark, of reserved by the most that it
+/// recently held, of the device by NVML's last reading.
+pub fn of_rank(rank: &RankView<'_>) -> impl Iterator<Item = Pressure> {
+    let device_total = rank.device.total.filter(|total| total.get() > 0);
+    let high_water = rank.high_water_allocated.filter(|_| rank.recent_peak_allocated.is_none());
+    [
+        Pressure::of(Basis::Allocated, rank.recent_peak_allocated, rank.capacity),
+        Pressure::of(Basis::HighWater, high_water, rank.capacity),
+        Pressure::of(Basis::Reserved, rank.recent_reserved, rank.capacity),
+        Pressure::of(Basis::Device, rank.device.used, device_total),
+    ]
+    .into_iter()
+    .flatten()
+}
+
+/// Returns the pressure of a process that does not push, by its recent peak. What others hold on the device is reported by the ranks that
+/// push.
+pub fn of_process(process: &ProcessView<'_>) -> Option<Pressure> {
+    Pressure::of(Basis::Process, process.recent_peak, process.capacity)
+}
+
+/// Returns every pressure that is known of a subject.
+pub fn of_subject(subject: &Subject<'_, '_>) -> Vec<Pressure> {
+    match subject.view {
+        SubjectView::Rank(_, _, rank) => of_rank(rank).collect(),
+        SubjectView::Process(_, process) => of_process(process).into_iter().collect(),
+        SubjectView::Device(..) => Vec::new(),
+    }
+}
+
+/// Returns the pressures of the memory that a signal is about.
+pub fn of_signal(subject: &Subject<'_, '_>, signal: Signal) -> impl Iterator<Item = Pressure> {
+    let is_on_host = subject.rank().is_some_and(|rank| rank.identity.is_host());
+    let is_of = move |of: &Pressure| match (signal, of.basis) {
+        (Signal::Allocated, Basis::Reserved) => is_on_host,
+        (Signal::Allocated, Basis::Allocated | Basis::HighWater)
+        | (Signal::Reserved | Signal::OutsideAllocator, Basis::Reserved | Basis::Device)
+        | (Signal::Process, Basis::Process) => true,
+        _ => false,
+    };
+    of_subject(subject).into_iter().filter(is_of)
+}
+
+/// Returns the pressure of a rank's live memory: of its recent peak, else of its high-water mark.
+///
+/// What an allocator holds, and what is in use on a device, includes its cache: that fills a device in good health.
+pub fn of_live_memory(subject: &Subject<'_, '_>) -> Option<Pressure> {
+    let is_live = |of: &Pressure| matches!(of.basis, Basis::Allocated | Basis::HighWater);
+    of_rank(subject.rank()?).find(is_live)
+}

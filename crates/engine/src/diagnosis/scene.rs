@@ -1,0 +1,194 @@
+//! What diagnoses look at: the subjects present at one time, the limits, and what held the last time.
+
+use crate::devices::DeviceFailure;
+use crate::diagnosis::balance::{Balance, COMPARABLE_STEPS_MIN, balance};
+use crate::diagnosis::filling::Filling;
+use crate::diagnosis::kind::Severity;
+use crate::diagnosis::trend_figures::TrendFigures;
+use crate::processes::ProcessView;
+use crate::rank::view::RankView;
+use stepmem_detect::detector::Detector;
+use stepmem_detect::signal::Signal;
+use stepmem_detect::trend::{Stage, Trend};
+use stepmem_types::ids::{GpuUuid, ProcessId, Rank, RankId, Run, SubjectId};
+
+/// The limits that findings are judged by.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Thresholds {
+    /// Peak by capacity from which pressure is a warning.
+    pub pressure_warning: f64,
+    /// Peak by capacity from which pressure is critical.
+    pub pressure_critical: f64,
+    /// Skew from which a run out of balance is a warning.
+    pub imbalance_warning: f64,
+    /// Skew from which a run out of balance is critical.
+    pub imbalance_critical: f64,
+    /// A confirmed creep whose time to out-of-memory is below this many seconds is critical.
+    pub creep_critical_eta_seconds: f64,
+}
+
+impl Default for Thresholds {
+    fn default() -> Self {
+        Self {
+            pressure_warning: 0.92,
+            pressure_critical: 0.97,
+            imbalance_warning: 0.20,
+            imbalance_critical: 0.30,
+            creep_critical_eta_seconds: 6.0 * 3600.0,
+        }
+    }
+}
+
+/// Every present subject at one time, and the limits.
+#[derive(Debug)]
+pub struct Scene<'a> {
+    /// The runs that have a present rank, ascending.
+    pub runs: Vec<RunScene<'a>>,
+    /// The present processes that do not push, ascending.
+    pub processes: Vec<(&'a ProcessId, ProcessView<'a>)>,
+    /// The devices that answer with an error, ascending.
+    pub failing_devices: Vec<(&'a GpuUuid, &'a DeviceFailure)>,
+    pub thresholds: &'a Thresholds,
+}
+
+/// The present ranks of one run.
+#[derive(Debug)]
+pub struct RunScene<'a> {
+    pub run: &'a Run,
+    /// Its ranks, ascending.
+    pub ranks: Vec<(Rank, RankView<'a>)>,
+    /// Those of them that have come far enough in their lives, against each other.
+    pub comparable: Option<Balance>,
+}
+
+impl<'a> RunScene<'a> {
+    /// A run by its present ranks, ascending.
+    pub fn new(run: &'a Run, ranks: Vec<(Rank, RankView<'a>)>) -> Self {
+        let is_comparable =
+            |(_, view): &&(Rank, RankView<'a>)| view.life_steps >= COMPARABLE_STEPS_MIN;
+        let comparable: Vec<_> = ranks.iter().filter(is_comparable).copied().collect();
+        Self { run, comparable: balance(&comparable), ranks }
+    }
+}
+
+/// One subject of the scene, and how one diagnosis held for it the last time: findings let go later than they take hold.
+#[derive(Clone, Copy, Debug)]
+pub struct Subject<'a, 's> {
+    pub view: SubjectView<'a, 's>,
+    /// The severity with which the diagnosis held at the last look.
+    pub active: Option<Severity>,
+}
+
+/// The figures of one subject.
+#[derive(Clone, Copy, Debug)]
+pub enum SubjectView<'a, 's> {
+    /// A rank, with the ranks of its run.
+    Rank(&'s RunScene<'a>, Rank, &'s RankView<'a>),
+    /// A process that does not push.
+    Process(&'a ProcessId, &'s ProcessView<'a>),
+    /// A device that answers with an error.
+    Device(&'a GpuUuid, &'a DeviceFailure),
+}
+
+impl<'a> Scene<'a> {
+    /// Returns every subject: ranks, processes, devices, each ascending.
+    pub fn subjects(&self) -> impl Iterator<Item = SubjectView<'a, '_>> {
+        let ranks = self.runs.iter().flat_map(|run| {
+            run.ranks.iter().map(move |(rank, view)| SubjectView::Rank(run, *rank, view))
+        });
+        let processes = self.processes.iter().map(|(id, view)| SubjectView::Process(id, view));
+        let devices = self
+            .failing_devices
+            .iter()
+            .map(|(uuid, failure)| SubjectView::Device(uuid, failure));
+        ranks.chain(processes).chain(devices)
+    }
+}
+
+impl<'a> SubjectView<'a, '_> {
+    /// Returns the subject's name.
+    pub fn id(&self) -> SubjectId {
+        match self {
+            Self::Rank(scene, rank, _) => {
+                SubjectId::Rank(RankId { run: scene.run.clone(), rank: *rank })
+            }
+            Self::Process(id, _) => SubjectId::Process((*id).clone()),
+            Self::Device(uuid, _) => SubjectId::Device((*uuid).clone()),
+        }
+    }
+
+    /// Returns whether it is a rank that has ended.
+    pub fn has_ended(&self) -> bool {
+        matches!(self, Self::Rank(_, _, view) if view.ended.is_some())
+    }
+
+    /// Returns the detector of the subject's growth; `None` of a device.
+    pub fn creep(&self) -> Option<&'a Detector> {
+        match self {
+            Self::Rank(_, _, view) => Some(view.creep),
+            Self::Process(_, view) => Some(view.creep),
+            Self::Device(..) => None,
+        }
+    }
+}
+
+impl<'a> Subject<'a, '_> {
+    /// Returns the trend of one signal at one stage, if there is one.
+    pub fn trend(&self, signal: Signal, stage: Stage) -> Option<&'a Trend> {
+        let mut trends = self.view.creep()?.trends();
+        trends.find(|trend| trend.signal == signal && trend.stage == stage)
+    }
+
+    /// Returns the figures of a trend of the subject.
+    pub fn figures(&self, trend: &Trend) -> Box<TrendFigures> {
+        let device = self.rank().and_then(|rank| rank.identity.device.as_ref());
+        // What keeps live memory explains no growth outside of it.
+        let site = self.rank().filter(|_| trend.signal == Signal::Allocated);
+        let site = site.map(|rank| rank.site).unwrap_or_default();
+        Box::new(TrendFigures {
+            is_on_host: device.is_some_and(GpuUuid::is_host),
+            site: site.leak.cloned().map(Box::new),
+            holder: site.holder.map(|known| Box::new(known.holder.clone())),
+            filling: self.rank().and_then(|rank| Filling::of(rank, trend)),
+            searched: site.searched,
+            ..TrendFigures::of(trend)
+        })
+    }
+
+    /// Returns whether it is a rank that has ended or is silent.
+    pub fn is_over(&self) -> bool {
+        self.rank().is_some_and(RankView::is_over)
+    }
+
+    /// Returns the rank's figures, if the subject is a rank.
+    pub fn rank(&self) -> Option<&RankView<'a>> {
+        match self.view {
+            SubjectView::Rank(_, _, view) => Some(view),
+            SubjectView::Process(..) | SubjectView::Device(..) => None,
+        }
+    }
+}
+
+/// How far a ratio must fall below its limit before a finding that held lets go: no flapping around a limit.
+pub const RELEASE_MARGIN: f64 = 0.02;
+
+/// The severity of `value` against two limits; a severity that is active stays until `value` is [`RELEASE_MARGIN`]
+/// below its limit.
+pub fn graded(
+    value: f64,
+    warning: f64,
+    critical: f64,
+    active: Option<Severity>,
+) -> Option<Severity> {
+    let reaches = |limit: f64, severity| {
+        let margin = if active >= Some(severity) { RELEASE_MARGIN } else { 0.0 };
+        value >= limit - margin
+    };
+    if reaches(critical, Severity::Critical) {
+        Some(Severity::Critical)
+    } else if reaches(warning, Severity::Warning) {
+        Some(Severity::Warning)
+    } else {
+        None
+    }
+}

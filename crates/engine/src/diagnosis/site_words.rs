@@ -1,0 +1,224 @@
+//! The words about the code behind growth: the line that allocates, and the object that holds.
+
+use crate::diagnosis::filling::{Filling, FillingDoubt};
+use stepmem_types::format::units::{bytes, counted, grouped, many, percent};
+use stepmem_types::site::{EmptySearch, LeakSite, SiteVerdict, TensorHolder};
+
+/// Says which line a snapshot shows, or that it shows none.
+pub fn of(site: &LeakSite) -> String {
+    match (site.verdict, &site.at) {
+        (SiteVerdict::Leak, Some(at)) => {
+            let share = site.share_ratio.map_or("most".to_owned(), percent);
+            format!("{share} of it is allocated at {at}")
+        }
+        (SiteVerdict::InsufficientHistory, _) => {
+            let steps = many(site.steps, "whole step");
+            format!("its snapshot has {steps}, too few for a verdict")
+        }
+        (SiteVerdict::Leak | SiteVerdict::None, _) => {
+            let most = site.at.as_ref().zip(site.bytes_per_step);
+            let most = most.map_or_else(String::new, |(at, rate)| {
+                format!("; the largest growth in its snapshot is {}/step at {at}", bytes(rate))
+            });
+            format!("no single line explains it{most}")
+        }
+    }
+}
+
+/// Says what a snapshot that someone asked for shows: also that nothing grew.
+pub fn verdict(site: &LeakSite) -> String {
+    if site.verdict != SiteVerdict::None {
+        return of(site);
+    }
+    let kept = site.at.as_ref();
+    let kept = kept.map_or_else(String::new, |at| {
+        format!("; most of what was made in it and stays is of {at}")
+    });
+    format!("nothing grew in its {}{kept}", many(site.steps, "whole step"))
+}
+
+/// Returns what to look at first where a line or an object is known.
+pub fn advice(site: Option<&LeakSite>, holder: Option<&TensorHolder>) -> Option<String> {
+    let line = site.filter(|site| site.verdict == SiteVerdict::Leak);
+    let line = line.and_then(|site| site.at.as_ref());
+    if let Some(holder) = holder
+        && let Some(advice) = of_unmeasured(holder)
+    {
+        return Some(advice.to_owned());
+    }
+    let remedy = match holder {
+        Some(holder) if holder.tensors.get() == 0 => REMEDY_OF_DATA,
+        _ => REMEDY,
+    };
+    match (holder, line) {
+        (Some(TensorHolder { name, at: Some(at), .. }), _) => {
+            Some(format!("Look at {name} of {at}: it keeps more at every step. {remedy}"))
+        }
+        (Some(TensorHolder { name, at: None, .. }), Some(at)) => Some(format!(
+            "Look at {name}, and at {at}, which allocates what it keeps. {remedy}"
+        )),
+        (Some(TensorHolder { name, at: None, .. }), None) => {
+            Some(format!("Look at {name}: it keeps more at every step. {remedy}"))
+        }
+        (None, Some(at)) => {
+            Some(format!("Look at {at}: what it allocates is kept across steps. {remedy}"))
+        }
+        (None, None) => None,
+    }
+}
+
+/// Returns what to do about a holder of which no bytes are known.
+fn of_unmeasured(holder: &TensorHolder) -> Option<&'static str> {
+    match holder.kind.as_str() {
+        GRAPH_CYCLE => Some(
+            "Use torch.autograd.grad(…, create_graph=True) instead of backward(create_graph=True); in a function of your own, \
+             keep its output with save_for_backward().",
+        ),
+        PROFILER => Some("Give the profiler a schedule, or stop it: it keeps all events."),
+        _ => None,
+    }
+}
+
+/// The remedy of most leaks of objects without tensors.
+const REMEDY_OF_DATA: &str = "Bound it, or empty it.";
+
+/// Returns the advice where a search named no holder, of host memory or of a GPU's.
+pub fn without_tensors(is_on_host: bool) -> String {
+    if is_on_host {
+        format!("No growing tensor was found: look at {UNSEEN_ON_HOST}.")
+    } else {
+        WITHOUT_GPU_TENSORS.to_owned()
+    }
+}
+
+const WITHOUT_GPU_TENSORS: &str = "No growing tensor was found: the memory is held by native code or another library, by a CUDA graph or a private \
+                                   pool, or by tensors that Python does not reach (cycles in the autograd graph). A memory \
+                                   snapshot names the line that allocates it.";
+
+/// The remedy of most leaks whose line is known, which fits losses with their graphs as well as kept batches.
+const REMEDY: &str = "Keep only what is needed: numbers (item()), detached values (detach()), of a batch a copy of the part (clone()) or its \
+                      indices. Bound it, or empty it.";
+
+/// Tensors that take less than this share of the growth are not what takes the memory: what they keep alive is, such as the
+/// graph behind a loss, whose bytes no search sees.
+const OWN_SHARE_MIN: f64 = 0.1;
+
+/// From this share on, a holder has all of the growth as far as the two can be measured.
+const ALL_SHARE_MIN: f64 = 0.95;
+
+/// Kinds of holders of which no bytes are known.
+const GRAPH_CYCLE: &str = "graph cycle";
+const PROFILER: &str = "profiler";
+
+/// Says which object holds the memory of a process that grows by `slope` bytes a step, and what part of that it holds.
+pub fn of_holder(holder: &TensorHolder, slope: Option<f64>) -> String {
+    let tensors = holder.tensors.get();
+    let noun = if tensors == 1 { "tensor" } else { "tensors" };
+    let (name, kind, n) = (&holder.name, &holder.kind, grouped(tensors));
+    let own = holder.bytes_per_step;
+    let step = holder.step.map_or_else(String::new, |step| format!(" at step {}", step.get()));
+    let keeps_more = slope.is_some_and(|slope| own < OWN_SHARE_MIN * slope);
+    let mut text = if matches!(kind.as_str(), GRAPH_CYCLE | PROFILER) {
+        format!("{name}{}", step.replace(" at", ", seen at"))
+    } else if keeps_more && tensors > 0 {
+        let they_keep = if tensors == 1 { "it keeps" } else { "they keep" };
+        format!("{name} ({kind}, {n} {noun} and what {they_keep} alive{step})")
+    } else {
+        let count = if tensors > 0 { format!("{n} {noun}, ") } else { String::new() };
+        let all = bytes(holder.bytes.as_f64());
+        format!("{name} ({kind}, {}; {count}{all}{step})", rate(own, slope))
+    };
+    if let Some(at) = &holder.at {
+        text = format!("{text} of {at}");
+    }
+    text
+}
+
+/// Says which object holds the memory, when it is full, and what is left then.
+pub fn of_filling(holder: &TensorHolder, filling: &Filling) -> String {
+    let left = filling
+        .left_bytes
+        .map_or_else(String::new, |left| format!(", {} will be left", bytes(left)));
+    let at = holder.at.as_ref().map_or_else(String::new, |at| format!("; filled at {at}"));
+    format!("{}: {}{left}{at}", of_items(holder, filling), of_end(filling))
+}
+
+/// Says that an object will take more than there is.
+pub fn of_too_large(holder: &TensorHolder, filling: &Filling) -> String {
+    let headroom = filling.left_bytes.unwrap_or(0.0) + filling.remaining_bytes;
+    let (items, end) = (of_items(holder, filling), of_end(filling));
+    format!("{items} will not fit: {end}, {} are left", bytes(headroom))
+}
+
+/// Says why an end that the process reports does not count; `None` where what is said of the holder shows it.
+pub fn of_doubt(filling: &Filling) -> Option<String> {
+    let text = match filling.doubt? {
+        FillingDoubt::PartOfGrowth => return None,
+        FillingDoubt::NotOwn => "its bound is not shown to be the rank's own report",
+        FillingDoubt::Outdated => "its bound was reported too long ago",
+        FillingDoubt::PastItsEnd => "which should be full by now",
+        FillingDoubt::ItemsVary => "which has a bound, but its new items differ in size",
+        FillingDoubt::CapacityUnknown => {
+            return Some(format!("{}; whether that fits is unknown", of_end(filling)));
+        }
+        FillingDoubt::DoesNotFit => {
+            return Some(format!("which will not fit: {}", of_end(filling)));
+        }
+        FillingDoubt::RestGrows => {
+            return Some(format!("{}, but the rest grows too", of_end(filling)));
+        }
+    };
+    Some(text.to_owned())
+}
+
+/// Names a holder with its items, dated where steps were taken since.
+fn of_items(holder: &TensorHolder, filling: &Filling) -> String {
+    let (name, kind) = (&holder.name, &holder.kind);
+    let Some(fill) = &holder.fill else { return format!("{name} ({kind})") };
+    let then_left = (fill.items_max.as_f64() - fill.items.as_f64()) / fill.items_per_step;
+    let step = holder.step.filter(|_| then_left - filling.full_in_steps >= 1.0);
+    let step =
+        step.map_or_else(String::new, |step| format!(" at step {}", grouped(step.get())));
+    let (items, max) = (grouped(fill.items.get()), grouped(fill.items_max.get()));
+    format!("{name} ({kind}, {items} of {max}{step})")
+}
+
+fn of_end(filling: &Filling) -> String {
+    let when = match filling.full_in_steps {
+        steps if steps > 0.0 => format!("in {}", counted(steps, "step")),
+        _ => "by now".to_owned(),
+    };
+    format!("full {when} at {}", bytes(filling.full_bytes))
+}
+
+/// Writes how fast a holder grows. It is measured over fewer steps than the whole, of which it cannot be more.
+fn rate(own: f64, slope: Option<f64>) -> String {
+    let Some(slope) = slope.filter(|slope| *slope > 0.0) else {
+        return format!("{} more/step", bytes(own));
+    };
+    let share = own / slope;
+    if share >= ALL_SHARE_MIN {
+        format!("{} more/step, all of it", bytes(own.min(slope)))
+    } else {
+        format!("{} more/step, {} of it", bytes(own), percent(share))
+    }
+}
+
+/// Says that a search named no holder, and what else takes memory of that kind.
+pub fn of_search(search: EmptySearch, is_on_host: bool) -> String {
+    let among = if search.is_complete { "" } else { " among the objects that were looked at" };
+    let step = search.step.map_or_else(String::new, |step| format!(" by step {}", step.get()));
+    format!("no growing tensor was found{among}{step}: look at {}", unseen(is_on_host))
+}
+
+/// What holds host memory that no search sees.
+const UNSEEN_ON_HOST: &str = "arrays, figures, profiler, native code";
+
+/// Returns what holds memory that no search sees.
+fn unseen(is_on_host: bool) -> &'static str {
+    if is_on_host {
+        UNSEEN_ON_HOST
+    } else {
+        "native code, other libraries, CUDA graphs, private pools, graph cycles"
+    }
+}

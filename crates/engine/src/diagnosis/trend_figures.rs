@@ -1,0 +1,188 @@
+//! The figures of a trend, as JSON, pages and metrics show them.
+
+use std::ops::Not;
+
+use serde::{Deserialize, Serialize, Serializer};
+
+use crate::diagnosis::filling::Filling;
+use stepmem_detect::detector::Detector;
+use stepmem_detect::sample::Axis;
+use stepmem_detect::signal::Signal;
+use stepmem_detect::trend::{Slope, Stage, Trend};
+use stepmem_types::site::{EmptySearch, LeakSite, TensorHolder};
+use stepmem_types::units::{Count, UnixTime};
+
+/// Returns the growing creep that is the first to use up its headroom, of those that `is_endless` says to go on.
+pub fn soonest(creep: &Detector, is_endless: impl Fn(&Trend) -> bool) -> Option<TrendFigures> {
+    creep
+        .trends()
+        .filter(|trend| trend.stage == Stage::Creeping && is_endless(trend))
+        .filter_map(|trend| Some((trend.eta_steps().or(trend.eta_seconds())?.likely, trend)))
+        .min_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, trend)| TrendFigures::of(trend))
+}
+
+/// The figures of a trend, named as in JSON. Unknown figures are absent; so are steps of a
+/// process that does not push.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct TrendFigures {
+    /// The series that grows.
+    pub signal: Signal,
+    /// Whether it is host memory, of a rank that trains on the CPU.
+    #[serde(default, skip_serializing_if = "Not::not")]
+    pub is_on_host: bool,
+    /// How fast it grows since the onset.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slope_bytes_per_step: Option<f64>,
+    /// The lower end of the slope's 95 % interval.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slope_lower_bytes_per_step: Option<f64>,
+    /// The upper end of the slope's 95 % interval.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slope_upper_bytes_per_step: Option<f64>,
+    /// The slope in time; absent while the pace is unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slope_bytes_per_second: Option<f64>,
+    /// The lower end of its 95 % interval.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slope_lower_bytes_per_second: Option<f64>,
+    /// The upper end of its 95 % interval.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slope_upper_bytes_per_second: Option<f64>,
+    /// Growth since the onset, as measured.
+    pub growth_bytes: f64,
+    /// The step at which the growth began.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub onset_step: Option<Count>,
+    /// The Unix time at which the growth began, written with milliseconds.
+    #[serde(serialize_with = "with_milliseconds")]
+    pub onset_time: UnixTime,
+    /// The step at which it last rose; absent while it grows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub level_since_step: Option<Count>,
+    /// The Unix time of that, written with milliseconds.
+    #[serde(
+        default,
+        serialize_with = "option_with_milliseconds",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub level_since_time: Option<UnixTime>,
+    /// Whether it is level where the memory is full.
+    #[serde(default, skip_serializing_if = "Not::not")]
+    pub is_full: bool,
+    /// Bytes left to grow into; absent when the capacity is unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub headroom_bytes: Option<f64>,
+    /// Steps until the headroom is used up; absent when that is not known to a factor of ten.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oom_eta_steps: Option<f64>,
+    /// The least of them: the lower end of their interval.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oom_eta_lower_steps: Option<f64>,
+    /// The most of them; absent when the lower end of the slope's interval is not growth.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oom_eta_upper_steps: Option<f64>,
+    /// Seconds until the headroom is used up; absent when that is not known to a factor of ten.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oom_eta_seconds: Option<f64>,
+    /// The least of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oom_eta_lower_seconds: Option<f64>,
+    /// The most of them; absent when the lower end of the slope's interval is not growth.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oom_eta_upper_seconds: Option<f64>,
+    /// The probability that a random walk does not grow like that, 0 to 1.
+    pub confidence_ratio: f64,
+    /// What a memory snapshot says of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub site: Option<Box<LeakSite>>,
+    /// What grows fastest among the live objects of its process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holder: Option<Box<TensorHolder>>,
+    /// How it ends, where what holds it has a bound.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub filling: Option<Filling>,
+    /// A search that named no holder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub searched: Option<EmptySearch>,
+}
+
+impl TrendFigures {
+    /// Returns the figures of a trend.
+    pub fn of(trend: &Trend) -> Self {
+        let slope =
+            Slope::along(trend.axis, trend.slope_bytes_per_unit, trend.seconds_per_unit);
+        let (per_step, per_second) = (slope.bytes_per_step, slope.bytes_per_second);
+        let (steps, seconds) = (trend.eta_steps(), trend.eta_seconds());
+        let level_since = trend.level_since();
+        let step_of = |position: f64| {
+            Some(position).filter(|_| trend.axis == Axis::Steps).and_then(whole_step)
+        };
+        Self {
+            signal: trend.signal,
+            is_on_host: false,
+            slope_bytes_per_step: per_step.map(|slope| slope.value),
+            slope_lower_bytes_per_step: per_step.map(|slope| slope.lower),
+            slope_upper_bytes_per_step: per_step.map(|slope| slope.upper),
+            slope_bytes_per_second: per_second.map(|slope| slope.value),
+            slope_lower_bytes_per_second: per_second.map(|slope| slope.lower),
+            slope_upper_bytes_per_second: per_second.map(|slope| slope.upper),
+            growth_bytes: trend.growth_bytes,
+            onset_step: step_of(trend.onset.position),
+            onset_time: trend.onset.time,
+            level_since_step: level_since.and_then(|since| step_of(since.position)),
+            level_since_time: level_since.map(|since| since.time),
+            is_full: false,
+            headroom_bytes: trend.headroom_bytes(),
+            oom_eta_steps: steps.and_then(|eta| trend.known(eta)),
+            oom_eta_lower_steps: steps.map(|eta| eta.lower),
+            oom_eta_upper_steps: steps.and_then(|eta| eta.upper),
+            oom_eta_seconds: seconds.and_then(|eta| trend.known(eta)),
+            oom_eta_lower_seconds: seconds.map(|eta| eta.lower),
+            oom_eta_upper_seconds: seconds.and_then(|eta| eta.upper),
+            confidence_ratio: trend.confidence_ratio,
+            site: None,
+            holder: None,
+            filling: None,
+            searched: None,
+        }
+    }
+
+    /// Returns the figures of growth that leads to no out-of-memory: nothing counts down.
+    #[must_use]
+    pub fn without_eta(self) -> Self {
+        Self {
+            oom_eta_steps: None,
+            oom_eta_lower_steps: None,
+            oom_eta_upper_steps: None,
+            oom_eta_seconds: None,
+            oom_eta_lower_seconds: None,
+            oom_eta_upper_seconds: None,
+            ..self
+        }
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a field by reference")]
+fn with_milliseconds<S: Serializer>(time: &UnixTime, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64((time.get() * 1000.0).round() / 1000.0)
+}
+
+#[expect(clippy::ref_option, reason = "serde passes a field by reference")]
+fn option_with_milliseconds<S: Serializer>(
+    time: &Option<UnixTime>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    time.map(|time| (time.get() * 1000.0).round() / 1000.0).serialize(serializer)
+}
+
+#[expect(
+    clippy::as_conversions,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the cast saturates, and a step is never negative"
+)]
+fn whole_step(step: f64) -> Option<Count> {
+    Count::new(step as u64).ok()
+}

@@ -1,0 +1,336 @@
+//! How the values of metrics are read from a [`Status`]. Nothing is kept.
+
+use crate::metrics::types::Visit;
+use crate::status::{
+    DeviceStatus, FindingStatus, LabelCounts, ProcessStatus, RankStatus, RunStatus,
+    SignalStatus, Status,
+};
+use stepmem_types::ids::SubjectId;
+use stepmem_types::site::{CodeLine, LeakSite, SiteText, SiteVerdict};
+use stepmem_types::units::{Bytes, Count};
+
+/// A count as every output gives it.
+#[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "exact up to 2^53")]
+pub fn float(value: u64) -> f64 {
+    value as f64
+}
+
+pub(super) fn bytes(value: Option<Bytes>) -> Option<f64> {
+    value.map(Bytes::as_f64)
+}
+
+pub(super) fn count(value: Option<Count>) -> Option<f64> {
+    value.map(Count::as_f64)
+}
+
+pub(super) fn whole(value: Option<u64>) -> Option<f64> {
+    value.map(float)
+}
+
+pub(super) fn size(value: usize, visit: &mut Visit<'_>) {
+    visit(&[], float(u64::try_from(value).unwrap_or(u64::MAX)));
+}
+
+pub(super) fn uuid(rank: &RankStatus) -> &str {
+    rank.identity.device.as_ref().map_or("", |device| device.as_str())
+}
+
+pub(super) fn ranks(
+    status: &Status,
+    visit: &mut Visit<'_>,
+    read: fn(&RankStatus) -> Option<f64>,
+) {
+    for rank in &status.ranks {
+        if let Some(value) = read(rank) {
+            visit(&[rank.run.as_str(), &rank.rank_label, uuid(rank)], value);
+        }
+    }
+}
+
+/// Visits the child processes of ranks that have any now: `worker` and `other`. `read` takes their number, memory and slope.
+pub(super) fn children(
+    status: &Status,
+    visit: &mut Visit<'_>,
+    read: fn(u32, Option<Bytes>, Option<f64>) -> Option<f64>,
+) {
+    for rank in &status.ranks {
+        let Some(host) = &rank.host else { continue };
+        for (kind, children) in [("worker", host.workers), ("other", host.child_processes)] {
+            let value = children
+                .filter(|children| !children.ended)
+                .and_then(|of| read(of.count, of.bytes, of.bytes_per_step));
+            if let Some(value) = value {
+                visit(&[rank.run.as_str(), &rank.rank_label, uuid(rank), kind], value);
+            }
+        }
+    }
+}
+
+pub(super) fn signals(
+    status: &Status,
+    visit: &mut Visit<'_>,
+    read: fn(&SignalStatus) -> Option<f64>,
+) {
+    for rank in &status.ranks {
+        for signal in &rank.creep {
+            if let Some(value) = read(signal) {
+                let labels =
+                    [rank.run.as_str(), &rank.rank_label, uuid(rank), signal.signal.as_label()];
+                visit(&labels, value);
+            }
+        }
+    }
+}
+
+pub(super) fn marks(status: &Status, visit: &mut Visit<'_>) {
+    for rank in &status.ranks {
+        for (mark, n) in &rank.marks_total {
+            visit(&[rank.run.as_str(), &rank.rank_label, uuid(rank), mark], float(*n));
+        }
+    }
+}
+
+pub(super) fn pressures(status: &Status, visit: &mut Visit<'_>) {
+    for rank in &status.ranks {
+        for (basis, ratio) in &rank.pressures {
+            let labels = [rank.run.as_str(), &rank.rank_label, uuid(rank), basis.as_label()];
+            visit(&labels, *ratio);
+        }
+    }
+}
+
+pub(super) fn headroom_bases(status: &Status, visit: &mut Visit<'_>) {
+    for rank in &status.ranks {
+        if let Some(basis) = rank.headroom_basis {
+            visit(&[rank.run.as_str(), &rank.rank_label, uuid(rank), basis.as_label()], 1.0);
+        }
+    }
+}
+
+pub(super) fn rank_info(status: &Status, visit: &mut Visit<'_>) {
+    let text = |value: Option<String>| value.unwrap_or_default();
+    for rank in &status.ranks {
+        let identity = &rank.identity;
+        let labels = [
+            rank.run.as_str(),
+            &rank.rank_label,
+            uuid(rank),
+            &text(identity.local_rank.map(|local_rank| local_rank.to_string())),
+            &text(identity.node_rank.map(|node_rank| node_rank.to_string())),
+            &text(identity.world_size.map(|world_size| world_size.to_string())),
+            &identity.attempt.get().to_string(),
+            &text(identity.pid.map(|pid| pid.to_string())),
+        ];
+        visit(&labels, 1.0);
+    }
+}
+
+/// The label of what is counted by its outcome.
+pub(super) const OUTCOME: &[&str] = &["outcome"];
+
+/// The characters of a label's value, at most: the last ones, since a path says most at its end.
+const LABEL_CHARS_MAX: usize = 128;
+
+fn label(text: Option<&SiteText>) -> &str {
+    let text = text.map_or("", SiteText::as_str);
+    let n_chars = text.chars().count();
+    let skipped = text.char_indices().nth(n_chars.saturating_sub(LABEL_CHARS_MAX));
+    skipped.and_then(|(at, _)| text.get(at..)).unwrap_or_default()
+}
+
+fn line(line: Option<u64>) -> String {
+    line.map(|line| line.to_string()).unwrap_or_default()
+}
+
+/// The line of a rank that leaks.
+fn leaking(rank: &RankStatus) -> Option<(&LeakSite, &CodeLine)> {
+    let site = rank.site.as_ref().filter(|site| site.verdict == SiteVerdict::Leak)?;
+    Some((site, site.at.as_ref()?))
+}
+
+pub(super) fn leaking_share(rank: &RankStatus) -> Option<f64> {
+    leaking(rank)?.0.share_ratio
+}
+
+pub(super) fn site_info(status: &Status, visit: &mut Visit<'_>) {
+    for rank in &status.ranks {
+        let Some((_, at)) = leaking(rank) else { continue };
+        let labels = [
+            rank.run.as_str(),
+            &rank.rank_label,
+            uuid(rank),
+            label(at.file.as_ref()),
+            &line(at.line),
+            label(at.function.as_ref()),
+        ];
+        visit(&labels, 1.0);
+    }
+}
+
+pub(super) fn holder_info(status: &Status, visit: &mut Visit<'_>) {
+    for rank in &status.ranks {
+        let Some(holder) = &rank.holder else { continue };
+        let at = holder.at.as_ref();
+        let labels = [
+            rank.run.as_str(),
+            &rank.rank_label,
+            uuid(rank),
+            label(Some(&holder.name)),
+            label(Some(&holder.kind)),
+            label(at.and_then(|at| at.file.as_ref())),
+            &line(at.and_then(|at| at.line)),
+            label(at.and_then(|at| at.function.as_ref())),
+        ];
+        visit(&labels, 1.0);
+    }
+}
+
+pub(super) fn runs(
+    status: &Status,
+    visit: &mut Visit<'_>,
+    read: fn(&RunStatus) -> Option<f64>,
+) {
+    for run in &status.runs {
+        if let Some(value) = read(run) {
+            visit(&[run.run.as_str()], value);
+        }
+    }
+}
+
+pub(super) fn findings(
+    status: &Status,
+    visit: &mut Visit<'_>,
+    read: fn(&FindingStatus) -> f64,
+) {
+    for finding in &status.findings {
+        let kind = finding.kind.label();
+        match &finding.subject {
+            SubjectId::Rank(id) => {
+                visit(&[id.run.as_str(), &id.rank.to_string(), "", "", kind], read(finding));
+            }
+            SubjectId::Process(id) => {
+                visit(&["", "", id.uuid.as_str(), &id.pid.to_string(), kind], read(finding));
+            }
+            SubjectId::Device(uuid) => visit(&["", "", uuid.as_str(), "", kind], read(finding)),
+        }
+    }
+}
+
+pub(super) fn processes(
+    status: &Status,
+    visit: &mut Visit<'_>,
+    read: fn(&ProcessStatus) -> Option<f64>,
+) {
+    for process in &status.processes {
+        if let Some(value) = read(process) {
+            visit(&[process.id.uuid.as_str(), &process.id.pid.to_string()], value);
+        }
+    }
+}
+
+pub(super) fn devices(
+    status: &Status,
+    visit: &mut Visit<'_>,
+    read: fn(&DeviceStatus) -> Option<f64>,
+) {
+    for device in &status.devices {
+        if let Some(value) = read(device) {
+            visit(&[device.uuid.as_str()], value);
+        }
+    }
+}
+
+pub(super) fn device_info(status: &Status, visit: &mut Visit<'_>) {
+    for device in &status.devices {
+        let info = &device.info;
+        let labels = [
+            device.uuid.as_str(),
+            info.index.as_deref().unwrap_or_default(),
+            info.model.as_deref().unwrap_or_default(),
+            info.driver_version.as_deref().unwrap_or_default(),
+            info.mig_profile.as_deref().unwrap_or_default(),
+            info.parent.as_ref().map_or("", |parent| parent.as_str()),
+            info.addressing.as_deref().unwrap_or_default(),
+        ];
+        visit(&labels, 1.0);
+    }
+}
+
+pub(super) fn process_memory(status: &Status, visit: &mut Visit<'_>) {
+    for device in &status.devices {
+        for process in &device.processes {
+            let Some(used) = process.used else { continue };
+            let (run, rank) = process
+                .owner
+                .as_ref()
+                .map_or(("", String::new()), |id| (id.run.as_str(), id.rank.to_string()));
+            let labels = [device.uuid.as_str(), &process.pid.to_string(), &rank, run];
+            visit(&labels, used.as_f64());
+        }
+    }
+}
+
+pub(super) fn process_info(status: &Status, visit: &mut Visit<'_>) {
+    for device in &status.devices {
+        for process in &device.processes {
+            let container = process.container.as_ref();
+            if container.is_none() && process.name.is_none() {
+                continue;
+            }
+            let labels = [
+                device.uuid.as_str(),
+                &process.pid.to_string(),
+                container.map_or("", |container| &container.id),
+                container
+                    .and_then(|container| container.pod_uid.as_deref())
+                    .unwrap_or_default(),
+                process.name.as_deref().unwrap_or_default(),
+            ];
+            visit(&labels, 1.0);
+        }
+    }
+}
+
+pub(super) fn device_pods(status: &Status, visit: &mut Visit<'_>) {
+    for of in &status.device_pods {
+        visit(&[of.uuid.as_str(), &of.namespace, &of.pod, &of.container], 1.0);
+    }
+}
+
+pub(super) fn attribution(status: &Status, visit: &mut Visit<'_>) {
+    for device in &status.devices {
+        visit(&[device.uuid.as_str(), device.attribution.as_label()], 1.0);
+    }
+}
+
+pub(super) fn xid_errors(status: &Status, visit: &mut Visit<'_>) {
+    for error in &status.gpu.xids {
+        visit(&[error.uuid.as_str(), &error.xid.to_string()], float(error.count));
+    }
+}
+
+pub(super) fn records(status: &Status, visit: &mut Visit<'_>) {
+    let records = status.records;
+    for (result, n_records) in [
+        ("accepted", records.accepted),
+        ("clock_ahead", records.clock_ahead),
+        ("duplicate", records.duplicate),
+        ("inconsistent", records.inconsistent),
+        ("late", records.late),
+        ("restarted", records.restarted),
+    ] {
+        visit(&[result], float(n_records));
+    }
+}
+
+pub(super) fn counts(counts: &LabelCounts, visit: &mut Visit<'_>) {
+    for (label, n_events) in counts {
+        visit(&[label], float(*n_events));
+    }
+}
+
+pub(super) fn process(status: &Status, visit: &mut Visit<'_>, name: &str) {
+    if let Some(value) = status.exporter.process.get(name) {
+        visit(&[], *value);
+    }
+}

@@ -1,0 +1,422 @@
+//! THE TABLE: every metric's name, unit, help, labels and reader. Every output walks it; a metric's name stands in
+//! no other Rust file.
+
+use crate::metrics::readers::{
+    OUTCOME, attribution, bytes, children, count, counts, device_info, device_pods, devices,
+    findings, headroom_bases, holder_info, leaking_share, marks, pressures, process,
+    process_info, process_memory, processes, rank_info, ranks, records, runs, signals,
+    site_info, size, whole, xid_errors,
+};
+use crate::metrics::types::{Group, Kind, Metric, Read, Unit};
+use crate::status::Status;
+use stepmem_types::units::Seconds;
+
+/// How many series the table gives for a status.
+pub fn count_series(status: &Status) -> usize {
+    let mut n_series = 0;
+    for metric in METRICS {
+        match metric.read {
+            Read::Series(read) | Read::Subjects(read) => {
+                read(status, &mut |_, _| n_series += 1);
+            }
+            Read::Durations(read) => n_series += read(status).buckets.len() + 3,
+        }
+    }
+    n_series
+}
+
+/// The metrics as a page of documentation.
+pub fn document() -> String {
+    let mut page = String::from(
+        "# Metrics\n\nGenerated from `src/metrics/table.rs`. A value that is not known is a series that is not there. Over \
+         OTLP (`otlp.md`)\na label that is empty is absent, an info metric is a gauge, and every name becomes the one on \
+         the left by the standard\ntranslation to Prometheus. The metrics of the exporter's process (`process_*`) are not \
+         exported over OTLP.\n",
+    );
+    let code = |text: &str| format!("`{text}`");
+    let mut group = None;
+    for metric in METRICS {
+        if group != Some(metric.group) {
+            group = Some(metric.group);
+            let heading = format!("\n## {}\n\n", metric.group.heading());
+            page.push_str(&heading);
+            page.push_str("| name | OpenTelemetry | type | unit | labels | what |\n|---|---|---|---|---|---|\n");
+        }
+        let otel = metric.otel.map_or("–".to_owned(), code);
+        let labels: Vec<String> = metric.labels.iter().map(|label| code(label)).collect();
+        let (name, kind, unit) = (metric.name, metric.kind.as_label(), metric.unit.as_ucum());
+        let (labels, help) = (labels.join(", "), metric.help);
+        let row = format!("| `{name}` | {otel} | {kind} | `{unit}` | {labels} | {help} |\n");
+        page.push_str(&row);
+    }
+    page
+}
+
+const RANK: &[&str] = &["run", "rank", "uuid"];
+const RANK_SIGNAL: &[&str] = &["run", "rank", "uuid", "signal"];
+const RANK_MARK: &[&str] = &["run", "rank", "uuid", "mark"];
+const SUBJECT_KIND: &[&str] = &["run", "rank", "uuid", "pid", "kind"];
+const DEVICE: &[&str] = &["uuid"];
+const RUN: &[&str] = &["run"];
+const NONE: &[&str] = &[];
+
+const BYTES: Unit = Unit::Bytes;
+const SECONDS: Unit = Unit::Seconds;
+const RATIO: Unit = Unit::Ratio;
+const STEPS: Unit = Unit::Countable("{step}");
+const RANKS: Unit = Unit::Countable("{rank}");
+const PROCESSES: Unit = Unit::Countable("{process}");
+const STATES: Unit = Unit::Countable("{state}");
+const EVENTS: Unit = Unit::Countable("{event}");
+const FILES: Unit = Unit::Countable("{file}");
+
+/// One row of the table.
+macro_rules! row {
+    ($group:ident $kind:ident $name:literal $otel:literal, $unit:expr, $labels:expr, $help:literal, $read:expr) => {
+        row!(@ $group $kind $name Some(concat!("stepmem.", $otel)), $unit, $labels, $help, Read::Series($read))
+    };
+    ($group:ident $kind:ident $name:literal, $unit:expr, $labels:expr, $help:literal, $read:expr) => {
+        row!(@ $group $kind $name None, $unit, $labels, $help, Read::Series($read))
+    };
+    (@ $group:ident $kind:ident $name:literal $otel:expr, $unit:expr, $labels:expr, $help:literal, $read:expr) => {
+        Metric {
+            name: $name,
+            otel: $otel,
+            kind: Kind::$kind,
+            unit: $unit,
+            help: $help,
+            labels: $labels,
+            group: Group::$group,
+            read: $read,
+        }
+    };
+}
+
+/// Every metric, in the order in which it is exposed.
+#[rustfmt::skip]
+pub const METRICS: &[Metric] = &[
+    row!(Nvml Gauge "stepmem_device_memory_total_bytes" "device.memory.total", BYTES, DEVICE,
+        "Capacity of the device.", |s, v| devices(s, v, |d| bytes(Some(d.memory?.total)))),
+    row!(Nvml Gauge "stepmem_device_memory_used_bytes" "device.memory.used", BYTES, DEVICE,
+        "Memory in use on the device, by everything; with the older memory query of NVML (v1) it includes what the driver reserves.",
+        |s, v| devices(s, v, |d| bytes(Some(d.memory?.used)))),
+    row!(Nvml Gauge "stepmem_device_memory_free_bytes" "device.memory.free", BYTES, DEVICE,
+        "Free memory of the device.", |s, v| devices(s, v, |d| bytes(d.memory?.free))),
+    row!(Nvml Gauge "stepmem_device_memory_reserved_bytes" "device.memory.reserved", BYTES, DEVICE,
+        "Memory that the driver keeps for itself; absent where the driver does not tell it apart.",
+        |s, v| devices(s, v, |d| bytes(d.memory?.reserved))),
+    row!(Nvml Info "stepmem_device_info" "device.info", STATES, DEVICE_INFO,
+        "What describes the device; a label is empty where the driver does not say.", device_info),
+    row!(Nvml Gauge "stepmem_device_memory_attributed_bytes" "device.memory.attributed", BYTES, DEVICE,
+        "Sum over the processes on the device whose memory is known.",
+        |s, v| devices(s, v, |d| whole(d.attributed_bytes))),
+    row!(Nvml Gauge "stepmem_device_memory_unattributed_bytes" "device.memory.unattributed", BYTES, DEVICE,
+        "Memory in use on the device beyond that sum; negative where driver and processes disagree.",
+        |s, v| devices(s, v, |d| d.unattributed_bytes)),
+    row!(Nvml Gauge "stepmem_process_memory_used_bytes" "process.memory.used", BYTES, PROCESS_RANK,
+        "Device memory of a process; absent where the driver does not know it. Rank and run are those that push from it; empty where none is known.",
+        process_memory),
+    row!(Nvml Gauge "stepmem_process_memory_other_bytes" "process.memory.other", BYTES, DEVICE,
+        "What the processes beyond the bound on series use together.",
+        |s, v| devices(s, v, |d| whole(d.other_processes_bytes))),
+    row!(Nvml Info "stepmem_process_info" "process.info", STATES, PROCESS_INFO,
+        "What is known of a process on the device: its name (comm) and the container that it runs in; a label is empty where it is not seen, or with --nvml.no-process-names.",
+        process_info),
+    row!(Nvml Info "stepmem_device_pod_info" "device.pod.info", STATES, DEVICE_POD,
+        "A container that the kubelet gave the device to; only with --kubelet.socket.", device_pods),
+    row!(Nvml Gauge "stepmem_process_attribution" "process.attribution", STATES, DEVICE_STATE,
+        "1 for what the process list of the device can mean from here: host and shared_pid_namespace find a rank's process, own_pid_namespace sees none, \
+         foreign_pid_namespace sees ids of the host that cannot be resolved here (no series for a process then), memory_hidden sees no memory, \
+         unsupported no list that makes sense.", attribution),
+    row!(Nvml Counter "stepmem_device_xid_errors_total" "device.xid_errors", EVENTS, DEVICE_XID,
+        "Xid errors that the driver reported for the device.", xid_errors),
+
+    row!(Pushed Gauge "stepmem_rank_step" "rank.step", STEPS, RANK,
+        "Global step that the rank completed last; absent before the first.",
+        |s, v| ranks(s, v, |r| count(r.last_train.filter(|_| r.steps_total > 0 || !r.is_by_time).map(|last| last.step)))),
+    row!(Pushed Counter "stepmem_rank_steps_total" "rank.steps", STEPS, RANK,
+        "Train steps that the rank reported, since the exporter began.", |s, v| ranks(s, v, |r| whole(Some(r.steps_total)))),
+    row!(Pushed Counter "stepmem_rank_unread_steps_total" "rank.unread_steps", STEPS, RANK,
+        "Train steps of the rank whose memory its client did not read, because reading would have taken too large a share of steps that are so short.",
+        |s, v| ranks(s, v, |r| whole(Some(r.unread_steps_total)))),
+    row!(Pushed Gauge "stepmem_rank_without_steps_seconds" "rank.without_steps", SECONDS, RANK,
+        "How long the rank's process has gone on after its last step without another; absent while it takes steps.",
+        |s, v| ranks(s, v, |r| r.without_steps_seconds)),
+    row!(Pushed Counter "stepmem_rank_marks_total" "rank.marks", EVENTS, RANK_MARK,
+        "Evaluations, checkpoints and epochs of the rank, as far as its client noticed them, since the exporter began.", marks),
+    row!(Pushed Gauge "stepmem_rank_last_push_timestamp_seconds" "rank.last_push_timestamp", SECONDS, RANK,
+        "When the last push of the rank that was accepted arrived, as a Unix time; absent once it has ended.",
+        |s, v| ranks(s, v, |r| Some(r.last_push_time).filter(|_| r.end.is_none()))),
+    row!(Pushed Gauge "stepmem_rank_step_seconds" "rank.step_seconds", SECONDS, RANK,
+        "How long the last train step took.", |s, v| ranks(s, v, |r| r.last_train?.step_seconds.map(Seconds::get))),
+    row!(Pushed Gauge "stepmem_rank_memory_allocated_bytes" "rank.memory.allocated", BYTES, RANK,
+        "Live tensor memory at the end of the last train step.", |s, v| ranks(s, v, |r| bytes(Some(r.last_train?.allocated)))),
+    row!(Pushed Gauge "stepmem_rank_memory_peak_allocated_bytes" "rank.memory.peak_allocated", BYTES, RANK,
+        "Maximum of allocated within the last train step; absent where the pusher does not know it.", |s, v| ranks(s, v, |r| bytes(r.last_train?.peak_allocated))),
+    row!(Pushed Gauge "stepmem_rank_memory_high_water_allocated_bytes" "rank.memory.high_water_allocated", BYTES, RANK,
+        "Maximum of allocated since the training process began.", |s, v| ranks(s, v, |r| bytes(r.high_water_allocated))),
+    row!(Pushed Gauge "stepmem_rank_memory_reserved_bytes" "rank.memory.reserved", BYTES, RANK,
+        "What the caching allocator held from the driver at the end of the last train step.",
+        |s, v| ranks(s, v, |r| bytes(r.last_train?.reserved))),
+    row!(Pushed Gauge "stepmem_rank_memory_peak_reserved_bytes" "rank.memory.peak_reserved", BYTES, RANK,
+        "Maximum of reserved within the last train step.", |s, v| ranks(s, v, |r| bytes(r.last_train?.peak_reserved))),
+    row!(Pushed Gauge "stepmem_rank_memory_inactive_split_bytes" "rank.memory.inactive_split", BYTES, RANK,
+        "Free parts of split blocks at the end of the last train step.", |s, v| ranks(s, v, |r| bytes(r.last_train?.inactive_split))),
+    row!(Pushed Gauge "stepmem_rank_memory_shared_bytes" "rank.memory.shared", BYTES, RANK,
+        "Shared memory that the rank holds, a part of allocated where that is host memory; absent where it has none.",
+        |s, v| ranks(s, v, |r| bytes(r.host.as_ref()?.shared_bytes))),
+    row!(Pushed Gauge "stepmem_rank_child_processes" "rank.child_processes", PROCESSES, RANK_CHILDREN,
+        "Processes below the rank's that are not ranks: worker (DataLoader workers and others that multiprocessing started), other. Absent where there are none.",
+        |s, v| children(s, v, |count, _, _| Some(count.into()))),
+    row!(Pushed Gauge "stepmem_rank_child_memory_bytes" "rank.child.memory", BYTES, RANK_CHILDREN,
+        "Host memory that these processes share with no other, not a part of allocated; absent where it cannot be read.",
+        |s, v| children(s, v, |_, held, _| bytes(held))),
+    row!(Pushed Gauge "stepmem_rank_interval_peak_allocated_bytes" "rank.interval_peak_allocated", BYTES, RANK,
+        "Greatest known peak of allocated in this and the last whole interval of --rank.peak-interval: a spike between two scrapes is seen.",
+        |s, v| ranks(s, v, |r| bytes(r.interval_peak_allocated))),
+    row!(Pushed Counter "stepmem_rank_alloc_retries_total" "rank.alloc_retries", EVENTS, RANK,
+        "Failed mallocs that flushed the allocator's cache, since the training process started.",
+        |s, v| ranks(s, v, |r| count(r.last_train?.alloc_retries))),
+    row!(Pushed Counter "stepmem_rank_ooms_total" "rank.ooms", EVENTS, RANK,
+        "Out-of-memory errors, since the training process started.", |s, v| ranks(s, v, |r| count(r.last_train?.ooms))),
+    row!(Pushed Counter "stepmem_rank_oom_events_total" "rank.oom_events", EVENTS, RANK,
+        "How often the rank ended out of memory, or its own count of such errors rose, since the exporter began.",
+        |s, v| ranks(s, v, |r| whole(Some(r.oom_events_total)))),
+    row!(Pushed Counter "stepmem_rank_dropped_records_total" "rank.dropped_records", EVENTS, RANK,
+        "Records that the rank's pusher gave up, since the training process started: no exporter took them in time.",
+        |s, v| ranks(s, v, |r| count(r.last_train?.dropped_records))),
+    row!(Pushed Counter "stepmem_rank_late_records_total" "rank.late_records", EVENTS, RANK,
+        "Records of the rank that came too late to count, since the exporter began: a later step was seen before, or another process is live.",
+        |s, v| ranks(s, v, |r| whole(Some(r.late_records_total)))),
+    row!(Pushed Info "stepmem_rank_info" "rank.info", STATES, RANK_INFO,
+        "What the rank says of itself; a label is empty where it does not say.", rank_info),
+
+    row!(Derived Gauge "stepmem_rank_judged" "rank.judged", STATES, RANK,
+        "1 once creep detection has seen enough of the rank's life to judge it, 0 before.",
+        |s, v| ranks(s, v, |r| Some(f64::from(u8::from(r.is_judged))))),
+    row!(Derived Gauge "stepmem_creep_slope_bytes_per_step" "creep.slope_bytes_per_step", Unit::BytesPerStep, RANK_SIGNAL,
+        "How fast the signal grows (Theil-Sen); absent until there is an estimate.", |s, v| signals(s, v, |c| c.slope_bytes_per_step)),
+    row!(Derived Gauge "stepmem_creep_slope_bytes_per_second" "creep.slope", Unit::BytesPerSecond, RANK_SIGNAL,
+        "The same slope in time.", |s, v| signals(s, v, |c| c.slope_bytes_per_second)),
+    row!(Derived Gauge "stepmem_creep_slope_lower_bytes_per_step" "creep.slope_lower_bytes_per_step", Unit::BytesPerStep, RANK_SIGNAL,
+        "Lower end of the 95 % interval of the slope.", |s, v| signals(s, v, |c| c.slope_lower_bytes_per_step)),
+    row!(Derived Gauge "stepmem_creep_slope_upper_bytes_per_step" "creep.slope_upper_bytes_per_step", Unit::BytesPerStep, RANK_SIGNAL,
+        "Upper end of the 95 % interval of the slope.", |s, v| signals(s, v, |c| c.slope_upper_bytes_per_step)),
+    row!(Derived Gauge "stepmem_creep_growth_bytes" "creep.growth", BYTES, RANK_SIGNAL,
+        "Grown since the onset, while the signal rises or creeps.", |s, v| signals(s, v, |c| Some(c.trend.as_ref()?.growth_bytes))),
+    row!(Derived Gauge "stepmem_creep_onset_step" "creep.onset_step", STEPS, RANK_SIGNAL,
+        "Step at which the growth began, while the signal rises or creeps.", |s, v| signals(s, v, |c| c.trend.as_ref()?.onset_step)),
+    row!(Derived Gauge "stepmem_creep_onset_timestamp_seconds" "creep.onset_timestamp", SECONDS, RANK_SIGNAL,
+        "When the growth began, as a Unix time, while the signal rises or creeps.", |s, v| signals(s, v, |c| Some(c.trend.as_ref()?.onset_time))),
+    row!(Derived Gauge "stepmem_creep_confidence_ratio" "creep.confidence", RATIO, RANK_SIGNAL,
+        "How sure the detector is that the signal grows, 0 to 1, while it rises or creeps.",
+        |s, v| signals(s, v, |c| Some(c.trend.as_ref()?.confidence_ratio))),
+    row!(Derived Gauge "stepmem_rank_child_memory_slope_bytes_per_step" "rank.child.memory.slope_bytes_per_step", Unit::BytesPerStep, RANK_CHILDREN,
+        "How fast the memory of these processes grows (least squares over the last four fifths of the steps since they were started); absent until there is an estimate.",
+        |s, v| children(s, v, |_, _, slope| slope)),
+    row!(Derived Info "stepmem_creep_site_info" "creep.site.info", STATES, RANK_SITE,
+        "The line that a memory snapshot of the rank shows to leak: path, line and function, each the last 128 characters; absent where none shows one.",
+        site_info),
+    row!(Derived Gauge "stepmem_creep_site_share_ratio" "creep.site.share", RATIO, RANK,
+        "The part of the growth in that snapshot that the line explains, 0 to 1.", |s, v| ranks(s, v, leaking_share)),
+    row!(Derived Info "stepmem_creep_holder_info" "creep.holder.info", STATES, RANK_HOLDER,
+        "The live object of the rank whose tensors grow fastest, as its process reports it, and the line that made or fills it; absent where none is known.",
+        holder_info),
+    row!(Derived Gauge "stepmem_oom_eta_seconds" "oom.eta", SECONDS, RANK,
+        "Time to out-of-memory: headroom by slope of the first creeping signal; absent when none creeps, the headroom is unknown, or the time is not known to a factor of ten.",
+        |s, v| ranks(s, v, |r| r.oom_eta_seconds)),
+    row!(Derived Gauge "stepmem_oom_eta_steps" "oom.eta_steps", STEPS, RANK,
+        "The same in steps.", |s, v| ranks(s, v, |r| r.oom_eta_steps)),
+    row!(Derived Gauge "stepmem_oom_eta_lower_seconds" "oom.eta_lower", SECONDS, RANK,
+        "The least time to out-of-memory, the lower end of its 95 % interval; there while a signal creeps and the headroom is known.",
+        |s, v| ranks(s, v, |r| r.oom_eta_lower_seconds)),
+    row!(Derived Gauge "stepmem_headroom_bytes" "headroom", BYTES, RANK,
+        "What the rank can still take before its device is full: capacity less what others hold less its recent peak; headroom_basis names what it rests on. Where that is host memory, its child processes are among the others.",
+        |s, v| ranks(s, v, |r| r.headroom_bytes)),
+    row!(Derived Gauge "stepmem_headroom_basis" "headroom.basis", STATES, RANK_BASIS,
+        "1 for what the headroom rests on: allocated is the recent peak of live memory; where that is unknown, high_water is the most since the process began, else reserved is what the allocator holds: both leave less.",
+        headroom_bases),
+    row!(Derived Gauge "stepmem_pressure_ratio" "pressure", RATIO, RANK_BASIS,
+        "Recent use by capacity, over the last 512 steps or ten minutes: of allocated the known peaks (high_water where none is known: the most since the process began), of reserved the most known to be held; of the device as NVML last read it.",
+        pressures),
+    row!(Derived Gauge "stepmem_fragmentation_ratio" "fragmentation", RATIO, RANK,
+        "(reserved - peak) / reserved of the last train step; where its peak is unknown, at least the share above the high-water mark.", |s, v| ranks(s, v, |r| r.fragmentation_ratio)),
+    row!(Derived Gauge "stepmem_memory_outside_allocator_bytes" "memory.outside_allocator", BYTES, RANK,
+        "Device memory of the rank's process beyond what its allocator holds: CUDA context, NCCL, other libraries.",
+        |s, v| ranks(s, v, |r| r.outside_allocator_bytes)),
+    row!(Derived Gauge "stepmem_imbalance_ratio" "imbalance", RATIO, RANK,
+        "Recent peak of the rank by the median of the other ranks', less 1.", |s, v| ranks(s, v, |r| r.imbalance_ratio)),
+    row!(Derived Gauge "stepmem_run_imbalance_ratio" "run.imbalance", RATIO, RUN,
+        "(worst - median) / median over the recent peaks of the run's ranks that push here, or over their high-water marks where more of them know those.", |s, v| runs(s, v, |r| r.imbalance_ratio)),
+    row!(Derived Gauge "stepmem_run_worst_rank" "run.worst_rank", RANKS, RUN,
+        "Rank with the highest of those peaks.", |s, v| runs(s, v, |r| Some(r.worst_rank?.get().into()))),
+    row!(Derived Gauge "stepmem_run_ranks" "run.ranks", RANKS, RUN,
+        "Ranks of the run that push here and are not silent.", |s, v| runs(s, v, |r| whole(u64::try_from(r.ranks).ok()))),
+    row!(Derived Gauge "stepmem_run_challengers" "run.challengers", PROCESSES, RUN,
+        "Processes refused in the last minute because another live one pushes the same rank: two programs use the run's name.",
+        |s, v| runs(s, v, |r| whole(u64::try_from(r.challengers).ok()))),
+    row!(Derived Gauge "stepmem_run_ranks_expected" "run.ranks_expected", RANKS, RUN,
+        "Ranks of the run by its own word (world_size).", |s, v| runs(s, v, |r| Some(r.ranks_expected?.into()))),
+    row!(Derived Gauge "stepmem_process_creep_slope_bytes_per_second" "process.creep.slope", Unit::BytesPerSecond, PROCESS,
+        "How fast the device memory of a process that does not push grows (Theil-Sen); absent until there is an estimate.",
+        |s, v| processes(s, v, |p| p.creep.as_ref()?.slope_bytes_per_second)),
+    row!(Derived Gauge "stepmem_process_creep_growth_bytes" "process.creep.growth", BYTES, PROCESS,
+        "Grown since the onset, while the process rises or creeps.", |s, v| processes(s, v, |p| Some(p.creep.as_ref()?.trend.as_ref()?.growth_bytes))),
+    row!(Derived Gauge "stepmem_process_creep_onset_timestamp_seconds" "process.creep.onset_timestamp", SECONDS, PROCESS,
+        "When the growth began, as a Unix time, while the process rises or creeps.",
+        |s, v| processes(s, v, |p| Some(p.creep.as_ref()?.trend.as_ref()?.onset_time))),
+    row!(Derived Gauge "stepmem_process_creep_confidence_ratio" "process.creep.confidence", RATIO, PROCESS,
+        "How sure the detector is that the process grows, 0 to 1, while it rises or creeps.",
+        |s, v| processes(s, v, |p| Some(p.creep.as_ref()?.trend.as_ref()?.confidence_ratio))),
+    row!(Derived Gauge "stepmem_process_oom_eta_seconds" "process.oom.eta", SECONDS, PROCESS,
+        "Time until a process that does not push and creeps is out of memory: headroom by slope; absent when it is not known to a factor of ten.",
+        |s, v| processes(s, v, |p| p.oom_eta_seconds)),
+    row!(Derived Gauge "stepmem_process_oom_eta_lower_seconds" "process.oom.eta_lower", SECONDS, PROCESS,
+        "The least of that time, the lower end of its 95 % interval.", |s, v| processes(s, v, |p| p.oom_eta_lower_seconds)),
+    row!(Derived Gauge "stepmem_process_headroom_bytes" "process.headroom", BYTES, PROCESS,
+        "What a process that does not push can still take before its device is full.", |s, v| processes(s, v, |p| p.headroom_bytes)),
+    row!(Derived Gauge "stepmem_process_pressure_ratio" "process.pressure", RATIO, PROCESS,
+        "Most device memory of a process that does not push in the last ten minutes (or 512 readings), by the capacity of its device.", |s, v| processes(s, v, |p| p.pressure_ratio)),
+    row!(@ Derived Gauge "stepmem_diagnosis" Some("stepmem.diagnosis"), STATES, SUBJECT_KIND,
+        "1 while the diagnosis holds, absent otherwise. A rank has run and rank, a process that does not push has uuid and pid, a device has uuid.",
+        Read::Subjects(|s, v| findings(s, v, |_| 1.0))),
+    row!(@ Derived Gauge "stepmem_diagnosis_severity" Some("stepmem.diagnosis.severity"), STATES, SUBJECT_KIND,
+        "Severity of the diagnosis while it holds: 1 info, 2 warning, 3 critical.", Read::Subjects(|s, v| findings(s, v, |f| f.severity.level().into()))),
+    row!(@ Derived Gauge "stepmem_diagnosis_since_timestamp_seconds" Some("stepmem.diagnosis.since_timestamp"), SECONDS, SUBJECT_KIND,
+        "When the diagnosis began to hold, as a Unix time.", Read::Subjects(|s, v| findings(s, v, |f| f.since))),
+
+    row!(Own Gauge "stepmem_up" "up", STATES, NONE, "1: the exporter answers.", |_, v| v(&[], 1.0)),
+    row!(Own Info "stepmem_build_info" "build.info", STATES, VERSION, "The exporter's version.",
+        |s, v| v(&[s.exporter.version.as_ref()], 1.0)),
+    row!(Own Gauge "stepmem_startup_problem" "startup.problem", STATES, SETTING,
+        "1 for each setting that the exporter found wrong, unreadable or taken at its start and does without (--sidecar); the log says why.",
+        |s, v| s.exporter.startup_problems.iter().for_each(|setting| v(&[setting], 1.0))),
+    row!(Own Gauge "stepmem_nvml_up" "nvml.up", STATES, NONE,
+        "1 while NVML answers, 0 without NVML or while it fails (a normal state on a machine without a GPU); absent when it is not polled.",
+        |s, v| s.gpu.is_up.into_iter().for_each(|is_up| v(&[], f64::from(u8::from(is_up))))),
+    row!(Own Gauge "stepmem_nvml_last_success_timestamp_seconds" "nvml.last_success_timestamp", SECONDS, NONE,
+        "When NVML last answered, as a Unix time.", |s, v| s.gpu.last_success_time.into_iter().for_each(|time| v(&[], time))),
+    row!(Own Counter "stepmem_nvml_errors_total" "nvml.errors", EVENTS, CODE,
+        "Failures of NVML by code.", |s, v| counts(&s.gpu.errors, v)),
+    row!(Own Counter "stepmem_pushes_total" "pushes", EVENTS, RESULT,
+        "Push requests by what became of them.", |s, v| counts(&s.exporter.pushes, v)),
+    row!(Own Counter "stepmem_push_records_total" "push.records", EVENTS, RESULT,
+        "Records of accepted pushes by what became of them; restarted and inconsistent ones are among the accepted.", records),
+    row!(@ Own Histogram "stepmem_push_duration_seconds" Some("stepmem.push.duration"), SECONDS, NONE,
+        "How long push requests took, from the end of the head to the answer.", Read::Durations(|s| &s.exporter.push_seconds)),
+    row!(Own Gauge "stepmem_inbox_depth" "inbox.depth", EVENTS, NONE,
+        "Batches that wait to be taken.", |s, v| size(s.exporter.inbox_depth, v)),
+    row!(Own Counter "stepmem_connections_shed_total" "connections.shed", EVENTS, LISTENER,
+        "Connections that gave way to newer ones, or found no place, at the bound on connections.",
+        |s, v| counts(&s.exporter.connections_shed, v)),
+    row!(Own Counter "stepmem_access_refused_total" "access.refused", EVENTS, REASON,
+        "Clients over TCP that --web.config.file refused: a TLS handshake that failed, a missing or wrong password, too many passwords to compare, a rate exceeded.",
+        |s, v| counts(&s.exporter.access_refused, v)),
+    row!(Own Counter "stepmem_web_config_reloads_total" "web_config.reloads", EVENTS, RESULT,
+        "How often --web.config.file or a file that it names had changed: ok, or failed, so that what was before stays. Absent without the file.",
+        |s, v| counts(&s.exporter.web_reloads, v)),
+    row!(Own Counter "stepmem_snapshots_total" "snapshots", EVENTS, RESULT,
+        "Memory snapshots by what became of them; limited ones were not asked for, to keep --snapshot.run-max and --snapshot.cooldown.",
+        |s, v| counts(&s.exporter.snapshots, v)),
+    row!(Own Counter "stepmem_summaries_total" "summaries", EVENTS, RESULT,
+        "Summaries for --summary.dir by what became of them: written, failed (the log says why), dropped while too many waited; removed are launches beyond --summary.launches-max. Absent without a directory.",
+        |s, v| counts(&s.exporter.summaries, v)),
+    row!(Own Counter "stepmem_recording_lines_total" "recording.lines", EVENTS, RESULT,
+        "Lines of recordings by what became of them: written, failed (the log says why), dropped while too many waited. Absent where nothing is recorded.",
+        |s, v| counts(&s.exporter.recording_lines, v)),
+    row!(Own Counter "stepmem_recordings_given_up_total" "recordings.given_up", EVENTS, NONE,
+        "Files of recordings that were removed to keep --record.max-bytes. Absent where nothing is recorded.",
+        |s, v| if let Some(n) = whole(s.exporter.recordings_given_up) { v(&[], n); }),
+    row!(Own Counter "stepmem_snapshot_analyses_total" "snapshot.analyses", EVENTS, OUTCOME,
+        "Analyses of memory snapshots by outcome; absent without --snapshot.read-directory.",
+        |s, v| counts(&s.exporter.snapshot_analyses, v)),
+    row!(Own Counter "stepmem_snapshot_timelines_total" "snapshot.timelines", EVENTS, RESULT,
+        "Timelines of memory snapshots by what became of them: written, failed (the log says why), removed for newer ones. Absent without --snapshot.timeline-directory.",
+        |s, v| counts(&s.exporter.snapshot_timelines, v)),
+    row!(Own Counter "stepmem_holders_total" "holders", EVENTS, RESULT,
+        "Looks of ranks at their live objects by what became of them.", |s, v| counts(&s.exporter.looks, v)),
+    row!(Own Gauge "stepmem_collector_duration_seconds" "collector.duration", SECONDS, COLLECTOR,
+        "How long the collector's last round took.",
+        |s, v| s.exporter.collectors.iter().for_each(|c| v(&[c.collector.as_ref()], c.duration_seconds))),
+    row!(Own Gauge "stepmem_collector_success" "collector.success", STATES, COLLECTOR,
+        "1 when the collector's last round succeeded, else 0.",
+        |s, v| s.exporter.collectors.iter().for_each(|c| v(&[c.collector.as_ref()], f64::from(u8::from(c.is_success))))),
+    row!(Own Counter "stepmem_oom_kills_total" "oom_kills", EVENTS, NONE,
+        "Processes that the kernel killed for lack of memory, by oom_kill of the control groups of the command and of its ranks. Only with run.",
+        |s, v| if let Some(n) = whole(s.exporter.oom_kills) { v(&[], n); }),
+    row!(Own Gauge "stepmem_series" "series", EVENTS, NONE,
+        "How many series this table gives.", |s, v| size(s.exporter.series, v)),
+    row!(Own Counter "stepmem_series_dropped_total" "series.dropped", EVENTS, REASON,
+        "What was left out to keep a bound: records of ranks or runs over their limit, readings of processes, devices or pods over theirs, kinds of Xid errors.",
+        |s, v| counts(&s.exporter.series_dropped, v)),
+    row!(Own Counter "stepmem_otlp_exports_total" "otlp.exports", EVENTS, RESULT,
+        "OTLP exports by result; absent when none is configured.", |s, v| counts(&s.exporter.otlp_exports, v)),
+    row!(Own Counter "process_cpu_seconds_total", SECONDS, NONE,
+        "Processor time of the exporter.", |s, v| process(s, v, "process_cpu_seconds_total")),
+    row!(Own Gauge "process_resident_memory_bytes", BYTES, NONE,
+        "Resident memory of the exporter.", |s, v| process(s, v, "process_resident_memory_bytes")),
+    row!(Own Gauge "process_virtual_memory_bytes", BYTES, NONE,
+        "Virtual memory of the exporter.", |s, v| process(s, v, "process_virtual_memory_bytes")),
+    row!(Own Gauge "process_open_fds", FILES, NONE,
+        "Open file descriptors of the exporter.", |s, v| process(s, v, "process_open_fds")),
+    row!(Own Gauge "process_max_fds", FILES, NONE,
+        "Most file descriptors that the exporter may open.", |s, v| process(s, v, "process_max_fds")),
+    row!(Own Gauge "process_start_time_seconds", SECONDS, NONE,
+        "When the exporter started, as a Unix time.", |s, v| process(s, v, "process_start_time_seconds")),
+    row!(Own Gauge "process_threads", Unit::Countable("{thread}"), NONE,
+        "Threads of the exporter.", |s, v| process(s, v, "process_threads")),
+];
+
+const DEVICE_INFO: &[&str] =
+    &["uuid", "device", "model", "driver_version", "mig_profile", "parent_uuid", "addressing"];
+const DEVICE_STATE: &[&str] = &["uuid", "state"];
+const DEVICE_XID: &[&str] = &["uuid", "xid"];
+const PROCESS: &[&str] = &["uuid", "pid"];
+const PROCESS_RANK: &[&str] = &["uuid", "pid", "rank", "run"];
+const PROCESS_INFO: &[&str] = &["uuid", "pid", "container_id", "pod_uid", "comm"];
+const DEVICE_POD: &[&str] = &["uuid", "pod_namespace", "pod_name", "container_name"];
+const RANK_INFO: &[&str] =
+    &["run", "rank", "uuid", "local_rank", "node_rank", "world_size", "attempt", "pid"];
+const RANK_CHILDREN: &[&str] = &["run", "rank", "uuid", "kind"];
+const RANK_BASIS: &[&str] = &["run", "rank", "uuid", "basis"];
+const RANK_SITE: &[&str] = &["run", "rank", "uuid", "file", "line", "function"];
+const RANK_HOLDER: &[&str] =
+    &["run", "rank", "uuid", "holder", "kind", "file", "line", "function"];
+const VERSION: &[&str] = &["version"];
+const SETTING: &[&str] = &["setting"];
+const CODE: &[&str] = &["code"];
+const RESULT: &[&str] = &["result"];
+const LISTENER: &[&str] = &["listener"];
+const COLLECTOR: &[&str] = &["collector"];
+const REASON: &[&str] = &["reason"];
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::{Kind, METRICS, Read};
+
+    #[test]
+    fn names_are_unique_and_follow_the_conventions() {
+        let mut names = BTreeSet::new();
+        let mut otel_names = BTreeSet::new();
+        for metric in METRICS {
+            let name = metric.name;
+            assert!(names.insert(name), "{name} stands twice");
+            assert!(name.starts_with("stepmem_") || name.starts_with("process_"), "{name}");
+            assert_eq!(metric.kind == Kind::Counter, name.ends_with("_total"), "{name}");
+            assert_eq!(metric.kind == Kind::Info, name.ends_with("_info"), "{name}");
+            let stem = name.trim_end_matches("_total");
+            if let Some(unit) = metric.unit.as_suffix() {
+                assert!(stem.ends_with(&format!("_{unit}")), "{name} does not end in {unit}");
+            }
+            assert_eq!(
+                metric.kind == Kind::Histogram,
+                matches!(metric.read, Read::Durations(_))
+            );
+            if let Some(otel) = metric.otel {
+                assert!(otel_names.insert(otel), "{otel} stands twice");
+            }
+        }
+    }
+}

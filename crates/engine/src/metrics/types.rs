@@ -1,0 +1,123 @@
+//! What a metric is: name, kind, unit, help, labels and reader.
+
+use crate::status::Status;
+use stepmem_types::units::DurationCounts;
+
+pub struct Metric {
+    /// The name in Prometheus' formats.
+    pub name: &'static str,
+    /// The name in OpenTelemetry; `None` where OpenTelemetry has a convention of its own.
+    pub otel: Option<&'static str>,
+    pub kind: Kind,
+    /// What its values count.
+    pub unit: Unit,
+    /// What it is, in one sentence.
+    pub help: &'static str,
+    pub labels: &'static [&'static str],
+    /// The part of the table that it stands in.
+    pub group: Group,
+    /// How its values are read.
+    pub read: Read,
+}
+
+/// What kind a metric is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A value that goes up and down.
+    Gauge,
+    /// A value that only rises, until its source restarts.
+    Counter,
+    /// Constant 1; the labels carry what there is to say.
+    Info,
+    /// Durations counted in buckets.
+    Histogram,
+}
+
+/// What the values of a metric count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    Bytes,
+    BytesPerStep,
+    BytesPerSecond,
+    /// Seconds, also since 1970.
+    Seconds,
+    /// A share of a whole.
+    Ratio,
+    /// Something countable, named in OpenTelemetry's way (`{rank}`).
+    Countable(&'static str),
+}
+
+impl Unit {
+    /// The unit as the end of a name and in OpenMetrics' `UNIT` line; `None` for what is merely countable.
+    pub fn as_suffix(self) -> Option<&'static str> {
+        match self {
+            Self::Bytes => Some("bytes"),
+            Self::BytesPerStep => Some("bytes_per_step"),
+            Self::BytesPerSecond => Some("bytes_per_second"),
+            Self::Seconds => Some("seconds"),
+            Self::Ratio => Some("ratio"),
+            Self::Countable(_) => None,
+        }
+    }
+
+    /// The unit as OpenTelemetry (UCUM) writes it.
+    pub fn as_ucum(self) -> &'static str {
+        match self {
+            Self::Bytes => "By",
+            Self::BytesPerStep => "By/{step}",
+            Self::BytesPerSecond => "By/s",
+            Self::Seconds => "s",
+            Self::Ratio => "1",
+            Self::Countable(what) => what,
+        }
+    }
+}
+
+/// The parts of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Group {
+    Nvml,
+    /// As the ranks push it.
+    Pushed,
+    /// Derived by the engine.
+    Derived,
+    /// About the exporter itself.
+    Own,
+}
+
+impl Kind {
+    /// The type in Prometheus' formats and in prose.
+    pub fn as_label(self) -> &'static str {
+        match self {
+            Self::Gauge => "gauge",
+            Self::Counter => "counter",
+            Self::Info => "info",
+            Self::Histogram => "histogram",
+        }
+    }
+}
+
+impl Group {
+    /// The heading of the part.
+    pub(super) fn heading(self) -> &'static str {
+        match self {
+            Self::Nvml => "From NVML",
+            Self::Pushed => "As pushed",
+            Self::Derived => "Derived",
+            Self::Own => "Of the exporter itself",
+        }
+    }
+}
+
+/// How the values of a metric are read.
+pub enum Read {
+    /// Hands each series, as the values of its labels and its value, to the visitor.
+    Series(fn(&Status, &mut Visit<'_>)),
+    /// The same of subjects of several kinds: a label without a value is left out.
+    Subjects(fn(&Status, &mut Visit<'_>)),
+    /// The durations of a histogram.
+    Durations(fn(&Status) -> &DurationCounts),
+}
+
+/// Takes the values of a series' labels, in the order of [`Metric::labels`], and its value.
+pub type Visit<'v> = dyn FnMut(&[&str], f64) + 'v;

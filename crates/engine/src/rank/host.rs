@@ -1,0 +1,204 @@
+//! Host memory beyond that of a rank's own process: shared memory, `DataLoader` workers, other child processes.
+
+use serde::{Deserialize, Serialize};
+
+use stepmem_types::host::{HostParts, ProcessGroup};
+use stepmem_types::units::{Bytes, Count, MEBIBYTE};
+
+/// Readings of child processes that are kept; with more, every other one is given up.
+const POINTS_MAX: usize = 32;
+/// Readings that a slope needs.
+const POINTS_MIN: usize = 4;
+/// The first part of the steps, which a slope leaves out: new processes fill their memory then.
+const FILLING_RATIO: f64 = 0.2;
+/// Readings that a straight rise needs.
+const STRAIGHT_POINTS_MIN: usize = 6;
+/// A straight rise gains this much in all, in bytes.
+const STRAIGHT_GAIN_MIN: f64 = 4.0 * MEBIBYTE;
+/// The second half of the steps of a straight rise gains at least this share of what the first half gains.
+const STRAIGHT_KEPT_MIN: f64 = 0.6;
+/// A straight rise is worth at least so many equal moves: a jump is worth 1, n readings on a line up to n - 1.
+const STRAIGHT_MOVES_MIN: f64 = 4.0;
+/// Processes that hold less than this share of what they held before have been replaced.
+const REPLACED_RATIO: f64 = 0.75;
+
+/// Shared memory and child processes of a rank, as far as they are known.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub struct HostMemory {
+    shared: Option<Bytes>,
+    split: Option<Bytes>,
+    workers: ChildProcesses,
+    others: ChildProcesses,
+}
+
+impl HostMemory {
+    /// Takes a reading of step `step`.
+    pub fn take(&mut self, parts: &HostParts, step: Count) {
+        self.shared = parts.shared.or(self.shared);
+        self.split = parts.split.or(self.split);
+        self.workers.take(parts.workers, step);
+        self.others.take(parts.others, step);
+    }
+
+    /// Returns the bytes that child processes hold now, as they were last read; 0 where that is not known.
+    pub fn child_bytes(&self) -> f64 {
+        [&self.workers, &self.others].into_iter().filter_map(ChildProcesses::held).sum()
+    }
+
+    /// Returns what others see of it, not in words yet.
+    pub fn view(&self) -> HostView {
+        HostView {
+            shared_bytes: self.shared,
+            split_bytes: self.split,
+            workers: self.workers.view(),
+            child_processes: self.others.view(),
+            sentence: String::new(),
+        }
+    }
+}
+
+/// The last reading of child processes that were there, and the readings before.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+struct ChildProcesses {
+    count: u32,
+    bytes: Option<Bytes>,
+    step: Count,
+    is_over: bool,
+    bytes_per_step: Option<f64>,
+    /// Step and bytes of readings since these processes were started.
+    points: Vec<(f64, f64)>,
+}
+
+impl ChildProcesses {
+    fn take(&mut self, reading: ProcessGroup, step: Count) {
+        let Some(count) = reading.count else { return };
+        if count == 0 {
+            self.is_over = true;
+            return;
+        }
+        let now = reading.bytes.map(Bytes::as_f64);
+        let last = self.points.last().map(|(_, bytes)| *bytes);
+        let is_less = now.zip(last).is_some_and(|(now, last)| now < REPLACED_RATIO * last);
+        if self.is_over || count != self.count || is_less {
+            self.points.clear();
+            self.bytes_per_step = None;
+        }
+        (self.count, self.bytes, self.step, self.is_over) = (count, reading.bytes, step, false);
+        let Some(now) = now else { return };
+        if self.points.len() >= POINTS_MAX {
+            let mut is_kept = false;
+            self.points.retain(|_| {
+                is_kept = !is_kept;
+                is_kept
+            });
+        }
+        self.points.push((step.as_f64(), now));
+        self.bytes_per_step = self.slope();
+    }
+
+    /// Returns the bytes that they hold; `None` once they have ended, and where it cannot be read.
+    fn held(&self) -> Option<f64> {
+        self.bytes.filter(|_| !self.is_over).map(Bytes::as_f64)
+    }
+
+    /// Returns how fast they grow, in bytes per step: a line by least squares over the last four fifths of the steps since
+    /// they were first read.
+    ///
+    /// A reading at step x with y bytes weighs w, the steps of that span that are nearer to it than to any other reading. The
+    /// slope is Σ w (x - X) (y - Y) / Σ w (x - X)², with the weighted means X and Y. So it does not matter that readings get
+    /// sparser with time. `None` for fewer than [`POINTS_MIN`] readings.
+    fn slope(&self) -> Option<f64> {
+        let (first, last) = (self.points.first()?.0, self.points.last()?.0);
+        if self.points.len() < POINTS_MIN {
+            return None;
+        }
+        let from = first + FILLING_RATIO * (last - first);
+        let weighed = || {
+            self.points.iter().enumerate().map(move |(idx, (x, y))| {
+                let place = |idx: Option<usize>| Some(self.points.get(idx?)?.0);
+                let half_way = |other: Option<f64>| other.map_or(*x, |other| 0.5 * (x + other));
+                let begin = half_way(place(idx.checked_sub(1))).max(from);
+                let end = half_way(place(idx.checked_add(1)));
+                ((end - begin).max(0.0), *x, *y)
+            })
+        };
+        let sum = |of: &dyn Fn(f64, f64) -> f64| -> f64 {
+            weighed().map(|(weight, x, y)| weight * of(x, y)).sum()
+        };
+        let all = sum(&|_, _| 1.0);
+        let (mean_x, mean_y) = (sum(&|x, _| x) / all, sum(&|_, y| y) / all);
+        let rise = sum(&|x, y| (x - mean_x) * (y - mean_y));
+        let run = sum(&|x, _| (x - mean_x).powi(2));
+        Some(rise / run).filter(|slope| slope.is_finite())
+    }
+
+    /// Returns whether their memory is still rising in a straight line, as that of a leak does: by [`STRAIGHT_GAIN_MIN`] or
+    /// more, in moves that are alike (the square of the sum by the sum of the squares), and in the second half of the steps by
+    /// [`STRAIGHT_KEPT_MIN`] of what they grew in the first. Pages that are copied once they are touched fade out instead.
+    fn is_straight(&self) -> bool {
+        let [first, .., last] = self.points.as_slice() else { return false };
+        if self.points.len() < STRAIGHT_POINTS_MIN || self.is_over {
+            return false;
+        }
+        let Some(middle) = self.bytes_at(0.5 * (first.0 + last.0)) else { return false };
+        let pairs = self.points.iter().zip(self.points.iter().skip(1));
+        let squares: f64 = pairs.map(|(from, to)| (to.1 - from.1).powi(2)).sum();
+        let moves = (last.1 - first.1).powi(2) / squares;
+        last.1 - first.1 >= STRAIGHT_GAIN_MIN
+            && last.1 - middle >= STRAIGHT_KEPT_MIN * (middle - first.1)
+            && moves >= STRAIGHT_MOVES_MIN
+    }
+
+    /// Returns the bytes at a step between two readings, on the line between them.
+    fn bytes_at(&self, step: f64) -> Option<f64> {
+        let mut pairs = self.points.iter().zip(self.points.iter().skip(1));
+        let (before, after) = pairs.find(|(_, after)| after.0 >= step)?;
+        let share = (step - before.0) / (after.0 - before.0);
+        Some(before.1 + share * (after.1 - before.1))
+    }
+
+    fn view(&self) -> Option<ChildView> {
+        (self.count > 0).then_some(ChildView {
+            count: self.count,
+            bytes: self.bytes,
+            bytes_per_step: self.bytes_per_step,
+            is_straight: self.is_straight(),
+            step: self.step,
+            ended: self.is_over,
+        })
+    }
+}
+
+/// Host memory of a rank beyond that of its process.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct HostView {
+    /// Shared memory that the rank holds, a part of what it has allocated where that is host memory.
+    pub shared_bytes: Option<Bytes>,
+    /// The part of it that is one n-th of segments that n ranks hold.
+    pub split_bytes: Option<Bytes>,
+    /// `DataLoader` workers, and other processes that `multiprocessing` started; absent if there were none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workers: Option<ChildView>,
+    /// Other child processes that are not ranks; absent if there were none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub child_processes: Option<ChildView>,
+    /// The same in words; empty if there is next to nothing.
+    pub sentence: String,
+}
+
+/// Processes below a rank's, as they were read last.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+pub struct ChildView {
+    pub count: u32,
+    /// The memory that they share with no other process; `null` where it cannot be read.
+    pub bytes: Option<Bytes>,
+    /// Growth of that; `null` until there is an estimate.
+    pub bytes_per_step: Option<f64>,
+    /// Whether their memory is still rising in a straight line.
+    #[serde(default)]
+    pub is_straight: bool,
+    /// The step at which they were read.
+    pub step: Count,
+    /// Whether they have ended since.
+    pub ended: bool,
+}

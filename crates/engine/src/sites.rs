@@ -1,0 +1,486 @@
+//! Which lines allocate the memory that grows, and what holds it: by rank, from analysed snapshots and from what training
+//! processes report of their live objects.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use stepmem_types::ids::{Rank, RankId, Run};
+use stepmem_types::launch::Instance;
+use stepmem_types::site::{
+    EmptySearch, LeakSite, OOM_LINES_MAX, OomSite, SITE_FRAMES_MAX, SITE_TEXT_BYTES_MAX,
+    SiteText, TensorHolder,
+};
+use stepmem_types::units::{Count, Uptime};
+
+/// From one search for holders to the next while the growth lasts.
+pub const LOOKS_COOLDOWN: Duration = Duration::from_mins(10);
+/// What a search named counts until so many more should have come to something.
+const SEARCHES_MISSED: u32 = 2;
+
+/// What became of the analysis of a snapshot.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AnalysisOutcome {
+    Analysed,
+    /// The process that analysed it took too much processor time.
+    CpuTime,
+    /// That process died.
+    Crashed,
+    /// The system does not let the exporter read the file.
+    Forbidden,
+    /// It is not a readable snapshot.
+    Malformed,
+    /// The process that analysed it took more memory than it may.
+    Memory,
+    /// There is no such file.
+    Missing,
+    /// It is not a regular file.
+    NotAFile,
+    /// It is not started, because the memory that is left would not do.
+    NotStarted,
+    /// Its path leads out of the directory.
+    Outside,
+    /// It belongs to another user than the process that reported it.
+    Owner,
+    /// Too many snapshots wait.
+    Queue,
+    /// It took too long.
+    Timeout,
+    TooLarge,
+}
+
+impl AnalysisOutcome {
+    /// Every outcome, in the order of labels.
+    pub const ALL: [Self; 14] = [
+        Self::Analysed,
+        Self::CpuTime,
+        Self::Crashed,
+        Self::Forbidden,
+        Self::Malformed,
+        Self::Memory,
+        Self::Missing,
+        Self::NotAFile,
+        Self::NotStarted,
+        Self::Outside,
+        Self::Owner,
+        Self::Queue,
+        Self::Timeout,
+        Self::TooLarge,
+    ];
+
+    /// Returns its name in labels.
+    pub fn as_label(self) -> &'static str {
+        match self {
+            Self::Analysed => "analysed",
+            Self::CpuTime => "cpu_time",
+            Self::Crashed => "crashed",
+            Self::Forbidden => "forbidden",
+            Self::Malformed => "malformed",
+            Self::Memory => "memory",
+            Self::Missing => "missing",
+            Self::NotAFile => "not_a_file",
+            Self::NotStarted => "not_started",
+            Self::Outside => "outside",
+            Self::Owner => "owner",
+            Self::Queue => "queue",
+            Self::Timeout => "timeout",
+            Self::TooLarge => "too_large",
+        }
+    }
+}
+
+/// The result of the analysis of one snapshot.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct SnapshotAnalysis {
+    pub outcome: AnalysisOutcome,
+    /// Why it was not analysed.
+    pub reason: Option<SiteText>,
+    /// What it says of growth.
+    pub leak: Option<LeakSite>,
+    /// What it says of its last out-of-memory error.
+    pub oom: Option<OomSite>,
+    /// What became of its timeline; `None` where none is drawn. The process that analyses does not say it.
+    #[serde(skip)]
+    pub timeline: Option<TimelineOutcome>,
+}
+
+/// What became of the timeline of a snapshot.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum TimelineOutcome {
+    Written {
+        /// By which it is served.
+        id: Box<str>,
+        /// Older ones that it took the place of.
+        n_removed: u64,
+    },
+    Failed,
+}
+
+impl SnapshotAnalysis {
+    /// A snapshot that was not analysed; `reason` is cut to what a text may have.
+    pub fn failed(outcome: AnalysisOutcome, reason: &str) -> Self {
+        let plain: String = reason.chars().filter(|c| !c.is_control()).take(120).collect();
+        let reason = SiteText::new(&plain).ok();
+        Self { outcome, reason, leak: None, oom: None, timeline: None }
+    }
+}
+
+/// A request to analyse a snapshot.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct AnalysisRequest {
+    /// The number of the snapshot.
+    pub number: u64,
+    /// The path of the file, relative to the directory that snapshots are read from.
+    pub file: Box<str>,
+    /// The user id of the process that reported it, where that is known.
+    pub owner: Option<u32>,
+}
+
+/// What a training process reports of its live objects.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HoldersReport {
+    pub rank: RankId,
+    /// The process that reports it; `None` where it does not name itself.
+    pub instance: Option<Instance>,
+    /// Whether the connection shows who reports it: a Unix socket, a token, or a machine that is trusted.
+    pub is_known: bool,
+    /// Id of the request; `None` for a program that looked by itself.
+    pub id: Option<Box<str>>,
+    pub outcome: HoldersOutcome,
+    /// Steps of the two looks.
+    pub first_step: Option<Count>,
+    pub last_step: Option<Count>,
+}
+
+impl HoldersReport {
+    /// Sets whether the rank's own process reports it.
+    pub fn mark_own(&mut self, is_own: bool) {
+        if let HoldersOutcome::Named(holders) = &mut self.outcome {
+            holders
+                .iter_mut()
+                .filter_map(|holder| holder.fill.as_mut())
+                .for_each(|fill| fill.is_own = is_own);
+        }
+    }
+
+    /// Returns what it reports of the rank's memory; `None` while the search goes on, and of one that failed.
+    pub fn site(&self) -> Option<RecordedSite> {
+        let empty = |is_complete| {
+            RecordedSite::Searched(EmptySearch { step: self.last_step, is_complete })
+        };
+        match &self.outcome {
+            HoldersOutcome::Named(holders) => {
+                holders.first().map(|first| RecordedSite::Holder(Box::new(first.clone())))
+            }
+            HoldersOutcome::Nothing => Some(empty(true)),
+            HoldersOutcome::GaveUp { .. } => Some(empty(false)),
+            HoldersOutcome::Began | HoldersOutcome::Failed { .. } => None,
+        }
+    }
+}
+
+/// What became of a look at the live objects.
+#[derive(Clone, Debug, PartialEq)]
+pub enum HoldersOutcome {
+    /// The process has begun to look.
+    Began,
+    /// What grows, the fastest first; never empty.
+    Named(Vec<TensorHolder>),
+    /// Nothing that holds tensors grows.
+    Nothing,
+    /// It would have taken too long.
+    GaveUp {
+        error: Box<str>,
+    },
+    Failed {
+        error: Box<str>,
+    },
+}
+
+impl HoldersOutcome {
+    /// Returns its name in labels.
+    pub fn as_label(&self) -> &'static str {
+        match self {
+            Self::Began => "began",
+            Self::Named(_) => "named",
+            Self::Nothing => "none",
+            Self::GaveUp { .. } => "gave_up",
+            Self::Failed { .. } => "failed",
+        }
+    }
+}
+
+/// What a recording has of the code behind a rank's memory.
+#[derive(Debug)]
+pub enum RecordedSite {
+    /// What a snapshot says.
+    Snapshot(Box<SnapshotAnalysis>),
+    /// What grows fastest among its live objects.
+    Holder(Box<TensorHolder>),
+    /// A search that named no holder.
+    Searched(EmptySearch),
+}
+
+/// What is known of the code behind a rank's memory, in its present life.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SiteView<'a> {
+    /// What a snapshot says of its growth.
+    pub leak: Option<&'a LeakSite>,
+    /// What a snapshot says of its last out-of-memory error.
+    pub oom: Option<&'a OomSite>,
+    /// What grows fastest among its live objects.
+    pub holder: Option<&'a KnownHolder>,
+    /// Whether no search after that came to something else.
+    pub is_holder_newest: bool,
+    /// A search that named no holder, where none is known.
+    pub searched: Option<EmptySearch>,
+    /// Whether the bound of what it holds withheld its page at the last look.
+    pub is_withheld: bool,
+}
+
+impl SiteView<'_> {
+    /// Returns whether what it holds has a bound.
+    pub fn has_bound(&self) -> bool {
+        self.holder.is_some_and(|known| known.holder.fill.is_some())
+    }
+}
+
+/// Ranks that ended whose sites are kept. Beyond, those that were learnt first are forgotten.
+pub const ENDED_SITES_MAX: usize = 64;
+
+/// A value, and when the snapshot or the look that it comes from was asked for.
+type Dated<T> = Option<(Uptime, Box<T>)>;
+
+/// A holder, and when it became known.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct KnownHolder {
+    /// When the rank was asked.
+    pub asked: Uptime,
+    /// When it reported.
+    pub reported: Uptime,
+    pub holder: TensorHolder,
+}
+
+impl KnownHolder {
+    /// Returns whether two more searches should have come to something by then.
+    pub fn is_outdated_at(&self, now: Uptime) -> bool {
+        let search = LOOKS_COOLDOWN + self.reported.since(self.asked);
+        now.since(self.reported) > SEARCHES_MISSED * search
+    }
+}
+
+/// What is known of the code behind the memory of one rank, and when each was asked for.
+#[derive(Debug, Default, Deserialize, Serialize)]
+pub struct RankSites {
+    leak: Dated<LeakSite>,
+    oom: Dated<OomSite>,
+    holder: Option<Box<KnownHolder>>,
+    searched: Dated<EmptySearch>,
+}
+
+impl RankSites {
+    /// What they take when they are saved, in bytes at most.
+    pub const BYTES_MAX: usize =
+        (2 * (SITE_FRAMES_MAX + OOM_LINES_MAX + 3) + 2) * (SITE_TEXT_BYTES_MAX + 32);
+
+    /// When the newest of it was asked for.
+    fn learnt(&self) -> Option<Uptime> {
+        let of = [
+            self.leak.as_ref().map(|(since, _)| *since),
+            self.oom.as_ref().map(|(since, _)| *since),
+            self.holder.as_ref().map(|known| known.asked),
+            self.searched.as_ref().map(|(since, _)| *since),
+        ];
+        of.into_iter().max().flatten()
+    }
+}
+
+/// The sites of all ranks.
+#[derive(Debug, Default)]
+pub struct SiteTable {
+    // Invariant: only of ranks that the rank table holds, after each `retain`; of at most ENDED_SITES_MAX that ended.
+    runs: BTreeMap<Run, BTreeMap<Rank, RankSites>>,
+    n_dropped: u64,
+}
+
+impl SiteTable {
+    /// Takes what a snapshot says. What names a line stays against what names none, and newer replaces older.
+    pub fn take(&mut self, rank: &RankId, analysis: SnapshotAnalysis, since: Uptime) {
+        if analysis.leak.is_none() && analysis.oom.is_none() {
+            return;
+        }
+        let sites = self.of_mut(rank);
+        if let Some(leak) = analysis.leak {
+            let before = sites.leak.as_ref().map(|(at, before)| (*at, before.verdict));
+            // A verdict of an earlier life is not better than one of this.
+            if before.is_none_or(|(at, before)| before <= leak.verdict || at > since) {
+                sites.leak = Some((since, Box::new(leak)));
+            }
+        }
+        if let Some(oom) = analysis.oom {
+            sites.oom = Some((since, Box::new(oom)));
+        }
+    }
+
+    /// Takes what grows fastest among the live objects of a rank.
+    pub fn hold(&mut self, rank: &RankId, known: KnownHolder) {
+        self.of_mut(rank).holder = Some(Box::new(known));
+    }
+
+    /// Takes that a search named no holder. A holder that is known stays: its figures are dated.
+    pub fn search(&mut self, rank: &RankId, search: EmptySearch, since: Uptime) {
+        self.of_mut(rank).searched = Some((since, Box::new(search)));
+    }
+
+    /// Returns what is known of a rank whose present life began at `began`.
+    pub fn of(&self, run: &Run, rank: Rank, began: Option<Uptime>) -> SiteView<'_> {
+        fn present<T>(dated: Option<&(Uptime, Box<T>)>, began: Option<Uptime>) -> Option<&T> {
+            let (since, value) = dated?;
+            began.is_none_or(|began| *since >= began).then_some(&**value)
+        }
+        let sites = self.runs.get(run).and_then(|ranks| ranks.get(&rank));
+        sites.map_or_else(SiteView::default, |sites| {
+            let holder = sites.holder.as_deref();
+            let holder = holder.filter(|of| began.is_none_or(|began| of.asked >= began));
+            let searched = present(sites.searched.as_ref(), began).copied();
+            let searched_at = sites.searched.as_ref().map(|(since, _)| *since);
+            SiteView {
+                leak: present(sites.leak.as_ref(), began),
+                oom: present(sites.oom.as_ref(), began),
+                holder,
+                is_holder_newest: searched_at <= holder.map(|of| of.asked),
+                searched: searched.filter(|_| holder.is_none()),
+                is_withheld: false,
+            }
+        })
+    }
+
+    /// Adds the sites of a rank as they were saved.
+    pub fn insert(&mut self, id: &RankId, sites: RankSites) {
+        *self.of_mut(id) = sites;
+    }
+
+    /// Returns the sites of the first rank in order, or of the first one after this.
+    pub fn first_after(&self, after: Option<&RankId>) -> Option<(&Run, Rank, &RankSites)> {
+        let first = |run| {
+            self.runs.range::<Run, _>(run).find_map(|(run, ranks)| {
+                ranks.first_key_value().map(|(rank, sites)| (run, *rank, sites))
+            })
+        };
+        let Some(RankId { run, rank }) = after else {
+            return first((Bound::Unbounded, Bound::Unbounded));
+        };
+        let of_run = self.runs.get_key_value(run).and_then(|(run, ranks)| {
+            let mut later = ranks.range((Bound::Excluded(rank), Bound::Unbounded));
+            later.next().map(|(rank, sites)| (run, *rank, sites))
+        });
+        of_run.or_else(|| first((Bound::Excluded(run), Bound::Unbounded)))
+    }
+
+    /// Forgets the ranks that are not held any more, and ended ones beyond [`ENDED_SITES_MAX`]. `has_ended` says whether
+    /// a rank ended; `None` of one that is not held.
+    pub fn retain(&mut self, has_ended: impl Fn(&Run, Rank) -> Option<bool>) {
+        let mut ended = Vec::new();
+        for (run, ranks) in &mut self.runs {
+            ranks.retain(|rank, sites| {
+                let state = has_ended(run, *rank);
+                if state == Some(true) {
+                    ended.push((sites.learnt(), RankId { run: run.clone(), rank: *rank }));
+                }
+                state.is_some()
+            });
+        }
+        let n_too_many = ended.len().saturating_sub(ENDED_SITES_MAX);
+        if n_too_many > 0 {
+            ended.sort();
+            ended.truncate(n_too_many);
+            for (_, RankId { run, rank }) in ended {
+                self.runs.get_mut(&run).and_then(|ranks| ranks.remove(&rank));
+                self.n_dropped += 1;
+            }
+        }
+        self.runs.retain(|_, ranks| !ranks.is_empty());
+    }
+
+    /// How many ended ranks' sites were forgotten to keep the bound.
+    pub fn n_dropped(&self) -> u64 {
+        self.n_dropped
+    }
+
+    fn of_mut(&mut self, id: &RankId) -> &mut RankSites {
+        self.runs.entry(id.run.clone()).or_default().entry(id.rank).or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{AnalysisOutcome, ENDED_SITES_MAX, SiteTable, SnapshotAnalysis};
+    use stepmem_types::ids::{Rank, RankId, Run};
+    use stepmem_types::site::{LeakSite, SiteVerdict};
+    use stepmem_types::units::Uptime;
+
+    fn analysis(verdict: SiteVerdict, steps: u64) -> SnapshotAnalysis {
+        let leak = LeakSite {
+            verdict,
+            at: None,
+            share_ratio: None,
+            bytes_per_step: None,
+            steps,
+            stack: Vec::new(),
+        };
+        let outcome = AnalysisOutcome::Analysed;
+        SnapshotAnalysis { outcome, reason: None, leak: Some(leak), oom: None, timeline: None }
+    }
+
+    #[test]
+    fn a_line_stays_against_none_and_goes_with_its_life() {
+        let at = |seconds| Uptime(Duration::from_secs(seconds));
+        let id = RankId { run: Run::new("llm").unwrap(), rank: Rank::new(3).unwrap() };
+        let mut table = SiteTable::default();
+        let steps = |table: &SiteTable, began| {
+            table.of(&id.run, id.rank, Some(at(began))).leak.map(|leak| leak.steps)
+        };
+        table.take(&id, analysis(SiteVerdict::None, 1), at(10));
+        table.take(&id, analysis(SiteVerdict::Leak, 2), at(20));
+        table.take(&id, analysis(SiteVerdict::InsufficientHistory, 3), at(30));
+        assert_eq!(steps(&table, 5), Some(2));
+        table.take(&id, analysis(SiteVerdict::Leak, 4), at(40));
+        assert_eq!((steps(&table, 40), steps(&table, 41)), (Some(4), None));
+        table.retain(|_, _| None);
+        assert_eq!(steps(&table, 5), None);
+    }
+
+    #[test]
+    fn ended_ranks_beyond_the_bound_are_forgotten_oldest_first() {
+        let run = Run::new("llm").unwrap();
+        let number = |idx: usize| u64::try_from(idx).unwrap();
+        let rank = |idx: usize| Rank::new(number(idx)).unwrap();
+        let mut table = SiteTable::default();
+        for idx in 0..ENDED_SITES_MAX + 3 {
+            let id = RankId { run: run.clone(), rank: rank(idx) };
+            let asked = Uptime(Duration::from_secs(1000 - number(idx)));
+            table.take(&id, analysis(SiteVerdict::Leak, 1), asked);
+        }
+        let n_known = |table: &SiteTable, ranks: std::ops::Range<usize>| {
+            ranks.filter(|idx| table.of(&run, rank(*idx), None).leak.is_some()).count()
+        };
+        table.retain(|_, rank| Some(rank.get() > 0));
+        assert_eq!(n_known(&table, 0..ENDED_SITES_MAX + 1), ENDED_SITES_MAX + 1);
+        assert_eq!(n_known(&table, ENDED_SITES_MAX + 1..ENDED_SITES_MAX + 3), 0);
+        assert_eq!(table.n_dropped(), 2);
+    }
+
+    #[test]
+    fn labels_are_those_of_the_json() {
+        for outcome in AnalysisOutcome::ALL {
+            let json = serde_json::to_value(outcome).unwrap();
+            assert_eq!(json, outcome.as_label());
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! The JSON responses of the push endpoint.
+
+use serde::Serialize;
+
+use crate::capture::RankRequest;
+use crate::challengers::{Claim, Contest};
+use crate::wire::json::to_vec;
+use stepmem_types::ids::{Rank, Run};
+
+/// Allocations and frees that a recording keeps at most.
+pub const ENTRIES_MAX: u32 = 1_000_000;
+
+/// Encodes the response to an accepted push: the number of records, and requests to its ranks.
+pub fn encode_accepted(accepted: usize, requests: &[RankRequest]) -> Vec<u8> {
+    #[derive(Serialize)]
+    struct AcceptedBody<'a> {
+        accepted: usize,
+        actions: Vec<Action<'a>>,
+    }
+    #[derive(Serialize)]
+    #[serde(tag = "type", rename_all = "snake_case")]
+    enum Action<'a> {
+        Snapshot {
+            id: &'a str,
+            run: &'a Run,
+            rank: Rank,
+            steps: u32,
+            reason: &'static str,
+            entries_max: u32,
+        },
+        Holders {
+            id: &'a str,
+            run: &'a Run,
+            rank: Rank,
+            steps: u32,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            bytes_per_step: Option<f64>,
+            is_on_host: bool,
+        },
+    }
+    let actions = requests.iter().map(|request| match request {
+        RankRequest::Snapshot(of) => Action::Snapshot {
+            id: &of.id,
+            run: &of.rank.run,
+            rank: of.rank.rank,
+            steps: of.steps,
+            reason: of.reason.as_label(),
+            entries_max: ENTRIES_MAX,
+        },
+        RankRequest::Holders(of) => Action::Holders {
+            id: &of.id,
+            run: &of.rank.run,
+            rank: of.rank.rank,
+            steps: of.steps,
+            bytes_per_step: of.bytes_per_step,
+            is_on_host: of.is_on_host,
+        },
+    });
+    to_vec(&AcceptedBody { accepted, actions: actions.collect() })
+}
+
+/// Encodes the response to an operator's request for a snapshot.
+pub fn encode_demanded(id: &str) -> Vec<u8> {
+    #[derive(Serialize)]
+    struct DemandedBody<'a> {
+        accepted: usize,
+        id: &'a str,
+    }
+    to_vec(&DemandedBody { accepted: 1, id })
+}
+
+/// Encodes the response to a refused request as problem+json (RFC 9457).
+pub fn encode_problem(status: u16, title: &str, detail: &str) -> Vec<u8> {
+    #[derive(Serialize)]
+    struct ProblemJson<'a> {
+        status: u16,
+        title: &'a str,
+        detail: &'a str,
+    }
+    to_vec(&ProblemJson { status, title, detail })
+}
+
+/// Encodes the response to a push of a rank that another live process holds, as problem+json (RFC 9457).
+pub fn encode_contest(title: &str, detail: &str, contest: &Contest) -> Vec<u8> {
+    #[derive(Serialize)]
+    struct ClaimJson {
+        pid: Option<u32>,
+        attempt: u64,
+        started: f64,
+    }
+    #[derive(Serialize)]
+    struct ContestJson<'a> {
+        r#type: &'static str,
+        title: &'a str,
+        status: u16,
+        detail: &'a str,
+        run: &'a Run,
+        rank: Rank,
+        holder: ClaimJson,
+        yours: ClaimJson,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        offer: Option<&'a Run>,
+    }
+    let claim = |claim: Claim| ClaimJson {
+        pid: claim.pid,
+        attempt: claim.attempt,
+        started: claim.started,
+    };
+    to_vec(&ContestJson {
+        r#type: "about:blank",
+        title,
+        status: 409,
+        detail,
+        run: &contest.rank.run,
+        rank: contest.rank.rank,
+        holder: claim(contest.holder),
+        yours: claim(contest.challenger),
+        offer: contest.offer.as_ref(),
+    })
+}

@@ -1,0 +1,100 @@
+//! How much of a request its refusal repeats.
+
+use std::borrow::Cow;
+use std::fmt::{self, Display, Write};
+
+/// Characters of a key or a value that a refusal repeats.
+pub const ECHO_CHARS_MAX: usize = 64;
+/// Characters of a message of the JSON parser.
+const MESSAGE_CHARS_MAX: usize = 800;
+
+/// Returns a text of at most so many characters: a longer one ends in an ellipsis.
+pub fn shortened(text: &str, chars_max: usize) -> Cow<'_, str> {
+    match text.char_indices().nth(chars_max) {
+        None => Cow::Borrowed(text),
+        Some((end, _)) => Cow::Owned(text.get(..end).unwrap_or_default().to_owned() + "…"),
+    }
+}
+
+/// Returns a message in which no quoted text has more than [`ECHO_CHARS_MAX`] characters. Writes no more than it returns.
+pub(super) fn message(message: &impl Display) -> String {
+    let mut echo = Echo::default();
+    // An error means that the rest is left out.
+    write!(echo, "{message}").ok();
+    echo.text
+}
+
+/// A message while it is written.
+#[derive(Default)]
+struct Echo {
+    text: String,
+    n_chars: usize,
+    /// The quote that a text began with, and how much of it was written.
+    quoted: Option<(char, usize)>,
+    is_escaped: bool,
+}
+
+impl Echo {
+    fn push(&mut self, c: char) -> fmt::Result {
+        if self.n_chars >= MESSAGE_CHARS_MAX {
+            return Err(fmt::Error);
+        }
+        self.n_chars += 1;
+        self.text.push(c);
+        Ok(())
+    }
+
+    /// Takes one character.
+    fn take(&mut self, c: char) -> fmt::Result {
+        let is_escaped = std::mem::take(&mut self.is_escaped);
+        match &mut self.quoted {
+            Some((quote, _)) if *quote == c && !is_escaped => {
+                self.quoted = None;
+                self.push(c)
+            }
+            Some((_, n_chars)) => {
+                self.is_escaped = c == '\\' && !is_escaped;
+                *n_chars += 1;
+                match (*n_chars).cmp(&(ECHO_CHARS_MAX + 1)) {
+                    std::cmp::Ordering::Less => self.push(c),
+                    std::cmp::Ordering::Equal => self.push('…'),
+                    std::cmp::Ordering::Greater => Ok(()),
+                }
+            }
+            None => {
+                self.quoted = ['"', '`'].contains(&c).then_some((c, 0));
+                self.push(c)
+            }
+        }
+    }
+}
+
+impl Write for Echo {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        text.chars().try_for_each(|c| self.take(c))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::wire::echo::{message, shortened};
+
+    #[test]
+    fn quoted_text_is_shortened_and_the_rest_stays() {
+        let long = "k".repeat(5000);
+        let expected = format!("unknown field `{}…`, expected `run`", "k".repeat(64));
+        assert_eq!(message(&format!("unknown field `{long}`, expected `run`")), expected);
+        let expected = format!("string \"{}…\", expected a number", "\\\"".repeat(32));
+        let quoted = format!("string {:?}, expected a number", "\"".repeat(5000));
+        assert_eq!(message(&quoted), expected);
+        assert_eq!(message(&"missing field `step`"), "missing field `step`");
+    }
+
+    #[test]
+    fn message_is_bounded_whatever_it_quotes() {
+        let outside = format!("`{}", "`x".repeat(100_000));
+        assert!(message(&outside).chars().count() <= 800);
+        assert_eq!(shortened("größe", 3), "grö…");
+        assert_eq!(shortened("größe", 5), "größe");
+    }
+}

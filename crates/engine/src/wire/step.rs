@@ -1,0 +1,419 @@
+//! Step records: a single object, an array, or lines.
+
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
+
+use crate::wire::error::{DecodeError, DecodeFault};
+use crate::wire::field::{
+    PID_MAX, bytes_of, count_of, device_of, in_field, instance_of, launch_of, optional,
+    rank_of, run_of, seconds_of, small_of,
+};
+use crate::wire::json::{Object, Text, parse};
+use crate::wire::number::Number;
+use crate::wire::plain::parse_plain;
+use stepmem_types::host::{HostParts, ProcessGroup};
+use stepmem_types::ids::Rank;
+use stepmem_types::step::{MarkSet, Phase, STEPS_PER_RECORD_MAX, StepMark, StepSample};
+
+/// The run of records that do not name one.
+pub const RUN_DEFAULT: &str = "default";
+
+/// Maximum number of records per batch. A decoded record takes more than ten times the bytes of the shortest encoded
+/// one, so that the limit of the body alone would not bound the memory of a batch.
+pub const RECORDS_MAX: usize = 8192;
+
+/// The layout of a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// One object, or an array of objects.
+    Json,
+    /// One object per line; blank lines are ignored.
+    NdJson,
+}
+
+/// Decodes every record of a push body, in order.
+///
+/// # Errors
+/// The first invalid record. Nothing of the body is accepted then.
+pub fn decode(body: &[u8], layout: Layout) -> Result<Vec<StepSample>, DecodeError> {
+    match layout {
+        Layout::NdJson => {
+            let lines =
+                body.split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty());
+            if memchr::memchr_iter(b'\n', body).count() >= RECORDS_MAX {
+                check_count(lines.clone().count())?;
+            }
+            lines
+                .enumerate()
+                .map(|(index, line)| decode_step(line).map_err(|error| error.at(index)))
+                .collect()
+        }
+        Layout::Json if body.trim_ascii_start().first() == Some(&b'[') => {
+            let batch = parse::<Batch<'_>>(body)?;
+            check_count(batch.n_records)?;
+            batch
+                .records
+                .into_iter()
+                .enumerate()
+                .map(|(index, raw)| raw.0.checked().map_err(|error| error.at(index)))
+                .collect()
+        }
+        Layout::Json => Ok(vec![decode_step(body).map_err(|error| error.at(0))?]),
+    }
+}
+
+fn check_count(n_records: usize) -> Result<(), DecodeError> {
+    if n_records <= RECORDS_MAX {
+        return Ok(());
+    }
+    let problem = DecodeFault::TooManyRecords { n_records, n_max: RECORDS_MAX };
+    Err(DecodeError { record: None, field: String::new(), problem })
+}
+
+pub(super) fn decode_step(record: &[u8]) -> Result<StepSample, DecodeError> {
+    decode_plain_step(record).unwrap_or_else(|| decode_any_step(record))
+}
+
+/// Decodes a record as programs write it, without escapes and further blanks; `None` of any other.
+pub(super) fn decode_plain_step(record: &[u8]) -> Option<Result<StepSample, DecodeError>> {
+    parse_plain::<RawStep<'_>>(record).map(RawStep::checked)
+}
+
+fn decode_any_step(record: &[u8]) -> Result<StepSample, DecodeError> {
+    parse::<Object<RawStep<'_>>>(record)?.0.checked()
+}
+
+/// The first [`RECORDS_MAX`] records of a JSON array, and the number of all.
+struct Batch<'a> {
+    records: Vec<Object<RawStep<'a>>>,
+    n_records: usize,
+}
+
+impl<'de> Deserialize<'de> for Batch<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct BatchVisitor;
+        impl<'de> Visitor<'de> for BatchVisitor {
+            type Value = Batch<'de>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an array of objects")
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Batch<'de>, A::Error> {
+                let mut records = Vec::new();
+                while records.len() < RECORDS_MAX
+                    && let Some(record) = seq.next_element()?
+                {
+                    records.push(record);
+                }
+                let mut n_records = records.len();
+                while seq.next_element::<IgnoredAny>()?.is_some() {
+                    n_records += 1;
+                }
+                Ok(Batch { records, n_records })
+            }
+        }
+        deserializer.deserialize_seq(BatchVisitor)
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawStep<'a> {
+    #[serde(borrow)]
+    run: Option<Text<'a>>,
+    attempt: Option<Number>,
+    rank: Number,
+    local_rank: Option<Number>,
+    world_size: Option<Number>,
+    node_rank: Option<Number>,
+    step: Number,
+    steps: Option<Number>,
+    time: Option<Number>,
+    step_seconds: Option<Number>,
+    #[serde(borrow)]
+    phase: Option<Text<'a>>,
+    #[serde(borrow)]
+    marks: Option<Vec<Text<'a>>>,
+    #[serde(borrow)]
+    device: Option<Text<'a>>,
+    pid: Option<Number>,
+    #[serde(borrow)]
+    instance: Option<Text<'a>>,
+    #[serde(borrow)]
+    launch: Option<Text<'a>>,
+    allocated_bytes: Number,
+    requested_bytes: Option<Number>,
+    peak_allocated_bytes: Option<Number>,
+    reserved_bytes: Option<Number>,
+    peak_reserved_bytes: Option<Number>,
+    high_water_allocated_bytes: Option<Number>,
+    high_water_reserved_bytes: Option<Number>,
+    inactive_split_bytes: Option<Number>,
+    alloc_retries: Option<Number>,
+    ooms: Option<Number>,
+    dropped_records: Option<Number>,
+    total_bytes: Option<Number>,
+    free_bytes: Option<Number>,
+    host_shared_bytes: Option<Number>,
+    host_split_bytes: Option<Number>,
+    workers: Option<Number>,
+    workers_bytes: Option<Number>,
+    child_processes: Option<Number>,
+    child_processes_bytes: Option<Number>,
+}
+
+impl RawStep<'_> {
+    pub(super) fn checked(self) -> Result<StepSample, DecodeError> {
+        let optional_bytes = |field, raw: Option<Number>| optional(raw, |n| bytes_of(field, n));
+        let optional_count = |field, raw: Option<Number>| optional(raw, |n| count_of(field, n));
+        let optional_rank = |field, raw: Option<Number>| optional(raw, |n| rank_of(field, n));
+        let host = self.host()?;
+        let optional_time =
+            |field, raw: Option<Number>| optional(raw, |n| seconds_of(field, n));
+        Ok(StepSample {
+            run: run_of(self.run.as_ref().map_or(RUN_DEFAULT, |run| &run.0))?,
+            attempt: optional_count("attempt", self.attempt)?.unwrap_or_default(),
+            rank: rank_of("rank", self.rank)?,
+            local_rank: optional_rank("local_rank", self.local_rank)?,
+            world_size: optional(self.world_size, |n| {
+                small_of("world_size", n, 1, Rank::MAX + 1)
+            })?,
+            node_rank: optional_rank("node_rank", self.node_rank)?,
+            step: count_of("step", self.step)?,
+            n_steps: optional(self.steps, |n| small_of("steps", n, 1, STEPS_PER_RECORD_MAX))?
+                .unwrap_or(1),
+            time: optional_time("time", self.time)?,
+            step_seconds: optional_time("step_seconds", self.step_seconds)?,
+            phase: self.phase.map_or(Ok(Phase::default()), |phase| phase_of(&phase.0))?,
+            marks: marks_of(self.marks.as_deref().unwrap_or_default())?,
+            device: self.device.map(|device| device_of(&device.0)).transpose()?,
+            pid: optional(self.pid, |n| small_of("pid", n, 0, PID_MAX))?,
+            instance: self.instance.map(|text| instance_of(&text.0)).transpose()?,
+            launch: self.launch.map(|text| launch_of(&text.0)).transpose()?,
+            allocated: bytes_of("allocated_bytes", self.allocated_bytes)?,
+            requested: optional_bytes("requested_bytes", self.requested_bytes)?,
+            peak_allocated: optional_bytes("peak_allocated_bytes", self.peak_allocated_bytes)?,
+            reserved: optional_bytes("reserved_bytes", self.reserved_bytes)?,
+            peak_reserved: optional_bytes("peak_reserved_bytes", self.peak_reserved_bytes)?,
+            high_water_allocated: optional_bytes(
+                "high_water_allocated_bytes",
+                self.high_water_allocated_bytes,
+            )?,
+            high_water_reserved: optional_bytes(
+                "high_water_reserved_bytes",
+                self.high_water_reserved_bytes,
+            )?,
+            inactive_split: optional_bytes("inactive_split_bytes", self.inactive_split_bytes)?,
+            alloc_retries: optional_count("alloc_retries", self.alloc_retries)?,
+            ooms: optional_count("ooms", self.ooms)?,
+            dropped_records: optional_count("dropped_records", self.dropped_records)?,
+            total: optional_bytes("total_bytes", self.total_bytes)?,
+            free: optional_bytes("free_bytes", self.free_bytes)?,
+            host,
+        })
+    }
+
+    /// Returns shared memory and child processes; `None` of a record without them.
+    fn host(&self) -> Result<Option<Box<HostParts>>, DecodeError> {
+        let bytes = |field, raw: Option<Number>| optional(raw, |n| bytes_of(field, n));
+        let count =
+            |field, raw: Option<Number>| optional(raw, |n| small_of(field, n, 0, PID_MAX));
+        let parts = HostParts {
+            shared: bytes("host_shared_bytes", self.host_shared_bytes)?,
+            split: bytes("host_split_bytes", self.host_split_bytes)?,
+            workers: ProcessGroup {
+                count: count("workers", self.workers)?,
+                bytes: bytes("workers_bytes", self.workers_bytes)?,
+            },
+            others: ProcessGroup {
+                count: count("child_processes", self.child_processes)?,
+                bytes: bytes("child_processes_bytes", self.child_processes_bytes)?,
+            },
+        };
+        Ok((parts != HostParts::default()).then(|| Box::new(parts)))
+    }
+}
+
+fn phase_of(text: &str) -> Result<Phase, DecodeError> {
+    let named = Phase::ALL.into_iter().find(|phase| phase.as_label() == text);
+    let labels = || Phase::ALL.map(Phase::as_label).join(", ");
+    in_field("phase", named.ok_or_else(|| DecodeFault::NotOneOf(text.to_owned(), labels())))
+}
+
+fn marks_of(names: &[Text<'_>]) -> Result<MarkSet, DecodeError> {
+    let mut marks = MarkSet::default();
+    for Text(name) in names {
+        let mark = StepMark::ALL.into_iter().find(|mark| mark.as_label() == name);
+        let labels = || StepMark::ALL.map(StepMark::as_label).join(", ");
+        marks.add(in_field(
+            "marks",
+            mark.ok_or_else(|| DecodeFault::NotOneOf(name.to_string(), labels())),
+        )?);
+    }
+    Ok(marks)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Layout, decode, decode_any_step, decode_plain_step, decode_step};
+
+    fn check(body: &[u8], expected: &str) {
+        let error = decode(body, Layout::Json).expect_err("must be refused").to_string();
+        assert!(error.contains(expected), "{error:?} lacks {expected:?}");
+    }
+
+    #[test]
+    fn plain_record_is_read_as_in_general() {
+        let plain: [&[u8]; 7] = [
+            br#"{"rank":0,"step":1,"allocated_bytes":1}"#,
+            br#"{"run":"a","rank":3,"world_size":4,"device":"GPU-0","pid":17,"step":1,"time":1763051882.282,"phase":"eval","allocated_bytes":9007199254740992}"#,
+            "{\"run\":\"größe\",\"rank\":0,\"step\":18446744073709551615,\"allocated_bytes\":1}".as_bytes(),
+            br#"{"rank":0,"step":1,"allocated_bytes":1.0}"#,
+            br#"{"rank":0,"step":1,"time":0.1234567890123456789,"allocated_bytes":1}"#,
+            br#"{"rank":1048576,"step":1,"phase":"none","allocated_bytes":1}"#,
+            br#"{"run": "a", "rank": 0, "step": 1, "time": 5.25, "allocated_bytes": 1}"#,
+        ];
+        for (idx, record) in plain.into_iter().enumerate() {
+            // The third has a digit too many.
+            assert_eq!(decode_plain_step(record).is_some(), idx != 2);
+            assert_eq!(decode_step(record).ok(), decode_any_step(record).ok());
+        }
+    }
+
+    #[test]
+    fn record_that_is_not_plain_is_left_to_the_general_decoder() {
+        for record in [
+            "",
+            "{}",
+            "[]",
+            r#"{"rank":0,"step":1}"#,
+            r#"{"rank" :0,"step":1,"allocated_bytes":1}"#,
+            r#"{"rank":  0,"step":1,"allocated_bytes":1}"#,
+            r#"{"rank":0 ,"step":1,"allocated_bytes":1}"#,
+            r#"{ "rank":0,"step":1,"allocated_bytes":1}"#,
+            r#"{"rank":0,"step":1,"allocated_bytes":1, }"#,
+            r#"{"rank":0,"step":1,"allocated_bytes":1,}"#,
+            r#"{"rank":0,"step":1,"allocated_bytes":1"#,
+            r#"{"rank":0,"step":1,"allocated_bytes":1}}"#,
+            r#"{,"rank":0,"step":1,"allocated_bytes":1}"#,
+            r#"{"rank":0"step":1,"allocated_bytes":1}"#,
+            r#"{"rank":00,"step":1,"allocated_bytes":1}"#,
+            r#"{"rank":-1,"step":1,"allocated_bytes":1}"#,
+            r#"{"rank":0,"step":1,"allocated_bytes":1e3}"#,
+            r#"{"rank":0,"step":1,"time":1.,"allocated_bytes":1}"#,
+            r#"{"rank":0,"step":1,"time":.5,"allocated_bytes":1}"#,
+            r#"{"rank":0,"step":1,"allocated_bytes":1,"reserved_bytes":null}"#,
+            r#"{"rank":0,"step":1,"step":1,"allocated_bytes":1}"#,
+            r#"{"rank":0,"step":1,"allocated_bytes":1,"unknown":1}"#,
+            r#"{"rank":0,"step":1,"allocated_bytes":"1"}"#,
+            r#"{"rank":0,"step":1,"allocated_bytes":1,"run":5}"#,
+            r#"{"rank":0,"step":1,"allocated_bytes":1,"run":"a\u0062"}"#,
+            "{\"rank\":0,\"step\":1,\"allocated_bytes\":1,\"run\":\"a\tb\"}",
+            r#"{"nvml":true,"time":1.5}"#,
+        ] {
+            assert!(decode_plain_step(record.as_bytes()).is_none(), "{record}");
+            assert_eq!(
+                decode_step(record.as_bytes()).ok(),
+                decode_any_step(record.as_bytes()).ok()
+            );
+        }
+        assert!(
+            decode_plain_step(
+                b"{\"run\":\"\xff\",\"rank\":0,\"step\":1,\"allocated_bytes\":1}"
+            )
+            .is_none()
+        );
+        let long = format!(
+            r#"{{"run":"{}","rank":0,"step":1,"allocated_bytes":1}}"#,
+            "a".repeat(4096)
+        );
+        assert!(decode_plain_step(long.as_bytes()).is_none());
+    }
+
+    #[test]
+    fn least_record_is_taken_with_defaults() {
+        let samples =
+            decode(br#"{"rank":0,"step":1,"allocated_bytes":1}"#, Layout::Json).unwrap();
+        assert_eq!(samples[0].run.as_str(), "default");
+        assert_eq!(samples[0].reserved, None);
+    }
+
+    #[test]
+    fn null_is_the_same_as_absent() {
+        let body = br#"[{"rank":0,"step":1,"allocated_bytes":1,"reserved_bytes":null}]"#;
+        assert_eq!(decode(body, Layout::Json).unwrap()[0].reserved, None);
+    }
+
+    #[test]
+    fn refusals_name_record_field_value_and_limit() {
+        let ok = r#"{"rank":0,"step":1,"allocated_bytes":1}"#;
+        check(
+            format!(r#"[{ok},{{"rank":1048576,"step":1,"allocated_bytes":1}}]"#).as_bytes(),
+            "record 1: rank: 1048576 is outside 0..=1048575",
+        );
+        check(
+            br#"{"rank":0,"step":1,"allocated_bytes":-5}"#,
+            "record 0: allocated_bytes: -5 is outside 0..=9007199254740992",
+        );
+        check(
+            br#"{"rank":0,"step":1,"allocated_bytes":9007199254740993}"#,
+            "allocated_bytes: 9007199254740993 is outside 0..=9007199254740992",
+        );
+        check(br#"{"rank":0,"step":1,"allocated_bytes":1.5}"#, "1.5 is not an integer");
+        check(
+            br#"{"rank":"a","step":1,"allocated_bytes":1}"#,
+            "rank: invalid type: string \"a\", expected a number",
+        );
+        check(
+            br#"[{"rank":0,"step":1,"allocated_bytes":1,"alocated":2}]"#,
+            "unknown field `alocated`",
+        );
+        check(br#"{"rank":0,"allocated_bytes":1}"#, "missing field `step`");
+        check(
+            br#"{"rank":0,"step":1,"allocated_bytes":1,"phase":"x"}"#,
+            "phase: \"x\" is not one of train",
+        );
+        check(
+            br#"{"rank":0,"step":1,"allocated_bytes":1,"world_size":0}"#,
+            "world_size: 0 is outside 1..=1048576",
+        );
+        check(
+            br#"{"rank":0,"step":1,"allocated_bytes":1,"run":""}"#,
+            "run: a text of 0 bytes is outside 1..=128 bytes",
+        );
+        check(
+            br#"{"rank":0,"step":1,"allocated_bytes":1,"time":-1}"#,
+            "time: -1 is outside 0..=253402300799",
+        );
+    }
+
+    #[test]
+    fn broken_json_is_refused() {
+        for body in [
+            &b""[..],
+            b"{",
+            b"[{\"rank\":0",
+            b"nul",
+            b"{\"rank\":NaN,\"step\":1,\"allocated_bytes\":1}",
+            b"\xff\xfe",
+            b"{\"run\":\"\xff\",\"rank\":0,\"step\":1,\"allocated_bytes\":1}",
+            b"{\"rank\":0,\"step\":1,\"allocated_bytes\":1} x",
+            b"{\"rank\":0,\"rank\":0,\"step\":1,\"allocated_bytes\":1}",
+        ] {
+            let error = decode(body, Layout::Json).expect_err("must be refused");
+            assert!(!error.is_out_of_range(), "{error}");
+        }
+        let nested = "[".repeat(200_000);
+        assert!(decode(nested.as_bytes(), Layout::Json).is_err());
+    }
+
+    #[test]
+    fn lines_are_counted_without_the_blank_ones() {
+        let ok = r#"{"rank":0,"step":1,"allocated_bytes":1}"#;
+        let body = format!("{ok}\n\n{ok}\r\n");
+        assert_eq!(decode(body.as_bytes(), Layout::NdJson).unwrap().len(), 2);
+        let error = decode(format!("{ok}\n{{}}\n").as_bytes(), Layout::NdJson).unwrap_err();
+        assert!(error.to_string().starts_with("record 1: "), "{error}");
+    }
+}

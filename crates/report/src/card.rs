@@ -1,0 +1,392 @@
+//! A summary as a card of at most 100 columns: the verdict, why, what to do next, then the ranks.
+
+use std::cmp::Reverse;
+
+use crate::policy::PeakMetric;
+use crate::summary::model::{
+    Coverage, FigureSummary, Issue, RankOutcome, RankSummary, Summary,
+};
+use stepmem_types::end::EndOutcome;
+use stepmem_types::format::page::{Column, Indent, Page, Table};
+use stepmem_types::format::spark::{sparkline, thinned};
+use stepmem_types::format::units::{
+    UNKNOWN, bytes, duration, grouped, hourly, many, or_unknown, percent,
+};
+use stepmem_types::units::{Bytes, Count};
+
+/// The ranks in the table, at most; the rest is summed up.
+const RANKS_MAX: usize = 16;
+/// The ranks named in a line, at most.
+const NAMED_MAX: usize = 8;
+/// Explanation of the table's column HEADROOM.
+const HEADROOM: &str = "HEADROOM: capacity less what others hold and less the peak; of memory that grows, also less the \
+                        cache that would not be given back.";
+/// The characters of a sparkline, at most.
+const SPARKS_MAX: usize = 24;
+/// The characters of a sparkline on a narrow terminal.
+const SPARKS_MIN: usize = 11;
+/// The columns that the figures of a rank take before its sparkline.
+const FIGURES_COLUMNS: usize = 73;
+
+/// Puts a summary into words.
+pub fn render(summary: &Summary) -> String {
+    render_within(summary, None)
+}
+
+/// Puts a summary into words for a terminal of so many columns.
+pub fn render_within(summary: &Summary, columns: Option<usize>) -> String {
+    let mut page = Page::default().within(columns);
+    for issue in &summary.issues {
+        verdict(&mut page, issue);
+    }
+    scope(&mut page, summary);
+    snapshots(&mut page, summary);
+    table(&mut page, summary, columns);
+    page.into_text()
+}
+
+/// The first lines of the card: what is wrong on which ranks, why, what to do next, and how far the run came.
+pub fn verdicts(summary: &Summary) -> String {
+    let mut page = Page::default();
+    for issue in &summary.issues {
+        verdict(&mut page, issue);
+    }
+    scope(&mut page, summary);
+    page.into_text()
+}
+
+fn verdict(page: &mut Page, issue: &Issue) {
+    let about = if issue.is_wrong() {
+        format!(" ({}) on {}", issue.severity.in_words(), named(issue))
+    } else {
+        String::new()
+    };
+    page.paragraph(Indent::hanging(0), &format!("{}{about}", issue.status));
+    // Of several ranks the sentence is about the worst.
+    let of = match issue.ranks.as_slice() {
+        [worst, _, ..] if issue.is_wrong() => format!("rank {worst}: "),
+        _ => String::new(),
+    };
+    page.paragraph(Indent { first: 2, rest: 7 }, &format!("Why: {of}{}.", issue.summary));
+    page.paragraph(Indent { first: 2, rest: 8 }, &format!("Next: {}", issue.action));
+    page.blank();
+}
+
+fn named(issue: &Issue) -> String {
+    let word = if issue.ranks.len() == 1 { "rank" } else { "ranks" };
+    let ranks = issue.ranks.iter().map(ToString::to_string);
+    format!("{word} {}", listed(ranks, issue.ranks.len()))
+}
+
+/// Lists the first names of `n_all`.
+fn listed(names: impl Iterator<Item = String>, n_all: usize) -> String {
+    let shown: Vec<String> = names.take(NAMED_MAX).collect();
+    let more = match n_all.saturating_sub(shown.len()) {
+        0 => String::new(),
+        n => format!(" and {n} more"),
+    };
+    format!("{}{more}", shown.join(", "))
+}
+
+fn scope(page: &mut Page, summary: &Summary) {
+    let coverage = &summary.coverage;
+    let of = coverage.ranks_expected.map_or(String::new(), |n| format!(" of {n}"));
+    let steps = match coverage.first.zip(coverage.last) {
+        Some((first, last)) => format!(
+            ", steps {} to {}{}{}",
+            first.step,
+            last.step,
+            summary.duration_s.map_or(String::new(), |took| format!(" in {}", duration(took))),
+            read_share(summary)
+        ),
+        None => sampled(summary),
+    };
+    let attempt = match summary.attempt.get() {
+        0 => String::new(),
+        attempt => format!(", attempt {attempt}"),
+    };
+    let restarts = match coverage.restarts {
+        0 => String::new(),
+        n => format!(", restarts of ranks: {n}"),
+    };
+    let seen = coverage.ranks_seen;
+    let is_one = seen == 1 && coverage.ranks_expected.is_none_or(|n| n == 1);
+    let ranks = if is_one { "rank" } else { "ranks" };
+    let words =
+        format!("Run {}{attempt}: {seen}{of} {ranks}{steps}{restarts}.", summary.run.as_str());
+    page.paragraph(Indent::hanging(0), &words);
+    missing(page, coverage);
+    ends(page, summary);
+    host(page, summary);
+    without_steps(page, summary);
+    let ooms: u64 = summary.ranks.iter().filter_map(|rank| rank.ooms).map(Count::get).sum();
+    if ooms > 0 {
+        page.paragraph(Indent::hanging(0), &format!("Out-of-memory errors: {ooms}."));
+    }
+}
+
+/// Returns which part of the steps was read, unless all were.
+fn read_share(summary: &Summary) -> String {
+    let sum = |of: fn(&RankSummary) -> u64| {
+        summary
+            .ranks
+            .iter()
+            .filter_map(|rank| Count::new(of(rank)).ok())
+            .map(Count::as_f64)
+            .sum()
+    };
+    let (n_steps, n_unread): (f64, f64) =
+        (sum(|rank| rank.steps), sum(|rank| rank.unread_steps));
+    if n_unread > 0.0 && n_unread < n_steps {
+        format!(", {} of them read", percent(1.0 - n_unread / n_steps))
+    } else {
+        String::new()
+    }
+}
+
+/// Returns how a run without steps was watched.
+fn sampled(summary: &Summary) -> String {
+    let samples: u64 = summary.ranks.iter().map(|rank| rank.samples).sum();
+    match (samples, summary.duration_s) {
+        (0, _) | (_, None) => String::new(),
+        (n, Some(took)) => format!(
+            ", no optimizer steps, {} samples by time in {}",
+            grouped(n),
+            duration(took)
+        ),
+    }
+}
+
+/// Adds the ranks that went on without steps.
+fn without_steps(page: &mut Page, summary: &Summary) {
+    let seconds = |rank: &RankSummary| rank.seconds_without_steps;
+    let ranks: Vec<&RankSummary> =
+        summary.ranks.iter().filter(|rank| seconds(rank).is_some()).collect();
+    let longest = ranks.iter().filter_map(|rank| Some((seconds(rank)?, rank.last?)));
+    if let Some((longest, last)) = longest.max_by(|a, b| a.0.total_cmp(&b.0)) {
+        let names = listed(ranks.iter().map(|of| of.rank.to_string()), ranks.len());
+        let word = if ranks.len() == 1 { "rank" } else { "ranks" };
+        page.paragraph(
+            Indent::hanging(2),
+            &format!(
+                "Went on without steps: {word} {names}, for {} after step {}.",
+                duration(longest),
+                last.step
+            ),
+        );
+    }
+}
+
+/// Adds the ranks that never pushed, and those that were lost.
+fn missing(page: &mut Page, coverage: &Coverage) {
+    if coverage.n_ranks_missing > 0 {
+        let n_missing = usize::try_from(coverage.n_ranks_missing).unwrap_or(usize::MAX);
+        let ranks = listed(coverage.ranks_missing.iter().map(ToString::to_string), n_missing);
+        page.paragraph(Indent::hanging(0), &format!("Never pushed: rank {ranks}."));
+    }
+    let lost = coverage.ranks_lost.iter().map(|lost| match lost.last {
+        Some(last) => format!("rank {} after step {}", lost.rank, last.step),
+        None => format!("rank {} before its first step", lost.rank),
+    });
+    if !coverage.ranks_lost.is_empty() {
+        let ranks = listed(lost, coverage.ranks_lost.len());
+        page.paragraph(Indent::hanging(0), &format!("Lost: {ranks}."));
+    }
+}
+
+/// Adds the ranks that ended with an error, and those that did not announce their end. An out-of-memory error is a verdict.
+fn ends(page: &mut Page, summary: &Summary) {
+    let failed = |is_stopped: bool| {
+        let is_one = move |rank: &&RankSummary| {
+            let failed = rank.end.as_ref().filter(|end| end.outcome == EndOutcome::Failed);
+            failed.is_some_and(|end| end.is_keyboard_interrupt() == is_stopped)
+        };
+        summary.ranks.iter().filter(is_one).collect::<Vec<_>>()
+    };
+    let unannounced = summary.ranks.iter().filter(|r| r.state == RankOutcome::Unannounced);
+    let kinds = [
+        ("Ended with an error", failed(false)),
+        ("Stopped by Ctrl-C", failed(true)),
+        ("Ended without a word, as by a signal", unannounced.collect()),
+    ];
+    for (what, ranks) in kinds {
+        if let Some(first) = ranks.first() {
+            let names = listed(ranks.iter().map(|of| of.rank.to_string()), ranks.len());
+            let (word, of) = match ranks.len() {
+                1 => ("rank", String::new()),
+                _ => ("ranks", format!("rank {} ", first.rank)),
+            };
+            let end = ended_at(first);
+            page.paragraph(Indent::hanging(2), &format!("{what}: {word} {names}, {of}{end}."));
+        }
+    }
+}
+
+/// Adds the shared memory and the child processes of the ranks that have most of them.
+fn host(page: &mut Page, summary: &Summary) {
+    let held = |rank: &RankSummary| {
+        rank.host.as_deref().map_or(0, |host| {
+            let of_children = [host.workers, host.child_processes].into_iter().flatten();
+            let children = of_children.filter_map(|children| children.bytes).map(Bytes::get);
+            children.chain(host.shared_bytes.map(Bytes::get)).fold(0, u64::saturating_add)
+        })
+    };
+    let mut ranks: Vec<&RankSummary> =
+        summary.ranks.iter().filter(|rank| words_of_host(rank).is_some()).collect();
+    ranks.sort_by_key(|rank| Reverse(held(rank)));
+    for rank in ranks.iter().take(NAMED_MAX) {
+        let words = words_of_host(rank).unwrap_or_default();
+        page.paragraph(Indent::hanging(2), &format!("Rank {}: {words}.", rank.rank));
+    }
+    if let Some(n_more @ 1..) = ranks.len().checked_sub(NAMED_MAX) {
+        let more = many(u64::try_from(n_more).unwrap_or(u64::MAX), "more rank");
+        let words = format!("… and {more} with less.");
+        page.paragraph(Indent::hanging(2), &words);
+    }
+}
+
+fn words_of_host(rank: &RankSummary) -> Option<&str> {
+    rank.host.as_deref().map(|host| host.sentence.as_str()).filter(|words| !words.is_empty())
+}
+
+/// Returns the step that a rank ended at, and the error, if there was one.
+fn ended_at(rank: &RankSummary) -> String {
+    let last = rank.last.map_or("before its first step".to_owned(), |last| {
+        let place = if rank.end.is_some() { "at" } else { "after" };
+        format!("{place} step {}", last.step)
+    });
+    let end = rank.end.as_ref().filter(|end| !end.is_keyboard_interrupt());
+    let error = end.and_then(|end| end.error_type.as_deref().zip(Some(end)));
+    let error = error.map_or(String::new(), |(kind, end)| match &end.error_message {
+        Some(message) => format!(": {kind}: {message}"),
+        None => format!(": {kind}"),
+    });
+    last + &error
+}
+
+fn snapshots(page: &mut Page, summary: &Summary) {
+    let written = summary.snapshots.iter().flatten().filter(|of| of.outcome == "written");
+    for snapshot in written {
+        let path = snapshot.path.as_deref().unwrap_or(UNKNOWN);
+        let step = snapshot.step.map_or(String::new(), |step| format!(", step {}", step.get()));
+        let words = format!(
+            "Snapshot of rank {}{step} ({}): {path}",
+            snapshot.rank.rank, snapshot.reason
+        );
+        page.paragraph(Indent::hanging(0), &words);
+    }
+}
+
+fn table(page: &mut Page, summary: &Summary, columns: Option<usize>) {
+    if summary.ranks.is_empty() {
+        return;
+    }
+    page.blank();
+    let mut table = Table::new([
+        Column::right(0, "RANK").at_least(7),
+        Column::right(1, "PEAK").at_least(8),
+        Column::right(1, "MEAN").at_least(8).droppable(2),
+        Column::right(1, "LAST").at_least(8),
+        Column::right(1, "RESERVED").at_least(8).droppable(3),
+        Column::right(1, "CAPACITY").at_least(8).droppable(0),
+        Column::right(1, "HEADROOM").at_least(8),
+        Column::right(1, "PER STEP").at_least(9),
+        Column::left(2, "LIVE MEMORY").droppable(1),
+    ]);
+    let ranks = worst_first(summary);
+    // A line for one more rank would say less than the rank itself.
+    let n_shown = if ranks.len() <= RANKS_MAX + 1 { ranks.len() } else { RANKS_MAX };
+    let (shown, rest) = ranks.split_at(n_shown);
+    let left = columns.map_or(SPARKS_MAX, |columns| columns.saturating_sub(FIGURES_COLUMNS));
+    let n_sparks = left.clamp(SPARKS_MIN, SPARKS_MAX);
+    let mut shown = shown.to_vec();
+    // Ranks that nothing is wrong with are looked up by their number.
+    shown.sort_by_key(|rank| (!is_blamed(summary, rank)).then_some(rank.rank));
+    for rank in &shown {
+        table.row(row(rank, n_sparks));
+    }
+    page.table(&table);
+    if shown.iter().any(|rank| headroom(rank).is_some()) {
+        page.paragraph(Indent::hanging(3), HEADROOM);
+    }
+    let peaks = || rest.iter().filter_map(|rank| peak(rank));
+    if let (Some(low), Some(high)) = (peaks().reduce(f64::min), peaks().reduce(f64::max)) {
+        let words = format!(
+            "… and {} more ranks, with peaks of {} to {}",
+            rest.len(),
+            bytes(low),
+            bytes(high)
+        );
+        page.paragraph(Indent::hanging(2), &words);
+    }
+}
+
+fn is_blamed(summary: &Summary, rank: &RankSummary) -> bool {
+    summary.issues.iter().any(|issue| issue.is_wrong() && issue.ranks.contains(&rank.rank))
+}
+
+/// Returns the ranks with the worst issues first, then those with the highest peaks.
+fn worst_first(summary: &Summary) -> Vec<&RankSummary> {
+    let place = |rank: &RankSummary| {
+        let of = |issue: &Issue| issue.is_wrong() && issue.ranks.contains(&rank.rank);
+        summary.issues.iter().position(of).unwrap_or(usize::MAX)
+    };
+    let within = |rank: &RankSummary| {
+        let issue = summary.issues.get(place(rank))?;
+        issue.ranks.iter().position(|of| *of == rank.rank)
+    };
+    let mut ranks: Vec<(usize, Option<usize>, &RankSummary)> =
+        summary.ranks.iter().map(|rank| (place(rank), within(rank), rank)).collect();
+    ranks.sort_by(|a, b| {
+        let peaks = peak(b.2).unwrap_or(0.0).total_cmp(&peak(a.2).unwrap_or(0.0));
+        (a.0, a.1).cmp(&(b.0, b.1)).then(peaks).then(Reverse(b.2.rank).cmp(&Reverse(a.2.rank)))
+    });
+    ranks.into_iter().map(|(_, _, rank)| rank).collect()
+}
+
+fn peak(rank: &RankSummary) -> Option<f64> {
+    peak_of(rank, PeakMetric::Allocated)
+}
+
+/// Returns a rank's highest peak in bytes.
+pub fn peak_of(rank: &RankSummary, metric: PeakMetric) -> Option<f64> {
+    match metric {
+        PeakMetric::Allocated => {
+            let of_steps = max_bytes(rank.peak_allocated.as_ref());
+            of_steps.or(rank.high_water_allocated_bytes.map(Bytes::as_f64))
+        }
+        PeakMetric::Reserved => max_bytes(rank.peak_reserved.as_ref()),
+    }
+}
+
+/// Returns what is left until out-of-memory: of a rank that grows what its finding has it by.
+fn headroom(rank: &RankSummary) -> Option<f64> {
+    rank.growth_headroom_bytes.or(rank.headroom_bytes)
+}
+
+fn row(rank: &RankSummary, n_sparks: usize) -> [String; 9] {
+    let trend = rank.trend.as_ref();
+    let per_step = trend.and_then(|trend| trend.slope_bytes_per_step).map(bytes);
+    let by_time = || trend?.slope_bytes_per_second.filter(|_| rank.steps == 0).map(hourly);
+    [
+        rank.rank.to_string(),
+        or_unknown(peak(rank).map(bytes)),
+        or_unknown(rank.allocated.as_ref().map(|figures| bytes(figures.mean_bytes))),
+        or_unknown(last_bytes(rank.allocated.as_ref()).map(bytes)),
+        or_unknown(max_bytes(rank.peak_reserved.as_ref()).map(bytes)),
+        or_unknown(rank.capacity_bytes.map(|capacity| bytes(capacity.as_f64()))),
+        or_unknown(headroom(rank).map(bytes)),
+        or_unknown(per_step.or_else(by_time)),
+        sparkline(&thinned(&rank.series_bytes, n_sparks)),
+    ]
+}
+
+#[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "at most 2^53")]
+fn max_bytes(figures: Option<&FigureSummary>) -> Option<f64> {
+    Some(figures?.max_bytes as f64)
+}
+
+#[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "at most 2^53")]
+fn last_bytes(figures: Option<&FigureSummary>) -> Option<f64> {
+    Some(figures?.last_bytes as f64)
+}

@@ -1,0 +1,158 @@
+//! The figures of a run that a comparison looks at, from a summary of ours or of TraceML's. A figure that the summary lacks is absent.
+
+use std::collections::BTreeSet;
+
+use crate::policy::{IssueSeverity, PolicyName};
+use stepmem_engine::basis::Basis;
+use stepmem_types::end::EndOutcome;
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunFigures {
+    /// The policy that its issues were judged by.
+    pub policy: PolicyName,
+    pub run: Option<String>,
+    /// The setup, which must be that of the other run.
+    pub setup: RunSetup,
+    /// Its issues; empty when nothing was wrong.
+    pub issues: Vec<RunIssue>,
+    /// The name of its diagnosis on pages.
+    pub status: String,
+    /// Whether there is anything to compare.
+    pub has_data: bool,
+    /// Whether it ran long enough for creep to be judged.
+    pub is_judged: bool,
+    /// The train steps of the rank that came furthest.
+    pub steps: Option<f64>,
+    /// The highest live memory at the end of a step.
+    pub allocated: RunPeak,
+    /// The highest peak of live memory.
+    pub peak_allocated: RunPeak,
+    /// The highest peak of what the allocator held.
+    pub peak_reserved: RunPeak,
+    /// The highest peak by its rank's capacity.
+    pub pressure_ratio: Option<f64>,
+    /// The least headroom of a rank.
+    pub headroom: Option<RunHeadroom>,
+    /// The growth of the rank that grows fastest.
+    pub growth: Option<RunGrowth>,
+    /// The skew between its ranks.
+    pub skew: Option<RunSkew>,
+    /// The rank of its diagnosis, or the one with the highest peak.
+    pub worst_rank: Option<u64>,
+    /// How many ranks were lost or never pushed.
+    pub n_lost: Option<u64>,
+    /// Out-of-memory errors of all ranks.
+    pub n_ooms: Option<u64>,
+    /// The line that leaks, as a memory snapshot shows it.
+    pub leaking_line: Option<String>,
+    /// How it ended, where ranks announced that.
+    pub end: Option<RunEnd>,
+    /// Ascending; empty where the summary has none.
+    pub ranks: Vec<RankFigures>,
+}
+
+/// The setup that two runs share if a difference of their memory is one of the program. Absent or empty where unknown.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RunSetup {
+    /// Number of ranks: as the run reports it, else those that pushed.
+    pub world_size: Option<u64>,
+    /// `the host` and `a GPU`.
+    pub device_kinds: BTreeSet<String>,
+    /// Models of the devices, as NVML names them.
+    pub device_models: BTreeSet<String>,
+    /// Least capacity of a rank, in bytes.
+    pub capacity_min: Option<f64>,
+    /// Greatest capacity of a rank, in bytes.
+    pub capacity_max: Option<f64>,
+    /// Name of the workload, where the user declared one.
+    pub workload: Option<String>,
+}
+
+/// The worst end that a rank of a run announced.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunEnd {
+    pub outcome: EndOutcome,
+    /// The ranks that ended so.
+    pub ranks: Vec<u64>,
+}
+
+/// What rows of their own are made of.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RankFigures {
+    pub rank: u64,
+    /// The names of its issues on pages, the worst first.
+    pub issues: Vec<String>,
+    /// The highest live memory at the end of a step.
+    pub allocated: RunPeak,
+    /// The highest peak of live memory.
+    pub peak_allocated: RunPeak,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunIssue {
+    /// Its name in labels.
+    pub kind: String,
+    /// Its name on pages.
+    pub status: String,
+    /// How much it matters.
+    pub severity: IssueSeverity,
+    pub ranks: Vec<u64>,
+}
+
+/// A peak over ranks and steps, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct RunPeak {
+    /// The true maximum.
+    pub max: Option<f64>,
+    /// The greatest mean of a rank, which is all that TraceML writes.
+    pub mean: Option<f64>,
+    /// The deviation of a step of that rank from its neighbours.
+    pub noise: Option<f64>,
+}
+
+impl RunPeak {
+    /// Returns whether the run has any of it.
+    pub fn is_known(&self) -> bool {
+        self.max.or(self.mean).is_some()
+    }
+}
+
+/// What a rank can still take.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RunHeadroom {
+    /// How much, in bytes.
+    pub bytes: f64,
+    /// The memory that it rests on.
+    pub basis: Basis,
+}
+
+/// The growth of live memory of a rank, in bytes per step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RunGrowth {
+    /// Whether it rises or creeps.
+    pub is_growing: bool,
+    pub slope: f64,
+    /// The 95 % interval of the slope.
+    pub interval: Option<SlopeInterval>,
+}
+
+/// A 95 % interval, in bytes per step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SlopeInterval {
+    pub lower: f64,
+    pub upper: f64,
+}
+
+/// (worst - median) / median over the ranks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RunSkew {
+    /// The skew, a ratio.
+    pub ratio: f64,
+    /// Whether it is of means over the steps, as TraceML's is, rather than of peaks.
+    pub is_of_means: bool,
+}
+
+/// Why a document is not a summary.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("it is neither a summary of stepmem nor TraceML's final_summary.json: {0}")]
+pub struct NotASummary(pub String);

@@ -1,0 +1,135 @@
+//! A comparison as text of at most 100 columns.
+
+use crate::compare::comparison::{
+    Change, ChangeUnit, Comparison, Direction, OldNew, RankChange, Reason, RunDiagnosis,
+};
+use crate::policy::PolicyName;
+use stepmem_types::end::EndOutcome;
+use stepmem_types::format::page::{COLUMNS, Column, Indent, Page, Table};
+use stepmem_types::format::units::{bytes, many, or_unknown, percent, rate, signed_bytes};
+
+/// The ranks with rows of their own, at most; the rest is counted.
+const RANKS_MAX: usize = 16;
+
+/// Puts a comparison into words.
+pub fn render(comparison: &Comparison) -> String {
+    render_within(comparison, None)
+}
+
+/// Puts a comparison into words for a terminal of so many columns.
+pub fn render_within(comparison: &Comparison, columns: Option<usize>) -> String {
+    let mut page = Page::default().within(columns);
+    page.line(&format!("Verdict: {}", comparison.verdict.as_label()));
+    for Reason { direction, sentence } in &comparison.reasons {
+        let word = if *direction == Direction::Worse { "worse: " } else { "better:" };
+        page.paragraph(Indent { first: 2, rest: 10 }, &format!("{word} {sentence}."));
+    }
+    for reason in &comparison.incomparable {
+        page.paragraph(Indent { first: 2, rest: 4 }, &format!("not comparable: {reason}."));
+    }
+    if comparison.reasons.is_empty() && comparison.incomparable.is_empty() {
+        page.line("  Nothing differs by more than noise.");
+    }
+    if let Some(reason) = &comparison.exit_reason {
+        page.paragraph(Indent { first: 2, rest: 4 }, &format!("{reason}."));
+    }
+    for note in &comparison.notes {
+        page.paragraph(Indent { first: 2, rest: 8 }, &format!("note: {note}."));
+    }
+    page.blank();
+    page.table(&table(comparison, columns.is_none_or(|columns| columns >= COLUMNS)));
+    if let n @ 1.. = comparison.ranks.len().saturating_sub(RANKS_MAX) {
+        let n = u64::try_from(n).unwrap_or(u64::MAX);
+        let ranks = many(n, "more rank");
+        let differ = if n == 1 { "differs" } else { "differ" };
+        page.line(&format!("… and {ranks} that {differ} (--json has all)"));
+    }
+    page.into_text()
+}
+
+/// Returns a figure in its unit.
+pub fn value(unit: ChangeUnit, value: f64) -> String {
+    match unit {
+        ChangeUnit::Bytes => bytes(value),
+        ChangeUnit::BytesPerStep => rate(value, "step"),
+        ChangeUnit::Ratio => percent(value),
+        ChangeUnit::Count => format!("{value:.0}"),
+    }
+}
+
+fn table(comparison: &Comparison, is_wide: bool) -> Table {
+    let [about, figure, change] = if is_wide { [24, 20, 26] } else { [0; 3] };
+    let mut table = Table::new([
+        Column::left(0, "").at_least(about),
+        Column::right(1, "OLD").at_least(figure),
+        Column::right(1, "NEW").at_least(figure),
+        Column::right(1, "CHANGE").at_least(change),
+    ]);
+    let OldNew { old, new } = &comparison.diagnosis;
+    let status = |run: &RunDiagnosis| match run.policy {
+        PolicyName::TraceMl => format!("{} (TraceML)", run.status),
+        PolicyName::Stepmem => run.status.clone(),
+    };
+    let changed = if old.status == new.status { "" } else { "changed" };
+    table.row(["diagnosis", &status(old), &status(new), changed]);
+    let rank = |run: &RunDiagnosis| or_unknown(run.worst_rank.map(|rank| rank.to_string()));
+    table.row(["worst rank", &rank(old), &rank(new)]);
+    let end = comparison.end;
+    if end.old.or(end.new).is_some() {
+        let named =
+            |end: Option<EndOutcome>| or_unknown(end.map(|of| of.as_label().to_owned()));
+        let changed = if end.old == end.new { "" } else { "changed" };
+        table.row(["end", &named(end.old), &named(end.new), changed]);
+    }
+    let is_known = |change: &&Change| change.old.is_some() || change.new.is_some();
+    for change in comparison.metrics.values().filter(is_known) {
+        let shown = |of: Option<f64>| or_unknown(of.map(|of| value(change.unit, of)));
+        let (old, new) = (shown(change.old), shown(change.new));
+        table.row([change.label, &old, &new, &difference(change)]);
+    }
+    for rank in comparison.ranks.iter().take(RANKS_MAX) {
+        rank_rows(&mut table, rank);
+    }
+    table
+}
+
+/// Adds what differs of one rank.
+fn rank_rows(table: &mut Table, of: &RankChange) {
+    let RankChange { rank, issues, peak } = of;
+    if of.has_other_issues() {
+        // The worst of several; a line has room for one.
+        let named = |issues: &[String]| match issues {
+            [] => "none".to_owned(),
+            [only] => only.clone(),
+            [worst, others @ ..] => format!("{worst} +{}", others.len()),
+        };
+        let (old, new) = (named(&issues.old), named(&issues.new));
+        table.row([&*format!("rank {rank}: diagnosis"), &old, &new, "changed"]);
+    }
+    if peak.direction != Direction::Unknown {
+        let shown = |of: Option<f64>| or_unknown(of.map(|of| value(peak.unit, of)));
+        let label = format!("rank {rank}: {}", peak.label);
+        table.row([&*label, &shown(peak.old), &shown(peak.new), &difference(peak)]);
+    }
+}
+
+fn difference(change: &Change) -> String {
+    let Some(delta) = change.delta else { return "unknown".to_owned() };
+    let word = match change.direction {
+        Direction::Worse => " worse",
+        Direction::Better => " better",
+        Direction::Same => " same",
+        Direction::Unknown => "",
+    };
+    let sign = if delta < 0.0 { '-' } else { '+' };
+    let (amount, is_relative) = match change.unit {
+        ChangeUnit::Bytes | ChangeUnit::BytesPerStep => (signed_bytes(delta), true),
+        ChangeUnit::Ratio => (format!("{sign}{:.1} points", 100.0 * delta.abs()), false),
+        ChangeUnit::Count => (format!("{sign}{:.0}", delta.abs()), false),
+    };
+    let ratio = change
+        .delta_ratio
+        .filter(|ratio| is_relative && ratio.abs() < 100.0)
+        .map_or_else(String::new, |ratio| format!(" ({:+.1}%)", 100.0 * ratio));
+    format!("{amount}{ratio}{word}")
+}

@@ -1,0 +1,259 @@
+//! A story, and what a live exporter knows of a rank, as JSON: bytes, seconds and steps stand in the names, and what is
+//! unknown is absent.
+
+use std::ops::Not;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::explain::json_windows::{ClosestWindow, LevelWindows, TestMeaning, WindowShown};
+use crate::explain::story::{Cause, End, Floor, Story, StoryEvent, StoryPoint};
+use crate::explain::text::{held, signals, tests};
+use stepmem_detect::signal::Signal;
+use stepmem_engine::diagnosis::DiagnosisKind;
+use stepmem_engine::diagnosis::kind::Severity;
+use stepmem_engine::findings::{Transition, TransitionState};
+use stepmem_engine::rank::view::RankView;
+use stepmem_engine::status::{AckStatus, FindingStatus, RankStatus, Status};
+use stepmem_types::ids::{SubjectId, subject_fields};
+use stepmem_types::units::Bytes;
+
+/// A story, for programs.
+#[derive(Debug, Serialize)]
+pub struct StoryTold<'a> {
+    #[serde(flatten, with = "subject_fields")]
+    subject: SubjectId,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    device: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    capacity_bytes: Option<u64>,
+    /// Train steps that were accepted, of a rank.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    steps: Option<u64>,
+    /// Of a process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    readings: Option<u64>,
+    restarts: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    first: Option<PointTold>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last: Option<PointTold>,
+    /// What still holds at the end.
+    held: Vec<FindingHeld>,
+    signals: Vec<SignalTold>,
+    events: Vec<EventTold<'a>>,
+    /// The tests that outcomes name.
+    tests: Vec<TestMeaning>,
+}
+
+impl<'a> StoryTold<'a> {
+    pub fn of(story: &'a Story) -> Self {
+        let has_readings = story.has_readings();
+        let n_steps = Some(story.n_steps);
+        let held = held(story).map(|event| FindingHeld {
+            kind: event.transition.kind,
+            severity: event.transition.severity,
+        });
+        let ends = story.windows.values().flat_map(|level| level.ends.keys().copied());
+        Self {
+            subject: story.subject.clone(),
+            device: story.device.as_deref(),
+            capacity_bytes: story.capacity.map(Bytes::get),
+            steps: n_steps.filter(|_| !has_readings),
+            readings: n_steps.filter(|_| has_readings),
+            restarts: story.n_restarts,
+            first: story.span.map(|(first, _)| PointTold::of(first)),
+            last: story.span.map(|(_, last)| PointTold::of(last)),
+            held: held.collect(),
+            signals: signals(story).map(|signal| SignalTold::of(story, signal)).collect(),
+            events: story.events.iter().map(|event| EventTold::of(event, story)).collect(),
+            tests: tests(ends).into_iter().map(TestMeaning::of).collect(),
+        }
+    }
+}
+
+/// When something happened.
+#[derive(Debug, Serialize)]
+struct PointTold {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    step: Option<u64>,
+    /// The Unix time.
+    time: f64,
+}
+
+impl PointTold {
+    fn of(StoryPoint { step, time }: StoryPoint) -> Self {
+        Self { step, time }
+    }
+}
+
+/// A finding that holds.
+#[derive(Debug, Serialize)]
+struct FindingHeld {
+    kind: DiagnosisKind,
+    severity: Severity,
+}
+
+/// One signal over the whole story.
+#[derive(Debug, Serialize)]
+struct SignalTold {
+    signal: Signal,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    floor: Option<FloorTold>,
+    /// Those that were tested, by level.
+    windows: Vec<LevelWindows>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    closest: Option<ClosestWindow>,
+}
+
+impl SignalTold {
+    fn of(story: &Story, signal: Signal) -> Self {
+        let is_capacity_known = story.capacity.is_some();
+        let of_signal = story.windows.iter().filter(|((of, _), _)| *of == signal);
+        let tested = of_signal.map(|(_, level)| level).filter(|level| level.n_tests > 0);
+        let floor = story.floors.get(&signal);
+        Self {
+            signal,
+            floor: floor.and_then(|floor| FloorTold::of(floor, story.has_readings())),
+            windows: tested.map(|level| LevelWindows::of(level, is_capacity_known)).collect(),
+            closest: story
+                .closest
+                .get(&signal)
+                .map(|closest| ClosestWindow::of(closest, is_capacity_known)),
+        }
+    }
+}
+
+/// The picture of a signal: its least value in equal parts of a life.
+#[derive(Debug, Serialize)]
+struct FloorTold {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    steps_per_point: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    readings_per_point: Option<u64>,
+    /// `null` where it is unknown.
+    points_bytes: Vec<Option<f64>>,
+}
+
+impl FloorTold {
+    /// Returns a picture with a known point.
+    fn of(floor: &Floor, has_readings: bool) -> Option<Self> {
+        let points = floor.points().iter();
+        let points_bytes: Vec<_> =
+            points.map(|bytes| Some(*bytes).filter(|bytes| bytes.is_finite())).collect();
+        points_bytes.iter().any(Option::is_some).then(|| Self {
+            steps_per_point: (!has_readings).then(|| floor.steps_per_point()),
+            readings_per_point: has_readings.then(|| floor.steps_per_point()),
+            points_bytes,
+        })
+    }
+}
+
+/// A finding that was raised or cleared, and what shows it.
+#[derive(Debug, Serialize)]
+struct EventTold<'a> {
+    /// As `replay` writes it.
+    transition: &'a Transition,
+    /// Of a cleared one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cause: Option<&'static str>,
+    /// The finding that a cleared one became.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    became: Option<DiagnosisKind>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    window: Option<WindowShown>,
+    /// Of a raised one: whether the intervals between event markers show it.
+    #[serde(skip_serializing_if = "Not::not")]
+    is_between_events: bool,
+}
+
+impl<'a> EventTold<'a> {
+    fn of(event: &'a StoryEvent, story: &Story) -> Self {
+        let is_capacity_known = story.capacity.is_some();
+        let is_cleared = event.transition.state == TransitionState::Cleared;
+        Self {
+            transition: &event.transition,
+            cause: is_cleared.then(|| cause(event.cause)),
+            became: match event.cause {
+                Cause::Became(kind) if is_cleared => Some(kind),
+                _ => None,
+            },
+            window: event.window.map(|window| WindowShown::of(&window, is_capacity_known)),
+            is_between_events: event.is_between_events,
+        }
+    }
+}
+
+/// Returns the word for a cause.
+fn cause(cause: Cause) -> &'static str {
+    match cause {
+        Cause::Figures => "figures",
+        Cause::Became(_) => "became",
+        Cause::Restart => "restart",
+        Cause::Silence => "silence",
+    }
+}
+
+/// The windows of a rank as they are now, for programs.
+#[derive(Debug, Serialize)]
+pub struct WindowsNow {
+    windows: Vec<WindowNow>,
+    /// The tests that outcomes name.
+    tests: Vec<TestMeaning>,
+}
+
+/// One window of a rank.
+#[derive(Debug, Serialize)]
+struct WindowNow {
+    signal: Signal,
+    #[serde(flatten)]
+    window: WindowShown,
+}
+
+impl WindowsNow {
+    pub fn of(rank: &RankView<'_>) -> Self {
+        let capacity = rank.capacity.map(Bytes::as_f64);
+        let mut ends = Vec::new();
+        let mut now = Vec::new();
+        for signal in Signal::ALL {
+            let windows = rank.creep.windows(signal, capacity);
+            for window in windows.filter(|window| window.n_samples > 0.0) {
+                ends.push(End::of(&window.outcome));
+                let window = WindowShown::of(&window, capacity.is_some());
+                now.push(WindowNow { signal, window });
+            }
+        }
+        let tests = tests(ends.into_iter()).into_iter().map(TestMeaning::of).collect();
+        Self { windows: now, tests }
+    }
+}
+
+/// [`WindowsNow`] as a reader has it.
+#[derive(Debug, Default, Deserialize, Serialize)]
+pub struct WindowsRead {
+    windows: Vec<Value>,
+    tests: Vec<Value>,
+}
+
+/// What a live exporter knows of a rank, for programs.
+#[derive(Debug, Serialize)]
+pub struct RankTold<'a> {
+    rank: &'a RankStatus,
+    findings: Vec<&'a FindingStatus>,
+    acks: Vec<&'a AckStatus>,
+    #[serde(flatten)]
+    windows: WindowsRead,
+}
+
+impl<'a> RankTold<'a> {
+    pub fn of(status: &'a Status, rank: &'a RankStatus, windows: WindowsRead) -> Self {
+        let subject = SubjectId::Rank(rank.id());
+        let is_mine = |of: &SubjectId| *of == subject;
+        Self {
+            rank,
+            findings: status.findings.iter().filter(|it| is_mine(&it.subject)).collect(),
+            acks: status.acks.iter().filter(|it| is_mine(&it.subject)).collect(),
+            windows,
+        }
+    }
+}

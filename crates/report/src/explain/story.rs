@@ -1,0 +1,553 @@
+//! The story of one rank or process, gathered record by record: its live memory, its findings, and the tests that stopped
+//! its windows. Nothing is put into words here.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use stepmem_detect::detector::{Detector, WindowReport};
+use stepmem_detect::signal::Signal;
+use stepmem_detect::tests::{Bound, Shown, Stopped, Test};
+use stepmem_detect::tracker::ShownBy;
+use stepmem_detect::trend::Stage;
+use stepmem_engine::config::EngineConfig;
+use stepmem_engine::diagnosis::DiagnosisKind;
+use stepmem_engine::diagnosis::growth::LIVE_SIGNALS;
+use stepmem_engine::findings::{Transition, TransitionState};
+use stepmem_engine::processes::ProcessView;
+use stepmem_engine::rank::view::RankView;
+use stepmem_types::ids::SubjectId;
+use stepmem_types::units::{Bytes, Uptime};
+
+/// The points of a picture, at most.
+pub const POINTS_MAX: usize = 92;
+
+/// The story of one rank or process.
+#[derive(Debug)]
+pub struct Story {
+    /// The rank or process itself.
+    pub subject: SubjectId,
+    /// Its device, if known.
+    pub device: Option<String>,
+    /// Its device's capacity, if known.
+    pub capacity: Option<Bytes>,
+    /// How many train steps were accepted, or how many readings there are.
+    pub n_steps: u64,
+    /// Whether these are samples by time, of a rank that took no steps.
+    pub is_by_time: bool,
+    /// The first and the last of them.
+    pub span: Option<(StoryPoint, StoryPoint)>,
+    /// How often it restarted.
+    pub n_restarts: u32,
+    /// Each signal after the steps, warm-ups left out.
+    pub floors: BTreeMap<Signal, Floor>,
+    /// The findings that were raised and cleared, in order.
+    pub events: Vec<StoryEvent>,
+    /// The outcomes of the windows, by signal and level.
+    pub windows: BTreeMap<(Signal, usize), LevelTests>,
+    /// The window of each signal that came nearest to a trend.
+    pub closest: BTreeMap<Signal, Closest>,
+    /// How many steps of a life are warm-up.
+    warmup_pushes: u32,
+    /// A rank that is silent for longer leaves every output.
+    rank_ttl: Duration,
+    /// How many more steps of the current life are warm-up.
+    n_warmup: u32,
+    /// Whether the current life has a window.
+    has_window: bool,
+}
+
+/// The figures of the subject at one time.
+#[derive(Clone, Copy, Debug)]
+#[expect(clippy::large_enum_variant, reason = "there is one at a time, and it is copied")]
+pub enum SubjectFigures<'a> {
+    Rank(RankView<'a>),
+    /// Of a process that does not push.
+    Process(ProcessView<'a>),
+}
+
+impl<'a> SubjectFigures<'a> {
+    fn capacity(&self) -> Option<Bytes> {
+        match self {
+            Self::Rank(rank) => rank.capacity,
+            Self::Process(process) => process.capacity,
+        }
+    }
+
+    fn creep(&self) -> &'a Detector {
+        match self {
+            Self::Rank(rank) => rank.creep,
+            Self::Process(process) => process.creep,
+        }
+    }
+
+    fn last_seen(&self) -> Uptime {
+        match self {
+            Self::Rank(rank) => rank.last_seen,
+            Self::Process(process) => process.last_seen,
+        }
+    }
+
+    /// Returns the last step of a rank.
+    fn last_step(&self) -> Option<u64> {
+        match self {
+            Self::Rank(rank) => rank.last_train.map(|last| last.step.get()),
+            Self::Process(_) => None,
+        }
+    }
+
+    fn bytes(&self, signal: Signal) -> Option<f64> {
+        match (self, signal) {
+            (Self::Rank(rank), Signal::Allocated) => Some(rank.last_train?.allocated.as_f64()),
+            (Self::Rank(rank), Signal::Reserved) => Some(rank.last_train?.reserved?.as_f64()),
+            (Self::Rank(rank), Signal::OutsideAllocator) => rank.outside_allocator_bytes,
+            (Self::Process(process), Signal::Process) => Some(process.used.as_f64()),
+            _ => None,
+        }
+    }
+}
+
+/// When something happened.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StoryPoint {
+    /// The last train step; `None` of a process.
+    pub step: Option<u64>,
+    /// The Unix time.
+    pub time: f64,
+}
+
+/// The time at which a subject is looked at.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LookTime {
+    /// Since the recording began.
+    pub now: Uptime,
+    /// The same as a Unix time.
+    pub time: f64,
+}
+
+/// A finding that was raised or cleared.
+#[derive(Debug)]
+pub struct StoryEvent {
+    pub transition: Transition,
+    /// How many steps the pictures had then.
+    pub n_pictured: u64,
+    /// Of a raised one: the window that shows it or, as when its severity changes, has shown it; `None` when the intervals
+    /// between event markers do, or the finding is about no window.
+    pub window: Option<WindowReport>,
+    /// Of a raised one: whether the intervals between event markers show it.
+    pub is_between_events: bool,
+    /// Of a cleared one: why.
+    pub cause: Cause,
+}
+
+/// Returns the stage of the trends that are findings of this kind.
+pub fn stage_of(kind: DiagnosisKind) -> Stage {
+    if kind == DiagnosisKind::CreepEarly { Stage::Rising } else { Stage::Creeping }
+}
+
+/// Why a finding was cleared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// Its figures no longer show it.
+    Figures,
+    Became(DiagnosisKind),
+    Restart,
+    /// The rank was silent for too long.
+    Silence,
+}
+
+/// The outcomes of one level's windows.
+#[derive(Debug)]
+pub struct LevelTests {
+    /// How many windows were tested.
+    pub n_tests: u32,
+    /// How many had which outcome.
+    pub ends: BTreeMap<End, u32>,
+    /// The last window, tested or not.
+    pub last: WindowReport,
+}
+
+/// The outcome of one window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum End {
+    /// A test stopped it.
+    Stopped(Test),
+    /// It shows growth that a test keeps from being called creep.
+    Rises(Test),
+    Creeps,
+}
+
+impl End {
+    /// Returns the outcome that a verdict amounts to.
+    pub fn of(verdict: &Result<Shown, Stopped>) -> Self {
+        match verdict {
+            Err(stop) => Self::Stopped(stop.test),
+            Ok(Shown { obstacle: Some(stop), .. }) => Self::Rises(stop.test),
+            Ok(Shown { obstacle: None, .. }) => Self::Creeps,
+        }
+    }
+}
+
+/// The window of a signal that came nearest to a trend.
+#[derive(Clone, Copy, Debug)]
+pub struct Closest {
+    pub window: WindowReport,
+    /// The step at which it did; `None` of a process.
+    pub step: Option<u64>,
+}
+
+impl Story {
+    /// Returns a story that has not begun.
+    pub fn new(subject: SubjectId, config: &EngineConfig) -> Self {
+        Self {
+            subject,
+            device: None,
+            capacity: None,
+            n_steps: 0,
+            is_by_time: false,
+            span: None,
+            n_restarts: 0,
+            warmup_pushes: config.creep.warmup_samples,
+            rank_ttl: config.rank_ttl,
+            n_warmup: 0,
+            floors: BTreeMap::new(),
+            events: Vec::new(),
+            windows: BTreeMap::new(),
+            closest: BTreeMap::new(),
+            has_window: false,
+        }
+    }
+
+    /// Returns whether it is of a process that does not push.
+    pub fn is_process(&self) -> bool {
+        matches!(self.subject, SubjectId::Process(_))
+    }
+
+    /// Returns whether it has readings instead of steps: of a process that does not push, or samples by time.
+    pub fn has_readings(&self) -> bool {
+        self.is_process() || self.is_by_time
+    }
+
+    /// Takes the subject's figures after any record, and the `transitions` that the record caused.
+    pub fn see(
+        &mut self,
+        view: &SubjectFigures<'_>,
+        LookTime { now, time }: LookTime,
+        transitions: &[Transition],
+    ) {
+        let is_restarted = self.test(view);
+        if self.n_steps == 0 || is_restarted {
+            self.n_warmup = self.warmup_pushes;
+        }
+        let (n_steps, is_by_time) = match view {
+            SubjectFigures::Rank(rank) if rank.steps_total == 0 => {
+                (rank.tally.n_samples(), rank.is_by_time())
+            }
+            SubjectFigures::Rank(rank) => (rank.steps_total, false),
+            SubjectFigures::Process(process) => {
+                let is_read = self.span.is_none_or(|(_, last)| last.time < time);
+                (self.n_steps + u64::from(is_read && process.last_seen == now), false)
+            }
+        };
+        if n_steps != self.n_steps {
+            if self.is_by_time && !is_by_time {
+                // The first step begins the pictures again, as it does the windows.
+                (self.span, self.n_warmup) = (None, self.warmup_pushes);
+                self.floors.clear();
+            }
+            self.is_by_time = is_by_time;
+            let moment = StoryPoint { step: view.last_step(), time };
+            self.n_steps = n_steps;
+            self.capacity = view.capacity();
+            self.device = match (&self.subject, view) {
+                (SubjectId::Process(id), _) => Some(id.uuid.to_string()),
+                (_, SubjectFigures::Rank(rank)) => {
+                    rank.identity.device.as_ref().map(ToString::to_string)
+                }
+                _ => None,
+            };
+            self.span = Some((self.span.map_or(moment, |(first, _)| first), moment));
+            self.picture(view);
+        }
+        let is_silent = now.since(view.last_seen()) > self.rank_ttl;
+        let mine: Vec<&Transition> =
+            transitions.iter().filter(|other| other.subject == self.subject).collect();
+        for transition in &mine {
+            let became = mine.iter().find(|other| {
+                other.state == TransitionState::Raised
+                    && signal(other).is_some()
+                    && signal(other) == signal(transition)
+            });
+            let cause = match became {
+                Some(other) => Cause::Became(other.kind),
+                None if is_restarted => Cause::Restart,
+                None if is_silent => Cause::Silence,
+                None => Cause::Figures,
+            };
+            self.add_event(transition, view, cause);
+        }
+    }
+
+    /// Adds the figures after the last step to the pictures.
+    fn picture(&mut self, view: &SubjectFigures<'_>) {
+        if self.n_warmup > 0 && !self.has_readings() {
+            self.n_warmup -= 1;
+            return;
+        }
+        for signal in Signal::ALL {
+            let bytes = view.bytes(signal).unwrap_or(f64::NAN);
+            self.floors.entry(signal).or_default().add(bytes);
+        }
+    }
+
+    /// Adds a transition with the window behind it.
+    fn add_event(&mut self, transition: &Transition, view: &SubjectFigures<'_>, cause: Cause) {
+        let capacity = view.capacity().map(Bytes::as_f64);
+        let of_signal =
+            signal(transition).filter(|_| transition.state == TransitionState::Raised);
+        let creep = view.creep();
+        let shown_by = of_signal.and_then(|of| creep.shown_by(of));
+        let stage = stage_of(transition.kind);
+        // A longer window may have taken over in the same moment, without showing as much.
+        let worth = |level_idx| {
+            move |window: &WindowReport| {
+                let is_shown = window.outcome.is_ok_and(|shown| shown.stage == stage);
+                (is_shown, window.level_idx == level_idx)
+            }
+        };
+        let window_of = |level_idx| {
+            let windows = of_signal.into_iter().flat_map(|of| creep.windows(of, capacity));
+            windows.max_by_key(worth(level_idx))
+        };
+        self.events.push(StoryEvent {
+            transition: transition.clone(),
+            n_pictured: self.floors.values().map(|floor| floor.n_added).max().unwrap_or(0),
+            window: match shown_by {
+                Some(ShownBy::Window(level_idx)) => window_of(level_idx),
+                _ => None,
+            },
+            is_between_events: matches!(shown_by, Some(ShownBy::Shifts | ShownBy::Intervals)),
+            cause,
+        });
+    }
+
+    /// Counts the outcomes of the windows that got a block since the last look; returns whether the rank restarted.
+    fn test(&mut self, view: &SubjectFigures<'_>) -> bool {
+        let capacity = view.capacity().map(Bytes::as_f64);
+        let step = view.last_step();
+        let had_window = std::mem::take(&mut self.has_window);
+        for signal in Signal::ALL {
+            for window in view.creep().windows(signal, capacity) {
+                self.has_window |= LIVE_SIGNALS.contains(&signal);
+                let key = (signal, window.level_idx);
+                let is_new = |tests: &LevelTests| tests.last.to != window.to;
+                // A level has no new block unless the one below has.
+                if !self.windows.get(&key).is_none_or(is_new) {
+                    break;
+                }
+                self.count(&window, step);
+            }
+        }
+        // A rank that ended has no windows any more.
+        let has_ended = matches!(view, SubjectFigures::Rank(rank) if rank.ended.is_some());
+        let is_restarted = had_window && !self.has_window && !has_ended;
+        self.n_restarts += u32::from(is_restarted);
+        is_restarted
+    }
+
+    fn count(&mut self, window: &WindowReport, step: Option<u64>) {
+        let end = End::of(&window.outcome);
+        let tests = self
+            .windows
+            .entry((window.signal, window.level_idx))
+            .or_insert_with(|| LevelTests { n_tests: 0, ends: BTreeMap::new(), last: *window });
+        tests.last = *window;
+        if end == End::Stopped(Test::Blocks) {
+            return;
+        }
+        tests.n_tests += 1;
+        *tests.ends.entry(end).or_default() += 1;
+        let closest =
+            self.closest.entry(window.signal).or_insert(Closest { window: *window, step });
+        if nearness(&window.outcome) > nearness(&closest.window.outcome) {
+            *closest = Closest { window: *window, step };
+        }
+    }
+}
+
+/// Orders windows by how far they got: to which test, then how near to passing it.
+fn nearness(verdict: &Result<Shown, Stopped>) -> (End, u64) {
+    let stop = match verdict {
+        Ok(passed) => passed.obstacle,
+        Err(stop) => Some(*stop),
+    };
+    (End::of(verdict), stop.map_or(0, |stop| passed_by(&stop)))
+}
+
+/// Orders the stops of one test: bits of a positive ratio rise with it.
+fn passed_by(failure: &Stopped) -> u64 {
+    let ratio = match failure.test.bound() {
+        Bound::AtLeast => failure.value / failure.limit,
+        Bound::AtMost => failure.limit / failure.value,
+    };
+    if ratio > 0.0 { ratio.to_bits() } else { 0 }
+}
+
+/// Returns the signal that grows, if the transition is about one.
+pub fn signal(transition: &Transition) -> Option<Signal> {
+    transition.evidence.signal()
+}
+
+/// The least value of a figure in equal parts of a life, at most [`POINTS_MAX`] of them.
+#[derive(Debug, Default)]
+pub struct Floor {
+    points: Vec<f64>,
+    /// Two to the power of this steps make a point.
+    halvings: u32,
+    /// How many steps there were.
+    n_added: u64,
+}
+
+impl Floor {
+    /// Returns how many steps make a point.
+    pub fn steps_per_point(&self) -> u64 {
+        1 << self.halvings
+    }
+
+    /// Returns the points in order, in bytes; NaN where the figure is unknown.
+    pub fn points(&self) -> &[f64] {
+        &self.points
+    }
+
+    /// Whether the last point has all its steps.
+    fn is_full(&self) -> bool {
+        self.n_added.is_multiple_of(self.steps_per_point())
+    }
+
+    fn add(&mut self, bytes: f64) {
+        if self.points.len() == POINTS_MAX && self.is_full() {
+            let pairs = self.points.chunks(2);
+            self.points =
+                pairs.map(|pair| pair.iter().copied().fold(f64::NAN, f64::min)).collect();
+            self.halvings += 1;
+        }
+        let is_full = self.is_full();
+        match self.points.last_mut() {
+            Some(last) if !is_full => *last = last.min(bytes),
+            _ => self.points.push(bytes),
+        }
+        self.n_added += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use crate::explain::story::{Cause, Floor, LookTime, POINTS_MAX, Story, SubjectFigures};
+    use stepmem_detect::detector::Detector;
+    use stepmem_engine::basis::Basis;
+    use stepmem_engine::config::EngineConfig;
+    use stepmem_engine::diagnosis::high_pressure::PressureEvidence;
+    use stepmem_engine::diagnosis::kind::Severity;
+    use stepmem_engine::diagnosis::{DiagnosisKind, Evidence};
+    use stepmem_engine::findings::{Transition, TransitionState};
+    use stepmem_engine::processes::ProcessView;
+    use stepmem_types::ids::{GpuUuid, ProcessId, SubjectId};
+    use stepmem_types::units::{Bytes, Uptime};
+
+    fn process(pid: u32) -> SubjectId {
+        SubjectId::Process(ProcessId { uuid: GpuUuid::new("GPU-7").unwrap(), pid })
+    }
+
+    fn pressure(subject: SubjectId, state: TransitionState) -> Transition {
+        let evidence = PressureEvidence {
+            too_large: None,
+            pressure_ratio: 0.95,
+            is_on_host: false,
+            basis: Basis::Process,
+            never_live_ratio: None,
+            capacity_bytes: 100,
+        };
+        Transition {
+            time: 0.0,
+            step: None,
+            subject,
+            kind: DiagnosisKind::HighPressure,
+            state,
+            severity: Severity::Warning,
+            evidence: Evidence::HighPressure(evidence),
+        }
+    }
+
+    /// The story of a process that is read at second 0 and looked at again at `seconds`, when `transitions` come.
+    fn story(seconds: u64, is_listed: bool, transitions: &[Transition]) -> Story {
+        let config = EngineConfig::default();
+        let estimator = Detector::of_process(config.creep);
+        let mut story = Story::new(process(1), &config);
+        let mut see = |seconds: u64, last_seen: u64, transitions: &[Transition]| {
+            let at = |seconds| Uptime(Duration::from_secs(seconds));
+            let view = SubjectFigures::Process(ProcessView {
+                recent_peak: None,
+                used: Bytes::new(95).unwrap(),
+                capacity: Bytes::new(100).ok(),
+                creep: &estimator,
+                last_seen: at(last_seen),
+            });
+            let time = 1000.0 + Duration::from_secs(seconds).as_secs_f64();
+            story.see(&view, LookTime { now: at(seconds), time }, transitions);
+        };
+        see(0, 0, &[]);
+        see(seconds, if is_listed { seconds } else { 0 }, transitions);
+        story
+    }
+
+    #[test]
+    fn story_of_a_process_spans_its_readings_and_has_no_steps() {
+        let story = story(20, true, &[]);
+        let (first, last) = story.span.unwrap();
+        assert_eq!((first.step, last.step), (None, None));
+        assert_eq!((first.time, last.time, story.n_steps), (1000.0, 1020.0, 2));
+        assert_eq!(story.device.as_deref(), Some("GPU-7"));
+    }
+
+    #[test]
+    fn look_without_a_reading_adds_none() {
+        let story = story(20, false, &[]);
+        assert_eq!((story.n_steps, story.span.unwrap().1.time), (1, 1000.0));
+    }
+
+    #[test]
+    fn findings_of_other_subjects_are_not_part_of_the_story() {
+        let raised = |pid| pressure(process(pid), TransitionState::Raised);
+        let story = story(20, true, &[raised(2), raised(1)]);
+        let subjects: Vec<_> =
+            story.events.iter().map(|event| &event.transition.subject).collect();
+        assert_eq!(subjects, [&process(1)]);
+    }
+
+    #[test]
+    fn finding_is_cleared_by_its_figures_or_by_silence() {
+        let cleared = [pressure(process(1), TransitionState::Cleared)];
+        let cause = |seconds, is_listed| story(seconds, is_listed, &cleared).events[0].cause;
+        assert_eq!(cause(20, true), Cause::Figures);
+        let rank_ttl = EngineConfig::default().rank_ttl.as_secs();
+        assert_eq!(
+            (cause(rank_ttl, false), cause(rank_ttl + 1, false)),
+            (Cause::Figures, Cause::Silence)
+        );
+    }
+
+    #[test]
+    fn floor_keeps_the_least_of_equal_parts() {
+        let mut floor = Floor::default();
+        for step in 0..10_000_u32 {
+            floor.add(f64::from(step));
+        }
+        assert!(floor.points().len() <= POINTS_MAX);
+        assert_eq!(floor.points().len(), 79);
+        assert_eq!(floor.steps_per_point(), 128);
+        for (point, n) in floor.points().iter().zip(0_u32..) {
+            assert!((point - f64::from(128 * n)).abs() < 0.5, "{point}");
+        }
+    }
+}

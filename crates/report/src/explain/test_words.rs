@@ -1,0 +1,129 @@
+//! What each test of the detector is called, and what it says.
+
+use stepmem_detect::tests::Test;
+
+/// The unit of a test's value and limit.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum TestUnit {
+    Bytes,
+    /// A whole number of things.
+    Count,
+    /// A number without a unit.
+    Number,
+    /// A share, 1 for all.
+    Share,
+    Seconds,
+}
+
+/// How a test is told.
+#[derive(Debug)]
+pub(super) struct TestWords {
+    /// A word or two for what it stops, at most 14 characters.
+    pub(super) name: &'static str,
+    /// The unit of its values.
+    pub(super) unit: TestUnit,
+    /// Writes a clause that explains a failure from the value and the limit as text.
+    pub(super) reason: fn(&str, &str) -> String,
+    /// The entry of a glossary: what it means to be stopped by it.
+    pub(super) meaning: &'static str,
+}
+
+/// Returns how a test is told.
+pub(super) fn words_of(test: Test) -> &'static TestWords {
+    match test {
+        Test::Blocks => &BLOCKS,
+        Test::Growth => &GROWTH,
+        Test::RandomWalk => &RANDOM_WALK,
+        Test::FarOff => &FAR_OFF,
+        Test::Ended => &ENDED,
+        Test::SeenBefore => &SEEN_BEFORE,
+        Test::EverLarger => &EVER_LARGER,
+        Test::ComesAndGoes => &COMES_AND_GOES,
+        Test::Cache => &CACHE,
+    }
+}
+
+const BLOCKS: TestWords = TestWords {
+    name: "too short",
+    unit: TestUnit::Count,
+    reason: |value, limit| format!("it has {value} of the {limit} blocks that it needs"),
+    meaning: "too few blocks",
+};
+
+const GROWTH: TestWords = TestWords {
+    name: "small",
+    unit: TestUnit::Bytes,
+    reason: |value, limit| {
+        format!("it grew by {value}, its largest increment left out, and needs {limit}")
+    },
+    meaning: "hardly grew but for one increment: level, or one level shift",
+};
+
+const RANDOM_WALK: TestWords = TestWords {
+    name: "random walk",
+    unit: TestUnit::Number,
+    reason: |value, limit| {
+        format!(
+            "its increments differ: t is {value}, and a random walk reaches {limit} by chance"
+        )
+    },
+    meaning: "goes up and down as a random walk may, or in a few jumps",
+};
+
+const FAR_OFF: TestWords = TestWords {
+    name: "far off",
+    unit: TestUnit::Seconds,
+    reason: |value, limit| {
+        format!("what is left lasts {value}, and creep is what ends within {limit}")
+    },
+    meaning: "grows, but what is left lasts more than three days",
+};
+
+const ENDED: TestWords = TestWords {
+    name: "ended",
+    unit: TestUnit::Share,
+    reason: |value, limit| {
+        format!("its newest blocks gained {value} of what its slope gives, and need {limit}")
+    },
+    meaning: "grew, and is level since",
+};
+
+const SEEN_BEFORE: TestWords = TestWords {
+    name: "seen before",
+    unit: TestUnit::Bytes,
+    reason: |value, limit| {
+        format!("it was as high before: it ends at {value} and needs {limit}")
+    },
+    meaning: "ends not far enough above what this incarnation had before: a sawtooth",
+};
+
+const EVER_LARGER: TestWords = TestWords {
+    name: "ever larger",
+    unit: TestUnit::Number,
+    reason: |value, limit| {
+        format!(
+            "each of its few increments is larger than the last: their tau is {value} and may be {limit}"
+        )
+    },
+    meaning: "grows in few increments, each larger than the last: so do larger batches",
+};
+
+const COMES_AND_GOES: TestWords = TestWords {
+    name: "comes and goes",
+    unit: TestUnit::Share,
+    reason: |value, limit| {
+        format!("it has used {value} of what there was to grow into, and needs {limit}")
+    },
+    meaning: "has used too little of what is left: short ramps come and go",
+};
+
+const CACHE: TestWords = TestWords {
+    name: "cache",
+    unit: TestUnit::Share,
+    reason: |value, limit| {
+        format!(
+            "it slows down as a cache that fills: it has used {value} of what there was to grow into, and needs {limit}"
+        )
+    },
+    meaning: "slows down, and would end as a healthy cache does",
+};

@@ -1,0 +1,461 @@
+//! A story as text of at most 100 columns: the pictures, the findings and why, and the tests that stopped each window.
+
+use crate::explain::story::{
+    Cause, Closest, End, LevelTests, Story, StoryEvent, signal, stage_of,
+};
+use crate::explain::test_words::words_of;
+use crate::explain::words::{measure, reason};
+use stepmem_detect::detector::WindowReport;
+use stepmem_detect::sample::Axis;
+use stepmem_detect::signal::Signal;
+use stepmem_detect::tests::{Shown, Stopped, Test};
+use stepmem_detect::trend::Stage;
+use stepmem_engine::diagnosis::DiagnosisKind;
+use stepmem_engine::diagnosis::growth::LIVE_SIGNALS;
+use stepmem_engine::diagnosis::kind::Severity;
+use stepmem_engine::findings::{Transition, TransitionState};
+use stepmem_types::format::page::{COLUMNS, Column, Indent, Page, Table};
+use stepmem_types::format::spark::sparkline;
+use stepmem_types::format::units::{
+    bytes, counted, date, duration, grouped, many, percent, share, whole,
+};
+use stepmem_types::ids::{GpuUuid, ProcessId, RankId, SubjectId};
+
+/// Said of growth that the intervals between event markers show.
+const BETWEEN_EVENTS: &str =
+    "seen between evaluations, checkpoints and pauses: it rises alike at each of them";
+
+/// Puts a story into words, for a terminal of so many columns.
+pub fn render(story: &Story, columns: Option<usize>) -> String {
+    let mut page = Page::default().within(columns);
+    head(&mut page, story);
+    for signal in signals(story) {
+        if LIVE_SIGNALS.contains(&signal) || has_event(story, signal) {
+            picture(&mut page, story, signal, columns);
+        }
+    }
+    page.blank();
+    page.line("Findings, and why");
+    for event in &story.events {
+        finding(&mut page, event, story);
+    }
+    if story.events.is_empty() {
+        page.line("  None.");
+    }
+    for signal in signals(story) {
+        if is_readable(story, signal) {
+            windows(&mut page, story, signal);
+        }
+    }
+    glossary(&mut page, story);
+    page.into_text()
+}
+
+/// Returns the signals that such a subject has.
+pub fn signals(story: &Story) -> impl Iterator<Item = Signal> {
+    Signal::ALL
+        .into_iter()
+        .filter(|signal| (signal.axis() == Axis::Seconds) == story.is_process())
+}
+
+/// Returns whether a subject can have such a signal: a process on the host has no device's allocator.
+fn is_readable(story: &Story, signal: Signal) -> bool {
+    let device = story.device.as_deref().and_then(|device| GpuUuid::new(device).ok());
+    let is_on_host = device.is_some_and(|device| device.is_host());
+    !is_on_host || matches!(signal, Signal::Allocated | Signal::Process)
+}
+
+fn has_event(story: &Story, of: Signal) -> bool {
+    story.events.iter().any(|event| signal(&event.transition) == Some(of))
+}
+
+fn head(page: &mut Page, story: &Story) {
+    let device =
+        story.device.as_deref().map_or(String::new(), |device| format!(" on {device}"));
+    let capacity = story.capacity.map_or_else(
+        || "capacity unknown, 80 GiB stand in".to_owned(),
+        |capacity| bytes(capacity.as_f64()),
+    );
+    let restarts = match story.n_restarts {
+        0 => String::new(),
+        1 => ", 1 restart".to_owned(),
+        n => format!(", {n} restarts"),
+    };
+    let who = match &story.subject {
+        SubjectId::Rank(RankId { run, rank }) => format!("Run {run}, rank {rank}"),
+        SubjectId::Process(ProcessId { pid, .. }) => format!("Process {pid}"),
+        SubjectId::Device(_) => "Device".to_owned(),
+    };
+    page.paragraph(Indent::hanging(0), &format!("{who}{device} ({capacity})"));
+    if let Some((first, last)) = story.span {
+        let lasted = duration(last.time - first.time);
+        let (from, to) = (date(first.time), date(last.time));
+        let words = if story.is_by_time {
+            let n_samples = many(story.n_steps, "sample");
+            format!(
+                "{n_samples} by time, no optimizer steps{restarts}; {from} to {to} ({lasted})"
+            )
+        } else if let (Some(first), Some(last)) = (first.step, last.step) {
+            let (n_steps, first, last) =
+                (many(story.n_steps, "train step"), grouped(first), grouped(last));
+            format!(
+                "{n_steps}{restarts}, from step {first} at {from} to step {last} at {to} ({lasted})"
+            )
+        } else {
+            let n_readings = many(story.n_steps, "reading");
+            format!("{n_readings}, it does not push; {from} to {to} ({lasted})")
+        };
+        page.paragraph(Indent::hanging(0), &words);
+    }
+    let held: Vec<String> = held(story)
+        .map(|event| {
+            let transition = &event.transition;
+            format!("{} ({})", transition.kind.about().title, severity(story, event))
+        })
+        .collect();
+    let now = if held.is_empty() { "no finding".to_owned() } else { held.join(", ") };
+    page.paragraph(Indent::hanging(0), &format!("At the end: {now}"));
+}
+
+/// Returns the severity of a finding that was raised, and why it is info where it was more before.
+fn severity(story: &Story, event: &StoryEvent) -> String {
+    let Transition { kind, severity, .. } = event.transition;
+    let earlier = story.events.iter().take_while(|other| !std::ptr::eq(*other, event));
+    let last = earlier.filter(|other| other.transition.kind == kind).last();
+    let before = last.filter(|last| last.transition.state == TransitionState::Raised);
+    let before = before.map(|before| before.transition.severity);
+    match before.filter(|before| severity == Severity::Info && *before > severity) {
+        Some(before) if event.transition.evidence.ends() => {
+            format!("info; {} until a bound was known that fits", before.as_label())
+        }
+        Some(before) if !event.transition.evidence.is_level() => format!(
+            "info; {} until the rank ended or the finding was acknowledged",
+            before.as_label()
+        ),
+        _ => severity.as_label().to_owned(),
+    }
+}
+
+/// Returns the findings that still hold at the end.
+pub fn held(story: &Story) -> impl Iterator<Item = &StoryEvent> {
+    story.events.iter().enumerate().filter_map(|(idx, event)| {
+        let later = story.events.get(idx + 1..).unwrap_or(&[]);
+        let is_last = later.iter().all(|other| other.transition.kind != event.transition.kind);
+        (is_last && event.transition.state == TransitionState::Raised).then_some(event)
+    })
+}
+
+fn picture(page: &mut Page, story: &Story, of: Signal, columns: Option<usize>) {
+    let Some(floor) = story.floors.get(&of) else { return };
+    let room = columns.unwrap_or(COLUMNS).saturating_sub(2).max(1);
+    // So many points of the story are one of the picture, where not all have room.
+    let n_joined = floor.points().len().div_ceil(room).max(1);
+    let joined = floor.points().chunks(n_joined);
+    let points: Vec<f64> =
+        joined.map(|points| points.iter().copied().fold(f64::NAN, f64::min)).collect();
+    let n_each = u64::try_from(n_joined).unwrap_or(1) * floor.steps_per_point();
+    let known = || floor.points().iter().copied().filter(|bytes| bytes.is_finite());
+    let lowest = known().fold(f64::INFINITY, f64::min);
+    let highest = known().fold(f64::NEG_INFINITY, f64::max);
+    if lowest > highest {
+        return;
+    }
+    let (after, unit) =
+        if story.has_readings() { ("", "reading") } else { (" after each step", "step") };
+    let each = match n_each {
+        1 => unit.to_owned(),
+        n => format!("{} {unit}s", grouped(n)),
+    };
+    page.blank();
+    let words = format!(
+        "{}{after}, the least of each {each}: {} to {}",
+        what(of),
+        bytes(lowest),
+        bytes(highest)
+    );
+    page.paragraph(Indent::hanging(0), &words);
+    page.line(&format!("  {}", sparkline(&points)));
+    let row = vec![' '; points.len()];
+    marks(
+        page,
+        story.events.iter().filter(|event| signal(&event.transition) == Some(of)),
+        n_each,
+        row,
+    );
+}
+
+/// Adds the row below a picture, in which each place is of so many steps: it marks what was raised and cleared.
+fn marks<'s>(
+    page: &mut Page,
+    events: impl Iterator<Item = &'s StoryEvent>,
+    n_each: u64,
+    mut row: Vec<char>,
+) {
+    let mut legend: Vec<(char, &str)> = Vec::new();
+    for event in events {
+        let (mark, meaning) = match (event.transition.state, event.cause) {
+            (TransitionState::Cleared, Cause::Became(_)) => continue,
+            (TransitionState::Cleared, Cause::Restart) => ('|', "restart"),
+            (TransitionState::Cleared, _) => ('x', "cleared"),
+            (TransitionState::Raised, _) => {
+                let about = event.transition.kind.about();
+                (about.mark, about.title)
+            }
+        };
+        let idx = event.n_pictured.saturating_sub(1) / n_each;
+        if let Some(place) = usize::try_from(idx).ok().and_then(|idx| row.get_mut(idx)) {
+            *place = mark;
+        }
+        if !legend.contains(&(mark, meaning)) {
+            legend.push((mark, meaning));
+        }
+    }
+    if !legend.is_empty() {
+        page.line(&format!("  {}", row.iter().collect::<String>()));
+        let legend: Vec<_> =
+            legend.iter().map(|(mark, meaning)| format!("{mark} {meaning}")).collect();
+        page.paragraph(Indent::hanging(2), &legend.join("   "));
+    }
+}
+
+/// Returns what a signal's windows consist of.
+fn records(of: Signal) -> &'static str {
+    match of {
+        Signal::Allocated | Signal::Reserved => "pushes",
+        Signal::OutsideAllocator | Signal::Process => "readings",
+    }
+}
+
+/// Returns a signal in words, at the beginning of a sentence.
+pub fn what(signal: Signal) -> &'static str {
+    match signal {
+        Signal::Allocated => "Live memory",
+        Signal::Reserved => "Reserved memory",
+        Signal::OutsideAllocator => "Memory outside the allocator",
+        Signal::Process => "Memory of the process",
+    }
+}
+
+fn finding(page: &mut Page, event: &StoryEvent, story: &Story) {
+    let transition = &event.transition;
+    let step = transition.step.filter(|_| !story.is_by_time);
+    let step = step.map_or(String::new(), |step| format!("step {}, ", grouped(step)));
+    let when = format!("{step}{}:", date(transition.time));
+    let (kind, title) = (transition.kind, transition.kind.about().title);
+    match (transition.state, event.cause) {
+        // The next line reports it.
+        (TransitionState::Cleared, Cause::Became(_)) => {}
+        (TransitionState::Cleared, cause) => {
+            let why = match cause {
+                Cause::Restart => "the rank restarted, and its past is forgotten",
+                Cause::Silence => "the rank was silent for longer than --rank.ttl",
+                _ if kind == DiagnosisKind::CreepEarly => "its growth ended",
+                _ if signal(transition).is_some() => {
+                    "its growth ended, and it stayed level as long again"
+                }
+                _ => "its figures no longer show it",
+            };
+            page.paragraph(Indent::hanging(2), &format!("{when} {title} cleared: {why}"));
+        }
+        (TransitionState::Raised, _) => {
+            let (severity, sentence) = (severity(story, event), transition.evidence.sentence());
+            let words = format!("{when} {title}, {severity}: {sentence}");
+            page.paragraph(Indent::hanging(2), &words);
+            if let Some(window) = &event.window {
+                shown(page, window, stage_of(kind), story);
+            } else if event.is_between_events {
+                page.paragraph(Indent::hanging(6), BETWEEN_EVENTS);
+            }
+        }
+    }
+}
+
+/// Adds the window that shows a finding of a stage, as it was then.
+fn shown(page: &mut Page, window: &WindowReport, stage: Stage, story: &Story) {
+    let place =
+        format!("{} ({} {})", extent(window), whole(window.n_samples), records(window.signal));
+    let (words, stop) = match &window.outcome {
+        Ok(shown) if shown.stage >= stage => {
+            let stop = shown.obstacle.filter(|_| stage == Stage::Rising);
+            let stop = stop.map(|stop| format!("not yet creep: {}", reason(&stop)));
+            (grown(&place, shown, story), stop)
+        }
+        outcome => {
+            let stop = outcome.map_or_else(Some, |shown| shown.obstacle);
+            let since = stop.map(|stop| format!("shows less by now: {}", reason(&stop)));
+            (format!("seen in {place}"), since)
+        }
+    };
+    page.paragraph(Indent::hanging(6), &words);
+    if let Some(stop) = stop {
+        page.paragraph(Indent::hanging(6), &stop);
+    }
+}
+
+/// Returns what a window shows in words.
+fn grown(place: &str, shown: &Shown, story: &Story) -> String {
+    let stand_in = if story.capacity.is_some() { "" } else { " (of a stand-in)" };
+    format!(
+        "seen in {place}: +{} without its largest increment, {} of that and the {} \
+         left{stand_in}; t of the walk {:.1}",
+        bytes(shown.growth_bytes),
+        share(shown.share_ratio),
+        bytes(shown.headroom_bytes),
+        shown.t,
+    )
+}
+
+/// Returns which part of an incarnation a window spans.
+fn extent(window: &WindowReport) -> String {
+    let (from, to) = (window.from.position, window.to.position);
+    if window.axis == Axis::Steps {
+        format!("steps {} to {}", whole(from), whole(to))
+    } else {
+        format!("the last {}", duration(to - from))
+    }
+}
+
+fn windows(page: &mut Page, story: &Story, of: Signal) {
+    let levels: Vec<&LevelTests> = story
+        .windows
+        .iter()
+        .filter(|((signal, _), level)| *signal == of && level.n_tests > 0)
+        .map(|(_, level)| level)
+        .collect();
+    let mut ends: Vec<End> =
+        levels.iter().flat_map(|level| level.ends.keys().copied()).collect();
+    ends.sort();
+    ends.dedup();
+    let records = records(of);
+    page.blank();
+    match ends.as_slice() {
+        [] => page.line(&format!("{}: no window was long enough to be tested", what(of))),
+        [end] => {
+            let n_tests: u32 = levels.iter().map(|level| level.n_tests).sum();
+            let longest = levels.iter().map(|level| level.last.n_samples).fold(0.0, f64::max);
+            let words = format!(
+                "{}: {} of up to {} {records} tested, all with the outcome: {}",
+                what(of),
+                counted(n_tests.into(), "window"),
+                whole(longest),
+                brief(*end)
+            );
+            page.paragraph(Indent::hanging(0), &words);
+        }
+        _ => {
+            page.line(&format!("{}: outcomes of the windows that were tested", what(of)));
+            page.table(&table(records, &levels));
+        }
+    }
+    if let Some(closest) = story.closest.get(&of) {
+        closest_word(page, closest);
+    }
+}
+
+/// The width of the most frequent outcomes.
+const MOSTLY_WIDTH: usize = 38;
+
+/// Returns the windows of each level as a table.
+fn table(records: &'static str, levels: &[&LevelTests]) -> Table {
+    let mut table = Table::new([
+        Column::right(2, records).at_least(8),
+        Column::right(2, "tests").at_least(7),
+        Column::left(2, "mostly").at_least(MOSTLY_WIDTH),
+        Column::left(2, "the last one"),
+    ]);
+    for level in levels {
+        table.row([
+            whole(level.last.n_samples),
+            grouped(level.n_tests.into()),
+            mostly(level),
+            last_word(&level.last),
+        ]);
+    }
+    table
+}
+
+/// Returns the two most frequent outcomes, or the first where both do not fit.
+fn mostly(level: &LevelTests) -> String {
+    let mut ends: Vec<_> = level.ends.iter().map(|(end, n)| (*n, *end)).collect();
+    ends.sort_by(|a, b| b.cmp(a));
+    let of_tests = |n: u32| percent(f64::from(n) / f64::from(level.n_tests));
+    ends.retain(|(n, _)| of_tests(*n) != "0%");
+    let words: Vec<_> = ends
+        .iter()
+        .take(2)
+        .map(|(n, end)| format!("{} {}", brief(*end), of_tests(*n)))
+        .collect();
+    let both = words.join(", ");
+    if both.len() <= MOSTLY_WIDTH { both } else { words.into_iter().next().unwrap_or_default() }
+}
+
+/// Returns an outcome in a word or two.
+fn brief(end: End) -> String {
+    match end {
+        End::Stopped(test) => words_of(test).name.to_owned(),
+        End::Rises(test) => format!("rises ({})", words_of(test).name),
+        End::Creeps => "creeps".to_owned(),
+    }
+}
+
+/// Returns the outcome of a window and, where a test stopped it, its value and limit.
+pub fn last_word(window: &WindowReport) -> String {
+    let end = brief(End::of(&window.outcome));
+    let stop = match &window.outcome {
+        Err(stop) => Some(*stop),
+        Ok(shown) => shown.obstacle,
+    };
+    match stop {
+        Some(stop) => format!("{end}: {}", measure(&stop)),
+        None => end,
+    }
+}
+
+/// Adds how near the signal came to a trend: why nothing was raised.
+fn closest_word(page: &mut Page, closest: &Closest) {
+    let window = &closest.window;
+    let words = match &window.outcome {
+        Ok(shown) => match &shown.obstacle {
+            None => return,
+            Some(stop) => format!("it rose, and was not called creep: {}", reason(stop)),
+        },
+        // A signal that does not rise needs no further word.
+        Err(Stopped { test: Test::Growth, .. }) => return,
+        Err(stop) => reason(stop),
+    };
+    let when = match closest.step {
+        Some(step) => format!("step {}, over {}", grouped(step), extent(window)),
+        None => format!("its {}, over {}", duration(window.to.position), extent(window)),
+    };
+    page.paragraph(Indent::hanging(2), &format!("Nearest to a creep at {when}: {words}"));
+}
+
+fn glossary(page: &mut Page, story: &Story) {
+    meanings(page, story.windows.values().flat_map(|level| level.ends.keys().copied()));
+}
+
+/// Returns the tests of some outcomes, in the order of asking.
+pub fn tests(ends: impl Iterator<Item = End>) -> Vec<Test> {
+    let mut tests: Vec<Test> = ends
+        .filter_map(|end| match end {
+            End::Stopped(test) | End::Rises(test) => Some(test),
+            End::Creeps => None,
+        })
+        .collect();
+    tests.sort();
+    tests.dedup();
+    tests
+}
+
+/// Adds the meaning of the words that tables of outcomes use.
+pub fn meanings(page: &mut Page, ends: impl Iterator<Item = End>) {
+    let tests = tests(ends);
+    if tests.is_empty() {
+        return;
+    }
+    page.blank();
+    page.line("These words, in the order in which a window is tested");
+    for row in tests.iter().map(|test| words_of(*test)) {
+        page.paragraph(Indent::hanging(2), &format!("{:14} {}", row.name, row.meaning));
+    }
+}

@@ -1,0 +1,79 @@
+//! What stopped a window, in words.
+
+use crate::explain::test_words::{TestUnit, words_of};
+use stepmem_detect::tests::{Bound, Stopped};
+use stepmem_types::format::units::{bytes, duration, share, whole};
+
+/// Writes the value and the limit of a failure as short as it fits a table.
+pub fn measure(failure: &Stopped) -> String {
+    let row = words_of(failure.test);
+    let sign = match failure.test.bound() {
+        Bound::AtLeast => "<",
+        Bound::AtMost => ">",
+    };
+    let (value, limit) = if row.unit == TestUnit::Count {
+        (whole(failure.value), whole(failure.limit))
+    } else {
+        figures(failure)
+    };
+    format!("{value} {sign} {limit}")
+}
+
+/// Writes a failure as a clause.
+pub fn reason(failure: &Stopped) -> String {
+    let (value, limit) = figures(failure);
+    (words_of(failure.test).reason)(&value, &limit)
+}
+
+/// The value and the limit of a failure.
+fn figures(failure: &Stopped) -> (String, String) {
+    let (value, limit) = (failure.value, failure.limit);
+    match words_of(failure.test).unit {
+        TestUnit::Bytes => (bytes(value), bytes(limit)),
+        TestUnit::Count => (format!("{value:.0}"), format!("{limit:.0}")),
+        TestUnit::Number => (format!("{value:.1}"), format!("{limit:.1}")),
+        TestUnit::Share => (share(value), share(limit)),
+        TestUnit::Seconds => (duration(value), duration(limit)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{measure, reason};
+    use stepmem_detect::tests::{Stopped, Test};
+
+    #[test]
+    fn failures_are_in_the_unit_and_direction_of_their_gate() {
+        let failure = |test, value, limit| Stopped { test, value, limit };
+        for (failure, short, long) in [
+            (
+                failure(Test::Blocks, 11.0, 12.0),
+                "11 < 12",
+                "it has 11 of the 12 blocks that it needs",
+            ),
+            (
+                failure(Test::RandomWalk, 4.96, 5.04),
+                "5.0 < 5.0",
+                "t is 5.0, and a random walk reaches 5.0",
+            ),
+            (
+                failure(Test::Blocks, 1.0, 8.0),
+                "1 < 8",
+                "it has 1 of the 8 blocks that it needs",
+            ),
+            (
+                failure(Test::ComesAndGoes, 0.02, 0.1),
+                "2.0% < 10%",
+                "it has used 2.0% of what there was to grow into, and needs 10%",
+            ),
+            (
+                failure(Test::FarOff, 345_600.0, 259_200.0),
+                "4 d 0 h > 3 d 0 h",
+                "lasts 4 d 0 h, and creep is what ends within 3 d 0 h",
+            ),
+        ] {
+            assert_eq!(measure(&failure), short);
+            assert!(reason(&failure).contains(long), "{}", reason(&failure));
+        }
+    }
+}

@@ -1,0 +1,428 @@
+//! The conditions of `run --fail-on`: a verdict (`creep`, `pressure`, `imbalance`, `any`, each with `:warning` also where it is no
+//! more than that) or a budget for the peak of reserved memory (`peak:20GiB`, `peak:+5%:SUMMARY`).
+
+use crate::policy::IssueSeverity;
+use crate::summary::model::{FigureSummary, Issue, IssueKind, RankSummary, Summary};
+use stepmem_engine::diagnosis::DiagnosisKind;
+use stepmem_types::format::units::bytes;
+use stepmem_types::ids::Rank;
+use stepmem_types::units::parse_size;
+
+/// The exit code where a condition holds.
+pub const FAILED_ON_CODE: u8 = 3;
+/// The exit code where a condition could not be judged.
+pub const UNJUDGED_CODE: u8 = 4;
+
+/// The forms of an option, for errors.
+const EXPECTED: &str = "expected creep, pressure, imbalance or any (each also with :warning), peak:SIZE, \
+    peak:+PERCENT%:SUMMARY or unwatched-ok, several separated by commas";
+
+/// The word that allows a run that was not watched or not judged.
+const UNWATCHED_OK: &str = "unwatched-ok";
+
+/// The parts of one option.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FailOn(Vec<OptionPart>);
+
+#[derive(Clone, Debug, PartialEq)]
+enum OptionPart {
+    Condition(Condition),
+    UnwatchedOk,
+}
+
+/// One reason to fail.
+#[derive(Clone, Debug, PartialEq)]
+struct Condition {
+    /// The condition as it was given.
+    text: String,
+    test: GateTest,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum GateTest {
+    /// A verdict of at least this severity.
+    Verdict(GateSubject, IssueSeverity),
+    /// A peak of more than so many bytes.
+    Peak(f64),
+    /// A peak of more than this share above that of a baseline.
+    Above { ratio: f64, path: String, baseline: Option<Baseline> },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum GateSubject {
+    Kind(DiagnosisKind),
+    /// Whatever is wrong.
+    Any,
+}
+
+/// The figures of a summary that a budget rests on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Baseline {
+    peak: Peak,
+    world_size: Option<u64>,
+}
+
+/// The most memory that a rank held.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Peak {
+    bytes: f64,
+    kind: PeakKind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PeakKind {
+    /// What the allocator of a device had reserved.
+    Reserved,
+    /// What a process had resident on its host.
+    Resident,
+}
+
+impl PeakKind {
+    fn in_words(self) -> &'static str {
+        match self {
+            Self::Reserved => "reserved memory",
+            Self::Resident => "resident host memory",
+        }
+    }
+}
+
+/// The names of the subjects.
+const SUBJECTS: [(&str, GateSubject); 4] = [
+    ("creep", GateSubject::Kind(DiagnosisKind::CreepConfirmed)),
+    ("pressure", GateSubject::Kind(DiagnosisKind::HighPressure)),
+    ("imbalance", GateSubject::Kind(DiagnosisKind::Imbalance)),
+    ("any", GateSubject::Any),
+];
+
+impl FailOn {
+    /// Parses an option.
+    ///
+    /// # Errors
+    /// Says what is expected instead.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let part = |part: &str| {
+            if part == UNWATCHED_OK {
+                return Some(OptionPart::UnwatchedOk);
+            }
+            let found = part.strip_prefix("peak:").map_or_else(|| verdict(part), peak);
+            Some(OptionPart::Condition(Condition { text: part.to_owned(), test: found? }))
+        };
+        let parts = text.split(',').map(part).collect::<Option<Vec<OptionPart>>>();
+        parts.map(Self).ok_or_else(|| EXPECTED.to_owned())
+    }
+}
+
+/// Parses `SUBJECT[:SEVERITY]`; the severity is critical unless given.
+fn verdict(text: &str) -> Option<GateTest> {
+    let (name, severity) = text.split_once(':').unwrap_or((text, "critical"));
+    let (_, subject) = SUBJECTS.iter().find(|(known, _)| *known == name)?;
+    let severity = [IssueSeverity::Warn, IssueSeverity::Crit]
+        .into_iter()
+        .find(|known| known.in_words() == severity)?;
+    Some(GateTest::Verdict(*subject, severity))
+}
+
+/// Parses `SIZE` or `+PERCENT%:SUMMARY`.
+fn peak(text: &str) -> Option<GateTest> {
+    let Some(relative) = text.strip_prefix('+') else {
+        return parse_size(text).map(GateTest::Peak);
+    };
+    let (percent, path) = relative.split_once("%:")?;
+    let percent = percent.parse::<f64>().ok().filter(|it| (0.0..=1000.0).contains(it))?;
+    let path = Some(path).filter(|path| !path.is_empty())?.to_owned();
+    Some(GateTest::Above { ratio: percent / 100.0, path, baseline: None })
+}
+
+/// All conditions of a command line; the default has none.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ExitGate {
+    conditions: Vec<Condition>,
+    allows_unwatched: bool,
+}
+
+/// The verdict of a gate. The sentences say why, each with its option.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GateVerdict {
+    Passed,
+    Failed(Vec<String>),
+    /// A condition could not be judged.
+    Unjudged(Vec<String>),
+}
+
+impl ExitGate {
+    /// Returns the gate of these options, with its baselines read by `read`.
+    ///
+    /// # Errors
+    /// A baseline cannot be read, has no peak, or is of another number of ranks than `world_size`; or an option allows what no
+    /// other one asks about.
+    pub fn new<'a>(
+        options: impl Iterator<Item = &'a FailOn>,
+        world_size: Option<u64>,
+        read: impl Fn(&str) -> Result<Summary, String>,
+    ) -> Result<Self, String> {
+        let mut gate = Self::default();
+        for part in options.flat_map(|option| &option.0) {
+            match part {
+                OptionPart::Condition(condition) => gate.conditions.push(condition.clone()),
+                OptionPart::UnwatchedOk => gate.allows_unwatched = true,
+            }
+        }
+        if gate.conditions.is_empty() && gate.allows_unwatched {
+            return Err(format!("--fail-on {UNWATCHED_OK} needs a condition, such as creep"));
+        }
+        for Condition { text, test } in &mut gate.conditions {
+            let GateTest::Above { path, baseline, .. } = test else { continue };
+            let summary = read(path).and_then(|summary| Baseline::of(&summary, world_size));
+            let found = summary.map_err(|reason| format!("--fail-on {text}: {path}: {reason}"));
+            *baseline = Some(found?);
+        }
+        Ok(gate)
+    }
+
+    /// Returns whether a command that was not watched fails.
+    pub fn needs_watching(&self) -> bool {
+        !self.conditions.is_empty() && !self.allows_unwatched
+    }
+
+    /// Judges the runs of a command.
+    pub fn judge(&self, runs: &[&Summary]) -> GateVerdict {
+        let (mut failed, mut unjudged) = (Vec::new(), Vec::new());
+        for condition in &self.conditions {
+            let found = runs.iter().map(|run| (run, condition.judge(run)));
+            let found: Vec<(&&Summary, Judged)> = found.collect();
+            let option = &condition.text;
+            let is_judged =
+                found.iter().any(|(_, of)| matches!(of, Judged::Passed | Judged::Failed(_)));
+            for (run, judged) in found {
+                let of =
+                    if runs.len() > 1 { format!("run {}: ", run.run) } else { String::new() };
+                match judged {
+                    Judged::Failed(why) => {
+                        failed.push(format!("{of}{why} (--fail-on {option})"));
+                    }
+                    Judged::Mismatch(why) if !is_judged => {
+                        unjudged.push(format!("{of}{why} (--fail-on {option})"));
+                    }
+                    Judged::Unknown(why) if !is_judged && !self.allows_unwatched => {
+                        unjudged.push(unwatched(option, &format!("{of}{why}")));
+                    }
+                    Judged::Unknown(_) | Judged::Mismatch(_) | Judged::Passed => {}
+                }
+            }
+            if runs.is_empty() && self.needs_watching() {
+                unjudged.push(unwatched(option, "nothing was watched"));
+            }
+        }
+        match (failed.is_empty(), unjudged.is_empty()) {
+            (false, _) => GateVerdict::Failed(failed),
+            (true, false) => GateVerdict::Unjudged(unjudged),
+            (true, true) => GateVerdict::Passed,
+        }
+    }
+}
+
+/// Returns a reason that an option allows.
+fn unwatched(option: &str, why: &str) -> String {
+    format!("{why} (--fail-on {option}; with ,{UNWATCHED_OK} that is no failure)")
+}
+
+/// The verdict of one condition on one run, with its reason.
+enum Judged {
+    Passed,
+    Failed(String),
+    /// The run has not what the condition is about.
+    Unknown(String),
+    /// The baseline is of another job.
+    Mismatch(String),
+}
+
+impl Condition {
+    fn judge(&self, run: &Summary) -> Judged {
+        match &self.test {
+            GateTest::Verdict(subject, severity) => {
+                let fails = |issue: &&Issue| {
+                    issue.is_wrong() && issue.severity >= *severity && subject.covers(issue)
+                };
+                match run.issues.iter().find(fails) {
+                    Some(issue) => Judged::Failed(sentence(issue)),
+                    None => subject.unknown(run).map_or(Judged::Passed, Judged::Unknown),
+                }
+            }
+            GateTest::Peak(limit) => judge_peak(run, *limit, ""),
+            GateTest::Above { ratio, path, baseline } => {
+                let Some(Baseline { peak, world_size }) = baseline else {
+                    return Judged::Mismatch(format!("{path} was not read"));
+                };
+                let other = other_size(*world_size, run.coverage.world_size());
+                if let Some(why) = other.or_else(|| other_kind(peak.kind, run)) {
+                    return Judged::Mismatch(why);
+                }
+                let (percent, of) = (100.0 * ratio, bytes(peak.bytes));
+                let limit = peak.bytes * (1.0 + ratio);
+                judge_peak(run, limit, &format!(", {percent}% above the {of} of {path}"))
+            }
+        }
+    }
+}
+
+impl GateSubject {
+    fn covers(self, issue: &Issue) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Kind(kind) => {
+                matches!(&issue.kind, IssueKind::Diagnosis(found) if *found == kind)
+            }
+        }
+    }
+
+    /// Returns why a run cannot be judged in this respect, if it cannot.
+    fn unknown(self, run: &Summary) -> Option<String> {
+        let is_watched = run.ranks.iter().any(|rank| rank.steps > 0 || rank.samples > 0);
+        let why = match self {
+            _ if !is_watched => "no train step was counted",
+            Self::Any | Self::Kind(DiagnosisKind::CreepConfirmed)
+                if run.coverage.ranks_judged == 0 =>
+            {
+                "too few steps to judge creep"
+            }
+            Self::Kind(DiagnosisKind::HighPressure)
+                if run.ranks.iter().all(|rank| rank.pressure_ratio.is_none()) =>
+            {
+                "the capacity is not known, so pressure cannot be judged"
+            }
+            Self::Any | Self::Kind(_) => return None,
+        };
+        Some(why.to_owned())
+    }
+}
+
+/// Returns an issue in a sentence.
+fn sentence(issue: &Issue) -> String {
+    let ranks = match issue.ranks.as_slice() {
+        [] => String::new(),
+        [rank] => format!(" on rank {rank}"),
+        ranks => format!(" on {} ranks", ranks.len()),
+    };
+    let (status, severity) = (&issue.status, issue.severity.in_words());
+    format!("{status} ({severity}){ranks}: {}", issue.summary)
+}
+
+/// Judges the peak of the worst rank. `from` says where the limit comes from.
+fn judge_peak(run: &Summary, limit: f64, from: &str) -> Judged {
+    let peaks = || run.ranks.iter().map(|rank| (rank.rank, peak_of(rank)));
+    let known = peaks().filter_map(|(rank, peak)| Some((rank, peak?)));
+    let worst = known.reduce(|a, b| if b.1.bytes > a.1.bytes { b } else { a });
+    match worst {
+        Some((rank, peak)) if peak.bytes > limit => {
+            Judged::Failed(over(rank, peak, limit) + from)
+        }
+        _ if run.ranks.is_empty() => Judged::Unknown("no train step was counted".to_owned()),
+        _ => match peaks().find(|(_, peak)| peak.is_none()) {
+            Some((rank, _)) => Judged::Unknown(format!(
+                "the peak of reserved memory of rank {rank} is not known"
+            )),
+            None => Judged::Passed,
+        },
+    }
+}
+
+fn over(rank: Rank, peak: Peak, limit: f64) -> String {
+    let (mut peak_shown, mut limit_shown) = (bytes(peak.bytes), bytes(limit));
+    if peak_shown == limit_shown {
+        peak_shown = format!("{:.0} bytes", peak.bytes);
+        limit_shown = format!("{limit:.0} bytes");
+    }
+    let kind = peak.kind.in_words();
+    format!("the peak of {kind} of rank {rank} is {peak_shown}; the limit is {limit_shown}")
+}
+
+/// Returns the most that the allocator of a rank held; of a rank on the host, the most that was resident.
+fn peak_of(rank: &RankSummary) -> Option<Peak> {
+    let most = |figures: [&Option<FigureSummary>; 2]| {
+        let known = figures.into_iter().flatten().map(|figure| float(figure.max_bytes));
+        known.reduce(f64::max)
+    };
+    let reserved = most([&rank.peak_reserved, &rank.reserved]);
+    if rank.is_host() {
+        let bytes = reserved.or_else(|| most([&rank.peak_allocated, &rank.allocated]))?;
+        return Some(Peak { bytes, kind: PeakKind::Resident });
+    }
+    Some(Peak { bytes: reserved?, kind: PeakKind::Reserved })
+}
+
+/// Returns that a baseline is of another kind of memory than a run, if it is.
+fn other_kind(baseline: PeakKind, run: &Summary) -> Option<String> {
+    let kinds = run.ranks.iter().filter_map(peak_of).map(|peak| peak.kind);
+    let kinds: Vec<PeakKind> = kinds.collect();
+    let own = kinds.first().filter(|_| !kinds.contains(&baseline))?.in_words();
+    let baseline = baseline.in_words();
+    Some(format!("the baseline has a peak of {baseline}, this run of {own}"))
+}
+
+/// Returns that a baseline is of another number of ranks, if it is.
+fn other_size(baseline: Option<u64>, run: Option<u64>) -> Option<String> {
+    let (baseline, run) = baseline.zip(run)?;
+    (baseline != run)
+        .then(|| format!("the baseline has a world size of {baseline}, this run of {run}"))
+}
+
+impl Baseline {
+    fn of(summary: &Summary, world_size: Option<u64>) -> Result<Self, String> {
+        let own = summary.coverage.world_size();
+        if let Some(why) = other_size(own, world_size) {
+            return Err(why);
+        }
+        let peaks = summary.ranks.iter().filter_map(peak_of);
+        let peak = peaks.reduce(|a, b| if b.bytes > a.bytes { b } else { a });
+        let peak = peak.ok_or("it has no peak of reserved memory")?;
+        Ok(Self { peak, world_size: own })
+    }
+}
+
+#[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "at most 2^53")]
+fn float(n: u64) -> f64 {
+    n as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::gate::{FailOn, verdict};
+
+    #[test]
+    fn severity_is_critical_unless_it_is_given() {
+        assert_eq!(verdict("creep"), verdict("creep:critical"));
+        assert_ne!(verdict("creep"), verdict("creep:warning"));
+    }
+
+    #[test]
+    fn options_are_lists_of_conditions() {
+        for text in [
+            "creep,pressure:warning,unwatched-ok",
+            "peak:20GiB",
+            "peak:1.5 GB,any",
+            "peak:+5%:baseline/final_summary.json",
+            "peak:+0%:a:b",
+        ] {
+            assert!(FailOn::parse(text).is_ok(), "{text}");
+        }
+        for text in [
+            "",
+            "creep:",
+            "creep:info",
+            "memory",
+            "any:warning:",
+            "creep,",
+            "peak",
+            "peak:",
+            "peak:0",
+            "peak:lots",
+            "peak:+5%",
+            "peak:+5%:",
+            "peak:+x%:file",
+            "peak:-5%:file",
+            "unwatched-ok:warning",
+        ] {
+            assert!(FailOn::parse(text).is_err(), "{text}");
+        }
+    }
+}

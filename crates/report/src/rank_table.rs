@@ -1,0 +1,236 @@
+//! Ranks as rows of a table for a terminal: their order, their cells, and the few rows that stand at its foot.
+
+use std::borrow::Borrow;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use crate::closing::colour_of;
+use stepmem_detect::signal::Signal;
+use stepmem_engine::diagnosis::kind::Severity;
+use stepmem_engine::status::{FindingStatus, RankStatus, SignalStatus, Status};
+use stepmem_types::format::page::{Cell, Column, Page, Table, cut};
+use stepmem_types::format::units::{
+    bytes, duration, grouped, hourly, or_unknown, percent, time_left_cell,
+};
+use stepmem_types::ids::SubjectId;
+use stepmem_types::units::Bytes;
+
+/// An order of ranks, the most urgent first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RankOrder {
+    Severity,
+    Pressure,
+    /// The time until out-of-memory.
+    Eta,
+    Rank,
+}
+
+impl RankOrder {
+    pub const ALL: [Self; 4] = [Self::Severity, Self::Pressure, Self::Eta, Self::Rank];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Severity => "severity",
+            Self::Pressure => "pressure",
+            Self::Eta => "eta",
+            Self::Rank => "rank",
+        }
+    }
+}
+
+/// The room that a few rows have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TableRoom {
+    /// Lines, with the heads.
+    pub n_lines: usize,
+    /// Characters of a line.
+    pub n_columns: usize,
+}
+
+/// Sorts ranks, the most urgent first; equally urgent ones by run and rank, and those of which it is unknown last.
+pub fn sort_ranks<R: Borrow<RankStatus>>(
+    ranks: &mut [R],
+    findings: &[FindingStatus],
+    order: RankOrder,
+) {
+    let eta = |rank: &R| {
+        let rank = rank.borrow();
+        rank.oom_eta_seconds.or(rank.oom_eta_lower_seconds).unwrap_or(f64::INFINITY)
+    };
+    let pressure = |rank: &R| -highest_pressure(rank.borrow()).unwrap_or(-1.0);
+    ranks.sort_by(|a, b| {
+        let (a, b) = (a.borrow(), b.borrow());
+        (&a.run, a.rank).cmp(&(&b.run, b.rank))
+    });
+    match order {
+        RankOrder::Rank => {}
+        RankOrder::Severity => {
+            let worst = worst_severities(findings);
+            ranks.sort_by_cached_key(|rank| {
+                Reverse(worst.get(&SubjectId::Rank(rank.borrow().id())).copied())
+            });
+        }
+        RankOrder::Pressure => ranks.sort_by(|a, b| pressure(a).total_cmp(&pressure(b))),
+        RankOrder::Eta => ranks.sort_by(|a, b| eta(a).total_cmp(&eta(b))),
+    }
+}
+
+fn worst_severities(findings: &[FindingStatus]) -> BTreeMap<&SubjectId, Severity> {
+    let mut worst = BTreeMap::new();
+    for finding in findings {
+        let of_subject = worst.entry(&finding.subject).or_insert(finding.severity);
+        *of_subject = finding.severity.max(*of_subject);
+    }
+    worst
+}
+
+/// Returns the lines of a table of ranks that fits the room, heads first: all ranks, or the worst by severity and how
+/// many more there are. Empty without ranks, or where there are fewer than three lines.
+pub fn few_lines(status: &Status, room: TableRoom, is_coloured: bool) -> Vec<String> {
+    let mut ranks: Vec<&RankStatus> = status.ranks.iter().collect();
+    let n_rows = room.n_lines.saturating_sub(1);
+    if ranks.is_empty() || n_rows < 2 {
+        return Vec::new();
+    }
+    let is_all = ranks.len() <= n_rows;
+    let order = if is_all { RankOrder::Rank } else { RankOrder::Severity };
+    sort_ranks(&mut ranks, &status.findings, order);
+    let n_shown = if is_all { ranks.len() } else { n_rows - 1 };
+    let n_hidden = ranks.len() - n_shown;
+    ranks.truncate(n_shown);
+    let mut page = Page::new(is_coloured);
+    page.table(&short_table(status, &ranks));
+    if n_hidden > 0 {
+        let n_hidden = grouped(u64::try_from(n_hidden).unwrap_or(u64::MAX));
+        page.line(&format!(" … {n_hidden} more"));
+    }
+    page.into_text().lines().map(|line| cut(line, room.n_columns)).collect()
+}
+
+/// The columns that say most; the run only where there are several.
+fn short_table(status: &Status, ranks: &[&RankStatus]) -> Table {
+    let has_runs = status.runs.len() > 1;
+    let run = has_runs.then(|| Column::left(1, "RUN"));
+    let mut table = Table::new(run.into_iter().chain([
+        Column::right(1, "RANK"),
+        Column::right(2, "STEP"),
+        Column::right(2, "ALLOCATED"),
+        Column::right(2, "PRESSURE"),
+        Column::right(2, "SLOPE/STEP"),
+        Column::right(2, "OOM IN"),
+        Column::left(2, "DIAGNOSIS"),
+    ]));
+    for rank in ranks {
+        let [run, rank, _, step, _, allocated, _, _, _, pressure, slope, eta, verdict] =
+            rank_row(status, rank);
+        let run = has_runs.then_some(run);
+        let cells = [rank, step, allocated, pressure, slope, eta, verdict];
+        table.row(run.into_iter().chain(cells));
+    }
+    table
+}
+
+/// Returns the table of all ranks of a status, in its order.
+pub fn rank_table(status: &Status) -> Table {
+    let run = Column::left(1, "RUN").shortenable();
+    // One run needs no column to tell it from others.
+    let run = if status.runs.len() > 1 { run } else { run.droppable(0) };
+    let mut table = Table::new([
+        run,
+        Column::right(2, "RANK"),
+        Column::right(2, "ATTEMPT").droppable(1),
+        Column::right(2, "STEP").droppable(6),
+        Column::right(2, "PUSHED").droppable(4),
+        Column::right(2, "ALLOCATED"),
+        Column::right(2, "PEAK").droppable(5),
+        Column::right(2, "RESERVED").droppable(3),
+        Column::right(2, "CAPACITY").droppable(2),
+        Column::right(2, "PRESSURE").droppable(7),
+        Column::right(2, "SLOPE/STEP"),
+        Column::right(2, "OOM IN"),
+        Column::left(2, "DIAGNOSIS"),
+    ]);
+    for rank in &status.ranks {
+        table.row(rank_row(status, rank));
+    }
+    table
+}
+
+/// Returns the diagnoses of a rank, or why there are none yet.
+fn verdict(status: &Status, rank: &RankStatus) -> Cell {
+    let diagnoses = diagnoses(status, &SubjectId::Rank(rank.id()));
+    match (activity(rank), rank.judging_from_step) {
+        (Some(activity), _) if diagnoses.is_empty() && !rank.is_judged => {
+            format!("TOO FEW STEPS; {activity}").into()
+        }
+        (Some(activity), _) if diagnoses.is_empty() => activity.into(),
+        (Some(activity), _) => diagnoses.with(&format!("; {activity}")),
+        (None, Some(step)) if diagnoses.is_empty() => {
+            let from = grouped(step);
+            format!("no finding; growth judged from step {from}").into()
+        }
+        _ if diagnoses.is_empty() && rises_straight(rank) => "rises straight".into(),
+        (None, None) if diagnoses.is_empty() && rank.is_by_time => "judged by time".into(),
+        _ => diagnoses,
+    }
+}
+
+/// Returns whether live memory of a rank rises in a straight line, though no diagnosis holds of it.
+pub fn rises_straight(rank: &RankStatus) -> bool {
+    rank.creep.iter().any(|signal| signal.signal == Signal::Allocated && signal.is_straight)
+}
+
+/// Returns that a rank ended or is silent, in words; `None` of one that pushes.
+fn activity(rank: &RankStatus) -> Option<String> {
+    if let Some(end) = &rank.end {
+        return Some(format!("ended ({})", end.outcome.as_label()));
+    }
+    let silent = rank.silent_seconds.map(|seconds| format!("silent for {}", duration(seconds)));
+    let without_steps =
+        || Some(format!("no step for {}", duration(rank.without_steps_seconds?)));
+    silent.or_else(without_steps)
+}
+
+fn rank_row(status: &Status, rank: &RankStatus) -> [Cell; 13] {
+    let last = rank.last_train.as_ref();
+    let has_steps = rank.steps_total > 0 || !rank.is_by_time;
+    let allocated = rank.creep.iter().find(|signal| signal.signal == Signal::Allocated);
+    [
+        rank.run.as_str().into(),
+        rank.rank.to_string().into(),
+        rank.identity.attempt.get().to_string().into(),
+        or_unknown(last.filter(|_| has_steps).map(|last| last.step.get().to_string())).into(),
+        duration((status.time - rank.last_push_time).max(0.0)).into(),
+        quantity(last.map(|last| last.allocated)),
+        quantity(rank.recent_peak_allocated),
+        quantity(last.and_then(|last| last.reserved)),
+        quantity(rank.capacity),
+        or_unknown(highest_pressure(rank).map(percent)).into(),
+        or_unknown(allocated.and_then(slope)).into(),
+        or_unknown(time_left_cell(rank.oom_eta_seconds, rank.oom_eta_lower_seconds)).into(),
+        verdict(status, rank),
+    ]
+}
+
+fn highest_pressure(rank: &RankStatus) -> Option<f64> {
+    rank.pressures.values().copied().reduce(f64::max)
+}
+
+/// Returns a quantity of bytes, or that it is unknown.
+pub fn quantity(value: Option<Bytes>) -> Cell {
+    or_unknown(value.map(|value| bytes(value.as_f64()))).into()
+}
+
+/// Returns how fast a signal grows: per step, or per hour where no steps are known.
+pub fn slope(signal: &SignalStatus) -> Option<String> {
+    let per_step = signal.slope_bytes_per_step.map(bytes);
+    per_step.or_else(|| signal.slope_bytes_per_second.map(hourly))
+}
+
+/// Returns the diagnoses of a subject, in the colour of the worst.
+pub fn diagnoses(status: &Status, subject: &SubjectId) -> Cell {
+    let own = || status.findings.iter().filter(|finding| finding.subject == *subject);
+    let titles: Vec<&str> = own().map(|finding| finding.title.as_ref()).collect();
+    let worst = own().map(|finding| finding.severity).max();
+    Cell::from(titles.join(", ")).in_colour(worst.map(colour_of))
+}

@@ -1,0 +1,288 @@
+//! Sums up a run: its coverage, its ranks, and the whole.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use crate::card;
+use crate::policy::{PeakMetric, PolicyName};
+use crate::summary::issues::issues;
+use crate::summary::model::{
+    Coverage, EndedTrend, FigureSummary, Generator, LostRank, PhaseSummary, RankOutcome,
+    RankSummary, RankTrend, SCHEMA_VERSION, Summary, TRACEML_SCHEMA_VERSION,
+};
+use crate::summary::neutral::neutral;
+use crate::summary::peaks::{LifePressure, Peaks};
+use crate::summary::run_metrics::{is_judged, run_metrics};
+use crate::summary::traceml_shape;
+use stepmem_detect::sample::Axis;
+use stepmem_detect::signal::Signal;
+use stepmem_detect::trend::Trend;
+use stepmem_engine::diagnosis::growth::LIVE_SIGNALS;
+use stepmem_engine::diagnosis::host_words;
+use stepmem_engine::diagnosis::pressure;
+use stepmem_engine::diagnosis::trend_figures::TrendFigures;
+use stepmem_engine::rank::tally::{Figure, Kept, Moment, PhaseTally, Tally};
+use stepmem_engine::rank::view::RankView;
+use stepmem_engine::runs::RunView;
+use stepmem_engine::snapshot_status::SnapshotStatus;
+use stepmem_types::format::units::rfc3339;
+use stepmem_types::ids::Rank;
+use stepmem_types::step::Phase;
+use stepmem_types::units::Count;
+
+/// A rank that is behind the furthest by more than this many steps, and by more than a twentieth of the run, is lost.
+const BEHIND_STEPS_MIN: u64 = 32;
+/// How many missing ranks are named.
+const MISSING_MAX: usize = 64;
+
+impl Summary {
+    /// Sums up a run; `snapshots` are those of the run, `None` where they are unknown, as in a recording.
+    pub fn of(run: &RunView<'_>, snapshots: Option<Vec<SnapshotStatus>>) -> Self {
+        let coverage = coverage(run);
+        let mut ranks = rank_summaries(run, &coverage);
+        let metrics = run_metrics(run, &ranks);
+        let peak = metrics.get(&PeakMetric::Allocated);
+        let (skew, highest) =
+            (peak.map(|metric| metric.skew_pct), peak.map(|metric| metric.worst_rank));
+        let mut issues = issues(run);
+        if issues.is_empty() {
+            issues.push(neutral(&coverage, &ranks, highest));
+        }
+        for issue in &mut issues {
+            issue.skew_pct = skew.filter(|_| issue.is_wrong());
+        }
+        for rank in &mut ranks {
+            let own = issues
+                .iter()
+                .filter(|issue| issue.is_wrong() && issue.ranks.contains(&rank.rank));
+            rank.issues = own.map(|issue| issue.kind.clone()).collect();
+        }
+        let first = issues.first().cloned();
+        let diagnosis = first.unwrap_or_else(|| neutral(&coverage, &ranks, highest));
+        let span = coverage.first.zip(coverage.last);
+        let mut summary = Self {
+            schema_version: TRACEML_SCHEMA_VERSION,
+            generator: Generator {
+                name: "stepmem".into(),
+                version: env!("CARGO_PKG_VERSION").into(),
+                schema_version: SCHEMA_VERSION,
+            },
+            policy: PolicyName::Stepmem,
+            generated_at: rfc3339(run.time),
+            run: run.run.clone(),
+            launch: run.launch.clone(),
+            workload: run.workload.map(str::to_owned),
+            attempt: run
+                .ranks
+                .first()
+                .map_or_else(Count::default, |(_, view)| view.identity.attempt),
+            duration_s: span
+                .map(|(first, last)| (first.time, last.time))
+                .or_else(|| by_time(run))
+                .map(|(first, last)| (last - first).max(0.0)),
+            meta: Value::Null,
+            worst_rank: diagnosis.ranks.first().copied().or(highest),
+            primary_diagnosis: diagnosis.clone(),
+            diagnosis,
+            issues,
+            metrics,
+            coverage,
+            ranks,
+            snapshots,
+            system: traceml_shape::no_data("system"),
+            process: traceml_shape::no_data("process"),
+            step_time: traceml_shape::no_data("step_time"),
+            step_memory: Value::Null,
+            text: String::new(),
+        };
+        summary.meta = traceml_shape::meta(&summary);
+        summary.step_memory = traceml_shape::step_memory(&summary);
+        summary.text = card::render(&summary);
+        summary
+    }
+}
+
+/// Returns when the samples of a run that took no steps begin and end, as Unix times.
+fn by_time(run: &RunView<'_>) -> Option<(f64, f64)> {
+    let spans = run.ranks.iter().filter_map(|(_, view)| view.tally.by_time);
+    spans.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
+}
+
+/// Returns the first of the expected ranks that are not seen, ascending, and how many there are.
+pub(super) fn unseen(n_expected: u32, is_seen: impl Fn(u32) -> bool) -> (Vec<u32>, u32) {
+    let all = || (0..n_expected).filter(|rank| !is_seen(*rank));
+    (all().take(MISSING_MAX).collect(), u32::try_from(all().count()).unwrap_or(u32::MAX))
+}
+
+fn coverage(run: &RunView<'_>) -> Coverage {
+    let tallies = || run.ranks.iter().map(|(_, rank)| rank.tally);
+    let spans = || tallies().filter_map(|tally| tally.span);
+    let ranks_expected =
+        run.ranks.iter().filter_map(|(_, rank)| rank.identity.world_size).max();
+    let is_seen = |rank| run.ranks.binary_search_by_key(&rank, |(seen, _)| seen.get()).is_ok();
+    let (ranks_missing, n_ranks_missing) = unseen(ranks_expected.unwrap_or(0), is_seen);
+    let earliest = |a: Moment, b: Moment| if b.step < a.step { b } else { a };
+    let latest = |a: Moment, b: Moment| if b.step > a.step { b } else { a };
+    let mut coverage = Coverage {
+        ranks_expected,
+        ranks_seen: run.ranks.len(),
+        n_ranks_missing,
+        ranks_missing,
+        ranks_lost: Vec::new(),
+        ranks_judged: run.ranks.iter().filter(|(_, rank)| is_judged(rank)).count(),
+        restarts: tallies().map(|tally| u64::from(tally.n_restarts)).sum(),
+        first: spans().map(|span| span.0).reduce(earliest),
+        last: spans().map(|span| span.1).reduce(latest),
+    };
+    let (first, last) = (coverage.first, coverage.last);
+    for (rank, view) in &run.ranks {
+        let own = view.tally.span.map(|span| span.1);
+        let is_behind = first.zip(last).is_some_and(|(first, last)| {
+            let behind = last.step - own.map_or(first.step, |own| own.step);
+            behind > BEHIND_STEPS_MIN && behind > (last.step - first.step) / 20
+        });
+        let state = match () {
+            () if run.ended.contains_key(rank) => continue,
+            () if run.unannounced.contains(rank) => continue,
+            () if is_behind => RankOutcome::Behind,
+            () if run.silent.contains(rank) => RankOutcome::Silent,
+            () => continue,
+        };
+        coverage.ranks_lost.push(LostRank { rank: *rank, last: own, state });
+    }
+    coverage
+}
+
+fn rank_summaries(run: &RunView<'_>, coverage: &Coverage) -> Vec<RankSummary> {
+    let peaks = Peaks::of(run, PeakMetric::Allocated);
+    let summary = |(rank, view): &(Rank, RankView<'_>)| {
+        let lost = coverage.ranks_lost.iter().find(|lost| lost.rank == *rank);
+        let state = match lost {
+            Some(lost) => lost.state,
+            None if run.ended.contains_key(rank) => RankOutcome::Ended,
+            None if run.silent.contains(rank) => RankOutcome::Unannounced,
+            None => RankOutcome::Pushing,
+        };
+        let end = run.ended.get(rank).cloned();
+        RankSummary { end, ..rank_summary(*rank, view, state, &peaks) }
+    };
+    run.ranks.iter().map(summary).collect()
+}
+
+fn rank_summary(
+    rank: Rank,
+    view: &RankView<'_>,
+    state: RankOutcome,
+    peaks: &Peaks,
+) -> RankSummary {
+    let tally = view.tally;
+    RankSummary {
+        rank,
+        local_rank: view.identity.local_rank,
+        node_rank: view.identity.node_rank,
+        device: view.identity.device.clone(),
+        device_model: view.device_model.map(str::to_owned),
+        state,
+        end: None,
+        steps: tally.n_steps(),
+        unread_steps: tally.n_unread,
+        samples: tally.n_samples(),
+        seconds_without_steps: tally.seconds_without_steps(),
+        first: tally.span.map(|span| span.0),
+        last: tally.span.map(|span| span.1),
+        restarts: tally.n_restarts,
+        issues: Vec::new(),
+        allocated: figures(&tally.allocated),
+        peak_allocated: figures(&tally.peak_allocated),
+        reserved: figures(&tally.reserved),
+        peak_reserved: figures(&tally.peak_reserved),
+        capacity_bytes: view.capacity,
+        pressure_ratio: LifePressure::of(view)
+            .map(|pressure| pressure.ratio)
+            .into_iter()
+            .chain(pressure::of_rank(view).map(|now| now.ratio))
+            .reduce(f64::max),
+        headroom_bytes: view.headroom().map(|headroom| headroom.bytes),
+        high_water_allocated_bytes: view.high_water_allocated,
+        growth_headroom_bytes: growth_headroom(view),
+        headroom_basis: view.headroom().map(|headroom| headroom.basis),
+        peak_imbalance_ratio: peaks.against_others(rank).map(|imbalance| imbalance.ratio),
+        fragmentation_ratio: view.fragmentation_ratio(),
+        host: view.host.map(host_words::described),
+        outside_allocator_bytes: view.outside_allocator_bytes,
+        trend: LIVE_SIGNALS.iter().find_map(|signal| rank_trend(view, *signal)),
+        phases: phases(tally),
+        ooms: ooms(view),
+        alloc_retries: view.last_train.and_then(|last| last.alloc_retries),
+        series_bytes: tally.means(Kept::Allocated).map(f64::round).collect(),
+    }
+}
+
+/// Returns the least that any growth of the rank has left, as its findings tell it.
+fn growth_headroom(view: &RankView<'_>) -> Option<f64> {
+    let growing = view.creep.trends().filter(|trend| trend.is_growing());
+    growing.filter_map(Trend::headroom_bytes).reduce(f64::min)
+}
+
+/// Returns how many out-of-memory errors there were: those that the process counted, and the one that ended it.
+fn ooms(view: &RankView<'_>) -> Option<Count> {
+    let counted = view.last_train.and_then(|last| last.ooms);
+    match view.oom.map_or(0, |oom| oom.n_uncounted) {
+        0 => counted,
+        n => Count::new(counted.map_or(0, Count::get) + n).ok(),
+    }
+}
+
+fn figures(figure: &Figure) -> Option<FigureSummary> {
+    let (max, max_step) = figure.max?;
+    Some(FigureSummary {
+        max_bytes: max.get(),
+        max_step,
+        mean_bytes: figure.mean()?,
+        last_bytes: figure.last?.get(),
+        noise_bytes: figure.noise(),
+    })
+}
+
+fn phases(tally: &Tally) -> BTreeMap<Cow<'static, str>, PhaseSummary> {
+    let named = Phase::ALL.map(Phase::as_label).into_iter().zip(&tally.phases);
+    named
+        .filter(|(_, phase)| phase.n_records > 0)
+        .map(|(name, PhaseTally { n_records, peak })| {
+            (name.into(), PhaseSummary { records: *n_records, peak_bytes: *peak })
+        })
+        .collect()
+}
+
+fn rank_trend(rank: &RankView<'_>, signal: Signal) -> Option<RankTrend> {
+    let slope = rank.creep.slope(signal)?;
+    let per_step = slope.bytes_per_step;
+    let trend = rank.creep.trend(signal).filter(|trend| trend.is_growing());
+    let ended = rank.creep.ended_growth(signal).map(|ended| EndedTrend {
+        growth_bytes: ended.bytes,
+        level_since_step: Some(ended.until.position)
+            .filter(|_| rank.creep.axis() == Axis::Steps),
+        level_since_time: ended.until.time.get(),
+    });
+    let figures = trend.map(TrendFigures::of);
+    let figures = figures.as_ref();
+    Some(RankTrend {
+        signal,
+        stage: trend.map(|trend| trend.stage.into()),
+        slope_bytes_per_step: per_step.map(|slope| slope.value),
+        slope_lower_bytes_per_step: per_step.map(|slope| slope.lower),
+        slope_upper_bytes_per_step: per_step.map(|slope| slope.upper),
+        slope_bytes_per_second: slope.bytes_per_second.map(|slope| slope.value),
+        is_straight: slope.is_straight,
+        growth_bytes: figures.map(|trend| trend.growth_bytes),
+        onset_step: figures.and_then(|trend| trend.onset_step).map(Count::as_f64),
+        onset_time: figures.map(|trend| trend.onset_time.get()),
+        ended,
+        confidence_ratio: figures.map(|trend| trend.confidence_ratio),
+        oom_eta_steps: figures.and_then(|trend| trend.oom_eta_steps),
+        oom_eta_seconds: figures.and_then(|trend| trend.oom_eta_seconds),
+        bands: rank.tally.bands(Kept::Allocated),
+    })
+}

@@ -1,0 +1,472 @@
+//! The types of `final_summary.json`, to write and to read. Unknown values are absent. A key of ours that is removed or
+//! changes its meaning bumps [`SCHEMA_VERSION`].
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
+
+use crate::policy::{IssueSeverity, PeakMetric, PolicyName};
+use stepmem_detect::signal::Signal;
+use stepmem_detect::trend::Stage;
+use stepmem_engine::basis::Basis;
+use stepmem_engine::diagnosis::{DiagnosisKind, Evidence};
+use stepmem_engine::rank::host::HostView;
+use stepmem_engine::rank::tally::{Bands, Moment};
+use stepmem_engine::snapshot_status::SnapshotStatus;
+use stepmem_types::end::EndReport;
+use stepmem_types::ids::{GpuUuid, Rank, Run};
+use stepmem_types::launch::Launch;
+use stepmem_types::units::{Bytes, Count};
+
+/// Schema version of stepmem's own keys.
+pub const SCHEMA_VERSION: u32 = 2;
+/// Version of TraceML's final summary whose keys we share.
+pub const TRACEML_SCHEMA_VERSION: f64 = 1.7;
+/// One run, summed up: `final_summary.json`.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Summary {
+    /// TraceML's version of the keys that we share.
+    pub schema_version: f64,
+    /// The program that wrote it.
+    pub generator: Generator,
+    /// `stepmem`.
+    pub policy: PolicyName,
+    /// When the last record came, or the summary was asked for: RFC 3339.
+    pub generated_at: String,
+    pub run: Run,
+    /// The launch of the run, where its processes report it.
+    #[serde(default)]
+    pub launch: Option<Launch>,
+    /// The workload that the user declared (`--workload`); runs of different ones are not compared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workload: Option<String>,
+    /// The run's latest attempt, which the summary covers.
+    pub attempt: Count,
+    /// From the first to the last train step, in seconds.
+    pub duration_s: Option<f64>,
+    /// The run in TraceML's words.
+    pub meta: Value,
+    pub diagnosis: Issue,
+    /// Every issue, the worst first; never empty.
+    pub issues: Vec<Issue>,
+    /// The figures of the run by metric.
+    pub metrics: BTreeMap<PeakMetric, RunMetric>,
+    /// The ranks that pushed, and those that did not.
+    pub coverage: Coverage,
+    /// The rank that the diagnosis is about, else that of the highest peak.
+    pub worst_rank: Option<Rank>,
+    /// Every rank, ascending.
+    pub ranks: Vec<RankSummary>,
+    /// The memory snapshots that were asked for or reported, the oldest first; absent in a recording.
+    pub snapshots: Option<Vec<SnapshotStatus>>,
+    /// The same as `diagnosis`, where TraceML has its verdict.
+    pub primary_diagnosis: Issue,
+    /// No data: not ours.
+    pub system: Value,
+    /// No data: not ours.
+    pub process: Value,
+    /// No data: not ours.
+    pub step_time: Value,
+    /// Step memory in TraceML's shape, means where it has means.
+    pub step_memory: Value,
+    /// The card, `final_summary.txt`.
+    pub text: String,
+}
+
+impl Summary {
+    /// Returns the worst severity of what is wrong; `None` if nothing is.
+    pub fn worst(&self) -> Option<IssueSeverity> {
+        let wrong = self.issues.iter().filter(|issue| issue.is_wrong());
+        wrong.map(|issue| issue.severity).max()
+    }
+}
+
+/// The program that wrote a summary.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Generator {
+    /// `stepmem`.
+    pub name: Cow<'static, str>,
+    pub version: Cow<'static, str>,
+    /// Schema version of our own keys.
+    pub schema_version: u32,
+}
+
+/// One diagnosis and its ranks.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Issue {
+    /// The diagnosis, or the absence of one.
+    pub kind: IssueKind,
+    /// Its name on pages.
+    pub status: Cow<'static, str>,
+    /// How much it matters, by the worst of its ranks.
+    pub severity: IssueSeverity,
+    /// The evidence in a sentence.
+    pub summary: String,
+    /// The first thing to look at.
+    pub action: Cow<'static, str>,
+    /// The figure that it is about.
+    pub metric: Cow<'static, str>,
+    /// `memory`, as TraceML has it; absent when nothing is wrong.
+    pub phase: Option<Cow<'static, str>>,
+    /// Orders its ranks: a ratio, or bytes of growth.
+    pub score: Option<f64>,
+    /// Not used for memory.
+    pub share_pct: Option<f64>,
+    /// (worst - median) / median over the ranks' peaks: a ratio.
+    pub skew_pct: Option<f64>,
+    /// The ranks, the worst first.
+    pub ranks: Vec<Rank>,
+    /// The figures behind it, of the worst rank.
+    pub evidence: IssueEvidence,
+}
+
+impl Issue {
+    /// Returns whether something is wrong, rather than nothing found or nothing known.
+    pub fn is_wrong(&self) -> bool {
+        self.phase.is_some()
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum IssueKind {
+    Diagnosis(DiagnosisKind),
+    Balanced,
+    /// Nothing is wrong so far, but no rank ran long enough for creep to be judged.
+    TooFewSteps,
+    /// No train step was pushed.
+    NoData,
+    /// A diagnosis that a later version made.
+    Other(Box<str>),
+}
+
+impl IssueKind {
+    /// Returns the name in labels.
+    pub fn label(&self) -> &str {
+        match self {
+            Self::Diagnosis(kind) => kind.label(),
+            Self::Balanced => "BALANCED",
+            Self::TooFewSteps => "TOO_FEW_STEPS",
+            Self::NoData => "NO_DATA",
+            Self::Other(label) => label,
+        }
+    }
+
+    fn from_label(label: &str) -> Self {
+        match label {
+            "BALANCED" => Self::Balanced,
+            "TOO_FEW_STEPS" => Self::TooFewSteps,
+            "NO_DATA" => Self::NoData,
+            _ => DiagnosisKind::from_label(label)
+                .map_or_else(|| Self::Other(label.into()), Self::Diagnosis),
+        }
+    }
+}
+
+impl Serialize for IssueKind {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.label())
+    }
+}
+
+impl<'de> Deserialize<'de> for IssueKind {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(Self::from_label(&Cow::<str>::deserialize(deserializer)?))
+    }
+}
+
+/// The figures behind an issue.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum IssueEvidence {
+    /// Of a diagnosis that holds by the last figures.
+    Finding(Evidence),
+    /// Of a past peak near the capacity.
+    PastPeak {
+        pressure_ratio: f64,
+        /// The memory that the peak is of: `allocated` or `reserved`.
+        basis: Basis,
+        capacity_bytes: u64,
+        /// The first step that had it; absent outside train steps.
+        step: Option<u64>,
+    },
+    /// Of a peak far below the other ranks'.
+    LowPeak {
+        /// This rank's highest peak by the median of the others', less 1: negative.
+        peak_imbalance_ratio: f64,
+        /// The median of the other ranks' peaks.
+        median_bytes: f64,
+    },
+    /// Of a run in which nothing is wrong, or nothing is known.
+    Neutral {
+        /// The train steps of the rank that came furthest.
+        steps_used: u64,
+        /// The rank with the highest peak.
+        worst_rank: Option<Rank>,
+    },
+    /// Of a version with other figures.
+    Other(Value),
+}
+
+/// The figures of the run by one metric: TraceML's keys, with true maxima over the whole attempt.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct RunMetric {
+    pub metric: PeakMetric,
+    pub window_size: Option<u64>,
+    pub steps_used: u64,
+    pub first_step: u64,
+    pub completed_step: u64,
+    pub ranks_seen: usize,
+    pub ranks_used: usize,
+    pub incomplete: bool,
+    pub worst_peak_bytes: f64,
+    pub median_peak_bytes: f64,
+    pub worst_rank: Rank,
+    pub skew_ratio: f64,
+    pub skew_pct: f64,
+    pub pressure_frac: Option<f64>,
+    pub trend: RunMetricTrend,
+}
+
+/// The three levels of the rank that grew most, and whether live memory of the run grows.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub struct RunMetricTrend {
+    pub eligible: bool,
+    pub rank: Option<Rank>,
+    pub baseline_avg_bytes: Option<f64>,
+    pub mid_avg_bytes: Option<f64>,
+    pub recent_avg_bytes: Option<f64>,
+    pub overall_abs_delta_bytes: Option<f64>,
+    pub overall_worst_growth_pct: Option<f64>,
+    pub overall_median_growth_pct: Option<f64>,
+    pub trend_window_steps: Option<u64>,
+    /// The slope of that rank's live memory, also where the metric is of reserved memory: not TraceML's.
+    pub allocated_slope_bytes_per_step: Option<f64>,
+    pub early: bool,
+    pub confirmed: bool,
+    pub score: Option<f64>,
+}
+
+/// The ranks that pushed, and those that did not.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub struct Coverage {
+    /// World size reported by the run.
+    pub ranks_expected: Option<u32>,
+    pub ranks_seen: usize,
+    /// Ranks that never pushed, of those expected: the first 64, ascending.
+    pub ranks_missing: Vec<u32>,
+    /// How many never pushed.
+    pub n_ranks_missing: u32,
+    /// Ranks that stopped while others went on, or without announcing their end.
+    pub ranks_lost: Vec<LostRank>,
+    /// How many ranks ran long enough for creep to be judged.
+    pub ranks_judged: usize,
+    /// How often ranks restarted without a new attempt, over all ranks.
+    pub restarts: u64,
+    /// The first train step and when it ended.
+    pub first: Option<Moment>,
+    /// The last train step and when it ended.
+    pub last: Option<Moment>,
+}
+
+impl Coverage {
+    /// Returns how many ranks the run has: as it reports, else those that pushed.
+    pub fn world_size(&self) -> Option<u64> {
+        let seen = u64::try_from(self.ranks_seen).ok();
+        self.ranks_expected.map(u64::from).or(seen).filter(|n| *n > 0)
+    }
+}
+
+/// A rank that stopped before the others, or without announcing its end.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct LostRank {
+    pub rank: Rank,
+    /// Its last train step, and when it ended.
+    pub last: Option<Moment>,
+    /// Silent, or behind the others.
+    pub state: RankOutcome,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RankOutcome {
+    Pushing,
+    /// It announced its end.
+    Ended,
+    /// It fell silent with all other ranks of its run, which is over.
+    #[serde(rename = "ended_unannounced")]
+    Unannounced,
+    /// It has not pushed for longer than a rank may be silent.
+    Silent,
+    /// It stopped long before the others.
+    Behind,
+}
+
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct RankSummary {
+    pub rank: Rank,
+    /// Its rank within the node.
+    pub local_rank: Option<Rank>,
+    pub node_rank: Option<Rank>,
+    pub device: Option<GpuUuid>,
+    /// Model of the device, where NVML names it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_model: Option<String>,
+    pub state: RankOutcome,
+    /// How it ended, as its process reported it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end: Option<EndReport>,
+    /// Train steps of its last life.
+    pub steps: u64,
+    /// Those of them whose memory its client did not read.
+    #[serde(default)]
+    pub unread_steps: u64,
+    /// Its samples by time, while it took no steps.
+    #[serde(default)]
+    pub samples: u64,
+    /// Seconds that it went on after its last step without another; `None` if it did not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds_without_steps: Option<f64>,
+    /// The first of them.
+    pub first: Option<Moment>,
+    /// The last of them.
+    pub last: Option<Moment>,
+    /// How often it restarted.
+    pub restarts: u32,
+    /// The kinds of the issues that it is in.
+    pub issues: Vec<IssueKind>,
+    /// Live memory at the end of train steps.
+    pub allocated: Option<FigureSummary>,
+    /// The peak within train steps; `None` where no step's is known.
+    pub peak_allocated: Option<FigureSummary>,
+    /// Memory held by the allocator at the end of train steps.
+    pub reserved: Option<FigureSummary>,
+    /// The peak of that within train steps; `None` where no step's is known.
+    pub peak_reserved: Option<FigureSummary>,
+    pub capacity_bytes: Option<Bytes>,
+    /// Its highest peak by its capacity.
+    pub pressure_ratio: Option<f64>,
+    /// Capacity less what others hold less what it uses by `headroom_basis`, in bytes.
+    pub headroom_bytes: Option<f64>,
+    /// The maximum of allocated since its process began.
+    #[serde(default)]
+    pub high_water_allocated_bytes: Option<Bytes>,
+    /// Bytes left until its growth ends in out-of-memory: less than `headroom_bytes` by the cache that the
+    /// allocator would not give back. Absent where nothing grows.
+    #[serde(default)]
+    pub growth_headroom_bytes: Option<f64>,
+    /// The memory that the headroom rests on.
+    #[serde(default)]
+    pub headroom_basis: Option<Basis>,
+    /// Its highest peak by the median of the others', less 1. The exporter's `imbalance_ratio` is the same of recent
+    /// peaks.
+    pub peak_imbalance_ratio: Option<f64>,
+    /// The share of reserved that was not in use at the peak of the last train step.
+    pub fragmentation_ratio: Option<f64>,
+    /// Its host memory beyond that of its process; absent if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<Box<HostView>>,
+    /// Memory of its process outside its allocator, in bytes.
+    pub outside_allocator_bytes: Option<f64>,
+    /// How live memory moves.
+    pub trend: Option<RankTrend>,
+    /// Its records by phase.
+    pub phases: BTreeMap<Cow<'static, str>, PhaseSummary>,
+    /// Out-of-memory errors since its process started.
+    pub ooms: Option<Count>,
+    /// Failed mallocs that flushed the cache, since its process started.
+    pub alloc_retries: Option<Count>,
+    /// Live memory as means over equal parts of its steps, in bytes.
+    pub series_bytes: Vec<f64>,
+}
+
+impl RankSummary {
+    /// Returns whether its figures are about host memory.
+    pub fn is_host(&self) -> bool {
+        self.device.as_ref().is_some_and(GpuUuid::is_host)
+    }
+}
+
+/// One figure over the train steps of a rank.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct FigureSummary {
+    pub max_bytes: u64,
+    /// The first step that had it.
+    pub max_step: u64,
+    pub mean_bytes: f64,
+    pub last_bytes: u64,
+    /// How far a step is from its neighbours.
+    pub noise_bytes: Option<f64>,
+}
+
+/// How live memory of a rank moves.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct RankTrend {
+    pub signal: Signal,
+    /// The stage while growth holds.
+    pub stage: Option<GrowthStage>,
+    pub slope_bytes_per_step: Option<f64>,
+    /// The lower end of its 95 % interval.
+    pub slope_lower_bytes_per_step: Option<f64>,
+    /// The upper end of its 95 % interval.
+    pub slope_upper_bytes_per_step: Option<f64>,
+    /// The slope in time.
+    pub slope_bytes_per_second: Option<f64>,
+    /// Whether it rises in a straight line, however little that is of the memory left.
+    #[serde(default)]
+    pub is_straight: bool,
+    /// Growth since the onset.
+    pub growth_bytes: Option<f64>,
+    /// The step at which growth began.
+    pub onset_step: Option<f64>,
+    /// When it began, as a Unix time.
+    pub onset_time: Option<f64>,
+    /// The last growth that crept and ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<EndedTrend>,
+    /// How sure the detector is, 0 to 1.
+    pub confidence_ratio: Option<f64>,
+    /// Steps until the headroom is used up; `None` when that is not known to a factor of ten.
+    pub oom_eta_steps: Option<f64>,
+    /// Seconds until then.
+    pub oom_eta_seconds: Option<f64>,
+    /// Early, middle and late level.
+    pub bands: Option<Bands>,
+}
+
+/// Growth that crept and ended.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct EndedTrend {
+    pub growth_bytes: f64,
+    /// The step at which it last rose; absent of growth by time.
+    pub level_since_step: Option<f64>,
+    /// When it last rose, as a Unix time.
+    pub level_since_time: f64,
+}
+
+/// How growth is called while it holds.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GrowthStage {
+    Rising,
+    Creeping,
+}
+
+impl From<Stage> for GrowthStage {
+    fn from(stage: Stage) -> Self {
+        match stage {
+            Stage::Rising => Self::Rising,
+            Stage::Creeping => Self::Creeping,
+        }
+    }
+}
+
+/// The records of one phase of a rank.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct PhaseSummary {
+    /// How many there are.
+    pub records: u64,
+    /// The greatest known peak of allocated memory.
+    pub peak_bytes: Option<Bytes>,
+}

@@ -1,0 +1,329 @@
+//! The issue that stands where no diagnosis holds: that memory is balanced, rises slowly all the same, or that the run
+//! failed or was too short.
+
+use std::borrow::Cow;
+
+use crate::policy::{IssueSeverity, PeakMetric};
+use crate::summary::model::{
+    Coverage, Issue, IssueEvidence, IssueKind, RankOutcome, RankSummary,
+};
+use stepmem_engine::rank::host::ChildView;
+use stepmem_types::end::EndOutcome;
+use stepmem_types::format::units::{bytes, counted, date, time_left, whole};
+use stepmem_types::ids::Rank;
+use stepmem_types::units::Count;
+
+/// Growth that takes longer than this until out-of-memory is not worth a word: 30 days.
+const RISE_SECONDS_MAX: f64 = 30.0 * 86_400.0;
+
+/// Returns the issue of a run in which nothing is wrong; `highest` is the rank with the highest peak.
+pub fn neutral(coverage: &Coverage, ranks: &[RankSummary], highest: Option<Rank>) -> Issue {
+    let steps_used = ranks.iter().map(|rank| rank.steps).max().unwrap_or(0);
+    let rise = StraightRise::of(ranks);
+    let NeutralWords { kind, status, summary, action } = match steps_used {
+        0 if ranks.iter().any(|rank| rank.samples > 0) => {
+            by_time(coverage.ranks_judged > 0, abrupt_end(ranks))
+        }
+        0 => NeutralWords {
+            kind: IssueKind::NoData,
+            status: "NO DATA",
+            summary: "no train step was pushed".to_owned(),
+            action: "Push a record per train step.",
+        },
+        _ if goes_on_without_steps(coverage, ranks) && rise.is_none() => without_steps(),
+        _ => words(coverage.ranks_judged > 0, abrupt_end(ranks), rise.as_ref()),
+    };
+    let ended = ended_growth(ranks);
+    let summary = match &ended {
+        Some((_, sentence)) => format!("{summary}; {sentence}"),
+        None => summary,
+    };
+    let ended = ended.map(|(rank, _)| rank);
+    let about = rise.map(|rise| rise.rank).or(ended).or(highest);
+    Issue {
+        kind,
+        status: status.into(),
+        severity: IssueSeverity::Info,
+        summary,
+        action: action.into(),
+        metric: PeakMetric::Allocated.as_label().into(),
+        phase: None,
+        score: None,
+        share_pct: None,
+        skew_pct: None,
+        ranks: about.into_iter().collect(),
+        evidence: IssueEvidence::Neutral { steps_used, worst_rank: about },
+    }
+}
+
+/// Returns the rank whose growth that crept and ended was the largest, and that in words.
+fn ended_growth(ranks: &[RankSummary]) -> Option<(Rank, String)> {
+    let ended =
+        ranks.iter().filter_map(|rank| Some((rank, rank.trend.as_ref()?.ended.clone()?)));
+    let (of_rank, ended) =
+        ended.max_by(|a, b| a.1.growth_bytes.total_cmp(&b.1.growth_bytes))?;
+    let rank = of_rank.rank;
+    let what = if of_rank.is_host() { "host memory" } else { "live memory" };
+    let of = if ranks.len() > 1 { format!(" of rank {rank}") } else { String::new() };
+    let until = ended
+        .level_since_step
+        .map_or_else(|| date(ended.level_since_time), |step| format!("step {}", whole(step)));
+    let growth = bytes(ended.growth_bytes);
+    Some((rank, format!("{what}{of} grew {growth} until {until}; level since")))
+}
+
+/// An issue in words.
+struct NeutralWords {
+    kind: IssueKind,
+    status: &'static str,
+    summary: String,
+    action: &'static str,
+}
+
+/// Returns whether a run was too short to judge, and a process of it goes on without steps.
+fn goes_on_without_steps(coverage: &Coverage, ranks: &[RankSummary]) -> bool {
+    let goes_on = |rank: &RankSummary| rank.seconds_without_steps.is_some();
+    coverage.ranks_judged == 0 && abrupt_end(ranks).is_none() && ranks.iter().any(goes_on)
+}
+
+fn without_steps() -> NeutralWords {
+    NeutralWords {
+        kind: IssueKind::TooFewSteps,
+        status: "TOO FEW STEPS",
+        summary:
+            "no pressure or imbalance, and too few steps to judge creep: the process went \
+                  on without steps"
+                .to_owned(),
+        action: "If it trained on in a loop of its own, report its steps with stepmem.step().",
+    }
+}
+
+/// Returns the words for a run that took no steps.
+fn by_time(is_judged: bool, end: Option<AbruptEnd>) -> NeutralWords {
+    let (kind, status, calm, action) = if is_judged {
+        (
+            IssueKind::Balanced,
+            "BALANCED",
+            "no creep, pressure or imbalance, judged by time as no optimizer stepped",
+            "Nothing to do.",
+        )
+    } else {
+        (
+            IssueKind::TooFewSteps,
+            "TOO FEW SAMPLES",
+            "no optimizer stepped, and the model ran for too short a time to judge creep by time",
+            "Look again after a longer run.",
+        )
+    };
+    match end {
+        Some(end) => {
+            let is_balanced = is_judged && end.is_failure;
+            let status = if is_balanced { BALANCED_UNTIL } else { status };
+            let summary = format!("{}; until then {calm}", end.sentence);
+            NeutralWords { kind, status, summary, action: end.advice() }
+        }
+        None => NeutralWords { kind, status, summary: calm.to_owned(), action },
+    }
+}
+
+/// The status of a run that failed, and not of memory.
+const BALANCED_UNTIL: &str = "BALANCED UNTIL IT FAILED";
+
+fn words(is_judged: bool, end: Option<AbruptEnd>, rise: Option<&StraightRise>) -> NeutralWords {
+    let (kind, calm) = if is_judged {
+        (IssueKind::Balanced, "no creep, pressure or imbalance")
+    } else {
+        (IssueKind::TooFewSteps, "no pressure or imbalance, and too few steps to judge creep")
+    };
+    let rises = rise.map_or_else(String::new, |rise| format!("; {}", rise.sentence));
+    let (status, action) = match (&end, rise, is_judged) {
+        (Some(end), _, true) if end.is_failure => (BALANCED_UNTIL, end.advice()),
+        (Some(end), _, true) => ("BALANCED", end.advice()),
+        (Some(end), _, false) => ("TOO FEW STEPS", end.advice()),
+        (None, Some(rise), _) => ("BALANCED SO FAR", rise.advice),
+        (None, None, true) => ("BALANCED", "Nothing to do."),
+        (None, None, false) => ("TOO FEW STEPS", LONGER),
+    };
+    let summary = match end {
+        Some(end) => format!("{}; until then {calm}{rises}", end.sentence),
+        None => format!("{calm}{rises}"),
+    };
+    NeutralWords { kind, status, summary, action }
+}
+
+/// The advice where memory rises that has not used a telling share of the machine.
+const RISE_ADVICE: &str = "Compare with a known stable run (stepmem compare). Where its memory stays level, look at \
+                           what is kept across steps.";
+
+/// The advice where a run was too short.
+const LONGER: &str = "Let a run take more steps: slow growth shows after a few hundred.";
+
+/// The advice where the memory of workers rises.
+const WORKERS_ADVICE: &str = "Look at what each worker keeps: a list or cache that its dataset fills, or Python objects that it shares with \
+                              this process, which are copied once it touches them (copy-on-write). Keep NumPy arrays or torch \
+                              tensors instead of lists of objects, and bound caches.";
+
+/// The advice where the memory of other child processes rises.
+const CHILDREN_ADVICE: &str =
+    "Look at what these processes keep, and whether they are ended or reused in time.";
+
+/// Memory of a rank that rises in a straight line: its live memory, or that of its child processes.
+struct StraightRise {
+    rank: Rank,
+    sentence: String,
+    advice: &'static str,
+    left: TimeLeft,
+}
+
+impl StraightRise {
+    /// Returns the rise that is the first to end in out-of-memory; `None` where none does within [`RISE_SECONDS_MAX`].
+    fn of(ranks: &[RankSummary]) -> Option<Self> {
+        let is_one = ranks.len() == 1;
+        let rises = ranks.iter().flat_map(|rank| {
+            let children = Children::of(rank).filter_map(|of| of.rise(rank, is_one));
+            Self::of_live_memory(rank, is_one).into_iter().chain(children)
+        });
+        let soon = rises.filter(|rise| rise.left.is_soon());
+        soon.min_by(|a, b| a.left.order().total_cmp(&b.left.order()))
+    }
+
+    fn of_live_memory(rank: &RankSummary, is_one: bool) -> Option<Self> {
+        let trend = rank.trend.as_ref().filter(|trend| trend.is_straight)?;
+        let slope = trend.slope_bytes_per_step?;
+        let left = TimeLeft::at(rank, Some(slope), trend.slope_bytes_per_second);
+        let what = if rank.is_host() { "host memory" } else { "live memory" };
+        let what = format!("{what}{}", of_rank(rank, is_one));
+        let sentence = rises(&what, slope, &left);
+        Some(Self { rank: rank.rank, sentence, advice: RISE_ADVICE, left })
+    }
+}
+
+fn rises(what: &str, slope: f64, left: &TimeLeft) -> String {
+    format!("{what} rises straight, by {}/step{}", bytes(slope), left.words())
+}
+
+/// Child processes of one kind.
+struct Children {
+    view: ChildView,
+    names: [&'static str; 2],
+    advice: &'static str,
+}
+
+impl Children {
+    fn of(rank: &RankSummary) -> impl Iterator<Item = Self> {
+        let host = rank.host.as_deref();
+        let workers = host.and_then(|host| host.workers).map(|view| Self {
+            view,
+            names: ["worker", "workers"],
+            advice: WORKERS_ADVICE,
+        });
+        let others = host.and_then(|host| host.child_processes).map(|view| Self {
+            view,
+            names: ["child process", "child processes"],
+            advice: CHILDREN_ADVICE,
+        });
+        workers.into_iter().chain(others)
+    }
+
+    /// Returns their rise, if they have one. It ends in out-of-memory where the rank's headroom is host memory.
+    fn rise(&self, rank: &RankSummary, is_one: bool) -> Option<StraightRise> {
+        let slope = self.view.bytes_per_step.filter(|_| self.view.is_straight)?;
+        let left = if rank.is_host() {
+            TimeLeft::at(rank, Some(slope), seconds_per_step(rank).map(|pace| slope / pace))
+        } else {
+            TimeLeft { steps: None, seconds: None }
+        };
+        let [one, many] = self.names;
+        let (n, name) = (self.view.count, if self.view.count == 1 { one } else { many });
+        let what = format!("the memory of {n} {name}{}", of_rank(rank, is_one));
+        let sentence = rises(&what, slope, &left);
+        Some(StraightRise { rank: rank.rank, sentence, advice: self.advice, left })
+    }
+}
+
+/// Names a rank of several.
+fn of_rank(rank: &RankSummary, is_one: bool) -> String {
+    if is_one { String::new() } else { format!(" of rank {}", rank.rank) }
+}
+
+/// Returns the mean time of a step of a rank, in seconds.
+fn seconds_per_step(rank: &RankSummary) -> Option<f64> {
+    let (first, last) = (rank.first?, rank.last?);
+    let n_steps = Count::new(last.step.checked_sub(first.step)?).ok()?.as_f64();
+    Some((last.time - first.time) / n_steps).filter(|pace| pace.is_finite() && *pace > 0.0)
+}
+
+/// The time that the headroom lasts at the rate of a rise.
+struct TimeLeft {
+    steps: Option<f64>,
+    seconds: Option<f64>,
+}
+
+impl TimeLeft {
+    /// Returns the time left at a rate in bytes per step, and per second.
+    fn at(rank: &RankSummary, per_step: Option<f64>, per_second: Option<f64>) -> Self {
+        let at =
+            |slope: Option<f64>| Some(rank.headroom_bytes? / slope?).filter(|n| n.is_finite());
+        Self { steps: at(per_step), seconds: at(per_second) }
+    }
+
+    fn is_soon(&self) -> bool {
+        self.seconds.is_none_or(|seconds| seconds <= RISE_SECONDS_MAX)
+    }
+
+    /// Orders rises: those of which it is unknown last.
+    fn order(&self) -> f64 {
+        self.seconds.or(self.steps).unwrap_or(f64::INFINITY)
+    }
+
+    fn words(&self) -> String {
+        let steps = self.steps.map(|steps| counted(steps, "step"));
+        match (self.seconds.map(time_left), steps) {
+            (Some(left), Some(steps)) => {
+                format!(": at this rate out of memory in {left} ({steps})")
+            }
+            (None, Some(steps)) => format!(": at this rate out of memory in about {steps}"),
+            (_, None) => String::new(),
+        }
+    }
+}
+
+/// An end that nobody asked for.
+struct AbruptEnd {
+    /// Whether the program announced an error, rather than ending without a word.
+    is_failure: bool,
+    sentence: String,
+}
+
+impl AbruptEnd {
+    fn advice(&self) -> &'static str {
+        if self.is_failure {
+            "Look at the error: nothing that was seen of memory explains it."
+        } else {
+            "Look at its exit code and log, and at the kernel's log for an out-of-memory kill: it announced no end."
+        }
+    }
+}
+
+/// Returns how the run ended where a rank failed, or ended without a word while a rank of it could not go on.
+fn abrupt_end(ranks: &[RankSummary]) -> Option<AbruptEnd> {
+    let has_failed = |rank: &&RankSummary| {
+        let end = rank.end.as_ref().filter(|end| end.outcome == EndOutcome::Failed);
+        end.is_some_and(|end| !end.is_keyboard_interrupt())
+    };
+    let is_gone = |rank: &&RankSummary| {
+        let gone = [RankOutcome::Unannounced, RankOutcome::Silent, RankOutcome::Behind];
+        gone.contains(&rank.state)
+    };
+    let failed = ranks.iter().find(has_failed);
+    let rank = failed.or_else(|| ranks.iter().find(is_gone))?;
+    let step = rank.last.map_or(Cow::Borrowed("before its first step"), |last| {
+        let place = if failed.is_some() { "at" } else { "after" };
+        format!("{place} step {}", last.step).into()
+    });
+    let error = rank.end.as_ref().and_then(|end| end.error_type.as_deref());
+    let error = error.map_or_else(String::new, |kind| format!(" ({kind})"));
+    let how = if failed.is_some() { "failed" } else { "ended without a word" };
+    let sentence = format!("rank {} {how} {step}{error}", rank.rank);
+    Some(AbruptEnd { is_failure: failed.is_some(), sentence })
+}

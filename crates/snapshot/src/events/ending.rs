@@ -1,0 +1,65 @@
+//! What ended an allocation: the line or the autograd node that freed it, as far as the file says, or the window.
+
+use crate::events::course::Course;
+use crate::model::{Action, NO_STACK};
+use crate::num::at;
+use crate::phases::StepPhase;
+use crate::replay::{Allocation, NEVER};
+use crate::scene::DeviceScene;
+
+/// What ended an allocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// It is alive when the window ends.
+    EndOfWindow,
+    /// A stack by number: the one that its free has.
+    Stack(u32),
+    /// Autograd: its free has no stack, and comes between allocations of the backward pass, or others have one.
+    Backward,
+    /// No free has a stack, and the line that made it had just made the next one.
+    Replaced,
+    /// No free has a stack: the events that allocate before and after it.
+    Between(Option<u32>, Option<u32>),
+    /// The trace has no free: the address was allocated again, or the segments do not show the block.
+    Lost,
+}
+
+/// The event in which an allocation's free was asked for, or completed where that is all there is; `None` if neither is in
+/// the trace.
+pub fn free_event(scene: &DeviceScene<'_>, allocation: &Allocation) -> Option<u32> {
+    let first = allocation.freed.min(allocation.until);
+    let event = first.checked_sub(1).filter(|_| first != NEVER)?;
+    let action = scene.events.get(at(event)).map(|event| event.action);
+    let is_free = matches!(action, Some(Action::FreeRequested | Action::FreeCompleted));
+    is_free.then_some(event)
+}
+
+/// Says what ended an allocation.
+pub fn of(scene: &DeviceScene<'_>, course: &Course, allocation: &Allocation) -> Ending {
+    let Some(free) = free_event(scene, allocation) else {
+        let is_alive = allocation.is_at_end();
+        return if is_alive { Ending::EndOfWindow } else { Ending::Lost };
+    };
+    let stack = scene.events.get(at(free)).map_or(NO_STACK, |event| event.stack);
+    if stack != NO_STACK {
+        return Ending::Stack(stack);
+    }
+    if scene.sites.has_stacks
+        && (course.frees_have_stacks || scene.phases.of(at(free)) == StepPhase::Backward)
+    {
+        return Ending::Backward;
+    }
+    let before = course.allocation_before(free);
+    let is_next = |event: u32| {
+        let other = scene.timeline.allocation_of(at(event));
+        other.is_some_and(|other| {
+            other.from > allocation.from
+                && other.stack == allocation.stack
+                && other.stack != NO_STACK
+        })
+    };
+    if before.is_some_and(is_next) {
+        return Ending::Replaced;
+    }
+    Ending::Between(before, course.allocation_after(free))
+}

@@ -1,0 +1,112 @@
+//! Which events are asked for.
+
+use crate::model::Snapshot;
+use crate::num::{at, id};
+use crate::phases::StepPhase;
+use crate::replay::Allocation;
+
+/// A line of code as a reader writes it: `train.py:12`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LineFilter {
+    /// The end of the file's path, from the beginning of one of its parts.
+    pub file: String,
+    pub line: u64,
+}
+
+impl LineFilter {
+    /// Reads `FILE:LINE`.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (file, line) = text.rsplit_once(':')?;
+        let file = file.replace('\\', "/");
+        Some(Self { file, line: line.parse().ok()? }).filter(|line| !line.file.is_empty())
+    }
+
+    /// Whether a path of the snapshot ends with its file.
+    fn is_file(&self, path: &str) -> bool {
+        let path = path.replace('\\', "/");
+        let before = path.strip_suffix(&*self.file);
+        before.is_some_and(|before| before.is_empty() || before.ends_with('/'))
+    }
+
+    /// Whether each stack of a snapshot passes through the line.
+    pub fn stacks(&self, snapshot: &Snapshot) -> Vec<bool> {
+        let frames: Vec<bool> = snapshot
+            .frames
+            .iter()
+            .map(|frame| frame.line == self.line && self.is_file(&snapshot.text(frame.file)))
+            .collect();
+        let passes = |stack| {
+            let mut numbers = snapshot.stacks.get(stack).iter();
+            numbers.any(|frame| frames.get(at(*frame)) == Some(&true))
+        };
+        (0..id(snapshot.stacks.len())).map(passes).collect()
+    }
+}
+
+/// The events that are asked for: those that fit everything that is set.
+#[derive(Clone, Debug)]
+pub struct EventFilter {
+    pub step: Option<u64>,
+    pub phase: Option<StepPhase>,
+    /// A line that the allocation's or the free's stack passes through.
+    pub line: Option<LineFilter>,
+    /// A byte of the block.
+    pub address: Option<u64>,
+    pub first_event: u32,
+    pub last_event: u32,
+    /// Bytes of the block, at least.
+    pub bytes_min: u64,
+}
+
+impl Default for EventFilter {
+    fn default() -> Self {
+        Self {
+            step: None,
+            phase: None,
+            line: None,
+            address: None,
+            first_event: 0,
+            last_event: u32::MAX,
+            bytes_min: 0,
+        }
+    }
+}
+
+impl EventFilter {
+    /// Whether it asks for blocks of the whole window.
+    pub fn is_of_blocks(&self) -> bool {
+        self.step.is_none()
+            && self.phase.is_none()
+            && (self.first_event, self.last_event) == (0, u32::MAX)
+    }
+
+    /// Whether a block's size and place fit.
+    pub fn fits(&self, allocation: &Allocation) -> bool {
+        let end = allocation.address.saturating_add(allocation.size.max(1));
+        let holds = |byte: u64| (allocation.address..end).contains(&byte);
+        allocation.size >= self.bytes_min && self.address.is_none_or(holds)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_named_by_the_end_of_its_path() {
+        let line = LineFilter::parse("train.py:12").unwrap();
+        assert_eq!(line, LineFilter { file: "train.py".to_owned(), line: 12 });
+        for (path, expected) in [
+            ("train.py", true),
+            ("/srv/job/train.py", true),
+            ("C:\\job\\train.py", true),
+            ("/srv/pretrain.py", false),
+            ("/srv/train.pyc", false),
+        ] {
+            assert_eq!(line.is_file(path), expected, "{path}");
+        }
+        for wrong in ["train.py", ":12", "train.py:x", "train.py:"] {
+            assert_eq!(LineFilter::parse(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! The list of a device's allocations and frees, in order.
+
+use crate::events::course::Course;
+use crate::events::ending::{self, Ending};
+use crate::events::filter::EventFilter;
+use crate::events::reuse::{self, Reuse};
+use crate::model::{Action, NO_STACK};
+use crate::num::at;
+use crate::phases::StepPhase;
+use crate::replay::{Allocation, NO_ALLOCATION};
+use crate::study::Study;
+
+/// A device's events, with what it takes to tell about each.
+#[derive(Debug)]
+pub struct EventList<'a> {
+    pub study: &'a Study<'a>,
+    pub course: Course,
+    /// Whose memory each allocation takes.
+    pub reuses: Vec<Reuse>,
+    filter: EventFilter,
+    /// Whether each stack passes through the line that is asked for; empty if none is.
+    through: Vec<bool>,
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowAction {
+    Alloc,
+    /// Its completion too, where that is later.
+    Free,
+    /// An allocation failed.
+    OutOfMemory,
+}
+
+/// An event of the list.
+#[derive(Clone, Copy, Debug)]
+pub struct EventRow {
+    /// Its place in the trace, from 0.
+    pub event: u32,
+    pub action: RowAction,
+    /// The allocation that it is of; [`NO_ALLOCATION`] for one that failed.
+    pub allocation: u32,
+}
+
+impl<'a> EventList<'a> {
+    /// Makes the list of what is asked for.
+    pub fn new(study: &'a Study<'a>, filter: EventFilter) -> Self {
+        let scene = &study.scene;
+        let through = match &filter.line {
+            Some(line) => line.stacks(scene.snapshot),
+            None => Vec::new(),
+        };
+        Self { study, course: Course::new(scene), reuses: reuse::find(scene), filter, through }
+    }
+
+    /// Allocations, frees and failed allocations, in order; those that are asked for.
+    pub fn rows(&self) -> impl Iterator<Item = EventRow> + '_ {
+        let events = &self.study.scene.events;
+        let numbered = (0..).zip(events.iter());
+        numbered.filter_map(|(event, _)| self.row(event)).filter(|row| self.is_wanted(*row))
+    }
+
+    /// How many events the list leaves out although the filter does not: segments, completions of frees, marks.
+    pub fn n_others(&self) -> usize {
+        let events = (0..).zip(self.study.scene.events);
+        events.filter(|(event, _)| self.row(*event).is_none()).count()
+    }
+
+    fn row(&self, event: u32) -> Option<EventRow> {
+        let scene = &self.study.scene;
+        let number = scene.timeline.of_event.get(at(event)).copied().unwrap_or(NO_ALLOCATION);
+        let action = match scene.events.get(at(event))?.action {
+            Action::Alloc => RowAction::Alloc,
+            Action::FreeRequested => RowAction::Free,
+            // Where its request is in the trace, that is the row.
+            Action::FreeCompleted => {
+                let freed = scene.timeline.allocations.get(at(number))?.freed;
+                (freed == event + 1).then_some(RowAction::Free)?
+            }
+            Action::OutOfMemory => RowAction::OutOfMemory,
+            _ => return None,
+        };
+        Some(EventRow { event, action, allocation: number })
+    }
+
+    fn is_wanted(&self, row: EventRow) -> bool {
+        let filter = &self.filter;
+        if !(filter.first_event..=filter.last_event).contains(&row.event)
+            || filter.phase.is_some_and(|phase| self.phase(row.event) != phase)
+            || filter.step.is_some_and(|step| self.step(row.event) != Some(step))
+        {
+            return false;
+        }
+        if let Some(allocation) = self.allocation(row.allocation) {
+            return self.fits(allocation);
+        }
+        let event = self.study.scene.events.get(at(row.event));
+        filter.address.is_none()
+            && event
+                .is_some_and(|event| event.size >= filter.bytes_min && self.passes(event.stack))
+    }
+
+    /// Whether a block is asked for by its size, its place or its line.
+    fn fits(&self, allocation: &Allocation) -> bool {
+        self.filter.fits(allocation)
+            && (self.passes(allocation.stack) || self.passes(self.free_stack(allocation)))
+    }
+
+    /// Whether a block is asked for: by itself, and by the event that made or the one that freed it.
+    pub fn is_block_wanted(&self, number: u32) -> bool {
+        let Some(allocation) = self.allocation(number) else { return false };
+        let events = [self.alloc_event(allocation), self.free_event(allocation)];
+        let mut rows = events.into_iter().flatten().filter_map(|event| self.row(event));
+        let is_whole = self.filter.is_of_blocks();
+        if is_whole { self.fits(allocation) } else { rows.any(|row| self.is_wanted(row)) }
+    }
+
+    fn passes(&self, stack: u32) -> bool {
+        self.filter.line.is_none() || self.through.get(at(stack)) == Some(&true)
+    }
+
+    /// An allocation by number.
+    pub fn allocation(&self, number: u32) -> Option<&Allocation> {
+        self.study.scene.timeline.allocations.get(at(number))
+    }
+
+    /// The step of an event.
+    pub fn step(&self, event: u32) -> Option<u64> {
+        self.study.scene.steps.of_event(at(event))
+    }
+
+    /// What the program was doing at an event.
+    pub fn phase(&self, event: u32) -> StepPhase {
+        self.study.scene.phases.of(at(event))
+    }
+
+    /// The event that made an allocation; `None` before the window.
+    pub fn alloc_event(&self, allocation: &Allocation) -> Option<u32> {
+        allocation.from.checked_sub(1)
+    }
+
+    /// The event that freed an allocation.
+    pub fn free_event(&self, allocation: &Allocation) -> Option<u32> {
+        ending::free_event(&self.study.scene, allocation)
+    }
+
+    /// The stack of an allocation's free.
+    pub fn free_stack(&self, allocation: &Allocation) -> u32 {
+        let event = self
+            .free_event(allocation)
+            .and_then(|event| self.study.scene.events.get(at(event)));
+        event.map_or(NO_STACK, |event| event.stack)
+    }
+
+    /// What ended an allocation.
+    pub fn ending(&self, allocation: &Allocation) -> Ending {
+        ending::of(&self.study.scene, &self.course, allocation)
+    }
+
+    /// Steps that begin while an allocation lives; `None` if its beginning or end is not in the window, or there are no
+    /// steps.
+    pub fn lifetime_steps(&self, allocation: &Allocation) -> Option<u32> {
+        let steps = &self.study.scene.steps;
+        let (from, until) = (self.alloc_event(allocation)?, self.free_event(allocation)?);
+        let n_begun = steps.slot(at(until)).checked_sub(steps.slot(at(from)))?;
+        (!steps.marks.is_empty()).then_some(n_begun)
+    }
+
+    /// Whose memory an allocation takes.
+    pub fn reuse(&self, number: u32) -> Option<(u32, u32)> {
+        let reuse = self.reuses.get(at(number))?;
+        Some((reuse.number()?, reuse.blocks))
+    }
+}

@@ -1,0 +1,329 @@
+//! The page of `stepmem snapshot events`: for a terminal of 80 columns.
+
+use crate::events::chains::{self, ReuseChain};
+use crate::events::list::{EventList, EventRow, RowAction};
+use crate::events::tree::{self, TreeRow};
+use crate::events::words;
+use crate::model::NO_STACK;
+use crate::num::{at, count};
+use crate::shown::{line, part_of, wrapped};
+use crate::sites::Sum;
+use crate::words::{differs, frame, name, name_of, phase, steps};
+use stepmem_types::format::units::{grouped, many, whole_bytes};
+
+/// Columns of a page.
+const WIDTH: usize = 80;
+/// Columns before what is told of an event below its row.
+const INDENT: &str = "               ";
+/// Columns that a tree is indented by, at most.
+const TREE_INDENT_MAX: usize = 16;
+
+/// How much is shown.
+#[derive(Clone, Copy, Debug)]
+pub struct EventsExtent {
+    /// Rows of the list, addresses of the chains, branches of a frame; all if `None`.
+    pub rows: Option<usize>,
+    /// Frames of both stacks of an event.
+    pub frames: usize,
+    /// Bytes of a branch of the tree, at least.
+    pub bytes_min: u64,
+}
+
+impl EventsExtent {
+    fn rows(self) -> usize {
+        self.rows.unwrap_or(usize::MAX)
+    }
+}
+
+/// The list of a device.
+pub fn list(list: &EventList<'_>, extent: EventsExtent) -> String {
+    let mut page = head(list);
+    line(&mut page, format_args!("\n  event  step phase           size category      line"));
+    let (mut n_rows, mut bytes) = (0_usize, (0_u64, 0_u64));
+    for row in list.rows() {
+        n_rows += 1;
+        let size = list.study.scene.events.get(at(row.event)).map_or(0, |event| event.size);
+        match row.action {
+            RowAction::Alloc => bytes.0 = bytes.0.saturating_add(size),
+            RowAction::Free => bytes.1 = bytes.1.saturating_add(size),
+            RowAction::OutOfMemory => {}
+        }
+        if n_rows <= extent.rows() {
+            event(&mut page, list, row, extent);
+        }
+    }
+    let n_left = n_rows.saturating_sub(extent.rows());
+    let (allocated, freed) = (whole_bytes(bytes.0), whole_bytes(bytes.1));
+    let n_rows = many(count(n_rows), "event");
+    line(&mut page, format_args!("\n{n_rows}: {allocated} allocated, {freed} freed"));
+    if n_left > 0 {
+        let text = format!(
+            "{} more events are not shown: --top 0 shows all, --step, --phase, --line, --address, --from, --to and \
+             --min-size choose.",
+            grouped(count(n_left))
+        );
+        page.push_str(&wrapped(&text, "", WIDTH));
+    }
+    page
+}
+
+fn head(list: &EventList<'_>) -> String {
+    let (study, mut page) = (list.study, String::new());
+    let n_events = many(count(study.scene.events.len()), "event");
+    let text =
+        format!("device {}: {n_events}, {}", study.scene.device.index, steps(&study.scene));
+    page.push_str(&wrapped(&text, "", WIDTH));
+    if study.scene.sites.has_stacks && !list.course.frees_have_stacks {
+        let text = "Frees have no stacks in this file, so what freed a block is told from its neighbors: record with \
+                    context=\"all\" for the lines.";
+        page.push_str(&wrapped(text, "  ", WIDTH));
+    }
+    page
+}
+
+fn event(page: &mut String, list: &EventList<'_>, row: EventRow, extent: EventsExtent) {
+    let study = list.study;
+    let event = study.scene.events.get(at(row.event)).copied().unwrap_or_default();
+    let step = list.step(row.event).map_or_else(|| "-".to_owned(), |step| step.to_string());
+    let (sign, category, site) = match row.action {
+        RowAction::Alloc => ('+', words::category_of(study, row.allocation), None),
+        RowAction::Free => ('-', words::category_of(study, row.allocation), None),
+        RowAction::OutOfMemory => ('!', "out of memory", Some(event.stack)),
+    };
+    let site = match (site, list.allocation(row.allocation)) {
+        (None, Some(allocation)) => words::line_of(study, allocation),
+        _ => name_of(study, study.scene.sites.of_origin(event.stack)),
+    };
+    let figures = format!(
+        "{:>7} {step:>5} {:9} {:>10} {category:13} ",
+        row.event,
+        phase(list.phase(row.event)),
+        format!("{sign}{}", whole_bytes(event.size)),
+    );
+    let width = WIDTH.saturating_sub(figures.chars().count());
+    line(page, format_args!("{figures}{}", ending_of(&site, width)));
+    if let Some(text) = told(list, row) {
+        page.push_str(&wrapped(&text, INDENT, WIDTH));
+    }
+    if extent.frames > 0 {
+        stacks(page, list, row, extent.frames);
+    }
+}
+
+/// Returns what is told of an event below its row.
+fn told(list: &EventList<'_>, row: EventRow) -> Option<String> {
+    let allocation = list.allocation(row.allocation)?;
+    let mut told = vec![format!("{:#x}", allocation.address)];
+    if row.action == RowAction::Alloc {
+        if differs(allocation.requested, allocation.size) {
+            told.push(format!("a block of {}", whole_bytes(allocation.size)));
+        }
+        told.extend(words::lifetime(list, allocation));
+        told.push(words::ending(list, allocation));
+        told.extend(words::reuse(list, row.allocation));
+    } else {
+        told.push(match list.alloc_event(allocation) {
+            Some(event) => format!("made at event {event}"),
+            None => "made before the window".to_owned(),
+        });
+        told.push(words::ending(list, allocation));
+        let completed = allocation.until.saturating_sub(1);
+        if list.study.scene.events.get(at(completed)).is_some() && completed > row.event + 1 {
+            told.push(format!("another stream used it until event {completed}"));
+        }
+    }
+    Some(told.join("; "))
+}
+
+/// Both stacks of an event's block.
+fn stacks(page: &mut String, list: &EventList<'_>, row: EventRow, n_max: usize) {
+    let failed = list.study.scene.events.get(at(row.event)).map(|event| event.stack);
+    let both = match list.allocation(row.allocation) {
+        Some(allocation) => {
+            vec![("allocated at", allocation.stack), ("freed at", list.free_stack(allocation))]
+        }
+        None => vec![("asked for at", failed.unwrap_or(NO_STACK))],
+    };
+    let snapshot = list.study.scene.snapshot;
+    for (what, stack) in both.into_iter().filter(|(_, stack)| *stack != NO_STACK) {
+        let frames = words::frames(list.study, stack);
+        for (place, number) in frames.iter().take(n_max).enumerate() {
+            let label = if place == 0 { what } else { "from" };
+            let of = snapshot.frame(*number);
+            let text = frame(&snapshot.text(of.file), of.line, &snapshot.text(of.name));
+            let before = format!("{INDENT}{label:>12} ");
+            let width = WIDTH.saturating_sub(before.chars().count());
+            line(page, format_args!("{before}{}", ending_of(&text, width)));
+        }
+        let n_left = frames.len().saturating_sub(n_max);
+        if n_left > 0 {
+            line(page, format_args!("{INDENT}{:12} {} more", "", grouped(count(n_left))));
+        }
+    }
+}
+
+/// The end of a text that is too long: of a path the file and the line count.
+fn ending_of(text: &str, n_max: usize) -> String {
+    let n_chars = text.chars().count();
+    if n_chars <= n_max {
+        return text.to_owned();
+    }
+    std::iter::once('…').chain(text.chars().skip(n_chars + 1 - n_max)).collect()
+}
+
+/// The tensors of each address.
+pub fn reuse(list: &EventList<'_>, extent: EventsExtent) -> String {
+    let mut page = head(list);
+    let chains = chains::find(list);
+    for chain in chains.iter().take(extent.rows()) {
+        address(&mut page, list, chain, extent);
+    }
+    let n_left = chains.len().saturating_sub(extent.rows());
+    let n_chains = count(chains.len());
+    let plural = if n_chains == 1 { "address" } else { "addresses" };
+    line(&mut page, format_args!("\n{} {plural} used more than once", grouped(n_chains)));
+    if n_left > 0 {
+        line(
+            &mut page,
+            format_args!("{} more are not shown: --top 0 shows all", grouped(count(n_left))),
+        );
+    }
+    page
+}
+
+fn address(page: &mut String, list: &EventList<'_>, chain: &ReuseChain, extent: EventsExtent) {
+    let n_shown = count(chain.allocations.len());
+    let of = if n_shown == chain.n_all {
+        many(n_shown, "tensor")
+    } else {
+        format!("{} of {}", grouped(n_shown), many(chain.n_all, "tensor"))
+    };
+    line(
+        page,
+        format_args!(
+            "\n{:#x}: {of}, blocks of up to {}",
+            chain.address,
+            whole_bytes(chain.bytes)
+        ),
+    );
+    line(page, format_args!("  events          step      size category      line"));
+    for number in chain.allocations.iter().take(extent.rows()) {
+        let Some(allocation) = list.allocation(*number) else { continue };
+        let from = list.alloc_event(allocation);
+        let until = list.free_event(allocation);
+        let or_open =
+            |event: Option<u32>| event.map(|event| event.to_string()).unwrap_or_default();
+        let step = from.and_then(|event| list.step(event));
+        let figures = format!(
+            "  {:15} {:>4} {:>9} {:13} ",
+            format!("{}-{}", or_open(from), or_open(until)),
+            step.map_or_else(|| "-".to_owned(), |step| step.to_string()),
+            whole_bytes(allocation.requested),
+            words::category_of(list.study, *number),
+        );
+        let width = WIDTH.saturating_sub(figures.chars().count());
+        let site = words::line_of(list.study, allocation);
+        line(page, format_args!("{figures}{}", ending_of(&site, width)));
+    }
+    let n_left = chain.allocations.len().saturating_sub(extent.rows());
+    if n_left > 0 {
+        line(page, format_args!("  {} more (--top 0 shows all)", grouped(count(n_left))));
+    }
+}
+
+/// What is alive in a state, or at the end, by stack. `moment`: the state in words.
+pub fn alive(
+    list: &EventList<'_>,
+    (state, moment): (Option<u32>, &str),
+    extent: EventsExtent,
+) -> String {
+    let mut page = head(list);
+    let rows = tree::alive(list.study, state);
+    let mut all = Sum::default();
+    rows.iter().filter(|row| row.depth == 0).for_each(|row| all.join(row.sum));
+    line(
+        &mut page,
+        format_args!(
+            "\nalive {moment}: {} in {}",
+            whole_bytes(all.bytes),
+            many(all.blocks, "block")
+        ),
+    );
+    line(&mut page, format_args!("   share     bytes  blocks  where, from the outside in"));
+    let mut branches = Branches { total: all.bytes, extent, levels: Vec::new() };
+    branches.levels.push(BranchLevel::default());
+    let mut rows = rows.iter().peekable();
+    while let Some(row) = rows.next() {
+        branches.close(&mut page, row.depth + 1);
+        if !branches.show(&mut page, row) {
+            while rows.next_if(|below| below.depth > row.depth).is_some() {}
+        }
+    }
+    branches.close(&mut page, 0);
+    page
+}
+
+/// A tree while it is written.
+struct Branches {
+    total: u64,
+    extent: EventsExtent,
+    /// The frames above the next row, the outermost first.
+    levels: Vec<BranchLevel>,
+}
+
+/// What is directly below a frame.
+#[derive(Default)]
+struct BranchLevel {
+    indent: usize,
+    /// What the frame holds, if there is one thing below it.
+    only: Option<Sum>,
+    n_shown: usize,
+    left: Sum,
+    n_left: u64,
+}
+
+impl Branches {
+    /// Writes a frame, unless it is too small or one too many.
+    fn show(&mut self, page: &mut String, row: &TreeRow) -> bool {
+        let (total, extent) = (self.total, self.extent);
+        let Some(level) = self.levels.last_mut() else { return false };
+        let text = name(&row.site);
+        let is_only = level.only == Some(row.sum);
+        if !is_only && (level.n_shown >= extent.rows() || row.sum.bytes < extent.bytes_min) {
+            level.left.join(row.sum);
+            level.n_left += 1;
+            return false;
+        }
+        level.n_shown += 1;
+        let indent = level.indent;
+        branch(page, indent, &text, (!is_only).then_some((row.sum, total)));
+        let below = if is_only { indent } else { (indent + 2).min(TREE_INDENT_MAX) };
+        let only = (row.n_children == 1).then_some(row.sum);
+        self.levels.push(BranchLevel { indent: below, only, ..BranchLevel::default() });
+        true
+    }
+
+    /// Goes back to a depth, and sums up what was left out below it.
+    fn close(&mut self, page: &mut String, depth: usize) {
+        while self.levels.len() > depth
+            && let Some(level) = self.levels.pop()
+        {
+            if level.n_left > 0 {
+                let plural = if level.n_left == 1 { "" } else { "s" };
+                let text = format!("{} other{plural}", grouped(level.n_left));
+                branch(page, level.indent, &text, Some((level.left, self.total)));
+            }
+        }
+    }
+}
+
+/// A line of a tree; one without figures holds what the line above it does.
+fn branch(page: &mut String, indent: usize, text: &str, figures: Option<(Sum, u64)>) {
+    let figures = figures.map_or_else(String::new, |(sum, total)| {
+        let (share, size) = (part_of(sum.bytes, total), whole_bytes(sum.bytes));
+        format!("  {share:>6} {size:>9} {:>7}  ", grouped(sum.blocks))
+    });
+    let before = format!("{figures:28}{:indent$}", "");
+    let width = WIDTH.saturating_sub(before.chars().count());
+    line(page, format_args!("{before}{}", ending_of(text, width)));
+}

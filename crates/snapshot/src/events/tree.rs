@@ -1,0 +1,120 @@
+//! What is alive at a moment as a tree: from the outermost frame of the program to the line that allocated.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use crate::num::at;
+use crate::sites::{Site, Sum};
+use crate::study::Study;
+
+/// Frames of a stack that are told apart in a tree: the innermost ones.
+pub const TREE_DEPTH_MAX: usize = 64;
+
+/// A frame with everything below it.
+#[derive(Clone, Debug)]
+pub struct TreeRow {
+    /// 0 for an outermost frame.
+    pub depth: usize,
+    pub site: Site,
+    /// What is alive below it.
+    pub sum: Sum,
+    /// How many frames are directly below it.
+    pub n_children: usize,
+}
+
+/// What is told apart at a depth: a frame by number, or a site where a stack has no frame of the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum BranchKey {
+    Frame(u32),
+    Site(u32),
+}
+
+/// A node before it has its place.
+struct Node {
+    key: BranchKey,
+    sum: Sum,
+    children: BTreeMap<BranchKey, usize>,
+}
+
+/// What is alive in a state, from the outside in; of two, the larger first.
+pub fn alive(study: &Study<'_>, state: Option<u32>) -> Vec<TreeRow> {
+    let nodes = grow(study, state);
+    let mut rows = Vec::with_capacity(nodes.len());
+    let mut open: Vec<(usize, usize)> = Vec::new();
+    let by_size = |children: &BTreeMap<BranchKey, usize>| {
+        let mut children: Vec<usize> = children.values().copied().collect();
+        // The next one is taken from the end.
+        children.sort_by_key(|child| {
+            let node = nodes.get(*child);
+            (node.map_or(0, |node| node.sum.bytes), Reverse(node.map(|node| node.key)))
+        });
+        children
+    };
+    if let Some(root) = nodes.first() {
+        open.extend(by_size(&root.children).into_iter().map(|child| (child, 0)));
+    }
+    while let Some((number, depth)) = open.pop() {
+        let Some(node) = nodes.get(number) else { continue };
+        rows.push(TreeRow {
+            depth,
+            site: site_of(study, node.key),
+            sum: node.sum,
+            n_children: node.children.len(),
+        });
+        open.extend(by_size(&node.children).into_iter().map(|child| (child, depth + 1)));
+    }
+    rows
+}
+
+/// The nodes; the first is the root of them all.
+fn grow(study: &Study<'_>, state: Option<u32>) -> Vec<Node> {
+    let scene = &study.scene;
+    let mut of_origin = vec![Sum::default(); at(scene.sites.before()) + 1];
+    for allocation in &scene.timeline.allocations {
+        let is_alive = match state {
+            Some(state) => allocation.is_alive(state),
+            None => allocation.is_at_end(),
+        };
+        if let Some(sum) =
+            of_origin.get_mut(at(scene.sites.origin(allocation))).filter(|_| is_alive)
+        {
+            sum.add(allocation);
+        }
+    }
+    let node = |key| Node { key, sum: Sum::default(), children: BTreeMap::new() };
+    let mut nodes = vec![node(BranchKey::Site(0))];
+    for (origin, sum) in (0..).zip(of_origin).filter(|(_, sum)| sum.blocks > 0) {
+        let mut place = 0;
+        for key in path(study, origin) {
+            let next = nodes.len();
+            let Some(parent) = nodes.get_mut(place) else { break };
+            place = *parent.children.entry(key).or_insert(next);
+            if place == next {
+                nodes.push(node(key));
+            }
+            if let Some(node) = nodes.get_mut(place) {
+                node.sum.join(sum);
+            }
+        }
+    }
+    nodes
+}
+
+/// The frames of the program from the outermost one; the site alone where there are none.
+fn path(study: &Study<'_>, origin: u32) -> Vec<BranchKey> {
+    let sites = study.scene.sites;
+    let frames = sites.user_frames(study.scene.snapshot, origin).take(TREE_DEPTH_MAX);
+    let mut keys: Vec<BranchKey> = frames.map(BranchKey::Frame).collect();
+    keys.reverse();
+    if keys.is_empty() {
+        keys.push(BranchKey::Site(sites.of_origin(origin)));
+    }
+    keys
+}
+
+fn site_of(study: &Study<'_>, key: BranchKey) -> Site {
+    match key {
+        BranchKey::Frame(frame) => Site::of_frame(study.scene.snapshot, frame),
+        BranchKey::Site(site) => study.scene.sites.site(site).cloned().unwrap_or(Site::NOWHERE),
+    }
+}

@@ -1,0 +1,133 @@
+//! Events in words, for a terminal and for a document.
+
+use crate::categories::{Categories, Category};
+use crate::events::ending::Ending;
+use crate::events::list::EventList;
+use crate::num::at;
+use crate::phases::StepPhase;
+use crate::replay::Allocation;
+use crate::sites::{FrameKind, Site, SiteKind};
+use crate::study::Study;
+use crate::words;
+use stepmem_types::format::units::{grouped, many, whole_bytes};
+
+/// The line of what autograd allocates without frames.
+const AUTOGRAD: &str = "autograd (no stack recorded)";
+
+/// The name of a category.
+pub fn category(category: Category) -> &'static str {
+    let mut chosen = Categories::<bool>::default();
+    *chosen.of(category) = true;
+    let named = chosen.named().into_iter().find(|(_, is_chosen)| **is_chosen);
+    named.map_or("unknown", |(name, _)| name)
+}
+
+/// The name of the category of an allocation by number.
+pub fn category_of(study: &Study<'_>, number: u32) -> &'static str {
+    category(study.categories.get(at(number)).copied().unwrap_or_default())
+}
+
+/// A phase by the name that `--phase` takes.
+pub fn phase_of(name: &str) -> Option<StepPhase> {
+    [StepPhase::Forward, StepPhase::Backward, StepPhase::Optimizer]
+        .into_iter()
+        .find(|phase| words::phase(*phase) == name)
+}
+
+/// The site that stands for what autograd allocates without frames.
+pub const AUTOGRAD_SITE: u32 = u32::MAX;
+
+/// The site of an allocation. Where only autograd's threads have no frames, one without frames is autograd's.
+pub fn site_of(study: &Study<'_>, allocation: &Allocation) -> u32 {
+    let scene = &study.scene;
+    let is_backward = || {
+        let event = allocation.from.checked_sub(1);
+        event.is_some_and(|event| scene.phases.of(at(event)) == StepPhase::Backward)
+    };
+    let has_no_frames = scene.sites.kind(allocation) == SiteKind::NoFrames;
+    if scene.sites.has_stacks && has_no_frames && is_backward() {
+        AUTOGRAD_SITE
+    } else {
+        scene.sites.of(allocation)
+    }
+}
+
+/// The name of a site as of [`site_of`].
+pub fn name_of_site(study: &Study<'_>, site: u32) -> String {
+    if site == AUTOGRAD_SITE { AUTOGRAD.to_owned() } else { words::name_of(study, site) }
+}
+
+/// The line of an allocation.
+pub fn line_of(study: &Study<'_>, allocation: &Allocation) -> String {
+    name_of_site(study, site_of(study, allocation))
+}
+
+/// Returns the line that a stack is counted under.
+pub fn site_of_stack<'a>(study: &'a Study<'_>, stack: u32) -> &'a Site {
+    let sites = study.scene.sites;
+    sites.site(sites.of_origin(stack)).unwrap_or(&Site::NOWHERE)
+}
+
+/// Says what ended an allocation, after "freed by" where something freed it.
+pub fn ending(list: &EventList<'_>, allocation: &Allocation) -> String {
+    let line = |event: Option<u32>| {
+        let other = event.and_then(|event| list.study.scene.timeline.allocation_of(at(event)));
+        other.map(|other| line_of(list.study, other))
+    };
+    match list.ending(allocation) {
+        Ending::EndOfWindow => "alive at the end of the window".to_owned(),
+        Ending::Stack(stack) => {
+            format!("freed by {}", words::name(site_of_stack(list.study, stack)))
+        }
+        Ending::Backward => "freed by autograd, in the backward pass".to_owned(),
+        Ending::Replaced => "freed once its line had made the next".to_owned(),
+        Ending::Between(before, after) => match (line(before), line(after)) {
+            (Some(before), Some(after)) => format!("freed after {before}, before {after}"),
+            (Some(before), None) => format!("freed after {before}"),
+            (None, Some(after)) => format!("freed before {after}"),
+            (None, None) => "freed, by what cannot be told".to_owned(),
+        },
+        Ending::Lost => "its end is not in the trace".to_owned(),
+    }
+}
+
+/// Says how long an allocation lived, where both ends are in the window.
+pub fn lifetime(list: &EventList<'_>, allocation: &Allocation) -> Option<String> {
+    let (from, until) = (list.alloc_event(allocation)?, list.free_event(allocation)?);
+    let events = many(u64::from(until.checked_sub(from)?), "event");
+    Some(match (list.lifetime_steps(allocation), list.step(until)) {
+        (Some(0), _) => format!("lives {events}, in one step"),
+        (Some(_), Some(step)) => format!("lives {events}, until step {step}"),
+        _ => format!("lives {events}"),
+    })
+}
+
+/// Says whose memory an allocation takes.
+pub fn reuse(list: &EventList<'_>, number: u32) -> Option<String> {
+    let (earlier, n_blocks) = list.reuse(number)?;
+    let allocation = list.allocation(earlier)?;
+    let made = match list.alloc_event(allocation) {
+        Some(event) => format!("event {event}"),
+        None => "a block that is older than the window".to_owned(),
+    };
+    let others = match n_blocks.saturating_sub(1) {
+        0 => String::new(),
+        others => format!(", and of {} more", grouped(u64::from(others))),
+    };
+    Some(format!(
+        "in the memory of {made} ({}, {}){others}",
+        whole_bytes(allocation.size),
+        line_of(list.study, allocation),
+    ))
+}
+
+/// The frames of a stack that tell something: the program's, else all but those of the recording and the allocator.
+pub fn frames(study: &Study<'_>, stack: u32) -> Vec<u32> {
+    let (snapshot, sites) = (study.scene.snapshot, study.scene.sites);
+    let own: Vec<u32> = sites.user_frames(snapshot, stack).collect();
+    if !own.is_empty() {
+        return own;
+    }
+    let tells = |frame: &u32| sites.frame_kinds.get(at(*frame)) != Some(&FrameKind::Plumbing);
+    snapshot.stacks.get(stack).iter().copied().filter(tells).collect()
+}

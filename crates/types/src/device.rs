@@ -1,0 +1,163 @@
+//! Devices and their processes, as NVML and the kubelet report them.
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::GpuUuid;
+use crate::units::Bytes;
+
+/// One reading of one device that answered.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct GpuSample {
+    /// The device or MIG instance.
+    pub device: GpuUuid,
+    /// What describes the device.
+    pub info: DeviceInfo,
+    /// Its memory; `None` where the driver has no meaningful figure (NUMA mode, not supported).
+    pub memory: Option<DeviceMemory>,
+    /// The processes seen on it, one entry a pid, ascending.
+    pub processes: Vec<ProcessMemory>,
+    /// What the process list can mean here.
+    pub attribution: Attribution,
+}
+
+/// What describes a device; `None` where the driver does not say.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+pub struct DeviceInfo {
+    /// NVML's index on this node, as text (`0`, or `0:1` for a MIG instance).
+    pub index: Option<String>,
+    pub model: Option<String>,
+    pub driver_version: Option<String>,
+    /// The MIG profile (`1g.10gb`), for a MIG instance.
+    pub mig_profile: Option<String>,
+    /// The GPU that a MIG instance is part of.
+    pub parent: Option<GpuUuid>,
+    /// How its memory is addressed (`none`, `hmm`, `ats`).
+    pub addressing: Option<String>,
+    /// The MIG device whose memory this is too, as both are of one GPU instance; `None` where the memory is its own.
+    pub memory_of: Option<GpuUuid>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct DeviceMemory {
+    #[serde(rename = "total_bytes")]
+    pub total: Bytes,
+    /// What is in use by everything on the device.
+    #[serde(rename = "used_bytes")]
+    pub used: Bytes,
+    /// What is free; `None` in recordings that lack it.
+    #[serde(rename = "free_bytes")]
+    pub free: Option<Bytes>,
+    /// Memory reserved by the driver, where it is reported separately (memory info v2).
+    #[serde(rename = "reserved_bytes")]
+    pub reserved: Option<Bytes>,
+}
+
+/// One process on a device.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct ProcessMemory {
+    /// Its id in the namespace that the driver answered for.
+    pub pid: u32,
+    /// What it uses on the device; `None` when the driver does not know (N/A, or its false zero).
+    pub used: Option<Bytes>,
+    /// The id by which the process knows itself, and pushes; `None` where it cannot be told from here.
+    pub own_pid: Option<u32>,
+    /// Its name, as the kernel keeps it: the first 15 bytes of the program's, or of what the process calls itself.
+    pub name: Option<Box<str>>,
+    /// The container that it runs in, where that can be seen.
+    pub container: Option<Container>,
+}
+
+impl ProcessMemory {
+    /// A process that is listed by the id that it knows itself by.
+    pub fn new(pid: u32, used: Option<Bytes>) -> Self {
+        Self { pid, used, own_pid: Some(pid), name: None, container: None }
+    }
+}
+
+/// A container, as the control group of its processes names it.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct Container {
+    /// The container runtime's id, 64 hexadecimal digits.
+    pub id: Box<str>,
+    /// The UID of its pod; `None` outside Kubernetes, and where only the container's own group is seen.
+    pub pod_uid: Option<Box<str>>,
+}
+
+/// A pod, by the names that Kubernetes has for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodName {
+    pub namespace: Box<str>,
+    pub name: Box<str>,
+}
+
+/// A container that the kubelet gave a device to.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
+pub struct DevicePod {
+    pub uuid: GpuUuid,
+    pub namespace: Box<str>,
+    pub pod: Box<str>,
+    pub container: Box<str>,
+}
+
+impl DevicePod {
+    /// The longest of its three names, in bytes: Kubernetes allows 253.
+    pub const NAME_BYTES_MAX: usize = 253;
+
+    /// Whether it is a container of `pod`.
+    pub fn is_of(&self, pod: &PodName) -> bool {
+        self.namespace == pod.namespace && self.pod == pod.name
+    }
+}
+
+/// What a device's process list can mean from where the exporter runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Attribution {
+    /// The host's process ids are seen.
+    Host,
+    /// The processes of a namespace shared with the training process are seen.
+    SharedPidNamespace,
+    /// The exporter's own namespace hides the training processes.
+    OwnPidNamespace,
+    /// The ids belong to another namespace (an older driver, seen from a container) and cannot be resolved here.
+    ForeignPidNamespace,
+    /// Processes are seen, their memory is not.
+    MemoryHidden,
+    /// The driver gives no process list that makes sense.
+    Unsupported,
+}
+
+impl Attribution {
+    /// Every state, in the order of declaration.
+    pub const ALL: [Self; 6] = [
+        Self::Host,
+        Self::SharedPidNamespace,
+        Self::OwnPidNamespace,
+        Self::ForeignPidNamespace,
+        Self::MemoryHidden,
+        Self::Unsupported,
+    ];
+
+    /// The value of the label `state`.
+    pub fn as_label(self) -> &'static str {
+        match self {
+            Self::Host => "host",
+            Self::SharedPidNamespace => "shared_pid_namespace",
+            Self::OwnPidNamespace => "own_pid_namespace",
+            Self::ForeignPidNamespace => "foreign_pid_namespace",
+            Self::MemoryHidden => "memory_hidden",
+            Self::Unsupported => "unsupported",
+        }
+    }
+}
+
+/// A device, or NVML as a whole, that gave no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GpuUnavailable {
+    /// The device; `None` when nothing answers.
+    pub device: Option<GpuUuid>,
+    /// NVML's name of the error in lower case (`gpu_is_lost`), or `library_missing`, `symbol_missing`, `timeout`.
+    pub code: &'static str,
+    /// The error in words, for the log.
+    pub message: String,
+}

@@ -1,0 +1,139 @@
+//! How a rank ended, as its process reports it.
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::Rank;
+use crate::launch::Instance;
+use crate::units::{Bytes, Count, Seconds};
+
+/// The longest name of an error's type that is taken, in bytes.
+pub const ERROR_TYPE_BYTES_MAX: usize = 128;
+/// The type of error of a process that the kernel killed for lack of memory: the counter of its control group that rose.
+pub const OOM_KILL: &str = "oom_kill";
+/// The type of error of a process of which only the exit code shows that it ran out of memory.
+const EXIT_CODE: &str = "exit_code";
+/// The longest message of an error that is taken, in bytes.
+pub const ERROR_MESSAGE_BYTES_MAX: usize = 256;
+
+/// How a rank ended, the worst last.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EndOutcome {
+    Completed,
+    /// It stopped with an error.
+    Failed,
+    /// It ran out of memory.
+    Oom,
+}
+
+impl EndOutcome {
+    /// Returns the outcome in words.
+    pub fn as_label(self) -> &'static str {
+        match self {
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Oom => "oom",
+        }
+    }
+}
+
+/// Which ranks an end may end.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EndAuthority {
+    /// Only what the process that it names pushed, and what was pushed without a name.
+    Own,
+    /// Whichever process pushed it.
+    Any,
+}
+
+/// The end of a rank, or of a whole run.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct RankEnd {
+    /// The rank that ended; `None` for the whole run.
+    pub rank: Option<Rank>,
+    /// The process that ended; `None` where it does not name itself.
+    pub instance: Option<Instance>,
+    pub authority: EndAuthority,
+    /// What is known of it.
+    pub report: EndReport,
+}
+
+impl RankEnd {
+    /// Returns whether it ends ranks whichever process holds them.
+    pub fn is_of_operator(&self) -> bool {
+        self.authority == EndAuthority::Any && self.instance.is_none()
+    }
+}
+
+/// What is known of an end.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct EndReport {
+    pub outcome: EndOutcome,
+    /// When, as a Unix time.
+    pub time: Option<Seconds>,
+    /// The step that it was in.
+    pub step: Option<Count>,
+    /// Its train steps after the last record, whose memory was not read; at most
+    /// [`STEPS_PER_RECORD_MAX`](crate::step::STEPS_PER_RECORD_MAX).
+    pub unread_steps: Option<u32>,
+    /// The most that was allocated since the last record.
+    #[serde(rename = "peak_allocated_bytes")]
+    pub peak_allocated: Option<Bytes>,
+    /// The most that the allocator held since the last record.
+    #[serde(rename = "peak_reserved_bytes")]
+    pub peak_reserved: Option<Bytes>,
+    pub error_type: Option<Box<str>>,
+    /// The first line of the error.
+    pub error_message: Option<Box<str>>,
+    /// Out-of-memory errors since the process started, by its own count; the one that ended it is among them.
+    #[serde(default)]
+    pub ooms: Option<Count>,
+    /// How much memory was asked for when there was no more.
+    #[serde(rename = "requested_bytes")]
+    pub requested: Option<Bytes>,
+}
+
+impl EndReport {
+    /// Returns the end of a process that the kernel killed for lack of memory.
+    pub fn killed_out_of_memory(time: Option<Seconds>) -> Self {
+        Self {
+            outcome: EndOutcome::Oom,
+            time,
+            step: None,
+            unread_steps: None,
+            peak_allocated: None,
+            peak_reserved: None,
+            error_type: Some(OOM_KILL.into()),
+            error_message: Some("oom_kill of its control group rose".into()),
+            ooms: None,
+            requested: None,
+        }
+    }
+
+    /// Returns the end of a process that exited with `code`, not 0, after an out-of-memory error that it caught.
+    pub fn exited_out_of_memory(code: u8) -> Self {
+        let message = format!("the command ended with exit code {code} after this error");
+        Self {
+            error_type: Some(EXIT_CODE.into()),
+            error_message: Some(message.into()),
+            ..Self::killed_out_of_memory(None)
+        }
+    }
+
+    /// Returns whether the kernel killed the process for lack of memory.
+    pub fn is_oom_kill(&self) -> bool {
+        self.outcome == EndOutcome::Oom && self.error_type.as_deref() == Some(OOM_KILL)
+    }
+
+    /// Returns whether a person stopped it, as by Ctrl-C.
+    pub fn is_keyboard_interrupt(&self) -> bool {
+        self.error_type.as_deref() == Some("KeyboardInterrupt")
+    }
+
+    /// Returns whether a step that ended at the Unix time `time` was before it, as far as is known.
+    pub fn is_after(&self, step: Count, time: f64) -> bool {
+        self.time.is_some_and(|end| time <= end.get())
+            && self.step.is_none_or(|end| step <= end)
+    }
+}

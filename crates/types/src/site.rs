@@ -1,0 +1,272 @@
+//! Where training code allocates memory, and what holds it, as snapshots and pushers name it. Every text can be shown.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::units::{Bytes, Count, OutOfRange, checked_text};
+
+/// The longest text of a site or a holder, in bytes.
+pub const SITE_TEXT_BYTES_MAX: usize = 512;
+/// Frames of a stack that are kept, innermost first.
+pub const SITE_FRAMES_MAX: usize = 16;
+/// Lines that held the memory of an out-of-memory error, the largest first.
+pub const OOM_LINES_MAX: usize = 3;
+/// Holders in one report.
+pub const HOLDERS_MAX: usize = 8;
+/// Parts of a path that a sentence shows: the file and its folder.
+const SHOWN_PARTS: usize = 2;
+
+/// A text of 1 to [`SITE_TEXT_BYTES_MAX`] bytes without control characters and without characters that turn the
+/// direction of text around.
+#[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct SiteText(Box<str>);
+
+impl SiteText {
+    /// Takes a text of at most [`SITE_TEXT_BYTES_MAX`] bytes.
+    ///
+    /// # Errors
+    /// Names the limit that `text` breaks.
+    pub fn new(text: &str) -> Result<Self, OutOfRange> {
+        Self::within(text, SITE_TEXT_BYTES_MAX)
+    }
+
+    /// Takes a text of at most `bytes_max` bytes.
+    ///
+    /// # Errors
+    /// Names the limit that `text` breaks.
+    pub fn within(text: &str, bytes_max: usize) -> Result<Self, OutOfRange> {
+        let checked = checked_text(text, bytes_max)?;
+        if checked.chars().any(turns_direction) {
+            return Err(OutOfRange::Control(text.to_owned()));
+        }
+        Ok(Self(checked))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for SiteText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+impl TryFrom<String> for SiteText {
+    type Error = OutOfRange;
+
+    fn try_from(text: String) -> Result<Self, OutOfRange> {
+        Self::new(&text)
+    }
+}
+
+impl From<SiteText> for String {
+    fn from(text: SiteText) -> Self {
+        text.0.into()
+    }
+}
+
+/// Returns whether a character makes text that follows it run the other way, or ends that.
+fn turns_direction(c: char) -> bool {
+    matches!(
+        c,
+        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+    )
+}
+
+/// What kind of code allocates.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CodeKind {
+    /// A line of Python.
+    Python,
+    /// An operation of autograd's backward pass.
+    Backward,
+    /// A C++ function.
+    Cpp,
+    /// The recording has no stack of it.
+    NoFrames,
+    /// Allocated before the recording.
+    BeforeRecording,
+}
+
+/// Code that allocates memory.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct CodeLine {
+    pub kind: CodeKind,
+    /// Path, of Python.
+    pub file: Option<SiteText>,
+    /// Line, of Python.
+    pub line: Option<u64>,
+    /// Function of Python and C++, operation of backward.
+    pub function: Option<SiteText>,
+}
+
+impl fmt::Display for CodeLine {
+    /// Writes `job/train.py:151 in evaluate`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let function = self.function.as_ref().map(SiteText::as_str);
+        match self.kind {
+            CodeKind::Python => {
+                f.write_str(&short_path(self.file.as_ref().map_or("?", SiteText::as_str)))?;
+                if let Some(line) = self.line {
+                    write!(f, ":{line}")?;
+                }
+                function.map_or(Ok(()), |function| write!(f, " in {function}"))
+            }
+            CodeKind::Backward => {
+                write!(f, "the backward pass ({})", function.unwrap_or("unknown operation"))
+            }
+            CodeKind::Cpp => write!(f, "C++ ({})", function.unwrap_or("unknown function")),
+            CodeKind::NoFrames => f.write_str("code without a recorded stack"),
+            CodeKind::BeforeRecording => f.write_str("code that ran before the recording"),
+        }
+    }
+}
+
+/// The end of a path: the file and its folder.
+fn short_path(path: &str) -> String {
+    let parts: Vec<&str> = path.rsplit(['/', '\\']).take(SHOWN_PARTS).collect();
+    let shown: Vec<&str> = parts.into_iter().rev().filter(|part| !part.is_empty()).collect();
+    shown.join("/")
+}
+
+/// A frame of a stack of Python.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct CodeFrame {
+    pub file: SiteText,
+    pub line: u64,
+    pub function: SiteText,
+}
+
+/// Whether a memory snapshot shows a line that leaks.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SiteVerdict {
+    /// It has too few steps.
+    InsufficientHistory,
+    /// No single line explains the growth.
+    None,
+    Leak,
+}
+
+/// What a memory snapshot says of a rank's growth.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct LeakSite {
+    pub verdict: SiteVerdict,
+    /// The line that leaks; without one, the line whose memory grew most in the recording.
+    pub at: Option<CodeLine>,
+    /// The part of the recorded growth that the line explains, 0 to 1; `None` unless one leaks.
+    pub share_ratio: Option<f64>,
+    /// How fast the line's memory grows.
+    pub bytes_per_step: Option<f64>,
+    /// Whole steps in the recording.
+    pub steps: u64,
+    /// The user's frames from that line outwards, at most [`SITE_FRAMES_MAX`].
+    pub stack: Vec<CodeFrame>,
+}
+
+/// A line and what it holds.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct LineBytes {
+    pub at: CodeLine,
+    pub bytes: Bytes,
+}
+
+/// What a memory snapshot says of an out-of-memory error.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct OomSite {
+    /// The line that asked for memory.
+    pub at: CodeLine,
+    /// What it asked for.
+    pub requested_bytes: Bytes,
+    /// The lines that held most then, the largest first; at most [`OOM_LINES_MAX`].
+    pub held: Vec<LineBytes>,
+}
+
+/// A live object that holds ever more memory, as the training process reports it.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct TensorHolder {
+    /// A phrase for people, with code in backticks.
+    pub name: SiteText,
+    /// What kind of object it is: `list`, `closure cell`.
+    pub kind: SiteText,
+    /// The line that made or fills it.
+    pub at: Option<CodeLine>,
+    /// Tensors behind it at `step`.
+    pub tensors: Count,
+    /// The storage of these, and other memory behind it.
+    pub bytes: Bytes,
+    pub tensors_per_step: f64,
+    pub bytes_per_step: f64,
+    /// The step at which it was measured.
+    #[serde(default)]
+    pub step: Option<Count>,
+    /// The step since which its growth was measured.
+    #[serde(default)]
+    pub since_step: Option<Count>,
+    /// How full it is, where it has a bound.
+    #[serde(default)]
+    pub fill: Option<Fill>,
+}
+
+/// How full a holder with a bound is, at the holder's `step`.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fill {
+    pub items: Count,
+    /// The most items that it holds; at least `items`.
+    pub items_max: Count,
+    pub items_per_step: f64,
+    /// Whether the rank's own process reported it, over a connection that shows who it is.
+    pub is_own: bool,
+}
+
+/// A search for holders that named none.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct EmptySearch {
+    /// The step of its last look.
+    pub step: Option<Count>,
+    /// Whether it saw all objects.
+    pub is_complete: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::site::{CodeKind, CodeLine, SITE_TEXT_BYTES_MAX, SiteText};
+
+    fn line(file: &str) -> CodeLine {
+        CodeLine {
+            kind: CodeKind::Python,
+            file: Some(SiteText::new(file).unwrap()),
+            line: Some(151),
+            function: Some(SiteText::new("evaluate").unwrap()),
+        }
+    }
+
+    #[test]
+    fn sentences_show_a_file_and_its_folder() {
+        for (path, expected) in [
+            ("/app/job/train.py", "job/train.py:151 in evaluate"),
+            ("train.py", "train.py:151 in evaluate"),
+            ("/train.py", "train.py:151 in evaluate"),
+            (r"C:\job\train.py", "job/train.py:151 in evaluate"),
+        ] {
+            assert_eq!(line(path).to_string(), expected);
+        }
+    }
+
+    #[test]
+    fn text_that_steers_a_terminal_or_turns_around_is_refused() {
+        for text in ["", "a\u{1b}[2J", "a\nb", "a\u{202e}b", "a\u{2066}b", "\u{200f}"] {
+            assert!(SiteText::new(text).is_err(), "{text:?}");
+            let json = serde_json::to_string(text).unwrap();
+            assert!(serde_json::from_str::<SiteText>(&json).is_err(), "{text:?}");
+        }
+        assert!(SiteText::new(&"é".repeat(SITE_TEXT_BYTES_MAX / 2)).is_ok());
+        assert!(SiteText::new(&"é".repeat(SITE_TEXT_BYTES_MAX / 2 + 1)).is_err());
+    }
+}

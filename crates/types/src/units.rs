@@ -1,0 +1,358 @@
+//! Quantities with a range: if one exists, it is in range, and nothing past this file checks it again.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::characters::{is_combining, is_hidden};
+
+/// The largest byte count and step that is taken: 2^53, above which an `f64` cannot hold every integer.
+pub const INTEGER_MAX: u64 = 1 << 53;
+
+/// 2^20 bytes.
+pub const MEBIBYTE: f64 = 1024.0 * 1024.0;
+/// 2^30 bytes.
+pub const GIBIBYTE: f64 = 1024.0 * MEBIBYTE;
+
+/// A value that may not enter, with the limit that it breaks.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OutOfRange {
+    /// A number outside its closed range.
+    #[error("{value} is outside {min}..={max}")]
+    Number {
+        /// The value as it was given.
+        value: String,
+        /// The least value allowed.
+        min: String,
+        /// The greatest value allowed.
+        max: String,
+    },
+    /// A text that is empty or too long.
+    #[error("a text of {bytes} bytes is outside 1..={max} bytes")]
+    Length {
+        /// How long it is, in bytes.
+        bytes: usize,
+        /// The greatest length allowed, in bytes.
+        max: usize,
+    },
+    /// A text with a control character in it.
+    #[error("{0:?} contains a control character")]
+    Control(String),
+    /// A name with an invisible character in it that moves or hides others.
+    #[error("{0:?} contains an invisible character")]
+    Hidden(String),
+    /// A name in which there is nothing to see.
+    #[error("{0:?} has no visible character")]
+    Blank(String),
+    /// A name whose first character is drawn onto what stands before the name.
+    #[error("{0:?} begins with a combining character")]
+    Combining(String),
+    /// A text of another form.
+    #[error("the text is not made of {what}")]
+    Form {
+        /// The form that is asked for.
+        what: &'static str,
+    },
+}
+
+impl OutOfRange {
+    pub(super) fn number(
+        value: &impl ToString,
+        min: &impl ToString,
+        max: &impl ToString,
+    ) -> Self {
+        Self::Number { value: value.to_string(), min: min.to_string(), max: max.to_string() }
+    }
+}
+
+/// A byte count, 0 to [`INTEGER_MAX`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Bytes(u64);
+
+impl Bytes {
+    /// Takes a count of 0 to [`INTEGER_MAX`].
+    ///
+    /// # Errors
+    /// Names the value and the range.
+    pub fn new(value: u64) -> Result<Self, OutOfRange> {
+        checked_integer(value).map(Self)
+    }
+
+    pub fn get(self) -> u64 {
+        self.0
+    }
+
+    /// The count as a float, exactly.
+    #[expect(
+        clippy::as_conversions,
+        clippy::cast_precision_loss,
+        reason = "at most 2^53, so exact"
+    )]
+    pub fn as_f64(self) -> f64 {
+        self.0 as f64
+    }
+}
+
+/// A step number or a count of a training process, 0 to [`INTEGER_MAX`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Count(u64);
+
+impl Count {
+    /// Takes a count of 0 to [`INTEGER_MAX`].
+    ///
+    /// # Errors
+    /// Names the value and the range.
+    pub fn new(value: u64) -> Result<Self, OutOfRange> {
+        checked_integer(value).map(Self)
+    }
+
+    pub fn get(self) -> u64 {
+        self.0
+    }
+
+    /// The count as a float, exactly.
+    #[expect(
+        clippy::as_conversions,
+        clippy::cast_precision_loss,
+        reason = "at most 2^53, so exact"
+    )]
+    pub fn as_f64(self) -> f64 {
+        self.0 as f64
+    }
+}
+
+/// A finite, non-negative number of seconds: a Unix time or a duration as pushers send it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
+pub struct Seconds(f64);
+
+impl Seconds {
+    /// The greatest value that is taken: the end of the year 9999 as a Unix time.
+    pub const MAX: f64 = 253_402_300_799.0;
+
+    /// Takes a finite value of 0 to [`Self::MAX`].
+    ///
+    /// # Errors
+    /// Names the value and the range.
+    pub fn new(value: f64) -> Result<Self, OutOfRange> {
+        if (0.0..=Self::MAX).contains(&value) {
+            Ok(Self(value))
+        } else {
+            Err(OutOfRange::number(&value, &0, &Self::MAX))
+        }
+    }
+
+    /// The number of seconds.
+    pub fn get(self) -> f64 {
+        self.0
+    }
+}
+
+/// A time in seconds since 1970, in the range of [`Seconds`].
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub struct UnixTime(f64);
+
+impl UnixTime {
+    /// Takes a finite value of 0 to [`Seconds::MAX`].
+    ///
+    /// # Errors
+    /// Names the value and the range.
+    pub fn new(seconds: f64) -> Result<Self, OutOfRange> {
+        Seconds::new(seconds).map(Self::from)
+    }
+
+    /// The seconds since 1970.
+    pub fn get(self) -> f64 {
+        self.0
+    }
+
+    /// Returns the seconds from `earlier` to this, negative when `earlier` is later.
+    pub fn since(self, earlier: Self) -> f64 {
+        self.0 - earlier.0
+    }
+}
+
+impl From<Seconds> for UnixTime {
+    fn from(seconds: Seconds) -> Self {
+        Self(seconds.get())
+    }
+}
+
+/// An estimate with its 95 % interval, all in one unit.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
+pub struct Interval {
+    pub value: f64,
+    /// The interval's lower end.
+    pub lower: f64,
+    /// The interval's upper end.
+    pub upper: f64,
+}
+
+impl Interval {
+    /// The interval that reaches `half_width` to either side of `value`.
+    pub fn around(value: f64, half_width: f64) -> Self {
+        Self { value, lower: value - half_width, upper: value + half_width }
+    }
+}
+
+/// How long the program (or the replayed recording) had run when something happened.
+#[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+pub struct Uptime(pub Duration);
+
+impl<'de> Deserialize<'de> for Uptime {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let uptime = Self(Duration::deserialize(deserializer)?);
+        if uptime <= Self::MAX {
+            Ok(uptime)
+        } else {
+            let (value, max) = (uptime.0.as_secs(), Self::MAX.0.as_secs());
+            Err(serde::de::Error::custom(OutOfRange::number(&value, &0, &max)))
+        }
+    }
+}
+
+impl Uptime {
+    /// The longest uptime that is read back: 10000 years, which leaves room to add to it.
+    pub const MAX: Self = Self(Duration::from_hours(10_000 * 366 * 24));
+
+    /// The time from `earlier` to this, zero when `earlier` is later.
+    pub fn since(self, earlier: Self) -> Duration {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+/// Durations counted in buckets.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub struct DurationCounts {
+    /// Ascending and cumulative.
+    pub buckets: Vec<DurationBucket>,
+    /// How many there were.
+    pub count: u64,
+    pub sum_seconds: f64,
+}
+
+/// How many durations were at most this long.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct DurationBucket {
+    /// The upper bound.
+    pub within_seconds: f64,
+    pub count: u64,
+}
+
+/// Takes a text of 1 to `bytes_max` bytes without control characters.
+///
+/// # Errors
+/// Says which of the two limits `text` breaks.
+pub fn checked_text(text: &str, bytes_max: usize) -> Result<Box<str>, OutOfRange> {
+    if text.is_empty() || text.len() > bytes_max {
+        return Err(OutOfRange::Length { bytes: text.len(), max: bytes_max });
+    }
+    let is_plain = text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+    if !is_plain && text.chars().any(char::is_control) {
+        return Err(OutOfRange::Control(text.to_owned()));
+    }
+    Ok(text.into())
+}
+
+/// The units of a size in small letters, and how many bytes they are.
+const SIZE_UNITS: [(&str, f64); 10] = [
+    ("", 1.0),
+    ("b", 1.0),
+    ("kb", 1e3),
+    ("mb", 1e6),
+    ("gb", 1e9),
+    ("tb", 1e12),
+    ("kib", 1024.0),
+    ("mib", MEBIBYTE),
+    ("gib", GIBIBYTE),
+    ("tib", 1024.0 * GIBIBYTE),
+];
+/// The greatest size, in bytes: 2^53, as for any byte count.
+const SIZE_MAX: f64 = 8192.0 * 1024.0 * GIBIBYTE;
+
+/// Parses a size in bytes of 1 to 2^53, such as `2GiB`, `512 MB` or `1000000`.
+pub fn parse_size(text: &str) -> Option<f64> {
+    let digits =
+        text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.').len();
+    let (number, unit) = text.split_at_checked(digits)?;
+    let unit = unit.trim_start().to_ascii_lowercase();
+    let (_, factor) = SIZE_UNITS.iter().find(|(name, _)| *name == unit)?;
+    let bytes = (number.parse::<f64>().ok()? * factor).round();
+    Some(bytes).filter(|bytes| (1.0..=SIZE_MAX).contains(bytes))
+}
+
+/// Takes a name: a text as of [`checked_text`] that people can see, without characters that move or hide others.
+///
+/// # Errors
+/// Says which limit `text` breaks.
+pub fn checked_name(text: &str, bytes_max: usize) -> Result<Box<str>, OutOfRange> {
+    if !text.is_ascii() && text.chars().any(is_hidden) && text.len() <= bytes_max {
+        return Err(OutOfRange::Hidden(text.to_owned()));
+    }
+    let checked = checked_text(text, bytes_max)?;
+    if text.trim().is_empty() {
+        return Err(OutOfRange::Blank(text.to_owned()));
+    }
+    if text.starts_with(is_combining) {
+        return Err(OutOfRange::Combining(text.to_owned()));
+    }
+    Ok(checked)
+}
+
+fn checked_integer(value: u64) -> Result<u64, OutOfRange> {
+    if value <= INTEGER_MAX {
+        Ok(value)
+    } else {
+        Err(OutOfRange::number(&value, &0, &INTEGER_MAX))
+    }
+}
+
+/// Writes a type as its plain value, and reads it back through its constructor, so that what exists is in range.
+macro_rules! serialized {
+    ($type:ty as $plain:ty, $write:ident, $get:ident, |$read:ident| $new:expr) => {
+        impl serde::Serialize for $type {
+            fn serialize<S: serde::Serializer>(
+                &self,
+                serializer: S,
+            ) -> Result<S::Ok, S::Error> {
+                serializer.$write(self.$get())
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $type {
+            fn deserialize<D: serde::Deserializer<'de>>(
+                deserializer: D,
+            ) -> Result<Self, D::Error> {
+                let $read = <$plain as serde::Deserialize>::deserialize(deserializer)?;
+                $new.map_err(serde::de::Error::custom)
+            }
+        }
+    };
+}
+
+pub(super) use serialized;
+
+serialized!(Bytes as u64, serialize_u64, get, |read| Bytes::new(read));
+serialized!(Count as u64, serialize_u64, get, |read| Count::new(read));
+serialized!(UnixTime as f64, serialize_f64, get, |read| UnixTime::new(read));
+serialized!(Seconds as f64, serialize_f64, get, |read| Seconds::new(read));
+
+#[cfg(test)]
+mod tests {
+    use crate::units::{Interval, UnixTime};
+
+    #[test]
+    fn unix_time_is_finite_and_not_before_1970() {
+        for seconds in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -1.0] {
+            assert!(UnixTime::new(seconds).is_err(), "{seconds}");
+        }
+        let (first, second) = (UnixTime::new(10.0).unwrap(), UnixTime::new(12.5).unwrap());
+        assert!((second.since(first) - 2.5).abs() < 1e-9);
+        assert!((first.since(second) + 2.5).abs() < 1e-9);
+    }
+
+    #[test]
+    fn interval_around_a_value_has_it_in_the_middle() {
+        let interval = Interval::around(10.0, 3.0);
+        assert_eq!(interval, Interval { value: 10.0, lower: 7.0, upper: 13.0 });
+    }
+}
