@@ -13,7 +13,7 @@ use stepmem::output::prometheus::{Format, render};
 use stepmem_engine::config::EngineConfig;
 use stepmem_engine::engine::Engine;
 use stepmem_engine::event::Event;
-use stepmem_engine::status::{ExporterStatus, Status};
+use stepmem_engine::output::status::{ExporterStatus, Status};
 use stepmem_engine::wire::step::{Layout, decode};
 use stepmem_types::step::StepSample;
 use stepmem_types::units::Uptime;

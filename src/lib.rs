@@ -10,6 +10,8 @@ pub mod store;
 
 pub mod config;
 
-pub mod app;
+pub mod exporter;
+
+pub mod run;
 
 pub mod commands;

@@ -4,12 +4,12 @@ use std::io::{self, Write};
 
 use clap::{Arg, ArgMatches};
 
-use crate::app::collectors::nvml;
 use crate::commands::args::{self, CommandError, CommandRow, Exit, with_settings};
 use crate::commands::credentials::credential_args;
 use crate::commands::live::LiveExporter;
 use crate::config::settings::{PushSocket, Settings};
 use crate::config::web_file::WebFile;
+use crate::exporter::collectors::nvml;
 use stepmem_types::format::units::period;
 
 /// Where an exporter says that it runs.

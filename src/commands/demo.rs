@@ -14,10 +14,6 @@ use clap::{Arg, ArgAction, ArgMatches};
 use serde_json::{Value, json};
 use tokio::time::MissedTickBehavior;
 
-use crate::app::collectors::nvml::GpuSource;
-use crate::app::listen::Addresses;
-use crate::app::notices::Notices;
-use crate::app::{log, serve};
 use crate::commands::args::{
     self, CommandError, CommandRow, Defaults, Exit, with_settings_by_default,
 };
@@ -28,8 +24,12 @@ use crate::commands::simulated_job::{
 use crate::config::keys;
 use crate::config::settings::{NvmlSettings, Settings};
 use crate::config::sources::Sources;
+use crate::exporter::collectors::nvml::GpuSource;
+use crate::exporter::listen::Addresses;
+use crate::exporter::notices::Notices;
+use crate::exporter::{log, start};
 use crate::input::nvml::cycle::GpuPoll;
-use stepmem_engine::captures::CaptureSettings;
+use stepmem_engine::requests::snapshots::CaptureSettings;
 
 /// `stepmem demo`.
 pub(super) const DEMO: CommandRow = CommandRow { name: "demo", arguments, run: command };
@@ -100,7 +100,7 @@ fn run(mut settings: Settings, leak_bytes_per_step: u64) -> anyhow::Result<()> {
     let telemetry_path = settings.telemetry_path.clone();
     let job = Arc::new(Mutex::new(SimulatedJob::new(leak_bytes_per_step)));
     let devices = devices_of(Arc::clone(&job));
-    serve::run(settings, Some(devices), Notices::default(), |addresses, latest| {
+    start::run(settings, Some(devices), Notices::default(), |addresses, latest| {
         let endpoints = Endpoints { addresses, telemetry_path, folder: &folder.snapshots };
         train(job, endpoints, DemoTimeline::new(latest))
     })

@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use crate::commands::credentials::{Credentials, credential_args};
 use crate::config::environment;
 use crate::config::table::{SETTINGS, Setting};
-use stepmem_engine::status::Status;
+use stepmem_engine::output::status::Status;
 use stepmem_engine::wire::request::ControlRequest;
 use stepmem_types::format::clean::{is_raw, shortened};
 use stepmem_types::ids::{Rank, Run};

@@ -14,7 +14,7 @@ use crate::commands::playback::play;
 use crate::commands::summary::{self, Policy, policy, policy_args};
 use stepmem_engine::config::EngineConfig;
 use stepmem_engine::findings::Transition;
-use stepmem_engine::status::{ExporterStatus, Status};
+use stepmem_engine::output::status::{ExporterStatus, Status};
 
 /// `stepmem replay`.
 pub(super) const REPLAY: CommandRow = CommandRow { name: "replay", arguments, run: command };

@@ -6,12 +6,6 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::{Arg, ArgAction, ArgMatches};
 
-use crate::app::launch::exporter::{self, RunOptions};
-use crate::app::launch::processes::RunPart;
-use crate::app::launch::supervisor::{self, CommandLaunch, GateCodes};
-use crate::app::launch::witness;
-use crate::app::launch::world;
-use crate::app::log;
 use crate::commands::args::{
     self, CommandError, CommandRow, Defaults, Exit, SETTINGS_HINT, with_settings_by_default,
 };
@@ -19,6 +13,12 @@ use crate::commands::launch_summary;
 use crate::config::settings::Settings;
 use crate::config::sources::{Leniency, Sources};
 use crate::config::{keys, table};
+use crate::exporter::log;
+use crate::run::exporter::{self, RunOptions};
+use crate::run::processes::RunPart;
+use crate::run::signal_monitor;
+use crate::run::supervisor::{self, CommandLaunch, GateCodes};
+use crate::run::world;
 use stepmem_report::gate::{ExitGate, FAILED_ON_CODE, FailOn, GateVerdict, UNJUDGED_CODE};
 
 /// `stepmem run`.
@@ -128,7 +128,7 @@ fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
         None => start(matches),
         Some(Some(RunPart::Exporter)) => export(matches),
         Some(Some(RunPart::Witness)) => {
-            witness::run()?;
+            signal_monitor::run()?;
             Ok(Exit::Success)
         }
         Some(None) => Err(anyhow::anyhow!("--{} is not for people", RunPart::OPTION).into()),

@@ -2,12 +2,12 @@
 
 use clap::{Arg, ArgAction, ArgMatches};
 
-use crate::app::collectors::nvml;
-use crate::app::notices::Notices;
-use crate::app::{log, serve};
 use crate::commands::args::{
     self, CommandError, CommandRow, Exit, SETTINGS_HINT, UNKNOWN_ARGUMENT, with_settings,
 };
+use crate::exporter::collectors::nvml;
+use crate::exporter::notices::Notices;
+use crate::exporter::{log, start};
 
 /// `stepmem serve`.
 pub(super) const SERVE: CommandRow = CommandRow { name: "serve", arguments, run };
@@ -27,6 +27,6 @@ fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
     let settings = args::lenient_settings(matches)?;
     log::to_stderr(&settings.log);
     let gpu = nvml::nvml_source(&settings);
-    serve::run(settings, gpu, Notices::default(), |_, _| std::future::pending())?;
+    start::run(settings, gpu, Notices::default(), |_, _| std::future::pending())?;
     Ok(Exit::Success)
 }

@@ -4,7 +4,7 @@
 use stepmem_snapshot::model::{
     Action, Annotation, Block, Device, Event, NO_STACK, Segment, Snapshot, State,
 };
-use stepmem_snapshot::writer::write;
+use stepmem_snapshot::write::write;
 
 const MIB: u64 = 1 << 20;
 /// Activations of a step, and what each takes.

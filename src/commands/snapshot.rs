@@ -15,16 +15,16 @@ use crate::commands::snapshot_events::{self, EVENTS};
 use crate::commands::snapshot_file::{NotASnapshot, shown};
 use crate::commands::take;
 use crate::store::atomic;
-use stepmem_snapshot::answer;
-use stepmem_snapshot::diff;
-use stepmem_snapshot::fit::FitQuestion;
-use stepmem_snapshot::html::compared;
-use stepmem_snapshot::html::document::{self, DocumentHead};
-use stepmem_snapshot::page::{self, Question, RowKind, ShownMoment};
-use stepmem_snapshot::page_of_many;
-use stepmem_snapshot::passes;
-use stepmem_snapshot::ranks::{self, RankRow, RankSnapshot, rank_of};
-use stepmem_snapshot::study::Study;
+use stepmem_snapshot::analyze::device_report::Study;
+use stepmem_snapshot::analyze::diff;
+use stepmem_snapshot::analyze::fit::FitQuestion;
+use stepmem_snapshot::analyze::passes;
+use stepmem_snapshot::analyze::ranks::{self, RankRow, RankSnapshot, rank_of};
+use stepmem_snapshot::render::html::compared;
+use stepmem_snapshot::render::html::document::{self, DocumentHead};
+use stepmem_snapshot::render::json;
+use stepmem_snapshot::render::text::{self, Question, RowKind, ShownMoment};
+use stepmem_snapshot::render::text_of_many;
 use stepmem_types::format::units::whole_bytes;
 use stepmem_types::units::parse_size;
 
@@ -137,12 +137,12 @@ fn print_show(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<()> {
         capacity: matches.get_one("capacity").copied(),
     };
     if common.is_json {
-        let file = answer::File {
+        let file = json::File {
             path: path.to_string_lossy().into_owned(),
             bytes: opened.bytes,
             protocol: opened.snapshot.protocol,
         };
-        return json(&answer::show(file, &studies, fit), out);
+        return json(&json::show(file, &studies, fit), out);
     }
     let moment = matches.get_one("at").copied().unwrap_or_default();
     ensure_moment(moment, &studies)?;
@@ -170,7 +170,7 @@ fn print_show(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<()> {
         writeln!(out, "no device has segments or events")?;
     }
     for study in &studies {
-        writeln!(out, "\n{}", page::device(study, &question).trim_end())?;
+        writeln!(out, "\n{}", text::device(study, &question).trim_end())?;
     }
     Ok(())
 }
@@ -192,7 +192,7 @@ fn print_compare(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<()
     if common.is_json {
         return json(&diff, out);
     }
-    write!(out, "{}", page_of_many::diff(&diff, common.top))?;
+    write!(out, "{}", text_of_many::diff(&diff, common.top))?;
     Ok(())
 }
 
@@ -233,7 +233,7 @@ fn print_compare_ranks(matches: &ArgMatches, mut out: impl Write) -> anyhow::Res
     if common.is_json {
         return json(&ranks, out);
     }
-    write!(out, "{}", page_of_many::ranks(&ranks, common.top))?;
+    write!(out, "{}", text_of_many::ranks(&ranks, common.top))?;
     Ok(())
 }
 

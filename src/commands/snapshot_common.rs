@@ -8,10 +8,10 @@ use serde::Serialize;
 
 use crate::commands::args::{CommandError, Exit, json_arg};
 use crate::commands::snapshot_file::{NotASnapshot, read};
+use stepmem_snapshot::analyze::device::DeviceScene;
+use stepmem_snapshot::analyze::device_report::Study;
+use stepmem_snapshot::analyze::sites::Sites;
 use stepmem_snapshot::model::Snapshot;
-use stepmem_snapshot::scene::DeviceScene;
-use stepmem_snapshot::sites::Sites;
-use stepmem_snapshot::study::Study;
 use stepmem_types::format::clean::is_raw;
 
 /// Unpacked bytes that are read of a file.

@@ -10,14 +10,14 @@ use crate::commands::args::{CommandError, CommandRow, Exit};
 use crate::commands::snapshot_columns;
 use crate::commands::snapshot_common::{Common, file, json, path, stopped};
 use crate::commands::snapshot_file::shown;
-use stepmem_snapshot::answer;
+use stepmem_snapshot::analyze::device_report::Study;
 use stepmem_snapshot::events::answer::{EventsForm, events};
 use stepmem_snapshot::events::filter::{EventFilter, LineFilter};
 use stepmem_snapshot::events::list::EventList;
 use stepmem_snapshot::events::page::{self, EventsExtent};
 use stepmem_snapshot::events::words::phase_of;
-use stepmem_snapshot::num::id;
-use stepmem_snapshot::study::Study;
+use stepmem_snapshot::integer::id;
+use stepmem_snapshot::render::json;
 use stepmem_types::format::units::whole_bytes;
 use stepmem_types::units::parse_size;
 
@@ -202,7 +202,7 @@ fn print(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<()> {
         .collect();
     let frames = matches.get_one::<u16>("stacks").copied().map(usize::from);
     if common.is_json {
-        let file = answer::File {
+        let file = json::File {
             path: path.to_string_lossy().into_owned(),
             bytes: opened.bytes,
             protocol: opened.snapshot.protocol,

@@ -8,11 +8,11 @@ use anyhow::Context;
 use flate2::bufread::MultiGzDecoder;
 
 use crate::store::zstd::ZstdFrames;
-use stepmem_snapshot::fault::Unreadable;
-use stepmem_snapshot::load;
+use stepmem_snapshot::error::Unreadable;
 use stepmem_snapshot::model::Snapshot;
-use stepmem_snapshot::pickle::Machine;
-use stepmem_snapshot::sniff::{self, SNIFF_BYTES, Wrapping};
+use stepmem_snapshot::read::load;
+use stepmem_snapshot::read::pickle::Machine;
+use stepmem_snapshot::read::sniff::{self, SNIFF_BYTES, Wrapping};
 use stepmem_types::format::clean::shortened;
 use stepmem_types::format::units::whole_bytes;
 

@@ -15,7 +15,7 @@ use crate::commands::credentials::credential_args;
 use crate::commands::live::{LiveExporter, STATUS_PATH, plain_json};
 use crate::commands::reader::Reader;
 use stepmem_detect::signal::Signal;
-use stepmem_engine::status::{FindingStatus, ProcessStatus, RunStatus, Status};
+use stepmem_engine::output::status::{FindingStatus, ProcessStatus, RunStatus, Status};
 use stepmem_report::rank_table::{
     RankOrder, diagnoses, quantity, rank_table, slope, sort_ranks,
 };
@@ -321,7 +321,7 @@ mod tests {
     /// A status as the exporter answers it.
     fn status(parts: &Value) -> String {
         let mut status =
-            serde_json::to_value(stepmem_engine::status::Status::default()).unwrap();
+            serde_json::to_value(stepmem_engine::output::status::Status::default()).unwrap();
         for (key, part) in parts.as_object().unwrap() {
             status[key] = part.clone();
         }

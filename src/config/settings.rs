@@ -10,8 +10,8 @@ use crate::config::web_file::WebFile;
 use crate::input::nvml::config::{Devices, GivenDevices};
 use crate::input::push::http::PushConfig;
 use crate::output::otlp::config::{Endpoint, OtlpConfig, Transport};
-use stepmem_engine::captures::CaptureSettings;
 use stepmem_engine::config::EngineConfig;
+use stepmem_engine::requests::snapshots::CaptureSettings;
 use stepmem_types::device::PodName;
 
 /// The settings of `serve`. A test compares the default with that of the table.

@@ -1,8 +1,8 @@
 //! Inputs: pushes, device readings and recordings, decoded, checked and handed to the engine. Knows no
 //! output.
 
+pub mod attribution;
 pub mod nvml;
-pub mod owner;
 pub mod push;
 pub mod recording;
 mod unpacked;

@@ -3,7 +3,7 @@
 use stepmem_engine::metrics::readers;
 use stepmem_engine::metrics::table::METRICS;
 use stepmem_engine::metrics::types::{Kind, Metric, Read};
-use stepmem_engine::status::Status;
+use stepmem_engine::output::status::Status;
 use stepmem_types::units::{DurationBucket, DurationCounts};
 
 /// A text format.
@@ -210,7 +210,7 @@ fn escape(text: &mut String, raw: &str, with_quotes: bool) {
 #[cfg(test)]
 mod tests {
     use super::{Format, render};
-    use stepmem_engine::status::Status;
+    use stepmem_engine::output::status::Status;
 
     #[test]
     fn formats_are_negotiated() {

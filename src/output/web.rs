@@ -18,7 +18,7 @@ use crate::output::answers::{Answers, Content, ReaderConnection, SharedText};
 use crate::output::prometheus::{Format, render};
 use crate::output::timelines;
 use crate::store::timelines::TimelineFolder;
-use stepmem_engine::status::Status;
+use stepmem_engine::output::status::Status;
 
 /// How long a reader waits for a fresh status before it gets the last published one.
 pub const FRESH_WITHIN: Duration = Duration::from_millis(50);

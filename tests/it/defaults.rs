@@ -8,7 +8,7 @@ use serde_json::Value;
 use stepmem::config::sources::Sources;
 use stepmem::config::table::SETTINGS;
 use stepmem_engine::config::EngineConfig;
-use stepmem_engine::saved::SavedState;
+use stepmem_engine::output::saved_state::SavedState;
 
 use crate::rig::folder::root;
 

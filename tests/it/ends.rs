@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use stepmem_engine::config::EngineConfig;
 use stepmem_engine::engine::Engine;
 use stepmem_engine::event::Event;
-use stepmem_engine::status::ExporterStatus;
+use stepmem_engine::output::status::ExporterStatus;
 use stepmem_engine::wire::control::decode_end;
 use stepmem_engine::wire::step::{Layout, decode};
 use stepmem_types::ids::Run;

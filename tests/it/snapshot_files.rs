@@ -5,10 +5,10 @@ use std::process::{Command, Stdio};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use stepmem_snapshot::load;
 use stepmem_snapshot::model::{Action, Block, Device, Event, Segment, Snapshot, State};
-use stepmem_snapshot::pickle::{Machine, PIECE_BYTES_MIN};
-use stepmem_snapshot::writer::write;
+use stepmem_snapshot::read::load;
+use stepmem_snapshot::read::pickle::{Machine, PIECE_BYTES_MIN};
+use stepmem_snapshot::write::write;
 
 use crate::rig::command::{Ended, stepmem};
 use crate::rig::folder::{Folder, text};

@@ -4,10 +4,10 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
-use stepmem_snapshot::html::compared;
+use stepmem_snapshot::analyze::ranks::{self, RankRow};
 use stepmem_snapshot::model::{Action, Block, Device, Event, Segment, Snapshot, State};
-use stepmem_snapshot::ranks::{self, RankRow};
-use stepmem_snapshot::writer::write;
+use stepmem_snapshot::render::html::compared;
+use stepmem_snapshot::write::write;
 
 use crate::rig::command::stepmem;
 use crate::rig::folder::{Folder, root, text};

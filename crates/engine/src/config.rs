@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::captures::CaptureSettings;
 use crate::diagnosis::scene::Thresholds;
 use crate::processes::ProcessSettings;
-use crate::ranks::RankSettings;
-use crate::sites::LOOKS_COOLDOWN;
+use crate::ranks::table::RankSettings;
+use crate::requests::causes::LOOKS_COOLDOWN;
+use crate::requests::snapshots::CaptureSettings;
 use stepmem_detect::config::Config as DetectConfig;
 use stepmem_types::ids::Run;
 

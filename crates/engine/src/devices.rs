@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::rank::view::{DeviceView, Identity};
+use crate::ranks::view::{DeviceView, Identity};
 use stepmem_types::device::{DevicePod, GpuSample, GpuUnavailable, ProcessMemory};
 use stepmem_types::ids::GpuUuid;
 use stepmem_types::units::{Bytes, Uptime};

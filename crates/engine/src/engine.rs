@@ -2,26 +2,26 @@
 
 use std::time::Duration;
 
-use crate::acks::{Ack, Acks, AdmittedAck};
-use crate::capture::CaptureReport;
-use crate::captures::Captures;
 use crate::config::EngineConfig;
 use crate::devices::{DeviceTable, device_view, pushed_view};
 use crate::diagnosis::scene::{RunScene, Scene};
 use crate::diagnosis::{DiagnosisKind, Evidence};
-use crate::episodes::Growth;
 use crate::event::Event;
+use crate::findings::acks::{Ack, Acks, AdmittedAck};
 use crate::findings::{Finding, Findings, Transition, TransitionState};
-use crate::looks::Looks;
 use crate::processes::{ProcessTable, ProcessView, Reading};
-use crate::rank::state::RankState;
-use crate::rank::view::RankView;
-use crate::ranks::{Admitted, AdmittedEnd, RankTable};
-use crate::refusal::Refusal;
-use crate::sites::{
+use crate::ranks::refusal::Refusal;
+use crate::ranks::state::RankState;
+use crate::ranks::table::{Admitted, AdmittedEnd, RankTable};
+use crate::ranks::view::RankView;
+use crate::requests::causes::{
     AnalysisRequest, HoldersReport, KnownHolder, RecordedSite, SiteTable, SiteView,
     SnapshotAnalysis,
 };
+use crate::requests::heap_scans::Looks;
+use crate::requests::schedule::Growth;
+use crate::requests::snapshot::CaptureReport;
+use crate::requests::snapshots::Captures;
 use stepmem_detect::sample::Axis;
 use stepmem_detect::shifts::HolderGrowth;
 use stepmem_detect::signal::Signal;
@@ -572,7 +572,7 @@ mod tests {
 
     use crate::config::EngineConfig;
     use crate::engine::Engine;
-    use crate::status::ExporterStatus;
+    use crate::output::status::ExporterStatus;
     use stepmem_types::units::Uptime;
 
     #[test]

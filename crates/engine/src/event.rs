@@ -1,9 +1,9 @@
 //! What can happen to the engine.
 
-use crate::acks::AdmittedAck;
-use crate::capture::CaptureReport;
-use crate::ranks::{Admitted, AdmittedEnd};
-use crate::sites::{HoldersReport, RecordedSite, SnapshotAnalysis};
+use crate::findings::acks::AdmittedAck;
+use crate::ranks::table::{Admitted, AdmittedEnd};
+use crate::requests::causes::{HoldersReport, RecordedSite, SnapshotAnalysis};
+use crate::requests::snapshot::CaptureReport;
 use stepmem_types::device::{DevicePod, GpuSample, GpuUnavailable};
 use stepmem_types::ids::{GpuUuid, RankId};
 use stepmem_types::units::Uptime;

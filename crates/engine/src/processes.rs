@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::rank::peaks::{RecentPeaks, StepPeaks};
+use crate::ranks::peaks::{RecentPeaks, StepPeaks};
 use stepmem_detect::config::Config as DetectConfig;
 use stepmem_detect::detector::Detector;
 use stepmem_detect::sample::DeviceReading;

@@ -6,7 +6,7 @@ use crate::gate::{FAILED_ON_CODE, GateVerdict, UNJUDGED_CODE};
 use crate::summary::model::Summary;
 use stepmem_engine::diagnosis::kind::Severity;
 use stepmem_engine::findings::Transition;
-use stepmem_engine::snapshot_status::SnapshotStatus;
+use stepmem_engine::output::snapshot_status::SnapshotStatus;
 use stepmem_types::format::clean::clean;
 use stepmem_types::format::page::{Colour, Indent, Page};
 

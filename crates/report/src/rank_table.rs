@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use crate::closing::colour_of;
 use stepmem_detect::signal::Signal;
 use stepmem_engine::diagnosis::kind::Severity;
-use stepmem_engine::status::{FindingStatus, RankStatus, SignalStatus, Status};
+use stepmem_engine::output::status::{FindingStatus, RankStatus, SignalStatus, Status};
 use stepmem_types::format::page::{Cell, Column, Page, Table, cut};
 use stepmem_types::format::units::{
     bytes, duration, grouped, hourly, or_unknown, percent, time_left_cell,

@@ -4,10 +4,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use crate::arena::AddressHash;
+use crate::integer::{at, id};
+use crate::model::arena::AddressHash;
+use crate::model::rounding::Rounding;
 use crate::model::{Action, Device, Event, NO_STACK, Place, Segment, Snapshot, State};
-use crate::num::{at, id};
-use crate::rounding::Rounding;
 
 /// A state that never comes: the allocation is alive at the end.
 pub const NEVER: u32 = u32::MAX;

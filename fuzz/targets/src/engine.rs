@@ -6,7 +6,7 @@ use stepmem::output::prometheus::{Format, render};
 use stepmem_engine::config::EngineConfig;
 use stepmem_engine::engine::Engine;
 use stepmem_engine::event::Event;
-use stepmem_engine::status::ExporterStatus;
+use stepmem_engine::output::status::ExporterStatus;
 use stepmem_engine::wire::control::{decode_ack, decode_end};
 use stepmem_engine::wire::recorded::{RecordingEntry, decode_recorded};
 use stepmem_report::summary::model::Summary;

@@ -21,8 +21,8 @@ use stepmem::output::web::{StatusRequest, StatusSource, WebConfig, router as web
 use stepmem_engine::config::EngineConfig;
 use stepmem_engine::engine::Engine;
 use stepmem_engine::event::Event;
-use stepmem_engine::refusal::Refusal;
-use stepmem_engine::status::{ExporterStatus, Status};
+use stepmem_engine::output::status::{ExporterStatus, Status};
+use stepmem_engine::ranks::refusal::Refusal;
 use stepmem_types::units::Uptime;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::runtime::{Builder, Runtime};

@@ -1,6 +1,6 @@
 //! An answer of the kubelet: any bytes as its protobuf message. What it names is in range and bounded.
 
-use stepmem::input::owner::kubelet::{Assignments, DEVICE_PODS_MAX};
+use stepmem::input::attribution::kubelet::{Assignments, DEVICE_PODS_MAX};
 use stepmem_types::device::DevicePod;
 
 pub fn run(data: &[u8]) {

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use stepmem::input::owner::cgroup::container_of;
-use stepmem::input::owner::procfs::{NAME_BYTES_MAX, Procfs};
+use stepmem::input::attribution::cgroup::container_of;
+use stepmem::input::attribution::procfs::{NAME_BYTES_MAX, Procfs};
 
 use crate::scratch;
 

@@ -1,21 +1,21 @@
 //! Any bytes as a memory snapshot: refused or answered, and what is answered adds up. The bytes also arrive in pieces.
 
-use stepmem_snapshot::answer::{self, File};
-use stepmem_snapshot::diff;
+use stepmem_snapshot::analyze::device_report::Study;
+use stepmem_snapshot::analyze::diff;
+use stepmem_snapshot::analyze::fit::FitQuestion;
+use stepmem_snapshot::analyze::sites::{SiteRow, Sites};
 use stepmem_snapshot::events::answer::EventsForm;
 use stepmem_snapshot::events::filter::EventFilter;
 use stepmem_snapshot::events::list::EventList;
 use stepmem_snapshot::events::page::EventsExtent;
 use stepmem_snapshot::events::{self, tree};
-use stepmem_snapshot::fit::FitQuestion;
-use stepmem_snapshot::load;
 use stepmem_snapshot::model::Snapshot;
-use stepmem_snapshot::page::{self, Question, RowKind, ShownMoment};
-use stepmem_snapshot::pickle::Machine;
-use stepmem_snapshot::sites::{SiteRow, Sites};
-use stepmem_snapshot::sniff;
-use stepmem_snapshot::study::Study;
-use stepmem_snapshot::writer::write;
+use stepmem_snapshot::read::load;
+use stepmem_snapshot::read::pickle::Machine;
+use stepmem_snapshot::read::sniff;
+use stepmem_snapshot::render::json::{self, File};
+use stepmem_snapshot::render::text::{self, Question, RowKind, ShownMoment};
+use stepmem_snapshot::write::write;
 
 /// A batch and a device as a user may give them.
 const FIT: FitQuestion = FitQuestion { batch_size: Some(7), capacity: Some(1 << 36) };
@@ -40,7 +40,7 @@ fn has_content(device: &stepmem_snapshot::model::Device) -> bool {
     !device.segments.is_empty() || device.events.0 < device.events.1
 }
 
-fn in_pieces(data: &[u8]) -> Result<Snapshot, stepmem_snapshot::fault::Unreadable> {
+fn in_pieces(data: &[u8]) -> Result<Snapshot, stepmem_snapshot::error::Unreadable> {
     sniff::check_pickle(data)?;
     let mut machine = Machine::default();
     let (mut held, mut left) = (Vec::new(), data);
@@ -65,13 +65,13 @@ fn check(snapshot: &Snapshot) {
         }
         for rows in [RowKind::Line, RowKind::Function, RowKind::Stack, RowKind::Category] {
             let question = Question { moment: ShownMoment::Peak, rows, top: 3, fit: FIT };
-            let page = page::device(study, &question);
+            let page = text::device(study, &question);
             assert!(page.chars().all(|c| c == '\n' || !c.is_control()), "{page:?}");
         }
     }
     tell_events(snapshot, &studies);
     let file = File { path: String::new(), bytes: 0, protocol: snapshot.protocol };
-    serde_json::to_string(&answer::show(file, &studies, FIT)).expect("an answer is JSON");
+    serde_json::to_string(&json::show(file, &studies, FIT)).expect("an answer is JSON");
     for device in diff::compare(&studies, &studies).devices {
         let growth: i64 = device.sites.iter().map(|site| site.growth_bytes).sum();
         assert_eq!(growth, device.growth_bytes);

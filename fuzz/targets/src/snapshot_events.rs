@@ -1,14 +1,14 @@
 //! Well-formed snapshots of random histories: four bytes an event over a few addresses, segments, stacks, streams, pools
 //! and numbers of steps. What is written reads back the same, and what is answered adds up.
 
-use stepmem_snapshot::load;
+use stepmem_snapshot::analyze::device::DeviceScene;
+use stepmem_snapshot::analyze::device_report::Study;
+use stepmem_snapshot::analyze::sites::Sites;
 use stepmem_snapshot::model::{
     Action, Annotation, Block, Device, Event, MetadataRun, Place, Segment, Snapshot, State,
 };
-use stepmem_snapshot::scene::DeviceScene;
-use stepmem_snapshot::sites::Sites;
-use stepmem_snapshot::study::Study;
-use stepmem_snapshot::writer::write;
+use stepmem_snapshot::read::load;
+use stepmem_snapshot::write::write;
 
 const ACTIONS: [Action; 10] = [
     Action::Alloc,
@@ -82,7 +82,7 @@ pub fn run(data: &[u8]) {
     let sites = Sites::new(&read, None);
     for device in &read.devices {
         let study = Study::new(DeviceScene::new(&read, device, &sites));
-        let sum = |rows: &[stepmem_snapshot::sites::SiteRow]| {
+        let sum = |rows: &[stepmem_snapshot::analyze::sites::SiteRow]| {
             rows.iter().map(|row| row.sum.bytes).sum::<u64>()
         };
         assert_eq!(sum(&study.at_end), study.totals.active);

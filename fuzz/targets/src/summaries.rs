@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use stepmem::output::prometheus::{Format, render};
-use stepmem_engine::status::Status;
+use stepmem_engine::output::status::Status;
 use stepmem_report::compare::comparison::OldNew;
 use stepmem_report::compare::{judge, read, text};
 use stepmem_report::summary::model::Summary;

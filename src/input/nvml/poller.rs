@@ -4,13 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use crate::input::attribution::procfs::Procfs;
 use crate::input::nvml::config::{DeviceName, Devices, PollerConfig};
 use crate::input::nvml::cycle::{Cycle, DeviceEntry, FailureStreak, GpuPoll, RELEASED};
 use crate::input::nvml::error::{GpuError, label, refused};
 use crate::input::nvml::process_list::View;
 use crate::input::nvml::reader::DeviceReader;
 use crate::input::nvml::session::Session;
-use crate::input::owner::procfs::Procfs;
 use stepmem_types::device::GpuUnavailable;
 use stepmem_types::ids::GpuUuid;
 

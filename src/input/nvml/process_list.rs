@@ -6,9 +6,9 @@ use std::ops::RangeInclusive;
 
 use nvml_wrapper::Device;
 
+use crate::input::attribution::procfs::{PidNamespace, Procfs};
 use crate::input::nvml::error::{GpuError, refused};
 use crate::input::nvml::raw::{self, ProcessKind, ProcessRow};
-use crate::input::owner::procfs::{PidNamespace, Procfs};
 use stepmem_types::device::{Attribution, Container, ProcessMemory};
 use stepmem_types::units::Bytes;
 

@@ -20,7 +20,7 @@ use crate::input::push::problem::{PushRefusal, problem};
 use crate::input::push::roles::{AccessRefusal, Caller, Role, Roles, Token, Tokens};
 use crate::net::peer::Peer;
 use crate::net::server::Connection;
-use stepmem_engine::sites::HoldersReport;
+use stepmem_engine::requests::causes::HoldersReport;
 use stepmem_engine::wire::answer::{encode_accepted, encode_demanded};
 use stepmem_engine::wire::control::{
     decode_ack, decode_demand, decode_device_ack, decode_end, decode_release, decode_snapshot,

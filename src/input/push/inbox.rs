@@ -8,10 +8,10 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::net::peer::Peer;
-use stepmem_engine::acks::Ack;
-use stepmem_engine::capture::{CaptureReport, RankRequest};
-use stepmem_engine::refusal::Refusal;
-use stepmem_engine::sites::HoldersReport;
+use stepmem_engine::findings::acks::Ack;
+use stepmem_engine::ranks::refusal::Refusal;
+use stepmem_engine::requests::causes::HoldersReport;
+use stepmem_engine::requests::snapshot::{CaptureReport, RankRequest};
 use stepmem_types::end::RankEnd;
 use stepmem_types::ids::{RankId, Run};
 use stepmem_types::step::StepSample;

@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Response};
 
 use crate::input::push::inbox::{OfferError, PushResult};
 use crate::input::push::roles::AccessRefusal;
-use stepmem_engine::refusal::Refusal;
+use stepmem_engine::ranks::refusal::Refusal;
 use stepmem_engine::wire::answer::{encode_contest, encode_problem};
 use stepmem_engine::wire::echo::{ECHO_CHARS_MAX, shortened};
 use stepmem_engine::wire::error::DecodeError;

@@ -15,7 +15,7 @@ use crate::output::otlp::delivery::{ExportCounts, ReportingExporter};
 use crate::output::otlp::resource::resource;
 use stepmem_engine::metrics::table::METRICS;
 use stepmem_engine::metrics::types::{Kind, Metric, Read, Visit};
-use stepmem_engine::status::Status;
+use stepmem_engine::output::status::Status;
 use stepmem_types::device::DeviceMemory;
 
 /// Maximum number of series per instrument; the SDK sums up the rest. More than all ranks times all signals.

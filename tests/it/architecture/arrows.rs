@@ -245,7 +245,7 @@ fn a_planted_arrow_is_found() {
         ("src/net/server.rs", "use crate::input;"),
         ("src/config/settings.rs", "use crate::output::*;"),
         ("src/commands/args.rs", "use crate::*;"),
-        ("src/main.rs", "fn main() { stepmem::app::run() }"),
+        ("src/main.rs", "fn main() { stepmem::exporter::run() }"),
         ("src/nowhere/summary.rs", "use crate::model::ids::Run;"),
         ("src/text/units.rs", "use crate::report::summary::Summary;"),
         ("src/text/units.rs", "use crate::nowhere::Summary;"),
@@ -277,8 +277,11 @@ fn an_allowed_import_is_not_a_violation() {
         ),
         ("src/lib.rs", "pub mod app; pub mod commands;"),
         ("src/detect/tests.rs", "use crate::{detect::stats, model::units::Bytes};"),
-        ("src/detect/batch.rs", "/// Unlike `crate::app::run`.\nfn f() { \"crate::app\"; }"),
-        ("src/detect/batch.rs", "#[cfg(test)] mod tests { use crate::app; }"),
+        (
+            "src/detect/batch.rs",
+            "/// Unlike `crate::exporter::run`.\nfn f() { \"crate::exporter\"; }",
+        ),
+        ("src/detect/batch.rs", "#[cfg(test)] mod tests { use crate::exporter; }"),
     ] {
         let found = violations(&House::planted(&[(path, text)]));
         assert!(found.is_empty(), "{path}: {text}: {found:?}");

@@ -1,7 +1,7 @@
 //! The ranks of a run weighed against each other.
 
-use crate::basis::Basis;
-use crate::rank::view::RankView;
+use crate::ranks::basis::Basis;
+use crate::ranks::view::RankView;
 use stepmem_types::ids::Rank;
 use stepmem_types::units::Bytes;
 

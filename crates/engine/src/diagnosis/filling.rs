@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::rank::view::RankView;
+use crate::ranks::view::RankView;
 use stepmem_detect::config::Config;
 use stepmem_detect::sample::Axis;
 use stepmem_detect::signal::Signal;

@@ -4,13 +4,13 @@ use std::ops::Not;
 
 use serde::{Deserialize, Serialize};
 
-use crate::basis::Basis;
 use crate::diagnosis::filling::Filling;
 use crate::diagnosis::kind::{About, Figures, Score, Severity};
 use crate::diagnosis::pressure::{self, Pressure};
 use crate::diagnosis::scene::{RELEASE_MARGIN, Scene, Subject, Thresholds, graded};
 use crate::diagnosis::site_words;
-use crate::rank::view::RankView;
+use crate::ranks::basis::Basis;
+use crate::ranks::view::RankView;
 use stepmem_types::format::units::{percent, whole_bytes};
 use stepmem_types::site::TensorHolder;
 use stepmem_types::units::Bytes;

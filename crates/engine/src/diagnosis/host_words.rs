@@ -1,6 +1,6 @@
 //! The words about host memory beyond the private memory of a rank's process.
 
-use crate::rank::host::{ChildView, HostMemory, HostView};
+use crate::ranks::host::{ChildView, HostMemory, HostView};
 use stepmem_types::format::units::{bytes, grouped, signed_bytes};
 use stepmem_types::units::{Bytes, MEBIBYTE};
 

@@ -2,10 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::basis::Basis;
 use crate::diagnosis::balance::peak_by;
 use crate::diagnosis::kind::{About, Figures, Score, Severity};
 use crate::diagnosis::scene::{Scene, Subject, SubjectView, graded};
+use crate::ranks::basis::Basis;
 use stepmem_detect::signal::Signal;
 use stepmem_detect::trend::{Stage, Trend};
 use stepmem_types::format::units::{bytes, percent};

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::diagnosis::kind::{About, Figures, Score, Severity};
 use crate::diagnosis::scene::{Scene, Subject};
-use crate::rank::ended::OomEvent;
+use crate::ranks::ended::OomEvent;
 use stepmem_types::end::EndOutcome;
 use stepmem_types::format::units::bytes;
 use stepmem_types::site::OomSite;

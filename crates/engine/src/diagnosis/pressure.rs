@@ -1,9 +1,9 @@
 //! Pressure: peaks by capacity.
 
-use crate::basis::Basis;
 use crate::diagnosis::scene::{Subject, SubjectView};
 use crate::processes::ProcessView;
-use crate::rank::view::RankView;
+use crate::ranks::basis::Basis;
+use crate::ranks::view::RankView;
 use stepmem_detect::signal::Signal;
 use stepmem_types::units::Bytes;
 

@@ -6,7 +6,7 @@ use crate::diagnosis::filling::Filling;
 use crate::diagnosis::kind::Severity;
 use crate::diagnosis::trend_figures::TrendFigures;
 use crate::processes::ProcessView;
-use crate::rank::view::RankView;
+use crate::ranks::view::RankView;
 use stepmem_detect::detector::Detector;
 use stepmem_detect::signal::Signal;
 use stepmem_detect::trend::{Stage, Trend};

@@ -1,7 +1,7 @@
 //! How the values of metrics are read from a [`Status`]. Nothing is kept.
 
 use crate::metrics::types::Visit;
-use crate::status::{
+use crate::output::status::{
     DeviceStatus, FindingStatus, LabelCounts, ProcessStatus, RankStatus, RunStatus,
     SignalStatus, Status,
 };

@@ -8,7 +8,7 @@ use crate::metrics::readers::{
     site_info, size, whole, xid_errors,
 };
 use crate::metrics::types::{Group, Kind, Metric, Read, Unit};
-use crate::status::Status;
+use crate::output::status::Status;
 use stepmem_types::units::Seconds;
 
 /// How many series the table gives for a status.

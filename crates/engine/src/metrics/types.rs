@@ -1,6 +1,6 @@
 //! What a metric is: name, kind, unit, help, labels and reader.
 
-use crate::status::Status;
+use crate::output::status::Status;
 use stepmem_types::units::DurationCounts;
 
 pub struct Metric {

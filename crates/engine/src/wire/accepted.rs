@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::acks::{Ack, FOR_SECONDS_MAX};
 use crate::diagnosis::DiagnosisKind;
-use crate::sites::SnapshotAnalysis;
+use crate::findings::acks::{Ack, FOR_SECONDS_MAX};
+use crate::requests::causes::SnapshotAnalysis;
 use crate::wire::control::missing;
 use crate::wire::error::{DecodeError, DecodeFault};
 use crate::wire::field::{in_field, seconds_of};
@@ -344,8 +344,8 @@ mod tests {
     use std::time::Duration;
 
     use super::{Accepted, AcceptedEvent, AcceptedLine, RecordingHead, decode_accepted};
-    use crate::acks::Ack;
     use crate::diagnosis::DiagnosisKind;
+    use crate::findings::acks::Ack;
     use crate::wire::control::decode_end;
     use crate::wire::step::{Layout, decode};
     use stepmem_types::device::{

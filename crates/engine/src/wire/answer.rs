@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-use crate::capture::RankRequest;
-use crate::challengers::{Claim, Contest};
+use crate::ranks::name_conflicts::{Claim, Contest};
+use crate::requests::snapshot::RankRequest;
 use crate::wire::json::to_vec;
 use stepmem_types::ids::{Rank, Run};
 

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::acks::{Ack, FOR_SECONDS_MAX};
-use crate::capture::{self, CaptureOutcome, CaptureReason, CaptureReport};
 use crate::diagnosis::DiagnosisKind;
-use crate::episodes::STEPS_MAX;
+use crate::findings::acks::{Ack, FOR_SECONDS_MAX};
+use crate::requests::schedule::STEPS_MAX;
+use crate::requests::snapshot::{self, CaptureOutcome, CaptureReason, CaptureReport};
 use crate::wire::error::{DecodeError, DecodeFault};
 use crate::wire::field::{
     PID_MAX, bytes_of, count_of, in_field, instance_of, optional, rank_of, run_of, seconds_of,
@@ -134,9 +134,9 @@ pub fn decode_snapshot(body: &[u8], owner: Option<u32>) -> Result<CaptureReport,
     let text = |field, text: Option<Text<'_>>, max| {
         text.map(|text| in_field(field, checked_text(&text.0, max))).transpose()
     };
-    let path = text("path", raw.path, capture::PATH_BYTES_MAX)?;
-    let file = text("file", raw.file, capture::PATH_BYTES_MAX)?;
-    let error = text("error", raw.error, capture::ERROR_BYTES_MAX)?;
+    let path = text("path", raw.path, snapshot::PATH_BYTES_MAX)?;
+    let file = text("file", raw.file, snapshot::PATH_BYTES_MAX)?;
+    let error = text("error", raw.error, snapshot::ERROR_BYTES_MAX)?;
     let bytes = optional(raw.bytes, |n| bytes_of("bytes", n))?;
     let events_per_step = optional(raw.events_per_step, |n| count_of("events_per_step", n))?;
     let outcome = match (raw.outcome, path, error) {

@@ -2,8 +2,8 @@
 
 use serde::Deserialize;
 
-use crate::capture::ERROR_BYTES_MAX;
-use crate::sites::{HoldersOutcome, HoldersReport};
+use crate::requests::causes::{HoldersOutcome, HoldersReport};
+use crate::requests::snapshot::ERROR_BYTES_MAX;
 use crate::wire::control::{REQUEST_ID_BYTES_MAX, missing};
 use crate::wire::error::DecodeError;
 use crate::wire::field::{

@@ -8,7 +8,7 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
-use crate::capture::PATH_BYTES_MAX;
+use crate::requests::snapshot::PATH_BYTES_MAX;
 use crate::wire::error::{DecodeError, DecodeFault};
 
 pub(super) fn to_vec(value: &impl Serialize) -> Vec<u8> {

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::acks::Ack;
+use crate::findings::acks::Ack;
 use stepmem_types::end::EndOutcome;
 use stepmem_types::ids::{ProcessId, Rank, RankId, Run, SubjectId};
 
@@ -61,8 +61,8 @@ impl ControlRequest {
 
 #[cfg(test)]
 mod tests {
-    use crate::acks::Ack;
     use crate::diagnosis::DiagnosisKind;
+    use crate::findings::acks::Ack;
     use crate::wire::control::{decode_ack, decode_device_ack, decode_end, decode_release};
     use crate::wire::request::ControlRequest;
     use stepmem_types::end::EndOutcome;

@@ -212,7 +212,7 @@ mod tests {
         RunFigures, RunGrowth, RunHeadroom, RunPeak, RunSetup, RunSkew, SlopeInterval,
     };
     use crate::policy::PolicyName;
-    use stepmem_engine::basis::Basis;
+    use stepmem_engine::ranks::basis::Basis;
 
     /// A run with a peak of 100 bytes that says nothing else.
     fn run() -> RunFigures {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::policy::{IssueSeverity, PolicyName};
-use stepmem_engine::basis::Basis;
+use stepmem_engine::ranks::basis::Basis;
 use stepmem_types::end::EndOutcome;
 
 #[derive(Clone, Debug, PartialEq)]

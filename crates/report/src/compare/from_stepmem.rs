@@ -10,8 +10,8 @@ use crate::policy::{PeakMetric, PolicyName};
 use crate::summary::model::{
     FigureSummary, Issue, IssueEvidence, IssueKind, RankSummary, RankTrend, Summary,
 };
-use stepmem_engine::basis::Basis;
 use stepmem_engine::diagnosis::Evidence;
+use stepmem_engine::ranks::basis::Basis;
 use stepmem_types::site::SiteVerdict;
 use stepmem_types::units::{Bytes, Count};
 

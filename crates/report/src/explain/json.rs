@@ -13,8 +13,8 @@ use stepmem_detect::signal::Signal;
 use stepmem_engine::diagnosis::DiagnosisKind;
 use stepmem_engine::diagnosis::kind::Severity;
 use stepmem_engine::findings::{Transition, TransitionState};
-use stepmem_engine::rank::view::RankView;
-use stepmem_engine::status::{AckStatus, FindingStatus, RankStatus, Status};
+use stepmem_engine::output::status::{AckStatus, FindingStatus, RankStatus, Status};
+use stepmem_engine::ranks::view::RankView;
 use stepmem_types::ids::{SubjectId, subject_fields};
 use stepmem_types::units::Bytes;
 

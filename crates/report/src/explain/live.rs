@@ -7,8 +7,8 @@ use crate::rank_table::rises_straight;
 use stepmem_detect::signal::Signal;
 use stepmem_engine::diagnosis::Evidence;
 use stepmem_engine::diagnosis::kind::Severity;
-use stepmem_engine::rank::view::RankView;
-use stepmem_engine::status::{FindingStatus, RankStatus, SignalStatus, Status};
+use stepmem_engine::output::status::{FindingStatus, RankStatus, SignalStatus, Status};
+use stepmem_engine::ranks::view::RankView;
 use stepmem_types::format::page::{Column, Indent, Page, Table};
 use stepmem_types::format::units::{
     bytes, counted, date, duration, grouped, hourly, least_time_left, percent, rate, time_left,

@@ -14,7 +14,7 @@ use stepmem_engine::diagnosis::DiagnosisKind;
 use stepmem_engine::diagnosis::growth::LIVE_SIGNALS;
 use stepmem_engine::findings::{Transition, TransitionState};
 use stepmem_engine::processes::ProcessView;
-use stepmem_engine::rank::view::RankView;
+use stepmem_engine::ranks::view::RankView;
 use stepmem_types::ids::SubjectId;
 use stepmem_types::units::{Bytes, Uptime};
 
@@ -445,13 +445,13 @@ mod tests {
 
     use crate::explain::story::{Cause, Floor, LookTime, POINTS_MAX, Story, SubjectFigures};
     use stepmem_detect::detector::Detector;
-    use stepmem_engine::basis::Basis;
     use stepmem_engine::config::EngineConfig;
     use stepmem_engine::diagnosis::high_pressure::PressureEvidence;
     use stepmem_engine::diagnosis::kind::Severity;
     use stepmem_engine::diagnosis::{DiagnosisKind, Evidence};
     use stepmem_engine::findings::{Transition, TransitionState};
     use stepmem_engine::processes::ProcessView;
+    use stepmem_engine::ranks::basis::Basis;
     use stepmem_types::ids::{GpuUuid, ProcessId, SubjectId};
     use stepmem_types::units::{Bytes, Uptime};
 

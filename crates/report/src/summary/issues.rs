@@ -6,15 +6,15 @@ use std::cmp::Reverse;
 use crate::policy::{IssueSeverity, PeakMetric};
 use crate::summary::model::{Issue, IssueEvidence, IssueKind};
 use crate::summary::peaks::{LifePressure, PeakImbalance, Peaks};
-use stepmem_engine::basis::Basis;
 use stepmem_engine::diagnosis::DiagnosisKind;
 use stepmem_engine::diagnosis::balance::COMPARABLE_STEPS_MIN;
 use stepmem_engine::diagnosis::high_pressure;
 use stepmem_engine::diagnosis::imbalance::PRESSURE_WARNING_MIN;
 use stepmem_engine::diagnosis::kind::{Score, Severity};
 use stepmem_engine::findings::Finding;
-use stepmem_engine::rank::view::RankView;
-use stepmem_engine::runs::RunView;
+use stepmem_engine::output::run::RunView;
+use stepmem_engine::ranks::basis::Basis;
+use stepmem_engine::ranks::view::RankView;
 use stepmem_types::format::units::{bytes, percent};
 use stepmem_types::ids::Rank;
 

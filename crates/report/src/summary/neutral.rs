@@ -7,7 +7,7 @@ use crate::policy::{IssueSeverity, PeakMetric};
 use crate::summary::model::{
     Coverage, Issue, IssueEvidence, IssueKind, RankOutcome, RankSummary,
 };
-use stepmem_engine::rank::host::ChildView;
+use stepmem_engine::ranks::host::ChildView;
 use stepmem_types::end::EndOutcome;
 use stepmem_types::format::units::{bytes, counted, date, time_left, whole};
 use stepmem_types::ids::Rank;

@@ -2,9 +2,9 @@
 
 use crate::policy::PeakMetric;
 use stepmem_detect::stats::median::median;
-use stepmem_engine::basis::Basis;
-use stepmem_engine::rank::view::RankView;
-use stepmem_engine::runs::RunView;
+use stepmem_engine::output::run::RunView;
+use stepmem_engine::ranks::basis::Basis;
+use stepmem_engine::ranks::view::RankView;
 use stepmem_types::ids::Rank;
 use stepmem_types::units::Bytes;
 

@@ -9,9 +9,9 @@ use stepmem_detect::signal::Signal;
 use stepmem_detect::stats::median::median;
 use stepmem_detect::trend::Stage;
 use stepmem_engine::diagnosis::growth::LIVE_SIGNALS;
-use stepmem_engine::rank::tally::{Bands, Kept};
-use stepmem_engine::rank::view::RankView;
-use stepmem_engine::runs::RunView;
+use stepmem_engine::output::run::RunView;
+use stepmem_engine::ranks::lifetime::{Bands, Kept};
+use stepmem_engine::ranks::view::RankView;
 use stepmem_types::ids::Rank;
 
 /// Returns the figures of every metric that a rank has.

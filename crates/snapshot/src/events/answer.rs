@@ -3,16 +3,16 @@
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
-use crate::answer::{File, kind};
+use crate::analyze::phases::StepPhase;
+use crate::analyze::sites::{STACK_FRAMES_MAX, Site};
 use crate::events::chains::{self, ReuseChain};
 use crate::events::ending::Ending;
 use crate::events::list::{EventList, EventRow, RowAction};
 use crate::events::tree::{self, TreeRow};
 use crate::events::words;
+use crate::integer::{at, count, id};
 use crate::model::NO_STACK;
-use crate::num::{at, count, id};
-use crate::phases::StepPhase;
-use crate::sites::{STACK_FRAMES_MAX, Site};
+use crate::render::json::{File, kind};
 
 /// The version of this JSON.
 pub const SCHEMA: &str = "stepmem.snapshot-events/1";

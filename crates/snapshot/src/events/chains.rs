@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use crate::events::list::EventList;
-use crate::num::{at, count};
+use crate::integer::{at, count};
 
 /// The tensors of an address.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! The allocations around each event, which tell what a free without a stack belongs to.
 
+use crate::analyze::device::DeviceScene;
 use crate::model::{Action, NO_STACK};
-use crate::scene::DeviceScene;
 
 /// The allocations around each event.
 #[derive(Debug)]

@@ -1,11 +1,11 @@
 //! What ended an allocation: the line or the autograd node that freed it, as far as the file says, or the window.
 
+use crate::analyze::device::DeviceScene;
+use crate::analyze::phases::StepPhase;
 use crate::events::course::Course;
+use crate::integer::at;
 use crate::model::{Action, NO_STACK};
-use crate::num::at;
-use crate::phases::StepPhase;
 use crate::replay::{Allocation, NEVER};
-use crate::scene::DeviceScene;
 
 /// What ended an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,8 +1,8 @@
 //! Which events are asked for.
 
+use crate::analyze::phases::StepPhase;
+use crate::integer::{at, id};
 use crate::model::Snapshot;
-use crate::num::{at, id};
-use crate::phases::StepPhase;
 use crate::replay::Allocation;
 
 /// A line of code as a reader writes it: `train.py:12`.

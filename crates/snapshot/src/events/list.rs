@@ -1,14 +1,14 @@
 //! The list of a device's allocations and frees, in order.
 
+use crate::analyze::device_report::Study;
+use crate::analyze::phases::StepPhase;
 use crate::events::course::Course;
 use crate::events::ending::{self, Ending};
 use crate::events::filter::EventFilter;
 use crate::events::reuse::{self, Reuse};
+use crate::integer::at;
 use crate::model::{Action, NO_STACK};
-use crate::num::at;
-use crate::phases::StepPhase;
 use crate::replay::{Allocation, NO_ALLOCATION};
-use crate::study::Study;
 
 /// A device's events, with what it takes to tell about each.
 #[derive(Debug)]

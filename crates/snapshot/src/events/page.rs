@@ -1,14 +1,14 @@
 //! The page of `stepmem snapshot events`: for a terminal of 80 columns.
 
+use crate::analyze::sites::Sum;
 use crate::events::chains::{self, ReuseChain};
 use crate::events::list::{EventList, EventRow, RowAction};
 use crate::events::tree::{self, TreeRow};
 use crate::events::words;
+use crate::integer::{at, count};
 use crate::model::NO_STACK;
-use crate::num::{at, count};
-use crate::shown::{line, part_of, wrapped};
-use crate::sites::Sum;
-use crate::words::{differs, frame, name, name_of, phase, steps};
+use crate::render::layout::{line, part_of, wrapped};
+use crate::render::words::{differs, frame, name, name_of, phase, steps};
 use stepmem_types::format::units::{grouped, many, whole_bytes};
 
 /// Columns of a page.

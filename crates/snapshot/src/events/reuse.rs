@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use crate::analyze::device::DeviceScene;
+use crate::integer::at;
 use crate::model::Action;
-use crate::num::at;
 use crate::replay::{Allocation, NO_ALLOCATION};
-use crate::scene::DeviceScene;
 
 /// The blocks whose memory an allocation takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

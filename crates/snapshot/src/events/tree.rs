@@ -3,9 +3,9 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use crate::num::at;
-use crate::sites::{Site, Sum};
-use crate::study::Study;
+use crate::analyze::device_report::Study;
+use crate::analyze::sites::{Site, Sum};
+use crate::integer::at;
 
 /// Frames of a stack that are told apart in a tree: the innermost ones.
 pub const TREE_DEPTH_MAX: usize = 64;

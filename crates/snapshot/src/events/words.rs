@@ -1,14 +1,14 @@
 //! Events in words, for a terminal and for a document.
 
-use crate::categories::{Categories, Category};
+use crate::analyze::categories::{Categories, Category};
+use crate::analyze::device_report::Study;
+use crate::analyze::phases::StepPhase;
+use crate::analyze::sites::{FrameKind, Site, SiteKind};
 use crate::events::ending::Ending;
 use crate::events::list::EventList;
-use crate::num::at;
-use crate::phases::StepPhase;
+use crate::integer::at;
+use crate::render::words;
 use crate::replay::Allocation;
-use crate::sites::{FrameKind, Site, SiteKind};
-use crate::study::Study;
-use crate::words;
 use stepmem_types::format::units::{grouped, many, whole_bytes};
 
 /// The line of what autograd allocates without frames.

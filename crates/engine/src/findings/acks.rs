@@ -1,0 +1,213 @@
+//! Acknowledgements: findings that an operator looked at and lowered to info for a time. Each names its subject, its
+//! reason and its end, and expires by itself.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::diagnosis::DiagnosisKind;
+use crate::ranks::refusal::Refusal;
+use stepmem_types::ids::SubjectId;
+use stepmem_types::units::{OutOfRange, Uptime, checked_text};
+
+/// How many acknowledgements are in force at once.
+pub const ACKS_MAX: usize = 1024;
+/// The longest reason that is taken, in bytes.
+pub const REASON_BYTES_MAX: usize = 512;
+/// The longest time that a finding can be lowered for: 30 days.
+pub const FOR_SECONDS_MAX: u32 = 30 * 24 * 3600;
+
+/// An acknowledgement as its author states it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ack {
+    subject: SubjectId,
+    kind: DiagnosisKind,
+    duration: Duration,
+    reason: Box<str>,
+}
+
+impl Ack {
+    /// Lowers the diagnosis `kind` of a subject for so many seconds.
+    ///
+    /// # Errors
+    /// The reason is empty, too long, or contains a control character.
+    pub fn new(
+        subject: SubjectId,
+        kind: DiagnosisKind,
+        for_seconds: u32,
+        reason: &str,
+    ) -> Result<Self, OutOfRange> {
+        let reason = checked_text(reason, REASON_BYTES_MAX)?;
+        Ok(Self { subject, kind, duration: Duration::from_secs(for_seconds.into()), reason })
+    }
+
+    /// The subject that it is about.
+    pub fn subject(&self) -> &SubjectId {
+        &self.subject
+    }
+
+    /// The diagnosis that it lowers.
+    pub fn kind(&self) -> DiagnosisKind {
+        self.kind
+    }
+
+    /// For how long, in seconds.
+    pub fn seconds(&self) -> u64 {
+        self.duration.as_secs()
+    }
+
+    pub fn reason(&self) -> &str {
+        &self.reason
+    }
+}
+
+/// An acknowledgement that has room: only [`Acks::admit`] makes one.
+#[derive(Debug)]
+pub struct AdmittedAck(Ack);
+
+/// An acknowledgement in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ActiveAck {
+    pub ack: Ack,
+    pub since: Uptime,
+    pub until: Uptime,
+}
+
+/// An acknowledgement as it outlasts a restart of the exporter.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct SavedAck {
+    subject: SubjectId,
+    kind: String,
+    reason: String,
+    since: Uptime,
+    until: Uptime,
+}
+
+impl SavedAck {
+    /// Returns what is to be saved.
+    pub fn of(active: &ActiveAck) -> Self {
+        let Ack { subject, kind, duration: _, reason } = active.ack.clone();
+        let (kind, reason) = (kind.label().to_owned(), reason.into());
+        Self { subject, kind, reason, since: active.since, until: active.until }
+    }
+
+    /// Returns what was saved; `None` when it has expired at `now`, or its diagnosis is gone.
+    fn restore(self, now: Uptime) -> Option<ActiveAck> {
+        let Self { subject, kind, reason, since, until } = self;
+        let kind = DiagnosisKind::from_label(&kind)?;
+        let ack = Ack { subject, kind, duration: until.since(since), reason: reason.into() };
+        (until > now).then_some(ActiveAck { ack, since, until })
+    }
+}
+
+/// The acknowledgements in force, by subject and diagnosis; a newer one takes the place of an older one.
+#[derive(Debug, Default)]
+pub struct Acks {
+    active: BTreeMap<(SubjectId, DiagnosisKind), ActiveAck>,
+}
+
+impl Acks {
+    /// Lets an acknowledgement in: there are fewer than [`ACKS_MAX`], or it takes the place of one.
+    ///
+    /// # Errors
+    /// It has no room.
+    pub fn admit(&self, ack: Ack) -> Result<AdmittedAck, Refusal> {
+        let is_known = self.active.contains_key(&(ack.subject.clone(), ack.kind));
+        if self.active.len() < ACKS_MAX || is_known {
+            Ok(AdmittedAck(ack))
+        } else {
+            Err(Refusal::TooManyAcks { max: ACKS_MAX })
+        }
+    }
+
+    /// Puts an acknowledgement in force from `now` on; whether that is news.
+    pub fn insert(&mut self, AdmittedAck(ack): AdmittedAck, now: Uptime) -> bool {
+        let until = Uptime(now.0 + ack.duration);
+        let key = (ack.subject.clone(), ack.kind);
+        self.active.insert(key, ActiveAck { ack, since: now, until });
+        true
+    }
+
+    /// Puts a saved acknowledgement in force again, unless it has expired at `now`.
+    pub fn restore(&mut self, saved: SavedAck, now: Uptime) {
+        if let Some(active) = saved.restore(now)
+            && self.active.len() < ACKS_MAX
+        {
+            self.active.insert((active.ack.subject.clone(), active.ack.kind), active);
+        }
+    }
+
+    /// Forgets those that have expired.
+    pub fn expire(&mut self, now: Uptime) {
+        self.active.retain(|_, active| active.until > now);
+    }
+
+    /// Returns whether a finding is lowered at `now`.
+    pub fn lowers(&self, subject: &SubjectId, kind: DiagnosisKind, now: Uptime) -> bool {
+        // No key is cloned while nothing is acknowledged.
+        !self.active.is_empty()
+            && self
+                .active
+                .get(&(subject.clone(), kind))
+                .is_some_and(|active| active.until > now)
+    }
+
+    /// Returns those in force, ascending by subject and diagnosis.
+    pub fn iter(&self) -> impl Iterator<Item = &ActiveAck> {
+        self.active.values()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{ACKS_MAX, Ack, Acks};
+    use crate::diagnosis::DiagnosisKind;
+    use stepmem_types::ids::{Rank, RankId, Run, SubjectId};
+    use stepmem_types::units::Uptime;
+
+    fn subject(rank: u64) -> SubjectId {
+        let (run, rank) = (Run::new("r").unwrap(), Rank::new(rank).unwrap());
+        SubjectId::Rank(RankId { run, rank })
+    }
+
+    fn ack(rank: u64, for_seconds: u32) -> Ack {
+        let kind = DiagnosisKind::CreepConfirmed;
+        Ack::new(subject(rank), kind, for_seconds, "a cache fills").unwrap()
+    }
+
+    fn at(seconds: u64) -> Uptime {
+        Uptime(Duration::from_secs(seconds))
+    }
+
+    fn insert(acks: &mut Acks, ack: Ack, now: Uptime) -> bool {
+        acks.admit(ack).is_ok_and(|ack| acks.insert(ack, now))
+    }
+
+    #[test]
+    fn acknowledgement_lowers_its_own_diagnosis_until_it_expires() {
+        let mut acks = Acks::default();
+        assert!(insert(&mut acks, ack(3, 60), at(10)));
+        assert!(acks.lowers(&subject(3), DiagnosisKind::CreepConfirmed, at(69)));
+        assert!(!acks.lowers(&subject(3), DiagnosisKind::CreepConfirmed, at(70)));
+        assert!(!acks.lowers(&subject(3), DiagnosisKind::Imbalance, at(20)));
+        assert!(!acks.lowers(&subject(4), DiagnosisKind::CreepConfirmed, at(20)));
+        acks.expire(at(70));
+        assert_eq!(acks.iter().count(), 0);
+    }
+
+    #[test]
+    fn no_more_than_the_limit_are_in_force() {
+        let mut acks = Acks::default();
+        for rank in 0..u64::try_from(ACKS_MAX).unwrap() {
+            assert!(insert(&mut acks, ack(rank, 60), at(0)));
+        }
+        assert!(!insert(&mut acks, ack(5000, 60), at(0)));
+        assert!(
+            insert(&mut acks, ack(7, 120), at(0)),
+            "a newer one takes the older one's place"
+        );
+    }
+}

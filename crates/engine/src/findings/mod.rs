@@ -1,0 +1,151 @@
+//! The findings: what holds, since when, and what changed since the last look.
+
+pub mod acks;
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::diagnosis::kind::Severity;
+use crate::diagnosis::scene::{Scene, Subject};
+use crate::diagnosis::{DiagnosisKind, Evidence};
+use crate::findings::acks::Acks;
+use stepmem_types::ids::{SubjectId, subject_fields};
+use stepmem_types::units::Uptime;
+
+/// One diagnosis that holds for one subject.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Finding {
+    pub subject: SubjectId,
+    pub kind: DiagnosisKind,
+    /// How much it matters.
+    pub severity: Severity,
+    /// The figures behind it.
+    pub evidence: Evidence,
+}
+
+impl Finding {
+    /// Returns what to look at first.
+    pub fn advice(&self) -> Cow<'static, str> {
+        let own = self.evidence.advice().map(Cow::Owned);
+        own.unwrap_or(Cow::Borrowed(self.kind.about().advice))
+    }
+}
+
+/// A finding, and since when it holds as a Unix time.
+#[derive(Clone, Debug)]
+pub struct ActiveFinding {
+    pub finding: Finding,
+    /// When it was first raised.
+    pub since: f64,
+}
+
+/// A finding that was raised, changed its severity, or was cleared.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Transition {
+    /// When, as a Unix time with milliseconds.
+    pub time: f64,
+    /// The last train step of a rank.
+    pub step: Option<u64>,
+    #[serde(flatten, with = "subject_fields")]
+    pub subject: SubjectId,
+    pub kind: DiagnosisKind,
+    /// Whether it holds from now on.
+    pub state: TransitionState,
+    /// How much it matters; of a cleared one, how much it mattered.
+    pub severity: Severity,
+    /// The figures behind it; of a cleared one, the last that it had.
+    pub evidence: Evidence,
+}
+
+/// Whether a finding holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TransitionState {
+    /// It holds from now on, at this severity.
+    Raised,
+    /// It no longer holds.
+    Cleared,
+}
+
+/// The findings that hold, ascending by subject and label.
+#[derive(Debug, Default)]
+pub struct Findings {
+    // Invariant: no inner map is empty.
+    by_subject: BTreeMap<SubjectId, BTreeMap<DiagnosisKind, ActiveFinding>>,
+}
+
+impl Findings {
+    /// Returns every finding, in order.
+    pub fn iter(&self) -> impl Iterator<Item = &ActiveFinding> {
+        self.by_subject.values().flat_map(BTreeMap::values)
+    }
+
+    /// Returns whether nothing holds.
+    pub fn is_empty(&self) -> bool {
+        self.by_subject.is_empty()
+    }
+
+    /// Sets since when a finding that holds has held.
+    pub fn set_since(&mut self, subject: &SubjectId, kind: DiagnosisKind, since: f64) {
+        let of_subject = self.by_subject.get_mut(subject);
+        if let Some(active) = of_subject.and_then(|of_subject| of_subject.get_mut(&kind)) {
+            active.since = since;
+        }
+    }
+
+    /// Returns whether the bound of what a subject holds withholds the page of its growth.
+    pub fn withholds_page(&self, subject: &SubjectId) -> bool {
+        let of_subject = self.by_subject.get(subject);
+        let active = of_subject.and_then(|held| held.get(&DiagnosisKind::CreepConfirmed));
+        active.is_some_and(|active| active.finding.evidence.ends())
+    }
+
+    /// Judges a scene by what held before; what was acknowledged counts as info. The worst diagnosis comes first, and
+    /// then the subjects in order.
+    pub fn judge(&self, scene: &Scene<'_>, acks: &Acks, now: Uptime) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        for view in scene.subjects() {
+            // The name is cloned only when something holds.
+            let id = (!self.is_empty()).then(|| view.id());
+            let held = id.and_then(|id| self.by_subject.get(&id));
+            for (rank, kind) in DiagnosisKind::ALL.iter().enumerate() {
+                let active = held.and_then(|held| Some(held.get(kind)?.finding.severity));
+                let Some((mut severity, evidence)) =
+                    kind.judge(scene, &Subject { view, active })
+                else {
+                    continue;
+                };
+                let subject = view.id();
+                // What an ended rank showed is an answer, and no longer a reason to act; that it ran out of memory is one.
+                let is_answer = view.has_ended() && *kind != DiagnosisKind::OutOfMemory;
+                if is_answer || acks.lowers(&subject, *kind, now) {
+                    severity = Severity::Info;
+                }
+                findings.push((rank, Finding { subject, kind: *kind, severity, evidence }));
+            }
+        }
+        findings.sort_by_key(|(rank, _)| *rank);
+        findings.into_iter().map(|(_, finding)| finding).collect()
+    }
+
+    /// Replaces what held by what was found at the Unix time `time`: returns the findings that ceased, and those that
+    /// began or changed their severity.
+    pub fn replace(&mut self, found: Vec<Finding>, time: f64) -> (Vec<Finding>, Vec<Finding>) {
+        let mut before = std::mem::take(&mut self.by_subject);
+        let mut raised = Vec::new();
+        for finding in found {
+            let held = before.get_mut(&finding.subject);
+            let active = held.and_then(|held| held.remove(&finding.kind));
+            if active.as_ref().map(|active| active.finding.severity) != Some(finding.severity) {
+                raised.push(finding.clone());
+            }
+            let since = active.map_or(time, |active| active.since);
+            let of_subject = self.by_subject.entry(finding.subject.clone()).or_default();
+            of_subject.insert(finding.kind, ActiveFinding { finding, since });
+        }
+        let ceased = before.into_values().flat_map(BTreeMap::into_values);
+        (ceased.map(|active| active.finding).collect(), raised)
+    }
+}

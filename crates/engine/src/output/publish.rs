@@ -1,0 +1,377 @@
+//! What the engine publishes: its status, and its answers about ranks, processes and runs. Nothing is changed here.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::devices::process_of;
+use crate::diagnosis::balance::balance;
+use crate::diagnosis::scene::{RunScene, Scene};
+use crate::diagnosis::trend_figures::TrendFigures;
+use crate::engine::Engine;
+use crate::findings::Findings;
+use crate::findings::acks::ActiveAck;
+use crate::output::run::{RunLaunch, RunView};
+use crate::output::snapshot_status::SnapshotStatus;
+use crate::output::status::{
+    AckStatus, DeviceStatus, ExporterStatus, FindingStatus, ProcessStatus, RankStatus,
+    RunStatus, Status,
+};
+use crate::processes::ProcessView;
+use crate::ranks::ended::RankEnded;
+use crate::ranks::lifecycle::Origin;
+use crate::ranks::state::RankState;
+use crate::ranks::table::RecordCounts;
+use crate::ranks::view::RankView;
+use crate::requests::heap_scans::LookRequest;
+use crate::requests::snapshot::{AnalysisState, RankRequest};
+use stepmem_detect::signal::Signal;
+use stepmem_detect::trend::Trend;
+use stepmem_types::device::GpuSample;
+use stepmem_types::end::EndOutcome;
+use stepmem_types::ids::{GpuUuid, ProcessId, Rank, RankId, Run};
+use stepmem_types::units::Uptime;
+
+/// A rank that no other outlasted by more than this stopped with the run.
+const TOGETHER_WITHIN: Duration = Duration::from_mins(1);
+
+impl Engine {
+    /// Returns what these ranks are asked for in the answer to their push.
+    pub fn requests(&self, ranks: &[RankId]) -> Vec<RankRequest> {
+        // A later process under the same name is not the one that grew.
+        let is_present = |rank: &RankId, since| {
+            ranks.contains(rank) && self.ranks.is_of_present_life(rank, since)
+        };
+        let snapshots = self.captures.requests(is_present).into_iter();
+        let looks = self.looks.requests(is_present).into_iter();
+        let looks = looks.map(|look| RankRequest::Holders(self.with_growth(look)));
+        snapshots.map(RankRequest::Snapshot).chain(looks).collect()
+    }
+
+    /// Returns a request with the growth that it is about.
+    fn with_growth(&self, look: LookRequest) -> LookRequest {
+        let Some(state) = self.ranks.get(&look.rank.run, look.rank.rank) else { return look };
+        let of_live = |trend: &&Trend| trend.signal == Signal::Allocated;
+        let fastest = state.creep().trends().filter(of_live).map(TrendFigures::of);
+        let bytes_per_step =
+            fastest.filter_map(|figures| figures.slope_bytes_per_step).max_by(f64::total_cmp);
+        let device = state.identity().device.as_ref();
+        LookRequest { bytes_per_step, is_on_host: device.is_some_and(GpuUuid::is_host), ..look }
+    }
+
+    /// Returns the devices that present ranks push from, which are the ones to open.
+    pub fn pushed_devices(&self, now: Uptime) -> BTreeSet<GpuUuid> {
+        let present = self.ranks.pushing(now);
+        present.filter_map(|(_, state)| state.identity().device.clone()).collect()
+    }
+
+    /// Returns whether a rank ended badly that Prometheus has not read since.
+    pub fn awaits_scrape(&self) -> bool {
+        self.ranks.awaits_scrape()
+    }
+
+    /// Returns whether a rank of the run pushes or may push again: not all have ended, and it was not cut off.
+    pub fn is_going_on(&self, run: &Run, now: Uptime) -> bool {
+        let Some((_, states)) = self.ranks.run(run) else { return false };
+        states.values().any(|state| !state.is_ended()) && !is_cut_off(states, now)
+    }
+
+    /// Returns what became of the records that were taken.
+    pub fn records(&self) -> RecordCounts {
+        self.ranks.records()
+    }
+
+    /// Returns every run that is held, ascending.
+    pub fn runs(&self) -> impl Iterator<Item = &Run> {
+        self.ranks.runs().map(|(run, _)| run)
+    }
+
+    /// Returns the ranks of a run that are held, ascending.
+    pub fn ranks_of(&self, run: &Run) -> impl Iterator<Item = Rank> {
+        self.ranks.run(run).into_iter().flat_map(|(_, ranks)| ranks.keys().copied())
+    }
+
+    /// Returns every process that is held, ascending.
+    pub fn processes(&self) -> impl Iterator<Item = &ProcessId> {
+        self.processes.ids()
+    }
+
+    /// Returns one rank at `now`, present or silent; `None` when it is not held.
+    pub fn rank(&self, run: &Run, rank: Rank, now: Uptime) -> Option<RankView<'_>> {
+        let state = self.ranks.get(run, rank)?;
+        Some(self.view(state, self.site(run, rank, state), now))
+    }
+
+    /// Returns one process, present or not; `None` when it is not held.
+    pub fn process(&self, id: &ProcessId) -> Option<ProcessView<'_>> {
+        self.processes.get(id)
+    }
+
+    /// Returns everything at `now`; `exporter` is what the engine does not know of the exporter itself.
+    pub fn status(&self, now: Uptime, exporter: ExporterStatus) -> Status {
+        let scene = self.scene(now);
+        let mut runs = Vec::new();
+        let mut ranks = Vec::new();
+        for run in &scene.runs {
+            let balance = balance(&run.ranks);
+            let challengers = self.ranks.n_challengers(run.run, now);
+            let asked_for = self.ranks.asked_for(run.run).cloned();
+            runs.push(RunStatus {
+                challengers,
+                asked_for,
+                ..RunStatus::of(run, balance.as_ref())
+            });
+            for (rank, view) in &run.ranks {
+                let own = balance.as_ref().and_then(|balance| balance.of(*rank));
+                let id = RankId { run: run.run.clone(), rank: *rank };
+                ranks.push(RankStatus::of(id, view, own, self.unix_time(view.last_seen)));
+            }
+        }
+        let mut devices: Vec<DeviceStatus> = self
+            .devices
+            .present(now, self.config.gpu_ttl)
+            .map(|sample| {
+                let owners = self.owners(sample, now);
+                DeviceStatus::of(sample, &owners, self.config.processes_max)
+            })
+            .collect();
+        DeviceStatus::share_memory(&mut devices);
+        let ack_status = |active: &ActiveAck| {
+            let (since, until) = (self.unix_time(active.since), self.unix_time(active.until));
+            AckStatus::of(active, since, until)
+        };
+        Status {
+            time: self.unix_time(now),
+            runs,
+            ranks,
+            processes: scene
+                .processes
+                .iter()
+                .map(|(id, view)| ProcessStatus::of(id, view))
+                .collect(),
+            devices,
+            device_pods: self.devices.pods().to_vec(),
+            findings: self.findings.iter().map(FindingStatus::of).collect(),
+            acks: self.acks.iter().map(ack_status).collect(),
+            snapshots: self.snapshot_statuses(),
+            records: self.ranks.records(),
+            gpu: self.devices.nvml().clone(),
+            exporter: self.exporter(exporter),
+        }
+    }
+
+    /// Adds what the engine counts to what is known of the exporter.
+    fn exporter(&self, mut exporter: ExporterStatus) -> ExporterStatus {
+        let nvml = self.devices.nvml();
+        exporter.add_dropped("ended", self.ranks.ended_dropped());
+        exporter.add_dropped("ended_sites", self.sites.n_dropped());
+        exporter.add_dropped("processes", nvml.processes_dropped);
+        exporter.add_dropped("processes_judged", self.processes_dropped);
+        exporter.add_dropped("ranks", self.ranks.records_dropped());
+        exporter.add_dropped("xids", nvml.xids_dropped);
+        let snapshots = self.captures.results().into_iter();
+        exporter.snapshots = snapshots.map(|(result, n)| (result.into(), n)).collect();
+        let analyses = self.captures.analyses();
+        exporter.snapshot_analyses = analyses.map(|(outcome, n)| (outcome.into(), n)).collect();
+        let timelines = self.captures.timelines();
+        exporter.snapshot_timelines = timelines.map(|(result, n)| (result.into(), n)).collect();
+        let looks = self.looks.results().into_iter();
+        exporter.looks = looks.map(|(result, n)| (result.into(), n)).collect();
+        exporter
+    }
+
+    fn snapshot_statuses(&self) -> Vec<SnapshotStatus> {
+        let status = |capture| SnapshotStatus::of(capture, self.unix_time(capture.since));
+        self.captures.iter().map(status).collect()
+    }
+
+    /// Returns the memory snapshots of a run that are listed, the oldest first.
+    pub fn snapshots(&self, run: &Run) -> Vec<SnapshotStatus> {
+        let mut snapshots = self.snapshot_statuses();
+        snapshots.retain(|snapshot| snapshot.rank.run == *run);
+        snapshots
+    }
+
+    /// Returns whether a snapshot is being analysed or waits for it.
+    pub fn awaits_analysis(&self) -> bool {
+        self.captures.iter().any(|listed| listed.analysis == Some(AnalysisState::Waiting))
+    }
+
+    /// Returns the rank that a listed snapshot is of.
+    pub fn rank_of_snapshot(&self, number: u64) -> Option<&RankId> {
+        let listed = self.captures.iter().find(|listed| listed.number == number)?;
+        Some(&listed.report.rank)
+    }
+
+    /// Returns a run as a summary sees it; `None` when no rank of it is held.
+    ///
+    /// Its findings are judged anew from what the ranks have come to, so that they do not depend on when others were.
+    pub fn run(&self, run: &Run, now: Uptime) -> Option<RunView<'_>> {
+        self.run_without(run, now, |_| false)
+    }
+
+    /// Returns the ranks that have not announced their end, with the ids of their processes.
+    pub fn unended_processes(&self) -> Vec<(RankId, u32)> {
+        let of_run = |(run, states): (&Run, &BTreeMap<Rank, RankState>)| {
+            let unended = states.iter().filter(|(_, state)| !state.is_ended());
+            let id = |rank| RankId { run: run.clone(), rank };
+            let named =
+                unended.filter_map(|(rank, state)| Some((id(*rank), state.identity().pid?)));
+            named.collect::<Vec<_>>()
+        };
+        self.ranks.runs().flat_map(of_run).collect()
+    }
+
+    /// Returns the ranks that may have died of an out-of-memory error that they caught, though they called themselves completed; none
+    /// if any rank ended otherwise, which would explain an exit code as well.
+    pub fn ended_after_ooms(&self) -> Vec<RankId> {
+        let is_completed = |state: &RankState| {
+            let outcome = state.ended().map(|ended| ended.report.outcome);
+            outcome == Some(EndOutcome::Completed)
+        };
+        if !self.ranks.states().all(is_completed) {
+            return Vec::new();
+        }
+        let of_run = |(run, states): (&Run, &BTreeMap<Rank, RankState>)| {
+            let dead = states.iter().filter(|(_, state)| state.may_have_died_of_oom());
+            dead.map(|(rank, _)| RankId { run: run.clone(), rank: *rank }).collect::<Vec<_>>()
+        };
+        self.ranks.runs().flat_map(of_run).collect()
+    }
+
+    /// Returns a run whose ranks are silent, too, if the process of their pid is gone.
+    pub fn run_without(
+        &self,
+        run: &Run,
+        now: Uptime,
+        is_gone: impl Fn(u32) -> bool,
+    ) -> Option<RunView<'_>> {
+        let (_, states) = self.ranks.run(run)?;
+        let is_cut_off = is_cut_off(states, now);
+        let ttl = self.config.rank_ttl;
+        self.run_by(run, now, |state| {
+            is_cut_off
+                || !state.is_pushing(now, ttl)
+                || state.identity().pid.is_some_and(&is_gone)
+        })
+    }
+
+    /// Returns a run that another launch of its name takes over: its ranks are silent unless their processes are live.
+    pub fn superseded(&self, run: &Run, now: Uptime) -> Option<RunView<'_>> {
+        self.run_by(run, now, |state| !state.lifecycle().is_live(now))
+    }
+
+    /// Returns the launch of a run whose life began last; `None` when no rank of the run is held.
+    pub fn launch(&self, run: &Run) -> Option<RunLaunch> {
+        let (_, states) = self.ranks.run(run)?;
+        let newest = newest(states)?;
+        let is_of_launch = |of: &Origin<'_>| {
+            of.launch == newest.launch && (of.launch.is_some() || of.attempt == newest.attempt)
+        };
+        let of_launch =
+            || states.iter().filter_map(|(rank, state)| Some((rank, origin(state)?)));
+        let of_launch = || of_launch().filter(|(_, of)| is_of_launch(of));
+        Some(RunLaunch {
+            launch: newest.launch.cloned(),
+            attempt: newest.attempt,
+            began: of_launch().map(|(_, of)| of.began_time).reduce(f64::min)?,
+            life_began: newest.began_time,
+            first_rank: of_launch().map(|(rank, _)| *rank).min()?,
+        })
+    }
+
+    /// Returns a run as a summary sees it; `is_silent` judges the ranks that did not announce an end.
+    fn run_by(
+        &self,
+        run: &Run,
+        now: Uptime,
+        is_silent: impl Fn(&RankState) -> bool,
+    ) -> Option<RunView<'_>> {
+        let (run, states) = self.ranks.run(run)?;
+        let newest = newest(states)?;
+        let is_of_newest = |state: &RankState| {
+            origin(state).is_some_and(|origin| {
+                origin.attempt == newest.attempt && origin.launch == newest.launch
+            })
+        };
+        let (mut ranks, mut ended, mut silent) = (Vec::new(), BTreeMap::new(), BTreeSet::new());
+        for (rank, state) in states.iter().filter(|(_, state)| is_of_newest(state)) {
+            let view = self.view(state, self.site(run, *rank, state), now);
+            // A summary is of the life as it was, however long ago that is.
+            ranks.push((
+                *rank,
+                RankView { ended: None, silent: None, oom: state.last_oom(), ..view },
+            ));
+            if let Some(end) = state.ended() {
+                ended.insert(*rank, end.report.clone());
+            } else if is_silent(state) {
+                silent.insert(*rank);
+            }
+        }
+        let is_over = ended.len() + silent.len() == ranks.len();
+        let last_seen = ranks.iter().map(|(_, view)| view.last_seen).max().unwrap_or(now);
+        let is_among_last =
+            |view: &RankView<'_>| last_seen.since(view.last_seen) <= TOGETHER_WITHIN;
+        let of_last = ranks.iter().filter(|(_, view)| is_over && is_among_last(view));
+        let unannounced = of_last.map(|(rank, _)| *rank).filter(|rank| silent.contains(rank));
+        let unannounced = unannounced.collect();
+        let launch = newest.launch.cloned();
+        let thresholds = &self.config.thresholds;
+        let runs = vec![RunScene::new(run, ranks.clone())];
+        let scene =
+            Scene { runs, processes: Vec::new(), failing_devices: Vec::new(), thresholds };
+        let findings = Findings::default().judge(&scene, &self.acks, now);
+        let time = self.unix_time(now);
+        Some(RunView {
+            run,
+            launch,
+            workload: self.config.workload.as_deref(),
+            time,
+            ranks,
+            ended,
+            silent,
+            unannounced,
+            findings,
+            thresholds,
+        })
+    }
+
+    /// The present ranks that push from processes seen on the device, by the pid that the process is listed under. Of
+    /// several ranks that claim one process, the others are former ones: the newest counts.
+    fn owners(&self, sample: &GpuSample, now: Uptime) -> BTreeMap<u32, RankId> {
+        let mut owners: BTreeMap<u32, (Uptime, RankId)> = BTreeMap::new();
+        for (id, state) in self.ranks.pushing(now) {
+            let is_here = state.identity().device.as_ref() == Some(&sample.device);
+            let process = process_of(sample, state.identity()).filter(|_| is_here);
+            let Some(process) = process else { continue };
+            let seen = state.last_seen();
+            if owners.get(&process.pid).is_none_or(|(before, _)| *before <= seen) {
+                owners.insert(process.pid, (seen, id));
+            }
+        }
+        owners.into_iter().map(|(pid, (_, id))| (pid, id)).collect()
+    }
+}
+
+/// Whether a run was cut off: a rank of its newest launch ended badly, and no other is live. A launcher that sees one
+/// rank fail kills the others, which then announce nothing. Unknown without the name of the launch: the failed rank may be
+/// of an earlier one.
+fn is_cut_off(states: &BTreeMap<Rank, RankState>, now: Uptime) -> bool {
+    let Some(launch) = newest(states).and_then(|newest| newest.launch) else { return false };
+    let is_failed = |state: &RankState| {
+        let is_bad = |end: &RankEnded| end.report.outcome != EndOutcome::Completed;
+        let is_of_launch = origin(state).is_some_and(|of| of.launch == Some(launch));
+        is_of_launch && state.ended().is_some_and(is_bad)
+    };
+    states.values().any(is_failed)
+        && states.values().all(|state| state.is_ended() || !state.lifecycle().is_live(now))
+}
+
+/// Where the life of a run comes from that began last.
+fn newest(states: &BTreeMap<Rank, RankState>) -> Option<Origin<'_>> {
+    states.values().filter_map(origin).max_by_key(|origin| origin.began)
+}
+
+/// Where a rank's life comes from.
+fn origin(state: &RankState) -> Option<Origin<'_>> {
+    state.lifecycle().origin()
+}

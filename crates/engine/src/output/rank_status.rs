@@ -1,0 +1,74 @@
+//! The status of one rank, from what others see of it.
+
+use crate::diagnosis::balance::RankBalance;
+use crate::diagnosis::filling::Filling;
+use crate::diagnosis::host_words;
+use crate::diagnosis::pressure;
+use crate::diagnosis::trend_figures::soonest;
+use crate::output::status::{RankStatus, SignalStatus};
+use crate::ranks::view::{RankActivity, RankView};
+use stepmem_detect::signal::Signal;
+use stepmem_detect::trend::Trend;
+use stepmem_types::ids::RankId;
+
+impl RankStatus {
+    /// A present rank; `last_push_time` is a Unix time.
+    pub fn of(
+        id: RankId,
+        view: &RankView<'_>,
+        balance: Option<&RankBalance>,
+        last_push_time: f64,
+    ) -> Self {
+        // Nothing counts down in a rank that is silent or has ended.
+        let is_endless = |trend: &Trend| {
+            !Filling::of(view, trend).is_some_and(|filling| filling.withholds())
+        };
+        let soonest = soonest(view.creep, is_endless).filter(|_| !view.is_over());
+        let headroom = view.headroom();
+        Self {
+            rank_label: id.rank.to_string(),
+            run: id.run,
+            rank: id.rank,
+            identity: view.identity.clone(),
+            last_train: view.last_train.copied(),
+            host: view.host.map(host_words::described),
+            state: RankActivity::of(view),
+            silent_seconds: view.silent.map(|silent| silent.as_secs_f64()),
+            end: view.ended.map(|ended| ended.report.clone()),
+            oom_events_total: view.ooms_total,
+            steps_total: view.steps_total,
+            unread_steps_total: view.unread_steps_total,
+            marks_total: view.marks(),
+            is_by_time: view.is_by_time(),
+            without_steps_seconds: view.tally.seconds_without_steps(),
+            late_records_total: view.lates_total,
+            last_push_time,
+            interval_peak_allocated: view.interval_peak_allocated,
+            recent_peak_allocated: view.recent_peak_allocated,
+            high_water_allocated: view.high_water_allocated,
+            capacity: view.capacity,
+            headroom_bytes: headroom.map(|headroom| headroom.bytes),
+            headroom_basis: headroom.map(|headroom| headroom.basis),
+            pressures: pressure::of_rank(view).map(|p| (p.basis, p.ratio)).collect(),
+            fragmentation_ratio: view.fragmentation_ratio(),
+            outside_allocator_bytes: view.outside_allocator_bytes,
+            imbalance_ratio: balance.map(|balance| balance.imbalance_ratio),
+            is_judged: view.creep.samples_until_judged() == 0,
+            judging_from_step: view.judging_from_step(),
+            creep: Signal::ALL
+                .into_iter()
+                .filter_map(|signal| SignalStatus::of(signal, view.creep))
+                .collect(),
+            oom_eta_steps: soonest.as_ref().and_then(|trend| trend.oom_eta_steps),
+            oom_eta_seconds: soonest.as_ref().and_then(|trend| trend.oom_eta_seconds),
+            oom_eta_lower_steps: soonest.as_ref().and_then(|trend| trend.oom_eta_lower_steps),
+            oom_eta_lower_seconds: soonest.and_then(|trend| trend.oom_eta_lower_seconds),
+            site: view.site.leak.cloned(),
+            holder: view.site.holder.map(|known| known.holder.clone()),
+        }
+    }
+
+    pub fn id(&self) -> RankId {
+        RankId { run: self.run.clone(), rank: self.rank }
+    }
+}

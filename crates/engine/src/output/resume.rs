@@ -1,0 +1,89 @@
+//! What outlasts a restart of the exporter: how an engine is saved, part by part, and how another one goes on from there.
+
+use crate::config::EngineConfig;
+use crate::engine::Engine;
+use crate::findings::acks::SavedAck;
+use crate::output::saved_state::{PartToSave, SaveCursor, SavedFinding, SavedRest, SavedState};
+use crate::ranks::table::RankTable;
+use stepmem_types::ids::{ProcessId, RankId};
+use stepmem_types::units::Uptime;
+
+impl Engine {
+    /// Returns the next part of what a later engine needs to go on, and where the one after it begins. The parts may be
+    /// of different times: each rank is saved as it stands.
+    pub fn save(
+        &self,
+        cursor: SaveCursor,
+        now: Uptime,
+    ) -> Option<(PartToSave<'_>, SaveCursor)> {
+        Some(match cursor {
+            SaveCursor::FirstRank => self.save_rank(None),
+            SaveCursor::RankAfter(id) => self.save_rank(Some(&id)),
+            SaveCursor::ProcessAfter(id) => self.save_process(Some(&id)),
+            SaveCursor::SitesAfter(id) => self.save_sites(Some(&id)),
+            SaveCursor::Looks => (PartToSave::Looks(self.looks.saved()), SaveCursor::Rest),
+            SaveCursor::Rest => (self.save_rest(now), SaveCursor::End),
+            SaveCursor::End => return None,
+        })
+    }
+
+    fn save_rank(&self, after: Option<&RankId>) -> (PartToSave<'_>, SaveCursor) {
+        let Some((run, rank, state)) = self.ranks.first_after(after) else {
+            return self.save_process(None);
+        };
+        let id = RankId { run: run.clone(), rank };
+        (PartToSave::Rank(run, rank, state), SaveCursor::RankAfter(id))
+    }
+
+    fn save_process(&self, after: Option<&ProcessId>) -> (PartToSave<'_>, SaveCursor) {
+        let Some((id, state)) = self.processes.first_after(after) else {
+            return self.save_sites(None);
+        };
+        (PartToSave::Process(id, state), SaveCursor::ProcessAfter(id.clone()))
+    }
+
+    fn save_sites(&self, after: Option<&RankId>) -> (PartToSave<'_>, SaveCursor) {
+        let Some((run, rank, sites)) = self.sites.first_after(after) else {
+            return (PartToSave::Captures(self.captures.saved()), SaveCursor::Looks);
+        };
+        let id = RankId { run: run.clone(), rank };
+        (PartToSave::Sites(run, rank, sites), SaveCursor::SitesAfter(id))
+    }
+
+    fn save_rest(&self, now: Uptime) -> PartToSave<'_> {
+        PartToSave::Rest(SavedRest {
+            started: self.started,
+            uptime: now,
+            findings: self.findings.iter().map(SavedFinding::of).collect(),
+            acks: self.acks.iter().map(SavedAck::of).collect(),
+        })
+    }
+
+    /// An engine that goes on where another stood; what held then and still does is not raised anew, and no rank is asked
+    /// about it again.
+    pub fn resume(config: EngineConfig, saved: SavedState, now: Uptime) -> Self {
+        let SavedState { ranks, processes, sites, captures, looks, rest, .. } = saved;
+        let SavedRest { started, uptime: _, findings, acks } = rest;
+        let mut engine = Self::new(config, started);
+        engine.ranks = RankTable::resume(engine.config.ranks(), ranks);
+        engine.processes = processes;
+        engine.processes.configure(engine.config.creep);
+        engine.sites = sites;
+        engine.captures.resume(captures);
+        engine.looks.resume(looks);
+        for ack in acks {
+            engine.acks.restore(ack, now);
+        }
+        engine.ranks.forget(now, engine.config.rank_retention);
+        // What is raised here was raised before, unless the state is older than the finding.
+        let (_, raised) = engine.judged(now);
+        let is_new = |finding: &&_| !findings.iter().any(|saved| saved.is_of(finding));
+        for finding in raised.iter().filter(is_new) {
+            engine.ask_about(finding, now);
+        }
+        for finding in findings {
+            finding.restore(&mut engine.findings);
+        }
+        engine
+    }
+}

@@ -1,0 +1,50 @@
+//! One run as a summary sees it, and the launch that is its newest.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::diagnosis::scene::Thresholds;
+use crate::findings::Finding;
+use crate::ranks::view::RankView;
+use stepmem_types::end::EndReport;
+use stepmem_types::ids::{Rank, Run};
+use stepmem_types::launch::Launch;
+use stepmem_types::units::Count;
+
+/// The launch and attempt of a run whose life began last.
+#[derive(Clone, Debug)]
+pub struct RunLaunch {
+    /// The launch, where it is reported.
+    pub launch: Option<Launch>,
+    pub attempt: Count,
+    /// When the first record of the launch ended that is still known here, as a Unix time.
+    pub began: f64,
+    /// The same of the life that began last.
+    pub life_began: f64,
+    /// The lowest that is held.
+    pub first_rank: Rank,
+}
+
+/// One run: every rank of the launch and attempt whose life began last, also those that have left the outputs.
+#[derive(Debug)]
+pub struct RunView<'a> {
+    pub run: &'a Run,
+    /// The launch, where it is reported.
+    pub launch: Option<Launch>,
+    /// The declared workload of all runs of this exporter.
+    pub workload: Option<&'a str>,
+    /// When this was made, as a Unix time.
+    pub time: f64,
+    /// The ranks, ascending.
+    pub ranks: Vec<(Rank, RankView<'a>)>,
+    /// Those among them whose end was announced.
+    pub ended: BTreeMap<Rank, EndReport>,
+    /// Those among them that have been silent for longer than a rank may be.
+    pub silent: BTreeSet<Rank>,
+    /// Those of the silent ones that no rank outlasted by more than a minute, once no rank goes on: the run is over, and they
+    /// did not announce it.
+    pub unannounced: BTreeSet<Rank>,
+    /// What is true of the ranks by their last figures, the worst diagnosis first and then by rank.
+    pub findings: Vec<Finding>,
+    /// The limits that they were judged by.
+    pub thresholds: &'a Thresholds,
+}

@@ -1,0 +1,189 @@
+//! What outlasts a restart of the exporter. How it is written is decided elsewhere.
+
+use serde::{Deserialize, Serialize};
+
+use crate::diagnosis::DiagnosisKind;
+use crate::findings::acks::SavedAck;
+use crate::findings::{ActiveFinding, Finding, Findings};
+use crate::processes::{PROCESSES_JUDGED_MAX, ProcessState, ProcessTable};
+use crate::ranks::lifetime::Tally;
+use crate::ranks::state::RankState;
+use crate::ranks::table::{ENDED_MAX, SavedRanks};
+use crate::requests::causes::{ENDED_SITES_MAX, RankSites, SiteTable};
+use crate::requests::heap_scans::SavedLooks;
+use crate::requests::snapshots::SavedCaptures;
+use stepmem_detect::detector::Detector;
+use stepmem_types::ids::{ProcessId, Rank, RankId, Run, SubjectId};
+use stepmem_types::units::{Seconds, Uptime};
+
+/// What a rank takes, in bytes at most: one that goes on without steps has a second detector, of its samples by time.
+const RANK_BYTES_MAX: usize = 2 * Detector::BYTES_MAX + Tally::BYTES_MAX + 4096;
+/// What a process that does not push takes, in bytes at most.
+const PROCESS_BYTES_MAX: usize = Detector::PROCESS_BYTES_MAX + 4096;
+/// What an ended rank takes, in bytes at most.
+const ENDED_BYTES_MAX: usize = Detector::RELEASED_BYTES_MAX + Tally::BYTES_MAX + 4096;
+/// What is saved beside ranks and processes, in bytes at most.
+const OTHER_BYTES_MAX: usize = 1024 * 1024;
+/// Parts that are not of one rank or process.
+const OTHERS_MAX: usize = 3;
+/// What the name of a rank takes, in bytes at most.
+const NAME_BYTES_MAX: usize = Run::BYTES_MAX + 16;
+/// The length of a part, in bytes.
+const LENGTH_BYTES: usize = 4;
+
+/// What outlasts a restart of the exporter, in parts: the state of each rank and process, what is known of the code behind a
+/// rank's memory, what ranks are asked, then since when findings hold and what was acknowledged.
+#[derive(Debug, Deserialize)]
+pub enum SavedPart {
+    Rank(Run, Rank, Box<RankState>),
+    /// A process that does not push.
+    Process(ProcessId, Box<ProcessState>),
+    /// The last one.
+    Rest(SavedRest),
+    Sites(Run, Rank, Box<RankSites>),
+    Captures(SavedCaptures),
+    Looks(SavedLooks),
+}
+
+/// A [`SavedPart`] where it is held: the same bytes.
+#[derive(Debug, Serialize)]
+pub enum PartToSave<'a> {
+    Rank(&'a Run, Rank, &'a RankState),
+    Process(&'a ProcessId, &'a ProcessState),
+    Rest(SavedRest),
+    Sites(&'a Run, Rank, &'a RankSites),
+    Captures(SavedCaptures),
+    Looks(SavedLooks),
+}
+
+/// The last part of a state.
+#[derive(Debug, Default, Deserialize, Serialize)]
+pub struct SavedRest {
+    /// The Unix time at which the uptime was 0.
+    pub started: f64,
+    /// The uptime at which this was saved.
+    pub uptime: Uptime,
+    /// Since when findings hold.
+    pub findings: Vec<SavedFinding>,
+    pub acks: Vec<SavedAck>,
+}
+
+/// How far a state is saved: what comes next.
+#[derive(Clone, Debug, Default)]
+pub enum SaveCursor {
+    #[default]
+    FirstRank,
+    RankAfter(RankId),
+    ProcessAfter(ProcessId),
+    SitesAfter(RankId),
+    Looks,
+    Rest,
+    End,
+}
+
+/// A state as its parts are added.
+#[derive(Debug, Default)]
+pub struct SavedState {
+    pub ranks: SavedRanks,
+    /// The processes that do not push.
+    pub processes: ProcessTable,
+    pub sites: SiteTable,
+    pub captures: SavedCaptures,
+    pub looks: SavedLooks,
+    pub rest: SavedRest,
+    n_ranks: usize,
+    n_sites: usize,
+    is_whole: bool,
+}
+
+impl SavedState {
+    /// The greatest size of a part, in bytes.
+    pub const PART_BYTES_MAX: usize = OTHER_BYTES_MAX;
+
+    /// Returns the greatest size of a state of so many ranks, in bytes.
+    pub fn bytes_max(ranks_max: usize) -> usize {
+        ranks_max
+            .saturating_mul(RANK_BYTES_MAX + LENGTH_BYTES)
+            .saturating_add(PROCESSES_JUDGED_MAX * (PROCESS_BYTES_MAX + LENGTH_BYTES))
+            .saturating_add(ENDED_MAX * (ENDED_BYTES_MAX + LENGTH_BYTES))
+            .saturating_add(
+                ranks_max
+                    .saturating_add(ENDED_SITES_MAX)
+                    .saturating_mul(RankSites::BYTES_MAX + NAME_BYTES_MAX + LENGTH_BYTES),
+            )
+            .saturating_add(OTHERS_MAX * (OTHER_BYTES_MAX + LENGTH_BYTES))
+    }
+
+    /// Adds the next part of a state of so many ranks.
+    ///
+    /// # Errors
+    /// It is out of order, one too many, or has a time out of range.
+    pub fn add(&mut self, part: SavedPart, ranks_max: usize) -> Result<(), String> {
+        if self.is_whole {
+            return Err("something follows its last part".to_owned());
+        }
+        match part {
+            SavedPart::Rank(run, rank, state) => {
+                self.n_ranks += 1;
+                let max = ranks_max.saturating_add(ENDED_MAX);
+                if self.n_ranks > max {
+                    return Err(format!("its ranks exceed {max}"));
+                }
+                self.ranks.insert(run, rank, *state);
+            }
+            SavedPart::Process(id, state) => self.processes.insert(id, *state)?,
+            SavedPart::Sites(run, rank, sites) => {
+                self.n_sites += 1;
+                let max = ranks_max.saturating_add(ENDED_SITES_MAX);
+                if self.n_sites > max {
+                    return Err(format!("the ranks with sites exceed {max}"));
+                }
+                self.sites.insert(&RankId { run, rank }, *sites);
+            }
+            SavedPart::Captures(captures) => self.captures = captures,
+            SavedPart::Looks(looks) => self.looks = looks,
+            SavedPart::Rest(rest) => {
+                if !(0.0..=Seconds::MAX).contains(&rest.started) {
+                    return Err(format!("started: {} is not a Unix time", rest.started));
+                }
+                self.is_whole = true;
+                self.rest = rest;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns whether every part is there.
+    pub fn is_whole(&self) -> bool {
+        self.is_whole
+    }
+}
+
+/// Since when a finding holds.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct SavedFinding {
+    subject: SubjectId,
+    kind: String,
+    since: f64,
+}
+
+impl SavedFinding {
+    /// Returns what is to be saved of a finding.
+    pub fn of(active: &ActiveFinding) -> Self {
+        let ActiveFinding { finding, since } = active;
+        let kind = finding.kind.label().to_owned();
+        Self { subject: finding.subject.clone(), kind, since: *since }
+    }
+
+    /// Returns whether it is of this finding.
+    pub fn is_of(&self, finding: &Finding) -> bool {
+        self.subject == finding.subject && self.kind == finding.kind.label()
+    }
+
+    /// Sets since when the finding has held, if it holds again.
+    pub fn restore(&self, findings: &mut Findings) {
+        if let Some(kind) = DiagnosisKind::from_label(&self.kind) {
+            findings.set_since(&self.subject, kind, self.since);
+        }
+    }
+}

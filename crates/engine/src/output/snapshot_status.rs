@@ -1,0 +1,106 @@
+//! What the status says of one memory snapshot.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
+
+use crate::requests::snapshot::{AnalysisState, Capture, CaptureOutcome};
+use stepmem_types::ids::RankId;
+use stepmem_types::site::SiteVerdict;
+use stepmem_types::units::{Bytes, Count};
+
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct SnapshotStatus {
+    /// The id of the request; absent for a snapshot that was not asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    #[serde(flatten)]
+    pub rank: RankId,
+    /// Why it is taken: `creep`, `oom` or `manual`.
+    pub reason: Cow<'static, str>,
+    /// What became of it: `waiting`, `recording`, `written`, `failed` or `unanswered`.
+    pub outcome: Cow<'static, str>,
+    /// When it was asked for, or reported without being asked for, as a Unix time.
+    pub since: f64,
+    /// The last step that it shows.
+    pub step: Option<Count>,
+    /// Where it is, as the training process sees it; its name alone if it lies beside the summary.
+    pub path: Option<String>,
+    /// How large it is.
+    pub bytes: Option<Bytes>,
+    /// Why there is none.
+    pub error: Option<String>,
+    /// What became of its analysis: `waiting`, or the outcome as in `snapshot_analyses_total`; absent where none is
+    /// read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub analysis: Option<Cow<'static, str>>,
+    /// Why it was not analysed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub analysis_error: Option<String>,
+    /// Whether it shows a line that leaks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verdict: Option<SiteVerdict>,
+    /// The id of its timeline, which `/snapshots/ID` serves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeline: Option<String>,
+}
+
+impl SnapshotStatus {
+    /// Returns what became of it in a sentence, unless it was analysed.
+    pub fn note(&self) -> Option<String> {
+        let error = self.error.as_deref().unwrap_or("unknown error");
+        let path = self.path.as_deref().unwrap_or("unknown path");
+        let reason = self.analysis_error.as_deref().unwrap_or("unknown reason");
+        Some(match (&*self.outcome, self.analysis.as_deref()) {
+            ("waiting", _) => "A memory snapshot was asked for.".to_owned(),
+            ("recording", _) => "A memory snapshot is being recorded.".to_owned(),
+            ("unanswered", _) => {
+                "A memory snapshot was asked for, and did not come.".to_owned()
+            }
+            ("failed", _) => format!("No memory snapshot: {error}."),
+            (_, None) => format!(
+                "A memory snapshot was written to {path}; the exporter reads it where --snapshot.read-directory is set \
+                 and the client reports its place below STEPMEM_SNAPSHOT_DIRECTORY."
+            ),
+            (_, Some("waiting")) => "A memory snapshot is being analysed.".to_owned(),
+            (_, Some("analysed")) => return None,
+            (_, Some(outcome)) => {
+                format!("The memory snapshot {path} was not analysed ({outcome}): {reason}.")
+            }
+        })
+    }
+
+    /// A snapshot; `since` is a Unix time.
+    pub fn of(capture: &Capture, since: f64) -> Self {
+        let report = &capture.report;
+        let (path, bytes, error) = match &report.outcome {
+            CaptureOutcome::Written { path, bytes, .. } => (Some(path), *bytes, None),
+            CaptureOutcome::Failed { error } => (None, None, Some(error)),
+            CaptureOutcome::Waiting
+            | CaptureOutcome::Recording { .. }
+            | CaptureOutcome::Unanswered => (None, None, None),
+        };
+        let (analysis, analysis_error, verdict, timeline) = match &capture.analysis {
+            Some(AnalysisState::Waiting) => (Some("waiting"), None, None, None),
+            Some(AnalysisState::Over { outcome, reason, verdict, timeline }) => {
+                (Some(outcome.as_label()), reason.clone(), *verdict, timeline.as_deref())
+            }
+            None => (None, None, None, None),
+        };
+        Self {
+            id: report.id.as_deref().map(str::to_owned),
+            rank: report.rank.clone(),
+            reason: report.reason.as_label().into(),
+            outcome: report.outcome.as_label().into(),
+            since,
+            step: report.step,
+            path: path.map(ToString::to_string),
+            bytes,
+            error: error.map(ToString::to_string),
+            analysis: analysis.map(Cow::Borrowed),
+            analysis_error,
+            verdict,
+            timeline: timeline.map(str::to_owned),
+        }
+    }
+}

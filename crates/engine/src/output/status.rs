@@ -1,0 +1,542 @@
+//! What the engine publishes: plain figures that every output reads and none changes. What is unknown is `None`.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::ops::Not;
+
+use serde::{Deserialize, Serialize};
+
+use crate::devices::NvmlStatus;
+use crate::diagnosis::balance::Balance;
+use crate::diagnosis::kind::Severity;
+use crate::diagnosis::pressure;
+use crate::diagnosis::scene::RunScene;
+use crate::diagnosis::trend_figures::{TrendFigures, soonest};
+use crate::diagnosis::{DiagnosisKind, Evidence};
+use crate::findings::ActiveFinding;
+use crate::findings::acks::ActiveAck;
+use crate::output::snapshot_status::SnapshotStatus;
+use crate::processes::ProcessView;
+use crate::ranks::basis::Basis;
+use crate::ranks::host::HostView;
+use crate::ranks::table::RecordCounts;
+use crate::ranks::view::{Identity, LastTrain, RankActivity};
+use stepmem_detect::detector::Detector;
+use stepmem_detect::signal::Signal;
+use stepmem_types::device::{
+    Attribution, Container, DeviceInfo, DeviceMemory, DevicePod, GpuSample, ProcessMemory,
+};
+use stepmem_types::end::EndReport;
+use stepmem_types::ids::{GpuUuid, ProcessId, Rank, RankId, Run, SubjectId, subject_fields};
+use stepmem_types::site::{LeakSite, TensorHolder};
+use stepmem_types::units::{Bytes, Count, DurationCounts};
+
+/// Everything at one time.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub struct Status {
+    /// When this was made, as a Unix time.
+    pub time: f64,
+    /// The runs that have a present rank, or one that ended lately, ascending.
+    pub runs: Vec<RunStatus>,
+    /// The present ranks and those that ended lately, ascending by run and rank.
+    pub ranks: Vec<RankStatus>,
+    /// The present processes that do not push, ascending by device and process id.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub processes: Vec<ProcessStatus>,
+    /// The devices that answer, ascending.
+    pub devices: Vec<DeviceStatus>,
+    /// The containers that the kubelet gave devices to, ascending; empty where it is not asked.
+    pub device_pods: Vec<DevicePod>,
+    /// What holds now, ascending by subject and kind: ranks, processes, devices.
+    pub findings: Vec<FindingStatus>,
+    /// What was lowered to info for a time.
+    pub acks: Vec<AckStatus>,
+    /// The last memory snapshots that were asked for or reported, the oldest first.
+    pub snapshots: Vec<SnapshotStatus>,
+    /// What became of the records since the exporter began.
+    pub records: RecordCounts,
+    /// The state of NVML.
+    pub gpu: NvmlStatus,
+    /// The state of the exporter itself.
+    pub exporter: ExporterStatus,
+}
+
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct RunStatus {
+    pub run: Run,
+    /// How many of its ranks push here.
+    pub ranks: usize,
+    /// How many ranks it has, as its ranks report.
+    pub ranks_expected: Option<u32>,
+    /// How many processes were refused lately, because another live one pushes the same rank of this run: two programs use
+    /// one name.
+    #[serde(default)]
+    pub challengers: usize,
+    /// The name that its program asked for first; another live program pushes under it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked_for: Option<Run>,
+    /// (worst - median) / median over the recent peaks of its present ranks, or else their high-water marks.
+    pub imbalance_ratio: Option<f64>,
+    /// The rank with the highest recent peak.
+    pub worst_rank: Option<Rank>,
+}
+
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct RankStatus {
+    pub run: Run,
+    pub rank: Rank,
+    /// The global rank as a label's value.
+    #[serde(skip)]
+    pub rank_label: String,
+    /// What it says of itself.
+    #[serde(flatten)]
+    pub identity: Identity,
+    /// Its last train step.
+    #[serde(flatten)]
+    pub last_train: Option<LastTrain>,
+    /// Its host memory beyond that of its process; absent if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<Box<HostView>>,
+    /// Whether it pushes.
+    pub state: RankActivity,
+    /// How long it has been silent, in seconds, where that is longer than a live process is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub silent_seconds: Option<f64>,
+    /// How it ended, as its process reported it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end: Option<EndReport>,
+    /// How often it ran out of memory, since the exporter began.
+    pub oom_events_total: u64,
+    /// Train steps that it reported, since the exporter began.
+    pub steps_total: u64,
+    /// Those of them whose memory its client did not read, because reading would have taken too large a share of them.
+    #[serde(default)]
+    pub unread_steps_total: u64,
+    /// Evaluations, checkpoints and epochs that it reported, since the exporter began.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub marks_total: BTreeMap<Cow<'static, str>, u64>,
+    /// Whether its memory is judged by time, as it takes no steps.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_by_time: bool,
+    /// Seconds that it has gone on after its last step without another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub without_steps_seconds: Option<f64>,
+    /// Records of it that came too late, since the exporter began.
+    pub late_records_total: u64,
+    /// When its last push that was accepted came, as a Unix time.
+    pub last_push_time: f64,
+    /// The greatest known peak of allocated of this and the last whole interval.
+    #[serde(rename = "interval_peak_allocated_bytes")]
+    pub interval_peak_allocated: Option<Bytes>,
+    /// The greatest known peak of allocated of the recent window.
+    #[serde(rename = "recent_peak_allocated_bytes")]
+    pub recent_peak_allocated: Option<Bytes>,
+    /// The maximum of allocated since its process began.
+    #[serde(rename = "high_water_allocated_bytes")]
+    pub high_water_allocated: Option<Bytes>,
+    #[serde(rename = "capacity_bytes")]
+    pub capacity: Option<Bytes>,
+    /// What it can still take before its device is full, in bytes.
+    pub headroom_bytes: Option<f64>,
+    /// The memory that the headroom rests on.
+    pub headroom_basis: Option<Basis>,
+    /// Peak by capacity, by basis.
+    pub pressures: BTreeMap<Basis, f64>,
+    /// The share of reserved that was not in use at the peak of the last train step.
+    pub fragmentation_ratio: Option<f64>,
+    /// What its process uses on the device beyond its allocator, in bytes.
+    pub outside_allocator_bytes: Option<f64>,
+    /// Its recent peak by the median of the others', less 1.
+    pub imbalance_ratio: Option<f64>,
+    /// Whether creep detection has seen enough of this life to judge it.
+    pub is_judged: bool,
+    /// The step from which on it will be, at one record per step; absent once it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub judging_from_step: Option<u64>,
+    /// What is known of each signal's growth.
+    pub creep: Vec<SignalStatus>,
+    /// Steps until the first creeping signal has used up its headroom; `None` when that is not known to a factor of ten.
+    pub oom_eta_steps: Option<f64>,
+    /// Seconds until then.
+    pub oom_eta_seconds: Option<f64>,
+    /// The least of these steps.
+    #[serde(default)]
+    pub oom_eta_lower_steps: Option<f64>,
+    /// The least of these seconds.
+    #[serde(default)]
+    pub oom_eta_lower_seconds: Option<f64>,
+    /// What a memory snapshot says of its growth.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub site: Option<LeakSite>,
+    /// What grows fastest among its live objects.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holder: Option<TensorHolder>,
+}
+
+/// One process that does not push.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct ProcessStatus {
+    #[serde(flatten)]
+    pub id: ProcessId,
+    /// What it holds on the device.
+    #[serde(rename = "used_bytes")]
+    pub used: Bytes,
+    /// The capacity of the device.
+    #[serde(rename = "capacity_bytes")]
+    pub capacity: Option<Bytes>,
+    /// What it can still take before its device is full, in bytes.
+    pub headroom_bytes: Option<f64>,
+    /// What it holds by the capacity.
+    pub pressure_ratio: Option<f64>,
+    /// What is known of its growth.
+    pub creep: Option<SignalStatus>,
+    /// Seconds until it has used up its headroom, while it creeps; `None` when that is not known to a factor of ten.
+    pub oom_eta_seconds: Option<f64>,
+    /// The least of these seconds.
+    #[serde(default)]
+    pub oom_eta_lower_seconds: Option<f64>,
+}
+
+/// The growth of one signal.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct SignalStatus {
+    pub signal: Signal,
+    /// Its slope, in bytes per step; `None` of a process that does not push.
+    pub slope_bytes_per_step: Option<f64>,
+    /// The lower end of the 95 % interval of the slope.
+    pub slope_lower_bytes_per_step: Option<f64>,
+    /// The upper end of the 95 % interval of the slope.
+    pub slope_upper_bytes_per_step: Option<f64>,
+    /// The slope in time.
+    pub slope_bytes_per_second: Option<f64>,
+    /// Whether it rises in a straight line, however little that is of the memory left.
+    #[serde(default, skip_serializing_if = "Not::not")]
+    pub is_straight: bool,
+    /// The rest, while it is rising or creeping.
+    pub trend: Option<TrendStatus>,
+}
+
+/// What is known of a signal while it rises or creeps.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct TrendStatus {
+    /// Grown since the onset, in bytes.
+    pub growth_bytes: f64,
+    /// The step at which it began; `None` of a process that does not push.
+    pub onset_step: Option<f64>,
+    /// When it began, as a Unix time.
+    pub onset_time: f64,
+    /// How sure the detector is that it grows, 0 to 1.
+    pub confidence_ratio: f64,
+}
+
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct DeviceStatus {
+    pub uuid: GpuUuid,
+    #[serde(flatten)]
+    pub info: DeviceInfo,
+    /// Its memory, where that means something.
+    pub memory: Option<DeviceMemory>,
+    /// What its process list can mean here.
+    pub attribution: Attribution,
+    /// The sum over the processes whose memory is known.
+    pub attributed_bytes: Option<u64>,
+    /// What is in use beyond that; it may be negative where driver and processes disagree.
+    pub unattributed_bytes: Option<f64>,
+    pub processes: Vec<DeviceProcessStatus>,
+    /// What the processes beyond the bound on series use together.
+    pub other_processes_bytes: Option<u64>,
+}
+
+/// One process on a device.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct DeviceProcessStatus {
+    pub pid: u32,
+    /// What it uses; `None` when the driver does not know.
+    #[serde(rename = "used_bytes")]
+    pub used: Option<Bytes>,
+    /// Its name, where it can be seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<Box<str>>,
+    /// The rank that pushes from it.
+    pub owner: Option<RankId>,
+    /// The container that it runs in, where that can be seen.
+    pub container: Option<Container>,
+}
+
+/// One diagnosis that holds.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct FindingStatus {
+    pub kind: DiagnosisKind,
+    /// Its name on pages.
+    #[serde(rename = "status")]
+    pub title: Cow<'static, str>,
+    /// The subject: `run` and `rank`, `uuid` and `pid`, or `uuid`.
+    #[serde(flatten, with = "subject_fields")]
+    pub subject: SubjectId,
+    /// How much it matters.
+    pub severity: Severity,
+    /// Since when it has held, as a Unix time.
+    pub since: f64,
+    /// The figures behind it.
+    pub evidence: Evidence,
+    /// The evidence in a sentence.
+    pub sentence: String,
+    /// What to look at first.
+    pub advice: Cow<'static, str>,
+}
+
+/// One diagnosis that was lowered to info for a time.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct AckStatus {
+    /// The subject: `run` and `rank`, `uuid` and `pid`, or `uuid`.
+    #[serde(flatten, with = "subject_fields")]
+    pub subject: SubjectId,
+    pub kind: DiagnosisKind,
+    pub reason: String,
+    /// Since when, as a Unix time.
+    pub since: f64,
+    /// Until when, as a Unix time.
+    pub until: f64,
+}
+
+/// How often something happened, by a label's value.
+pub type LabelCounts = BTreeMap<Cow<'static, str>, u64>;
+
+/// The state of the exporter itself; the composition root fills in what the engine does not know.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub struct ExporterStatus {
+    pub version: Cow<'static, str>,
+    /// Push requests by what became of them.
+    pub pushes: LabelCounts,
+    /// How long push requests took.
+    pub push_seconds: DurationCounts,
+    /// Batches that wait to be taken.
+    pub inbox_depth: usize,
+    /// Why no device is opened, and what to set, while it is unknown which ones to open.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub devices_hint: Option<Cow<'static, str>>,
+    /// The state of each collector.
+    pub collectors: Vec<CollectorStatus>,
+    /// Memory snapshots by what became of them.
+    pub snapshots: LabelCounts,
+    /// Summaries by what became of them; empty where none are written.
+    #[serde(default)]
+    pub summaries: LabelCounts,
+    /// Lines of recordings by what became of them; empty where nothing is recorded.
+    #[serde(default)]
+    pub recording_lines: LabelCounts,
+    /// Files of recordings that were removed; `None` where nothing is recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recordings_given_up: Option<u64>,
+    /// Analyses of snapshots by outcome; empty where none are read.
+    #[serde(default)]
+    pub snapshot_analyses: LabelCounts,
+    /// Timelines of snapshots by what became of them; empty where none are drawn.
+    #[serde(default)]
+    pub snapshot_timelines: LabelCounts,
+    /// Looks at live objects by what became of them.
+    #[serde(default)]
+    pub looks: LabelCounts,
+    /// Connections that gave way, or found no place, by listener.
+    pub connections_shed: LabelCounts,
+    /// Clients over TCP that were refused, by reason.
+    #[serde(default)]
+    pub access_refused: LabelCounts,
+    /// How often the file of TLS and users was read anew, by result; empty without one.
+    #[serde(default)]
+    pub web_reloads: LabelCounts,
+    /// OTLP exports by result; empty when none is configured.
+    pub otlp_exports: LabelCounts,
+    /// Processes of the command that the kernel killed for lack of memory; `None` but for `run`, and where that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub oom_kills: Option<u64>,
+    /// How many series an output has.
+    pub series: usize,
+    /// What was left out to keep a bound, by reason.
+    pub series_dropped: LabelCounts,
+    /// The figures of the operating system about this process, by their usual names.
+    pub process: BTreeMap<String, f64>,
+    /// The settings that a sidecar found wrong or could not follow at its start.
+    #[serde(default)]
+    pub startup_problems: Vec<String>,
+}
+
+/// The state of one collector.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct CollectorStatus {
+    pub collector: Cow<'static, str>,
+    /// How long its last round took, in seconds.
+    pub duration_seconds: f64,
+    /// Whether its last round succeeded.
+    pub is_success: bool,
+}
+
+impl ExporterStatus {
+    /// Counts something more that was left out to keep a bound.
+    pub fn add_dropped(&mut self, reason: &'static str, count: u64) {
+        *self.series_dropped.entry(reason.into()).or_default() += count;
+    }
+}
+
+impl RunStatus {
+    /// A run's present ranks and their balance; its name is its own.
+    pub fn of(scene: &RunScene<'_>, balance: Option<&Balance>) -> Self {
+        let pushing = || scene.ranks.iter().filter(|(_, view)| view.ended.is_none());
+        Self {
+            run: scene.run.clone(),
+            ranks: pushing().count(),
+            ranks_expected: pushing().filter_map(|(_, view)| view.identity.world_size).max(),
+            challengers: 0,
+            asked_for: None,
+            imbalance_ratio: balance.map(|balance| balance.skew_ratio),
+            worst_rank: balance.map(|balance| balance.worst_rank),
+        }
+    }
+}
+
+impl ProcessStatus {
+    pub fn of(id: &ProcessId, view: &ProcessView<'_>) -> Self {
+        let soonest = soonest(view.creep, |_| true);
+        Self {
+            id: id.clone(),
+            used: view.used,
+            capacity: view.capacity,
+            headroom_bytes: view.headroom_bytes(),
+            pressure_ratio: pressure::of_process(view).map(|pressure| pressure.ratio),
+            creep: SignalStatus::of(Signal::Process, view.creep),
+            oom_eta_seconds: soonest.as_ref().and_then(|trend| trend.oom_eta_seconds),
+            oom_eta_lower_seconds: soonest.and_then(|trend| trend.oom_eta_lower_seconds),
+        }
+    }
+}
+
+impl SignalStatus {
+    pub(crate) fn of(signal: Signal, creep: &Detector) -> Option<Self> {
+        let slope = creep.slope(signal)?;
+        let per_step = slope.bytes_per_step;
+        let trend = creep.trends().find(|trend| trend.signal == signal);
+        let trend = trend.map(TrendFigures::of);
+        Some(Self {
+            signal,
+            slope_bytes_per_step: per_step.map(|slope| slope.value),
+            slope_lower_bytes_per_step: per_step.map(|slope| slope.lower),
+            slope_upper_bytes_per_step: per_step.map(|slope| slope.upper),
+            slope_bytes_per_second: slope.bytes_per_second.map(|slope| slope.value),
+            is_straight: slope.is_straight,
+            trend: trend.map(|trend| TrendStatus {
+                growth_bytes: trend.growth_bytes,
+                onset_step: trend.onset_step.map(Count::as_f64),
+                onset_time: trend.onset_time.get(),
+                confidence_ratio: trend.confidence_ratio,
+            }),
+        })
+    }
+}
+
+impl DeviceStatus {
+    /// A device by its last reading; `owners` are the ranks that push from its processes, and at most
+    /// `processes_max` processes are told apart, the largest first.
+    pub fn of(
+        sample: &GpuSample,
+        owners: &BTreeMap<u32, RankId>,
+        processes_max: usize,
+    ) -> Self {
+        let sum = |processes: &[ProcessMemory]| -> Option<u64> {
+            processes
+                .iter()
+                .filter_map(|process| process.used)
+                .map(Bytes::get)
+                .reduce(u64::saturating_add)
+        };
+        let mut by_size = sample.processes.clone();
+        by_size.sort_by_key(|process| std::cmp::Reverse(process.used));
+        // An id that means nothing here names no process.
+        let processes_max = match sample.attribution {
+            Attribution::ForeignPidNamespace => 0,
+            _ => processes_max.min(by_size.len()),
+        };
+        let (largest, rest) = by_size.split_at(processes_max);
+        let attributed_bytes = sum(&sample.processes);
+        let used = sample.memory.map(|memory| memory.used.as_f64());
+        let attributed =
+            attributed_bytes.and_then(|sum| Bytes::new(sum).ok()).map(Bytes::as_f64);
+        Self {
+            uuid: sample.device.clone(),
+            info: sample.info.clone(),
+            memory: sample.memory,
+            attribution: sample.attribution,
+            attributed_bytes,
+            unattributed_bytes: used
+                .zip(attributed)
+                .map(|(used, attributed)| used - attributed),
+            processes: largest
+                .iter()
+                .map(|process| DeviceProcessStatus {
+                    pid: process.pid,
+                    used: process.used,
+                    name: process.name.clone(),
+                    owner: owners.get(&process.pid).cloned(),
+                    container: process.container.clone(),
+                })
+                .collect(),
+            other_processes_bytes: sum(rest),
+        }
+    }
+
+    /// Lets the device that stands for the memory of a GPU instance show it for the MIG devices that share it, so that
+    /// sums over devices count it once.
+    pub fn share_memory(devices: &mut [Self]) {
+        let shared: Vec<(GpuUuid, Option<u64>)> = devices
+            .iter_mut()
+            .filter_map(|device| {
+                let holder = device.info.memory_of.clone()?;
+                device.memory = None;
+                device.unattributed_bytes = None;
+                Some((holder, device.attributed_bytes.take()))
+            })
+            .collect();
+        for (holder, attributed) in shared {
+            let Some(device) = devices.iter_mut().find(|device| device.uuid == holder) else {
+                continue;
+            };
+            let sum = [device.attributed_bytes, attributed].into_iter().flatten();
+            device.attributed_bytes = sum.reduce(u64::saturating_add);
+            let attributed = device.attributed_bytes.and_then(|sum| Bytes::new(sum).ok());
+            device.unattributed_bytes = device
+                .memory
+                .zip(attributed)
+                .map(|(memory, attributed)| memory.used.as_f64() - attributed.as_f64());
+        }
+    }
+}
+
+impl FindingStatus {
+    /// A finding with its words.
+    pub fn of(active: &ActiveFinding) -> Self {
+        let ActiveFinding { finding, since } = active;
+        let about = finding.kind.about();
+        Self {
+            kind: finding.kind,
+            title: about.title.into(),
+            subject: finding.subject.clone(),
+            severity: finding.severity,
+            since: *since,
+            evidence: finding.evidence.clone(),
+            sentence: finding.evidence.sentence(),
+            advice: finding.advice(),
+        }
+    }
+}
+
+impl AckStatus {
+    /// An acknowledgement with its times as Unix times.
+    pub fn of(active: &ActiveAck, since: f64, until: f64) -> Self {
+        Self {
+            subject: active.ack.subject().clone(),
+            kind: active.ack.kind(),
+            reason: active.ack.reason().to_owned(),
+            since,
+            until,
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! What stays of a rank that ended, and what is known of the last time that it ran out of memory.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use stepmem_types::end::{EndOutcome, EndReport};
+use stepmem_types::units::{Bytes, Uptime};
+
+/// An ended rank stays in the outputs for this long, and until it was scraped once…
+pub const ENDED_SHOWN: Duration = Duration::from_mins(10);
+/// …but not longer than this.
+pub const ENDED_SHOWN_MAX: Duration = Duration::from_hours(1);
+/// An out-of-memory error that the process survived stays in the outputs for this long.
+pub const OOM_SHOWN: Duration = Duration::from_mins(10);
+
+/// The end of a rank.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct RankEnded {
+    /// What its process reported.
+    pub report: EndReport,
+    /// When that came.
+    pub at: Uptime,
+    /// Whether Prometheus has read the rank since.
+    pub is_scraped: bool,
+}
+
+impl RankEnded {
+    /// Returns whether the rank still belongs in the outputs.
+    pub fn is_shown(&self, now: Uptime) -> bool {
+        let age = now.since(self.at);
+        age <= ENDED_SHOWN || (!self.is_scraped && age <= ENDED_SHOWN_MAX)
+    }
+
+    /// Returns whether the exporter should wait for a last scrape before it stops.
+    pub fn awaits_scrape(&self) -> bool {
+        !self.is_scraped && self.report.outcome != EndOutcome::Completed
+    }
+}
+
+/// The last time that a process ran out of memory in its life.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+pub struct OomEvent {
+    /// The step that it was in, that was completed after it, or that was the last one before it.
+    pub step: Option<u64>,
+    /// How much memory was asked for.
+    pub requested: Option<Bytes>,
+    /// What the rank could still take by its figures before, in bytes.
+    pub headroom_bytes: Option<f64>,
+    /// Grown before, while its live memory was rising or creeping, in bytes.
+    pub growth_bytes: Option<f64>,
+    /// How often that happened in this life.
+    pub n_events: u64,
+    /// Whether the life ended with it.
+    pub is_fatal: bool,
+    /// Whether the kernel ended it.
+    #[serde(default)]
+    pub is_kill: bool,
+    /// Errors that the process's own count lacks: one, of an end that it did not count.
+    #[serde(default)]
+    pub n_uncounted: u64,
+    /// Whether no train step was completed after it.
+    #[serde(default)]
+    pub is_last: bool,
+    /// End of the process since, if it ended.
+    #[serde(default)]
+    pub ending: Option<EndOutcome>,
+    /// When it was heard of.
+    pub at: Uptime,
+}
+
+impl OomEvent {
+    /// Returns whether it still belongs in the outputs.
+    pub fn is_shown(&self, now: Uptime) -> bool {
+        self.is_fatal || self.is_last || now.since(self.at) <= OOM_SHOWN
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use crate::ranks::ended::RankEnded;
+    use stepmem_types::end::{EndOutcome, EndReport};
+    use stepmem_types::units::Uptime;
+
+    #[test]
+    fn ended_rank_stays_for_ten_minutes_and_until_a_scrape_but_not_for_ever() {
+        let report = EndReport {
+            outcome: EndOutcome::Oom,
+            time: None,
+            step: None,
+            unread_steps: None,
+            peak_allocated: None,
+            peak_reserved: None,
+            error_type: None,
+            error_message: None,
+            ooms: None,
+            requested: None,
+        };
+        let ended = |is_scraped| RankEnded {
+            report: report.clone(),
+            at: Uptime(Duration::from_secs(100)),
+            is_scraped,
+        };
+        let shown = |is_scraped, seconds: u64| {
+            ended(is_scraped).is_shown(Uptime(Duration::from_secs(100 + seconds)))
+        };
+        assert!(shown(true, 600) && !shown(true, 601));
+        assert!(shown(false, 601) && shown(false, 3600) && !shown(false, 3601));
+    }
+}

@@ -1,0 +1,315 @@
+//! The life of a rank: which records count, and which begin a new life. Figures are not looked at, but for the fall of
+//! live memory that shows a resumed run.
+
+use std::cmp::Ordering;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ranks::name_conflicts::{Claim, Holder};
+use stepmem_detect::stats::median::median;
+use stepmem_types::end::EndReport;
+use stepmem_types::launch::{Instance, Launch};
+use stepmem_types::step::{Phase, StepSample};
+use stepmem_types::units::{Bytes, Count, Uptime};
+
+/// How far a step may fall back, without a time of its own or a newer attempt, and still be a late push: more than
+/// a client's batches overtake one another, fewer than lie between two checkpoints.
+pub const STEP_FALLBACK_TOLERANCE: u64 = 32;
+/// A process that was silent for less is live…
+pub const LIVE_SILENCE_MIN: Duration = Duration::from_secs(10);
+/// …and so is one that was silent for less than this many times its usual pause.
+pub const LIVE_PAUSES: u32 = 5;
+/// This many late records in a row show that the newest record is the odd one: the next newer record begins a life.
+pub const LATES_IN_A_ROW: u32 = 20;
+/// A push that resumes a run on the very next step shows as a fall of allocated below this share of its last value…
+const RESUME_FALL_RATIO: f64 = 0.75;
+/// …after a gap of more than this many seconds…
+const RESUME_GAP_SECONDS: f64 = 30.0;
+/// …and of more than this many times the usual gap.
+const RESUME_GAP_RATIO: f64 = 15.0;
+/// A process that is refused should ask again after at least this long…
+const RETRY_AFTER_MIN: Duration = Duration::from_secs(1);
+/// …and at most this.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(10);
+/// How many pauses the usual one is the median of.
+const PAUSES: usize = 8;
+
+/// What becomes of one record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordVerdict {
+    Accepted,
+    /// It is used, and begins a new life of the rank.
+    Restarted,
+    /// Its step was seen before.
+    Duplicate,
+    /// A later step was seen before, or another process is live.
+    Late,
+}
+
+/// When a record arrived.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrival {
+    /// The uptime.
+    pub now: Uptime,
+    /// When its step ended, as a Unix time.
+    pub time: f64,
+}
+
+/// Which pushes are new, and which begin a new life.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub struct Lifecycle {
+    /// What the newest accepted push of this life was; `None` before one.
+    newest: Option<Newest>,
+    /// The usual gap between two train pushes, in seconds; `None` before there was one.
+    usual_gap: Option<f64>,
+    /// The last pauses between pushes of this process, as they arrived, in seconds.
+    pauses: [f64; PAUSES],
+    n_pauses: usize,
+    lates_in_a_row: u32,
+    /// Whether the end of this life was announced.
+    is_ended: bool,
+}
+
+/// Where a life comes from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Origin<'a> {
+    pub attempt: Count,
+    /// The launch, where it is reported.
+    pub launch: Option<&'a Launch>,
+    /// When its first record came.
+    pub began: Uptime,
+    /// When the step of that record ended, as a Unix time.
+    pub began_time: f64,
+}
+
+// Same name as detect::intervals::Newest: there it is intervals, here a record.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+struct Newest {
+    attempt: Count,
+    time: f64,
+    arrived: Uptime,
+    /// The step of the last train push, and what was allocated at its end.
+    train: Option<(Count, Bytes)>,
+    /// Whether the push was a record by time.
+    is_by_time: bool,
+    instance: Option<Instance>,
+    launch: Option<Launch>,
+    pid: Option<u32>,
+    /// When the life began, as a Unix time.
+    began: f64,
+    /// When its first record arrived.
+    began_at: Uptime,
+}
+
+impl Lifecycle {
+    /// Forgets the life so far; the usual gap between steps stays.
+    pub fn begin_life(&mut self) {
+        *self = Self { usual_gap: self.usual_gap, ..Self::default() };
+    }
+
+    /// Marks the life as ended.
+    pub fn end(&mut self) {
+        self.is_ended = true;
+    }
+
+    /// Returns whether the life's end was announced, and no newer push came.
+    pub fn is_ended(&self) -> bool {
+        self.is_ended
+    }
+
+    /// Returns whether the process can be expected to push again: it did not end, and was silent for at most
+    /// [`LIVE_SILENCE_MIN`] or [`LIVE_PAUSES`] times its usual pause.
+    pub fn is_live(&self, now: Uptime) -> bool {
+        let Some(newest) = &self.newest else { return false };
+        !self.is_ended && now.since(newest.arrived) <= self.silence_max()
+    }
+
+    /// Returns whether a record comes from another process than the live one, which it does not supersede.
+    pub fn is_foreign(&self, sample: &StepSample, now: Uptime) -> bool {
+        let Some(newest) = &self.newest else { return false };
+        let is_other = newest.instance.zip(sample.instance).is_some_and(|(a, b)| a != b);
+        // A process that only samples, as one that starts the training one, gives way to steps.
+        if newest.train.is_none() && newest.is_by_time && sample.phase == Phase::Train {
+            return false;
+        }
+        is_other && sample.attempt <= newest.attempt && self.is_live(now)
+    }
+
+    /// Returns the live process that a record's process challenges: a foreign one, unless it is an earlier attempt of
+    /// the same launch, whose records are merely late.
+    pub fn challenged(&self, sample: &StepSample, now: Uptime) -> Option<Holder> {
+        let newest = self.newest.as_ref().filter(|_| self.is_foreign(sample, now))?;
+        let is_of_launch = newest.launch.is_some() && newest.launch == sample.launch;
+        if is_of_launch && sample.attempt < newest.attempt {
+            return None;
+        }
+        let silence = now.since(newest.arrived);
+        let left = self.silence_max().saturating_sub(silence);
+        let usual = 2 * self.usual_pause();
+        Some(Holder {
+            claim: Claim {
+                pid: newest.pid,
+                attempt: newest.attempt.get(),
+                started: newest.began,
+            },
+            pushed: newest.arrived,
+            retry_after: left.min(usual).clamp(RETRY_AFTER_MIN, RETRY_AFTER_MAX),
+        })
+    }
+
+    /// Returns whether the life is that of a process: that of any, where its own never named itself.
+    pub fn is_of(&self, instance: Option<Instance>) -> bool {
+        let own = self.newest.as_ref().and_then(|newest| newest.instance);
+        own.is_none() || own == instance
+    }
+
+    /// Returns whether the life's process names itself, and by this name.
+    pub fn is_named(&self, instance: Option<Instance>) -> bool {
+        let own = self.newest.as_ref().and_then(|newest| newest.instance);
+        own.is_some() && own == instance
+    }
+
+    /// Returns the attempt and the launch of the life, and when it began; `None` before one.
+    pub fn origin(&self) -> Option<Origin<'_>> {
+        let newest = self.newest.as_ref()?;
+        let launch = newest.launch.as_ref();
+        let (began, began_time) = (newest.began_at, newest.began);
+        Some(Origin { attempt: newest.attempt, launch, began, began_time })
+    }
+
+    /// Returns the launch of the life's process, if it is live.
+    pub fn live_launch(&self, now: Uptime) -> Option<Option<&Launch>> {
+        let newest = self.newest.as_ref()?;
+        self.is_live(now).then_some(newest.launch.as_ref())
+    }
+
+    /// Judges a record by what came before it, among that the announced end of the life.
+    pub fn judge(
+        &self,
+        sample: &StepSample,
+        arrival: Arrival,
+        end: Option<&EndReport>,
+    ) -> RecordVerdict {
+        let Some(newest) = &self.newest else { return RecordVerdict::Accepted };
+        if self.is_foreign(sample, arrival.now) {
+            return RecordVerdict::Late;
+        }
+        if newest.instance.zip(sample.instance).is_some_and(|(a, b)| a != b) {
+            return RecordVerdict::Restarted;
+        }
+        let verdict = if sample.attempt == newest.attempt {
+            self.judge_step(newest, sample, arrival.time)
+        } else {
+            self.judge_attempt(newest, sample, arrival.time)
+        };
+        // What comes after the end of a life is another, unless the end overtook it.
+        let is_overtaken = end.is_some_and(|end| end.is_after(sample.step, arrival.time));
+        if self.is_ended && verdict == RecordVerdict::Accepted && !is_overtaken {
+            return RecordVerdict::Restarted;
+        }
+        verdict
+    }
+
+    fn judge_attempt(&self, newest: &Newest, sample: &StepSample, time: f64) -> RecordVerdict {
+        let is_other = newest.pid.zip(sample.pid).is_some_and(|(a, b)| a != b);
+        let is_same = newest.instance.is_some() && newest.instance == sample.instance;
+        let is_over =
+            is_other || is_same || self.is_ended || self.lates_in_a_row >= LATES_IN_A_ROW;
+        if sample.attempt > newest.attempt || (is_over && time > newest.time) {
+            RecordVerdict::Restarted
+        } else {
+            RecordVerdict::Late
+        }
+    }
+
+    fn judge_step(&self, newest: &Newest, sample: &StepSample, time: f64) -> RecordVerdict {
+        let is_newer = time > newest.time;
+        if sample.phase != Phase::Train {
+            return if is_newer { RecordVerdict::Accepted } else { RecordVerdict::Late };
+        }
+        let Some((last_step, last_allocated)) = newest.train else {
+            return RecordVerdict::Accepted;
+        };
+        match sample.step.cmp(&last_step) {
+            Ordering::Equal => RecordVerdict::Duplicate,
+            Ordering::Less => {
+                let is_timed = sample.time.is_some();
+                let tolerance = if is_timed { 0 } else { STEP_FALLBACK_TOLERANCE };
+                let fall = last_step.get() - sample.step.get();
+                if is_newer && fall > tolerance {
+                    RecordVerdict::Restarted
+                } else {
+                    RecordVerdict::Late
+                }
+            }
+            Ordering::Greater => {
+                let gap = time - newest.time;
+                let is_resumed = gap > RESUME_GAP_SECONDS
+                    && gap > RESUME_GAP_RATIO * self.usual_gap.unwrap_or(0.0)
+                    && sample.allocated.as_f64() < RESUME_FALL_RATIO * last_allocated.as_f64();
+                if is_resumed { RecordVerdict::Restarted } else { RecordVerdict::Accepted }
+            }
+        }
+    }
+
+    /// Takes in a late record.
+    pub fn ignore(&mut self) {
+        self.lates_in_a_row = self.lates_in_a_row.saturating_add(1);
+    }
+
+    /// Takes in a record that was accepted.
+    pub fn advance(&mut self, sample: &StepSample, arrival: Arrival) {
+        let Arrival { now, time } = arrival;
+        self.lates_in_a_row = 0;
+        let before = self.newest.take();
+        if let Some(pause) = before.as_ref().map(|newest| now.since(newest.arrived))
+            && !pause.is_zero()
+        {
+            if let Some(slot) = self.pauses.get_mut(self.n_pauses % PAUSES) {
+                *slot = pause.as_secs_f64();
+            }
+            self.n_pauses = self.n_pauses.saturating_add(1);
+        }
+        let train = if sample.phase == Phase::Train {
+            if let Some(newest) = &before {
+                let gap = (time - newest.time).max(0.0);
+                self.usual_gap = match self.usual_gap {
+                    Some(usual) => Some(usual + 0.02 * (gap.min(5.0 * usual) - usual)),
+                    None => Some(gap).filter(|gap| *gap > 0.0),
+                };
+            }
+            Some((sample.step, sample.allocated))
+        } else {
+            before.as_ref().and_then(|newest| newest.train)
+        };
+        let (began, began_at) =
+            before.as_ref().map_or((time, now), |newest| (newest.began, newest.began_at));
+        let (instance, launch, pid) =
+            before.map_or((None, None, None), |of| (of.instance, of.launch, of.pid));
+        self.newest = Some(Newest {
+            attempt: sample.attempt,
+            time,
+            arrived: now,
+            train,
+            is_by_time: sample.phase.is_by_time(),
+            instance: sample.instance.or(instance),
+            launch: sample.launch.clone().or(launch),
+            pid: sample.pid.or(pid),
+            began,
+            began_at,
+        });
+    }
+
+    /// How long the process may be silent and still be live.
+    fn silence_max(&self) -> Duration {
+        LIVE_SILENCE_MIN.max(self.usual_pause().saturating_mul(LIVE_PAUSES))
+    }
+
+    fn usual_pause(&self) -> Duration {
+        let mut pauses = self.pauses;
+        let n_pauses = self.n_pauses.min(PAUSES);
+        let usual = pauses.get_mut(..n_pauses).and_then(median).unwrap_or(0.0);
+        Duration::try_from_secs_f64(usual).unwrap_or_default()
+    }
+}

@@ -1,0 +1,79 @@
+//! Why a batch or an acknowledgement may not enter.
+
+use crate::ranks::name_conflicts::{Claim, Contest};
+use stepmem_types::ids::{RankId, Run, SubjectId};
+
+/// Why a batch or an acknowledgement may not enter, with the limit that it breaks.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum Refusal {
+    /// The batch would take more ranks than are held.
+    #[error("the batch brings the ranks to {ranks}, which exceeds the limit of {max}")]
+    TooManyRanks {
+        /// How many ranks there would be.
+        ranks: usize,
+        max: usize,
+    },
+    /// The batch would take more runs than are held.
+    #[error("the batch brings the runs to {runs}, which exceeds the limit of {max}")]
+    TooManyRuns {
+        /// How many runs there would be.
+        runs: usize,
+        max: usize,
+    },
+    /// A rank of the batch is held by another live process.
+    #[error("{}", contested(.0))]
+    Held(Box<Contest>),
+    /// The end or report is about a rank that another process holds.
+    #[error("rank {} of {} is held by another process, which has not ended", .0.rank, .0.run)]
+    OfAnother(RankId),
+    /// The end or report names no process, and its rank was pushed by one that named itself.
+    #[error(
+        "rank {} of {} was pushed with an instance: its process names the same one, anyone else needs the role of an admin",
+        .0.rank,
+        .0.run
+    )]
+    OfUnnamed(RankId),
+    /// The acknowledgement is about a subject that is not held.
+    #[error("{}", unknown(.0))]
+    UnknownSubject(SubjectId),
+    /// The end is about a run that is not held.
+    #[error("no run {0} has pushed here")]
+    UnknownRun(Run),
+    /// The acknowledgement would exceed the bound on their number.
+    #[error("the acknowledgements would exceed {max}")]
+    TooManyAcks { max: usize },
+}
+
+impl Refusal {
+    /// Returns whether a rank is held by another live process.
+    pub fn is_contest(&self) -> bool {
+        matches!(self, Self::Held(_))
+    }
+}
+
+fn unknown(subject: &SubjectId) -> String {
+    match subject {
+        SubjectId::Rank(id) => format!("no rank {} of that run has pushed here", id.rank),
+        SubjectId::Process(id) => format!("no process {} is judged on that device", id.pid),
+        SubjectId::Device(_) => "that device is neither read nor failing here".to_owned(),
+    }
+}
+
+fn contested(contest: &Contest) -> String {
+    let Contest { rank, holder, challenger, offer, .. } = contest;
+    let shown = |claim: &Claim| {
+        let pid = claim.pid.map_or("an unknown pid".to_owned(), |pid| format!("pid {pid}"));
+        format!("{pid}, attempt {}, since {:.0}", claim.attempt, claim.started)
+    };
+    let next = match offer {
+        Some(name) => format!("both push, so take the name {name}"),
+        None => "ask again until it is silent or has pushed again".to_owned(),
+    };
+    format!(
+        "rank {} of {} is held by another live process ({}), not yours ({}): {next}",
+        rank.rank,
+        rank.run,
+        shown(holder),
+        shown(challenger)
+    )
+}

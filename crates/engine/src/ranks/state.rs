@@ -1,0 +1,567 @@
+//! The state of one rank: what its records and its device's readings come to. What that means is judged elsewhere.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ranks::ended::{OomEvent, RankEnded};
+use crate::ranks::host::HostMemory;
+use crate::ranks::lifecycle::{Arrival, Lifecycle, RecordVerdict};
+use crate::ranks::lifetime::Tally;
+use crate::ranks::peaks::{HighWater, IntervalPeak, RecentPeaks, StepPeaks};
+use crate::ranks::view::{DeviceView, Identity, LastTrain, RankView};
+use crate::requests::causes::SiteView;
+use stepmem_detect::config::Config as DetectConfig;
+use stepmem_detect::detector::Detector;
+use stepmem_detect::sample::{AxisPoint, DeviceReading, Sample};
+use stepmem_detect::shifts::HolderGrowth;
+use stepmem_detect::signal::Signal;
+use stepmem_detect::stats::median::RecentMedian;
+use stepmem_types::end::{EndOutcome, EndReport};
+use stepmem_types::step::{Phase, StepMark, StepSample};
+use stepmem_types::units::{Bytes, Count, OutOfRange, Seconds, UnixTime, Uptime};
+
+/// Readings of the device reach the detector at most this often, in seconds: it counts readings, and was tuned on
+/// one every 15 seconds.
+pub const DEVICE_READING_EVERY: f64 = 10.0;
+
+/// An allocator that had to flush its cache within this time is short of memory: as long as the alerts look back.
+const RETRIES_WITHIN: Duration = Duration::from_mins(15);
+
+/// One rank's state: acceptance, the recent peaks and the detector.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct RankState {
+    identity: Identity,
+    lifecycle: Lifecycle,
+    last_train: Option<LastTrain>,
+    /// Shared memory and child processes, if it has any.
+    host: Option<Box<HostMemory>>,
+    recent: RecentPeaks,
+    /// The high-water marks of the last record of this life.
+    high_water: HighWater,
+    interval: IntervalPeak,
+    creep: Detector,
+    /// The detector of samples by time since the last step; `None` while it takes steps.
+    by_time: Option<Box<Detector>>,
+    tally: Tally,
+    /// Train steps that it reported, since the exporter began.
+    steps_total: u64,
+    /// Those of them whose memory its client did not read.
+    unread_steps_total: u64,
+    /// Train steps of this life.
+    life_steps: u32,
+    /// Events that may change what memory holds, in the order of [`StepMark::ALL`], since the exporter began.
+    marks_total: [u64; StepMark::ALL.len()],
+    /// Records of it that came too late, since the exporter began.
+    lates_total: u64,
+    last_seen: Uptime,
+    /// When its allocator last had to flush its cache, in this life.
+    retried_at: Option<Uptime>,
+    /// How it ended, until a newer push comes.
+    ended: Option<RankEnded>,
+    /// The last time that it ran out of memory in this life.
+    oom: Option<OomEvent>,
+    /// How often it ran out of memory, since the exporter began.
+    ooms_total: u64,
+    /// The capacity that NVML gave for its device, for ranks that push none.
+    device_total: Option<Bytes>,
+    /// When the detector last took a reading of its device, as a Unix time.
+    device_read_at: Option<f64>,
+    /// What the process used beyond its allocator, at the last readings, in bytes.
+    outside: RecentMedian,
+}
+
+impl RankState {
+    /// An empty window of a rank first heard of at `now`.
+    pub fn new(creep: DetectConfig, peak_interval: Duration, now: Uptime) -> Self {
+        Self {
+            identity: Identity::default(),
+            lifecycle: Lifecycle::default(),
+            last_train: None,
+            host: None,
+            recent: RecentPeaks::default(),
+            high_water: HighWater::default(),
+            interval: IntervalPeak::new(peak_interval),
+            creep: Detector::new(creep),
+            by_time: None,
+            tally: Tally::default(),
+            steps_total: 0,
+            unread_steps_total: 0,
+            life_steps: 0,
+            marks_total: [0; StepMark::ALL.len()],
+            lates_total: 0,
+            last_seen: now,
+            retried_at: None,
+            ended: None,
+            oom: None,
+            ooms_total: 0,
+            device_total: None,
+            device_read_at: None,
+            outside: RecentMedian::default(),
+        }
+    }
+
+    /// Goes on with other settings, as after a restart of the exporter.
+    pub fn configure(&mut self, creep: DetectConfig, peak_interval: Duration) {
+        self.creep.configure(creep);
+        self.by_time.iter_mut().for_each(|by_time| by_time.configure(creep));
+        self.interval.configure(peak_interval);
+    }
+
+    /// Takes one push that arrived at `now`, which is the Unix time `arrival`. The second value says whether a trend
+    /// was raised, changed or cleared.
+    pub fn push(
+        &mut self,
+        sample: &StepSample,
+        now: Uptime,
+        arrival: f64,
+    ) -> (RecordVerdict, bool) {
+        let time = sample.time.map_or(arrival, Seconds::get);
+        let at = Arrival { now, time };
+        let end = self.ended.as_ref().map(|ended| &ended.report);
+        let verdict = self.lifecycle.judge(sample, at, end);
+        match verdict {
+            RecordVerdict::Duplicate => return (verdict, false),
+            RecordVerdict::Late => {
+                self.lates_total = self.lates_total.saturating_add(1);
+                self.lifecycle.ignore();
+                return (verdict, false);
+            }
+            RecordVerdict::Accepted | RecordVerdict::Restarted => {}
+        }
+        self.last_seen = now;
+        let ooms_before = self.ooms_total;
+        let mut changed = false;
+        if verdict == RecordVerdict::Restarted {
+            changed = self.oom.is_some() || self.creep().trends().next().is_some();
+            self.begin_life();
+        }
+        let peaks = StepPeaks::of(sample, self.high_water);
+        self.high_water = HighWater::of(sample);
+        let figures = LastTrain::of(sample, peaks);
+        self.count_ooms(sample, now);
+        changed |= self.ooms_total != ooms_before;
+        self.recent.add(peaks, now);
+        if let Some(peak) = peaks.allocated {
+            self.interval.add(peak, now);
+        }
+        self.tally.add(sample, peaks, time);
+        self.count_marks(sample);
+        self.identify(sample);
+        if let Some(parts) = &sample.host {
+            self.host.get_or_insert_default().take(parts, sample.step);
+        }
+        self.lifecycle.advance(sample, at);
+        let capacity = self.own_capacity();
+        let record = memory_record(&figures, self.high_water, time);
+        if sample.phase.is_by_time() {
+            changed |= self.take_by_time(sample.phase, figures, record.ok());
+        } else if sample.phase == Phase::Train {
+            changed |= self.by_time.take().is_some_and(|of| of.trends().next().is_some());
+            if !sample.marks.is_empty() {
+                self.creep.mark();
+            }
+            let retries = self.last_train.and_then(|last| last.alloc_retries);
+            if retries.is_some() && figures.alloc_retries > retries {
+                self.retried_at = Some(now);
+            }
+            self.last_train = Some(figures);
+            self.steps_total = self.steps_total.saturating_add(1);
+            self.life_steps = self.life_steps.saturating_add(1);
+            self.count_unread(sample.n_steps.saturating_sub(1));
+            changed |= !self.is_ended()
+                && record.is_ok_and(|record| self.creep.train(&record, capacity));
+        } else if let (Ok(record), false) = (record, self.is_ended()) {
+            self.creep.other_phase(&record);
+        }
+        (verdict, changed)
+    }
+
+    /// Takes growth of an object of its process, unless it takes no steps.
+    pub fn holder(&mut self, growth: HolderGrowth) {
+        if self.by_time.is_none() && !self.is_ended() {
+            let capacity = self.own_capacity();
+            self.creep.holder(growth, capacity);
+        }
+    }
+
+    /// Takes a record by time. Its figures are those of the rank now, whose last step stays what it was. Returns whether
+    /// a trend changed.
+    fn take_by_time(
+        &mut self,
+        phase: Phase,
+        figures: LastTrain,
+        record: Option<Sample>,
+    ) -> bool {
+        let (step, step_seconds) = self
+            .last_train
+            .map_or((Count::default(), None), |last| (last.step, last.step_seconds));
+        self.last_train = Some(LastTrain { step, step_seconds, ..figures });
+        let (Phase::Sample, Some(record), false) = (phase, record, self.is_ended()) else {
+            return false;
+        };
+        let config = *self.creep.config();
+        let capacity = self.own_capacity();
+        let by_time = self.by_time.get_or_insert_with(|| Box::new(Detector::by_time(config)));
+        by_time.sample(&record, capacity)
+    }
+
+    /// Counts what a record marks: itself, if it is of an evaluation or a checkpoint, and what came before it.
+    fn count_marks(&mut self, sample: &StepSample) {
+        let mut marks = sample.marks;
+        match sample.phase {
+            Phase::Eval => marks.add(StepMark::Eval),
+            Phase::Checkpoint => marks.add(StepMark::Checkpoint),
+            Phase::Train | Phase::Sample | Phase::Idle => {}
+        }
+        for (n, of) in self.marks_total.iter_mut().zip(StepMark::ALL) {
+            *n = n.saturating_add(marks.iter().any(|mark| mark == of).into());
+        }
+    }
+
+    /// Returns whether its memory is judged by time: it takes no steps, and they left no trend.
+    fn is_by_time(&self) -> bool {
+        self.by_time.is_some() && self.creep.trends().next().is_none()
+    }
+
+    /// Takes what is known of the rank's device at the Unix time `time`, unless the rank has ended; whether a trend
+    /// changed by it.
+    pub fn device(&mut self, view: DeviceView, time: f64) -> bool {
+        if self.is_ended() {
+            return false;
+        }
+        self.device_total = view.total;
+        let Some(device_used) = view.used.map(Bytes::as_f64) else { return false };
+        let Some(reserved) = self.last_train.and_then(|last| last.reserved) else {
+            return false;
+        };
+        if let Some(process_used) = view.process_used {
+            self.outside.add(process_used.as_f64() - reserved.as_f64());
+        }
+        if self.device_read_at.is_some_and(|read_at| time - read_at < DEVICE_READING_EVERY) {
+            return false;
+        }
+        self.device_read_at = Some(time);
+        let Ok(time) = UnixTime::new(time) else { return false };
+        let process_used = view.process_used.map(Bytes::as_f64);
+        let capacity = self.capacity(view).map(Bytes::as_f64);
+        let reading = DeviceReading { time, device_used, process_used };
+        match &mut self.by_time {
+            Some(by_time) => by_time.device(&reading, capacity),
+            None => self.creep.device(&reading, capacity),
+        }
+    }
+
+    /// Ends the rank until a newer push comes: frees its windows, and keeps what they showed. The first end counts; a
+    /// later one can only correct it.
+    pub fn end(&mut self, report: &EndReport, now: Uptime) {
+        if self.is_ended() {
+            self.correct_end(report);
+            return;
+        }
+        self.lifecycle.end();
+        self.count_unread(report.unread_steps.unwrap_or_default());
+        if let (Some(1..), Some(step)) = (report.unread_steps, report.step) {
+            self.tally.end_at(step.get());
+            // Completed, though its memory is that of the last record.
+            self.last_train.iter_mut().for_each(|last| last.step = last.step.max(step));
+        }
+        self.take_last_peaks(StepPeaks::of_end(report), now);
+        self.count_last_ooms(report, now);
+        if let Some(oom) = &mut self.oom {
+            oom.ending = Some(report.outcome);
+        }
+        if self.is_by_time()
+            && let Some(by_time) = self.by_time.take()
+        {
+            self.creep = *by_time;
+        }
+        self.by_time = None;
+        self.creep.release();
+        self.ended = Some(RankEnded { report: report.clone(), at: now, is_scraped: false });
+    }
+
+    /// Corrects the end of a process that called itself completed although its last event was an out-of-memory error. A process
+    /// does not know its own exit code; this report comes from somebody who does.
+    fn correct_end(&mut self, report: &EndReport) {
+        if report.outcome != EndOutcome::Oom || !self.may_have_died_of_oom() {
+            return;
+        }
+        if let (Some(ended), Some(oom)) = (&mut self.ended, &mut self.oom) {
+            ended.report.outcome = report.outcome;
+            ended.report.error_type.clone_from(&report.error_type);
+            ended.report.error_message.clone_from(&report.error_message);
+            (oom.is_fatal, oom.ending) = (true, Some(report.outcome));
+        }
+    }
+
+    /// Returns whether its process called itself completed, and caught an out-of-memory error without a step after it.
+    pub fn may_have_died_of_oom(&self) -> bool {
+        let ended = self.ended.as_ref();
+        ended.is_some_and(|ended| ended.report.outcome == EndOutcome::Completed)
+            && self.oom.is_some_and(|oom| oom.is_last && !oom.is_fatal)
+    }
+
+    /// Counts the out-of-memory errors since the last record, and the one that the process ended with.
+    fn count_last_ooms(&mut self, report: &EndReport, now: Uptime) {
+        let is_fatal = report.outcome == EndOutcome::Oom;
+        let step = report.step.map(Count::get).or(self.last_step());
+        let counted = report.ooms.zip(self.last_train.as_mut()).map_or(0, |(ooms, last)| {
+            let before = last.ooms.unwrap_or_default();
+            last.ooms = Some(ooms.max(before));
+            ooms.get().saturating_sub(before.get())
+        });
+        let n_caught = counted.saturating_sub(u64::from(is_fatal));
+        if n_caught > 0 {
+            let event = self.oom(step, now);
+            let n_events = event.n_events - 1 + n_caught;
+            let is_last = report.unread_steps.is_none_or(|n| n == 0);
+            self.oom = Some(OomEvent { n_events, is_last, ..event });
+            self.ooms_total = self.ooms_total.saturating_add(n_caught);
+        }
+        if is_fatal {
+            let mut event = self.oom(step, now);
+            if report.is_oom_kill() && !self.identity.is_host() {
+                // Of the host's memory, of which the figures of its device say nothing.
+                (event.headroom_bytes, event.growth_bytes) = (None, None);
+            }
+            self.oom = Some(OomEvent {
+                requested: report.requested,
+                is_fatal,
+                is_kill: report.is_oom_kill(),
+                n_uncounted: u64::from(counted == 0 && !report.is_oom_kill()),
+                ..event
+            });
+            self.ooms_total = self.ooms_total.saturating_add(1);
+        }
+    }
+
+    /// Takes the peaks since the last record, which are of the last step as far as is known.
+    fn take_last_peaks(&mut self, peaks: StepPeaks, now: Uptime) {
+        self.high_water.raise(peaks);
+        self.recent.raise(peaks);
+        if let Some(peak) = peaks.allocated {
+            self.interval.add(peak, now);
+        }
+        self.tally.raise(peaks);
+    }
+
+    /// Counts train steps whose memory was not read.
+    fn count_unread(&mut self, n_steps: u32) {
+        self.steps_total = self.steps_total.saturating_add(n_steps.into());
+        self.unread_steps_total = self.unread_steps_total.saturating_add(n_steps.into());
+        self.life_steps = self.life_steps.saturating_add(n_steps);
+        self.tally.add_unread(n_steps);
+    }
+
+    /// Notes that Prometheus has read everything.
+    pub fn scraped(&mut self) {
+        if let Some(ended) = &mut self.ended {
+            ended.is_scraped = true;
+        }
+    }
+
+    /// Whether the rank belongs in the outputs: it pushes, or ended lately.
+    pub fn is_shown(&self, now: Uptime, ttl: Duration) -> bool {
+        match &self.ended {
+            Some(ended) => ended.is_shown(now),
+            None => self.is_pushing(now, ttl),
+        }
+    }
+
+    /// Whether the rank pushes: not ended, and heard of within `ttl`.
+    pub fn is_pushing(&self, now: Uptime, ttl: Duration) -> bool {
+        !self.is_ended() && now.since(self.last_seen) <= ttl
+    }
+
+    /// How it ended, if it did.
+    pub fn ended(&self) -> Option<&RankEnded> {
+        self.ended.as_ref()
+    }
+
+    /// The last time that it ran out of memory in this life.
+    pub fn last_oom(&self) -> Option<&OomEvent> {
+        self.oom.as_ref()
+    }
+
+    /// Whether its end was announced, and no newer push came.
+    pub fn is_ended(&self) -> bool {
+        self.lifecycle.is_ended()
+    }
+
+    /// When the last push that was accepted came.
+    pub fn last_seen(&self) -> Uptime {
+        self.last_seen
+    }
+
+    /// Its life: which process holds it, and whether that is live.
+    pub fn lifecycle(&self) -> &Lifecycle {
+        &self.lifecycle
+    }
+
+    /// The detector of its growth: by steps, or by time while it takes none.
+    pub fn creep(&self) -> &Detector {
+        let by_time = self.by_time.as_deref().filter(|_| self.is_by_time());
+        by_time.unwrap_or(&self.creep)
+    }
+
+    /// The number of the last train step.
+    pub fn last_step(&self) -> Option<u64> {
+        self.last_train.map(|last| last.step.get())
+    }
+
+    /// What the rank says of itself.
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// The rank's state at `now`, with what NVML says of its device.
+    pub fn view(&self, device: DeviceView, now: Uptime) -> RankView<'_> {
+        let recent = self.recent.max();
+        RankView {
+            identity: &self.identity,
+            last_train: self.last_train.as_ref(),
+            host: self.host.as_deref(),
+            recent_peak_allocated: recent.allocated,
+            recent_reserved: recent.reserved_known,
+            high_water_allocated: self.high_water.allocated,
+            has_retried: self.retried_at.is_some_and(|at| now.since(at) <= RETRIES_WITHIN),
+            interval_peak_allocated: self.interval.at(now),
+            capacity: self.capacity(device),
+            device,
+            device_model: None,
+            creep: self.creep(),
+            tally: &self.tally,
+            steps_total: self.steps_total,
+            unread_steps_total: self.unread_steps_total,
+            life_steps: self.life_steps,
+            marks_total: self.marks_total,
+            ended: self.ended.as_ref(),
+            silent: self.silence(now),
+            oom: self.oom.as_ref().filter(|oom| oom.is_shown(now)),
+            ooms_total: self.ooms_total,
+            lates_total: self.lates_total,
+            last_seen: self.last_seen,
+            outside_allocator_bytes: self.outside_allocator_bytes(device),
+            site: SiteView::default(),
+        }
+    }
+
+    /// What the rank's process uses on the device beyond what its allocator holds, in bytes: the median of the last
+    /// readings, since a reading and a push are never of quite the same moment.
+    fn outside_allocator_bytes(&self, device: DeviceView) -> Option<f64> {
+        device.process_used?;
+        Some(self.outside.median()?.max(0.0))
+    }
+
+    fn capacity(&self, device: DeviceView) -> Option<Bytes> {
+        let known = |total: &Bytes| total.get() > 0;
+        self.identity.total.filter(known).or(device.total.filter(known))
+    }
+
+    /// The capacity that its own records or NVML gave, less the host memory that its child processes hold of it, in bytes.
+    fn own_capacity(&self) -> Option<f64> {
+        let known = self.identity.total.or(self.device_total);
+        let of_children = self.identity.child_bytes(self.host.as_deref());
+        let capacity = known.filter(|total| total.get() > 0)?.as_f64();
+        Some((capacity - of_children).max(1.0))
+    }
+
+    /// How long it has been silent, if it is neither live nor ended.
+    fn silence(&self, now: Uptime) -> Option<Duration> {
+        let is_over = self.is_ended() || self.lifecycle.is_live(now);
+        (!is_over).then(|| now.since(self.last_seen))
+    }
+
+    /// Notes that the process' own count of out-of-memory errors rose.
+    fn count_ooms(&mut self, sample: &StepSample, now: Uptime) {
+        let before = self.last_train.and_then(|last| last.ooms).unwrap_or_default();
+        let rise = sample.ooms.map_or(0, |ooms| ooms.get().saturating_sub(before.get()));
+        // The first record of a life may report errors that are long over.
+        if rise > 0 && self.last_train.is_some() {
+            let event = self.oom(Some(sample.step.get()), now);
+            let n_events = event.n_events - 1 + rise;
+            self.oom = Some(OomEvent { n_events, ..event });
+            self.ooms_total += rise;
+        }
+    }
+
+    /// One more time that it ran out of memory.
+    fn oom(&self, step: Option<u64>, now: Uptime) -> OomEvent {
+        let headroom = self.view(DeviceView::default(), now).headroom();
+        let mut trends = self.creep().trends();
+        let trend = trends.find(|trend| trend.signal == Signal::Allocated);
+        OomEvent {
+            step,
+            requested: None,
+            headroom_bytes: headroom.map(|headroom| headroom.bytes),
+            growth_bytes: trend.map(|trend| trend.growth_bytes),
+            n_events: self.oom.map_or(0, |oom| oom.n_events) + 1,
+            is_fatal: false,
+            is_kill: false,
+            n_uncounted: 0,
+            is_last: false,
+            ending: None,
+            at: now,
+        }
+    }
+
+    fn begin_life(&mut self) {
+        self.ended = None;
+        self.oom = None;
+        self.creep.restart();
+        self.creep.count_steps();
+        self.by_time = None;
+        self.tally.begin_life();
+        self.lifecycle.begin_life();
+        self.outside = RecentMedian::default();
+        self.life_steps = 0;
+        self.recent = RecentPeaks::default();
+        self.high_water = HighWater::default();
+        self.retried_at = None;
+        self.last_train = None;
+        self.host = None;
+    }
+
+    /// What a record leaves out keeps its last value; the attempt is always said.
+    fn identify(&mut self, sample: &StepSample) {
+        let identity = &mut self.identity;
+        identity.attempt = sample.attempt;
+        if sample.device.is_some() && sample.device != identity.device {
+            identity.device.clone_from(&sample.device);
+            // A process that began to use a GPU no longer reads its host memory.
+            self.host = None;
+        }
+        identity.pid = sample.pid.or(identity.pid);
+        identity.local_rank = sample.local_rank.or(identity.local_rank);
+        identity.node_rank = sample.node_rank.or(identity.node_rank);
+        identity.world_size = sample.world_size.or(identity.world_size);
+        // Memory that a device shares with the machine may be reported as 0, which is no capacity.
+        identity.total = sample.total.filter(|total| total.get() > 0).or(identity.total);
+    }
+}
+
+/// The record of a step that the detector takes.
+///
+/// A high-water mark bounds a peak that is unknown; not where the allocator holds less than that, since what it holds
+/// may then be in use as well as not.
+///
+/// # Errors
+/// `time` is not a Unix time.
+fn memory_record(
+    figures: &LastTrain,
+    high_water: HighWater,
+    time: f64,
+) -> Result<Sample, OutOfRange> {
+    let bounds = |mark: &Bytes| figures.reserved.is_none_or(|reserved| reserved >= *mark);
+    let peak_bound = figures.peak_allocated.or(high_water.allocated.filter(bounds));
+    Ok(Sample {
+        at: AxisPoint { position: figures.step.as_f64(), time: UnixTime::new(time)? },
+        allocated: figures.allocated.as_f64(),
+        requested: figures.requested.map(Bytes::as_f64),
+        peak: figures.peak_allocated.map(Bytes::as_f64),
+        peak_bound: peak_bound.map(Bytes::as_f64),
+        reserved: figures.reserved.map(Bytes::as_f64),
+        peak_reserved: figures.peak_reserved.map(Bytes::as_f64),
+    })
+}

@@ -1,0 +1,169 @@
+//! Why memory ran out, as far as someone can change it: what would have had to be absent, and what would have been free.
+
+use crate::analyze::device::DeviceScene;
+use crate::analyze::leak::Leak;
+use crate::analyze::oom::{OomCause, OutOfMemory, RootCause, Why};
+use crate::analyze::phases::StepPhase;
+use crate::analyze::sites::{Site, SiteKind, SiteRow};
+use crate::analyze::step_figures::StepReport;
+use crate::integer::at;
+
+/// Failures whose cause is looked for among all allocations; later ones have the allocator's.
+const EXPLAINED_MAX: usize = 16;
+/// Earlier steps that show what a step usually needs.
+const EARLIER_STEPS_MIN: usize = 3;
+
+/// Where an allocation failed.
+#[derive(Clone, Debug)]
+pub struct FailurePlace {
+    pub step: Option<u64>,
+    pub phase: Option<StepPhase>,
+    /// Of an allocation without a stack: the line whose tensor it has the size of.
+    pub mirrors: Option<Site>,
+}
+
+/// Finds the root cause of each failed allocation. `stages`: what each step did.
+pub fn explain(
+    scene: &DeviceScene<'_>,
+    leak: &Leak,
+    stages: &[StepReport],
+    failures: &mut [OutOfMemory],
+) {
+    let mut most = 0;
+    let mut levels = scene.timeline.levels(scene.events).zip(0_u32..);
+    for (n_explained, failure) in failures.iter_mut().enumerate() {
+        // The most that this process ever had, or could have had.
+        for (level, _) in levels.by_ref().take_while(|(_, number)| *number < failure.event) {
+            most = most.max(level.reserved);
+        }
+        let reach = failure.reserved.saturating_add(failure.device_free);
+        failure.why = if n_explained < EXPLAINED_MAX {
+            why(scene, leak, failure, Other { taken: most.saturating_sub(reach), stages })
+        } else {
+            by_allocator(failure, || (0, None))
+        };
+        most = most.max(reach);
+    }
+}
+
+/// What else is known when an allocation fails.
+struct Other<'a> {
+    /// Bytes that this process had, or could have had, and someone else has now.
+    taken: u64,
+    stages: &'a [StepReport],
+}
+
+fn why(
+    scene: &DeviceScene<'_>,
+    leak: &Leak,
+    failure: &OutOfMemory,
+    Other { taken, stages }: Other<'_>,
+) -> Why {
+    let reachable = failure.eligible_free.saturating_add(failure.device_free);
+    let of = |cause, bytes: u64, row| Why {
+        cause,
+        bytes,
+        free_bytes: reachable.saturating_add(bytes),
+        row,
+    };
+    let suffices =
+        |bytes: u64| bytes > 0 && reachable.saturating_add(bytes) >= failure.requested;
+    let leaked = leaked(scene, leak, failure.event);
+    let leaked_bytes: u64 = leaked.iter().map(|row| row.sum.bytes).sum();
+    let unusual = unusual_need(scene, failure, stages);
+    if suffices(leaked_bytes) && leaked_bytes >= taken.max(unusual) {
+        return of(RootCause::Leak, leaked_bytes, leaked.into_iter().next());
+    }
+    if suffices(taken) && taken >= unusual {
+        return of(RootCause::Others, taken, None);
+    }
+    // More waits for other streams than is free in pieces.
+    if suffices(failure.pending) && failure.pending > failure.eligible_free.max(unusual) {
+        return of(RootCause::PendingFrees, failure.pending, None);
+    }
+    by_allocator(failure, || {
+        let own = own_rows(scene, failure);
+        (own.iter().map(|row| row.sum.bytes).sum(), own.into_iter().next())
+    })
+}
+
+/// The cause that the allocator itself shows. `own`: what the step has allocated, and the first row of it.
+fn by_allocator(failure: &OutOfMemory, own: impl FnOnce() -> (u64, Option<SiteRow>)) -> Why {
+    let (cause, (bytes, row)) = match failure.cause {
+        OomCause::Fragmentation => (RootCause::Fragmentation, (0, None)),
+        OomCause::PendingFree => (RootCause::PendingFrees, (failure.pending, None)),
+        OomCause::Shortage => (RootCause::Peak, own()),
+    };
+    let reachable = failure.eligible_free.saturating_add(failure.device_free);
+    Why { cause, bytes, free_bytes: reachable.saturating_add(bytes), row }
+}
+
+/// What suspects had leaked in a state.
+fn leaked(scene: &DeviceScene<'_>, leak: &Leak, state: u32) -> Vec<SiteRow> {
+    let leaked = leak.leaked(scene).filter(|allocation| allocation.is_alive(state));
+    scene.sites.table(scene.snapshot, leaked)
+}
+
+/// What the step that fails has allocated itself; all that is alive if no step is known.
+fn own_rows(scene: &DeviceScene<'_>, failure: &OutOfMemory) -> Vec<SiteRow> {
+    let slot = scene.steps.slot(at(failure.event));
+    let (first, _) = scene.steps.events_of(slot, scene.events.len());
+    let own = scene.timeline.allocations.iter().filter(|allocation| {
+        allocation.is_alive(failure.event) && (slot == 0 || allocation.from > first)
+    });
+    scene.sites.table(scene.snapshot, own)
+}
+
+/// Bytes that the step that fails needs more than earlier ones did; 0 where that cannot be told.
+fn unusual_need(scene: &DeviceScene<'_>, failure: &OutOfMemory, stages: &[StepReport]) -> u64 {
+    let earlier: Vec<&StepReport> =
+        stages.iter().filter(|stage| stage.peak_event < failure.event).collect();
+    let mut needs: Vec<u64> = earlier
+        .iter()
+        .zip(earlier.iter().skip(1))
+        .map(|(before, stage)| stage.peak_bytes.saturating_sub(before.end_bytes))
+        .collect();
+    needs.sort_unstable();
+    let usual = needs.get(needs.len() / 2).filter(|_| needs.len() >= EARLIER_STEPS_MIN);
+    let slot = scene.steps.slot(at(failure.event));
+    let (first, _) = scene.steps.events_of(slot, scene.events.len());
+    let at_start = scene.timeline.allocations.iter().filter(|a| a.is_alive(first));
+    let at_start: u64 = at_start.map(|allocation| allocation.size).sum();
+    let need = failure.active.saturating_add(failure.requested).saturating_sub(at_start);
+    usual.map_or(0, |usual| need.saturating_sub(*usual))
+}
+
+/// Finds where an allocation failed.
+pub fn place(scene: &DeviceScene<'_>, failure: &OutOfMemory) -> FailurePlace {
+    let event = at(failure.event);
+    let is_known = scene.sites.has_stacks;
+    FailurePlace {
+        step: scene.steps.of_event(event),
+        phase: is_known.then(|| scene.phases.of(event)),
+        mirrors: mirrored(scene, failure),
+    }
+}
+
+/// The only line with tensors of the size that was asked for, of an allocation without a stack: a gradient is as large as
+/// what it is of.
+fn mirrored(scene: &DeviceScene<'_>, failure: &OutOfMemory) -> Option<Site> {
+    let site = |origin| scene.sites.site(scene.sites.of_origin(origin));
+    let has_line = site(failure.stack).is_some_and(|site| site.kind != SiteKind::NoFrames);
+    if has_line || scene.phases.of(at(failure.event)) != StepPhase::Backward {
+        return None;
+    }
+    let rounding = scene.snapshot.rounding;
+    let alike = scene.timeline.allocations.iter().filter(|allocation| {
+        allocation.is_alive(failure.event)
+            && rounding.round(allocation.requested) == failure.requested
+            && !scene.sites.is_optimizer(allocation.stack)
+    });
+    let mut lines = alike.map(|allocation| scene.sites.of(allocation)).filter(|number| {
+        scene.sites.site(*number).is_some_and(|site| site.kind == SiteKind::Python)
+    });
+    let first = lines.next()?;
+    if lines.any(|other| other != first) {
+        return None;
+    }
+    scene.sites.site(first).cloned()
+}

@@ -1,0 +1,102 @@
+//! One device with everything that is known of it: what the questions are asked of.
+
+use crate::analyze::heads::LoopWindow;
+use crate::analyze::phases::Phases;
+use crate::analyze::roles::StackRoles;
+use crate::analyze::sites::Sites;
+use crate::analyze::steps::Steps;
+use crate::integer::{at, id};
+use crate::model::{Action, Device, Event, Snapshot};
+use crate::replay::{Allocation, Timeline};
+
+/// A device, replayed.
+#[derive(Debug)]
+pub struct DeviceScene<'a> {
+    pub snapshot: &'a Snapshot,
+    pub device: &'a Device,
+    pub events: &'a [Event],
+    /// Sites of the file's stacks.
+    pub sites: &'a Sites,
+    /// What lived when.
+    pub timeline: Timeline,
+    /// What the file's stacks say of the step.
+    pub roles: StackRoles,
+    /// What the program does at each event.
+    pub phases: Phases,
+    /// Where steps begin.
+    pub steps: Steps,
+    /// The slots ([`Steps::slot`]) in which each allocation begins and ends.
+    slots: Vec<[u32; 2]>,
+}
+
+/// An allocation with the slots in which it begins and ends: 0 if before the first mark, the number of marks if after the
+/// last.
+#[derive(Clone, Copy, Debug)]
+pub struct Life<'a> {
+    pub allocation: &'a Allocation,
+    /// The slot in which it begins.
+    pub from: u32,
+    /// The slot in which it ends.
+    pub until: u32,
+}
+
+impl<'a> DeviceScene<'a> {
+    /// Replays a device.
+    pub fn new(snapshot: &'a Snapshot, device: &'a Device, sites: &'a Sites) -> Self {
+        let events = snapshot.events_of(device);
+        let timeline = Timeline::new(snapshot, device);
+        let roles = StackRoles::new(snapshot, sites);
+        let phases = Phases::new(events, &roles);
+        let window = LoopWindow { snapshot, sites, roles: &roles, events };
+        let steps = Steps::find(window, device, &phases);
+        let slots = slots(&timeline, events, &steps);
+        Self { snapshot, device, events, sites, timeline, roles, phases, steps, slots }
+    }
+
+    /// Allocations with the slots in which they begin and end.
+    pub fn lives(&self) -> impl Iterator<Item = Life<'_>> {
+        self.timeline
+            .allocations
+            .iter()
+            .zip(&self.slots)
+            .map(|(allocation, [from, until])| Life { allocation, from: *from, until: *until })
+    }
+
+    /// The slots of an allocation by number.
+    #[inline]
+    pub fn slots_of(&self, number: u32) -> [u32; 2] {
+        self.slots.get(at(number)).copied().unwrap_or_default()
+    }
+
+    /// The last slot that is a whole step.
+    pub fn last_whole_slot(&self) -> u32 {
+        self.steps.last_whole_slot(self.events, &self.phases)
+    }
+
+    /// The slot after the last mark.
+    pub fn last_slot(&self) -> u32 {
+        id(self.steps.marks.len())
+    }
+}
+
+fn slots(timeline: &Timeline, events: &[Event], steps: &Steps) -> Vec<[u32; 2]> {
+    let last = id(steps.marks.len());
+    let mut slots = vec![[0, last]; timeline.allocations.len()];
+    let mut marks = steps.marks.iter().peekable();
+    let mut slot = 0;
+    for ((number, event), allocation) in (0..).zip(events).zip(&timeline.of_event) {
+        while marks.next_if(|mark| **mark <= number).is_some() {
+            slot += 1;
+        }
+        let Some(lifetime) = slots.get_mut(at(*allocation)) else { continue };
+        match event.action {
+            Action::Alloc => *lifetime = [slot, last],
+            Action::FreeCompleted => {
+                let [_, until] = lifetime;
+                *until = slot;
+            }
+            _ => {}
+        }
+    }
+    slots
+}

@@ -1,0 +1,154 @@
+//! Every question answered for one device.
+
+use crate::analyze::categories::{self, Categories, Category};
+use crate::analyze::causes;
+use crate::analyze::device::DeviceScene;
+use crate::analyze::fragmentation::{self, Fragmentation};
+use crate::analyze::leak::{self, Leak};
+use crate::analyze::note::Note;
+use crate::analyze::notes;
+use crate::analyze::oom::{self, OutOfMemory};
+use crate::analyze::sites::{SiteRow, Sites};
+use crate::analyze::step_figures::{self, StepReport};
+use crate::integer::{at, count};
+use crate::model::{NO_STACK, Snapshot, State};
+
+/// A device with all answers.
+#[derive(Debug)]
+pub struct Study<'a> {
+    pub scene: DeviceScene<'a>,
+    /// Sums over its segments.
+    pub totals: Totals,
+    /// Whether older events are missing; `None` if that cannot be told.
+    pub overflowed: Option<bool>,
+    /// Who holds what at the end.
+    pub at_end: Vec<SiteRow>,
+    /// Who held what at the peak.
+    pub at_peak: Vec<SiteRow>,
+    /// The category of every allocation.
+    pub categories: Vec<Category>,
+    /// Their sums at the end.
+    pub categories_at_end: Categories,
+    /// Which line leaks.
+    pub leak: Leak,
+    /// What is reserved and not used.
+    pub fragmentation: Fragmentation,
+    /// Failed allocations.
+    pub oom: Vec<OutOfMemory>,
+    /// What each step did.
+    pub stages: Vec<StepReport>,
+    /// What else is worth knowing.
+    pub notes: Vec<Note>,
+}
+
+/// Sums over a device's segments.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Bytes taken from the driver.
+    pub reserved: u64,
+    /// Bytes of blocks that are not inactive.
+    pub active: u64,
+    /// Bytes of blocks that tensors use.
+    pub allocated: u64,
+    /// Bytes that tensors asked for.
+    pub requested: u64,
+    /// How many segments.
+    pub segments: u64,
+    /// How many blocks are not inactive.
+    pub live_blocks: u64,
+}
+
+impl<'a> Study<'a> {
+    /// Answers everything for each device of a snapshot.
+    pub fn of_devices(snapshot: &'a Snapshot, sites: &'a Sites) -> Vec<Self> {
+        let scenes = snapshot.devices.iter();
+        scenes.map(|device| Self::new(DeviceScene::new(snapshot, device, sites))).collect()
+    }
+
+    /// Answers everything.
+    pub fn new(scene: DeviceScene<'a>) -> Self {
+        let categories = categories::categorize(&scene);
+        let leak = leak::find(&scene);
+        let overflowed = overflowed(&scene);
+        let stages = step_figures::find(&scene);
+        let mut oom = oom::find(&scene);
+        causes::explain(&scene, &leak, &stages, &mut oom);
+        Self {
+            totals: totals(&scene),
+            overflowed,
+            at_end: scene.sites.at_end(scene.snapshot, &scene.timeline),
+            at_peak: scene.sites.at_state(
+                scene.snapshot,
+                &scene.timeline,
+                scene.timeline.peak.state,
+            ),
+            categories_at_end: categories::sums(&scene, &categories, None),
+            fragmentation: fragmentation::measure(&scene),
+            oom,
+            stages,
+            notes: notes::find(&scene, &leak, &categories, overflowed),
+            leak,
+            categories,
+            scene,
+        }
+    }
+
+    /// The event that a state follows, its time and its step: `None` for the state before the window.
+    pub fn moment(&self, state: u32) -> EventMoment {
+        let event = state.checked_sub(1);
+        let time_us = event
+            .and_then(|event| self.scene.events.get(at(event)))
+            .map(|event| event.time_us)
+            .filter(|time| *time > 0);
+        let step = event.and_then(|event| {
+            let steps = &self.scene.steps;
+            steps.label(steps.slot(at(event)))
+        });
+        EventMoment { event, time_us, step }
+    }
+}
+
+/// A state in words that a user can look up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EventMoment {
+    /// Number of the event before it.
+    pub event: Option<u32>,
+    /// Unix time in µs.
+    pub time_us: Option<u64>,
+    pub step: Option<u64>,
+}
+
+fn totals(scene: &DeviceScene<'_>) -> Totals {
+    let mut totals =
+        Totals { segments: count(scene.device.segments.len()), ..Totals::default() };
+    for segment in &scene.device.segments {
+        totals.reserved += segment.size;
+        for block in segment.blocks.iter().filter(|block| block.state != State::Inactive) {
+            totals.active += block.size;
+            totals.requested += block.requested;
+            totals.live_blocks += 1;
+            totals.allocated += if block.state == State::Allocated { block.size } else { 0 };
+        }
+    }
+    totals
+}
+
+/// Older events are missing if the file says so, or a live block has a stack and no allocation in the window.
+fn overflowed(scene: &DeviceScene<'_>) -> Option<bool> {
+    if scene.events.is_empty() {
+        return None;
+    }
+    let ring = scene.snapshot.ring;
+    let is_full = ring.entries_max.is_none_or(|max| count(scene.events.len()) >= max);
+    let has_older = scene
+        .timeline
+        .allocations
+        .iter()
+        .any(|a| a.is_older() && a.is_at_end() && a.stack != NO_STACK);
+    match ring.is_overflowed {
+        Some(true) if is_full => Some(true),
+        _ if has_older => Some(true),
+        Some(false) => Some(false),
+        _ => None,
+    }
+}

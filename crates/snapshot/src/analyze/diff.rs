@@ -1,0 +1,305 @@
+//! What grew between two snapshots, line by line; of one process also which blocks are new and which are gone.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use serde::Serialize;
+
+use crate::analyze::categories::Categories;
+use crate::analyze::device_report::{Study, Totals};
+use crate::analyze::paths::{self, Places};
+use crate::analyze::sites::{Site, Sum};
+use crate::integer::{count, difference, id};
+use crate::model::Event;
+use crate::render::json::{SiteAnswer, row_answer};
+use crate::replay::Allocation;
+
+/// The version of this JSON.
+pub const SCHEMA: &str = "stepmem.snapshot-diff/1";
+
+#[derive(Debug, Serialize)]
+pub struct Diff {
+    schema: &'static str,
+    /// Devices of either file.
+    pub devices: Vec<DeviceDiff>,
+}
+
+/// What changed on a device.
+#[derive(Debug, Default, Serialize)]
+pub struct DeviceDiff {
+    /// CUDA index.
+    pub device: u64,
+    /// Whether both files are of one process; `None` if their windows do not meet.
+    pub same_process: Option<bool>,
+    /// Growth of the blocks that are not inactive.
+    pub growth_bytes: i64,
+    /// Growth of what is taken from the driver.
+    pub reserved_growth_bytes: i64,
+    /// Blocks born after the first snapshot; `None` for two processes.
+    pub new_blocks: Option<u64>,
+    /// Blocks of the first snapshot that are not in the second; `None` for two processes.
+    pub gone_blocks: Option<u64>,
+    /// Lines, the one that grew most first.
+    pub sites: Vec<SiteDiff>,
+    /// Growth by category.
+    pub categories: Categories<i64>,
+    /// What is not certain.
+    pub notes: Vec<DiffNote>,
+    /// Before and after.
+    #[serde(skip)]
+    pub totals: [Totals; 2],
+}
+
+impl DeviceDiff {
+    /// Whether both files show the same: no line, category or block differs.
+    pub fn is_equal(&self) -> bool {
+        self.notes.iter().any(|note| note.kind == EQUAL)
+    }
+}
+
+/// What changed at a line.
+#[derive(Debug, Serialize)]
+pub struct SiteDiff {
+    /// The line, with what it holds after.
+    #[serde(flatten)]
+    pub site: SiteAnswer,
+    /// Block bytes before.
+    pub before_bytes: u64,
+    /// Block bytes after.
+    pub after_bytes: u64,
+    pub growth_bytes: i64,
+    /// The difference in blocks.
+    pub growth_blocks: i64,
+}
+
+/// A sentence about a comparison.
+#[derive(Debug, Serialize)]
+pub struct DiffNote {
+    /// What it is about.
+    pub kind: &'static str,
+    pub text: String,
+}
+
+/// The kind of the note that both files show the same.
+const EQUAL: &str = "equal";
+
+/// Compares two files.
+pub fn compare(before: &[Study<'_>], after: &[Study<'_>]) -> Diff {
+    let roots = paths::roots(&[places_of(before), places_of(after)]);
+    let root = |number: usize| roots.get(number).map_or("", String::as_str);
+    let mut devices: BTreeMap<u64, [Option<&Study<'_>>; 2]> = BTreeMap::new();
+    for study in before {
+        devices.entry(study.scene.device.index).or_default()[0] = Some(study);
+    }
+    for study in after {
+        devices.entry(study.scene.device.index).or_default()[1] = Some(study);
+    }
+    let sides = |study: Option<&Study<'_>>, root| study.map(|study| DiffSide::new(study, root));
+    Diff {
+        schema: SCHEMA,
+        devices: devices
+            .into_iter()
+            .map(|(index, [old, new])| {
+                device(
+                    index,
+                    sides(old, root(0)).as_ref(),
+                    sides(new, root(1)).as_ref(),
+                    [old, new],
+                )
+            })
+            .collect(),
+    }
+}
+
+fn places_of(studies: &[Study<'_>]) -> Places {
+    studies
+        .first()
+        .map(|study| Places::new(study.scene.snapshot, study.scene.sites))
+        .unwrap_or_default()
+}
+
+/// One file's lines of a device.
+struct DiffSide {
+    rows: HashMap<Site, (Sum, SiteAnswer)>,
+}
+
+impl DiffSide {
+    fn new(study: &Study<'_>, root: &str) -> Self {
+        let comparable = paths::all_comparable(study.scene.sites, root);
+        let mut rows: HashMap<Site, (Sum, SiteAnswer)> = HashMap::new();
+        for row in &study.at_end {
+            let site = paths::of(&comparable, row.site).clone();
+            let answer = row_answer(study.scene.snapshot, study.scene.sites, row);
+            let (sum, _) = rows.entry(site).or_insert((Sum::default(), answer));
+            sum.join(row.sum);
+        }
+        Self { rows }
+    }
+}
+
+fn device(
+    index: u64,
+    before: Option<&DiffSide>,
+    after: Option<&DiffSide>,
+    studies: [Option<&Study<'_>>; 2],
+) -> DeviceDiff {
+    let totals = studies.map(|study| study.map(|study| study.totals).unwrap_or_default());
+    let [old, new] = totals;
+    let mut diff = DeviceDiff {
+        device: index,
+        growth_bytes: difference(new.active, old.active),
+        reserved_growth_bytes: difference(new.reserved, old.reserved),
+        sites: sites(before, after),
+        totals,
+        ..DeviceDiff::default()
+    };
+    let mut categories =
+        studies.map(|study| study.map(|study| study.categories_at_end).unwrap_or_default());
+    for category in crate::analyze::categories::ALL {
+        let [old, new] = &mut categories;
+        *diff.categories.of(category) = difference(*new.of(category), *old.of(category));
+    }
+    if let [Some(old), Some(new)] = studies {
+        blocks(&mut diff, old, new);
+        diff.notes.extend(equality(&diff));
+    }
+    diff
+}
+
+/// Says that both files show the same, if they do.
+fn equality(diff: &DeviceDiff) -> Option<DiffNote> {
+    let [old, new] = diff.totals;
+    let is_same = old == new
+        && diff.sites.iter().all(|site| site.growth_bytes == 0 && site.growth_blocks == 0)
+        && diff.categories.named().iter().all(|(_, growth)| **growth == 0)
+        && [diff.new_blocks, diff.gone_blocks].into_iter().flatten().all(|n| n == 0);
+    is_same.then(|| DiffNote {
+        kind: EQUAL,
+        text: "The files are equal: every line and every category holds what it held."
+            .to_owned(),
+    })
+}
+
+fn sites(before: Option<&DiffSide>, after: Option<&DiffSide>) -> Vec<SiteDiff> {
+    let nothing = HashMap::new();
+    let old = before.map_or(&nothing, |side| &side.rows);
+    let new = after.map_or(&nothing, |side| &side.rows);
+    let mut all: Vec<&Site> =
+        new.keys().chain(old.keys().filter(|site| !new.contains_key(*site))).collect();
+    all.sort();
+    let mut sites: Vec<SiteDiff> = all
+        .into_iter()
+        .filter_map(|site| {
+            let (was, shown_before) =
+                old.get(site).map(|(sum, shown)| (*sum, Some(shown))).unwrap_or_default();
+            let (now, shown_after) =
+                new.get(site).map(|(sum, shown)| (*sum, Some(shown))).unwrap_or_default();
+            Some(SiteDiff {
+                site: shown_after.or(shown_before)?.clone().with(now),
+                before_bytes: was.bytes,
+                after_bytes: now.bytes,
+                growth_bytes: difference(now.bytes, was.bytes),
+                growth_blocks: difference(now.blocks, was.blocks),
+            })
+        })
+        .collect();
+    sites.sort_by_key(|site| std::cmp::Reverse(site.growth_bytes));
+    sites
+}
+
+/// How the windows of two files lie to each other.
+enum Meeting {
+    /// They overlap and agree; the first state of AFTER that BEFORE does not know.
+    Same(u32),
+    /// They overlap and differ.
+    Different,
+    /// They do not overlap; AFTER's window begins later.
+    Later,
+    /// Times or events are missing.
+    Unknown,
+}
+
+fn blocks(diff: &mut DeviceDiff, before: &Study<'_>, after: &Study<'_>) {
+    let meeting = meeting(before.scene.events, after.scene.events);
+    let note = |kind, text: &str| DiffNote { kind, text: text.to_owned() };
+    let first_new = match meeting {
+        Meeting::Same(state) => {
+            diff.same_process = Some(true);
+            state
+        }
+        Meeting::Different => {
+            diff.same_process = Some(false);
+            diff.notes.push(note(
+                "two_processes",
+                "The files are of two processes: lines are compared, blocks cannot be.",
+            ));
+            return;
+        }
+        Meeting::Later => {
+            diff.notes.push(note(
+                "windows_do_not_meet",
+                "The windows do not overlap: if both files are of one process, blocks that changed \
+                 between them and kept their address and size count as old.",
+            ));
+            0
+        }
+        Meeting::Unknown => {
+            diff.notes.push(note(
+                "no_times",
+                "The files have no times: blocks are compared by address and size.",
+            ));
+            u32::MAX
+        }
+    };
+    let live = |study: &Study<'_>| -> HashMap<u64, u64> {
+        let live = study.scene.timeline.allocations.iter().filter(|a| a.is_at_end());
+        live.map(|allocation| (allocation.address, allocation.requested)).collect()
+    };
+    let old = live(before);
+    let is_new = |allocation: &Allocation| match meeting {
+        Meeting::Same(_) => allocation.from > first_new,
+        Meeting::Later if !allocation.is_older() => true,
+        _ => old.get(&allocation.address) != Some(&allocation.requested),
+    };
+    let now = after.scene.timeline.allocations.iter().filter(|a| a.is_at_end());
+    let (new, kept): (Vec<&Allocation>, Vec<&Allocation>) = now.partition(|a| is_new(a));
+    let kept: HashSet<u64> = kept.into_iter().map(|a| a.address).collect();
+    let n_gone = old.keys().filter(|address| !kept.contains(address)).count();
+    diff.new_blocks = Some(count(new.len()));
+    diff.gone_blocks = Some(count(n_gone));
+}
+
+fn meeting(before: &[Event], after: &[Event]) -> Meeting {
+    let (Some(before_first), Some(before_last)) = (before.first(), before.last()) else {
+        return Meeting::Unknown;
+    };
+    let (Some(after_first), Some(after_last)) = (after.first(), after.last()) else {
+        return Meeting::Unknown;
+    };
+    if before_last.time_us == 0 || after_last.time_us == 0 {
+        return Meeting::Unknown;
+    }
+    let from = before_first.time_us.max(after_first.time_us);
+    let to = before_last.time_us.min(after_last.time_us);
+    if from > to {
+        return Meeting::Later;
+    }
+    // A window may begin or end between two events of one microsecond.
+    let inner = |events: &[Event]| -> Vec<(u64, u64, _)> {
+        let start = events.partition_point(|event| event.time_us <= from);
+        let end = events.partition_point(|event| event.time_us < to).max(start);
+        let inner = events.get(start..end).unwrap_or(&[]);
+        inner.iter().map(|event| (event.time_us, event.address, event.action)).collect()
+    };
+    let is_last = |event: &&Event| {
+        (event.time_us, event.address, event.action)
+            == (before_last.time_us, before_last.address, before_last.action)
+    };
+    let known = after.iter().rposition(|event| is_last(&event));
+    match known {
+        Some(known) if inner(before) == inner(after) => Meeting::Same(id(known + 1)),
+        None if before_last.time_us > after_last.time_us && inner(before) == inner(after) => {
+            Meeting::Same(u32::MAX)
+        }
+        _ => Meeting::Different,
+    }
+}

@@ -1,0 +1,257 @@
+//! The least that a line holds in each step, and whether it goes on rising.
+
+use crate::analyze::device::DeviceScene;
+use crate::integer::{at, difference, real, signed_real};
+use crate::model::Action;
+
+/// A rise this many times the median one is a one-off.
+const OUTLIER_FACTOR: i64 = 10;
+/// Falls are at most this part of the rises.
+const FALLS_RATIO_MAX: f64 = 0.1;
+/// What rose is still there at the end, but for this part.
+const LOST_RATIO_MAX: f64 = 0.1;
+/// From the last rise to the end no further than this many of the longest gaps, or so many steps.
+const SILENCE_GAPS_MAX: f64 = 1.5;
+const SILENCE_STEPS_MAX: u32 = 2;
+/// The second half of the rises is at least this part of the first.
+const SLOWER_RATIO_MIN: f64 = 0.5;
+/// A rise of so many steps is long enough in any window.
+const SPAN_STEPS: u32 = 10;
+/// Rises that a trend needs.
+pub const RISES_MIN: usize = 3;
+
+/// How a line's floor moves; first and last slot, and the floor from each slot on in which it changes.
+#[derive(Clone, Debug, Default)]
+pub struct SiteFloor {
+    current: i64,
+    lowest: i64,
+    slot: u32,
+    changes: Vec<(u32, i64)>,
+}
+
+/// A change of what a line holds.
+#[derive(Clone, Copy, Debug)]
+pub struct SiteChange {
+    pub site: u32,
+    pub bytes: u64,
+}
+
+impl SiteFloor {
+    #[inline]
+    fn add(&mut self, slot: u32, change: i64) {
+        if self.slot < slot {
+            self.settle(slot);
+        }
+        self.current += change;
+        self.lowest = self.lowest.min(self.current);
+    }
+
+    /// Ends all slots before `slot`.
+    fn settle(&mut self, slot: u32) {
+        self.push(self.slot, self.lowest);
+        if self.slot + 1 < slot {
+            self.push(self.slot + 1, self.current);
+        }
+        (self.slot, self.lowest) = (slot, self.current);
+    }
+
+    fn push(&mut self, slot: u32, floor: i64) {
+        if self.changes.last().is_none_or(|(_, last)| *last != floor) {
+            self.changes.push((slot, floor));
+        }
+    }
+}
+
+/// The floor of every site, over what `counted` picks of the allocations (by number).
+pub fn floors(
+    scene: &DeviceScene<'_>,
+    counted: impl Fn(u32) -> Option<SiteChange>,
+) -> Vec<SiteFloor> {
+    let mut floors = vec![SiteFloor::default(); scene.sites.sites.len()];
+    let mut slot = 0;
+    let mut marks = scene.steps.marks.iter().peekable();
+    let events = (0..).zip(scene.events).zip(&scene.timeline.of_event);
+    for ((number, event), allocation) in events {
+        while marks.next_if(|mark| **mark <= number).is_some() {
+            slot += 1;
+        }
+        let is_rise = match event.action {
+            Action::Alloc => true,
+            Action::FreeCompleted => false,
+            _ => continue,
+        };
+        let Some(change) = counted(*allocation) else { continue };
+        let Some(floor) = floors.get_mut(at(change.site)) else { continue };
+        let bytes = difference(change.bytes, 0);
+        floor.add(slot, if is_rise { bytes } else { -bytes });
+    }
+    for floor in &mut floors {
+        floor.settle(scene.last_slot() + 1);
+    }
+    floors
+}
+
+/// The slots that are looked at, both included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// First slot.
+    pub first: u32,
+    /// Last slot.
+    pub last: u32,
+}
+
+/// How a floor rose.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct FloorTrend {
+    /// Slots and bytes.
+    pub rises: Vec<(u32, i64)>,
+    /// Bytes that it lost.
+    pub falls: i64,
+}
+
+/// What a trend amounts to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Judgement {
+    /// It goes on rising.
+    Rising(Rise),
+    /// It rose, and slowed or stopped.
+    Stopped,
+    Nothing,
+}
+
+/// A rise that goes on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rise {
+    pub rate: f64,
+    /// Slot of the first rise.
+    pub first: u32,
+    /// Slot of the last rise.
+    pub last: u32,
+}
+
+impl SiteFloor {
+    /// How it rose in some slots, one-offs left out.
+    pub fn trend(&self, span: Span) -> FloorTrend {
+        let mut trend = FloorTrend::default();
+        let mut before = 0;
+        for (slot, floor) in &self.changes {
+            if *slot > span.last {
+                break;
+            }
+            if *slot > span.first {
+                match floor - before {
+                    rise @ 1.. => trend.rises.push((*slot, rise)),
+                    fall => trend.falls -= fall,
+                }
+            }
+            before = *floor;
+        }
+        let mut sorted: Vec<i64> = trend.rises.iter().map(|(_, rise)| *rise).collect();
+        sorted.sort_unstable();
+        if let Some(median) = sorted.get(sorted.len() / 2) {
+            let limit = median.saturating_mul(OUTLIER_FACTOR);
+            trend.rises.retain(|(_, rise)| *rise <= limit);
+        }
+        trend
+    }
+}
+
+impl FloorTrend {
+    fn rise(&self) -> i64 {
+        self.rises.iter().map(|(_, rise)| rise).sum()
+    }
+
+    /// Judges it. `left` is how many of its bytes are there at the end.
+    pub fn judge(&self, span: Span, rises_min: usize, left: u64) -> Judgement {
+        let (Some((first, _)), Some((last, _))) = (self.rises.first(), self.rises.last())
+        else {
+            return Judgement::Nothing;
+        };
+        let rise = signed_real(self.rise());
+        if self.rises.len() < rises_min
+            || signed_real(self.falls) >= FALLS_RATIO_MAX * rise
+            || real(left) < (1.0 - LOST_RATIO_MAX) * rise
+        {
+            return Judgement::Nothing;
+        }
+        if self.is_silent(span, *last) || self.is_slower(*first, *last) {
+            return Judgement::Stopped;
+        }
+        let length = last - first;
+        if length < SPAN_STEPS && 2 * length < span.last - span.first {
+            return Judgement::Nothing;
+        }
+        let after_first: i64 = self.rises.iter().skip(1).map(|(_, rise)| rise).sum();
+        let rate = signed_real(after_first) / f64::from(length);
+        Judgement::Rising(Rise { rate, first: *first, last: *last })
+    }
+
+    fn is_silent(&self, span: Span, last: u32) -> bool {
+        let slots = || self.rises.iter().map(|(slot, _)| *slot);
+        let longest = slots().zip(slots().skip(1)).map(|(a, b)| b - a).max().unwrap_or(0);
+        let limit = (SILENCE_GAPS_MAX * f64::from(longest)).max(f64::from(SILENCE_STEPS_MAX));
+        f64::from(span.last - last) > limit
+    }
+
+    fn is_slower(&self, first: u32, last: u32) -> bool {
+        let (mut early, mut late) = (0, 0);
+        for (slot, rise) in self.rises.iter().skip(1) {
+            if 2 * (slot - first) <= last - first { early += rise } else { late += rise }
+        }
+        signed_real(late) < SLOWER_RATIO_MIN * signed_real(early)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SPAN: Span = Span { first: 2, last: 40 };
+
+    fn judge(rises: &[(u32, i64)], falls: i64) -> Judgement {
+        let left = rises.iter().map(|(_, rise)| rise.unsigned_abs()).sum();
+        FloorTrend { rises: rises.to_vec(), falls }.judge(SPAN, RISES_MIN, left)
+    }
+
+    #[test]
+    fn a_steady_rise_has_its_rate() {
+        let rises: Vec<(u32, i64)> = (3..=40).map(|slot| (slot, 512)).collect();
+        assert_eq!(
+            judge(&rises, 0),
+            Judgement::Rising(Rise { rate: 512.0, first: 3, last: 40 })
+        );
+    }
+
+    #[test]
+    fn stairs_have_the_rate_of_their_steps() {
+        let rises = [(5, 1000), (15, 1000), (25, 1000), (35, 1000)];
+        assert_eq!(
+            judge(&rises, 0),
+            Judgement::Rising(Rise { rate: 100.0, first: 5, last: 35 })
+        );
+    }
+
+    #[test]
+    fn a_cache_that_fills_has_stopped() {
+        let rises: Vec<(u32, i64)> = (3..=14).map(|slot| (slot, 512)).collect();
+        assert_eq!(judge(&rises, 0), Judgement::Stopped);
+    }
+
+    #[test]
+    fn a_saw_tooth_is_nothing() {
+        let rises: Vec<(u32, i64)> = (3..=40).map(|slot| (slot, 512)).collect();
+        assert_eq!(judge(&rises, 512 * 25), Judgement::Nothing);
+    }
+
+    #[test]
+    fn a_one_off_is_left_out() {
+        let mut floor = SiteFloor::default();
+        for slot in 1..40 {
+            floor.add(slot, if slot == 7 { 1_000_000 } else { 512 });
+        }
+        floor.settle(41);
+        let trend = floor.trend(SPAN);
+        assert!(trend.rises.iter().all(|(_, rise)| *rise == 512), "{trend:?}");
+        assert_eq!(trend.rises.len(), 37);
+    }
+}

@@ -1,0 +1,561 @@
+//! Which line leaks: the lines whose floor goes on rising, what they explain of the growth, and the frame to blame. What a
+//! leak is, docs/detector/meaning.md says; a few steps of a snapshot show less of it than a run does.
+
+use std::collections::{BTreeSet, HashMap};
+use std::ops::RangeInclusive;
+
+use serde::Serialize;
+
+use crate::analyze::device::{DeviceScene, Life};
+use crate::analyze::floors::{Judgement, RISES_MIN, Rise, SiteChange, SiteFloor, Span, floors};
+use crate::analyze::queues::Queues;
+use crate::analyze::sites::{SiteKind, SiteRow, Sum};
+use crate::analyze::steps::Marker;
+use crate::integer::{at, count, id, real};
+use crate::model::Action;
+use crate::model::rounding::rounded;
+use crate::replay::Allocation;
+
+/// Whole steps that a verdict needs.
+pub const STEPS_MIN: usize = 5;
+/// Whole steps below which no step is left out at the window's edges but the last.
+const STEPS_FEW: usize = 7;
+/// A block that lives for more steps than this is not in flight.
+const IN_FLIGHT_STEPS: u32 = 2;
+/// Rises that one buffer needs that is made anew and larger each time.
+const REMADE_RISES_MIN: usize = 6;
+/// The part of the active floor's slope that suspects may exceed it by.
+const FLOOR_RATIO_MIN: f64 = 0.5;
+/// Suspects that keep more than this of what a recurring step allocates are its own layers.
+const KEPT_RATIO_MAX: f64 = 1.0 / 3.0;
+/// A frame to blame is over this much of the largest site's bytes, and its survival is this part of the best.
+const OVER_RATIO_MIN: f64 = 0.9;
+const SURVIVAL_RATIO_MIN: f64 = 2.0 / 3.0;
+/// Other lines grow likewise if their growth is this part of the suspect's.
+const LIKEWISE_RATIO_MIN: f64 = 0.5;
+
+/// Whether the device leaks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LeakVerdict {
+    /// A line goes on rising.
+    Leak,
+    /// No line does.
+    None,
+    /// There are too few steps to tell.
+    #[default]
+    InsufficientHistory,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Leak {
+    /// Whether the device leaks.
+    pub verdict: LeakVerdict,
+    /// Bytes of blocks a step, all suspects together.
+    pub rate: Option<f64>,
+    /// Growth of the least that is active in a step.
+    pub floor_rate: Option<f64>,
+    /// The frame or site to blame.
+    pub blame: Option<Blame>,
+    /// Lines that leak, the fastest first.
+    pub suspects: Vec<Suspect>,
+    /// Sites that rose, and slowed or stopped.
+    pub cached: Vec<u32>,
+    /// Sites that turn over what is older than the window: the growth of the rest is without them.
+    pub turning: Vec<u32>,
+}
+
+impl Leak {
+    /// What suspects leaked and still hold at the end.
+    pub fn leaked<'a>(
+        &self,
+        scene: &'a DeviceScene<'_>,
+    ) -> impl Iterator<Item = &'a Allocation> {
+        let found = found_of(&self.suspects);
+        scene
+            .lives()
+            .filter(move |life| is_leaked(scene, &found, *life))
+            .map(|life| life.allocation)
+    }
+}
+
+fn found_of(suspects: &[Suspect]) -> HashMap<u32, (Rise, bool)> {
+    suspects
+        .iter()
+        .map(|suspect| (suspect.row.site, (suspect.rise, suspect.is_remade)))
+        .collect()
+}
+
+/// A line that leaks.
+#[derive(Clone, Debug)]
+pub struct Suspect {
+    /// What it leaked and still holds.
+    pub row: SiteRow,
+    /// How it rises, in slots.
+    pub rise: Rise,
+    /// Its allocations in the window.
+    pub n_allocations: u64,
+    /// Those of them that are there at the end, in flight or not.
+    pub n_survivors: u64,
+    /// Whether it is one buffer that is made anew and larger each time.
+    pub is_remade: bool,
+}
+
+/// Who is to blame.
+#[derive(Clone, Debug)]
+pub enum Blame {
+    /// A frame over most of the leaked bytes; `origin` is a stack through it.
+    Frame {
+        frame: u32,
+        origin: u32,
+        /// What leaked beneath it.
+        sum: Sum,
+    },
+    /// The largest site: no frame of the user is over it.
+    Site(SiteRow),
+}
+
+/// Looks for leaks.
+pub fn find(scene: &DeviceScene<'_>) -> Leak {
+    let n_whole = scene.steps.n_whole();
+    if n_whole < STEPS_MIN {
+        return Leak::default();
+    }
+    // The first step makes lazy state; blocks of the last two may be in flight.
+    let span = if n_whole < STEPS_FEW {
+        Span { first: 1, last: id(n_whole) - 1 }
+    } else {
+        Span { first: 2, last: id(n_whole) - 2 }
+    };
+    let queues = Queues::new(scene, is_long, span.first);
+    let mut leak = Leak { verdict: LeakVerdict::None, ..Leak::default() };
+    let mut suspects = suspects(scene, span, &queues, &mut leak.cached);
+    let found: BTreeSet<u32> = suspects.iter().map(|suspect| suspect.row.site).collect();
+    leak.turning = queues.sites.difference(&found).copied().collect();
+    let floors = active_floors(scene, |number, allocation| {
+        // What is made and freed in the window does not grow; its sizes would be noise.
+        let is_passing = !allocation.is_older() && !allocation.is_at_end();
+        let site = queues.of_older(number).unwrap_or_else(|| scene.sites.of(allocation));
+        is_passing || !found.contains(&site) && queues.holds(scene, number, allocation)
+    });
+    // In a short window the first step counts for lines, but not for the whole: its lazy state would be growth.
+    let last = if n_whole < STEPS_FEW { scene.last_whole_slot() - 1 } else { span.last };
+    let after_first = Span { first: span.first.max(2), last: last.max(span.last) };
+    leak.floor_rate = slope(&floors, after_first).map(|slope| slope.rate);
+    let whole = Whole { floors, freed: freed_unknown(scene, &queues) };
+    if !whole.covers(&suspects) {
+        // What one line alone keeps cannot be more than the whole grows by: others give it back.
+        suspects.retain(|suspect| whole.covers(std::slice::from_ref(suspect)));
+    }
+    let rate: f64 = suspects.iter().map(|suspect| suspect.rise.rate).sum();
+    let is_one_pass = scene.steps.marker == Marker::Recurrence
+        && rate > KEPT_RATIO_MAX * allocated_a_step(scene);
+    if suspects.is_empty() || is_one_pass || !whole.covers(&suspects) {
+        return leak;
+    }
+    leak.verdict = LeakVerdict::Leak;
+    leak.rate = Some(rate);
+    leak.blame = blame(scene, &suspects);
+    leak.suspects = suspects;
+    leak
+}
+
+/// What the whole window does, to compare suspects with.
+struct Whole {
+    /// The least that is active in each slot.
+    floors: Vec<f64>,
+    /// Bytes of each slot that are freed, older than the window, and of no line that is known.
+    freed: Vec<u64>,
+}
+
+impl Whole {
+    /// Whether it grows as fast as suspects do: its floor rises with them, or nothing that goes on being freed outweighs
+    /// them.
+    fn covers(&self, suspects: &[Suspect]) -> bool {
+        let Some(first) = suspects.iter().map(|suspect| suspect.rise.first).min() else {
+            return false;
+        };
+        let last = suspects.iter().map(|suspect| suspect.rise.last).max().unwrap_or(first);
+        let rate: f64 = suspects.iter().map(|suspect| suspect.rise.rate).sum();
+        let rises = || {
+            slope(&self.floors, Span { first: first.saturating_sub(1), last })
+                .is_some_and(|slope| slope.rate + 2.0 * slope.error >= FLOOR_RATIO_MIN * rate)
+        };
+        let middle = first.midpoint(last);
+        let freed = |slots: RangeInclusive<u32>| -> u64 {
+            self.freed.get(at(*slots.start())..=at(*slots.end())).unwrap_or(&[]).iter().sum()
+        };
+        let lasting = 2 * freed(first..=middle).min(freed(middle + 1..=last));
+        rises() || real(lasting) <= FLOOR_RATIO_MIN * rate * f64::from(last - first)
+    }
+}
+
+/// Bytes of each slot that are freed, older than the window, and of no line that is known.
+fn freed_unknown(scene: &DeviceScene<'_>, queues: &Queues) -> Vec<u64> {
+    let mut freed = vec![0_u64; scene.steps.marks.len() + 1];
+    for (number, Life { allocation, until, .. }) in (0..).zip(scene.lives()) {
+        if allocation.is_older()
+            && !allocation.is_at_end()
+            && queues.of_older(number).is_none()
+            && let Some(freed) = freed.get_mut(at(until))
+        {
+            *freed += allocation.size;
+        }
+    }
+    freed
+}
+
+/// Whether an allocation lives for more than two steps.
+fn is_long([from, until]: [u32; 2]) -> bool {
+    until - from > IN_FLIGHT_STEPS
+}
+
+fn suspects(
+    scene: &DeviceScene<'_>,
+    span: Span,
+    queues: &Queues,
+    cached: &mut Vec<u32>,
+) -> Vec<Suspect> {
+    let timeline = &scene.timeline;
+    // What a queue made before the window and frees in it counts against what it makes.
+    let of_line = |number: u32, is_counted: &dyn Fn([u32; 2]) -> bool| {
+        let allocation = timeline.allocations.get(at(number))?;
+        let bytes = rounded(allocation.requested);
+        let site = if allocation.is_older() {
+            queues.of_older(number)?
+        } else {
+            scene.sites.of(allocation)
+        };
+        (allocation.is_older() || is_counted(scene.slots_of(number)))
+            .then_some(SiteChange { site, bytes })
+    };
+    let long = floors(scene, |number| of_line(number, &is_long));
+    let all = floors(scene, |number| of_line(number, &|_| true));
+    let left = Left::new(scene);
+    let mut found = HashMap::new();
+    for (site, (long, all)) in (0..).zip(long.iter().zip(&all)) {
+        match judge(long, span, RISES_MIN, left.long.get(at(site))) {
+            Judgement::Rising(rise) if !queues.is_noise(site, rise) => {
+                found.insert(site, (rise, false));
+            }
+            Judgement::Rising(_) => {}
+            Judgement::Stopped => cached.push(site),
+            Judgement::Nothing => {
+                if let Judgement::Rising(rise) =
+                    judge(all, span, REMADE_RISES_MIN, left.all.get(at(site)))
+                    && !queues.is_noise(site, rise)
+                    && !grows_with_others(scene, site, rise)
+                {
+                    found.insert(site, (rise, true));
+                }
+            }
+        }
+    }
+    build(scene, &found)
+}
+
+fn judge(floor: &SiteFloor, span: Span, rises_min: usize, left: Option<&u64>) -> Judgement {
+    floor.trend(span).judge(span, rises_min, left.copied().unwrap_or(0))
+}
+
+/// Bytes of each site that were allocated in the window and are there at the end.
+struct Left {
+    /// Of blocks that live for more than two steps.
+    long: Vec<u64>,
+    all: Vec<u64>,
+}
+
+impl Left {
+    fn new(scene: &DeviceScene<'_>) -> Self {
+        let n_sites = scene.sites.sites.len();
+        let mut left = Self { long: vec![0; n_sites], all: vec![0; n_sites] };
+        for Life { allocation, from, until } in scene.lives() {
+            if allocation.is_older() || !allocation.is_at_end() {
+                continue;
+            }
+            let site = at(scene.sites.of(allocation));
+            if let Some(bytes) = left.all.get_mut(site) {
+                *bytes += allocation.size;
+            }
+            if let Some(bytes) = left.long.get_mut(site).filter(|_| is_long([from, until])) {
+                *bytes += allocation.size;
+            }
+        }
+        left
+    }
+}
+
+/// Whether most other lines allocate more and more a step, as this one does: longer sequences.
+fn grows_with_others(scene: &DeviceScene<'_>, suspect: u32, rise: Rise) -> bool {
+    let middle = rise.first.midpoint(rise.last);
+    let mut halves = vec![[0_u64; 2]; scene.sites.sites.len()];
+    for Life { allocation, from, .. } in
+        scene.lives().filter(|life| !life.allocation.is_older())
+    {
+        if from < rise.first || from > rise.last || scene.sites.is_optimizer(allocation.stack) {
+            continue;
+        }
+        let half = usize::from(from > middle);
+        if let Some(bytes) = halves
+            .get_mut(at(scene.sites.of(allocation)))
+            .and_then(|halves| halves.get_mut(half))
+        {
+            *bytes += allocation.requested;
+        }
+    }
+    let lengths = [middle - rise.first + 1, rise.last - middle].map(f64::from);
+    let growth = |[early, late]: [u64; 2]| {
+        let (early, late) = (real(early) / lengths[0], real(late) / lengths[1]);
+        (early > 0.0 && late > 0.0).then(|| late / early - 1.0)
+    };
+    let Some(own) = halves.get(at(suspect)).copied().and_then(growth) else { return false };
+    let others: Vec<f64> = (0..)
+        .zip(&halves)
+        .filter(|(site, _)| {
+            let kind = scene.sites.site(*site).map(|site| site.kind);
+            *site != suspect && kind == Some(SiteKind::Python)
+        })
+        .filter_map(|(_, halves)| growth(*halves))
+        .collect();
+    let n_likewise = others.iter().filter(|other| **other >= LIKEWISE_RATIO_MIN * own).count();
+    2 * n_likewise > others.len()
+}
+
+/// Whether an allocation is one that a suspect leaked.
+fn is_leaked(
+    scene: &DeviceScene<'_>,
+    found: &HashMap<u32, (Rise, bool)>,
+    Life { allocation, from, until }: Life<'_>,
+) -> bool {
+    !allocation.is_older()
+        && allocation.is_at_end()
+        && found
+            .get(&scene.sites.of(allocation))
+            .is_some_and(|(_, is_remade)| *is_remade || is_long([from, until]))
+}
+
+fn build(scene: &DeviceScene<'_>, found: &HashMap<u32, (Rise, bool)>) -> Vec<Suspect> {
+    if found.is_empty() {
+        return Vec::new();
+    }
+    let mut counts: HashMap<u32, [u64; 2]> = HashMap::new();
+    for Life { allocation, .. } in scene.lives().filter(|life| !life.allocation.is_older()) {
+        let [made, kept] = counts.entry(scene.sites.of(allocation)).or_default();
+        *made += 1;
+        *kept += u64::from(allocation.is_at_end());
+    }
+    let leaked = || scene.lives().filter(|life| is_leaked(scene, found, *life));
+    // Floors are of rounded requests: a remainder that a block happens to keep would be noise in a short window.
+    let mut asked: HashMap<u32, u64> = HashMap::new();
+    for Life { allocation, .. } in leaked() {
+        *asked.entry(scene.sites.of(allocation)).or_default() += rounded(allocation.requested);
+    }
+    let leaked = leaked();
+    let rows = scene.sites.table(scene.snapshot, leaked.map(|life| life.allocation));
+    let mut suspects: Vec<Suspect> = rows
+        .into_iter()
+        .filter_map(|row| {
+            let (mut rise, is_remade) = *found.get(&row.site)?;
+            let [n_allocations, n_survivors] =
+                counts.get(&row.site).copied().unwrap_or_default();
+            let asked = asked.get(&row.site).copied().unwrap_or(0);
+            if !is_remade && asked > 0 {
+                rise.rate *= real(row.sum.bytes) / real(asked);
+            }
+            Some(Suspect { row, rise, n_allocations, n_survivors, is_remade })
+        })
+        .collect();
+    suspects.sort_by(|a, b| b.rise.rate.total_cmp(&a.rise.rate));
+    suspects
+}
+
+/// The least that is active in each slot, without some allocations.
+fn active_floors(
+    scene: &DeviceScene<'_>,
+    is_left_out: impl Fn(u32, &Allocation) -> bool,
+) -> Vec<f64> {
+    let allocations = &scene.timeline.allocations;
+    let left_out: Vec<u64> = (0..)
+        .zip(allocations)
+        .map(|(number, own)| if is_left_out(number, own) { own.size } else { 0 })
+        .collect();
+    let size = |number: u32| left_out.get(at(number)).copied().unwrap_or(0);
+    let older = (0..).zip(allocations).filter(|(_, own)| own.is_older());
+    let mut out: u64 = older.map(|(number, _)| size(number)).sum();
+    let mut marks = scene.steps.marks.iter().peekable();
+    let mut floors = vec![f64::INFINITY; scene.steps.marks.len() + 1];
+    let mut slot = 0;
+    let mut before = scene.timeline.active_at_start().saturating_sub(out);
+    let levels = scene.timeline.levels(scene.events);
+    let events = scene.events.iter().zip(&scene.timeline.of_event);
+    for ((number, level), (event, own)) in (0..).zip(levels).zip(events) {
+        while marks.next_if(|mark| **mark <= number).is_some() {
+            slot += 1;
+            if let Some(floor) = floors.get_mut(slot) {
+                *floor = real(before);
+            }
+        }
+        match event.action {
+            Action::Alloc => out += size(*own),
+            Action::FreeCompleted => out = out.saturating_sub(size(*own)),
+            _ => {}
+        }
+        let active = level.active.saturating_sub(out);
+        if let Some(floor) = floors.get_mut(slot) {
+            *floor = floor.min(real(active));
+        }
+        before = active;
+    }
+    floors
+}
+
+/// A line through points, by least squares.
+struct FloorSlope {
+    rate: f64,
+    error: f64,
+}
+
+fn slope(floors: &[f64], span: Span) -> Option<FloorSlope> {
+    let values = floors.get(at(span.first)..=at(span.last))?;
+    let n = real(count(values.len()));
+    if values.len() < 2 || values.iter().any(|value| !value.is_finite()) {
+        return None;
+    }
+    let points = || (0..).map(f64::from).zip(values.iter().copied());
+    let mean_x = (n - 1.0) / 2.0;
+    let mean_y = values.iter().sum::<f64>() / n;
+    let xx: f64 = points().map(|(x, _)| (x - mean_x).powi(2)).sum();
+    let xy: f64 = points().map(|(x, y)| (x - mean_x) * (y - mean_y)).sum();
+    let rate = xy / xx;
+    let rest: f64 = points().map(|(x, y)| (y - mean_y - rate * (x - mean_x)).powi(2)).sum();
+    let error = if values.len() > 2 { (rest / (n - 2.0) / xx).sqrt() } else { 0.0 };
+    Some(FloorSlope { rate, error })
+}
+
+/// Mean bytes that a whole step allocates.
+fn allocated_a_step(scene: &DeviceScene<'_>) -> f64 {
+    let last = scene.last_slot();
+    let allocated: u64 = scene
+        .lives()
+        .filter(|life| !life.allocation.is_older() && (1..last).contains(&life.from))
+        .map(|life| life.allocation.size)
+        .sum();
+    real(allocated) / real(count(scene.steps.n_whole()))
+}
+
+/// The frame to blame. Each suspect has one: of the user's frames over most of its bytes the deepest beneath which about
+/// as much of what is allocated stays as beneath any; outwards only for a clear gain. Suspects with one frame are one
+/// leak, and the fastest leak is blamed.
+fn blame(scene: &DeviceScene<'_>, suspects: &[Suspect]) -> Option<Blame> {
+    let beneath = Beneath::new(scene, suspects);
+    let mut leaks: Vec<(Option<u32>, f64, &Suspect)> = Vec::new();
+    for suspect in suspects {
+        let frame = beneath.blamed_frame(suspect);
+        match leaks.iter_mut().find(|(of, ..)| frame.is_some() && *of == frame) {
+            Some((_, rate, _)) => *rate += suspect.rise.rate,
+            None => leaks.push((frame, suspect.rise.rate, suspect)),
+        }
+    }
+    // The first of equals: suspects are sorted.
+    let (frame, _, suspect) = leaks.into_iter().rev().max_by(|a, b| a.1.total_cmp(&b.1))?;
+    Some(match frame {
+        Some(frame) => {
+            let (_, sum) = beneath.survival(frame);
+            Blame::Frame { frame, origin: suspect.row.origin, sum }
+        }
+        None => Blame::Site(suspect.row.clone()),
+    })
+}
+
+/// By stack, what was allocated and what of it leaked.
+struct Beneath<'a> {
+    scene: &'a DeviceScene<'a>,
+    leaked: Vec<Sum>,
+    /// Bytes of what was allocated in whole steps, and of what leaked of it.
+    allocated: Vec<[u64; 2]>,
+    frames: HashMap<u32, (u64, u64, Sum)>,
+}
+
+impl<'a> Beneath<'a> {
+    fn new(scene: &'a DeviceScene<'a>, suspects: &[Suspect]) -> Self {
+        let found = found_of(suspects);
+        let last = scene.last_slot().saturating_sub(IN_FLIGHT_STEPS);
+        let n_stacks = scene.snapshot.stacks.len();
+        let mut beneath = Self {
+            scene,
+            leaked: vec![Sum::default(); n_stacks],
+            allocated: vec![[0; 2]; n_stacks],
+            frames: HashMap::new(),
+        };
+        for life in scene.lives().filter(|life| !life.allocation.is_older()) {
+            let Life { allocation, from, .. } = life;
+            let stack = at(allocation.stack);
+            let is_leaked = is_leaked(scene, &found, life);
+            if let Some(sum) = beneath.leaked.get_mut(stack).filter(|_| is_leaked) {
+                sum.add(allocation);
+            }
+            if let Some([all, kept]) =
+                beneath.allocated.get_mut(stack).filter(|_| from >= 1 && from < last)
+            {
+                *all += allocation.size;
+                *kept += if is_leaked { allocation.size } else { 0 };
+            }
+        }
+        beneath.sum_up();
+        beneath
+    }
+
+    fn blamed_frame(&self, suspect: &Suspect) -> Option<u32> {
+        let (scene, row) = (self.scene, &suspect.row);
+        let mut over: HashMap<u32, u64> = HashMap::new();
+        for (stack, sum) in (0..).zip(&self.leaked) {
+            if sum.blocks == 0 || scene.sites.of_origin(stack) != row.site {
+                continue;
+            }
+            let mut frames: Vec<u32> = scene.sites.user_frames(scene.snapshot, stack).collect();
+            frames.sort_unstable();
+            frames.dedup();
+            for frame in frames {
+                *over.entry(frame).or_default() += sum.bytes;
+            }
+        }
+        let enough = OVER_RATIO_MIN * real(row.sum.bytes);
+        let candidates: Vec<(u32, f64)> = scene
+            .sites
+            .user_frames(scene.snapshot, row.origin)
+            .filter(|frame| over.get(frame).is_some_and(|bytes| real(*bytes) >= enough))
+            .map(|frame| (frame, self.survival(frame).0))
+            .collect();
+        let best = candidates.iter().map(|(_, survival)| *survival).fold(0.0, f64::max);
+        let frame = candidates.into_iter().find(|(_, each)| *each >= SURVIVAL_RATIO_MIN * best);
+        frame.map(|(frame, _)| frame)
+    }
+
+    /// How much of what is allocated beneath a frame is leaked, and all that is.
+    fn survival(&self, frame: u32) -> (f64, Sum) {
+        let Some((all, kept, sum)) = self.frames.get(&frame) else {
+            return (0.0, Sum::default());
+        };
+        (if *all > 0 { real(*kept) / real(*all) } else { 0.0 }, *sum)
+    }
+
+    /// Sums by frame of the user: what was allocated beneath it and what of that leaked, and all that leaked.
+    fn sum_up(&mut self) {
+        let mut frames = Vec::new();
+        for (stack, (allocated, leaked)) in (0..).zip(self.allocated.iter().zip(&self.leaked)) {
+            if allocated[0] == 0 && leaked.blocks == 0 {
+                continue;
+            }
+            frames.clear();
+            frames.extend(self.scene.sites.user_frames(self.scene.snapshot, stack));
+            frames.sort_unstable();
+            frames.dedup();
+            for frame in &frames {
+                let (all, kept, sum) = self.frames.entry(*frame).or_default();
+                *all += allocated[0];
+                *kept += allocated[1];
+                sum.join(*leaked);
+            }
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Values that a variable holds until it is assigned again: two are alive at once in every step.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use crate::analyze::device::DeviceScene;
+use crate::analyze::gradients::{free_stack, line_of};
+use crate::analyze::heads::LoopWindow;
+use crate::analyze::leak::Leak;
+use crate::analyze::note::{NOTED_BYTES_MIN, Note, NoteKind, in_steps, steps_in_words};
+use crate::analyze::sites::{Site, SiteKind};
+use crate::integer::{at, count};
+use crate::model::{Action, NO_STACK};
+
+/// What a line makes and the next step still holds.
+#[derive(Default)]
+struct Held {
+    slots: BTreeSet<u32>,
+    bytes: u64,
+    /// A stack that makes it.
+    stack: u32,
+    freed_by: HashMap<u32, u64>,
+}
+
+/// A line whose value of step n dies in step n + 1, after the line has made the next one. A buffer that is made anew and
+/// larger each time is a leak instead: nothing could be deleted earlier.
+pub fn find(scene: &DeviceScene<'_>, leak: &Leak) -> Vec<Note> {
+    let enough = count(scene.steps.n_whole()).div_ceil(2).max(2);
+    let mut found: Vec<(&Site, Held)> = held(scene)
+        .into_iter()
+        .filter(|(_, held)| count(held.slots.len()) >= enough)
+        .filter(|(site, _)| leak.suspects.iter().all(|suspect| suspect.row.site != *site))
+        .filter_map(|(site, held)| {
+            let line = scene.sites.site(site).filter(|site| site.kind == SiteKind::Python)?;
+            Some((line, held))
+        })
+        .collect();
+    found.sort_by(|a, b| b.1.bytes.cmp(&a.1.bytes).then_with(|| a.0.cmp(b.0)));
+    found.into_iter().map(|(line, held)| note(scene, line, held)).collect()
+}
+
+fn held(scene: &DeviceScene<'_>) -> BTreeMap<u32, Held> {
+    let mut last_made = vec![u32::MAX; scene.sites.sites.len()];
+    let mut found: BTreeMap<u32, Held> = BTreeMap::new();
+    for (event, number) in scene.events.iter().zip(&scene.timeline.of_event) {
+        let Some(allocation) = scene.timeline.allocations.get(at(*number)) else { continue };
+        let site = scene.sites.of(allocation);
+        let [from, until] = scene.slots_of(*number);
+        match event.action {
+            Action::Alloc => {
+                if let Some(last) = last_made.get_mut(at(site)) {
+                    *last = from;
+                }
+            }
+            Action::FreeCompleted
+                if allocation.size >= NOTED_BYTES_MIN
+                    && !allocation.is_older()
+                    && until == from + 1
+                    && last_made.get(at(site)) == Some(&until) =>
+            {
+                let held = found.entry(site).or_default();
+                held.slots.insert(from);
+                held.bytes = held.bytes.max(allocation.size);
+                held.stack = allocation.stack;
+                *held.freed_by.entry(free_stack(scene, allocation)).or_default() +=
+                    allocation.size;
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+fn note(scene: &DeviceScene<'_>, line: &Site, held: Held) -> Note {
+    let freed_by = held.freed_by.into_iter().filter(|(stack, _)| *stack != NO_STACK);
+    let replaced = line_of(scene, freed_by).cloned().or_else(|| in_loop(scene, held.stack));
+    let by = match replaced.filter(|site| site.line != line.line || site.file != line.file) {
+        Some(site) => format!("{} replaces it", site.short()),
+        None => "the line makes the next".to_owned(),
+    };
+    let slots: Vec<u32> = held.slots.into_iter().collect();
+    Note {
+        text: format!(
+            "What {} makes in a step lives in the next until {by}: two are alive at once ({} and the \
+             step after each). `del` it at the end of the step to lower the peak.",
+            line.short(),
+            steps_in_words(scene, &slots)
+        ),
+        bytes: Some(held.bytes),
+        steps: Some(count(slots.len())),
+        in_steps: in_steps(scene, &slots),
+        location: line.location(),
+        ..Note::of(NoteKind::LingeringOutput)
+    }
+}
+
+/// The line of the training loop that a stack goes through: it assigns the variable.
+fn in_loop(scene: &DeviceScene<'_>, stack: u32) -> Option<Site> {
+    let found = scene.steps.training_loop.as_ref()?;
+    let DeviceScene { snapshot, sites, roles, events, .. } = scene;
+    let window = LoopWindow { snapshot, sites, roles, events };
+    let frame = window.frame_in_loop(found.line, stack)?;
+    Some(Site::of_frame(snapshot, frame))
+}

@@ -1,0 +1,29 @@
+//! What a snapshot says: who holds the memory, what leaks, why it ran out, and what differs between two.
+
+pub mod casts;
+pub mod categories;
+pub mod causes;
+pub mod device;
+pub mod device_report;
+pub mod diff;
+pub mod fit;
+pub mod floors;
+pub mod fragmentation;
+pub mod gradients;
+pub mod heads;
+pub mod history;
+pub mod leak;
+pub mod lingering;
+pub mod note;
+pub mod notes;
+pub mod oom;
+pub mod passes;
+pub mod paths;
+pub mod phases;
+pub mod queues;
+pub mod ranks;
+pub mod roles;
+pub mod sites;
+pub mod skipped;
+pub mod step_figures;
+pub mod steps;

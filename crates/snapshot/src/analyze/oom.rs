@@ -1,0 +1,191 @@
+//! Out of memory: which allocation, why, and who held what at that moment.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::analyze::device::DeviceScene;
+use crate::analyze::history::{Past, Range};
+use crate::analyze::sites::{SiteRow, Sum};
+use crate::integer::{at, id};
+use crate::model::{Action, Event};
+use crate::replay::{Allocation, NEVER, SMALL_REQUEST_BYTES};
+
+/// Why the allocator had nothing to give.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OomCause {
+    /// There was not enough.
+    Shortage,
+    /// There was enough, but in pieces.
+    Fragmentation,
+    /// There was enough, but other streams still used it.
+    PendingFree,
+}
+
+/// What would have had to be absent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RootCause {
+    /// What a line leaked.
+    Leak,
+    /// What the step needs itself.
+    #[default]
+    Peak,
+    /// Enough was free, in pieces, and no leak explains that.
+    Fragmentation,
+    /// Enough was freed, and another stream still used it.
+    PendingFrees,
+    /// Someone else took memory of the device.
+    Others,
+}
+
+/// Why an allocation failed.
+#[derive(Clone, Debug, Default)]
+pub struct Why {
+    pub cause: RootCause,
+    /// Bytes that would have had to be absent.
+    pub bytes: u64,
+    /// Bytes that would have been free without them.
+    pub free_bytes: u64,
+    /// The line that holds most of them.
+    pub row: Option<SiteRow>,
+}
+
+/// One failed allocation.
+#[derive(Clone, Debug)]
+pub struct OutOfMemory {
+    pub event: u32,
+    /// Unix time in µs; 0 where the file has none.
+    pub time_us: u64,
+    /// Bytes asked for, rounded.
+    pub requested: u64,
+    /// Bytes that the driver had left.
+    pub device_free: u64,
+    /// Bytes taken from the driver.
+    pub reserved: u64,
+    /// Bytes of blocks that were not inactive.
+    pub active: u64,
+    /// The largest free block that it could have had.
+    pub largest_free: u64,
+    /// All such blocks.
+    pub eligible_free: u64,
+    /// Bytes that waited for other streams.
+    pub pending: u64,
+    /// Why the allocator had nothing to give.
+    pub cause: OomCause,
+    /// Why there was not more.
+    pub why: Why,
+    /// Stack of the allocation; 0 if it has none.
+    pub stack: u32,
+    /// Who held what.
+    pub rows: Vec<SiteRow>,
+}
+
+/// Every failed allocation of the window.
+pub fn find(scene: &DeviceScene<'_>) -> Vec<OutOfMemory> {
+    let events: Vec<usize> = scene
+        .events
+        .iter()
+        .enumerate()
+        .filter(|(_, event)| event.action == Action::OutOfMemory)
+        .map(|(number, _)| number)
+        .collect();
+    if events.is_empty() {
+        return Vec::new();
+    }
+    let mut levels = scene.timeline.levels(scene.events).enumerate();
+    let mut found: Vec<OutOfMemory> = events
+        .iter()
+        .filter_map(|number| {
+            let (_, level) = levels.find(|(at, _)| at == number)?;
+            let event = scene.events.get(*number)?;
+            Some(OutOfMemory {
+                event: id(*number),
+                time_us: event.time_us,
+                requested: event.size,
+                device_free: event.address,
+                reserved: level.reserved,
+                active: level.active,
+                largest_free: 0,
+                eligible_free: 0,
+                pending: 0,
+                cause: OomCause::Shortage,
+                why: Why::default(),
+                stack: event.stack,
+                rows: Vec::new(),
+            })
+        })
+        .collect();
+    let mut past = Past::at_end(scene);
+    for out_of_memory in found.iter_mut().rev() {
+        past.rewind(scene, at(out_of_memory.event));
+        out_of_memory.explain(scene, &past);
+    }
+    found
+}
+
+impl OutOfMemory {
+    fn explain(&mut self, scene: &DeviceScene<'_>, past: &Past) {
+        let state = self.event;
+        let Some(event) = scene.events.get(at(state)) else { return };
+        let wanted = Wanted::new(event);
+        let alive = || {
+            past.alive.iter().filter_map(|number| scene.timeline.allocations.get(at(*number)))
+        };
+        let mut live: Vec<(u64, u64)> = alive().map(|a| (a.address, a.size)).collect();
+        live.sort_unstable();
+        for gap in past.gaps(|range| wanted.is_from(range), &live) {
+            self.largest_free = self.largest_free.max(gap);
+            self.eligible_free += gap;
+        }
+        self.pending = alive()
+            .filter(|a| wanted.fits(a) && is_pending(a, state))
+            .map(|allocation| allocation.size)
+            .sum();
+        let reachable = self.eligible_free.saturating_add(self.device_free);
+        self.cause = if self.largest_free < self.requested && self.requested <= reachable {
+            OomCause::Fragmentation
+        } else if self.pending > 0 && self.requested <= reachable.saturating_add(self.pending) {
+            OomCause::PendingFree
+        } else {
+            OomCause::Shortage
+        };
+        let mut of_origin: BTreeMap<u32, Sum> = BTreeMap::new();
+        for allocation in alive() {
+            of_origin.entry(scene.sites.origin(allocation)).or_default().add(allocation);
+        }
+        self.rows = scene.sites.rows(scene.snapshot, of_origin.into_iter());
+    }
+}
+
+/// Whether its free was asked for and is not completed.
+fn is_pending(allocation: &Allocation, state: u32) -> bool {
+    allocation.freed <= state || (allocation.is_pending && allocation.freed == NEVER)
+}
+
+/// The memory that an allocation could be served from.
+struct Wanted {
+    stream: u32,
+    pool: u32,
+    is_small: bool,
+}
+
+impl Wanted {
+    fn new(event: &Event) -> Self {
+        let pool = event.place.pool().unwrap_or(0);
+        Self { stream: event.place.stream(), pool, is_small: event.size <= SMALL_REQUEST_BYTES }
+    }
+
+    fn is_from(&self, range: &Range) -> bool {
+        range.stream == self.stream
+            && range.pool == self.pool
+            && range.is_small == self.is_small
+    }
+
+    fn fits(&self, allocation: &Allocation) -> bool {
+        allocation.place.stream() == self.stream
+            && allocation.place.pool().unwrap_or(0) == self.pool
+            && (allocation.size <= SMALL_REQUEST_BYTES) == self.is_small
+    }
+}

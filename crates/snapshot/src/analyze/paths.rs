@@ -1,0 +1,104 @@
+//! Lines of several files side by side: paths are cut to the folder that they share, so that two checkouts of one
+//! project, and two environments with one package, can be compared.
+
+use std::collections::HashSet;
+
+use crate::analyze::sites::{FrameKind, Site, Sites};
+use crate::integer::at;
+use crate::model::Snapshot;
+
+/// Where a file's own code and its packages lie.
+#[derive(Clone, Debug, Default)]
+pub struct Places {
+    /// Files of the user.
+    files: HashSet<String>,
+}
+
+impl Places {
+    /// The user's files of a snapshot.
+    pub fn new(snapshot: &Snapshot, sites: &Sites) -> Self {
+        let frames = snapshot.frames.iter().zip(&sites.frame_kinds);
+        let files: HashSet<u32> = frames
+            .filter(|(_, kind)| **kind == FrameKind::User)
+            .map(|(frame, _)| frame.file)
+            .collect();
+        Self {
+            files: files
+                .into_iter()
+                .map(|file| snapshot.text(file).replace('\\', "/"))
+                .collect(),
+        }
+    }
+
+    /// Whether both have a file of the user with the same path.
+    fn meets(&self, other: &Self) -> bool {
+        self.files.is_empty() || other.files.is_empty() || !self.files.is_disjoint(&other.files)
+    }
+
+    /// The folder that all files of the user are in, with its last slash; the shortest of them otherwise.
+    fn root(&self) -> String {
+        let mut folders = self
+            .files
+            .iter()
+            .filter_map(|file| file.rsplit_once('/').map(|(folder, _)| folder));
+        let Some(first) = folders.next() else { return String::new() };
+        let mut shared: Vec<&str> = first.split('/').collect();
+        for folder in folders {
+            let same =
+                shared.iter().zip(folder.split('/')).take_while(|(a, b)| **a == *b).count();
+            shared.truncate(same);
+        }
+        shared.join("/") + "/"
+    }
+}
+
+/// What is cut from the paths of each of some files: nothing if they have files of the user in common.
+pub fn roots(places: &[Places]) -> Vec<String> {
+    let is_shared =
+        places.first().is_none_or(|first| places.iter().all(|each| first.meets(each)));
+    places.iter().map(|each| if is_shared { String::new() } else { each.root() }).collect()
+}
+
+/// A site as it is compared.
+pub fn comparable(site: &Site, root: &str) -> Site {
+    let Some(file) = &site.file else { return site.clone() };
+    let path = file.replace('\\', "/");
+    let packages = ["/site-packages/", "/dist-packages/"];
+    let inner =
+        packages.iter().find_map(|folder| path.split_once(folder).map(|(_, inner)| inner));
+    let cut = inner.or(path.strip_prefix(root)).unwrap_or(&path);
+    Site { file: Some(cut.to_owned()), ..site.clone() }
+}
+
+/// The sites of a snapshot as they are compared, by number.
+pub fn all_comparable(sites: &Sites, root: &str) -> Vec<Site> {
+    sites.sites.iter().map(|site| comparable(site, root)).collect()
+}
+
+/// The comparable form of a site by number.
+pub fn of(comparable: &[Site], site: u32) -> &Site {
+    comparable.get(at(site)).unwrap_or(&Site::NOWHERE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn places(files: &[&str]) -> Places {
+        Places { files: files.iter().map(|file| (*file).to_owned()).collect() }
+    }
+
+    #[test]
+    fn two_checkouts_are_cut_to_their_roots() {
+        let both = [places(&["/a/job/train.py", "/a/job/src/m.py"]), places(&["/b/train.py"])];
+        assert_eq!(roots(&both), ["/a/job/", "/b/"]);
+        let site = Site { file: Some("/a/job/src/m.py".to_owned()), ..Site::NOWHERE };
+        assert_eq!(comparable(&site, "/a/job/").file.as_deref(), Some("src/m.py"));
+    }
+
+    #[test]
+    fn one_checkout_keeps_its_paths() {
+        let both = [places(&["/a/train.py", "/log/x.py"]), places(&["/a/train.py"])];
+        assert_eq!(roots(&both), ["", ""]);
+    }
+}

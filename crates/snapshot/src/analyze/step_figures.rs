@@ -1,0 +1,72 @@
+//! What each step did: its peak and in which phase, what it left, what it allocated.
+
+use serde::Serialize;
+
+use crate::analyze::device::DeviceScene;
+use crate::analyze::phases::StepPhase;
+use crate::integer::{at, count};
+use crate::model::Action;
+
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct StepReport {
+    pub step: u64,
+    pub first_event: u32,
+    /// The event with the most active bytes.
+    pub peak_event: u32,
+    /// Active bytes then.
+    pub peak_bytes: u64,
+    /// What the step was doing then.
+    pub peak_phase: StepPhase,
+    /// Active bytes when the next step begins.
+    pub end_bytes: u64,
+    /// Block bytes that it allocated.
+    pub allocated_bytes: u64,
+    /// Passes of backward that begin in it: one for each micro-batch.
+    pub backward_passes: u64,
+}
+
+/// Every whole step of a device.
+pub fn find(scene: &DeviceScene<'_>) -> Vec<StepReport> {
+    let mut stages: Vec<StepReport> = Vec::with_capacity(scene.steps.marks.len());
+    let mut marks = scene.steps.marks.iter().peekable();
+    let (mut slot, mut before) = (0, scene.timeline.active_at_start());
+    let levels = scene.timeline.levels(scene.events);
+    for ((number, event), level) in (0..).zip(scene.events).zip(levels) {
+        while marks.next_if(|mark| **mark <= number).is_some() {
+            slot += 1;
+            stages.push(begun(scene, slot, before));
+        }
+        if let Some(stage) = stages.last_mut() {
+            if event.action == Action::Alloc {
+                stage.allocated_bytes +=
+                    scene.timeline.allocation_of(at(number)).map_or(0, |own| own.size);
+            }
+            stage.end_bytes = level.active;
+            if level.active > stage.peak_bytes {
+                stage.peak_bytes = level.active;
+                stage.peak_event = number;
+                stage.peak_phase = scene.phases.of(at(number));
+            }
+        }
+        before = level.active;
+    }
+    // The last mark may begin a step that is not whole.
+    let n_whole = at(scene.last_whole_slot());
+    stages.truncate(n_whole.max(1));
+    stages
+}
+
+/// A step of which only its first event is known.
+fn begun(scene: &DeviceScene<'_>, slot: u32, active: u64) -> StepReport {
+    let (first, end) = scene.steps.events_of(slot, scene.events.len());
+    StepReport {
+        step: scene.steps.label(slot).unwrap_or(0),
+        first_event: first,
+        peak_event: first,
+        peak_bytes: 0,
+        peak_phase: scene.phases.of(at(first)),
+        end_bytes: active,
+        allocated_bytes: 0,
+        backward_passes: count(scene.phases.passes_between(first, end).len()),
+    }
+}

@@ -1,0 +1,235 @@
+//! The blocks of a window as columns of numbers, for the list of events: as many as there is room for, the largest.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::hash::Hash;
+
+use serde::Serialize;
+
+use crate::analyze::categories::ALL;
+use crate::analyze::device_report::Study;
+use crate::analyze::phases::StepPhase;
+use crate::events::ending::Ending;
+use crate::events::filter::EventFilter;
+use crate::events::list::EventList;
+use crate::events::words;
+use crate::integer::{at, count, difference, id};
+use crate::model::NO_STACK;
+use crate::render::html::bands::UNIT_BYTES;
+use crate::render::html::detail::Detail;
+use crate::render::words::{frame, name_of, phase};
+use crate::replay::Allocation;
+
+/// The phases, as blocks number them.
+const PHASES: [StepPhase; 3] = [StepPhase::Forward, StepPhase::Backward, StepPhase::Optimizer];
+
+/// A device's blocks. Each column has an entry for each of them, in the order of their allocation.
+#[derive(Debug, Default, Serialize)]
+pub struct BlockTable {
+    device: u64,
+    /// Blocks that are not listed.
+    left_out: u64,
+    /// Bytes of the largest of them.
+    left_out_bytes_max: u64,
+    /// Bytes of a unit.
+    unit: u64,
+    /// First state in which it is alive, less that of the block before; state 0 is before the window.
+    from: Vec<u32>,
+    /// States from its allocation to its free; 0 if the window has no free of it.
+    lifetime: Vec<u32>,
+    /// First byte in units, less that of the block before.
+    address: Vec<i64>,
+    /// Bytes that the tensor asked for.
+    requested: Vec<u64>,
+    /// Units of the block beyond those that the request fills.
+    extra: Vec<u64>,
+    /// Places in `stacks` of the allocation's stack, and of the free's; the first stack is empty.
+    stack: Vec<u32>,
+    free_stack: Vec<u32>,
+    /// Places in the lists of the same name below.
+    line: Vec<u32>,
+    category: Vec<u32>,
+    ending: Vec<u32>,
+    /// Four times the phase of the allocation, and the phase of the free.
+    phase: Vec<u32>,
+    /// How many blocks before this one the one is whose memory it takes; 0 if none that is listed.
+    reuse: Vec<u32>,
+    stacks: Vec<Vec<u32>>,
+    frames: Vec<String>,
+    lines: Vec<String>,
+    categories: Vec<&'static str>,
+    endings: Vec<String>,
+    phases: Vec<&'static str>,
+}
+
+impl BlockTable {
+    /// Lists the largest blocks of a device; what is alive at its peak or its first failed allocation goes first.
+    pub fn new(study: &Study<'_>, detail: Detail) -> Self {
+        let list = EventList::new(study, EventFilter::default());
+        let (numbers, left_out) = chosen(study, detail.blocks);
+        let mut table = Self {
+            device: study.scene.device.index,
+            left_out: count(left_out.len()),
+            left_out_bytes_max: left_out.iter().map(|(bytes, _)| *bytes).max().unwrap_or(0),
+            unit: UNIT_BYTES,
+            categories: ALL.into_iter().map(words::category).collect(),
+            phases: PHASES.into_iter().map(phase).collect(),
+            ..Self::default()
+        };
+        let mut texts = Texts::new(&list, detail.frames);
+        let mut places: HashMap<u32, u32> = HashMap::with_capacity(numbers.len());
+        let mut before = (0, 0);
+        for (place, number) in (0..).zip(&numbers) {
+            let Some(allocation) = list.allocation(*number) else { continue };
+            let earlier = list.reuse(*number).and_then(|(earlier, _)| places.get(&earlier));
+            table.reuse.push(earlier.map_or(0, |earlier| place - earlier));
+            places.insert(*number, place);
+            table.add(&list, *number, &mut texts);
+            let unit = allocation.address / UNIT_BYTES;
+            table.from.push(allocation.from.saturating_sub(before.0));
+            table.address.push(difference(unit, before.1));
+            before = (allocation.from, unit);
+        }
+        table.stacks = texts.stacks.values;
+        table.frames = texts.frames.values;
+        table.lines = texts.lines.values;
+        table.endings = texts.endings.values;
+        table
+    }
+
+    fn add(&mut self, list: &EventList<'_>, number: u32, texts: &mut Texts<'_>) {
+        let Some(allocation) = list.allocation(number) else { return };
+        let free = list.free_event(allocation);
+        let lifetime = free.map_or(0, |free| (free + 1).saturating_sub(allocation.from));
+        let filled = allocation.requested.div_ceil(UNIT_BYTES).max(1);
+        let place = |phase| PHASES.iter().position(|other| *other == phase).unwrap_or(0);
+        let phase_at =
+            |event: Option<u32>| id(event.map_or(0, |event| place(list.phase(event))));
+        let category = list.study.categories.get(at(number)).copied().unwrap_or_default();
+        self.lifetime.push(lifetime);
+        self.requested.push(allocation.requested);
+        self.extra.push((allocation.size / UNIT_BYTES).saturating_sub(filled));
+        self.stack.push(texts.stack(allocation.stack));
+        self.free_stack.push(texts.stack(list.free_stack(allocation)));
+        self.line.push(texts.line(allocation));
+        self.category.push(id(ALL.iter().position(|other| *other == category).unwrap_or(0)));
+        self.ending.push(texts.ending(allocation));
+        self.phase.push(4 * phase_at(list.alloc_event(allocation)) + phase_at(free));
+    }
+}
+
+/// The blocks that are listed, in the order of their allocation, and bytes and numbers of the others.
+fn chosen(study: &Study<'_>, n_max: usize) -> (Vec<u32>, Vec<(u64, u32)>) {
+    let allocations = &study.scene.timeline.allocations;
+    let mut moments = vec![study.scene.timeline.peak.state];
+    moments.extend(study.oom.first().map(|failure| failure.event));
+    let is_held =
+        |allocation: &Allocation| moments.iter().any(|moment| allocation.is_alive(*moment));
+    let mut numbers: Vec<u32> = (0..id(allocations.len())).collect();
+    let mut left_out = Vec::new();
+    if numbers.len() > n_max {
+        let rank = |number: &u32| {
+            let allocation = allocations.get(at(*number));
+            let is_held = allocation.is_some_and(is_held);
+            Reverse((is_held, allocation.map_or(0, |allocation| allocation.size), *number))
+        };
+        numbers.select_nth_unstable_by_key(n_max, rank);
+        let others = numbers.split_off(n_max);
+        let size = |number: u32| allocations.get(at(number)).map_or(0, |other| other.size);
+        left_out = others.into_iter().map(|number| (size(number), number)).collect();
+    }
+    numbers.sort_unstable_by_key(|number| {
+        (allocations.get(at(*number)).map_or(0, |allocation| allocation.from), *number)
+    });
+    (numbers, left_out)
+}
+
+/// Values that are written once.
+#[derive(Debug)]
+struct Distinct<K, T> {
+    places: HashMap<K, u32>,
+    values: Vec<T>,
+}
+
+impl<K: Eq + Hash, T> Distinct<K, T> {
+    fn empty() -> Self {
+        Self { places: HashMap::new(), values: Vec::new() }
+    }
+
+    /// The place of a value by its key; a new one is made.
+    fn place(&mut self, key: K, value: impl FnOnce() -> T) -> u32 {
+        let values = &mut self.values;
+        *self.places.entry(key).or_insert_with(|| {
+            values.push(value());
+            id(values.len() - 1)
+        })
+    }
+}
+
+/// What stands for an ending: its kind, and what its text depends on.
+type EndingKey = (u8, u32, u32);
+
+/// The texts and stacks that blocks share.
+struct Texts<'a> {
+    list: &'a EventList<'a>,
+    frames_max: usize,
+    stacks: Distinct<u32, Vec<u32>>,
+    frames: Distinct<u32, String>,
+    lines: Distinct<u32, String>,
+    endings: Distinct<EndingKey, String>,
+}
+
+impl<'a> Texts<'a> {
+    fn new(list: &'a EventList<'a>, frames_max: usize) -> Self {
+        let mut texts = Self {
+            list,
+            frames_max,
+            stacks: Distinct::empty(),
+            frames: Distinct::empty(),
+            lines: Distinct::empty(),
+            endings: Distinct::empty(),
+        };
+        texts.stacks.place(NO_STACK, Vec::new);
+        texts
+    }
+
+    fn stack(&mut self, stack: u32) -> u32 {
+        let (study, frames_max, all) = (self.list.study, self.frames_max, &mut self.frames);
+        let snapshot = study.scene.snapshot;
+        let mut place = |number: u32| {
+            all.place(number, || {
+                let of = snapshot.frame(number);
+                frame(&snapshot.text(of.file), of.line, &snapshot.text(of.name))
+            })
+        };
+        self.stacks.place(stack, || {
+            let frames = words::frames(study, stack).into_iter().take(frames_max);
+            frames.map(&mut place).collect()
+        })
+    }
+
+    fn line(&mut self, allocation: &Allocation) -> u32 {
+        let study = self.list.study;
+        // As the bands of the timeline are named.
+        let site = study.scene.sites.of(allocation);
+        self.lines.place(site, || name_of(study, site))
+    }
+
+    fn ending(&mut self, allocation: &Allocation) -> u32 {
+        let list = self.list;
+        let site = |event: Option<u32>| {
+            let timeline = &list.study.scene.timeline;
+            let other = event.and_then(|event| timeline.allocation_of(at(event)));
+            other.map_or(u32::MAX - 1, |other| words::site_of(list.study, other))
+        };
+        let key = match list.ending(allocation) {
+            Ending::EndOfWindow => (0, 0, 0),
+            Ending::Stack(stack) => (1, list.study.scene.sites.of_origin(stack), 0),
+            Ending::Backward => (2, 0, 0),
+            Ending::Replaced => (3, 0, 0),
+            Ending::Between(before, after) => (4, site(before), site(after)),
+            Ending::Lost => (5, 0, 0),
+        };
+        self.endings.place(key, || words::ending(list, allocation))
+    }
+}

@@ -1,0 +1,288 @@
+//! The verdicts and tables of a device: the same answers as the page for a terminal, and what the pictures show in words.
+
+use crate::analyze::categories;
+use crate::analyze::device_report::Study;
+use crate::analyze::leak::LeakVerdict;
+use crate::analyze::sites::{SiteRow, Sum};
+use crate::integer::count;
+use crate::render::html::bands::frames;
+use crate::render::html::detail::Detail;
+use crate::render::html::escape::{escaped, with_code};
+use crate::render::html::markup::{add, close, line_with, open, stack};
+use crate::render::layout::part_of;
+use crate::render::words;
+use stepmem_types::format::units::{bytes, grouped, whole_bytes};
+
+/// Everything about a device but its pictures' data.
+pub fn device(study: &Study<'_>, detail: Detail) -> String {
+    let mut html = String::new();
+    let index = study.scene.device.index;
+    add(&mut html, format_args!("<section id=\"device-{index}\">\n<h2>Device {index}</h2>"));
+    head(&mut html, study);
+    verdicts(&mut html, study, detail);
+    if !study.scene.events.is_empty() {
+        add(
+            &mut html,
+            format_args!(
+                "<h3>Timeline</h3>\n<div class=\"panel timeline\" data-timeline=\"{index}\">The tables below hold the same figures.</div>"
+            ),
+        );
+        add(
+            &mut html,
+            format_args!(
+                "<h3>Events</h3>\n<div class=\"panel events\" data-events=\"{index}\"><code>stepmem snapshot events</code> lists every allocation and free.</div>"
+            ),
+        );
+    }
+    if study.totals.segments > 0 {
+        add(
+            &mut html,
+            format_args!(
+                "<h3>Segments</h3>\n<div class=\"panel segments\" data-segments=\"{index}\">The tables below hold the same figures.</div>"
+            ),
+        );
+    }
+    holders(&mut html, study, detail);
+    steps(&mut html, study, detail);
+    unused(&mut html, study, detail);
+    notes(&mut html, study);
+    html.push_str("</section>\n");
+    html
+}
+
+fn head(html: &mut String, study: &Study<'_>) {
+    let totals = study.totals;
+    add(
+        html,
+        format_args!(
+            "<p>{} active of {} reserved, {} live blocks in {} segments; tensors asked for {}. {} events, {}.</p>",
+            whole_bytes(totals.active),
+            whole_bytes(totals.reserved),
+            grouped(totals.live_blocks),
+            grouped(totals.segments),
+            whole_bytes(totals.requested),
+            grouped(count(study.scene.events.len())),
+            words::steps(&study.scene),
+        ),
+    );
+}
+
+fn verdicts(html: &mut String, study: &Study<'_>, detail: Detail) {
+    html.push_str("<div class=\"verdicts\">\n");
+    leak(html, study, detail);
+    for failure in study.oom.iter().take(3) {
+        let place = words::failure_place(study, failure);
+        add(
+            html,
+            format_args!(
+                "<div class=\"verdict is-bad\"><h3>Out of memory</h3><p>{} asked for at event {}, {}.</p><p>{}</p>",
+                whole_bytes(failure.requested),
+                failure.event,
+                escaped(&place),
+                escaped(&words::reason(study, failure)),
+            ),
+        );
+        stack(html, &frames(study, failure.stack, detail.frames));
+        html.push_str("</div>\n");
+    }
+    peak(html, study);
+    html.push_str("</div>\n");
+    add(html, format_args!("<p class=\"next\">Next: {}</p>", with_code(words::advice(study))));
+}
+
+fn peak(html: &mut String, study: &Study<'_>) {
+    let peak = study.scene.timeline.peak;
+    let step = study.moment(peak.state).step;
+    let step = step.map_or_else(String::new, |step| format!(", in step {step}"));
+    add(
+        html,
+        format_args!(
+            "<div class=\"verdict\"><h3>Peak</h3><p>{} active of {} reserved, after event {}{step}.</p>",
+            whole_bytes(peak.active),
+            whole_bytes(peak.reserved),
+            grouped(u64::from(peak.state)),
+        ),
+    );
+    for row in study.at_peak.iter().take(3) {
+        add(
+            html,
+            format_args!(
+                "<p>{} {}: {}</p>",
+                part_of(row.sum.bytes, peak.active),
+                whole_bytes(row.sum.bytes),
+                escaped(&words::name_of(study, row.site)),
+            ),
+        );
+    }
+    html.push_str("</div>\n");
+}
+
+fn leak(html: &mut String, study: &Study<'_>, detail: Detail) {
+    let leak = &study.leak;
+    if leak.verdict != LeakVerdict::Leak {
+        let tone = if leak.verdict == LeakVerdict::None { " is-good" } else { "" };
+        let text = escaped(&words::no_leak(study));
+        add(
+            html,
+            format_args!("<div class=\"verdict{tone}\"><h3>Leak</h3><p>{text}</p></div>"),
+        );
+        return;
+    }
+    let blamed = words::blamed(study);
+    let rate = bytes(leak.rate.unwrap_or(0.0));
+    let name = escaped(&blamed.name);
+    add(
+        html,
+        format_args!("<div class=\"verdict is-bad\"><h3>Leak: {rate} a step, at {name}</h3>"),
+    );
+    let outer = frames(study, blamed.origin, detail.frames);
+    stack(html, outer.get(blamed.skipped.saturating_sub(1)..).unwrap_or(&[]));
+    if let Some(text) = words::explained(study) {
+        add(html, format_args!("<p>{}</p>", escaped(&text)));
+    }
+    for suspect in leak.suspects.iter().take(5) {
+        add(
+            html,
+            format_args!(
+                "<p>{} a step: {}; {} of {} allocations stay.</p>",
+                bytes(suspect.rise.rate),
+                escaped(&words::name_of(study, suspect.row.site)),
+                grouped(suspect.n_survivors),
+                grouped(suspect.n_allocations),
+            ),
+        );
+    }
+    html.push_str("</div>\n");
+}
+
+fn holders(html: &mut String, study: &Study<'_>, detail: Detail) {
+    let table = |title, rows| HolderTable { title, rows, detail };
+    table_of(html, study, &table("Who holds the memory at the end", &study.at_end));
+    if !study.scene.events.is_empty() {
+        table_of(html, study, &table("Who held the memory at the peak", &study.at_peak));
+    }
+    for failure in study.oom.iter().take(1) {
+        table_of(html, study, &table("Who held the memory when it ran out", &failure.rows));
+    }
+    let peak = study.scene.timeline.peak.state;
+    let at_peak = categories::sums(&study.scene, &study.categories, Some(peak));
+    open(html, "By category", &["At the end", "At the peak", "Category"]);
+    for ((name, end), (_, peak)) in
+        study.categories_at_end.named().into_iter().zip(at_peak.named())
+    {
+        if *end > 0 || *peak > 0 {
+            add(
+                html,
+                format_args!(
+                    "<tr><td class=\"num\">{}</td><td class=\"num\">{}</td><td>{name}</td></tr>",
+                    whole_bytes(*end),
+                    whole_bytes(*peak),
+                ),
+            );
+        }
+    }
+    close(html);
+}
+
+/// Who holds the memory at a moment.
+struct HolderTable<'a> {
+    title: &'a str,
+    rows: &'a [SiteRow],
+    detail: Detail,
+}
+
+fn table_of(html: &mut String, study: &Study<'_>, table: &HolderTable<'_>) {
+    let HolderTable { title, rows, detail } = table;
+    let total: u64 = rows.iter().map(|row| row.sum.bytes).sum();
+    let title = format!("{title} ({})", whole_bytes(total));
+    open(html, &title, &["Share", "Bytes", "Tensors", "Blocks", "Line"]);
+    for row in rows.iter().take(detail.rows) {
+        let frames = frames(study, row.origin, detail.frames);
+        let line = line_with(&words::name_of(study, row.site), &frames);
+        sum(html, (row.sum, total), &line);
+    }
+    let mut others = Sum::default();
+    rows.iter().skip(detail.rows).for_each(|row| others.join(row.sum));
+    if others.blocks > 0 {
+        let name = format!("{} others", grouped(count(rows.len() - detail.rows)));
+        sum(html, (others, total), &name);
+    }
+    close(html);
+}
+
+fn sum(html: &mut String, (sum, total): (Sum, u64), line: &str) {
+    add(
+        html,
+        format_args!(
+            "<tr><td class=\"num\">{}</td><td class=\"num\">{}</td><td class=\"num\">{}</td><td class=\"num\">{}</td><td>{line}</td></tr>",
+            part_of(sum.bytes, total),
+            whole_bytes(sum.bytes),
+            whole_bytes(sum.requested),
+            grouped(sum.blocks),
+        ),
+    );
+}
+
+fn steps(html: &mut String, study: &Study<'_>, detail: Detail) {
+    let n_stages = study.stages.len();
+    if n_stages == 0 {
+        return;
+    }
+    let skipped = n_stages.saturating_sub(detail.rows);
+    let title = if skipped > 0 {
+        format!("Steps: the last {} of {}", n_stages - skipped, grouped(count(n_stages)))
+    } else {
+        "Steps".to_owned()
+    };
+    open(html, &title, &["Step", "Peak", "At its end", "Allocated", "Phase of the peak"]);
+    for stage in study.stages.iter().skip(skipped) {
+        add(
+            html,
+            format_args!(
+                "<tr><td class=\"num\">{}</td><td class=\"num\">{}</td><td class=\"num\">{}</td><td class=\"num\">{}</td><td>{}</td></tr>",
+                stage.step,
+                whole_bytes(stage.peak_bytes),
+                whole_bytes(stage.end_bytes),
+                whole_bytes(stage.allocated_bytes),
+                words::phase(stage.peak_phase),
+            ),
+        );
+    }
+    close(html);
+}
+
+fn unused(html: &mut String, study: &Study<'_>, detail: Detail) {
+    open(html, "Fragmentation, at the end", &["Bytes", "What they are"]);
+    for (figure, meaning) in words::unused(&study.fragmentation) {
+        let figure = whole_bytes(figure);
+        add(html, format_args!("<tr><td class=\"num\">{figure}</td><td>{meaning}</td></tr>"));
+    }
+    close(html);
+    let pinners: Vec<_> =
+        study.fragmentation.pinners.iter().filter(|(_, share)| *share > 0).collect();
+    if pinners.is_empty() {
+        return;
+    }
+    open(html, "What strands them", &["Stranded", "Blocks", "Their bytes", "Line"]);
+    for (row, share) in pinners.into_iter().take(detail.rows.min(12)) {
+        add(
+            html,
+            format_args!(
+                "<tr><td class=\"num\">{}</td><td class=\"num\">{}</td><td class=\"num\">{}</td><td>{}</td></tr>",
+                whole_bytes(*share),
+                grouped(row.sum.blocks),
+                whole_bytes(row.sum.bytes),
+                escaped(&words::name_of(study, row.site)),
+            ),
+        );
+    }
+    close(html);
+}
+
+fn notes(html: &mut String, study: &Study<'_>) {
+    html.push_str("<h3>Notes</h3>\n<ul class=\"notes\">\n");
+    for note in &study.notes {
+        add(html, format_args!("<li>{}</li>", escaped(&words::note(note))));
+    }
+    html.push_str("</ul>\n");
+}

@@ -1,0 +1,401 @@
+//! The JSON of `stepmem snapshot show`. Lists are complete, and sorted by bytes.
+
+use serde::Serialize;
+
+use crate::analyze::categories::Categories;
+use crate::analyze::causes;
+use crate::analyze::device::DeviceScene;
+use crate::analyze::device_report::Study;
+use crate::analyze::fit::{self, Fit, FitQuestion};
+use crate::analyze::leak::{Blame, Leak, LeakVerdict, Suspect};
+use crate::analyze::note::Note;
+use crate::analyze::oom::{OomCause, OutOfMemory, RootCause};
+use crate::analyze::phases::StepPhase;
+use crate::analyze::sites::{
+    CodeLocation, STACK_FRAMES_MAX, Site, SiteKind, SiteRow, Sites, Sum,
+};
+use crate::analyze::step_figures::StepReport;
+use crate::analyze::steps::Marker;
+use crate::integer::count;
+use crate::model::Snapshot;
+use crate::render::words::{self, name};
+
+/// The version of this JSON.
+pub const SCHEMA: &str = "stepmem.snapshot/1";
+
+#[derive(Debug, Serialize)]
+pub struct ShowAnswer {
+    schema: &'static str,
+    file: File,
+    devices: Vec<DeviceAnswer>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct File {
+    /// As it was given.
+    pub path: String,
+    /// As it lies on the disk.
+    pub bytes: u64,
+    /// Protocol of the pickle.
+    pub protocol: u8,
+}
+
+#[derive(Debug, Serialize)]
+struct DeviceAnswer {
+    device: u64,
+    totals: TotalsAnswer,
+    history: History,
+    peak: PeakAnswer,
+    sites_at_end: Vec<SiteAnswer>,
+    sites_at_peak: Vec<SiteAnswer>,
+    categories_at_end: Categories,
+    leak: LeakAnswer,
+    fragmentation: FragmentationAnswer,
+    oom: Vec<OomAnswer>,
+    steps: Vec<StepReport>,
+    fit: Option<Fit>,
+    notes: Vec<Note>,
+}
+
+#[derive(Debug, Serialize)]
+struct TotalsAnswer {
+    reserved_bytes: u64,
+    active_bytes: u64,
+    allocated_bytes: u64,
+    requested_bytes: u64,
+    pending_free_bytes: u64,
+    segments: u64,
+    live_blocks: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct History {
+    events: u64,
+    overflowed: Option<bool>,
+    steps: u64,
+    step_marker: Marker,
+    unmatched_frees: u64,
+    violations: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct PeakAnswer {
+    active_bytes: u64,
+    reserved_bytes: u64,
+    event: Option<u32>,
+    time_us: Option<u64>,
+    step: Option<u64>,
+}
+
+/// A line with what it holds.
+#[derive(Clone, Debug, Serialize)]
+pub struct SiteAnswer {
+    kind: &'static str,
+    file: Option<String>,
+    line: Option<u64>,
+    function: Option<String>,
+    node: Option<String>,
+    bytes: u64,
+    requested_bytes: u64,
+    blocks: u64,
+    stack: Vec<FrameAnswer>,
+    #[serde(skip)]
+    line_of: Site,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct FrameAnswer {
+    file: String,
+    line: u64,
+    function: String,
+}
+
+#[derive(Debug, Serialize)]
+struct LeakAnswer {
+    verdict: LeakVerdict,
+    bytes_per_step: Option<f64>,
+    floor_bytes_per_step: Option<f64>,
+    explained_ratio: Option<f64>,
+    blame: Option<SiteAnswer>,
+    sites: Vec<SuspectAnswer>,
+}
+
+#[derive(Debug, Serialize)]
+struct SuspectAnswer {
+    #[serde(flatten)]
+    site: SiteAnswer,
+    bytes_per_step: f64,
+    survivors: u64,
+    allocations: u64,
+    first_step: Option<u64>,
+    last_step: Option<u64>,
+}
+
+#[derive(Debug, Serialize)]
+struct FragmentationAnswer {
+    internal_bytes: u64,
+    releasable_bytes: u64,
+    stranded_bytes: u64,
+    largest_free_bytes: u64,
+    pinners: Vec<PinnerAnswer>,
+}
+
+#[derive(Debug, Serialize)]
+struct PinnerAnswer {
+    #[serde(flatten)]
+    site: SiteAnswer,
+    stranded_bytes: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct OomAnswer {
+    event: u32,
+    time_us: Option<u64>,
+    requested_bytes: u64,
+    device_free_bytes: u64,
+    reserved_bytes: u64,
+    active_bytes: u64,
+    largest_free_bytes: u64,
+    eligible_free_bytes: u64,
+    cause: OomCause,
+    root_cause: RootCauseAnswer,
+    place: PlaceAnswer,
+    site: SiteAnswer,
+    sites: Vec<SiteAnswer>,
+}
+
+/// What would have had to be absent.
+#[derive(Debug, Serialize)]
+struct RootCauseAnswer {
+    cause: RootCause,
+    bytes: u64,
+    free_bytes: u64,
+    location: Option<CodeLocation>,
+    text: String,
+}
+
+/// Where an allocation failed.
+#[derive(Debug, Serialize)]
+struct PlaceAnswer {
+    text: String,
+    step: Option<u64>,
+    phase: Option<StepPhase>,
+    mirrors: Option<CodeLocation>,
+}
+
+/// The answer to `show`.
+pub fn show(file: File, studies: &[Study<'_>], question: FitQuestion) -> ShowAnswer {
+    let devices = studies.iter().map(|study| device(study, question));
+    ShowAnswer { schema: SCHEMA, file, devices: devices.collect() }
+}
+
+fn device(study: &Study<'_>, question: FitQuestion) -> DeviceAnswer {
+    let scene = &study.scene;
+    let totals = study.totals;
+    let fragmentation = &study.fragmentation;
+    DeviceAnswer {
+        device: scene.device.index,
+        totals: TotalsAnswer {
+            reserved_bytes: totals.reserved,
+            active_bytes: totals.active,
+            allocated_bytes: totals.allocated,
+            requested_bytes: totals.requested,
+            pending_free_bytes: totals.active - totals.allocated,
+            segments: totals.segments,
+            live_blocks: totals.live_blocks,
+        },
+        history: History {
+            events: count(scene.events.len()),
+            overflowed: study.overflowed,
+            steps: count(scene.steps.marks.len()),
+            step_marker: scene.steps.marker,
+            unmatched_frees: scene.timeline.unmatched_frees,
+            violations: scene.timeline.violations,
+        },
+        peak: peak(study),
+        sites_at_end: rows(scene, &study.at_end),
+        sites_at_peak: rows(scene, &study.at_peak),
+        categories_at_end: study.categories_at_end,
+        leak: leak(scene, &study.leak),
+        fragmentation: FragmentationAnswer {
+            internal_bytes: fragmentation.internal,
+            releasable_bytes: fragmentation.releasable,
+            stranded_bytes: fragmentation.stranded,
+            largest_free_bytes: fragmentation.largest_free,
+            pinners: fragmentation
+                .pinners
+                .iter()
+                .map(|(row, share)| PinnerAnswer {
+                    site: row_answer(scene.snapshot, scene.sites, row),
+                    stranded_bytes: *share,
+                })
+                .collect(),
+        },
+        oom: study.oom.iter().map(|failure| oom(study, failure)).collect(),
+        steps: study.stages.clone(),
+        fit: fit::measure(scene, &study.categories, &study.stages, question),
+        notes: study.notes.clone(),
+    }
+}
+
+fn peak(study: &Study<'_>) -> PeakAnswer {
+    let peak = study.scene.timeline.peak;
+    let moment = study.moment(peak.state);
+    PeakAnswer {
+        active_bytes: peak.active,
+        reserved_bytes: peak.reserved,
+        event: moment.event,
+        time_us: moment.time_us,
+        step: moment.step,
+    }
+}
+
+fn leak(scene: &DeviceScene<'_>, leak: &Leak) -> LeakAnswer {
+    let ratio = leak.rate.zip(leak.floor_rate).map(|(rate, floor)| rate / floor);
+    LeakAnswer {
+        verdict: leak.verdict,
+        bytes_per_step: leak.rate,
+        floor_bytes_per_step: leak.floor_rate,
+        explained_ratio: ratio.filter(|ratio| ratio.is_finite()),
+        blame: leak.blame.as_ref().map(|blame| blamed(scene, blame)),
+        sites: leak.suspects.iter().map(|suspect| suspected(scene, suspect)).collect(),
+    }
+}
+
+fn suspected(scene: &DeviceScene<'_>, suspect: &Suspect) -> SuspectAnswer {
+    SuspectAnswer {
+        site: row_answer(scene.snapshot, scene.sites, &suspect.row),
+        bytes_per_step: suspect.rise.rate,
+        survivors: suspect.n_survivors,
+        allocations: suspect.n_allocations,
+        first_step: scene.steps.label(suspect.rise.first),
+        last_step: scene.steps.label(suspect.rise.last),
+    }
+}
+
+/// The frame or site to blame, with the leaked bytes.
+pub fn blamed(scene: &DeviceScene<'_>, blame: &Blame) -> SiteAnswer {
+    match blame {
+        Blame::Site(row) => row_answer(scene.snapshot, scene.sites, row),
+        Blame::Frame { frame, origin, sum } => {
+            let number = *frame;
+            let frames = scene
+                .sites
+                .user_frames(scene.snapshot, *origin)
+                .skip_while(|outer| *outer != number);
+            let line = Site::of_frame(scene.snapshot, number);
+            site_answer(&line, *sum, stack(scene.snapshot, frames))
+        }
+    }
+}
+
+fn oom(study: &Study<'_>, failure: &OutOfMemory) -> OomAnswer {
+    let scene = &study.scene;
+    let (why, place) = (&failure.why, causes::place(scene, failure));
+    let line = why.row.as_ref().and_then(|row| scene.sites.site(row.site));
+    let sum = Sum { bytes: failure.requested, requested: failure.requested, blocks: 0 };
+    let row =
+        SiteRow { site: scene.sites.of_origin(failure.stack), origin: failure.stack, sum };
+    OomAnswer {
+        event: failure.event,
+        time_us: Some(failure.time_us).filter(|time| *time > 0),
+        requested_bytes: failure.requested,
+        device_free_bytes: failure.device_free,
+        reserved_bytes: failure.reserved,
+        active_bytes: failure.active,
+        largest_free_bytes: failure.largest_free,
+        eligible_free_bytes: failure.eligible_free,
+        cause: failure.cause,
+        root_cause: RootCauseAnswer {
+            cause: why.cause,
+            bytes: why.bytes,
+            free_bytes: why.free_bytes,
+            location: line.and_then(Site::location),
+            text: words::reason(study, failure),
+        },
+        place: PlaceAnswer {
+            text: words::failure_place(study, failure),
+            step: place.step,
+            phase: place.phase,
+            mirrors: place.mirrors.as_ref().and_then(Site::location),
+        },
+        site: row_answer(scene.snapshot, scene.sites, &row),
+        sites: rows(scene, &failure.rows),
+    }
+}
+
+fn rows(scene: &DeviceScene<'_>, rows: &[SiteRow]) -> Vec<SiteAnswer> {
+    rows.iter().map(|row| row_answer(scene.snapshot, scene.sites, row)).collect()
+}
+
+/// A row as JSON.
+pub fn row_answer(snapshot: &Snapshot, sites: &Sites, row: &SiteRow) -> SiteAnswer {
+    let frames = sites.user_frames(snapshot, row.origin);
+    let stack = stack(snapshot, frames);
+    match sites.site(row.site) {
+        Some(site) => site_answer(site, row.sum, stack),
+        None => site_answer(&Site::NOWHERE, row.sum, stack),
+    }
+}
+
+fn site_answer(site: &Site, sum: Sum, stack: Vec<FrameAnswer>) -> SiteAnswer {
+    SiteAnswer {
+        kind: kind(site.kind),
+        file: site.file.clone(),
+        line: site.line,
+        function: site.function.clone(),
+        node: site.node.clone(),
+        bytes: sum.bytes,
+        requested_bytes: sum.requested,
+        blocks: sum.blocks,
+        stack,
+        line_of: site.clone(),
+    }
+}
+
+fn stack(snapshot: &Snapshot, frames: impl Iterator<Item = u32>) -> Vec<FrameAnswer> {
+    frames
+        .take(STACK_FRAMES_MAX)
+        .map(|frame| {
+            let frame = snapshot.frame(frame);
+            FrameAnswer {
+                file: snapshot.text(frame.file),
+                line: frame.line,
+                function: snapshot.text(frame.name),
+            }
+        })
+        .collect()
+}
+
+impl SiteAnswer {
+    /// The line for a page.
+    pub fn name(&self) -> String {
+        name(&self.line_of)
+    }
+
+    /// Its frames for a page, innermost first.
+    pub fn frames(&self, n_max: usize) -> Vec<String> {
+        let shown =
+            |frame: &FrameAnswer| words::frame(&frame.file, frame.line, &frame.function);
+        self.stack.iter().take(n_max).map(shown).collect()
+    }
+
+    /// The same line with other bytes.
+    #[must_use]
+    pub fn with(mut self, sum: Sum) -> Self {
+        (self.bytes, self.requested_bytes, self.blocks) =
+            (sum.bytes, sum.requested, sum.blocks);
+        self
+    }
+}
+
+/// A kind in JSON.
+pub fn kind(kind: SiteKind) -> &'static str {
+    match kind {
+        SiteKind::Python => "python",
+        SiteKind::Backward => "backward",
+        SiteKind::Cpp => "cpp",
+        SiteKind::NoFrames => "no_frames",
+        SiteKind::BeforeRecording => "before_recording",
+    }
+}

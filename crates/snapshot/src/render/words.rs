@@ -1,0 +1,382 @@
+//! The sentences that pages share, for a terminal and for a browser.
+
+use crate::analyze::causes;
+use crate::analyze::device::DeviceScene;
+use crate::analyze::device_report::Study;
+use crate::analyze::fit::{Bounds, Fit, SavingKind};
+use crate::analyze::fragmentation::Fragmentation;
+use crate::analyze::leak::{Blame, LeakVerdict};
+use crate::analyze::note::Note;
+use crate::analyze::oom::{OomCause, OutOfMemory, RootCause};
+use crate::analyze::phases::StepPhase;
+use crate::analyze::sites::{Site, SiteKind};
+use crate::analyze::steps::Marker;
+use crate::integer::{at, count, real};
+use crate::model::{Action, NO_STACK};
+use stepmem_types::format::clean::shortened;
+use stepmem_types::format::units::{bytes, grouped, many, whole_bytes};
+
+/// Characters of a file's or function's name: two of them and the columns before fit a page.
+pub const NAME_CHARS: usize = 30;
+/// Lines that a sentence names as turning over.
+const TURNING_NAMED_MAX: usize = 3;
+/// Characters of a frame in a document.
+const FRAME_CHARS: usize = 160;
+
+/// A site by number, for a page.
+pub fn name_of(study: &Study<'_>, site: u32) -> String {
+    name(study.scene.sites.site(site).unwrap_or(&Site::NOWHERE))
+}
+
+/// A site for a page: the folder that a file is in is shown, the path to it is not.
+pub fn name(site: &Site) -> String {
+    let function =
+        site.function.as_deref().map(|name| shortened(name, NAME_CHARS)).unwrap_or_default();
+    match site.kind {
+        SiteKind::Python => {
+            let file = tail(site.file.as_deref().unwrap_or("?"));
+            match site.line {
+                Some(line) => format!("{file}:{line} {function}"),
+                None => format!("{file} {function}"),
+            }
+        }
+        SiteKind::Backward => {
+            format!(
+                "backward of {}",
+                shortened(site.node.as_deref().unwrap_or("?"), NAME_CHARS)
+            )
+        }
+        SiteKind::Cpp if function.is_empty() => "C++ without a telling frame".to_owned(),
+        SiteKind::Cpp => format!("C++ {function}"),
+        SiteKind::NoFrames => "(no stack recorded)".to_owned(),
+        SiteKind::BeforeRecording => "(allocated before the recording)".to_owned(),
+    }
+}
+
+/// A frame with its whole path.
+pub fn frame(file: &str, line: u64, function: &str) -> String {
+    shortened(&format!("{file}:{line} {function}"), FRAME_CHARS)
+}
+
+/// The last two parts of a path.
+pub fn tail(file: &str) -> String {
+    let path = file.replace('\\', "/");
+    let start = path.rmatch_indices('/').nth(1).map_or(0, |(slash, _)| slash + 1);
+    shortened(path.get(start..).unwrap_or(&path), NAME_CHARS)
+}
+
+/// The line that is blamed for a leak.
+#[derive(Clone, Debug)]
+pub struct Blamed {
+    pub name: String,
+    /// A stack through it.
+    pub origin: u32,
+    /// Frames of the user in that stack up to it, itself included.
+    pub skipped: usize,
+}
+
+/// Returns the line to blame for a leak.
+pub fn blamed(study: &Study<'_>) -> Blamed {
+    let scene = &study.scene;
+    match &study.leak.blame {
+        Some(Blame::Frame { frame, origin, .. }) => {
+            let frames = scene.sites.user_frames(scene.snapshot, *origin);
+            Blamed {
+                name: name(&Site::of_frame(scene.snapshot, *frame)),
+                origin: *origin,
+                skipped: frames.take_while(|other| other != frame).count() + 1,
+            }
+        }
+        Some(Blame::Site(row)) => {
+            Blamed { name: name_of(study, row.site), origin: row.origin, skipped: 1 }
+        }
+        None => Blamed { name: "an unknown line".to_owned(), origin: NO_STACK, skipped: 0 },
+    }
+}
+
+/// Says why no leak is reported.
+pub fn no_leak(study: &Study<'_>) -> String {
+    if study.leak.verdict == LeakVerdict::InsufficientHistory {
+        let marks = study.scene.steps.marks.len();
+        let seen = if study.scene.events.is_empty() {
+            "the snapshot has no events".to_owned()
+        } else {
+            let begin = if marks == 1 { "step begins" } else { "steps begin" };
+            format!("{marks} {begin} in the window")
+        };
+        return format!(
+            "Cannot be told: {seen}, and a verdict needs six marks, five whole steps. Record at least 20 \
+             steps."
+        );
+    }
+    let floor = study.leak.floor_rate.map_or_else(String::new, |rate| {
+        let rate = bytes(rate);
+        match turning(study) {
+            None => format!(" The least active memory of a step changes by {rate} a step."),
+            Some(lines) => format!(
+                " Without {lines}, the least active memory of a step changes by {rate} a step."
+            ),
+        }
+    });
+    format!("No line goes on growing.{floor}")
+}
+
+/// Says how much of the growth the suspects explain.
+pub fn explained(study: &Study<'_>) -> Option<String> {
+    let leak = &study.leak;
+    let floor = leak.floor_rate.filter(|floor| *floor > 0.0)?;
+    let ratio = 100.0 * leak.rate.unwrap_or(0.0) / floor;
+    let turning = turning(study).map_or_else(String::new, |lines| format!("Without {lines}, "));
+    let the = if turning.is_empty() { "The" } else { "the" };
+    Some(format!(
+        "{turning}{the} least active memory of a step grows by {} a step; the lines below explain \
+         {ratio:.0}% of it.",
+        bytes(floor)
+    ))
+}
+
+/// Names the lines that free in the window what they made before it.
+fn turning(study: &Study<'_>) -> Option<String> {
+    let sites = study.leak.turning.iter().filter_map(|site| study.scene.sites.site(*site));
+    let names: Vec<String> = sites.map(Site::short).take(TURNING_NAMED_MAX).collect();
+    let is_many = study.leak.turning.len() > names.len();
+    let others = if is_many { " and others" } else { "" };
+    let turn = if study.leak.turning.len() == 1 { "which turns" } else { "which turn" };
+    (!names.is_empty())
+        .then(|| format!("{}{others}, {turn} over what is older", names.join(", ")))
+}
+
+/// Says why an allocation failed: what would have had to be absent, and what the allocator had.
+pub fn reason(study: &Study<'_>, failure: &OutOfMemory) -> String {
+    let why = &failure.why;
+    let (absent, free) = (whole_bytes(why.bytes), whole_bytes(why.free_bytes));
+    let line = why.row.as_ref().map(|row| name_of(study, row.site)).unwrap_or_default();
+    let had = allocator_had(failure);
+    match why.cause {
+        RootCause::Leak => format!(
+            "Leak: without the {absent} that {line} leaked, {free} would have been free. {had}"
+        ),
+        RootCause::Others => format!(
+            "Others: {absent} that this process had, or could have had, before are taken by someone else; \
+             with them {free} would have been free. {had}"
+        ),
+        RootCause::Peak => {
+            let step = study.scene.steps.of_event(at(failure.event));
+            let who = step.map_or_else(
+                || "is alive".to_owned(),
+                |step| format!("step {step} has allocated itself"),
+            );
+            let most = if line.is_empty() { line } else { format!(", most of it at {line}") };
+            format!(
+                "Peak: without the {absent} that {who}{most}, {free} would have been free. {had}"
+            )
+        }
+        RootCause::Fragmentation => format!(
+            "Fragmentation: {} were free in the pool, but the largest piece was {}; no leak explains it. {}",
+            whole_bytes(failure.eligible_free),
+            whole_bytes(failure.largest_free),
+            if is_expandable(study) {
+                "Segments are expandable already: free the blocks that lie between, or make fewer sizes."
+            } else {
+                "Try PYTORCH_ALLOC_CONF=expandable_segments:True."
+            }
+        ),
+        RootCause::PendingFrees => format!(
+            "Pending frees: {} had been freed, but another stream still used them; with them {free} would \
+             have been free.",
+            whole_bytes(failure.pending)
+        ),
+    }
+}
+
+/// Says what the allocator had when it failed.
+fn allocator_had(failure: &OutOfMemory) -> String {
+    let (active, reserved) = (whole_bytes(failure.active), whole_bytes(failure.reserved));
+    let (device, eligible) =
+        (whole_bytes(failure.device_free), whole_bytes(failure.eligible_free));
+    match failure.cause {
+        OomCause::Fragmentation => format!(
+            "{eligible} were free in the pool, in pieces of at most {}: a consequence.",
+            whole_bytes(failure.largest_free)
+        ),
+        OomCause::PendingFree => {
+            format!("{} waited for another stream.", whole_bytes(failure.pending))
+        }
+        OomCause::Shortage => format!(
+            "{active} were active of {reserved} reserved, {eligible} free in the pool, and the driver had \
+             {device} left."
+        ),
+    }
+}
+
+/// Says where an allocation failed: its line, else its phase and what it is as large as, never nothing.
+pub fn failure_place(study: &Study<'_>, failure: &OutOfMemory) -> String {
+    let scene = &study.scene;
+    let site = scene.sites.site(scene.sites.of_origin(failure.stack)).unwrap_or(&Site::NOWHERE);
+    let place = causes::place(scene, failure);
+    let step = place.step.map(|step| format!("of step {step}"));
+    match (site.kind, place.phase) {
+        (SiteKind::NoFrames | SiteKind::BeforeRecording, Some(StepPhase::Backward)) => {
+            let step = step.unwrap_or_else(|| "of the last step".to_owned());
+            let mirrors = place.mirrors.map_or_else(String::new, |site| {
+                format!(": a gradient as large as what {} made", name(&site))
+            });
+            format!("in the backward pass {step}{mirrors}")
+        }
+        (SiteKind::NoFrames | SiteKind::BeforeRecording, _) => {
+            let step = step.map_or_else(String::new, |step| format!(" {step}"));
+            format!("in an allocation{step} whose stack was not recorded")
+        }
+        _ => format!("at {}", name(site)),
+    }
+}
+
+fn is_expandable(study: &Study<'_>) -> bool {
+    study.scene.device.segments.iter().any(|segment| segment.is_expandable)
+}
+
+/// Writes a number of blocks.
+pub fn blocks(count: u64) -> String {
+    format!("{} block{}", grouped(count), if count == 1 { "" } else { "s" })
+}
+
+/// Returns the bytes that are reserved and not used, each with its meaning.
+pub fn unused(found: &Fragmentation) -> [(u64, &'static str); 4] {
+    [
+        (found.stranded, "stranded: free, in segments that a live block holds"),
+        (found.releasable, "releasable: torch.cuda.empty_cache() would give it back"),
+        (found.internal, "inside blocks, beyond what tensors asked for"),
+        (found.largest_free, "the largest free block"),
+    ]
+}
+
+/// Says what of a step scales with the batch, what fits, and what would save memory.
+pub fn fit(fit: &Fit) -> Vec<String> {
+    let mut texts = vec![format!(
+        "Step {} needs {} at its peak: {} do not depend on the batch, {} scale with it.",
+        fit.step,
+        whole_bytes(fit.peak_bytes),
+        whole_bytes(fit.fixed_bytes),
+        between(fit.scaling_bytes, whole_bytes)
+    )];
+    if let (Some(size), Some(sample)) = (fit.batch_size, fit.bytes_per_sample) {
+        texts.push(format!(
+            "With a batch of {}: {} a sample.",
+            grouped(size),
+            between(sample, whole_bytes)
+        ));
+    }
+    if let (Some(capacity), Some(largest)) = (fit.capacity_bytes, fit.largest_batch_size) {
+        texts.push(format!(
+            "In {} fit {} samples, if all else stays as it is.",
+            whole_bytes(capacity),
+            between(largest, grouped)
+        ));
+    }
+    texts.extend(fit.savings.iter().map(|saving| {
+        let bytes = whole_bytes(saving.bytes);
+        let function = saving.location.as_ref().map(|location| {
+            let function = location.function.as_deref().unwrap_or_default();
+            format!("{} in {}", shortened(function, NAME_CHARS), tail(&location.file))
+        });
+        match saving.kind {
+            SavingKind::ZeroGradBeforeForward => format!(
+                "zero_grad(set_to_none=True) before the forward pass would save {} in the forward pass, \
+                 {bytes} of the step's peak.",
+                whole_bytes(saving.forward_bytes.unwrap_or(0))
+            ),
+            SavingKind::Checkpoint => format!(
+                "Activation checkpointing of {} would save about {bytes} of that peak.",
+                function.unwrap_or_default()
+            ),
+        }
+    }));
+    texts
+}
+
+/// Writes a figure with its bounds.
+fn between(bounds: Bounds, shown: impl Fn(u64) -> String) -> String {
+    let (low, high) = (shown(bounds.low), shown(bounds.high));
+    if low == high { low } else { format!("{low} to {high}") }
+}
+
+/// Names a phase of a step.
+pub fn phase(phase: StepPhase) -> &'static str {
+    match phase {
+        StepPhase::Forward => "forward",
+        StepPhase::Backward => "backward",
+        StepPhase::Optimizer => "optimizer",
+    }
+}
+
+/// Writes a note with its figures.
+pub fn note(note: &Note) -> String {
+    let size = note.bytes.map(|size| format!(" ({})", whole_bytes(size))).unwrap_or_default();
+    format!("{}{size}", note.text)
+}
+
+/// Returns what to do next.
+pub fn advice(study: &Study<'_>) -> &'static str {
+    let failures =
+        study.scene.events.iter().filter(|event| event.action == Action::OutOfMemory);
+    if study.leak.verdict == LeakVerdict::Leak {
+        "Look at the line named under Leak: something keeps what it makes. After the fix, record again \
+         and compare with `stepmem snapshot diff BEFORE AFTER`."
+    } else if failures.count() > 0 {
+        "Look at what holds most under Out of memory; `--at oom --by category` sums it up."
+    } else if study.leak.verdict == LeakVerdict::InsufficientHistory {
+        "To tell a leak, record 20 steps or more: torch.cuda.memory._record_memory_history(\
+         max_entries=1000000, context=\"alloc\", stacks=\"python\"), then _dump_snapshot()."
+    } else {
+        "`--at peak` shows who holds the peak, `--by category` what it is for."
+    }
+}
+
+/// Says that two ranks hold the same.
+pub const SAME_RANKS: &str =
+    "The two ranks hold the same: no line and no category differs, at the end or at most.";
+/// Says what two ranks cannot tell.
+pub const TWO_RANKS: &str = "Two ranks show what differs, not which of them is odd: with a third file the odd one is named. \
+                             Next: `stepmem snapshot show` of the one that holds more.";
+
+/// Says why no rank stands out. `is_known`: whether there are enough ranks to say.
+pub fn no_odd_rank(is_known: bool) -> &'static str {
+    if is_known {
+        "No rank stands out in any line."
+    } else {
+        "Cannot be told: three readable ranks are needed to say which is odd, two to say what differs."
+    }
+}
+
+/// Says how many steps there are, and what they are known by.
+pub fn steps(scene: &DeviceScene<'_>) -> String {
+    let by = match scene.steps.marker {
+        Marker::Profiler => "ProfilerStep",
+        Marker::Optimizer => "Optimizer.step",
+        Marker::ZeroGrad => "Optimizer.zero_grad",
+        Marker::Dataloader => "the DataLoader",
+        Marker::Metadata => "user_metadata",
+        Marker::Phases => "guesses from the phases of training",
+        Marker::Recurrence => "guesses from what recurs",
+        Marker::None => {
+            return "no steps to be seen: no marks, and no line that comes round again"
+                .to_owned();
+        }
+    };
+    let n_steps = many(count(scene.steps.marks.len()), "step");
+    match &scene.steps.training_loop {
+        Some(found) if !scene.steps.marker.is_marked() => {
+            let line = Site::of_frame(scene.snapshot, found.line);
+            format!(
+                "{n_steps} without marks, each begun at {}",
+                shortened(&line.short(), NAME_CHARS)
+            )
+        }
+        _ => format!("{n_steps} marked by {by}"),
+    }
+}
+
+/// Whether tensor bytes and block bytes differ enough to say both.
+pub fn differs(requested: u64, active: u64) -> bool {
+    real(active) > 1.1 * real(requested)
+}

@@ -1,0 +1,9 @@
+//! Collectors feed the engine besides pushes: devices, their Xid errors, the kubelet, and memory snapshots.
+
+pub mod event;
+pub mod kubelet;
+mod memory_left;
+pub mod nvml;
+pub mod snapshot_analysis;
+mod thread;
+mod xid;

@@ -1,0 +1,218 @@
+//! Binds the sockets that the exporter listens on.
+
+use std::fs::{File, TryLockError};
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use rustix::fs::Mode;
+use tokio::net::{TcpListener, TcpSocket, UnixListener, UnixStream};
+
+use crate::config::keys;
+use crate::config::settings::{PushSocket, StartMode};
+use crate::exporter::startup::Startup;
+use crate::net::listener::Listener;
+use crate::net::server::UNSENT_BYTES_MAX;
+use crate::store::{atomic, open};
+
+/// The addresses that the exporter listens on.
+#[derive(Clone, Debug, Default)]
+pub struct Addresses {
+    /// Of the page and the metrics.
+    pub web: Vec<SocketAddr>,
+    /// Of the push endpoint.
+    pub push: Vec<SocketAddr>,
+    /// The push endpoint's Unix socket.
+    pub socket: Option<PathBuf>,
+    /// Whether TLS is spoken at the addresses, not at the socket.
+    pub speaks_tls: bool,
+    /// What the exporter does without, a sentence each.
+    pub problems: Vec<String>,
+}
+
+impl Addresses {
+    /// Returns the URL of one of the addresses.
+    pub fn url(&self, address: SocketAddr) -> String {
+        format!("http{}://{address}", if self.speaks_tls { "s" } else { "" })
+    }
+}
+
+/// How many ports above a taken one are tried.
+const NEXT_PORTS: u16 = 64;
+
+/// How many connections the system keeps until they are accepted.
+const BACKLOG: u32 = 1024;
+
+/// What a listener is for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ListenerKind {
+    /// Its name in the log.
+    pub(super) what: &'static str,
+    /// The setting of its addresses.
+    pub(super) setting: &'static str,
+    /// Whether a lenient exporter listens on a free port where its own is taken.
+    pub(super) takes_free_port: bool,
+}
+
+/// The page and the metrics.
+pub(super) const WEB: ListenerKind =
+    ListenerKind { what: "web", setting: keys::WEB_ADDRESS, takes_free_port: true };
+/// The push endpoint, whose clients know one address.
+pub(super) const PUSH: ListenerKind =
+    ListenerKind { what: "push", setting: keys::PUSH_ADDRESS, takes_free_port: false };
+
+/// Listens on every address. Returns the listeners and their addresses, with ports chosen by the system.
+pub(super) fn listen(
+    kind: ListenerKind,
+    addresses: &[SocketAddr],
+    startup: &mut Startup,
+) -> anyhow::Result<(Vec<Listener>, Vec<SocketAddr>)> {
+    let ListenerKind { what, setting, .. } = kind;
+    let mut listeners = Vec::new();
+    let mut bound = Vec::new();
+    for address in addresses {
+        let binding = bind(kind, *address, startup)
+            .map_err(|error| {
+                if is_taken(&error) { error.context(remedy(kind, *address)) } else { error }
+            })
+            .with_context(|| format!("cannot listen on {address} ({what})"));
+        let Some(listener) = startup.started(setting, binding)? else { continue };
+        let address = listener.local_addr()?;
+        tracing::info!(%address, what, "listening");
+        listeners.push(Listener::Tcp(listener));
+        bound.push(address);
+    }
+    Ok((listeners, bound))
+}
+
+fn is_taken(error: &anyhow::Error) -> bool {
+    let kind = error.downcast_ref().map(io::Error::kind);
+    kind == Some(ErrorKind::AddrInUse)
+}
+
+/// Returns what to do about a port that another program listens on.
+fn remedy(kind: ListenerKind, address: SocketAddr) -> String {
+    let free = SocketAddr::new(address.ip(), 0);
+    format!(
+        "another program listens on port {}, perhaps another stepmem: stop it, or take another port with --{} ({free} takes \
+         any that is free)",
+        address.port(),
+        kind.setting
+    )
+}
+
+fn bind(
+    kind: ListenerKind,
+    address: SocketAddr,
+    startup: &mut Startup,
+) -> anyhow::Result<TcpListener> {
+    match bind_to(address) {
+        Err(error) if error.kind() == ErrorKind::AddrInUse && kind.takes_free_port => {
+            let listener = match startup.mode() {
+                StartMode::Strict => return Err(error.into()),
+                StartMode::Sidecar => bind_to(SocketAddr::new(address.ip(), 0))?,
+                StartMode::Command => bind_above(address)?,
+            };
+            let port = listener.local_addr()?.port();
+            startup.note(kind.setting, &format!("{address} is taken; port {port} instead"));
+            Ok(listener)
+        }
+        bound => Ok(bound?),
+    }
+}
+
+/// Binds the next free port, so that a person finds it again; any free one if the next [`NEXT_PORTS`] are taken.
+fn bind_above(address: SocketAddr) -> io::Result<TcpListener> {
+    for port in (1..=NEXT_PORTS).filter_map(|more| address.port().checked_add(more)) {
+        match bind_to(SocketAddr::new(address.ip(), port)) {
+            Err(error) if error.kind() == ErrorKind::AddrInUse => {}
+            bound => return bound,
+        }
+    }
+    bind_to(SocketAddr::new(address.ip(), 0))
+}
+
+/// Binds an address, for connections of which the system holds [`UNSENT_BYTES_MAX`].
+fn bind_to(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    socket.set_reuseaddr(true)?;
+    socket.set_send_buffer_size(UNSENT_BYTES_MAX)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+/// A socket that this process listens on, and the lock that keeps it from others.
+#[derive(Debug)]
+pub(super) struct SocketFile {
+    path: PathBuf,
+    /// Device and number of the file.
+    identity: (u64, u64),
+    /// Held until the process ends.
+    _lock: File,
+}
+
+impl SocketFile {
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Removes the socket, unless another took its place.
+    ///
+    /// # Errors
+    /// The file system refused.
+    pub(super) fn remove(&self) -> io::Result<()> {
+        let metadata = std::fs::symlink_metadata(&self.path)?;
+        if (metadata.dev(), metadata.ino()) == self.identity {
+            std::fs::remove_file(&self.path)
+        } else {
+            Err(io::Error::other("another socket took its place, which stays"))
+        }
+    }
+}
+
+/// Binds a Unix socket; replaces one that no process listens on.
+pub(super) async fn bind_socket(
+    PushSocket { path, mode }: &PushSocket,
+) -> anyhow::Result<(Listener, SocketFile)> {
+    let shown = path.display();
+    let lock = lock_of(path)?;
+    if let Ok(metadata) = std::fs::symlink_metadata(path) {
+        anyhow::ensure!(
+            metadata.file_type().is_socket(),
+            "{shown} exists and is not a socket: remove it, or set --{} to another path",
+            keys::PUSH_SOCKET
+        );
+        // A process that is busy refuses in another way, or not at all.
+        let connecting = UnixStream::connect(path).await;
+        let is_abandoned = connecting.is_err_and(|error| {
+            [ErrorKind::ConnectionRefused, ErrorKind::NotFound].contains(&error.kind())
+        });
+        anyhow::ensure!(is_abandoned, "another process listens on {shown}");
+        std::fs::remove_file(path).with_context(|| format!("cannot replace {shown}"))?;
+    }
+    // The socket has its mode from its first moment.
+    let umask = rustix::process::umask(Mode::from_raw_mode(!mode & 0o777));
+    let bound = UnixListener::bind(path);
+    rustix::process::umask(umask);
+    let listener = bound.with_context(|| format!("cannot listen on {shown} (push)"))?;
+    let metadata = std::fs::symlink_metadata(path)?;
+    let identity = (metadata.dev(), metadata.ino());
+    tracing::info!(address = %shown, what = "push", "listening");
+    Ok((Listener::Unix(listener), SocketFile { path: path.clone(), identity, _lock: lock }))
+}
+
+/// Locks the file beside a socket, which belongs to one exporter at a time even while that is too busy to answer.
+fn lock_of(path: &Path) -> anyhow::Result<File> {
+    let lock_path = atomic::beside(path, "lock");
+    let shown = lock_path.display();
+    let lock = open::lock_file(&lock_path).with_context(|| format!("cannot open {shown}"))?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::WouldBlock) => {
+            anyhow::bail!("another process listens on {}: it holds {shown}", path.display())
+        }
+        Err(TryLockError::Error(error)) => Err(error).context(format!("cannot lock {shown}")),
+    }
+}

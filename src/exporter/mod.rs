@@ -1,0 +1,24 @@
+//! Composition: who is built, joined and stopped. Only this room spawns and reads the clock.
+
+mod access;
+pub mod clock;
+pub mod collectors;
+mod engine_task;
+pub mod listen;
+pub mod log;
+mod memory;
+pub mod notices;
+mod oom_kills;
+mod own_process;
+mod reload;
+mod self_metrics;
+pub mod start;
+mod startup;
+mod state_file;
+mod stop;
+
+pub mod recording;
+
+pub mod summaries;
+
+pub mod process_state;

@@ -1,0 +1,61 @@
+//! What the exporter has to say to a person at a terminal beside it: findings as they come, summaries as they are
+//! written.
+
+use std::sync::{Arc, OnceLock};
+
+use tokio::sync::mpsc;
+
+use crate::exporter::summaries::directory::WrittenFiles;
+use stepmem_engine::findings::Transition;
+use stepmem_report::summary::model::Summary;
+
+/// Notices that wait to be read, at most. Later ones are lost; a person reads no more.
+const WAITING_MAX: usize = 1024;
+
+/// One piece of news.
+#[derive(Debug)]
+pub(crate) enum Notice {
+    Finding(Box<Transition>),
+    /// A finding that holds, of which the line or the object behind it is known now.
+    Named(Box<Transition>),
+    Summary(Box<SummaryNotice>),
+    /// Processes that the kernel killed for lack of memory, and of which none is known to be a rank's.
+    OomKills(u64),
+}
+
+/// A run that ended, or was still going on when the exporter stopped.
+#[derive(Debug)]
+pub(crate) struct SummaryNotice {
+    pub(crate) summary: Summary,
+    /// The summary's files, if they were written.
+    pub(crate) files: Option<WrittenFiles>,
+    /// Why they were not, if they should have been.
+    pub(crate) problem: Option<String>,
+}
+
+/// Where notices go; nowhere if there is no person.
+#[derive(Clone, Debug, Default)]
+pub struct Notices {
+    sender: Option<mpsc::Sender<Notice>>,
+    /// The exit code of the command: who reads notices follows it to its end.
+    command_code: Arc<OnceLock<u8>>,
+}
+
+impl Notices {
+    pub(crate) fn channel() -> (Self, mpsc::Receiver<Notice>) {
+        let (sender, receiver) = mpsc::channel(WAITING_MAX);
+        (Self { sender: Some(sender), command_code: Arc::default() }, receiver)
+    }
+
+    /// Returns the command's exit code; empty until the command has ended.
+    pub(crate) fn command_code(&self) -> &Arc<OnceLock<u8>> {
+        &self.command_code
+    }
+
+    /// Sends a notice, which is made only if somewhere it is read.
+    pub(crate) fn send(&self, notice: impl FnOnce() -> Notice) {
+        if let Some(sender) = &self.sender {
+            sender.try_send(notice()).ok();
+        }
+    }
+}

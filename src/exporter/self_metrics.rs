@@ -1,0 +1,107 @@
+//! The figures of the exporter itself, which the engine does not know.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use prometheus::core::Collector;
+
+use crate::exporter::access::ReloadCounts;
+use crate::exporter::collectors::event::CollectorRound;
+use crate::exporter::own_process::OwnProcess;
+use crate::exporter::recording::queue::EventRecorder;
+use crate::exporter::summaries::writer::Summaries;
+use crate::input::push::inbox::PushCounts;
+use crate::net::access::AccessCounts;
+use crate::net::server::ServerCounts;
+use crate::output::otlp::delivery::ExportCounts;
+use stepmem_engine::output::status::{CollectorStatus, ExporterStatus, LabelCounts};
+
+/// The figures of the exporter itself that the engine does not know.
+pub(super) struct ExporterFigures {
+    pub(super) push: Arc<PushCounts>,
+    pub(super) servers: [(&'static str, Arc<ServerCounts>); 2],
+    pub(super) access: Arc<AccessCounts>,
+    pub(super) web_reloads: Option<Arc<ReloadCounts>>,
+    pub(super) export: Option<Arc<ExportCounts>>,
+    pub(super) collectors: BTreeMap<&'static str, CollectorRound>,
+    pub(super) dropped: DropCounts,
+    /// Why no device is opened, and what to set.
+    pub(super) devices_hint: Option<&'static str>,
+    pub(super) process: BTreeMap<String, f64>,
+    /// Processes of the command that the kernel killed for lack of memory; `None` where that is not known.
+    pub(super) oom_kills: Option<u64>,
+    pub(super) series: usize,
+    pub(super) startup_problems: Vec<String>,
+}
+
+/// What the collectors left out to keep their bounds.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct DropCounts {
+    pub(super) devices: u64,
+    pub(super) pods: u64,
+    pub(super) processes: u64,
+}
+
+impl ExporterFigures {
+    /// Returns them beside what only the engine's task knows.
+    pub(super) fn status(
+        &self,
+        inbox_depth: usize,
+        summaries: &Summaries,
+        recorder: Option<&EventRecorder>,
+    ) -> ExporterStatus {
+        let shed = self.servers.iter().map(|(listener, counts)| (*listener, counts.shed()));
+        let reloads = self.web_reloads.as_ref().map(|counts| counts.results());
+        let exports = self.export.as_ref().map(|counts| counts.results());
+        ExporterStatus {
+            version: env!("CARGO_PKG_VERSION").into(),
+            pushes: labelled(self.push.results()),
+            push_seconds: self.push.durations(),
+            inbox_depth,
+            devices_hint: self.devices_hint.map(Into::into),
+            collectors: self.collectors.values().map(collector_status).collect(),
+            snapshots: LabelCounts::new(),
+            summaries: labelled(summaries.results()),
+            recording_lines: labelled(recorder.into_iter().flat_map(EventRecorder::results)),
+            recordings_given_up: recorder.map(EventRecorder::given_up),
+            snapshot_analyses: LabelCounts::new(),
+            snapshot_timelines: LabelCounts::new(),
+            looks: LabelCounts::new(),
+            connections_shed: labelled(shed),
+            access_refused: labelled(self.access.reasons()),
+            web_reloads: labelled(reloads.into_iter().flatten()),
+            otlp_exports: labelled(exports.into_iter().flatten()),
+            oom_kills: self.oom_kills,
+            series: self.series,
+            series_dropped: labelled([
+                ("devices", self.dropped.devices),
+                ("pods", self.dropped.pods),
+                ("processes", self.dropped.processes),
+            ]),
+            process: self.process.clone(),
+            startup_problems: self.startup_problems.clone(),
+        }
+    }
+
+    /// Reads the figures of the operating system about this process.
+    pub(super) fn read_process(&mut self) {
+        self.process = OwnProcess::new()
+            .collect()
+            .iter()
+            .filter_map(|family| {
+                let metric = family.get_metric().first()?;
+                let value = metric.get_counter().get_value() + metric.get_gauge().get_value();
+                Some((family.name().to_owned(), value))
+            })
+            .collect();
+    }
+}
+
+fn collector_status(round: &CollectorRound) -> CollectorStatus {
+    let CollectorRound { collector, duration_seconds, is_success } = *round;
+    CollectorStatus { collector: collector.into(), duration_seconds, is_success }
+}
+
+fn labelled(counts: impl IntoIterator<Item = (&'static str, u64)>) -> LabelCounts {
+    counts.into_iter().map(|(label, count)| (label.into(), count)).collect()
+}

@@ -1,0 +1,478 @@
+//! The composition of `serve` and `demo`: creates the channels and tasks and connects them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::Context;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+
+use crate::config::keys;
+use crate::config::settings::{NvmlSettings, Settings, StartMode};
+use crate::config::web_file::WebFile;
+use crate::exporter::access::{Access, AccessSource};
+use crate::exporter::clock::Clock;
+use crate::exporter::collectors::event::CollectorEvent;
+use crate::exporter::collectors::kubelet::{OwnPod, ask_kubelet};
+use crate::exporter::collectors::nvml::{GpuChannels, GpuSource, GpuTask};
+use crate::exporter::collectors::snapshot_analysis::AnalysisQueue;
+use crate::exporter::engine_task::{EngineTask, Requests};
+use crate::exporter::listen::{Addresses, PUSH, SocketFile, WEB, bind_socket, listen};
+use crate::exporter::memory::{give_back_after_crowds, give_back_early, unmap_code};
+use crate::exporter::notices::Notices;
+use crate::exporter::oom_kills::OomKills;
+use crate::exporter::recording::queue;
+use crate::exporter::reload::{ReloadedFiles, keep_token};
+use crate::exporter::self_metrics::{DropCounts, ExporterFigures};
+use crate::exporter::startup::Startup;
+use crate::exporter::state_file::{StateFile, read_state};
+use crate::exporter::stop::{App, Awaited, Signals, Tasks};
+use crate::exporter::summaries::directory::SummaryFolders;
+use crate::exporter::summaries::writer::Summaries;
+use crate::input::attribution::kubelet::Kubelet;
+use crate::input::push::http::{self, PushConfig, Receivers, TokenFile};
+use crate::input::push::inbox::{Inbox, PUSH_SECONDS_BOUNDS, ReleaseRequest, Releases};
+use crate::input::push::roles::Tokens;
+use crate::net::guard::Guard;
+use crate::net::listener::Listener;
+use crate::net::server::{Connections, ServerCounts, Service, serve as serve_http};
+use crate::output::otlp::config::OtlpConfig;
+use crate::output::otlp::delivery::ExportCounts;
+use crate::output::otlp::export::Export;
+use crate::output::web::{self, StatusSource, WebConfig};
+use crate::store::timelines::TimelineFolder;
+use stepmem_engine::config::EngineConfig;
+use stepmem_engine::engine::Engine;
+use stepmem_engine::output::saved_state::SavedState;
+use stepmem_engine::output::status::{ExporterStatus, Status};
+use stepmem_engine::requests::snapshots::CaptureSettings;
+use stepmem_types::ids::GpuUuid;
+
+/// Tasks have so many turns before the system is asked what came meanwhile, which takes a microsecond. A turn can be a millisecond of
+/// pipelined requests, and a scrape over TLS waits for what comes four times.
+const TURNS_BETWEEN_EVENTS: u32 = 2;
+
+/// Files that the exporter opens until it has answered its first client: those of the runtime and of signals, listeners, and
+/// a connection or two.
+const FIRST_FILES: usize = 11;
+
+/// Maximum number of collector events that wait for the engine.
+const COLLECTED_CAPACITY: usize = 4;
+
+/// Runs the exporter until a signal arrives or `beside`, which starts once the exporter listens, ends. A second
+/// signal aborts. `notices` get what a person at a terminal would want to know, `beside` each status too.
+///
+/// # Errors
+/// A socket cannot be bound, OTLP cannot be set up, a task died, `beside` failed, or a second signal arrived.
+pub fn run<F: Future<Output = anyhow::Result<()>>>(
+    settings: Settings,
+    gpu: Option<GpuSource>,
+    notices: Notices,
+    beside: impl FnOnce(Addresses, watch::Receiver<Arc<Status>>) -> F,
+) -> anyhow::Result<()> {
+    has_files()?;
+    give_back_early();
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.event_interval(TURNS_BETWEEN_EVENTS).enable_all().build()?;
+    let result = runtime.block_on(async {
+        let mut signals = Signals::listen()?;
+        let reloads = signals.reloads();
+        let (app, addresses, latest) = tokio::select! {
+            started = start(settings, gpu, notices, reloads) => started?,
+            _ = signals.next() => return Ok(()),
+        };
+        tracing::info!("started");
+        unmap_code();
+        app.until_stopped(signals, beside(addresses, latest)).await
+    });
+    // A hanging call of the driver blocks a thread of its own, which ends with the process.
+    runtime.shutdown_background();
+    result
+}
+
+/// Makes sure that the first files can be opened: the runtime panics where its own cannot.
+fn has_files() -> anyhow::Result<()> {
+    let stdin = io::stdin();
+    let copies = (0..FIRST_FILES).map(|_| stdin.as_fd().try_clone_to_owned());
+    let copies: io::Result<Vec<OwnedFd>> = copies.collect();
+    copies.map(drop).with_context(|| {
+        format!("the exporter needs {FIRST_FILES} open files in addition to those that are open (ulimit -n)")
+    })
+}
+
+/// What the exporter listens on.
+struct Listeners {
+    web: Vec<Listener>,
+    push: Vec<Listener>,
+    addresses: Addresses,
+    /// The push endpoint's Unix socket.
+    socket: Option<SocketFile>,
+}
+
+impl Listeners {
+    async fn bind(settings: &Settings, startup: &mut Startup) -> anyhow::Result<Self> {
+        let (web, web_addresses) = listen(WEB, &settings.web_addresses, startup)?;
+        let (mut push, push_addresses) = listen(PUSH, &settings.push_addresses, startup)?;
+        let mut socket = None;
+        if let Some(of_setting) = &settings.push_socket {
+            let bound = bind_socket(of_setting).await;
+            if let Some((listener, file)) = startup.started(keys::PUSH_SOCKET, bound)? {
+                push.push(listener);
+                socket = Some(file);
+            }
+        }
+        let addresses = Addresses {
+            web: web_addresses,
+            push: push_addresses,
+            socket: socket.as_ref().map(|file| file.path().to_owned()),
+            speaks_tls: settings.web_file.as_ref().is_some_and(WebFile::speaks_tls),
+            problems: Vec::new(),
+        };
+        Ok(Self { web, push, addresses, socket })
+    }
+}
+
+/// Starts the exporter. Returns its tasks, the addresses that it listens on, and its latest status.
+async fn start(
+    settings: Settings,
+    gpu: Option<GpuSource>,
+    notices: Notices,
+    reloads: watch::Receiver<u64>,
+) -> anyhow::Result<(App, Addresses, watch::Receiver<Arc<Status>>)> {
+    let mut startup = Startup::new(settings.start, &settings.problems, &settings.warnings);
+    let saved = read_state(settings.state_file.as_deref(), settings.engine.ranks_max).await;
+    let clock = Clock::start(saved.as_ref());
+    let (inbox, offers) = Inbox::new();
+    let (publisher, latest) = watch::channel(Arc::default());
+    let (source, status, summary) = StatusSource::new(latest.clone());
+    let [(stop_push, push_stopped), (stop_web, web_stopped)] = stops();
+
+    let Listeners { web, push, mut addresses, socket } =
+        Listeners::bind(&settings, &mut startup).await?;
+    let (collect, collected) = mpsc::channel(COLLECTED_CAPACITY);
+    let (analyses, timelines) = start_analyses(&settings, &collect, &mut startup)?;
+    let exports = Arc::<ExportCounts>::default();
+    let export = start_export(settings.otlp, latest.clone(), &exports, &inbox).await;
+    let export = startup.started(keys::OTLP_ENDPOINT, export)?.flatten();
+    let (devices, releases) = DeviceSource::new(settings.nvml.zip(gpu));
+    let (gpu, pushed_devices) = start_collectors(devices, collect, &mut startup)?;
+    let config = EngineConfig { captures: settings.snapshots, ..settings.engine };
+    let (engine, state) = resumed(config, saved, clock, settings.state_file).await;
+    let (launches_max, staging) = (settings.summary_launches_max, settings.snapshot_staging);
+    let folders = SummaryFolders::new(settings.summary_dir, launches_max, staging);
+    let recorder = queue::start(&settings.record, folders.as_ref(), &engine, &mut startup)?;
+    addresses.problems = [settings.warnings, startup.sentences()].concat();
+
+    let (start, message) = (settings.start, settings.termination_message);
+    let summaries = Summaries::new(folders, message, notices.clone(), start);
+    let servers = ServerFigures::new(settings.web_file);
+    let exporter = figures(&inbox, &servers, export.is_some().then_some(exports), startup);
+    let (awaited, of_engine) = Awaited::channel(engine.awaits_scrape());
+    let task = EngineTask {
+        engine,
+        clock,
+        publisher,
+        pushed_devices,
+        awaited,
+        exporter,
+        state,
+        summaries,
+        notices,
+        recorder,
+        analyses,
+        oom_kills: (start == StartMode::Command).then(OomKills::new),
+    };
+
+    let mut app = App {
+        linger: settings.linger,
+        awaited: of_engine,
+        export,
+        socket,
+        stop_push,
+        stop_web,
+        push_servers: JoinSet::new(),
+        web_servers: JoinSet::new(),
+        engine: JoinSet::new(),
+        gpu,
+    };
+    app.engine.spawn(task.run(offers, Requests::new(status, summary), collected));
+    let serving = Serving {
+        push_config: settings.push,
+        servers,
+        hosts: settings.web_hosts,
+        telemetry_path: settings.telemetry_path,
+        timelines,
+        listeners: [push, web],
+        stops: [push_stopped, web_stopped],
+        receivers: Receivers { inbox, releases },
+        source,
+        reloads,
+    };
+    serving.start(&mut app, clock, &addresses);
+    Ok((app, addresses, latest))
+}
+
+/// What the servers are made of; of two, the first is that of pushes.
+struct Serving {
+    push_config: PushConfig,
+    servers: ServerFigures,
+    hosts: Vec<String>,
+    telemetry_path: String,
+    timelines: Option<Arc<TimelineFolder>>,
+    listeners: [Vec<Listener>; 2],
+    stops: [watch::Receiver<bool>; 2],
+    receivers: Receivers,
+    source: StatusSource,
+    reloads: watch::Receiver<u64>,
+}
+
+impl Serving {
+    /// Starts the servers of pushes and of the page.
+    fn start(self, app: &mut App, clock: Clock, addresses: &Addresses) {
+        let [push_guard, web_guard] = guards(self.hosts, &self.telemetry_path);
+        let [push_listeners, web_listeners] = self.listeners;
+        let ServerFigures { push: push_counts, web: web_counts, access } = self.servers;
+        let [push_stopped, web_stopped] = self.stops;
+        let files = ReloadedFiles { reloads: self.reloads, stop: push_stopped.clone() };
+        let tokens = kept_tokens(&self.push_config, &files, &mut app.push_servers);
+        let (access, tasks) = Access::start(access, clock);
+        tasks.spawn(files, web_stopped.clone(), &mut app.web_servers);
+        // One header shows a token or a user; the token counts for more.
+        let push_gate = access.gate(tokens.push.is_none());
+        let clock = Arc::new(move || clock.now());
+        let connections = Arc::<Connections>::default();
+        let giving = give_back_after_crowds(Arc::clone(&connections), web_stopped.clone());
+        app.web_servers.spawn(giving);
+        let service = Service {
+            router: http::router(&self.push_config, self.receivers, tokens, clock),
+            counts: push_counts,
+            guard: push_guard,
+            gate: push_gate,
+            connections: Arc::clone(&connections),
+            stop: push_stopped.clone(),
+        };
+        spawn_servers(service, push_listeners, &mut app.push_servers);
+        let (telemetry_path, timelines) = (self.telemetry_path, self.timelines);
+        let push_url = push_url(addresses);
+        let site = WebConfig { telemetry_path, push_url, timelines };
+        let service = Service {
+            router: web::router(site, self.source, push_stopped),
+            counts: web_counts,
+            guard: web_guard,
+            gate: access.gate(true),
+            connections,
+            stop: web_stopped,
+        };
+        spawn_servers(service, web_listeners, &mut app.web_servers);
+    }
+}
+
+/// Returns the tokens of pushes and of admins, which tasks keep.
+fn kept_tokens(push: &PushConfig, files: &ReloadedFiles, tasks: &mut Tasks) -> Tokens {
+    let mut kept = |file: &Option<TokenFile>| {
+        let TokenFile { path, token } = file.clone()?;
+        let (tokens, token) = watch::channel(token);
+        tasks.spawn(keep_token(path, tokens, files.clone()));
+        Some(token)
+    };
+    Tokens { push: kept(&push.token_file), admin: kept(&push.admin_token_file) }
+}
+
+/// Which requests the push endpoint and the web server let in.
+fn guards(hosts: Vec<String>, telemetry_path: &str) -> [Arc<Guard>; 2] {
+    let of = |open_paths, hosts| Arc::new(Guard { hosts, open_paths });
+    let web_paths = vec![telemetry_path.to_owned(), "/-/".to_owned()];
+    [of(vec!["/".to_owned()], hosts.clone()), of(web_paths, hosts)]
+}
+
+/// Resumes the state of an earlier exporter, or starts anew.
+async fn resumed(
+    config: EngineConfig,
+    saved: Option<SavedState>,
+    clock: Clock,
+    path: Option<PathBuf>,
+) -> (Engine, Option<StateFile>) {
+    let state = path.map(StateFile::new);
+    let is_resuming = saved.is_some();
+    let engine = engine_of(config, saved, clock);
+    if let (Some(state), true) = (&state, is_resuming) {
+        // A state that cannot be shown is not resumed a second time.
+        drop(engine.status(clock.now(), ExporterStatus::default()));
+        state.resumed().await;
+    }
+    (engine, state)
+}
+
+/// The counts of the servers.
+struct ServerFigures {
+    push: Arc<ServerCounts>,
+    web: Arc<ServerCounts>,
+    access: AccessSource,
+}
+
+impl ServerFigures {
+    fn new(web_file: Option<WebFile>) -> Self {
+        let access = AccessSource::new(web_file);
+        Self { push: Arc::default(), web: Arc::default(), access }
+    }
+}
+
+/// The figures of the exporter itself, at their start.
+fn figures(
+    inbox: &Inbox,
+    servers: &ServerFigures,
+    export: Option<Arc<ExportCounts>>,
+    startup: Startup,
+) -> ExporterFigures {
+    let ServerFigures { push, web, access } = servers;
+    ExporterFigures {
+        push: inbox.counts(),
+        servers: [("push", Arc::clone(push)), ("web", Arc::clone(web))],
+        access: Arc::clone(&access.refused),
+        web_reloads: access.reloads.clone(),
+        export,
+        collectors: BTreeMap::new(),
+        dropped: DropCounts::default(),
+        devices_hint: None,
+        process: BTreeMap::new(),
+        oom_kills: None,
+        series: 0,
+        startup_problems: startup.into_settings(),
+    }
+}
+
+async fn start_export(
+    otlp: Option<OtlpConfig>,
+    latest: watch::Receiver<Arc<Status>>,
+    counts: &Arc<ExportCounts>,
+    inbox: &Inbox,
+) -> anyhow::Result<Option<Export>> {
+    let Some(otlp) = otlp else { return Ok(None) };
+    let otlp = OtlpConfig { instance: instance(), ..otlp };
+    let counts = Arc::clone(counts);
+    let starting = move || Export::start(&otlp, &latest, &counts, &PUSH_SECONDS_BOUNDS);
+    let export = tokio::task::spawn_blocking(starting).await?;
+    let export = export.context("OTLP export cannot be set up")?;
+    inbox.counts().record_to(export.recorder());
+    Ok(Some(export))
+}
+
+/// Identifies this exporter: the host (in Kubernetes the pod) and the process.
+fn instance() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    format!("{}:{}", host.trim(), std::process::id())
+}
+
+/// Resumes the state of an earlier exporter, or starts anew.
+fn engine_of(config: EngineConfig, saved: Option<SavedState>, clock: Clock) -> Engine {
+    let (now, unix) = (clock.now(), Clock::unix_time());
+    match saved {
+        Some(saved) => {
+            let mut engine = Engine::resume(config, saved, now);
+            engine.set_clock(now, unix);
+            engine
+        }
+        None => Engine::new(config, unix - now.0.as_secs_f64()),
+    }
+}
+
+/// The push address that the page shows.
+fn push_url(addresses: &Addresses) -> String {
+    match (addresses.push.first(), &addresses.socket) {
+        (Some(address), _) => addresses.url(*address),
+        (None, Some(socket)) => format!("unix:{}", socket.display()),
+        (None, None) => String::new(),
+    }
+}
+
+/// Starts the analysis of snapshots, and opens the folder of their timelines; `None` where none are read, or drawn.
+fn start_analyses(
+    settings: &Settings,
+    collect: &mpsc::Sender<CollectorEvent>,
+    startup: &mut Startup,
+) -> anyhow::Result<(Option<AnalysisQueue>, Option<Arc<TimelineFolder>>)> {
+    let CaptureSettings { read_directory, timeline_directory, .. } = &settings.snapshots;
+    let of_socket = settings.push_socket.as_ref().and_then(|socket| socket.path.parent());
+    let foreign: Vec<&Path> = read_directory.as_deref().into_iter().chain(of_socket).collect();
+    let key = keys::SNAPSHOT_TIMELINE_DIRECTORY;
+    let opened = timeline_directory.as_ref().map(|path| {
+        let opened = TimelineFolder::open(path, &foreign).map(Arc::new);
+        opened.with_context(|| format!("{key} {}", path.display()))
+    });
+    let timelines = startup.started(key, opened.transpose())?.flatten();
+    let Some(directory) = read_directory else { return Ok((None, timelines)) };
+    let started = AnalysisQueue::start(directory.clone(), timelines.clone(), collect.clone());
+    let started = started.map_err(anyhow::Error::from);
+    let analyses = startup.started(keys::SNAPSHOT_READ_DIRECTORY, started)?;
+    Ok((analyses, timelines))
+}
+
+/// The channels by which the servers of pushes and of the page are stopped.
+fn stops() -> [(watch::Sender<bool>, watch::Receiver<bool>); 2] {
+    [watch::channel(false), watch::channel(false)]
+}
+
+/// The devices, and what the push endpoint asks of their collector.
+struct DeviceSource {
+    source: Option<(NvmlSettings, GpuSource)>,
+    releases: mpsc::Receiver<ReleaseRequest>,
+}
+
+impl DeviceSource {
+    /// Returns it, and the push endpoint's side if there are devices.
+    fn new(source: Option<(NvmlSettings, GpuSource)>) -> (Self, Option<Releases>) {
+        let (releases, requests) = Releases::new();
+        let releases = source.is_some().then_some(releases);
+        (Self { source, releases: requests }, releases)
+    }
+}
+
+/// Starts the collectors of devices. Returns their tasks, and the channel of the devices that ranks push from.
+fn start_collectors(
+    devices: DeviceSource,
+    collect: mpsc::Sender<CollectorEvent>,
+    startup: &mut Startup,
+) -> anyhow::Result<(Tasks, watch::Sender<BTreeSet<GpuUuid>>)> {
+    let mut tasks = JoinSet::new();
+    let (pushing, pushed_devices) = watch::channel(BTreeSet::new());
+    let DeviceSource { source, releases } = devices;
+    let Some((nvml, source)) = source else { return Ok((tasks, pushing)) };
+    let (devices, pod_devices) = watch::channel(None);
+    if let Some(socket) = &nvml.kubelet_socket {
+        let kubelet = Kubelet::new(socket).map_err(anyhow::Error::from);
+        if let Some(kubelet) = startup.started(keys::KUBELET_SOCKET, kubelet)? {
+            let own = nvml.kubelet_pod.clone().map(|name| OwnPod { name, devices });
+            tasks.spawn(ask_kubelet(kubelet, own, nvml.interval, collect.clone()));
+        }
+    }
+    let channels = GpuChannels { pushed_devices, pod_devices, collected: collect, releases };
+    let task = GpuTask::start(nvml, source, channels).map_err(anyhow::Error::from);
+    if let Some(task) = startup.started(keys::NVML_LIBRARY, task)? {
+        tasks.spawn(task.run());
+    }
+    Ok((tasks, pushing))
+}
+
+/// Serves several listeners, which share their counts and their stop.
+fn spawn_servers(service: Service, listeners: Vec<Listener>, tasks: &mut Tasks) {
+    if listeners.is_empty() {
+        // The router holds a channel to the engine, which ends with the last one.
+        tasks.spawn(async move {
+            let mut stop = service.stop.clone();
+            stop.wait_for(|is_stopped| *is_stopped).await.ok();
+            drop(service);
+            Ok(())
+        });
+        return;
+    }
+    for listener in listeners {
+        let serving = serve_http(listener, service.clone());
+        tasks.spawn(async {
+            serving.await;
+            Ok(())
+        });
+    }
+}

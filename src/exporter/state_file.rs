@@ -1,0 +1,227 @@
+//! When the state file is read and written.
+
+use std::future::pending;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::sync::mpsc::OwnedPermit;
+use tokio::task::JoinHandle;
+
+use crate::store::state::{self, StateError, StateLimits, StateWriter};
+use stepmem_engine::engine::Engine;
+use stepmem_engine::output::saved_state::{SaveCursor, SavedState};
+use stepmem_types::units::Uptime;
+
+/// Minimum time between two writes of the state file.
+const STATE_EVERY: Duration = Duration::from_secs(10);
+/// A state must be read, and the last one be written, within this time.
+pub(super) const STATE_WITHIN: Duration = Duration::from_secs(5);
+/// Parts that wait for the disk, in number.
+const PARTS_CAPACITY: usize = 2;
+
+/// Reads the state of an earlier exporter. Sets a file aside that cannot be trusted, and one that ended the process which
+/// resumed it.
+pub(super) async fn read_state(path: Option<&Path>, ranks_max: usize) -> Option<SavedState> {
+    let path = path?;
+    let of_task = path.to_owned();
+    let reading = tokio::task::spawn_blocking(move || read(&of_task, ranks_max));
+    match tokio::time::timeout(STATE_WITHIN, reading).await {
+        Ok(Ok(saved)) => saved,
+        Ok(Err(error)) => {
+            tracing::warn!(%error, "state not read");
+            None
+        }
+        Err(_) => {
+            let path = path.display();
+            tracing::warn!(%path, within = ?STATE_WITHIN, "state not read in time");
+            None
+        }
+    }
+}
+
+fn read(path: &Path, ranks_max: usize) -> Option<SavedState> {
+    match state::set_aside_resumed(path) {
+        Ok(None) => {}
+        Ok(Some(aside)) => {
+            let error = "the exporter that resumed it ended at once";
+            tracing::warn!(error, aside = %aside.display(), "state set aside");
+        }
+        Err(error) => tracing::warn!(%error, "state not set aside"),
+    }
+    let mut saved = SavedState::default();
+    let limits = StateLimits {
+        file_bytes_max: u64::try_from(SavedState::bytes_max(ranks_max)).unwrap_or(u64::MAX),
+        part_bytes_max: SavedState::PART_BYTES_MAX,
+    };
+    let result = state::read(path, limits, |part| saved.add(part, ranks_max));
+    let result = result.and_then(|is_there| match is_there {
+        true if !saved.is_whole() => Err(StateError::Checksum(path.display().to_string())),
+        is_there => Ok(is_there),
+    });
+    match result {
+        Ok(false) => None,
+        Ok(true) => match state::begin_resuming(path) {
+            Ok(()) => Some(saved),
+            Err(error) => {
+                // It may be a directory that cannot be written to: then it could be resumed for ever.
+                tracing::warn!(%error, "state not resumed");
+                None
+            }
+        },
+        Err(error) => {
+            match state::set_aside(path) {
+                Ok(aside) => {
+                    tracing::warn!(%error, aside = %aside.display(), "state set aside");
+                }
+                Err(obstacle) => tracing::warn!(%error, %obstacle, "state not read"),
+            }
+            None
+        }
+    }
+}
+
+/// Writes the state file.
+pub(super) struct StateFile {
+    path: PathBuf,
+    /// The number of accepted records at the last write.
+    n_records: u64,
+    written_at: Option<Uptime>,
+    writing: Option<Writing>,
+    is_failing: bool,
+}
+
+/// A write in progress.
+struct Writing {
+    cursor: SaveCursor,
+    /// The parts; `None` ends the file. Closed once that was sent.
+    parts: Option<mpsc::Sender<Option<Vec<u8>>>>,
+    task: JoinHandle<Result<(), StateError>>,
+}
+
+/// Room for one more part.
+pub(super) type PartPermit = OwnedPermit<Option<Vec<u8>>>;
+
+impl StateFile {
+    pub(super) fn new(path: PathBuf) -> Self {
+        Self { path, n_records: 0, written_at: None, writing: None, is_failing: false }
+    }
+
+    /// Begins to write new state, at most every [`STATE_EVERY`] and one write at a time.
+    pub(super) async fn keep(&mut self, engine: &Engine, now: Uptime) {
+        if self.writing.as_ref().is_some_and(|writing| !writing.task.is_finished()) {
+            return;
+        }
+        self.written().await;
+        let n_records = engine.records().accepted;
+        let is_early = self.written_at.is_some_and(|at| now.since(at) < STATE_EVERY);
+        if n_records != self.n_records && !is_early {
+            self.begin(engine, now);
+        }
+    }
+
+    /// Moves a state back that an engine has resumed and published.
+    pub(super) async fn resumed(&self) {
+        let path = self.path.clone();
+        let ending = tokio::task::spawn_blocking(move || state::end_resuming(&path));
+        if let Ok(Ok(Err(error))) = tokio::time::timeout(STATE_WITHIN, ending).await {
+            tracing::warn!(%error, "resumed state not moved back");
+        }
+    }
+
+    fn begin(&mut self, engine: &Engine, now: Uptime) {
+        self.n_records = engine.records().accepted;
+        self.written_at = Some(now);
+        let (parts, taken) = mpsc::channel(PARTS_CAPACITY);
+        let path = self.path.clone();
+        let task = tokio::task::spawn_blocking(move || write(&path, taken));
+        self.writing =
+            Some(Writing { cursor: SaveCursor::default(), parts: Some(parts), task });
+    }
+
+    /// Resolves when the disk takes another part.
+    pub(super) async fn ready(state: Option<&Self>) -> Option<PartPermit> {
+        let writing = state.and_then(|state| state.writing.as_ref());
+        match writing.and_then(|writing| writing.parts.clone()) {
+            // An error means that the write failed.
+            Some(parts) => parts.reserve_owned().await.ok(),
+            None => pending().await,
+        }
+    }
+
+    /// Writes the next part; without a permit, nothing more is written.
+    pub(super) fn advance(&mut self, permit: Option<PartPermit>, engine: &Engine, now: Uptime) {
+        let Some(writing) = &mut self.writing else { return };
+        let Some(permit) = permit else {
+            writing.parts = None;
+            return;
+        };
+        let cursor = std::mem::take(&mut writing.cursor);
+        let next = engine.save(cursor, now);
+        match next.map(|(part, cursor)| (state::part(&part), cursor)) {
+            Some((Ok(part), cursor)) => {
+                writing.cursor = cursor;
+                permit.send(Some(part));
+            }
+            // No part is refused: they have no value that the format lacks.
+            Some((Err(_), _)) => writing.parts = None,
+            None => {
+                permit.send(None);
+                writing.parts = None;
+            }
+        }
+    }
+
+    /// Writes everything, within [`STATE_WITHIN`].
+    pub(super) async fn write_all(state: &mut Option<Self>, engine: &Engine, now: Uptime) {
+        let whole = async {
+            if let Some(state) = state {
+                // One that is cut short leaves the file as it was, but uses the same name beside it.
+                if let Some(Writing { parts, task, .. }) = state.writing.take() {
+                    drop(parts);
+                    task.await.ok();
+                }
+                state.begin(engine, now);
+            }
+            while state.as_ref().is_some_and(Self::is_feeding) {
+                let permit = Self::ready(state.as_ref()).await;
+                if let Some(state) = state {
+                    state.advance(permit, engine, now);
+                }
+            }
+            if let Some(state) = state {
+                state.written().await;
+            }
+        };
+        if tokio::time::timeout(STATE_WITHIN, whole).await.is_err() {
+            tracing::warn!(within = ?STATE_WITHIN, "state not written in time");
+        }
+    }
+
+    fn is_feeding(&self) -> bool {
+        self.writing.as_ref().is_some_and(|writing| writing.parts.is_some())
+    }
+
+    /// Waits for the write in progress. Logs the first of consecutive failures.
+    async fn written(&mut self) {
+        let Some(Writing { parts, task, .. }) = self.writing.take() else { return };
+        drop(parts);
+        let result = task.await.map_err(anyhow::Error::from).and_then(|result| Ok(result?));
+        if let (Err(error), false) = (&result, self.is_failing) {
+            tracing::warn!(%error, "state not written");
+        }
+        self.is_failing = result.is_err();
+    }
+}
+
+/// Writes parts as they come; without an end, the file stays as it was.
+fn write(path: &Path, mut parts: mpsc::Receiver<Option<Vec<u8>>>) -> Result<(), StateError> {
+    let mut writer = StateWriter::create(path)?;
+    while let Some(part) = parts.blocking_recv() {
+        match part {
+            Some(part) => writer.add(&part)?,
+            None => return writer.finish(),
+        }
+    }
+    Ok(())
+}

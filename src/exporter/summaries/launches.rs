@@ -1,0 +1,124 @@
+//! The launch of each run that is current here, by which the directory of its summary is found.
+
+use std::collections::BTreeMap;
+
+use crate::store::launches::LaunchId;
+use stepmem_engine::output::run::RunLaunch;
+use stepmem_types::ids::Run;
+use stepmem_types::launch::Launch;
+use stepmem_types::units::Count;
+
+/// The current launch of every run.
+#[derive(Debug, Default)]
+pub(in crate::exporter) struct RunLaunches(BTreeMap<Run, CurrentLaunch>);
+
+/// The launch of a run that began last.
+#[derive(Debug)]
+pub(in crate::exporter) struct CurrentLaunch {
+    launch: Option<Launch>,
+    attempt: Count,
+    began: f64,
+    life_began: f64,
+    /// Whether its summary was made as of a run that is over, and it did not go on.
+    pub(in crate::exporter) is_over: bool,
+}
+
+impl CurrentLaunch {
+    /// Returns what its directory is found by.
+    pub(in crate::exporter) fn id(&self) -> LaunchId {
+        let launch = self.launch.as_ref().map(|launch| launch.as_str().to_owned());
+        LaunchId { launch, began: (self.began * 1000.0).round() / 1000.0 }
+    }
+
+    /// Whether a life is of this launch. Where processes report no launch, a run that is over goes on only with the same
+    /// life or with a higher attempt.
+    fn includes(&self, seen: &RunLaunch) -> bool {
+        if let (Some(own), Some(seen)) = (&self.launch, &seen.launch) {
+            return own == seen;
+        }
+        let is_same_life = self.life_began.total_cmp(&seen.life_began).is_eq();
+        !self.is_over || is_same_life || seen.attempt > self.attempt
+    }
+}
+
+impl RunLaunches {
+    /// Takes in which launch of a run began last. Returns whether a launch that was over goes on with another life.
+    pub(in crate::exporter) fn see(&mut self, run: &Run, seen: RunLaunch) -> bool {
+        if let Some(current) = self.0.get_mut(run).filter(|current| current.includes(&seen)) {
+            let is_same_life = current.life_began.total_cmp(&seen.life_began).is_eq();
+            current.attempt = seen.attempt;
+            current.life_began = seen.life_began;
+            return current.is_over && !is_same_life;
+        }
+        let RunLaunch { launch, attempt, began, life_began, .. } = seen;
+        let current = CurrentLaunch { launch, attempt, began, life_began, is_over: false };
+        self.0.insert(run.clone(), current);
+        false
+    }
+
+    pub(in crate::exporter) fn get(&self, run: &Run) -> Option<&CurrentLaunch> {
+        self.0.get(run)
+    }
+
+    pub(in crate::exporter) fn get_mut(&mut self, run: &Run) -> Option<&mut CurrentLaunch> {
+        self.0.get_mut(run)
+    }
+
+    /// Returns whether this launch is another than the current one of the run, which goes on.
+    pub(in crate::exporter) fn is_rival(&self, run: &Run, launch: &Launch) -> bool {
+        let is_other = |current: &CurrentLaunch| {
+            !current.is_over && current.launch.as_ref().is_some_and(|own| own != launch)
+        };
+        self.get(run).is_some_and(is_other)
+    }
+
+    /// Forgets the runs for which `is_held` is false.
+    pub(in crate::exporter) fn retain(&mut self, is_held: impl Fn(&Run) -> bool) {
+        self.0.retain(|run, _| is_held(run));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::exporter::summaries::launches::RunLaunches;
+    use stepmem_engine::output::run::RunLaunch;
+    use stepmem_types::ids::{Rank, Run};
+    use stepmem_types::launch::Launch;
+    use stepmem_types::units::Count;
+
+    fn seen(launch: Option<&str>, attempt: u64, life_began: f64) -> RunLaunch {
+        RunLaunch {
+            launch: launch.map(|launch| Launch::new(launch).unwrap()),
+            attempt: Count::new(attempt).unwrap(),
+            began: life_began,
+            life_began,
+            first_rank: Rank::default(),
+        }
+    }
+
+    /// The starts of the launches that these lives are of; after each, the run is over.
+    fn launches(lives: &[(Option<&str>, u64, f64)]) -> Vec<f64> {
+        let (mut launches, run) = (RunLaunches::default(), Run::new("run").unwrap());
+        let began = |(launch, attempt, life): &(Option<&str>, u64, f64)| {
+            launches.see(&run, seen(*launch, *attempt, *life));
+            let current = launches.get_mut(&run).unwrap();
+            current.is_over = true;
+            current.began
+        };
+        lives.iter().map(began).collect()
+    }
+
+    #[test]
+    fn attempts_of_a_launch_are_one_and_a_relaunch_is_another() {
+        let lives = [(Some("a"), 0, 1.0), (Some("a"), 1, 2.0), (Some("b"), 0, 3.0)];
+        assert_eq!(launches(&lives), [1.0, 1.0, 3.0]);
+        // The second attempt of the relaunch began before the first of the exporter's.
+        assert_eq!(launches(&[(Some("a"), 1, 1.0), (Some("b"), 2, 2.0)]), [1.0, 2.0]);
+    }
+
+    #[test]
+    fn without_a_launch_a_higher_attempt_goes_on_and_any_other_life_does_not() {
+        let lives = [(None, 0, 1.0), (None, 1, 2.0), (None, 1, 2.0), (None, 0, 3.0)];
+        assert_eq!(launches(&lives), [1.0, 1.0, 1.0, 3.0]);
+    }
+}

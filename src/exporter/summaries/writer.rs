@@ -1,0 +1,390 @@
+//! Summaries of runs that end or fall silent, and of all on shutdown: as files, as a card in the log and as the
+//! container's termination message. Answers requests for them.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use anyhow::Context;
+use tokio::task::JoinHandle;
+
+use crate::config::settings::StartMode;
+use crate::exporter::notices::{Notice, Notices, SummaryNotice};
+use crate::exporter::process_state::ProcessState;
+use crate::exporter::summaries::directory::{LaunchOfRun, SummaryFolders, WrittenFiles};
+use crate::exporter::summaries::launches::{CurrentLaunch, RunLaunches};
+use crate::exporter::summaries::termination::{self, TerminationMessage};
+use stepmem_engine::engine::Engine;
+use stepmem_engine::output::run::RunView;
+use stepmem_report::summary::model::Summary;
+use stepmem_types::ids::{Rank, Run};
+use stepmem_types::step::StepSample;
+use stepmem_types::units::Uptime;
+
+/// How many ranks the summaries may have together that wait to be written; one summary may always wait.
+const WAITING_RANKS_MAX: usize = 8192;
+
+/// The state that summaries are made from.
+pub(in crate::exporter) struct SummarySource<'a> {
+    pub(in crate::exporter) engine: &'a Engine,
+    pub(in crate::exporter) now: Uptime,
+}
+
+/// Writes the summaries of runs.
+pub(in crate::exporter) struct Summaries {
+    folders: Option<SummaryFolders>,
+    termination: Option<TerminationMessage>,
+    notices: Notices,
+    /// Whether the processes that push are of a command that this exporter runs beside, on this machine. At its end the summary
+    /// says which of them are gone without a word.
+    is_of_command: bool,
+    /// The runs that go on: they have pushed since the last check, or had a present rank then.
+    present: BTreeSet<Run>,
+    launches: RunLaunches,
+    /// What is to be written, the oldest first.
+    waiting: Vec<WaitingSummary>,
+    /// The launches that have gone on after their summary was written, and the first rank of each.
+    resumed: Vec<(LaunchOfRun, Rank)>,
+    writing: Option<JoinHandle<RoundResult>>,
+    counts: SummaryCounts,
+    is_failing: bool,
+}
+
+/// A summary that is to be written.
+pub(in crate::exporter) struct WaitingSummary {
+    of: LaunchOfRun,
+    summary: Summary,
+}
+
+/// What became of summaries, where they have a directory.
+#[derive(Clone, Copy, Debug, Default)]
+struct SummaryCounts {
+    written: u64,
+    failed: u64,
+    /// Given up because too many waited.
+    dropped: u64,
+    /// Directories of launches that went to keep their bound.
+    removed: u64,
+}
+
+impl Summaries {
+    pub(in crate::exporter) fn new(
+        folders: Option<SummaryFolders>,
+        termination: Option<PathBuf>,
+        notices: Notices,
+        start: StartMode,
+    ) -> Self {
+        Self {
+            folders,
+            termination: termination.map(TerminationMessage::new),
+            notices,
+            is_of_command: start == StartMode::Command,
+            present: BTreeSet::new(),
+            launches: RunLaunches::default(),
+            waiting: Vec::new(),
+            resumed: Vec::new(),
+            writing: None,
+            counts: SummaryCounts::default(),
+            is_failing: false,
+        }
+    }
+
+    /// Returns what became of summaries; nothing without a directory.
+    pub(in crate::exporter) fn results(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let SummaryCounts { written, failed, dropped, removed } = self.counts;
+        let counts = [
+            ("written", written),
+            ("failed", failed),
+            ("dropped", dropped),
+            ("removed", removed),
+        ];
+        self.folders.iter().flat_map(move |_| counts)
+    }
+
+    /// Returns the summaries of runs that a batch may be another launch of, as they are before it.
+    pub(in crate::exporter) fn rivals(
+        &self,
+        known: &SummarySource<'_>,
+        batch: &[StepSample],
+    ) -> Vec<WaitingSummary> {
+        let mut rivals: Vec<WaitingSummary> = Vec::new();
+        let of_launches =
+            batch.iter().filter_map(|sample| Some((&sample.run, sample.launch.as_ref()?)));
+        let mut before = None;
+        for of in of_launches {
+            if before == Some(of) {
+                continue;
+            }
+            before = Some(of);
+            let (run, launch) = of;
+            let is_known = rivals.iter().any(|rival| rival.of.run == *run);
+            if is_known || !self.launches.is_rival(run, launch) {
+                continue;
+            }
+            let superseded = known.engine.superseded(run, known.now);
+            let current = self.launches.get(run);
+            if let Some((current, view)) = current.zip(superseded) {
+                let of = LaunchOfRun { run: run.clone(), id: current.id() };
+                rivals.push(WaitingSummary { of, summary: summary(known, &view) });
+            }
+        }
+        rivals
+    }
+
+    /// Returns the current launch of a run.
+    pub(in crate::exporter) fn launch_of(&self, run: &Run) -> Option<LaunchOfRun> {
+        let current = self.launches.get(run)?;
+        Some(LaunchOfRun { run: run.clone(), id: current.id() })
+    }
+
+    /// Notes an accepted push of these runs; `rivals` are those that it may have taken over.
+    pub(in crate::exporter) fn pushed<'r>(
+        &mut self,
+        known: &SummarySource<'_>,
+        runs: impl Iterator<Item = &'r Run>,
+        rivals: Vec<WaitingSummary>,
+    ) {
+        for run in runs {
+            if !self.present.contains(run) {
+                self.present.insert(run.clone());
+                self.see(known, run);
+            }
+        }
+        for rival in rivals {
+            self.see(known, &rival.of.run);
+            let current = self.launches.get(&rival.of.run);
+            if current.is_some_and(|current| current.id() != rival.of.id) {
+                self.wait(rival);
+            }
+        }
+    }
+
+    /// Notes the end of the run: its summary is made of what it came to now, and written at once: people read it as soon as
+    /// their program has ended.
+    pub(in crate::exporter) fn ended(&mut self, known: &SummarySource<'_>, run: &Run) {
+        self.present.remove(run);
+        self.sum_up(known, run, true);
+        if self.writing.is_none() {
+            self.write();
+        }
+    }
+
+    /// Writes the summaries of runs that ended or have no present rank any more, one round at a time.
+    pub(in crate::exporter) async fn keep(
+        &mut self,
+        known: &SummarySource<'_>,
+        present: BTreeSet<Run>,
+    ) {
+        let gone: Vec<Run> = self.present.difference(&present).cloned().collect();
+        for run in gone {
+            self.sum_up(known, &run, true);
+        }
+        let new: Vec<Run> = present.difference(&self.present).cloned().collect();
+        for run in new {
+            self.see(known, &run);
+        }
+        self.present = present;
+        self.launches.retain(|run| known.engine.launch(run).is_some());
+        for run in &self.present.clone() {
+            self.resume(known, run);
+        }
+        if self.writing.as_ref().is_none_or(JoinHandle::is_finished) {
+            self.written().await;
+            self.write();
+        }
+    }
+
+    /// Writes the summaries of ended and of ongoing runs, for shutdown.
+    pub(in crate::exporter) async fn stop(&mut self, known: &SummarySource<'_>) {
+        for run in std::mem::take(&mut self.present) {
+            self.sum_up(known, &run, false);
+        }
+        self.written().await;
+        self.write();
+    }
+
+    /// Waits for the round in progress. Logs the first of consecutive failures.
+    pub(in crate::exporter) async fn written(&mut self) {
+        let Some(writing) = self.writing.take() else { return };
+        let RoundResult { written, failed, removed, error } =
+            writing.await.unwrap_or_else(|error| RoundResult::failure(error.into()));
+        self.counts.written += written;
+        self.counts.failed += failed;
+        self.counts.removed += removed;
+        if let (Some(error), false) = (&error, self.is_failing) {
+            tracing::warn!(error = format!("{error:#}"), "summary not written");
+        }
+        self.is_failing = error.is_some();
+    }
+
+    fn see(&mut self, known: &SummarySource<'_>, run: &Run) {
+        let Some(seen) = known.engine.launch(run) else { return };
+        if self.launches.see(run, seen) {
+            self.resume(known, run);
+        }
+    }
+
+    /// Makes the summary of a run that is over, or that goes on while the exporter stops.
+    fn sum_up(&mut self, known: &SummarySource<'_>, run: &Run, is_over: bool) {
+        self.see(known, run);
+        let Some(current) = self.launches.get_mut(run) else { return };
+        current.is_over |= is_over;
+        let of = LaunchOfRun { run: run.clone(), id: current.id() };
+        if is_over {
+            // It went on and ended before that was noted on the disk.
+            self.resumed.retain(|(resumed, _)| *resumed != of);
+        }
+        let is_last = self.is_of_command && !is_over;
+        let view = known.engine.run_without(run, known.now, |pid| is_last && is_gone(pid));
+        if let Some(view) = view {
+            self.wait(WaitingSummary { of, summary: summary(known, &view) });
+        }
+    }
+
+    /// Lets a summary wait, and gives up the oldest where too many do: a disk may hang.
+    fn wait(&mut self, waiting: WaitingSummary) {
+        // Ranks that end one after another after their run was cut off each give a newer one.
+        self.waiting.retain(|earlier| earlier.of != waiting.of);
+        self.waiting.push(waiting);
+        let n_ranks = |waiting: &[WaitingSummary]| {
+            waiting.iter().map(|waiting| waiting.summary.ranks.len()).sum::<usize>()
+        };
+        while self.waiting.len() > 1 && n_ranks(&self.waiting) > WAITING_RANKS_MAX {
+            self.waiting.remove(0);
+            self.counts.dropped += 1;
+        }
+    }
+
+    /// Notes that the launch of a run goes on, if it was over.
+    fn resume(&mut self, known: &SummarySource<'_>, run: &Run) {
+        let over = self.launches.get_mut(run).filter(|current| current.is_over);
+        if let Some((current, seen)) = over.zip(known.engine.launch(run)) {
+            current.is_over = false;
+            let of = LaunchOfRun { run: run.clone(), id: current.id() };
+            self.resumed.push((of, seen.first_rank));
+        }
+    }
+
+    /// Starts writing what waits, on a thread of its own.
+    fn write(&mut self) {
+        let waiting = std::mem::take(&mut self.waiting);
+        let resumed = std::mem::take(&mut self.resumed);
+        if waiting.is_empty() && resumed.is_empty() {
+            return;
+        }
+        let (folders, notices) = (self.folders.clone(), self.notices.clone());
+        let mut round = Round { folders, notices, resumed, ..Round::default() };
+        for waiting in waiting {
+            if let Some(message) = &mut self.termination {
+                message.add(&waiting.summary);
+                round.message = Some(message.draft());
+            }
+            let current = self.launches.get(&waiting.of.run);
+            let current = current.map_or_else(|| waiting.of.id.clone(), CurrentLaunch::id);
+            let current = LaunchOfRun { run: waiting.of.run.clone(), id: current };
+            round.summaries.push((waiting, current));
+        }
+        self.writing = Some(tokio::task::spawn_blocking(move || round.write()));
+    }
+}
+
+/// The summary of a run with ranks that push or have pushed.
+pub(in crate::exporter) fn summary(known: &SummarySource<'_>, view: &RunView<'_>) -> Summary {
+    Summary::of(view, Some(known.engine.snapshots(view.run)))
+}
+
+/// Returns whether a process is gone, as far as can be seen here.
+fn is_gone(pid: u32) -> bool {
+    let has_ended = |pid: u32| ProcessState::of(pid.try_into().unwrap_or_default()).has_ended;
+    has_ended(pid) && !has_ended(std::process::id())
+}
+
+/// What is written at a time.
+#[derive(Default)]
+struct Round {
+    folders: Option<SummaryFolders>,
+    notices: Notices,
+    resumed: Vec<(LaunchOfRun, Rank)>,
+    /// The summaries, and the launch of each one's run that is current.
+    summaries: Vec<(WaitingSummary, LaunchOfRun)>,
+    message: Option<(PathBuf, String)>,
+}
+
+/// What came of a round.
+#[derive(Default)]
+struct RoundResult {
+    written: u64,
+    failed: u64,
+    removed: u64,
+    /// The last failure.
+    error: Option<anyhow::Error>,
+}
+
+impl RoundResult {
+    fn failure(error: anyhow::Error) -> Self {
+        Self { failed: 1, error: Some(error), ..Self::default() }
+    }
+
+    /// Writes a summary, and thins out the launches of its run but the current one. Returns its files, or why there are none.
+    fn write(
+        &mut self,
+        folders: &SummaryFolders,
+        waiting: &mut WaitingSummary,
+        current: &LaunchOfRun,
+    ) -> Result<WrittenFiles, String> {
+        let WaitingSummary { of, summary } = waiting;
+        let files = match folders.write(of, summary) {
+            Ok(files) => files,
+            Err(error) => {
+                self.failed += 1;
+                let error = error.context(folders.root.display().to_string());
+                let problem = format!("{error:#}");
+                self.note(Err(error));
+                return Err(problem);
+            }
+        };
+        self.written += 1;
+        let (shown, verdict) = (files.folder.display(), &*summary.diagnosis.status);
+        tracing::info!(run = %summary.run, folder = %shown, verdict, "summary written");
+        let thinned = folders.thin(current, &files.folder);
+        self.removed += *thinned.as_ref().unwrap_or(&0);
+        self.note(thinned.map(|_| ()).context("old launches not removed"));
+        Ok(files)
+    }
+
+    /// Notes a failure, if it is one.
+    fn note(&mut self, result: anyhow::Result<()>) {
+        if let Err(error) = result {
+            self.error = Some(error);
+        }
+    }
+}
+
+impl Round {
+    /// Writes everything that can be written.
+    fn write(self) -> RoundResult {
+        let mut result = RoundResult::default();
+        for (mut waiting, current) in self.summaries {
+            let summary = &waiting.summary;
+            let (verdict, card) = (&*summary.diagnosis.status, &*summary.text);
+            tracing::info!(run = %summary.run, verdict, "summary\n{card}");
+            let folders = self.folders.as_ref();
+            let files = folders.map(|to| result.write(to, &mut waiting, &current)).transpose();
+            let (files, problem) = match files {
+                Ok(files) => (files, None),
+                Err(problem) => (None, Some(problem)),
+            };
+            let notice = SummaryNotice { summary: waiting.summary, files, problem };
+            self.notices.send(|| Notice::Summary(Box::new(notice)));
+        }
+        if let Some(folders) = &self.folders {
+            for (of, first_rank) in &self.resumed {
+                result.note(folders.mark_going_on(of, *first_rank).map_err(Into::into));
+            }
+        }
+        if let Some((path, text)) = &self.message {
+            let written = termination::write(path, text);
+            result.note(written.with_context(|| path.display().to_string()));
+        }
+        result
+    }
+}

@@ -1,0 +1,399 @@
+//! Says on the terminal what the exporter of `run` finds, follows the command to its end, and closes with the summary.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::Signal;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::net::unix::OwnedReadHalf;
+use tokio::sync::{mpsc, watch};
+use tokio::task;
+
+use crate::exporter::notices::{Notice, SummaryNotice};
+use crate::exporter::summaries::directory::WrittenFiles;
+use crate::run::live::{LOOK_EVERY, LiveTable};
+use crate::run::processes::{CommandState, Ready};
+use crate::run::supervisor::KILLED_BY;
+use crate::run::terminal::{self, say};
+use stepmem_engine::diagnosis::DiagnosisKind;
+use stepmem_engine::diagnosis::kind::Severity;
+use stepmem_engine::findings::{Transition, TransitionState};
+use stepmem_engine::output::status::Status;
+use stepmem_report::closing::{
+    ClosingFiles, ClosingRun, cleared_line, closing, ended_line, finding_line, oom_kills_line,
+    unwatched,
+};
+use stepmem_types::ids::{Run, SubjectId};
+
+/// Lines, and what else the pen is asked, that wait for a terminal that takes none; later ones are lost.
+const STROKES_MAX: usize = 256;
+/// Findings of one kind that have a line each, and lines that name code or objects; further ones are on the page.
+const LINES_A_KIND_MAX: usize = 16;
+
+/// The supervisor's socket, and what to say on it.
+pub(super) struct Control {
+    pub(super) socket: UnixStream,
+    pub(super) ready: Ready,
+    /// What the table of ranks shows; `None` where there is no table.
+    pub(super) live: Option<watch::Receiver<Arc<Status>>>,
+}
+
+/// What processes of the command left in the private directory.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Traces {
+    /// Whether the processes had a client to import.
+    has_client: bool,
+    has_python: bool,
+    has_torch: bool,
+}
+
+impl Traces {
+    pub(super) fn read(folder: Option<&Path>, has_client: bool) -> Self {
+        let has = |name: &str| folder.is_some_and(|folder| folder.join(name).exists());
+        Self { has_client, has_python: has("python"), has_torch: has("torch") }
+    }
+}
+
+/// What was said, and what is to be said at the end.
+pub(super) struct Narrator {
+    notices: mpsc::Receiver<Notice>,
+    pen: Pen,
+    is_coloured: bool,
+    is_started: bool,
+    /// The worst severity of each finding that has been said.
+    said: BTreeMap<(SubjectId, DiagnosisKind), Severity>,
+    /// Lines about findings with the code or the object behind them.
+    n_named: usize,
+    /// Lines about findings whose growth ended, or that were cleared.
+    n_over: usize,
+    ends: BTreeMap<Run, SummaryNotice>,
+    /// The exit code of the command, once it has ended and the supervisor reported it.
+    code: Arc<OnceLock<u8>>,
+}
+
+impl Narrator {
+    /// # Errors
+    /// The system has no thread left.
+    pub(super) fn new(
+        notices: mpsc::Receiver<Notice>,
+        code: Arc<OnceLock<u8>>,
+    ) -> io::Result<Self> {
+        Ok(Self {
+            notices,
+            pen: Pen::new()?,
+            is_coloured: terminal::takes_sequences(),
+            is_started: false,
+            said: BTreeMap::new(),
+            n_named: 0,
+            n_over: 0,
+            ends: BTreeMap::new(),
+            code,
+        })
+    }
+
+    /// Tells the supervisor that the exporter listens. Resolves when the command has ended, or did not start.
+    ///
+    /// # Errors
+    /// The supervisor is gone before that.
+    pub(super) async fn follow(
+        &mut self,
+        control: Control,
+        pages: Vec<String>,
+        problems: Vec<String>,
+    ) -> anyhow::Result<()> {
+        control.socket.set_nonblocking(true)?;
+        let mut shown = control.live.zip(control.socket.try_clone().ok());
+        let socket = tokio::net::UnixStream::from_std(control.socket)?;
+        let (reader, mut writer) = socket.into_split();
+        let line = serde_json::to_string(&control.ready)? + "\n";
+        writer.write_all(line.as_bytes()).await?;
+        let words = Some(BufReader::new(reader).lines());
+        let mut command = Follower { words, command: None, ending: None };
+        loop {
+            tokio::select! {
+                state = command.next() => match state {
+                    Some(CommandState::Started(pid)) => {
+                        self.is_started = true;
+                        self.start(&pages, &problems);
+                        if let Some((status, socket)) = shown.take() {
+                            self.pen.show(LiveTable::new(pid, status, socket));
+                        }
+                    }
+                    Some(CommandState::Stopped) => self.pen.leave(),
+                    Some(CommandState::Ended(code)) => {
+                        self.code.get_or_init(|| code);
+                        return Ok(());
+                    }
+                    None => return Ok(()),
+                },
+                Some(notice) = self.notices.recv() => self.take(notice),
+            }
+        }
+    }
+
+    /// Returns whether the command ended with exit code 0.
+    pub(super) fn has_succeeded(&self) -> bool {
+        self.code.get() == Some(&0)
+    }
+
+    fn start(&self, pages: &[String], problems: &[String]) {
+        let page = pages.first().map_or_else(
+            || "watching, without a page".to_owned(),
+            |url| format!("watching; page {url}/"),
+        );
+        self.pen.line(format!("stepmem: {page}\n"));
+        for problem in problems {
+            self.pen.line(format!("stepmem: {problem}\n"));
+        }
+    }
+
+    fn take(&mut self, notice: Notice) {
+        match notice {
+            Notice::Finding(finding) => self.find(&finding),
+            Notice::Named(finding) => self.name(*finding),
+            Notice::Summary(end) => {
+                self.ends.insert(end.summary.run.clone(), *end);
+            }
+            Notice::OomKills(n) => self.pen.line(oom_kills_line(n)),
+        }
+    }
+
+    /// Says a finding when it is raised, again when it gets worse, and when its growth has ended or it is cleared.
+    fn find(&mut self, finding: &Transition) {
+        if finding.state == TransitionState::Cleared {
+            if finding.severity > Severity::Info {
+                self.end(finding, cleared_line(finding));
+            }
+            return;
+        }
+        if finding.evidence.is_level() {
+            self.end(finding, finding_line(finding, self.is_coloured));
+            return;
+        }
+        let (kind, severity) = (finding.kind, finding.severity);
+        let n_said = self.said.keys().filter(|(_, said)| *said == kind).count();
+        let worst = self.said.get_mut(&(finding.subject.clone(), kind));
+        match worst {
+            Some(worst) if *worst >= severity => return,
+            Some(worst) => *worst = severity,
+            None => {
+                self.said.insert((finding.subject.clone(), kind), severity);
+                if n_said == LINES_A_KIND_MAX {
+                    let title = kind.about().title;
+                    self.pen.line(format!("stepmem: {title} on more ranks: see the page\n"));
+                }
+                if n_said >= LINES_A_KIND_MAX {
+                    return;
+                }
+            }
+        }
+        self.pen.line(finding_line(finding, self.is_coloured));
+    }
+
+    /// Says that a finding that was a warning or critical is no longer one. MEMORY RISING that becomes MEMORY CREEP is info, and
+    /// so is all that is forgotten of a rank that ended.
+    fn end(&mut self, finding: &Transition, line: String) {
+        let said = self.said.get_mut(&(finding.subject.clone(), finding.kind));
+        let Some(said) = said.filter(|said| **said > Severity::Info) else { return };
+        *said = Severity::Info;
+        if self.n_over < LINES_A_KIND_MAX {
+            self.n_over += 1;
+            self.pen.line(line);
+        }
+    }
+
+    /// Says a finding once more, with the code or the object behind it.
+    fn name(&mut self, finding: Transition) {
+        if self.n_named == LINES_A_KIND_MAX {
+            return;
+        }
+        self.n_named += 1;
+        // That its rank has ended since makes it no smaller.
+        let said = self.said.get(&(finding.subject.clone(), finding.kind)).copied();
+        let severity = said.map_or(finding.severity, |said| said.max(finding.severity));
+        let finding = Transition { severity, ..finding };
+        self.pen.line(finding_line(&finding, self.is_coloured));
+    }
+
+    /// Closes with the summaries, the worst first, and with the directory of snapshots that none of them has. Returns the
+    /// summaries.
+    pub(super) fn finish(
+        mut self,
+        traces: Traces,
+        left: Option<PathBuf>,
+    ) -> Vec<SummaryNotice> {
+        while let Ok(notice) = self.notices.try_recv() {
+            self.take(notice);
+        }
+        let mut ends: Vec<SummaryNotice> = self.ends.into_values().collect();
+        ends.sort_by_key(|end| std::cmp::Reverse(end.summary.worst()));
+        let runs = ends.iter().map(|SummaryNotice { summary, files, problem }| ClosingRun {
+            summary,
+            problem: problem.as_deref(),
+            files: files.as_ref().map(|WrittenFiles { folder, name, note }| ClosingFiles {
+                folder: folder.display().to_string(),
+                name,
+                note: note.as_deref(),
+            }),
+        });
+        let runs: Vec<ClosingRun<'_>> = runs.collect();
+        let text = match runs.as_slice() {
+            [] if !traces.has_client => {
+                "stepmem: nothing was watched, for the reason given at the start\n".to_owned()
+            }
+            [] => unwatched(traces.has_python, traces.has_torch),
+            runs => closing(runs, terminal::columns()),
+        };
+        self.pen.close_table();
+        if self.is_started {
+            self.pen.line(text);
+            let code = self.code.get().copied();
+            let signal = code.and_then(killed_by).map(Signal::as_str);
+            if let Some(line) = code.and_then(|code| ended_line(code, signal)) {
+                self.pen.line(line);
+            }
+            if let Some(left) = left {
+                let place = left.display();
+                self.pen.line(format!("stepmem: {place} has snapshots that no summary has\n"));
+            }
+        }
+        self.pen.end();
+        ends
+    }
+}
+
+/// Returns the signal that an exit code of a shell stands for.
+fn killed_by(code: u8) -> Option<Signal> {
+    Signal::try_from(i32::from(code) - KILLED_BY).ok()
+}
+
+/// Follows the command: by the supervisor's words, or by its process once the supervisor is gone.
+struct Follower {
+    words: Option<Lines<BufReader<OwnedReadHalf>>>,
+    /// The command's process, once it has started.
+    command: Option<OwnedFd>,
+    /// Waits for the command's end, once there is no other way to know of it.
+    ending: Option<task::JoinHandle<()>>,
+}
+
+impl Follower {
+    /// Resolves at the next news of the command; `None` if there will be none. May be dropped and called again.
+    async fn next(&mut self) -> Option<CommandState> {
+        if let Some(words) = &mut self.words {
+            let line = words.next_line().await.ok().flatten();
+            let state = line.and_then(|line| serde_json::from_str(&line).ok());
+            if let Some(CommandState::Started(pid)) = state {
+                self.command = process(pid);
+            }
+            if state.is_some() {
+                return state;
+            }
+            self.words = None;
+        }
+        // The supervisor was killed, and the command runs on.
+        if let Some(process) = self.command.take() {
+            self.ending = Some(task::spawn_blocking(move || ended(&process)));
+        }
+        self.ending.as_mut()?.await.ok();
+        None
+    }
+}
+
+fn process(pid: i32) -> Option<OwnedFd> {
+    pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()
+}
+
+/// Waits until a process ends.
+fn ended(process: &OwnedFd) {
+    let mut sources = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
+    while poll(&mut sources, PollTimeout::NONE) == Err(Errno::EINTR) {}
+}
+
+/// Writes on a thread of its own: a terminal may stop taking text.
+struct Pen {
+    strokes: SyncSender<Stroke>,
+    thread: JoinHandle<()>,
+}
+
+/// What the pen is asked to do.
+enum Stroke {
+    Line(String),
+    /// Keeps a table at the foot from now on.
+    Table(Box<LiveTable>),
+    /// Leaves the terminal to others until the command goes on.
+    Leave,
+    CloseTable,
+}
+
+impl Pen {
+    fn new() -> io::Result<Self> {
+        let (strokes, received) = sync_channel(STROKES_MAX);
+        let writing = move || write(&received);
+        let thread = std::thread::Builder::new().name("terminal".to_owned()).spawn(writing)?;
+        Ok(Self { strokes, thread })
+    }
+
+    fn line(&self, line: String) {
+        self.stroke(Stroke::Line(line));
+    }
+
+    fn show(&self, table: LiveTable) {
+        self.stroke(Stroke::Table(Box::new(table)));
+    }
+
+    fn leave(&self) {
+        self.stroke(Stroke::Leave);
+    }
+
+    fn close_table(&self) {
+        self.stroke(Stroke::CloseTable);
+    }
+
+    fn stroke(&self, stroke: Stroke) {
+        self.strokes.try_send(stroke).ok();
+    }
+
+    /// Waits until everything is written.
+    fn end(self) {
+        drop(self.strokes);
+        self.thread.join().ok();
+    }
+}
+
+/// Does what is asked, and looks after the table in between.
+fn write(strokes: &Receiver<Stroke>) {
+    let mut table: Option<Box<LiveTable>> = None;
+    loop {
+        let next = match &table {
+            Some(_) => strokes.recv_timeout(LOOK_EVERY),
+            None => strokes.recv().map_err(RecvTimeoutError::from),
+        };
+        match next {
+            Ok(Stroke::Line(line)) => say(&line),
+            Ok(Stroke::Table(new)) => table = Some(new),
+            Ok(Stroke::Leave) => table.iter_mut().for_each(|table| table.leave()),
+            Ok(Stroke::CloseTable) => table = None,
+            Err(RecvTimeoutError::Timeout) => table = table.and_then(looked_after),
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+    }
+}
+
+/// Returns the table after a look. One that panics is gone from the terminal, which goes on taking lines.
+fn looked_after(mut table: Box<LiveTable>) -> Option<Box<LiveTable>> {
+    catch_unwind(AssertUnwindSafe(move || {
+        table.look();
+        table
+    }))
+    .ok()
+}

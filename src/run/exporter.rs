@@ -1,0 +1,186 @@
+//! The exporter's part of `run`: in a session of its own, so that no signal of the terminal ends it, and for as long as
+//! the command runs, also without a supervisor.
+
+use std::fs;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use nix::sys::prctl;
+
+use crate::config::settings::{PushSocket, Settings};
+use crate::exporter::collectors::nvml::nvml_source;
+use crate::exporter::listen::Addresses;
+use crate::exporter::notices::{Notices, SummaryNotice};
+use crate::exporter::start;
+use crate::exporter::summaries::directory::WrittenFiles;
+use crate::run::client_archive::{self, Installed};
+use crate::run::console::{Control, Narrator, Traces};
+use crate::run::live::NoTable;
+use crate::run::private_directory::PrivateFolder;
+use crate::run::processes::Ready;
+use crate::run::signals;
+use crate::run::snapshots::SnapshotPlace;
+use crate::run::terminal::say;
+use stepmem_report::closing::gate_lines;
+use stepmem_report::gate::{ExitGate, GateVerdict};
+use stepmem_report::summary::model::Summary;
+
+/// What is done with the summary, beside showing it.
+#[derive(Clone, Debug, Default)]
+pub struct RunOptions {
+    /// A file for the summary's JSON.
+    pub summary_json: Option<PathBuf>,
+    /// The conditions of failure.
+    pub gate: ExitGate,
+    /// The file of the token, for the clients.
+    pub token_file: Option<String>,
+    /// Whether memory snapshots are written on growth and on out-of-memory errors.
+    pub has_snapshots: bool,
+    /// Whether a table of ranks stands at the foot of the terminal.
+    pub is_live: bool,
+}
+
+/// Runs the exporter while the command of the supervisor, on standard input, runs. Returns the verdict of the gate.
+///
+/// # Errors
+/// As of [`start::run`].
+pub fn run(mut settings: Settings, options: &RunOptions) -> anyhow::Result<GateVerdict> {
+    let control = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    // Asked while this process is still in the command's session.
+    let no_table = NoTable::here();
+    // A process that leads its session already is in nobody's way.
+    rustix::process::setsid().ok();
+    prctl::set_name(c"stepmem").ok();
+    // Systems that stop everything stop the command too, and its end is when the summary is written.
+    let _blocked = signals::block(&[])?;
+
+    let mut problems = Vec::new();
+    let folder = PrivateFolder::create();
+    if settings.push_socket.is_none() && settings.push_addresses.is_empty() {
+        match &folder {
+            Ok(folder) => {
+                settings.push_socket = Some(PushSocket { path: folder.socket(), mode: 0o600 });
+            }
+            Err(error) => {
+                problems.push(format!("pushes go over TCP: {error}"));
+                settings.push_addresses = vec![([127, 0, 0, 1], 0).into()];
+            }
+        }
+    }
+    let client = client(folder.as_ref().ok(), &mut problems);
+    let has_client = client.is_some();
+    let snapshots = snapshots(&mut settings, options, &mut problems);
+    let folder = folder.ok();
+    let ready = Ready {
+        snapshots: snapshots.as_ref().map(|folder| folder.path().display().to_string()),
+        push_url: None,
+        client: client
+            .as_ref()
+            .and_then(|installed| installed.path.to_str())
+            .map(str::to_owned),
+        folder: folder.as_ref().map(|folder| folder.path().display().to_string()),
+        token_file: options.token_file.clone(),
+    };
+    let (notices, receiver) = Notices::channel();
+    let mut narrator = Narrator::new(receiver, Arc::clone(notices.command_code()))?;
+    let gpu = nvml_source(&settings);
+    let has_table = options.is_live && no_table.is_none_or(NoTable::is_for_now);
+    if options.is_live {
+        problems.extend(no_table.map(NoTable::words));
+    }
+    start::run(settings, gpu, notices, |addresses, status| {
+        let ready = Ready { push_url: push_url(&addresses), ..ready };
+        problems.extend(addresses.problems.iter().cloned());
+        let pages = addresses.web.iter().map(|address| addresses.url(*address)).collect();
+        let live = has_table.then_some(status);
+        narrator.follow(Control { socket: control, ready, live }, pages, problems)
+    })?;
+    let traces = Traces::read(folder.as_ref().map(PrivateFolder::path), has_client);
+    let left = snapshots.and_then(SnapshotPlace::close);
+    let has_succeeded = narrator.has_succeeded();
+    let ends = narrator.finish(traces, left);
+    if let (Some(file), Some(end)) = (&options.summary_json, ends.first()) {
+        let file = own_name(file, end);
+        if let Err(error) = write(&file, &end.summary) {
+            // The verdict counts all the same.
+            let place = file.display();
+            say(&format!("stepmem: --summary-json: {place} is not written: {error:#}\n"));
+        }
+    }
+    let runs: Vec<&Summary> = ends.iter().map(|end| &end.summary).collect();
+    let verdict = options.gate.judge(&runs);
+    if has_succeeded {
+        say(&gate_lines(&verdict));
+    }
+    Ok(verdict)
+}
+
+/// Writes the client to where processes of the command find it.
+fn client(folder: Option<&PrivateFolder>, problems: &mut Vec<String>) -> Option<Installed> {
+    match client_archive::install(folder.map(PrivateFolder::path)) {
+        Ok(installed) => {
+            problems.extend(installed.problem.clone());
+            Some(installed)
+        }
+        Err(error) => {
+            problems.push(format!("Python processes are not watched: {error}"));
+            None
+        }
+    }
+}
+
+/// Gives snapshots a directory, if they are wanted.
+fn snapshots(
+    settings: &mut Settings,
+    options: &RunOptions,
+    problems: &mut Vec<String>,
+) -> Option<SnapshotPlace> {
+    if !options.has_snapshots {
+        return None;
+    }
+    match SnapshotPlace::create(settings.summary_dir.as_deref()) {
+        Ok(folder) => {
+            folder.set(settings);
+            Some(folder)
+        }
+        Err(error) => {
+            problems.push(format!("no memory snapshots: {error}"));
+            None
+        }
+    }
+}
+
+/// Returns the name of a copy of the summary: beside other exporters of the launch, each has a name of its own.
+fn own_name(file: &Path, end: &SummaryNotice) -> PathBuf {
+    let suffix = end.files.as_ref().map(WrittenFiles::suffix).unwrap_or_default();
+    if suffix.is_empty() {
+        return file.to_owned();
+    }
+    let mut name = file.file_stem().unwrap_or_default().to_owned();
+    name.push(suffix);
+    if let Some(ending) = file.extension() {
+        name.push(".");
+        name.push(ending);
+    }
+    file.with_file_name(name)
+}
+
+fn write(file: &Path, summary: &Summary) -> anyhow::Result<()> {
+    Ok(fs::write(file, serde_json::to_string_pretty(summary)? + "\n")?)
+}
+
+/// Returns where a client on this machine pushes to.
+fn push_url(addresses: &Addresses) -> Option<String> {
+    let of_socket = addresses.socket.as_ref().and_then(|path| path.to_str());
+    let of_socket = of_socket.map(|path| format!("unix://{path}"));
+    of_socket.or_else(|| {
+        let mut address = *addresses.push.first()?;
+        if address.ip().is_unspecified() {
+            address.set_ip([127, 0, 0, 1].into());
+        }
+        Some(addresses.url(address))
+    })
+}

@@ -1,0 +1,18 @@
+//! `stepmem run`: one supervisor, which is the process that was started, and its three children: the exporter, the
+//! command, and a witness of the signals that the command gets. `docs/adr/0023-run-invisible.md` says why they are four.
+
+mod client_archive;
+pub mod client_use;
+mod console;
+mod environment;
+pub mod exporter;
+mod inherited;
+pub mod live;
+mod private_directory;
+pub mod processes;
+pub mod signal_monitor;
+mod signals;
+mod snapshots;
+pub mod supervisor;
+mod terminal;
+pub mod world;

@@ -1,0 +1,251 @@
+//! The exporter and the witness as the supervisor sees them: processes of this program with a socket to each.
+
+use std::ffi::OsString;
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+
+use crate::run::signal_monitor;
+use crate::run::signals::{self, STOPS, SignalReceipt, number};
+
+/// The exporter that is not ready after this time is left alone; the command starts without it.
+pub const READY_WITHIN: Duration = Duration::from_secs(5);
+/// The exporter whose table is not gone after this time keeps the job from being stopped no longer.
+pub const TERMINAL_LEFT_WITHIN: Duration = Duration::from_millis(500);
+/// A receipt of the witness counts for this long.
+const SIGHTING_VALID: Duration = Duration::from_secs(1);
+/// This program, also after its file was replaced.
+const PROGRAM: &str = "/proc/self/exe";
+
+/// The part of `run` that a process of this program plays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RunPart {
+    Exporter,
+    Witness,
+}
+
+impl RunPart {
+    /// The hidden option that names the part.
+    pub const OPTION: &str = "part";
+
+    /// Returns the part that the hidden option names.
+    pub fn named(name: &str) -> Option<Self> {
+        [Self::Exporter, Self::Witness].into_iter().find(|part| part.name() == name)
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Exporter => "exporter",
+            Self::Witness => "witness",
+        }
+    }
+
+    fn start(self, name: &str, arguments: &[OsString]) -> io::Result<(Pid, UnixStream)> {
+        let (ours, theirs) = UnixStream::pair()?;
+        let mut command = Command::new(PROGRAM);
+        command.arg0(name).arg("run").arg(format!("--{}={}", Self::OPTION, self.name()));
+        command.args(arguments).stdin(Stdio::from(OwnedFd::from(theirs.try_clone()?)));
+        command.stdout(match self {
+            Self::Exporter => Stdio::null(),
+            Self::Witness => Stdio::from(OwnedFd::from(theirs)),
+        });
+        let child = command.spawn()?;
+        let pid = i32::try_from(child.id()).map_err(io::Error::other)?;
+        Ok((Pid::from_raw(pid), ours))
+    }
+}
+
+/// What the exporter says once it listens.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+pub(super) struct Ready {
+    /// Where to push; absent where it listens nowhere.
+    pub(super) push_url: Option<String>,
+    /// The directory of the client; absent where it could not be written.
+    pub(super) client: Option<String>,
+    /// The private directory, in which processes leave traces.
+    pub(super) folder: Option<String>,
+    /// The directory that snapshots are written below; absent where none are wanted.
+    pub(super) snapshots: Option<String>,
+    /// The file of the token that pushes need.
+    pub(super) token_file: Option<String>,
+}
+
+/// What the supervisor tells the exporter.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum CommandState {
+    /// It runs as this process.
+    Started(i32),
+    /// It is stopped, and the shell is next on the terminal. The exporter answers once its table is gone.
+    Stopped,
+    /// It ended with this exit code, as a shell has it.
+    Ended(u8),
+}
+
+/// The exporter's process.
+pub(super) struct ExporterProcess {
+    pub(super) pid: Pid,
+    /// How it ended.
+    pub(super) code: Option<u8>,
+    control: UnixStream,
+}
+
+impl ExporterProcess {
+    pub(super) fn start(options: &[OsString]) -> io::Result<Self> {
+        let (pid, control) = RunPart::Exporter.start("stepmem", options)?;
+        Ok(Self { pid, code: None, control })
+    }
+
+    /// Waits until it listens, at most [`READY_WITHIN`].
+    pub(super) fn ready(&self) -> Option<Ready> {
+        self.control.set_read_timeout(Some(READY_WITHIN)).ok()?;
+        let mut line = String::new();
+        BufReader::new(&self.control).read_line(&mut line).ok()?;
+        serde_json::from_str(&line).ok()
+    }
+
+    /// Tells it about the command. It may be gone.
+    pub(super) fn tell(&mut self, state: CommandState) {
+        let line = serde_json::to_string(&state).unwrap_or_default() + "\n";
+        self.control
+            .set_nonblocking(true)
+            .and_then(|()| self.control.write_all(line.as_bytes()))
+            .ok();
+    }
+
+    /// Has it clear its table, and waits at most [`TERMINAL_LEFT_WITHIN`] until it has.
+    pub(super) fn leave_terminal(&mut self) {
+        self.control.set_nonblocking(true).ok();
+        // Answers that came too late.
+        while self.control.read(&mut [0; 16]).is_ok_and(|n_bytes| n_bytes > 0) {}
+        self.tell(CommandState::Stopped);
+        let is_waiting = self
+            .control
+            .set_nonblocking(false)
+            .and_then(|()| self.control.set_read_timeout(Some(TERMINAL_LEFT_WITHIN)));
+        if is_waiting.is_ok() {
+            drop(self.control.read(&mut [0]));
+        }
+    }
+}
+
+/// The witness's process.
+pub(super) struct WitnessProcess {
+    pub(super) pid: Pid,
+    socket: UnixStream,
+    unread: Vec<u8>,
+    sightings: Vec<(SignalReceipt, Instant)>,
+    /// When it last got a signal that stops, and one that continues. Each discards the other one while that waits.
+    stopped: Option<Instant>,
+    continued: Option<Instant>,
+}
+
+impl WitnessProcess {
+    /// Starts it in this process's group. The command's words on its own command line let it share the fate of the
+    /// command where processes are signalled by what they run.
+    pub(super) fn start(words: &[OsString]) -> io::Result<Self> {
+        let arguments = [&[OsString::from("--")], words].concat();
+        let (pid, socket) = RunPart::Witness.start("signal-witness", &arguments)?;
+        Ok(Self {
+            pid,
+            socket,
+            unread: Vec::new(),
+            sightings: Vec::new(),
+            stopped: None,
+            continued: None,
+        })
+    }
+
+    /// Waits until it notes signals. Returns whether it does.
+    pub(super) fn is_ready(&mut self) -> bool {
+        let mut word = vec![0; signal_monitor::READY.len()];
+        let read = self
+            .socket
+            .set_read_timeout(Some(READY_WITHIN))
+            .and_then(|()| self.socket.read_exact(&mut word))
+            .and_then(|()| self.socket.set_nonblocking(true));
+        read.is_ok() && word == signal_monitor::READY
+    }
+
+    pub(super) fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Reads what it has noted. Returns whether it is still there.
+    pub(super) fn read(&mut self, now: Instant) -> bool {
+        let mut buffer = [0; 64 * SignalReceipt::BYTES];
+        let is_there = loop {
+            match self.socket.read(&mut buffer) {
+                Ok(0) => break false,
+                Ok(n_bytes) => self.unread.extend(buffer.iter().take(n_bytes)),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => break error.kind() == ErrorKind::WouldBlock,
+            }
+        };
+        let (receipts, rest) = self.unread.as_chunks();
+        self.sightings.retain(|(_, seen)| now.duration_since(*seen) < SIGHTING_VALID);
+        for receipt in receipts.iter().filter_map(|bytes| SignalReceipt::decode(*bytes)) {
+            self.sightings.push((receipt, now));
+            if STOPS.contains(&receipt.signal) {
+                self.stopped = Some(now);
+            } else if receipt.signal == Signal::SIGCONT {
+                self.continued = Some(now);
+            }
+        }
+        self.unread = rest.to_vec();
+        is_there
+    }
+
+    /// Returns whether it got this signal too. Each of its receipts counts for one signal.
+    pub(super) fn shares(&mut self, receipt: SignalReceipt) -> bool {
+        let found = self.sightings.iter().position(|(seen, _)| *seen == receipt);
+        found.map(|idx| self.sightings.swap_remove(idx)).is_some()
+    }
+
+    /// Forgets what it noted and the system discarded, where it still waited, when the later signal came: no signal that
+    /// comes from now on is the same.
+    pub(super) fn forget_discarded(&mut self, later: Signal) {
+        self.sightings.retain(|(seen, _)| !signals::discards(later, seen.signal));
+    }
+
+    /// Returns whether it may have lost this signal to one that came after `since` and discards it.
+    pub(super) fn may_have_lost(&self, signal: Signal, since: Instant) -> bool {
+        let later = match signal {
+            Signal::SIGCONT => self.stopped,
+            stop if STOPS.contains(&stop) => self.continued,
+            _ => None,
+        };
+        later.is_some_and(|later| later >= since)
+    }
+
+    /// Returns whether it has nothing to note about this signal: it sleeps, and the signal does not wait for it.
+    pub(super) fn is_idle(&self, signal: Signal) -> bool {
+        let Ok(status) = std::fs::read_to_string(format!("/proc/{}/status", self.pid)) else {
+            return true;
+        };
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            line.unwrap_or_default().trim()
+        };
+        let is_sleeping =
+            ["S", "T", "Z"].iter().any(|state| field("State:").starts_with(state));
+        let bit = 1_u64 << (number(signal) - 1);
+        let waits = |name: &str| {
+            u64::from_str_radix(field(name), 16).is_ok_and(|pending| pending & bit != 0)
+        };
+        is_sleeping && !waits("ShdPnd:") && !waits("SigPnd:")
+    }
+}
+
+/// Ends a process of our own.
+pub(super) fn end(pid: Pid) {
+    kill(pid, Signal::SIGKILL).ok();
+}

@@ -1,0 +1,452 @@
+//! The supervisor: the process that was started. It starts the exporter, the witness and the command, passes signals on
+//! to the command, and ends as the command did.
+//!
+//! The command is its child in the same process group, with the same terminal. Whatever happens to the exporter or the
+//! witness, the command goes on; if the supervisor is killed, the command goes on as an orphan.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::Command;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::libc;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::spawn::{PosixSpawnAttr, PosixSpawnFileActions, PosixSpawnFlags, posix_spawnp};
+use nix::sys::signal::{SigSet, Signal, kill, raise};
+use nix::sys::signalfd::SignalFd;
+use nix::unistd::{Pid, getpid, getsid};
+use rustix::process::{WaitOptions, WaitStatus};
+use tokio::time::Instant;
+
+use crate::exporter::process_state::ProcessState;
+use crate::run::environment::{Words, c_strings, environment, variables};
+use crate::run::inherited;
+use crate::run::processes::{CommandState, ExporterProcess, Ready, WitnessProcess, end};
+use crate::run::signals::{self, STOPS, SignalReceipt};
+use crate::run::terminal::{self, say};
+
+/// How long a signal waits for the witness to get it too, as from a program that signals one process after the other.
+const SHARED_WITHIN: Duration = Duration::from_millis(100);
+/// How long the exporter may take for its last words after the command has ended.
+pub const FINISH_WITHIN: Duration = Duration::from_secs(15);
+/// The exit codes of a shell whose command does not exist, or cannot be run.
+const NOT_FOUND: u8 = 127;
+const NOT_EXECUTABLE: u8 = 126;
+/// The exit code of a shell whose command was killed is this and the number of the signal.
+pub(super) const KILLED_BY: i32 = 128;
+
+/// What to start.
+#[derive(Clone, Debug)]
+pub struct CommandLaunch {
+    /// The program and its arguments; not empty.
+    pub command: Vec<OsString>,
+    /// The options of `run`, for the exporter.
+    pub options: Vec<OsString>,
+    /// The exit codes of `--fail-on`.
+    pub gate: GateCodes,
+    /// Whether the exporter keeps a table at the foot of the terminal.
+    pub is_live: bool,
+}
+
+/// Exit codes of the exporter for the verdict of `--fail-on`, which are then those of `run`.
+#[derive(Clone, Copy, Debug)]
+pub struct GateCodes {
+    pub failed: u8,
+    /// Of a verdict that could not be judged.
+    pub unjudged: u8,
+    /// Whether a command that was not watched ends with `unjudged`.
+    pub needs_watching: bool,
+}
+
+/// Why there is no verdict.
+const UNWATCHED: &str = "nothing was watched";
+const UNSUMMED: &str = "there is no summary to judge by";
+
+impl GateCodes {
+    /// Returns the exit code of a command of which there is no verdict, for this reason.
+    fn without_verdict(self, code: u8, why: &str) -> u8 {
+        if code != 0 || !self.needs_watching {
+            return code;
+        }
+        let unjudged = self.unjudged;
+        say(&format!("stepmem: exit code {unjudged}: {why} (--fail-on)\n"));
+        unjudged
+    }
+}
+
+/// The command could not be started.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {reason}", program.display())]
+pub struct NotStarted {
+    program: OsString,
+    reason: io::Error,
+    /// What a shell would exit with.
+    pub code: u8,
+}
+
+/// Runs the command to its end. Returns the exit code as a shell has it.
+///
+/// # Errors
+/// The command cannot be started.
+pub fn run(launch: &CommandLaunch) -> Result<u8, NotStarted> {
+    // Where the process before us ignores SIGCHLD, the system would keep no exit code.
+    drop(signal_hook::flag::register(libc::SIGCHLD, std::sync::Arc::default()));
+    let Ok((signals, mask)) = signals::block(&[Signal::SIGCHLD]) else {
+        return Err(launch.not_started(launch.replace_us(SigSet::thread_get_mask())));
+    };
+    let exporter = ExporterProcess::start(&launch.options).inspect_err(unwatched).ok();
+    let mut witness = WitnessProcess::start(&launch.command).ok();
+    let ready = exporter.as_ref().and_then(ExporterProcess::ready).unwrap_or_default();
+    witness = witness.take_if(WitnessProcess::is_ready);
+    // What came before the command did not reach it.
+    let early = signals::received(&signals);
+    let command = launch.spawn(&ready, mask).map_err(|error| {
+        let has_no_file = error.raw_os_error() == Some(libc::EMFILE);
+        launch.not_started(if has_no_file { launch.replace_us(Ok(mask)) } else { error })
+    })?;
+    for receipt in early.into_iter().filter(|receipt| receipt.signal != Signal::SIGCHLD) {
+        pass_on(command, receipt.signal);
+    }
+    let has_table = launch.is_live && terminal::takes_sequences();
+    let mut supervisor =
+        Supervisor { signals, exporter, witness, command, has_table, undecided: Vec::new() };
+    if let Some(exporter) = &mut supervisor.exporter {
+        exporter.tell(CommandState::Started(command.as_raw()));
+    }
+    let code = catch_unwind(AssertUnwindSafe(|| supervisor.watch()));
+    let code = code.unwrap_or_else(|_| wait_for(command));
+    Ok(supervisor.finish(code, launch.gate))
+}
+
+fn unwatched(error: &io::Error) {
+    say(&format!("stepmem: the command is not watched: {error}\n"));
+}
+
+impl CommandLaunch {
+    /// Starts the command as it would start without us: with the signal mask and the dispositions that we got.
+    fn spawn(&self, ready: &Ready, mask: SigSet) -> io::Result<Pid> {
+        if inherited::ignores(Signal::SIGCHLD) {
+            let child = self.command(ready, mask).spawn()?;
+            return Ok(Pid::from_raw(i32::try_from(child.id()).map_err(io::Error::other)?));
+        }
+        let mut attributes = PosixSpawnAttr::init()?;
+        attributes.set_sigmask(&mask)?;
+        let mut flags = PosixSpawnFlags::POSIX_SPAWN_SETSIGMASK;
+        if !inherited::ignores(Signal::SIGPIPE) {
+            attributes.set_sigdefault(&SigSet::from(Signal::SIGPIPE))?;
+            flags |= PosixSpawnFlags::POSIX_SPAWN_SETSIGDEF;
+        }
+        attributes.set_flags(flags)?;
+        let files = PosixSpawnFileActions::init()?;
+        let variables = environment(ready);
+        let spawn = |words: &Words| {
+            let program = words.first().ok_or(Errno::EINVAL)?;
+            posix_spawnp(program, &files, &attributes, words, &variables)
+        };
+        match spawn(&c_strings(&self.command)) {
+            // A script without `#!`, which shells run by themselves.
+            Err(Errno::ENOEXEC) => {
+                let shell = [&[OsString::from("/bin/sh")], self.command.as_slice()].concat();
+                Ok(spawn(&c_strings(&shell))?)
+            }
+            spawned => Ok(spawned?),
+        }
+    }
+
+    /// Becomes the command. Returns only if that fails.
+    fn replace_us(&self, mask: Result<SigSet, Errno>) -> io::Error {
+        match mask {
+            Ok(mask) => self.command(&Ready::default(), mask).exec(),
+            Err(error) => error.into(),
+        }
+    }
+
+    /// Returns the command for a start that takes descriptors, unlike `posix_spawn`, and can have it ignore a signal.
+    fn command(&self, ready: &Ready, mask: SigSet) -> Command {
+        let (program, arguments) = match self.command.split_first() {
+            Some((program, arguments)) => (program.as_os_str(), arguments),
+            None => ("".as_ref(), [].as_slice()),
+        };
+        let mut command = Command::new(program);
+        command.args(arguments).env_clear().envs(variables(ready));
+        inherited::hand_on(&mut command, mask);
+        command
+    }
+
+    fn not_started(&self, reason: io::Error) -> NotStarted {
+        let is_missing = reason.kind() == io::ErrorKind::NotFound;
+        let code = if is_missing { NOT_FOUND } else { NOT_EXECUTABLE };
+        NotStarted { program: self.command.first().cloned().unwrap_or_default(), reason, code }
+    }
+}
+
+/// The supervisor while the command runs.
+struct Supervisor {
+    signals: SignalFd,
+    exporter: Option<ExporterProcess>,
+    witness: Option<WitnessProcess>,
+    command: Pid,
+    /// Whether there may be a table at the foot of the terminal.
+    has_table: bool,
+    undecided: Vec<Undecided>,
+}
+
+/// A signal of which it is not known yet whether the command got it too.
+struct Undecided {
+    receipt: SignalReceipt,
+    since: Instant,
+    /// When to decide.
+    until: Instant,
+    /// Whether a signal came after it by which the system discards it where it still waits.
+    is_overtaken: bool,
+}
+
+impl Supervisor {
+    /// Passes signals on until the command has ended. Returns its exit code.
+    fn watch(&mut self) -> u8 {
+        loop {
+            let now = Instant::now();
+            if let Some(witness) = &mut self.witness
+                && !witness.read(now)
+            {
+                self.witness = None;
+            }
+            // All are read before children are asked: the supervisor stops after a stop signal of its own, not before.
+            let received = signals::received(&self.signals);
+            let received = received.into_iter().filter(|it| it.signal != Signal::SIGCHLD);
+            // What it noted counts for what came before.
+            self.decide(now);
+            for receipt in received {
+                self.take(receipt, now);
+            }
+            self.decide(now);
+            if let Some(code) = self.ask_children() {
+                return code;
+            }
+            if self.exporter_code().is_some() {
+                self.clear_table();
+            }
+            // Children were asked after the signals were read: one that ends from now on interrupts this.
+            self.wait();
+        }
+    }
+
+    /// Clears the table that an exporter left that is gone, once the terminal is this job's and takes text.
+    fn clear_table(&mut self) {
+        if self.has_table && terminal::is_ours() && terminal::is_writable() {
+            terminal::restore();
+            self.has_table = false;
+        }
+    }
+
+    /// Stops as the command was stopped. Returns once continued.
+    fn stop_by(&mut self, signal: i32) {
+        if let (true, Some(exporter)) = (self.has_table, &mut self.exporter) {
+            exporter.leave_terminal();
+        }
+        // It may have been continued meanwhile, by a signal that stopping now would discard.
+        if !self.has_table || ProcessState::of(self.command.as_raw()).is_stopped {
+            // What continued the group before this is not what continues us next.
+            if let Some(witness) = &mut self.witness {
+                witness.read(Instant::now());
+                witness.forget_discarded(Signal::SIGTSTP);
+            }
+            stop_by(signal);
+        }
+        // What stopped the command has reached it: a stop signal that comes from now on is another one.
+        self.undecided.retain(|undecided| !STOPS.contains(&undecided.receipt.signal));
+        if let Some(witness) = &mut self.witness {
+            witness.read(Instant::now());
+            witness.forget_discarded(Signal::SIGCONT);
+        }
+    }
+
+    /// Waits for a signal, a word of the witness, or the time to decide about a signal.
+    fn wait(&self) {
+        self.wait_until(self.undecided.iter().map(|undecided| undecided.until).min());
+    }
+
+    /// Waits for a signal or a word of the witness, and at most until then.
+    fn wait_until(&self, until: Option<Instant>) {
+        let timeout = until.map(|until| until.saturating_duration_since(Instant::now()));
+        // Rounded up, so that the time has come when it ends.
+        let timeout = timeout.map(|timeout| timeout + Duration::from_millis(1));
+        let timeout = timeout.and_then(|timeout| PollTimeout::try_from(timeout).ok());
+        let mut sources = vec![PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
+        let witness = self.witness.as_ref().map(WitnessProcess::socket);
+        sources.extend(witness.map(|socket| PollFd::new(socket, PollFlags::POLLIN)));
+        // Interrupted or not, what is there is read.
+        poll(&mut sources, timeout.unwrap_or(PollTimeout::NONE)).ok();
+    }
+
+    /// Takes a signal, in the order in which they came.
+    fn take(&mut self, receipt: SignalReceipt, now: Instant) {
+        for before in &mut self.undecided {
+            before.is_overtaken |= signals::discards(receipt.signal, before.receipt.signal);
+        }
+        if let Some(witness) = &mut self.witness {
+            witness.forget_discarded(receipt.signal);
+        }
+        let until = now + SHARED_WITHIN;
+        self.undecided.push(Undecided { receipt, since: now, until, is_overtaken: false });
+    }
+
+    /// Passes on the signals that the command did not get by itself.
+    fn decide(&mut self, now: Instant) {
+        let command = self.command;
+        let witness = &mut self.witness;
+        self.undecided.retain_mut(|Undecided { receipt, since, until, is_overtaken }| {
+            let Some(witness) = witness else {
+                if !is_for_the_group(*receipt) {
+                    pass_on(command, receipt.signal);
+                }
+                return false;
+            };
+            if witness.shares(*receipt)
+                || *is_overtaken && witness.may_have_lost(receipt.signal, *since)
+            {
+                return false;
+            }
+            if *until > now {
+                return true;
+            }
+            if !witness.is_idle(receipt.signal) {
+                *until = now + SHARED_WITHIN;
+                return true;
+            }
+            // What it noted between the two looks.
+            if witness.read(now) && witness.shares(*receipt) {
+                return false;
+            }
+            pass_on(command, receipt.signal);
+            false
+        });
+    }
+
+    /// Takes note of children that ended or stopped. Returns the exit code once the command has ended.
+    fn ask_children(&mut self) -> Option<u8> {
+        loop {
+            let options = WaitOptions::NOHANG | WaitOptions::UNTRACED;
+            let (pid, status) = match rustix::process::wait(options) {
+                Ok(Some((pid, status))) => (Pid::from_raw(pid.as_raw_pid()), status),
+                Ok(None) => return None,
+                Err(rustix::io::Errno::INTR) => continue,
+                // The command is a child until it was waited for.
+                Err(_) => return Some(NOT_EXECUTABLE),
+            };
+            if pid == self.command {
+                match status.stopping_signal() {
+                    Some(signal) => self.stop_by(signal),
+                    None => return Some(shell_code(status)),
+                }
+            } else if let Some(exporter) = &mut self.exporter
+                && exporter.pid == pid
+            {
+                exporter.code = (!status.stopped()).then(|| shell_code(status));
+            }
+        }
+    }
+
+    /// Lets the exporter say its last words. Returns the exit code of `run`.
+    fn finish(mut self, code: u8, gate: GateCodes) -> u8 {
+        self.witness = None;
+        let Some(exporter) = &mut self.exporter else {
+            return gate.without_verdict(code, UNWATCHED);
+        };
+        exporter.tell(CommandState::Ended(code));
+        let until = Instant::now() + FINISH_WITHIN;
+        loop {
+            // The SIGCHLD of a child that has ended is read before that child is asked for, and never after: a wait
+            // always follows a look at the children.
+            let is_given_up = signals::received(&self.signals).iter().any(ends_patience);
+            // Without the exporter no child is left.
+            if self.ask_children().is_some() || self.exporter_code().is_some() {
+                break;
+            }
+            if is_given_up || Instant::now() >= until {
+                self.give_up();
+                return gate.without_verdict(code, UNSUMMED);
+            }
+            self.wait_until(Some(until));
+        }
+        match self.exporter_code() {
+            Some(verdict) if [gate.failed, gate.unjudged].contains(&verdict) && code == 0 => {
+                verdict
+            }
+            Some(verdict) if [0, gate.failed, gate.unjudged].contains(&verdict) => code,
+            None => gate.without_verdict(code, UNSUMMED),
+            Some(failure) => {
+                self.clear_table();
+                say(&format!(
+                    "stepmem: no summary: the exporter ended early ({failure}); the command was not affected\n"
+                ));
+                gate.without_verdict(code, UNSUMMED)
+            }
+        }
+    }
+
+    fn exporter_code(&self) -> Option<u8> {
+        self.exporter.as_ref().and_then(|exporter| exporter.code)
+    }
+
+    fn give_up(&mut self) {
+        if let Some(exporter) = &self.exporter {
+            end(exporter.pid);
+        }
+        self.clear_table();
+        say("stepmem: no summary: the exporter was ended before it had one\n");
+    }
+}
+
+/// Returns whether a person or a system that sends this after the command's end wants an end at once.
+fn ends_patience(receipt: &SignalReceipt) -> bool {
+    [Signal::SIGINT, Signal::SIGTERM, Signal::SIGQUIT, Signal::SIGHUP].contains(&receipt.signal)
+}
+
+/// Returns whether a signal went to the whole group, as far as that shows without a witness. The kernel sends SIGHUP to
+/// a session's first process alone.
+fn is_for_the_group(receipt: SignalReceipt) -> bool {
+    let is_leader = getsid(None).is_ok_and(|session| session == getpid());
+    receipt.is_of_kernel && !(receipt.signal == Signal::SIGHUP && is_leader)
+}
+
+/// Sends the command a signal. It may have ended.
+fn pass_on(command: Pid, signal: Signal) {
+    kill(command, signal).ok();
+}
+
+/// Stops as the command was stopped, so that the shell sees that. Returns once continued.
+fn stop_by(signal: i32) {
+    let Ok(signal) = Signal::try_from(signal) else { return };
+    let only = SigSet::from(signal);
+    let unblocked = if signal == Signal::SIGSTOP { Ok(()) } else { only.thread_unblock() };
+    if unblocked.is_ok() {
+        raise(signal).ok();
+    }
+    if signal != Signal::SIGSTOP {
+        only.thread_block().ok();
+    }
+}
+
+/// Returns the exit code that a shell has for a process that ended.
+fn shell_code(status: WaitStatus) -> u8 {
+    let killed = status.terminating_signal().map(|signal| KILLED_BY + signal);
+    let code = status.exit_status().or(killed).unwrap_or(i32::from(NOT_EXECUTABLE));
+    u8::try_from(code).unwrap_or(u8::MAX)
+}
+
+/// Waits for the command and does nothing else.
+fn wait_for(command: Pid) -> u8 {
+    let pid = rustix::process::Pid::from_raw(command.as_raw());
+    loop {
+        match rustix::process::waitpid(pid, WaitOptions::empty()) {
+            Ok(Some((_, status))) => return shell_code(status),
+            Ok(None) | Err(rustix::io::Errno::INTR) => {}
+            Err(_) => return NOT_EXECUTABLE,
+        }
+    }
+}
