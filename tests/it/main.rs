@@ -123,3 +123,4 @@ mod decisions;
 mod defaults;
 
 mod architecture;
+mod layers;

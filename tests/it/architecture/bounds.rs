@@ -217,7 +217,7 @@ fn every_bound_of_a_room_is_in_the_tables() {
 fn a_planted_bound_is_missed_on_either_side() {
     let document = "| bound | where | value | beyond it | counter |\n|---|---|---|---|---|\n\
                     | heads | `net::server::{HEAD_MAX, GONE_MAX}`, `IDLE_WITHIN` | 1 | 431 | |\n\
-                    | a rank | `model::ids::Run::BYTES_MAX`, `--rank.max`, `--rank.min` | 1 KiB | refused | `none_total{a=\"b\"}` |\n\n\
+                    | a rank | `types::ids::Run::BYTES_MAX`, `--rank.max`, `--rank.min` | 1 KiB | refused | `none_total{a=\"b\"}` |\n\n\
                     ## Client\n\n| bound | where | value | beyond it | counter |\n|---|---|---|---|---|\n\
                     | a ring | `RING_CAPACITY` in `python/stepmem/_sender.py` | 1 | forgotten | `pushes_total` |\n\
                     | rows | as many as TraceML | 1 | forgotten | |\n\n| other | `a::B_MAX` |";
@@ -228,12 +228,12 @@ fn a_planted_bound_is_missed_on_either_side() {
             "pub const HEAD_MAX: u8 = 1; pub(crate) const IDLE_WITHIN: u8 = 2; const OWN_MAX: u8 = 3;",
         ),
         (
-            "src/model/ids.rs",
+            "crates/types/src/ids.rs",
             "pub struct Run; impl Run { pub const BYTES_MAX: usize = 3 << 10; } pub const PID_MAX: u8 = 2;",
         ),
     ]);
     assert_eq!(dead(&house, &table), ["net::server::GONE_MAX", "--rank.min"]);
-    assert_eq!(missing(&house, &table), ["model::ids::PID_MAX"]);
+    assert_eq!(missing(&house, &table), ["types::ids::PID_MAX"]);
     assert_eq!(unknown_counters(document), ["none_total{a=\"b\"}"]);
     let current = with_values(&house, document);
     let values: Vec<&str> = rows(&current).map(|[_, _, value, ..]| value).collect();

@@ -8,8 +8,9 @@ use std::sync::LazyLock;
 use crate::architecture::source::{Place, Source};
 use crate::rig::folder::root;
 
-/// `src/`, and the tests.
-static STANDING: LazyLock<House> = LazyLock::new(|| House::of(&files("src")));
+/// The program with its crates, and the tests.
+static STANDING: LazyLock<House> =
+    LazyLock::new(|| House::of(&[files("src"), files("crates")].concat()));
 static TESTS: LazyLock<House> = LazyLock::new(|| House::of(&files("tests/it")));
 
 /// The files that a rule looks at.
@@ -20,7 +21,7 @@ pub struct House {
 }
 
 impl House {
-    /// `src/` as it is.
+    /// `src/` and `crates/` as they are.
     pub fn standing() -> &'static Self {
         &STANDING
     }
@@ -55,11 +56,6 @@ impl House {
 
     pub fn has_module(&self, name: &str) -> bool {
         self.modules.contains(name)
-    }
-
-    /// The file that is this module.
-    pub fn file(&self, module: &str) -> Option<&Source> {
-        self.files.iter().find(|file| file.module == module)
     }
 
     /// The modules of this crate that a file names, but for itself; of an unknown one the first word.

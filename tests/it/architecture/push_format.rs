@@ -7,11 +7,10 @@ use std::collections::BTreeSet;
 
 use crate::architecture::house::{House, holds};
 use crate::architecture::items::{Item, Kind, split_at_commas};
-use crate::architecture::sizes::colon;
 use crate::architecture::source::Source;
 use crate::architecture::tokens::{Placed, Token};
 
-const WIRE: &str = "input::push::wire";
+const WIRE: &str = "engine::wire";
 
 /// Files that name the keys of a push as a pusher does: the example of `serve --help`, and the demo's simulated job.
 const PUSHERS: &[&str] =
@@ -110,6 +109,21 @@ fn of_file(file: &Source, formats: &[Format]) -> Vec<String> {
     found
 }
 
+/// Where the type of an argument or a field begins: its first colon outside of brackets that is not half of `::`.
+fn colon(tokens: &[Placed]) -> Option<usize> {
+    let mut depth = 0;
+    tokens.iter().enumerate().position(|(idx, (token, _))| {
+        match token {
+            Token::Sign('(' | '[' | '{' | '<') => depth += 1,
+            Token::Sign(')' | ']' | '}' | '>') => depth -= 1,
+            _ => {}
+        }
+        let is_colon =
+            |idx: usize| tokens.get(idx).is_some_and(|(it, _)| *it == Token::Sign(':'));
+        depth == 0 && is_colon(idx) && !is_colon(idx + 1) && (idx == 0 || !is_colon(idx - 1))
+    })
+}
+
 #[test]
 fn only_wire_knows_the_push_format() {
     let formats = formats(House::standing());
@@ -141,26 +155,26 @@ fn planted_reading_of_pushes_is_found() {
             r#"fn f() { json!({"rank": 1, "step": 2, "allocated_bytes": 3}); }"#,
         ),
         (
-            "src/report/card.rs",
+            "crates/report/src/card.rs",
             r#"const RECORD: &str = "{\"rank\":1,\"step\":2,\"allocated_bytes\":3}";"#,
         ),
         (
-            "src/app/mod.rs",
+            "src/exporter/mod.rs",
             r#"fn f(v: &Value) { (v["rank"], v.get("step"), v.pointer("/allocated_bytes")); }"#,
         ),
         (
-            "src/model/step.rs",
+            "crates/types/src/step.rs",
             "#[derive(Clone, Deserialize)] pub struct Step<'a> { run: Option<&'a str>, rank: u32, step: u64, allocated_bytes: u64 }",
         ),
         (
-            "src/report/compare.rs",
+            "crates/report/src/compare.rs",
             r#"#[derive(serde::Deserialize)] struct S { rank: u8, step: u8, #[serde(rename = "allocated_bytes")] live: u8 }"#,
         ),
         ("src/input/push/http.rs", "fn f() { serde_json::from_slice(b); }"),
     ] {
         let found = violations(&House::planted(&[(path, text)]), &formats);
         assert_eq!(found.len(), 1, "{path}: {text}: {found:?}");
-        let wire = [("src/input/push/wire/step.rs", text)];
+        let wire = [("crates/engine/src/wire/step.rs", text)];
         assert_eq!(violations(&House::planted(&wire), &formats), [""; 0], "{text}");
     }
 }
@@ -174,7 +188,7 @@ fn our_own_json_may_be_read() {
         "#[derive(Deserialize)] pub struct RankId { run: Run, rank: Rank }",
         r#"const LABELS: &[&str] = &["run", "rank", "uuid"];"#,
     ] {
-        let house = House::planted(&[("src/analysis/status.rs", text)]);
+        let house = House::planted(&[("crates/engine/src/output/status.rs", text)]);
         assert_eq!(violations(&house, &formats), [""; 0], "{text}");
     }
 }

@@ -10,7 +10,7 @@ const ROOTS: [&str; 3] = ["src/lib.rs", "src/main.rs", "tests/it/main.rs"];
 /// Where something stands: what it is, and its line.
 pub type Place = (String, usize);
 
-/// A file of `src/` or of these tests.
+/// A file of the program, of a crate or of these tests.
 pub struct Source {
     /// From the repository's root.
     pub path: String,
@@ -27,21 +27,12 @@ impl Source {
         let tokens = read(path, text);
         let of_root = ROOTS.contains(&path);
         let words = if of_root { Vec::new() } else { words(&module) };
-        let paths = Paths::new(words, path.starts_with("src/"), &tokens).find(&tokens);
+        let paths = Paths::new(words, !path.starts_with("tests/"), &tokens).find(&tokens);
         Self { path: path.to_owned(), module, text: text.to_owned(), tokens, paths }
     }
 
     pub fn is_in(&self, room: &str) -> bool {
         is_within(&self.module, room)
-    }
-
-    pub fn is_in_any(&self, rooms: &[&str]) -> bool {
-        rooms.iter().any(|room| self.is_in(room))
-    }
-
-    /// Whether it is the door of a room, or of the crate.
-    pub fn is_door(&self) -> bool {
-        self.path.ends_with("/mod.rs") || self.path == "src/lib.rs"
     }
 
     /// Where these tokens stand in a row: words, and signs as single characters.
@@ -56,18 +47,6 @@ impl Source {
             .filter(|window| window.iter().zip(wanted).all(|((token, _), w)| is(token, w)))
             .map(|window| (wanted.concat(), window[0].1))
             .collect()
-    }
-
-    /// The names of the macros that are called.
-    pub fn macros(&self) -> impl Iterator<Item = &str> {
-        self.tokens.windows(3).filter_map(|window| match window {
-            [
-                (Token::Word(name), _),
-                (Token::Sign('!'), _),
-                (Token::Sign('{' | '(' | '['), _),
-            ] => Some(name.as_str()),
-            _ => None,
-        })
     }
 
     /// String and other literals as they are written, with their lines.
@@ -96,6 +75,8 @@ pub fn is_within(module: &str, room: &str) -> bool {
 }
 
 fn module_of(path: &str) -> String {
+    let inner = path.strip_prefix("crates/").map(|path| path.replacen("/src/", "/", 1));
+    let path = inner.as_deref().unwrap_or(path);
     let path = path.trim_start_matches("src/").trim_start_matches("tests/it/");
     path.trim_end_matches(".rs").trim_end_matches("/mod").replace('/', "::")
 }
