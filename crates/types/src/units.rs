@@ -1,5 +1,7 @@
 //! Quantities with a range: if one exists, it is in range, and nothing past this file checks it again.
 
+use std::error::Error;
+use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize};
@@ -15,10 +17,9 @@ pub const MEBIBYTE: f64 = 1024.0 * 1024.0;
 pub const GIBIBYTE: f64 = 1024.0 * MEBIBYTE;
 
 /// A value that may not enter, with the limit that it breaks.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OutOfRange {
     /// A number outside its closed range.
-    #[error("{value} is outside {min}..={max}")]
     Number {
         /// The value as it was given.
         value: String,
@@ -28,7 +29,6 @@ pub enum OutOfRange {
         max: String,
     },
     /// A text that is empty or too long.
-    #[error("a text of {bytes} bytes is outside 1..={max} bytes")]
     Length {
         /// How long it is, in bytes.
         bytes: usize,
@@ -36,24 +36,37 @@ pub enum OutOfRange {
         max: usize,
     },
     /// A text with a control character in it.
-    #[error("{0:?} contains a control character")]
     Control(String),
     /// A name with an invisible character in it that moves or hides others.
-    #[error("{0:?} contains an invisible character")]
     Hidden(String),
     /// A name in which there is nothing to see.
-    #[error("{0:?} has no visible character")]
     Blank(String),
     /// A name whose first character is drawn onto what stands before the name.
-    #[error("{0:?} begins with a combining character")]
     Combining(String),
     /// A text of another form.
-    #[error("the text is not made of {what}")]
     Form {
         /// The form that is asked for.
         what: &'static str,
     },
 }
+
+impl fmt::Display for OutOfRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number { value, min, max } => write!(f, "{value} is outside {min}..={max}"),
+            Self::Length { bytes, max } => {
+                write!(f, "a text of {bytes} bytes is outside 1..={max} bytes")
+            }
+            Self::Control(text) => write!(f, "{text:?} contains a control character"),
+            Self::Hidden(text) => write!(f, "{text:?} contains an invisible character"),
+            Self::Blank(text) => write!(f, "{text:?} has no visible character"),
+            Self::Combining(text) => write!(f, "{text:?} begins with a combining character"),
+            Self::Form { what } => write!(f, "the text is not made of {what}"),
+        }
+    }
+}
+
+impl Error for OutOfRange {}
 
 impl OutOfRange {
     pub(super) fn number(

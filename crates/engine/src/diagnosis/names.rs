@@ -111,7 +111,7 @@ impl Evidence {
 /// Returns the diagnoses as a page of documentation.
 pub fn document() -> String {
     let mut page = String::from(
-        "# Diagnoses\n\nGenerated from `src/analysis/diagnosis/`, the worst first. While one holds, it is \
+        "# Diagnoses\n\nGenerated from `crates/engine/src/diagnosis/`, the worst first. While one holds, it is \
          in `/api/v1/status`, on\nthe page, and a series of the metric `diagnosis` with the label `kind`.\n",
     );
     for About { label, title, help, advice, .. } in

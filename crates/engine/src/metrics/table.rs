@@ -28,7 +28,7 @@ pub fn count_series(status: &Status) -> usize {
 /// The metrics as a page of documentation.
 pub fn document() -> String {
     let mut page = String::from(
-        "# Metrics\n\nGenerated from `src/metrics/table.rs`. A value that is not known is a series that is not there. Over \
+        "# Metrics\n\nGenerated from `crates/engine/src/metrics/table.rs`. A value that is not known is a series that is not there. Over \
          OTLP (`otlp.md`)\na label that is empty is absent, an info metric is a gauge, and every name becomes the one on \
          the left by the standard\ntranslation to Prometheus. The metrics of the exporter's process (`process_*`) are not \
          exported over OTLP.\n",
