@@ -298,13 +298,7 @@ impl Growth {
         let span = ends.map_or(0.0, |(first, last)| last.at.position - first.at.position);
         let n_steps = around.steps_per_unit * span;
         let short = (config.share_full_span / n_steps).sqrt().max(1.0);
-        // Between events the walk's t of few increments asks that they are alike; they are not asked twice.
-        let few = match window.creeping_min {
-            Some(_) => 1.0,
-            None => {
-                (config.share_full_increments / f64::from(self.n_increments)).sqrt().max(1.0)
-            }
-        };
+        let few = (config.share_full_increments / f64::from(self.n_increments)).sqrt().max(1.0);
         (config.share_ratio(around.signal) * short).min(1.0) * few
     }
 
