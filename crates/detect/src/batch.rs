@@ -1,12 +1,12 @@
-//! How much of a larger batch stays live from one step to the next.
+//! The part of a larger batch that stays live from one step to the next.
 
 use serde::{Deserialize, Serialize};
 
 use crate::sample::Sample;
 use stepmem_types::units::MEBIBYTE;
 
-/// Estimates how much of a larger batch stays live from one step to the next: a regression of
-/// the changes of live memory on the changes of transient memory.
+/// Estimates the part of a larger batch that stays live from one step to the next. It is a
+/// regression of the changes of live memory on the changes of transient memory.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 pub(super) struct BatchShare {
     /// Live and transient bytes of the last sample; `None` where its peak is unknown.
@@ -17,7 +17,7 @@ pub(super) struct BatchShare {
     xy: f64,
     /// The transient bytes that others are compared with: those of the first sample.
     usual: Option<f64>,
-    /// What the last batch left beyond the usual one.
+    /// Bytes that the last batch left beyond those of the usual one.
     left: f64,
 }
 
@@ -35,7 +35,7 @@ impl BatchShare {
     /// Regression", 1970).
     const PRIOR_WEIGHT: f64 = 1e14;
 
-    /// Takes a sample; one whose peak is unknown is not compared with its neighbours.
+    /// Takes a sample; one whose peak is unknown is not compared with its neighbors.
     pub(super) fn learn(&mut self, sample: &Sample) {
         let Some(peak) = sample.peak else {
             self.last = None;
@@ -51,8 +51,8 @@ impl BatchShare {
         }
     }
 
-    /// Returns the live bytes of a sample less what its batch leaves of itself beyond the usual one;
-    /// where its peak is unknown, its batch is taken to be as large as the one before.
+    /// Returns the live bytes of a sample less what its batch leaves of itself beyond the usual
+    /// one. Where its peak is unknown, its batch is taken to be as large as the one before.
     pub(super) fn net(&mut self, sample: &Sample) -> f64 {
         if let Some(transient) = sample.peak.map(|peak| peak - sample.allocated) {
             let usual = *self.usual.get_or_insert(transient);

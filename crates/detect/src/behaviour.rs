@@ -1,4 +1,4 @@
-//! What the detector says of series of known shape.
+//! Tests: what the detector reports for series of known shape.
 
 use crate::config::Config;
 use crate::detector::Detector;
@@ -10,7 +10,7 @@ use stepmem_types::units::{GIBIBYTE, MEBIBYTE, UnixTime};
 
 const CAPACITY: f64 = 24.0 * GIBIBYTE;
 const BASE: f64 = 8.0 * GIBIBYTE;
-/// What a step needs beyond what it keeps.
+/// Bytes that a step needs in addition to those that it keeps.
 const TRANSIENT: f64 = 4.0 * GIBIBYTE;
 const SECONDS_PER_STEP: f64 = 0.5;
 
@@ -32,7 +32,7 @@ fn sample(step: u32, allocated: f64) -> Sample {
     }
 }
 
-/// A detector with what it said after each step.
+/// A detector with its report after each step.
 struct Watched {
     detector: Detector,
     step: u32,
@@ -77,7 +77,8 @@ fn leak(rate: f64, from: u32, to: u32) -> impl Fn(u32) -> f64 {
     move |step| rate * f64::from(step.clamp(from, to) - from)
 }
 
-/// Numbers from -1 to 1 without a pattern, the same on every run (Knuth's 64-bit linear congruential generator).
+/// Numbers from -1 to 1 without a pattern, the same on every run (Knuth's 64-bit linear
+/// congruential generator).
 fn noise(seed: u64) -> impl FnMut() -> f64 {
     let mut state = seed;
     move || {

@@ -10,42 +10,48 @@ use stepmem_types::units::MEBIBYTE;
 pub struct Config {
     /// A budget in bytes, above 0: where less than the capacity, growth is judged against it.
     pub budget: Option<f64>,
-    /// Train samples left out at the start of an incarnation: caches warm up, lazy state is made.
+    /// Train samples left out at the start of an incarnation: caches warm up, lazy state is
+    /// made.
     pub warmup_samples: u32,
-    /// Seconds left out at the start of an unmanaged process that loads its model, unless it is level for a tenth of
-    /// that before.
+    /// Seconds left out at the start of an unmanaged process that loads its model, unless it is
+    /// level for a tenth of that before.
     pub process_warmup_seconds: f64,
     /// Device readings of memory outside the allocator that are left out: libraries load.
     pub warmup_readings: u32,
 
     /// The least growth that counts, in bytes: less is within what allocators round.
     pub growth_min: f64,
-    /// Test 1: the least share of growth plus headroom that creep has used, 0 to 1. It sets the cost of
-    /// a false page against that of a late one.
+    /// Test 1: the least share of growth plus headroom that creep has used, 0 to 1. It sets the
+    /// cost of a false page against that of a late one.
     pub share_ratio: f64,
     /// Test 1: steps from which that share is enough. Ramps come and go, the more often
     /// the shorter they are.
     pub share_full_span: f64,
     /// Test 1: increments from which that share is enough: what 16 blocks have.
     pub share_full_increments: f64,
-    /// Multiplies the share for reserved memory and memory outside the allocator: they settle for longer.
+    /// Multiplies the share for reserved memory and memory outside the allocator: they settle
+    /// for longer.
     pub settling_factor: f64,
     /// Multiplies the share for an unmanaged process, whose memory is its allocator's cache.
     pub process_factor: f64,
     /// Steps that a second of an unmanaged process counts as.
     pub steps_per_second: f64,
-    /// Test 2: the normal quantile of the chance that a window of a random walk passes: 1 in 14,000.
+    /// Test 2: the normal quantile of the chance that a window of a random walk passes: 1 in
+    /// 14,000.
     pub walk_z: f64,
-    /// Test 3: the largest cache of a healthy job, as a share of what is left when it began, 0 to 1.
+    /// Test 3: the largest cache of a healthy job, as a share of what is left when it began, 0
+    /// to 1.
     pub cache_ratio: f64,
     /// Test 4: growth above everything seen before, as a share of the growth, 0 to 1.
     pub new_high_ratio: f64,
     /// Test 5: creep leaves at most this many seconds: a long weekend.
     pub horizon_seconds: f64,
-    /// Test 6, of processes: Kendall's tau of few increments, above which they are those of a batch that grows.
+    /// Test 6, of processes: Kendall's tau of few increments, above which they are those of a
+    /// batch that grows.
     pub larger_tau_max: f64,
 
-    /// The share of the memory above the peak that counts as headroom although it is cached, 0 to 1.
+    /// The share of the memory above the peak that counts as headroom although it is cached, 0
+    /// to 1.
     pub untouched_ratio: f64,
     /// Headroom is at least this share of the capacity: noise on a full device is not its end.
     pub headroom_ratio_min: f64,
@@ -54,13 +60,14 @@ pub struct Config {
 
     /// The fewest blocks of a window.
     pub blocks_min: usize,
-    /// The fewest intervals between event markers: four equal increments. One fewer is MEMORY RISING.
+    /// The fewest intervals between event markers: four equal increments. One fewer is MEMORY
+    /// RISING.
     pub intervals_min: usize,
     /// The fewest samples of an interval between event markers.
     pub interval_samples_min: u32,
     /// MEMORY RISING: the deceleration ratio from which growth that has used little is a line.
     pub rising_line_ratio: f64,
-    /// MEMORY RISING: the share of `share_ratio` from which growth that slows down is told.
+    /// MEMORY RISING: the share of `share_ratio` from which growth that slows down is reported.
     pub rising_ratio: f64,
 
     /// Growth that falls below this share of its slope has ended.
@@ -72,7 +79,8 @@ pub struct Config {
     /// …and this many times the longest gap between two of its rises.
     pub ended_gaps: f64,
 
-    /// A time to out-of-memory is known when the ends of its interval differ by at most this factor.
+    /// A time to out-of-memory is known when the ends of its interval differ by at most this
+    /// factor.
     pub known_within: f64,
     /// A power law counts unless it differs from the line by more than this factor.
     pub power_law_within: f64,

@@ -24,8 +24,9 @@ const SAMPLES_PER_BLOCK: u32 = 2;
 
 /// The detector of one rank, or of one unmanaged process.
 ///
-/// It holds at most [`Self::BYTES_MAX`] bytes however long the run is; a level is allocated when its first block comes. A
-/// sample costs one judged window at the mean, most of which end at their first comparison.
+/// It holds at most [`Self::BYTES_MAX`] bytes however long the run is; a level is allocated
+/// when its first block comes. A sample costs one judged window at the mean, most of which end
+/// at their first comparison.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Detector {
     config: Config,
@@ -50,20 +51,20 @@ pub struct Detector {
 /// A slope for each of [`Signal::ALL`].
 type LastSlopes = [Option<Slope>; Signal::ALL.len()];
 
-/// What one window of a ladder shows.
+/// The result of one window of a ladder.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WindowReport {
     pub signal: Signal,
     pub axis: Axis,
     /// Its level; each has blocks twice as long as the one below.
     pub level_idx: usize,
-    /// How many samples it has.
+    /// Number of samples in it.
     pub n_samples: f64,
     /// Where its first block begins.
     pub from: AxisPoint,
     /// Where its last block begins.
     pub to: AxisPoint,
-    /// What the tests say.
+    /// The result of the tests.
     pub outcome: Result<Shown, Stopped>,
 }
 
@@ -78,7 +79,8 @@ impl Detector {
     pub const RELEASED_BYTES_MAX: usize =
         size_of::<Self>() + size_of::<LastSlopes>() + 3 * Series::RELEASED_BYTES_MAX;
 
-    /// Upper bound on the memory of the detector of an unmanaged process, in bytes: it has one series.
+    /// Upper bound on the memory of the detector of an unmanaged process, in bytes: it has one
+    /// series.
     pub const PROCESS_BYTES_MAX: usize = size_of::<Self>() + Series::HEAP_BYTES_MAX;
 
     /// Creates the detector of a rank that steps.
@@ -180,8 +182,8 @@ impl Detector {
         self.keys() != before
     }
 
-    /// Takes a sample by time, as [`Self::train`] does a train sample; where it lies on the axis follows
-    /// from its time.
+    /// Takes a sample by time, as [`Self::train`] does a train sample; where it lies on the
+    /// axis follows from its time.
     pub fn sample(&mut self, sample: &Sample, capacity: Option<f64>) -> bool {
         let time = sample.at.time;
         let position = self.readings.seconds_since_first(time);
@@ -199,8 +201,8 @@ impl Detector {
         self.other_peak = self.other_peak.into_iter().chain(peak).reduce(f64::max);
     }
 
-    /// Takes growth of an object of the process, which shows whether its level shifts are a leak's; `capacity` in bytes, if
-    /// known.
+    /// Takes growth of an object of the process, which shows whether its level shifts are a
+    /// leak's; `capacity` in bytes, if known.
     pub fn holder(&mut self, growth: HolderGrowth, capacity: Option<f64>) {
         let config = self.config;
         self.shifts.spanned_by(growth);
@@ -213,7 +215,8 @@ impl Detector {
     /// if known.
     ///
     /// Ignores a reading before the first sample, and of a rank whose reserved bytes are
-    /// unknown. Returns true when a trend was raised, changed its stage or phase, or was cleared.
+    /// unknown. Returns true when a trend was raised, changed its stage or phase, or was
+    /// cleared.
     pub fn device(&mut self, reading: &DeviceReading, capacity: Option<f64>) -> bool {
         let Some(sample) = self.newest else { return false };
         let taken = self.readings.take(reading, &sample, self.config.warmup_readings);
@@ -249,14 +252,15 @@ impl Detector {
         self.keys() != before
     }
 
-    /// Forgets the previous incarnation of a restarted rank; the memory that others use on its device
-    /// stays known.
+    /// Forgets the previous incarnation of a restarted rank; the memory that others use on its
+    /// device stays known.
     pub fn restart(&mut self) {
         let readings = self.readings.restarted();
         *self = Self { axis: self.axis, readings, ..Self::new(self.config) };
     }
 
-    /// Frees the windows of an incarnation that has ended; trends and slopes stay until the next.
+    /// Frees the windows of an incarnation that has ended; trends and slopes stay until the
+    /// next.
     pub fn release(&mut self) {
         self.last_slopes = Some(Box::new(Signal::ALL.map(|signal| self.slope(signal))));
         self.intervals.clear();
@@ -276,13 +280,14 @@ impl Detector {
         self.series(signal)?.tracker.trend()
     }
 
-    /// Returns the last growth of a signal that crept and ended in this incarnation, and did not go on.
+    /// Returns the last growth of a signal that crept and ended in this incarnation, and did
+    /// not go on.
     pub fn ended_growth(&self, signal: Signal) -> Option<EndedGrowth> {
         self.series(signal)?.tracker.ended()
     }
 
-    /// Returns by how many bytes a signal has risen since a position, as the later half of what it was since lies above the
-    /// earlier one; `None` below two blocks.
+    /// Returns the bytes by which a signal has risen since a position. They are the level of
+    /// the later half since then, less that of the earlier half. `None` below two blocks.
     pub fn rise_since(&self, signal: Signal, position: f64) -> Option<f64> {
         self.series(signal)?.ladder.rise_since(position)
     }
@@ -292,8 +297,8 @@ impl Detector {
         self.series(signal)?.tracker.shown_by()
     }
 
-    /// Returns where growth of live memory, or of a process, was first suspected: half of the growth that counts, which no
-    /// random walk explains.
+    /// Returns where growth of live memory, or of a process, was first suspected: half of the
+    /// growth that counts, which no random walk explains.
     pub fn suspected(&self) -> Option<AxisPoint> {
         self.live.suspected.or_else(|| self.series(Signal::Process)?.suspected)
     }
@@ -326,8 +331,8 @@ impl Detector {
         Some(Slope { is_straight: overview.is_straight, ..slope })
     }
 
-    /// Returns how many increments between event markers or level shifts show growth of live memory, and how many units of
-    /// the axis they are apart; `None` unless those show it.
+    /// Returns the number of increments between event markers or level shifts that show growth
+    /// of live memory, and their distance in units of the axis. `None` unless those show it.
     pub fn increments_between_events(&self) -> Option<(usize, f64)> {
         match self.shown_by(Signal::Allocated)? {
             ShownBy::Shifts => self.shifts.intervals().apart(),
@@ -348,8 +353,8 @@ impl Detector {
         self.readings.outside_bytes()
     }
 
-    /// Returns how many more train samples this incarnation needs before live memory is judged: the
-    /// warm-up, and the shortest window. 0 once it is judged.
+    /// Returns how many more train samples this incarnation needs before live memory is judged:
+    /// the warm-up, and the shortest window. 0 once it is judged.
     pub fn samples_until_judged(&self) -> u32 {
         let shortest = u32::try_from(self.config.blocks_min).unwrap_or(u32::MAX);
         let needed = shortest.saturating_mul(SAMPLES_PER_BLOCK);
@@ -429,7 +434,8 @@ impl Detector {
         })
     }
 
-    /// Returns the steps, or what counts as one, that a unit of the axis brings: of a rank by time its samples.
+    /// Returns the steps, or what counts as one, that a unit of the axis brings: of a rank by
+    /// time its samples.
     fn steps_per_unit(&self, config: &Config) -> f64 {
         match (self.axis, self.newest) {
             (Axis::Seconds, Some(newest)) if !self.readings.is_of_process() => {

@@ -1,4 +1,4 @@
-//! How the block minima of growth reached new heights, so that its end is noticed when it comes.
+//! The heights that block minima of growth reached, so that its end is noticed when it comes.
 
 use serde::{Deserialize, Serialize};
 
@@ -25,9 +25,9 @@ pub(super) struct Heights {
     rose: (AxisPoint, f64),
     /// Units between two rises, at most, as far as the samples resolve them.
     longest_gap: f64,
-    /// The height reached at places along the axis, in order, at most [`HEIGHTS_MAX`].
+    /// The height reached at points along the axis, in order, at most [`HEIGHTS_MAX`].
     reached: Vec<(f64, f64)>,
-    /// Units between those places, at least.
+    /// Units between those points, at least.
     spacing: f64,
     /// The place before the newest.
     before: f64,
@@ -37,8 +37,8 @@ impl Heights {
     /// Upper bound on its memory on the heap, in bytes.
     pub(super) const HEAP_BYTES_MAX: usize = HEIGHTS_MAX * size_of::<(f64, f64)>();
 
-    /// Returns those of growth that begins with the first block; `None` without any. `rises_at_begin` where each is an
-    /// interval, which rises when it begins.
+    /// Returns those of growth that begins with the first block; `None` without any.
+    /// `rises_at_begin` where each is an interval, which rises when it begins.
     pub(super) fn of(blocks: &[Block], rises_at_begin: bool) -> Option<Self> {
         let (Block { at: onset, minimum, .. }, rest) = blocks.split_first()?;
         let mut reached = Vec::with_capacity(HEIGHTS_MAX);
@@ -85,7 +85,7 @@ impl Heights {
         self.reached.push((at.position, self.top));
     }
 
-    /// Frees the places; growth and its last rise stay known.
+    /// Frees the points; growth and its last rise stay known.
     pub(super) fn release(&mut self) {
         self.reached = Vec::new();
     }
@@ -95,7 +95,8 @@ impl Heights {
         self.top - self.base
     }
 
-    /// Returns the growth since the onset with that since the newest block, which goes on at most as `slope` says.
+    /// Returns the growth since the onset up to `sample`. Since the newest block it goes on at
+    /// most at `slope`.
     pub(super) fn growth_at(&self, sample: &Block, slope: f64) -> f64 {
         let expected = slope * (sample.at.position - self.before);
         let growth = self.growth();
@@ -107,14 +108,15 @@ impl Heights {
         self.rose.0
     }
 
-    /// Returns the units without a rise after which growth has ended; `sampled` of them bring as many samples as it takes.
+    /// Returns the units without a rise after which growth has ended; `sampled` of them bring
+    /// as many samples as it takes.
     pub(super) fn ended_after(&self, sampled: f64, config: &Config) -> f64 {
         let length = self.rose.0.position - self.onset;
         sampled.max(config.ended_of_growth * length).max(config.ended_gaps * self.longest_gap)
     }
 
-    /// Returns the new height gained since at least `units` before `position`, by the units that this took; `None` when
-    /// the growth is younger.
+    /// Returns the new height gained since at least `units` before `position`, by the units
+    /// that this took; `None` when the growth is younger.
     pub(super) fn recent_slope(&self, position: f64, units: f64) -> Option<f64> {
         let (from, height) =
             self.reached.iter().rev().find(|(at, _)| *at <= position - units)?;

@@ -1,4 +1,5 @@
-//! Intervals between event markers: evaluations, checkpoints, pauses. A leak in each of those is a line here.
+//! Intervals between event markers: evaluations, checkpoints, pauses. A leak in each of those
+//! is a line here.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +12,7 @@ pub(super) struct Intervals {
     closed: Row,
     open: Option<Block>,
     n_open: u32,
-    /// Whether an event came since the last sample.
+    /// Set when an event came since the last sample.
     is_marked: bool,
 }
 
@@ -31,7 +32,8 @@ impl Intervals {
         self.is_marked = true;
     }
 
-    /// Takes a sample, as a block; returns whether the open interval has just got `samples_min` of them.
+    /// Takes a sample, as a block; returns whether the open interval has just got `samples_min`
+    /// of them.
     pub(super) fn add(&mut self, sample: Block, samples_min: u32) -> bool {
         let is_marked = std::mem::take(&mut self.is_marked);
         if is_marked && self.n_open >= samples_min {
@@ -50,7 +52,8 @@ impl Intervals {
         (self.closed.blocks().len() + 1).min(BLOCKS_MAX)
     }
 
-    /// Returns how many ends of intervals are known, and how far apart they are; `None` before the second.
+    /// Returns how many ends of intervals are known, and how far apart they are; `None` before
+    /// the second.
     pub(super) fn apart(&self) -> Option<(usize, f64)> {
         let closed = self.closed.blocks();
         let (first, open) = closed.first().zip(self.open)?;
@@ -58,7 +61,8 @@ impl Intervals {
         Some((n_closed, (open.at.position - first.at.position) / count(n_closed)))
     }
 
-    /// Returns the newest intervals, at most so many; `None` if there are fewer than that and none before them.
+    /// Returns the newest intervals, at most so many; `None` if there are fewer than that and
+    /// none before them.
     pub(super) fn newest(&self, n_intervals: usize) -> Option<Newest> {
         let open = self.open?;
         let n_blocks = n_intervals.min(self.count());

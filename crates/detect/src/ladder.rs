@@ -1,4 +1,5 @@
-//! Block minima in windows of doubling length, from the first samples of an incarnation to all of it.
+//! Block minima in windows of doubling length, from the first samples of an incarnation to all
+//! of it.
 
 use serde::{Deserialize, Serialize};
 
@@ -55,7 +56,8 @@ impl Row {
         &self.blocks
     }
 
-    /// Returns the blocks from an index on, and the highest minimum of the incarnation before them; `None` beyond the end.
+    /// Returns the blocks from an index on, and the highest minimum of the incarnation before
+    /// them; `None` beyond the end.
     pub(super) fn since(&self, from_idx: usize) -> Option<(&[Block], Option<f64>)> {
         let (before, blocks) = self.blocks.split_at_checked(from_idx)?;
         let before = before.iter().map(|block| block.minimum).chain(self.highest_before);
@@ -131,7 +133,8 @@ impl Ladder {
         &self.levels
     }
 
-    /// Returns the blocks since a position of the shortest window that goes back to it, and how many blocks it has before.
+    /// Returns the blocks since a position of the shortest window that goes back to it, and how
+    /// many blocks it has before.
     pub(super) fn since(&self, position: f64) -> Option<(&[Block], usize)> {
         let goes_back = |level: &&Level| {
             level.blocks().first().is_some_and(|first| first.at.position <= position)
@@ -141,7 +144,8 @@ impl Ladder {
         Some((blocks.get(n_before..)?, n_before))
     }
 
-    /// Returns how far the later half of the blocks since a position lies above the earlier one; `None` below two blocks.
+    /// Returns how far the later half of the blocks since a position lies above the earlier
+    /// one; `None` below two blocks.
     pub(super) fn rise_since(&self, position: f64) -> Option<f64> {
         let (blocks, _) = self.since(position)?;
         let (earlier, later) = blocks.split_at(blocks.len() / 2);
@@ -171,7 +175,7 @@ pub(super) fn count(n: usize) -> f64 {
     u32::try_from(n).map_or(f64::INFINITY, f64::from)
 }
 
-/// Returns bytes that only say how much is left: to one part in 16 million.
+/// Returns bytes that serve only to compute the headroom: to one part in 16 million.
 #[expect(
     clippy::as_conversions,
     clippy::cast_possible_truncation,

@@ -1,5 +1,5 @@
-//! Does a series of memory figures grow, how fast, since when, how surely, and how long until the end. What grows, and
-//! what that is called, is decided elsewhere; so is what a restart is.
+//! Does a series of memory figures grow, how fast, since when, how surely, and how long until
+//! the end. What grows, and what that is called, is decided elsewhere; so is what a restart is.
 
 mod batch;
 #[cfg(test)]

@@ -16,8 +16,9 @@ impl Pace {
     const GAIN_RATIO: f64 = 0.02;
     /// A pause counts as at most this many paces.
     const PAUSE_MAX: f64 = 5.0;
-    /// A sample that comes later than its step takes by this many paces, and by [`Self::LATE_SECONDS`], follows a pause: a
-    /// checkpoint is written, or an evaluation runs that sends nothing.
+    /// A sample follows a pause if it comes later than its step takes by this many paces, and
+    /// by [`Self::LATE_SECONDS`]. In a pause a checkpoint is written, or an evaluation runs
+    /// that sends nothing.
     const LATE_PACES: f64 = 2.0;
     /// See [`Self::LATE_PACES`].
     const LATE_SECONDS: f64 = 2.0;

@@ -1,4 +1,5 @@
-//! Readings of a device: memory of a rank outside its caching allocator, or all memory of an unmanaged process.
+//! Readings of a device: memory of a rank outside its caching allocator, or all memory of an
+//! unmanaged process.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +11,8 @@ use crate::series::Series;
 use crate::stats::median::RecentMedian;
 use stepmem_types::units::UnixTime;
 
-/// Readings of memory outside the allocator that make a block: a reading and a push are never of quite the same moment.
+/// Readings of memory outside the allocator that make a block: a reading and a record are never
+/// of quite the same moment.
 const READINGS_PER_BLOCK: u32 = 2;
 /// A process has loaded when it was level for this share of the warm-up.
 const LOADED_OF_WARMUP: f64 = 0.1;
@@ -28,15 +30,16 @@ pub(super) struct Readings {
     n_taken: u32,
     first_time: Option<UnixTime>,
     last_time: Option<UnixTime>,
-    /// Where an unmanaged process last gained what counts as growth while it loads, and its bytes there; `None` once it has
-    /// loaded.
+    /// Where an unmanaged process last gained what counts as growth while it loads, and its
+    /// bytes there; `None` once it has loaded.
     loading: Option<(f64, f64)>,
     pub(super) pace: Pace,
     pub(super) series: Series,
 }
 
 impl Readings {
-    /// Of a rank's device, or of an unmanaged process, whose memory one reading tells.
+    /// Creates the readings of a rank's device, or of an unmanaged process, whose memory one
+    /// reading gives.
     pub(super) fn new(is_of_process: bool) -> Self {
         Self {
             is_of_process,
@@ -55,18 +58,20 @@ impl Readings {
         self.is_of_process
     }
 
-    /// Returns the bytes in use on the device outside the process; `None` before the first reading.
+    /// Returns the bytes in use on the device outside the process; `None` before the first
+    /// reading.
     pub(super) fn outside_bytes(&self) -> Option<f64> {
         self.outside.median()
     }
 
-    /// Returns the seconds from the first reading to `time`, which is the first if there was none.
+    /// Returns the seconds from the first reading to `time`, which is the first if there was
+    /// none.
     pub(super) fn seconds_since_first(&mut self, time: UnixTime) -> f64 {
         time.since(*self.first_time.get_or_insert(time))
     }
 
-    /// Takes a reading of a rank's device after `sample`; returns the bytes of its process outside the allocator, from the
-    /// reading on that follows `warmup_readings`.
+    /// Takes a reading of a rank's device after `sample`; returns the bytes of its process
+    /// outside the allocator, from the reading on that follows `warmup_readings`.
     pub(super) fn take(
         &mut self,
         reading: &DeviceReading,
@@ -92,7 +97,8 @@ impl Readings {
         block_of(sample, sample.at)
     }
 
-    /// Returns whether an unmanaged process has loaded its model: it was level for [`LOADED_OF_WARMUP`], or its warm-up is over.
+    /// Returns whether an unmanaged process has loaded its model: it was level for
+    /// [`LOADED_OF_WARMUP`], or its warm-up is over.
     pub(super) fn is_loaded(&mut self, sample: &Sample, config: &Config) -> bool {
         let Some((since, bytes)) = self.loading else { return true };
         let position = sample.at.position;
@@ -114,7 +120,8 @@ impl Readings {
         }
     }
 
-    /// Returns those of the next incarnation; the memory that others use on the device stays known.
+    /// Returns those of the next incarnation; the memory that others use on the device stays
+    /// known.
     pub(super) fn restarted(&self) -> Self {
         Self { outside: self.outside, ..Self::new(self.is_of_process) }
     }

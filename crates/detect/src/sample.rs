@@ -1,4 +1,4 @@
-//! What the detector takes: samples of a rank's memory and readings of its device.
+//! The detector's input: samples of a rank's memory and readings of its device.
 
 use serde::{Deserialize, Serialize};
 
@@ -24,14 +24,16 @@ pub struct AxisPoint {
     pub time: UnixTime,
 }
 
-/// The memory of a rank after one step, or at one time; every figure is finite, bytes are 0 to 2^53.
+/// The memory of a rank after one step, or at one time; every figure is finite, bytes are 0 to
+/// 2^53.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Sample {
     /// Its place on the axis of the series.
     pub at: AxisPoint,
     /// Bytes of the blocks live at its end.
     pub allocated: f64,
-    /// Bytes that were asked for in them, if known: less than the blocks by what the allocator rounds up.
+    /// Bytes that were asked for in them, if known: less than the blocks by what the allocator
+    /// rounds up.
     pub requested: Option<f64>,
     /// Maximum of live bytes within it, if known.
     pub peak: Option<f64>,
@@ -44,7 +46,8 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// Returns the live bytes that are judged: those asked for, which no block that is larger than its tensor blurs.
+    /// Returns the live bytes that are judged: those asked for, which no block that is larger
+    /// than its tensor blurs.
     pub(super) fn live(&self) -> f64 {
         self.requested.unwrap_or(self.allocated)
     }

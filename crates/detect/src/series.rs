@@ -51,8 +51,8 @@ impl Series {
         }
     }
 
-    /// Takes one sample, as a block; judges the windows that it completes. Returns the block of the lowest level that it
-    /// completes.
+    /// Takes one sample, as a block; judges the windows that it completes. Returns the block of
+    /// the lowest level that it completes.
     pub(super) fn add(&mut self, sample: Block, around: &Surroundings<'_>) -> Option<Block> {
         let block = self.open.take().map_or(sample, |open| open.join(sample));
         self.n_open += 1;
@@ -141,7 +141,8 @@ impl Series {
         }
     }
 
-    /// Returns the window of a level, since the last growth ended if it did; `None` where there is no such level.
+    /// Returns the window of a level, since the last growth ended if it did; `None` where there
+    /// is no such level.
     fn window(&self, level_idx: usize, around: &Surroundings<'_>) -> Option<Window<'_>> {
         let level = self.ladder.levels().get(level_idx)?;
         let ended_at = self.tracker.ended_at().unwrap_or(f64::NEG_INFINITY);

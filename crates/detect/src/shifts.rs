@@ -1,5 +1,6 @@
-//! Intervals between level shifts that no event marks. Leaks in stairs of one height are a line here. So are a gradual
-//! unfreezing and a cache whose entries are large, which is why they creep only if an object of the process grew with them.
+//! Intervals between level shifts that have no event marker. A leak in level shifts of one
+//! height is a line here. So are a gradual unfreezing and a cache whose entries are large. They
+//! therefore creep only if an object of the process grew with them.
 
 use std::collections::VecDeque;
 
@@ -11,7 +12,8 @@ use crate::ladder::{BLOCKS_MAX, Block, count};
 
 /// Before a shift memory varies by at most this share of it.
 const LEVEL_OF_SHIFT: f64 = 0.125;
-/// A holder's growth from look to look is at least this share of the shifts between them.
+/// A holder's growth from one heap scan to the next is at least this share of the shifts
+/// between them.
 const SPANNED_RATIO: f64 = 0.5;
 
 /// The newest intervals between level shifts of an incarnation.
@@ -24,10 +26,10 @@ pub(super) struct Shifts {
     spanning: Option<HolderGrowth>,
 }
 
-/// Growth of an object of the process from one look at it to the last.
+/// Growth of an object of the process from one heap scan that saw it to the last.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct HolderGrowth {
-    /// Where the looks lie on the axis.
+    /// The heap scans' positions on the axis.
     pub from: f64,
     pub to: f64,
     pub bytes: f64,
@@ -38,10 +40,11 @@ impl Shifts {
     pub(super) const HEAP_BYTES_MAX: usize =
         Intervals::HEAP_BYTES_MAX + BLOCKS_MAX * size_of::<f64>();
 
-    /// Takes a block of the lowest level; returns whether the open interval has just got `blocks_min` of them.
+    /// Takes a block of the lowest level; returns whether the open interval has just got
+    /// `blocks_min` of them.
     ///
-    /// One that is higher by a part in as many as a level of the ladder has, and by far more than those before it vary, is a
-    /// shift.
+    /// A block is a shift under two conditions. It is higher by one part in as many as a level
+    /// of the ladder has. It is also higher by far more than the blocks before it vary.
     pub(super) fn add(&mut self, block: Block, blocks_min: u32, config: &Config) -> bool {
         let low = self.recent.iter().copied().fold(f64::INFINITY, f64::min);
         let high = self.recent.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -67,8 +70,9 @@ impl Shifts {
         &self.intervals
     }
 
-    /// Returns how many intervals creep: as few as between event markers if an object of the process grew with one of their
-    /// shifts at least; else more than there are.
+    /// Returns the number of intervals from which growth creeps. It is that between event
+    /// markers if an object of the process grew with one of their shifts at least. Else it is
+    /// more than there are.
     pub(super) fn creeping_min(&self, newest: &Newest, config: &Config) -> usize {
         let is_spanned = self.spanning.is_some_and(|growth| {
             let between = newest.rise(growth.from, growth.to);

@@ -14,8 +14,8 @@ pub(super) struct Slack {
 }
 
 impl Slack {
-    /// Takes a sample whose peak, or that of what came since the last one, was `peak`. Returns the slack; `None` where reserved bytes
-    /// or peaks are unknown.
+    /// Takes a sample whose peak, or that of what came since the last one, was `peak`. Returns
+    /// the slack; `None` where reserved bytes or peaks are unknown.
     pub(super) fn add(&mut self, sample: &Sample, peak: f64) -> Option<f64> {
         let reserved =
             sample.reserved.filter(|_| sample.peak.or(sample.peak_bound).is_some())?;

@@ -1,4 +1,4 @@
-//! What growth is judged against.
+//! The surroundings that growth is judged against.
 
 use crate::config::Config;
 use crate::sample::{Axis, AxisPoint};

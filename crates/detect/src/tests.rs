@@ -1,4 +1,5 @@
-//! The tests that a window of block minima must pass before its growth counts: one for each innocent explanation.
+//! The tests that a window of block minima must pass before its growth counts: one for each
+//! innocent explanation.
 
 use crate::config::Config;
 use crate::forecast::headroom::Usage;
@@ -14,11 +15,12 @@ use crate::trend::Stage;
 
 /// The fewest blocks whose quarters and changepoint are asked for.
 const QUARTERS_BLOCKS_MIN: usize = 8;
-/// The most that t is said to be: of growth whose increments are all equal.
+/// The largest t that is reported: of growth whose increments are all equal.
 const T_MAX: f64 = 1000.0;
 /// Increments of less than this share of the largest one are not compared with it.
 const COMPARED_OF_LARGEST: f64 = 0.1;
-/// Growth worth this share of its increments in equal ones is no matter of a few large segments.
+/// Growth worth this share of its increments in equal ones is no matter of a few large
+/// segments.
 const MANY_OF_INCREMENTS: f64 = 0.5;
 
 /// On which side of its limit a value passes.
@@ -91,8 +93,8 @@ pub(super) struct Window<'a> {
     pub(super) blocks: &'a [Block],
     /// The highest block minimum of the incarnation before them.
     pub(super) highest_before: Option<f64>,
-    /// Of how many intervals at least the window must be to creep, where a block is an interval between events: each
-    /// increment may then be a level shift.
+    /// The number of intervals that the window must have to creep, where a block is an interval
+    /// between events. Each increment may then be a level shift.
     pub(super) creeping_min: Option<usize>,
     /// Blocks that make as many samples as growth must have ended for.
     pub(super) ended_blocks: usize,
@@ -108,7 +110,8 @@ pub struct Shown {
     pub(super) onset_idx: usize,
     /// Bytes per unit of the axis since then.
     pub slope: f64,
-    /// Growth of the window without its largest increment, as a share of itself and the headroom.
+    /// Growth of the window without its largest increment, as a share of itself and the
+    /// headroom.
     pub share_ratio: f64,
     /// Growth of the window without its largest increment.
     pub growth_bytes: f64,
@@ -116,12 +119,12 @@ pub struct Shown {
     pub headroom_bytes: f64,
     /// The growth by the spread of as many increments of a random walk.
     pub t: f64,
-    /// How many increments there are.
+    /// Number of increments.
     pub n_increments: u32,
 }
 
-/// Judges one window. Costs a few comparisons for one that hardly grew, and 500 pairs of points for one that no random
-/// walk explains.
+/// Judges one window. Costs a few comparisons for one that hardly grew, and 500 pairs of points
+/// for one that no random walk explains.
 pub(super) fn judge(window: &Window<'_>, around: &Surroundings<'_>) -> Result<Shown, Stopped> {
     let config = around.config;
     let (blocks_min, rising_min) = match window.creeping_min {
@@ -183,8 +186,8 @@ pub(super) fn judge(window: &Window<'_>, around: &Surroundings<'_>) -> Result<Sh
     Err(obstacle)
 }
 
-/// Returns whether a window that was stopped as too small shows `ratio` of the growth that counts, which no random walk
-/// explains.
+/// Returns whether a window that was stopped as too small shows `ratio` of the growth that
+/// counts, which no random walk explains.
 pub(super) fn is_suspected(
     window: &Window<'_>,
     stopped: &Stopped,
@@ -199,7 +202,8 @@ pub(super) fn is_suspected(
 }
 
 impl Window<'_> {
-    /// Returns where the window's growth begins and its slope since then, by the median of all pairs' slopes.
+    /// Returns where the window's growth begins and its slope since then, by the median of all
+    /// pairs' slopes.
     fn line(&self) -> Option<(usize, f64)> {
         let mut points = [(0.0, 0.0); BLOCKS_MAX];
         let points = points_of(self.blocks, &mut points);
@@ -211,8 +215,8 @@ impl Window<'_> {
         Some((onset_idx, theil_sen(points.get(onset_idx..)?)?.slope))
     }
 
-    /// Checks that the growth since its onset goes on: it reaches new heights as the slope says, over as many units as an end
-    /// takes to be known.
+    /// Checks that the growth since its onset goes on. It must reach new heights at its slope,
+    /// over as many units as an end takes to be known.
     fn check_going_on(
         &self,
         onset_idx: usize,
@@ -231,8 +235,8 @@ impl Window<'_> {
     }
 }
 
-/// The growth of a window without its largest increment, which is a level shift. Between event markers each increment may
-/// be one, so that none is left out.
+/// The growth of a window without its largest increment, which is a level shift. Between event
+/// markers each increment may be one, so that none is left out.
 struct Growth {
     bytes: f64,
     n_increments: u32,
@@ -267,7 +271,8 @@ impl Growth {
         }
     }
 
-    /// Returns the growth in standard deviations of a walk with as many increments of the same spread.
+    /// Returns the growth in standard deviations of a walk with as many increments of the same
+    /// spread.
     fn t(&self) -> f64 {
         let k = f64::from(self.n_increments);
         let variance = ((self.squares - self.bytes * self.bytes / k) / (k - 1.0)).max(0.0);
@@ -291,7 +296,8 @@ impl Growth {
         deceleration_ratio(points)
     }
 
-    /// Returns the share that growth over the window must have used: more of a short window and of few increments.
+    /// Returns the share that growth over the window must have used: more of a short window and
+    /// of few increments.
     fn share_required(&self, window: &Window<'_>, around: &Surroundings<'_>) -> f64 {
         let config = around.config;
         let ends = window.blocks.first().zip(window.blocks.last());
@@ -302,8 +308,8 @@ impl Growth {
         (config.share_ratio(around.signal) * short).min(1.0) * few
     }
 
-    /// Checks, of a process, that few increments do not become larger: a batch that grows takes larger segments each time,
-    /// a leak takes the same ones again.
+    /// Checks, of a process, that few increments do not become larger. A batch that grows takes
+    /// larger segments each time; a leak takes the same ones again.
     fn check_larger(&self, around: &Surroundings<'_>) -> Result<(), Stopped> {
         let n_equal = self.bytes * self.bytes / self.squares;
         let is_many = n_equal >= MANY_OF_INCREMENTS * f64::from(self.n_increments);

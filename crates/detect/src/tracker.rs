@@ -1,5 +1,5 @@
-//! The trend of one series: raised when a window shows it, level when its growth has ended, cleared as long after that
-//! again.
+//! The trend of one series: raised when a window shows it, level when its growth has ended,
+//! cleared as long after that again.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,15 +15,16 @@ use crate::trend::{EndedGrowth, Phase, Stage, Trend};
 
 /// Growth goes on again at this many times the slope below which it has ended.
 const RESUMED_OF_ENDED: f64 = 2.0;
-/// Scales the confidence of a trend that only rises: one in seven of those is a cache that fills.
+/// Scales the confidence of a trend that only rises: one in seven of those is a cache that
+/// fills.
 const RISING_CONFIDENCE_RATIO: f64 = 0.9;
 /// Scales a confidence whose headroom is a guess.
 const STAND_IN_CONFIDENCE_RATIO: f64 = 0.8;
 
-/// What shows a trend.
+/// The windows that show a trend.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, PartialOrd, Serialize)]
 pub enum ShownBy {
-    /// The intervals between level shifts that no event marks.
+    /// The intervals between level shifts that have no event marker.
     Shifts,
     /// The intervals between event markers.
     Intervals,
@@ -98,8 +99,9 @@ impl Tracker {
         }
     }
 
-    /// Measures growth since its onset, in the shortest window that goes back to it, when the window that shows it has got a
-    /// block: when one of the lowest `n_grown` has. What intervals between event markers show stays as it was shown.
+    /// Measures growth since its onset, in the shortest window that goes back to it. It does so
+    /// when the window that shows it has got a block: when one of the lowest `n_grown` has.
+    /// Growth that intervals between event markers show stays as it was shown.
     pub(super) fn measure(
         &mut self,
         ladder: &Ladder,
@@ -131,8 +133,8 @@ impl Tracker {
         trend.time_factor = Some(factor).filter(|_| is_agreed);
     }
 
-    /// Takes the newest block of the lowest level: growth ends, goes on again or is cleared. `sampled` units of the axis
-    /// bring as many samples as an end takes.
+    /// Takes the newest block of the lowest level: growth ends, goes on again or is cleared.
+    /// `sampled` units of the axis bring as many samples as an end takes.
     pub(super) fn advance(&mut self, block: &Block, sampled: f64, around: &Surroundings<'_>) {
         let Some(Tracked { trend, heights, .. }) = self.tracked.as_deref_mut() else { return };
         let config = around.config;
@@ -167,7 +169,8 @@ impl Tracker {
         }
     }
 
-    /// Brings what is left up to date with the newest blocks of the window that shows the trend.
+    /// Brings what is left up to date with the newest blocks of the window that shows the
+    /// trend.
     pub(super) fn refresh(&mut self, ladder: &Ladder, around: &Surroundings<'_>) {
         let Some(Tracked { trend, shown_by, is_followed, .. }) = self.tracked.as_deref_mut()
         else {

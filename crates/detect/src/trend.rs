@@ -8,7 +8,7 @@ use crate::sample::{Axis, AxisPoint};
 use crate::signal::Signal;
 use stepmem_types::units::Interval;
 
-/// How urgent a trend is.
+/// The urgency of a trend.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub enum Stage {
     /// Grows steadily, but an innocent explanation is left.
@@ -17,7 +17,7 @@ pub enum Stage {
     Creeping,
 }
 
-/// Whether a trend's growth goes on.
+/// The phase of a trend: its growth goes on, or has ended.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub enum Phase {
     Growing {
@@ -57,18 +57,20 @@ pub struct Trend {
     pub seen: AxisPoint,
     /// Where the growth begins; it stays as it was when the trend was raised.
     pub onset: AxisPoint,
-    /// The slope by the latest window that shows it, in bytes per unit of the axis, with its 95 % interval.
+    /// The slope by the latest window that shows it, in bytes per unit of the axis, with its 95
+    /// % interval.
     pub slope_bytes_per_unit: Interval,
     /// The growth since the onset, as measured.
     pub growth_bytes: f64,
     /// Bytes left until out-of-memory; `None` where the capacity is unknown.
     pub(super) remaining: Option<RemainingBytes>,
-    /// How many times as long it takes to gain those as at this slope: above 1 when growth fades. `None` where line and
-    /// power law disagree, so that the time is unknown.
+    /// The time to gain those bytes as a multiple of the time at this slope: above 1 when
+    /// growth fades. `None` where line and power law disagree, so that the time is unknown.
     pub(super) time_factor: Option<f64>,
     /// The growth of the latest window as a share of itself and the headroom, 0 to 1.
     pub share_ratio: f64,
-    /// The probability that a random walk does not grow like that, 0 to 1; a fifth lower where the capacity is unknown.
+    /// The probability that a random walk does not grow like that, 0 to 1; a fifth lower where
+    /// the capacity is unknown.
     pub confidence_ratio: f64,
     /// Smoothed seconds per unit of the axis; `None` while unknown.
     pub seconds_per_unit: Option<f64>,
@@ -103,19 +105,20 @@ impl Trend {
         self.remaining.map(|remaining| remaining.interval().value)
     }
 
-    /// Returns the steps left at this slope; `None` when the headroom is unknown, the growth has ended or the axis is not
-    /// one of steps.
+    /// Returns the steps left at this slope; `None` when the headroom is unknown, the growth
+    /// has ended or the axis is not one of steps.
     pub fn eta_steps(&self) -> Option<TimeToOom> {
         self.eta_units().filter(|_| self.axis == Axis::Steps)
     }
 
-    /// Returns the seconds left at this slope; `None` when the headroom or the pace is unknown, or the growth has ended.
+    /// Returns the seconds left at this slope; `None` when the headroom or the pace is unknown,
+    /// or the growth has ended.
     pub fn eta_seconds(&self) -> Option<TimeToOom> {
         let pace = self.seconds_per_unit?;
         self.eta_units().map(|eta| eta.scaled(pace))
     }
 
-    /// Returns the likely value of a time left; `None` when it is not known well enough.
+    /// Returns the likely value of a time to OOM; `None` when it is not known well enough.
     pub fn known(&self, time: TimeToOom) -> Option<f64> {
         self.time_factor?;
         time.known_within(self.known_within)
@@ -127,14 +130,14 @@ impl Trend {
     }
 }
 
-/// How fast a signal changes, with 95 % intervals.
+/// The rate at which a signal changes, with 95 % intervals.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Slope {
     /// Bytes per step; `None` for a signal that does not count steps.
     pub bytes_per_step: Option<Interval>,
     /// Bytes per second; `None` while the pace is unknown.
     pub bytes_per_second: Option<Interval>,
-    /// Whether the signal rises in a straight line, however little.
+    /// Set when the signal rises in a straight line, however little.
     pub is_straight: bool,
 }
 

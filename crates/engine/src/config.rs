@@ -1,4 +1,4 @@
-//! What the engine may hold and how it judges.
+//! The engine's limits and its settings for judging.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,35 +11,36 @@ use crate::requests::snapshots::CaptureSettings;
 use stepmem_detect::config::Config as DetectConfig;
 use stepmem_types::ids::Run;
 
-/// What the engine may hold and how it judges.
+/// The engine's limits and its settings for judging.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
     /// The limits of findings.
     pub thresholds: Thresholds,
     pub creep: DetectConfig,
-    /// How many train pushes at the start of a life are not used, of runs that have a number of their own.
+    /// Number of train records at the start of an incarnation that are not used, of runs that
+    /// have a number of their own.
     pub warmup_pushes: BTreeMap<Run, u32>,
     /// A rank silent for longer leaves every output.
     pub rank_ttl: Duration,
     /// A rank silent for longer is forgotten.
     pub rank_retention: Duration,
-    /// How many ranks are held, over all runs.
+    /// Number of ranks that are held at most, over all runs.
     pub ranks_max: usize,
-    /// How many runs are held.
+    /// Number of runs that are held at most.
     pub runs_max: usize,
     /// A device that was not read for longer leaves every output.
     pub gpu_ttl: Duration,
-    /// How many processes a device are told apart.
+    /// Number of processes that are listed one by one for each device.
     pub processes_max: usize,
     /// The length of the intervals of the interval peak.
     pub peak_interval: Duration,
-    /// How often the detector of a process that does not push gets a reading.
+    /// The interval at which the detector of an unmanaged process gets a reading.
     pub process_reading_every: Duration,
     /// When ranks are asked for memory snapshots.
     pub captures: CaptureSettings,
-    /// Whether ranks whose live memory grows are asked to look at their live objects.
+    /// Set when ranks whose live memory grows are asked for a heap scan.
     pub looks_on_creep: bool,
-    /// From one look of a run to the next while its memory grows.
+    /// The time from one heap scan of a run to the next while its memory grows.
     pub looks_cooldown: Duration,
     /// The declared workload of all runs, for summaries.
     pub workload: Option<Box<str>>,
@@ -80,7 +81,7 @@ impl EngineConfig {
         }
     }
 
-    /// Returns the settings of processes that do not push.
+    /// Returns the settings of unmanaged processes.
     pub fn processes(&self) -> ProcessSettings {
         ProcessSettings {
             creep: self.creep,

@@ -1,4 +1,5 @@
-//! The devices as NVML last read them, the ones that answer with an error, their Xid errors and their pods.
+//! The devices as NVML last read them, the ones that answer with an error, their Xid errors and
+//! their pods.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -11,9 +12,10 @@ use stepmem_types::device::{DevicePod, GpuSample, GpuUnavailable, ProcessMemory}
 use stepmem_types::ids::GpuUuid;
 use stepmem_types::units::{Bytes, Uptime};
 
-/// How many different kinds of Xid errors of all devices are told apart.
+/// Number of kinds of Xid errors of all devices that are counted apart.
 pub const XIDS_MAX: usize = 256;
-/// How long a device counts as failing after its last error: twice the longest pause between two rounds.
+/// The time that a device counts as failing after its last error: twice the longest pause
+/// between two rounds.
 const FAILURE_KEPT: Duration = Duration::from_mins(2);
 
 #[derive(Debug, Default)]
@@ -42,11 +44,11 @@ pub struct DeviceFailure {
 /// The state of NVML.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct NvmlStatus {
-    /// Whether it answers; `None` while it is not asked.
+    /// True if it answers; `None` while it is not asked.
     pub is_up: Option<bool>,
     /// When it last answered, as a Unix time.
     pub last_success_time: Option<f64>,
-    /// How often it failed, by code.
+    /// Number of its failures, by code.
     pub errors: BTreeMap<Cow<'static, str>, u64>,
     /// Xid errors by device and number, in the order in which each came first.
     pub xids: Vec<XidErrors>,
@@ -56,13 +58,13 @@ pub struct NvmlStatus {
     pub processes_dropped: u64,
 }
 
-/// How often a device reported an Xid error.
+/// Number of times that a device reported an Xid error.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct XidErrors {
     pub uuid: GpuUuid,
     /// The number of the error.
     pub xid: u64,
-    /// How often it came since the exporter began.
+    /// Number of times that it came since the exporter began.
     pub count: u64,
 }
 
@@ -75,7 +77,8 @@ impl DeviceTable {
         self.read.insert(sample.device.clone(), DeviceState { sample, read_at: now });
     }
 
-    /// Takes an error in place of an answer; whether a device begins to fail or fails otherwise than before.
+    /// Takes an error instead of an answer. Returns whether a device begins to fail or fails
+    /// otherwise than before.
     pub fn fail(&mut self, unavailable: &GpuUnavailable, now: Uptime) -> bool {
         let mut is_changed = false;
         if let Some(device) = &unavailable.device {
@@ -86,7 +89,7 @@ impl DeviceTable {
         } else {
             self.read.clear();
         }
-        // A device that still answers says so itself.
+        // A device that still answers reports that itself.
         if self.read.is_empty() {
             self.nvml.is_up = Some(false);
         }
@@ -176,7 +179,7 @@ impl DeviceTable {
     }
 }
 
-/// Returns what a reading of a device says to a rank that pushes from it.
+/// Returns what a reading of a device reports for a rank that uses it.
 pub fn device_view(sample: &GpuSample, rank: &Identity) -> DeviceView {
     DeviceView {
         total: sample.memory.map(|memory| memory.total),
@@ -185,15 +188,16 @@ pub fn device_view(sample: &GpuSample, rank: &Identity) -> DeviceView {
     }
 }
 
-/// Returns the process of the device that a rank pushes from: the one that knows itself by the pushed id. `None` where
-/// there is none, or several in containers of their own.
+/// Returns the process of the device that a rank pushes from: the one that knows itself by the
+/// pushed id. `None` where there is none, or several in containers of their own.
 pub fn process_of<'a>(sample: &'a GpuSample, rank: &Identity) -> Option<&'a ProcessMemory> {
     let pid = rank.pid?;
     let mut found = sample.processes.iter().filter(|process| process.own_pid == Some(pid));
     found.next().filter(|_| found.next().is_none())
 }
 
-/// Returns what others hold on a device as the training process sees it, for a rank whose device NVML does not read.
+/// Returns what others hold on a device as the training process sees it, for a rank whose
+/// device NVML does not read.
 pub fn pushed_view(total: Bytes, free: Bytes) -> DeviceView {
     let used = Bytes::new(total.get().saturating_sub(free.get())).ok();
     DeviceView { total: Some(total), used, process_used: None }

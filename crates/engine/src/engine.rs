@@ -32,7 +32,8 @@ use stepmem_types::site::TensorHolder;
 use stepmem_types::step::StepSample;
 use stepmem_types::units::{Seconds, Uptime};
 
-/// How often pushes and readings have all subjects judged when no trend has changed; a tick always does.
+/// The interval at which records and readings have all subjects judged when no trend has
+/// changed; a tick always does.
 pub const JUDGE_EVERY: Duration = Duration::from_secs(5);
 /// A difference of the system's clock from ours counts from this many seconds on.
 const CLOCK_STEP_MIN: f64 = 0.5;
@@ -79,9 +80,10 @@ impl Engine {
         &self.config
     }
 
-    /// Lets a batch in as a whole, making room by forgetting ranks that have left the outputs.
+    /// Lets a batch in as a whole. Evicts ranks that have left the outputs where it must.
     ///
     /// # Errors
+    ///
     /// The bound that it would break; its records are counted as dropped.
     pub fn admit(&mut self, batch: Vec<StepSample>, now: Uptime) -> Result<Admitted, Refusal> {
         let arrival = self.unix_time(now);
@@ -91,7 +93,8 @@ impl Engine {
     /// Lets an acknowledgement in.
     ///
     /// # Errors
-    /// Its subject is not held, or it has no room.
+    ///
+    /// Its subject is not held, or the limit is reached.
     pub fn admit_ack(&self, ack: Ack) -> Result<AdmittedAck, Refusal> {
         let is_held = match ack.subject() {
             SubjectId::Rank(id) => self.ranks.get(&id.run, id.rank).is_some(),
@@ -104,7 +107,8 @@ impl Engine {
         self.acks.admit(ack)
     }
 
-    /// Checks that an operator ends what has pushed. A process of its own may end before its first step.
+    /// Checks that an operator ends what has pushed. A process of its own may end before its
+    /// first step.
     ///
     /// # Errors
     /// The run or its rank is not held.
@@ -157,7 +161,8 @@ impl Engine {
         Ok(report)
     }
 
-    /// Takes one event that happened at `now`, and returns what it raised, changed or cleared. `now` never falls.
+    /// Takes one event that happened at `now`, and returns what it raised, changed or cleared.
+    /// `now` never falls.
     pub fn apply(&mut self, event: Event, now: Uptime) -> Vec<Transition> {
         let is_changed = match event {
             Event::Steps(batch) => return self.steps(batch, now),
@@ -203,7 +208,8 @@ impl Engine {
         self.judge_if(is_changed, now)
     }
 
-    /// Asks a rank for a memory snapshot because an operator wants it. Returns the id of the request.
+    /// Asks a rank for a memory snapshot because an operator wants it. Returns the id of the
+    /// request.
     ///
     /// # Errors
     /// The rank does not push.
@@ -221,7 +227,7 @@ impl Engine {
         Ok(self.captures.demand(rank, steps, now))
     }
 
-    /// Returns the next snapshot that another process shall analyse.
+    /// Returns the next snapshot that another process shall analyze.
     pub fn next_analysis(&mut self) -> Option<AnalysisRequest> {
         self.captures.next_analysis()
     }
@@ -231,13 +237,14 @@ impl Engine {
         self.captures.listed(number).map(|listed| (&listed.report.rank, listed.since))
     }
 
-    /// Returns when the look was asked for that a report is about; `now` if it was not asked for.
+    /// Returns when the heap scan of a report was requested; `now` if it was not requested.
     pub fn look_since(&self, report: &HoldersReport, now: Uptime) -> Uptime {
         self.looks.since(report).unwrap_or(now)
     }
 
-    /// Sets the Unix time at `now`: the system's clock may have been set since it was last read. Ignores differences
-    /// below `CLOCK_STEP_MIN`, so that times stay equal from one status to the next.
+    /// Sets the Unix time at `now`: the system's clock may have been set since it was last
+    /// read. Ignores differences below `CLOCK_STEP_MIN`, so that times stay equal from one
+    /// status to the next.
     pub fn set_clock(&mut self, now: Uptime, unix: f64) {
         if (unix - self.unix_time(now)).abs() >= CLOCK_STEP_MIN {
             self.started = unix - now.0.as_secs_f64();
@@ -268,7 +275,7 @@ impl Engine {
         self.sites.retain(|run, rank| Some(ranks.get(run, rank)?.is_ended()));
     }
 
-    /// Takes the result of an analysis. Returns whether it says something of a rank.
+    /// Takes the result of an analysis. Returns whether it reports something of a rank.
     fn analysed(&mut self, number: u64, analysis: SnapshotAnalysis, now: Uptime) -> bool {
         let about = self.captures.analysed(number, &analysis, now);
         let Some((rank, since)) = about else { return false };
@@ -324,7 +331,8 @@ impl Engine {
         let result = self.ranks.push(sample, now, arrival);
         let state = self.ranks.get_mut(&sample.run, sample.rank);
         let (true, Some(state)) = (result.is_used, state) else { return result.is_changed };
-        // Where NVML does not read the device, the process's own view of it shows how much others hold.
+        // Where NVML does not read the device, the process's own view of it shows how much
+        // others hold.
         let device = state.identity().device.as_ref();
         let is_read = device.is_some_and(|device| self.devices.is_read(device));
         let mut is_changed = result.is_changed;
@@ -359,8 +367,8 @@ impl Engine {
         is_changed
     }
 
-    /// Looks at the processes of a device that no rank pushes about. A rank that does not name its device, or not by
-    /// its UUID, may be any of them, so that none is judged beside it.
+    /// Evaluates the processes of a device that no rank pushes about. A rank that does not name
+    /// its device, or not by its UUID, may be any of them. Next to such a rank none is judged.
     fn read_processes(&mut self, reading: &Reading<'_>) -> bool {
         let sample = reading.sample;
         if !sees_training_pids(sample.attribution) {
@@ -380,7 +388,7 @@ impl Engine {
         result.is_changed
     }
 
-    /// Returns what others see of a rank; `site` is that of [`Self::site`].
+    /// Returns what others see of a rank; `site` is the result of [`Self::site`].
     pub(super) fn view<'a>(
         &'a self,
         state: &'a RankState,
@@ -392,7 +400,7 @@ impl Engine {
         RankView { device_model, site, ..state.view(device, now) }
     }
 
-    /// Returns what is known of the code behind a rank's memory, in its present life.
+    /// Returns the known facts of the code behind a rank's memory, in its present incarnation.
     pub(super) fn site(&self, run: &Run, rank: Rank, state: &RankState) -> SiteView<'_> {
         let began = state.lifecycle().origin().map(|origin| origin.began);
         let site = self.sites.of(run, rank, began);
@@ -421,7 +429,7 @@ impl Engine {
         }
     }
 
-    /// The processes that do not push and were listed lately, on devices that are read.
+    /// The unmanaged processes that were listed lately, on devices that are read.
     fn present_processes(
         &self,
         now: Uptime,
@@ -436,7 +444,8 @@ impl Engine {
         if is_changed || is_due { self.judge(now) } else { Vec::new() }
     }
 
-    /// Judges all subjects. Returns the findings that ceased, and those that began or changed their severity.
+    /// Judges all subjects. Returns the findings that ceased, and those that began or changed
+    /// their severity.
     pub(super) fn judged(&mut self, now: Uptime) -> (Vec<Finding>, Vec<Finding>) {
         self.last_judged = now;
         let found = self.findings.judge(&self.scene(now), &self.acks, now);
@@ -478,7 +487,8 @@ impl Engine {
         named.map(transition).collect()
     }
 
-    /// Asks a rank whose live memory grows what grows. A snapshot shows memory of devices alone.
+    /// Asks a rank whose live memory grows what grows. A snapshot shows memory of devices
+    /// alone.
     pub(super) fn ask_about(&mut self, finding: &Finding, now: Uptime) {
         let Some((growth, is_on_host)) = growth_of(&self.ranks, finding) else { return };
         self.looks.creeps(&growth, life_of(&self.ranks, growth.rank), now);
@@ -512,13 +522,13 @@ struct AskedAt {
     now: Uptime,
 }
 
-/// Returns when the present life of a rank began.
+/// Returns when the present incarnation of a rank began.
 fn life_of(ranks: &RankTable, rank: &RankId) -> Option<Uptime> {
     Some(ranks.get(&rank.run, rank.rank)?.lifecycle().origin()?.began)
 }
 
-/// Returns the growth of live memory that a finding is about, and whether it is the host's; `None` of another finding, and of
-/// a rank that has ended.
+/// Returns the growth of live memory that a finding is about, and whether it is the host's.
+/// `None` of another finding, and of a rank that has ended.
 fn growth_of<'a>(ranks: &'a RankTable, finding: &'a Finding) -> Option<(Growth<'a>, bool)> {
     let is_growth =
         matches!(finding.kind, DiagnosisKind::CreepConfirmed | DiagnosisKind::CreepEarly);
@@ -536,21 +546,23 @@ fn growth_of<'a>(ranks: &'a RankTable, finding: &'a Finding) -> Option<(Growth<'
     Some((growth, figures.is_on_host))
 }
 
-/// Returns by how much an object of a process grew from one look to the last; `None` where their steps are not told.
+/// Returns by how much an object of a process grew from one heap scan to the last; `None` where
+/// their steps are unknown.
 fn growth_of_holder(holder: &TensorHolder) -> Option<HolderGrowth> {
     let (from, to) = (holder.since_step?.as_f64(), holder.step?.as_f64());
     Some(HolderGrowth { from, to, bytes: holder.bytes_per_step * (to - from) })
 }
 
-/// Returns whether growth of a rank's live memory is suspected with its last record for the first time.
+/// Returns whether growth of a rank's live memory is suspected with its last record for the
+/// first time.
 fn is_newly_suspected(state: &RankState) -> bool {
     let creep = state.creep();
     let since = creep.suspected().zip(creep.newest());
     since.is_some_and(|(suspected, newest)| newest.position <= suspected.position)
 }
 
-/// Returns growth of a rank whose rate is unknown; `None` of one that takes no steps: a client looks for holders, and records
-/// a snapshot, from step to step.
+/// Returns growth of a rank whose rate is unknown. `None` of one that takes no steps: a client
+/// searches for holders, and records a snapshot, from step to step.
 fn growth_by_step<'a>(rank: &'a RankId, state: &RankState) -> Option<Growth<'a>> {
     let creep = state.creep();
     (creep.axis() == Axis::Steps).then(|| Growth {
@@ -561,7 +573,8 @@ fn growth_by_step<'a>(rank: &'a RankId, state: &RankState) -> Option<Growth<'a>>
     })
 }
 
-/// Whether the process ids of a list can be those of training processes that are seen from here.
+/// Returns whether the process ids of a list can be those of training processes that are seen
+/// from here.
 fn sees_training_pids(attribution: Attribution) -> bool {
     matches!(attribution, Attribution::Host | Attribution::SharedPidNamespace)
 }

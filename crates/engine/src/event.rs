@@ -1,4 +1,4 @@
-//! What can happen to the engine.
+//! The events of the engine.
 
 use crate::findings::acks::AdmittedAck;
 use crate::ranks::table::{Admitted, AdmittedEnd};

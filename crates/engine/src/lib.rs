@@ -1,5 +1,5 @@
-//! The mind: events and the time come in, a status goes out. Pure: nothing here waits, logs, reads a clock, spawns
-//! or touches files.
+//! The engine: events and the time come in, a status goes out. Pure: nothing here waits, logs,
+//! reads a clock, spawns or touches files.
 
 pub mod config;
 pub mod devices;

@@ -1,4 +1,5 @@
-//! The processes that hold device memory without pushing. Which devices they are looked for on is decided elsewhere.
+//! The unmanaged processes: they hold device memory, and nobody pushes for them. The devices to
+//! search are decided elsewhere.
 
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
@@ -14,13 +15,14 @@ use stepmem_types::device::{GpuSample, ProcessMemory};
 use stepmem_types::ids::{GpuUuid, ProcessId};
 use stepmem_types::units::{Bytes, UnixTime, Uptime};
 
-/// How many processes that do not push are judged, over all devices: as many as 8 devices of 8.
+/// Number of unmanaged processes that are judged, over all devices: as many as 8 devices of 8.
 pub const PROCESSES_JUDGED_MAX: usize = 64;
 
-/// A process that holds less than this share of what it held is another one with the same id, or begins anew.
+/// A process that holds less than this share of what it held is another one with the same id,
+/// or begins again.
 const FALL_RATIO: f64 = 0.25;
 
-/// How processes that do not push are looked at.
+/// The settings for unmanaged processes.
 #[derive(Clone, Copy, Debug)]
 pub struct ProcessSettings {
     pub creep: DetectConfig,
@@ -41,30 +43,31 @@ pub struct Reading<'a> {
     pub time: f64,
 }
 
-/// What became of one reading.
+/// The outcome of one reading.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadingResult {
-    /// Whether a trend changed.
+    /// Set when a trend changed.
     pub is_changed: bool,
-    /// How many processes found no room.
+    /// Number of processes that were over the limit.
     pub n_refused: u64,
 }
 
-/// The processes that do not push.
+/// The unmanaged processes.
 #[derive(Debug, Default)]
 pub struct ProcessTable {
     // Invariant: at most PROCESSES_JUDGED_MAX.
     processes: BTreeMap<ProcessId, ProcessState>,
 }
 
-/// One process that does not push.
+/// One unmanaged process.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct ProcessState {
     creep: Detector,
     last_seen: Uptime,
-    /// What it holds on the device.
+    /// Bytes that it holds on the device.
     used: Bytes,
-    /// The most that it recently held: all of it counts as reserved, since the driver cannot tell more.
+    /// The most that it recently held: all of it counts as reserved, since the driver knows no
+    /// more.
     recent: RecentPeaks,
     /// The capacity of the device.
     device_total: Option<Bytes>,
@@ -72,14 +75,14 @@ pub struct ProcessState {
     read_at: Option<f64>,
 }
 
-/// What others see of one process at one time.
+/// The public view of one process at one time.
 #[derive(Clone, Copy, Debug)]
 pub struct ProcessView<'a> {
-    /// What it holds on the device.
+    /// Bytes that it holds on the device.
     pub used: Bytes,
     /// The most that it held in the last ten minutes, or 512 readings.
     pub recent_peak: Option<Bytes>,
-    /// The capacity of the device; `None` where the driver does not say.
+    /// The capacity of the device; `None` where the driver does not report it.
     pub capacity: Option<Bytes>,
     /// The detector, for its trends and slopes.
     pub creep: &'a Detector,
@@ -88,8 +91,8 @@ pub struct ProcessView<'a> {
 }
 
 impl ProcessView<'_> {
-    /// What the process can still take before its device is full: capacity less what others hold less what it holds,
-    /// at least 0.
+    /// Returns the bytes that the process can still take before its device is full. They are
+    /// the capacity less what others hold less what it holds, at least 0.
     pub fn headroom_bytes(&self) -> Option<f64> {
         let others = self.creep.outside_bytes().unwrap_or(0.0);
         Some((self.capacity?.as_f64() - others - self.used.as_f64()).max(0.0))
@@ -120,7 +123,8 @@ impl ProcessTable {
         }
     }
 
-    /// Takes a reading of a device that no rank pushes about; the largest processes find room first.
+    /// Takes a reading of a device that no rank pushes about; the largest processes are taken
+    /// first.
     pub fn read(&mut self, reading: &Reading<'_>, settings: &ProcessSettings) -> ReadingResult {
         let mut largest_first: Vec<&ProcessMemory> =
             reading.sample.processes.iter().filter(|process| process.used.is_some()).collect();
@@ -178,7 +182,7 @@ impl ProcessTable {
         self.processes.keys()
     }
 
-    /// The state of a process on a device; `None` when there is no room for another.
+    /// The state of a process on a device; `None` when the limit is reached.
     fn state(
         &mut self,
         reading: &Reading<'_>,

@@ -1,4 +1,5 @@
-//! A summary as a card of at most 100 columns: the verdict, why, what to do next, then the ranks.
+//! A summary as a card of at most 100 columns: the verdict, why, what to do next, then the
+//! ranks.
 
 use std::cmp::Reverse;
 
@@ -45,7 +46,8 @@ pub fn render_within(summary: &Summary, columns: Option<usize>) -> String {
     page.into_text()
 }
 
-/// The first lines of the card: what is wrong on which ranks, why, what to do next, and how far the run came.
+/// The first lines of the card: what is wrong on which ranks, why, what to do next, and how far
+/// the run came.
 pub fn verdicts(summary: &Summary) -> String {
     let mut page = Page::default();
     for issue in &summary.issues {
@@ -194,7 +196,8 @@ fn missing(page: &mut Page, coverage: &Coverage) {
     }
 }
 
-/// Adds the ranks that ended with an error, and those that did not announce their end. An out-of-memory error is a verdict.
+/// Adds the ranks that ended with an error, and those that did not announce their end. An
+/// out-of-memory error is a verdict.
 fn ends(page: &mut Page, summary: &Summary) {
     let failed = |is_stopped: bool| {
         let is_one = move |rank: &&RankSummary| {
@@ -294,13 +297,13 @@ fn table(page: &mut Page, summary: &Summary, columns: Option<usize>) {
         Column::left(2, "LIVE MEMORY").droppable(1),
     ]);
     let ranks = worst_first(summary);
-    // A line for one more rank would say less than the rank itself.
+    // A line for one more rank would show less than the rank itself.
     let n_shown = if ranks.len() <= RANKS_MAX + 1 { ranks.len() } else { RANKS_MAX };
     let (shown, rest) = ranks.split_at(n_shown);
     let left = columns.map_or(SPARKS_MAX, |columns| columns.saturating_sub(FIGURES_COLUMNS));
     let n_sparks = left.clamp(SPARKS_MIN, SPARKS_MAX);
     let mut shown = shown.to_vec();
-    // Ranks that nothing is wrong with are looked up by their number.
+    // Ranks that nothing is wrong with are found by their number.
     shown.sort_by_key(|rank| (!is_blamed(summary, rank)).then_some(rank.rank));
     for rank in &shown {
         table.row(row(rank, n_sparks));

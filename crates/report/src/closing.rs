@@ -1,5 +1,5 @@
-//! What `stepmem run` says on the terminal: a finding in a line, and at the end the summaries, where they are and what to
-//! do next.
+//! The terminal output of `stepmem run`: a finding in a line, and at the end the summaries,
+//! where they are and what to do next.
 
 use crate::card;
 use crate::gate::{FAILED_ON_CODE, GateVerdict, UNJUDGED_CODE};
@@ -49,7 +49,8 @@ pub fn cleared_line(finding: &Transition) -> String {
     format!("stepmem: {title} cleared, {}\n", clean(&finding.subject.to_string()))
 }
 
-/// Returns the cards of the runs, the worst first, with their files and the next step, for a terminal of so many columns.
+/// Returns the cards of the runs, the worst first, with their files and the next step, for a
+/// terminal of so many columns.
 pub fn closing(runs: &[ClosingRun<'_>], columns: Option<usize>) -> String {
     let mut text = String::new();
     let (shown, others) = runs.split_at(runs.len().min(CARDS_MAX));
@@ -121,7 +122,7 @@ pub fn gate_lines(verdict: &GateVerdict) -> String {
     reasons.iter().map(line).collect()
 }
 
-/// Returns the name of a snapshot that lies beside the summary.
+/// Returns the name of a snapshot that lies next to the summary.
 fn beside(snapshot: &SnapshotStatus) -> Option<&str> {
     snapshot.path.as_deref().filter(|path| !path.contains('/'))
 }
@@ -140,7 +141,7 @@ pub fn unwatched(has_python: bool, has_torch: bool) -> String {
     format!("stepmem: nothing was watched: {reason}\n")
 }
 
-/// Returns the colour that a severity has on a terminal.
+/// Returns the color that a severity has on a terminal.
 pub fn colour_of(severity: Severity) -> Colour {
     match severity {
         Severity::Critical => Colour::Red,

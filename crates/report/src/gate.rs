@@ -1,5 +1,6 @@
-//! The conditions of `run --fail-on`: a verdict (`creep`, `pressure`, `imbalance`, `any`, each with `:warning` also where it is no
-//! more than that) or a budget for the peak of reserved memory (`peak:20GiB`, `peak:+5%:SUMMARY`).
+//! The conditions of `run --fail-on`. A condition is a verdict: `creep`, `pressure`,
+//! `imbalance`, `any`; `:warning` takes also what is no more than that. Or it is a budget for
+//! the peak of reserved memory (`peak:20GiB`, `peak:+5%:SUMMARY`).
 
 use crate::policy::IssueSeverity;
 use crate::summary::model::{FigureSummary, Issue, IssueKind, RankSummary, Summary};
@@ -71,9 +72,9 @@ struct Peak {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PeakKind {
-    /// What the allocator of a device had reserved.
+    /// Bytes that the allocator of a device had reserved.
     Reserved,
-    /// What a process had resident on its host.
+    /// Bytes that a process had resident on its host.
     Resident,
 }
 
@@ -98,7 +99,8 @@ impl FailOn {
     /// Parses an option.
     ///
     /// # Errors
-    /// Says what is expected instead.
+    ///
+    /// Names what is expected instead.
     pub fn parse(text: &str) -> Result<Self, String> {
         let part = |part: &str| {
             if part == UNWATCHED_OK {
@@ -140,7 +142,7 @@ pub struct ExitGate {
     allows_unwatched: bool,
 }
 
-/// The verdict of a gate. The sentences say why, each with its option.
+/// The verdict of a gate. The sentences give the reasons, each with its option.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GateVerdict {
     Passed,
@@ -153,8 +155,9 @@ impl ExitGate {
     /// Returns the gate of these options, with its baselines read by `read`.
     ///
     /// # Errors
-    /// A baseline cannot be read, has no peak, or is of another number of ranks than `world_size`; or an option allows what no
-    /// other one asks about.
+    ///
+    /// A baseline cannot be read, has no peak, or is of another number of ranks than
+    /// `world_size`. Or an option allows what no other one asks about.
     pub fn new<'a>(
         options: impl Iterator<Item = &'a FailOn>,
         world_size: Option<u64>,
@@ -307,7 +310,7 @@ fn sentence(issue: &Issue) -> String {
     format!("{status} ({severity}){ranks}: {}", issue.summary)
 }
 
-/// Judges the peak of the worst rank. `from` says where the limit comes from.
+/// Judges the peak of the worst rank. `from` names the origin of the limit.
 fn judge_peak(run: &Summary, limit: f64, from: &str) -> Judged {
     let peaks = || run.ranks.iter().map(|rank| (rank.rank, peak_of(rank)));
     let known = peaks().filter_map(|(rank, peak)| Some((rank, peak?)));
@@ -336,7 +339,8 @@ fn over(rank: Rank, peak: Peak, limit: f64) -> String {
     format!("the peak of {kind} of rank {rank} is {peak_shown}; the limit is {limit_shown}")
 }
 
-/// Returns the most that the allocator of a rank held; of a rank on the host, the most that was resident.
+/// Returns the most that the allocator of a rank held; of a rank on the host, the most that was
+/// resident.
 fn peak_of(rank: &RankSummary) -> Option<Peak> {
     let most = |figures: [&Option<FigureSummary>; 2]| {
         let known = figures.into_iter().flatten().map(|figure| float(figure.max_bytes));

@@ -1,5 +1,6 @@
-//! After the run: the summary of a run and its card, two summaries against each other, the story of one rank, the verdict
-//! that TraceML would have given; and beside a run, its ranks as a table. Pure: recordings, files and the time come from outside.
+//! After the run: the summary of a run and its card, two summaries against each other, and the
+//! story of one rank. Also the verdict that TraceML would have given. During a run: its ranks
+//! as a table. Pure: recordings, files and the time come from outside.
 
 pub mod card;
 pub mod closing;

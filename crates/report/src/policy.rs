@@ -1,4 +1,5 @@
-//! The words that our policy and TraceML's share: the policy's name, the severity of an issue, and the two peaks.
+//! The words that our policy and TraceML's share: the policy's name, the severity of an issue,
+//! and the two peaks.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +12,7 @@ pub enum PolicyName {
     TraceMl,
 }
 
-/// How much an issue of a summary matters, in TraceML's words.
+/// The severity of a summary's issue, in TraceML's words.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum IssueSeverity {

@@ -1,4 +1,5 @@
-//! Ranks as rows of a table for a terminal: their order, their cells, and the few rows that stand at its foot.
+//! Ranks as rows of a table for a terminal: their order, their cells, and the few rows that
+//! stand at its foot.
 
 use std::borrow::Borrow;
 use std::cmp::Reverse;
@@ -38,7 +39,7 @@ impl RankOrder {
     }
 }
 
-/// The room that a few rows have.
+/// The space for a few rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableRoom {
     /// Lines, with the heads.
@@ -47,7 +48,8 @@ pub struct TableRoom {
     pub n_columns: usize,
 }
 
-/// Sorts ranks, the most urgent first; equally urgent ones by run and rank, and those of which it is unknown last.
+/// Sorts ranks, the most urgent first; equally urgent ones by run and rank, and those of which
+/// it is unknown last.
 pub fn sort_ranks<R: Borrow<RankStatus>>(
     ranks: &mut [R],
     findings: &[FindingStatus],
@@ -84,8 +86,9 @@ fn worst_severities(findings: &[FindingStatus]) -> BTreeMap<&SubjectId, Severity
     worst
 }
 
-/// Returns the lines of a table of ranks that fits the room, heads first: all ranks, or the worst by severity and how
-/// many more there are. Empty without ranks, or where there are fewer than three lines.
+/// Returns the lines of a table of ranks that fits the space, heads first. It has all ranks, or
+/// the worst by severity and how many more there are. Empty without ranks, or where there are
+/// fewer than three lines.
 pub fn few_lines(status: &Status, room: TableRoom, is_coloured: bool) -> Vec<String> {
     let mut ranks: Vec<&RankStatus> = status.ranks.iter().collect();
     let n_rows = room.n_lines.saturating_sub(1);
@@ -107,7 +110,7 @@ pub fn few_lines(status: &Status, room: TableRoom, is_coloured: bool) -> Vec<Str
     page.into_text().lines().map(|line| cut(line, room.n_columns)).collect()
 }
 
-/// The columns that say most; the run only where there are several.
+/// The most useful columns; the run only where there are several.
 fn short_table(status: &Status, ranks: &[&RankStatus]) -> Table {
     let has_runs = status.runs.len() > 1;
     let run = has_runs.then(|| Column::left(1, "RUN"));
@@ -133,7 +136,7 @@ fn short_table(status: &Status, ranks: &[&RankStatus]) -> Table {
 /// Returns the table of all ranks of a status, in its order.
 pub fn rank_table(status: &Status) -> Table {
     let run = Column::left(1, "RUN").shortenable();
-    // One run needs no column to tell it from others.
+    // One run needs no column that shows which run it is.
     let run = if status.runs.len() > 1 { run } else { run.droppable(0) };
     let mut table = Table::new([
         run,
@@ -175,7 +178,8 @@ fn verdict(status: &Status, rank: &RankStatus) -> Cell {
     }
 }
 
-/// Returns whether live memory of a rank rises in a straight line, though no diagnosis holds of it.
+/// Returns whether live memory of a rank rises in a straight line, though no diagnosis holds of
+/// it.
 pub fn rises_straight(rank: &RankStatus) -> bool {
     rank.creep.iter().any(|signal| signal.signal == Signal::Allocated && signal.is_straight)
 }
@@ -227,7 +231,7 @@ pub fn slope(signal: &SignalStatus) -> Option<String> {
     per_step.or_else(|| signal.slope_bytes_per_second.map(hourly))
 }
 
-/// Returns the diagnoses of a subject, in the colour of the worst.
+/// Returns the diagnoses of a subject, in the color of the worst.
 pub fn diagnoses(status: &Status, subject: &SubjectId) -> Cell {
     let own = || status.findings.iter().filter(|finding| finding.subject == *subject);
     let titles: Vec<&str> = own().map(|finding| finding.title.as_ref()).collect();

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-/// What is wrong, without the place.
+/// The fault, without the place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// An opcode that resolves or runs code.

@@ -6,7 +6,8 @@ pub fn at(number: u32) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }
 
-/// The number of the record at a position; saturates, and the reader refuses files that come near.
+/// The number of the record at a position; saturates, and the reader refuses files that come
+/// near.
 #[inline]
 pub fn id(position: usize) -> u32 {
     u32::try_from(position).unwrap_or(u32::MAX)

@@ -1,6 +1,8 @@
-//! What lived when: every allocation of the window with its exact size, from the end state and the trace.
+//! The allocations of the window, when each was alive and its exact size, from the end state
+//! and the trace.
 //!
-//! A *state* is what lies between two events: state 0 is before the first event, state *n* after event *n* − 1.
+//! A *state* is what lies between two events: state 0 is before the first event, state *n*
+//! after event *n* − 1.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -13,9 +15,10 @@ use crate::model::{Action, Device, Event, NO_STACK, Place, Segment, Snapshot, St
 pub const NEVER: u32 = u32::MAX;
 /// No allocation belongs to an event.
 pub const NO_ALLOCATION: u32 = u32::MAX;
-/// The largest request of the small pool, and the largest remainder that is not split off in the large one.
+/// The largest request of the small pool, and the largest remainder that is not split off in
+/// the large one.
 pub const SMALL_REQUEST_BYTES: u64 = 1 << 20;
-/// What the small pool takes from the driver.
+/// Bytes that the small pool takes from the driver at once.
 pub const SMALL_SEGMENT_BYTES: u64 = 2 << 20;
 
 /// A block from its allocation to its end.
@@ -35,26 +38,26 @@ pub struct Allocation {
     pub freed: u32,
     pub stack: u32,
     pub place: Place,
-    /// Whether it is waiting at the end for another stream.
+    /// Set when it is waiting at the end for another stream.
     pub is_pending: bool,
-    /// Whether the trace says that it is alive at the end and the segments do not show it.
+    /// Set when the trace shows it alive at the end and the segments do not.
     pub is_vanished: bool,
 }
 
 impl Allocation {
-    /// Whether it is alive in a state.
+    /// Returns whether it is alive in a state.
     #[inline]
     pub fn is_alive(&self, state: u32) -> bool {
         self.from <= state && state < self.until
     }
 
-    /// Whether the segments show it.
+    /// Returns whether the segments show it.
     #[inline]
     pub fn is_at_end(&self) -> bool {
         self.until == NEVER && !self.is_vanished
     }
 
-    /// Whether it was made before the window.
+    /// Returns whether it was made before the window.
     #[inline]
     pub fn is_older(&self) -> bool {
         self.from == 0
@@ -66,15 +69,17 @@ impl Allocation {
 pub struct Timeline {
     /// In the order in which they are first seen.
     pub allocations: Vec<Allocation>,
-    /// The allocation of each `Alloc`, `FreeRequested` and `FreeCompleted`; else [`NO_ALLOCATION`].
+    /// The allocation of each `Alloc`, `FreeRequested` and `FreeCompleted`; else
+    /// [`NO_ALLOCATION`].
     pub of_event: Vec<u32>,
-    /// Allocations that ended because their address was allocated again: the state, and the allocation.
+    /// Allocations that ended because their address was allocated again: the state, and the
+    /// allocation.
     displaced: Vec<(u32, u32)>,
     /// Bytes reserved in state 0.
     pub reserved_at_start: u64,
     /// Frees of allocations that are older than the window.
     pub unmatched_frees: u64,
-    /// What contradicts itself in the file.
+    /// Number of contradictions in the file.
     pub violations: u64,
     /// Where most was active.
     pub peak: MemoryPeak,
@@ -90,7 +95,7 @@ pub struct MemoryPeak {
     pub state: u32,
 }
 
-/// What is in use after an event.
+/// The memory in use after an event.
 #[derive(Clone, Copy, Debug)]
 pub struct MemoryLevel {
     /// Bytes of blocks that are not inactive.
@@ -134,7 +139,7 @@ impl Timeline {
         self.allocations.iter().filter(|a| a.is_older()).map(|a| a.size).sum()
     }
 
-    /// What is in use after each event.
+    /// Returns the memory in use after each event.
     pub fn levels<'a>(&'a self, events: &'a [Event]) -> impl Iterator<Item = MemoryLevel> + 'a {
         let mut level =
             MemoryLevel { active: self.active_at_start(), reserved: self.reserved_at_start };
@@ -296,7 +301,7 @@ impl Matching {
                 }
             }
         }
-        // What the trace says is alive and the segments do not show.
+        // Allocations that are alive in the trace and that the segments do not show.
         for number in self.live.values() {
             self.violations += 1;
             if let Some(allocation) = self.allocations.get_mut(at(*number)) {
@@ -314,7 +319,7 @@ impl Matching {
     }
 }
 
-/// Whether a segment's blocks fill it and are as active as it says.
+/// Returns 0 for a segment whose blocks fill it and are as active as it reports, else 1.
 fn segment_violations(segment: &Segment) -> u64 {
     let mut end = segment.address;
     let mut active = 0;
@@ -339,8 +344,9 @@ fn reserved_at_start(device: &Device, events: &[Event]) -> u64 {
     more.saturating_sub(less)
 }
 
-/// The sizes of blocks that did not live to the end: their request rounded up, and in a large segment that is not
-/// expandable also a remainder of up to 1 MiB, which is never split off.
+/// The sizes of blocks that did not live to the end: their request rounded up. In a large
+/// segment that is not expandable there is also a remainder of up to 1 MiB, which is never
+/// split off.
 struct Sizes {
     rounding: Rounding,
     /// Ends of large segments that are not expandable, by address.

@@ -1,4 +1,5 @@
-//! Writes a snapshot as PyTorch does: one pickle of protocol 4 in which keys, frames and stacks are shared.
+//! Writes a snapshot as PyTorch does: one pickle of protocol 4 in which keys, frames and stacks
+//! are shared.
 
 use crate::integer::{at, id};
 use crate::model::arena::Arena;

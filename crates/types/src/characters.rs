@@ -1,8 +1,9 @@
 //! Characters that names do not hold.
 
-/// Returns whether a character is invisible, and moves its neighbors or hides among them: what Unicode 17 calls
-/// default-ignorable (bidirectional marks and overrides, zero-width characters, fillers, variation selectors, tags), line
-/// separators, and signs without ink.
+/// Returns whether a character is invisible, and moves its neighbors or hides among them. These
+/// are what Unicode 17 calls default-ignorable, line separators, and signs without ink.
+/// Default-ignorable are bidirectional marks and overrides, zero-width characters, fillers,
+/// variation selectors and tags.
 pub fn is_hidden(c: char) -> bool {
     matches!(
         c,
@@ -29,8 +30,8 @@ pub fn is_hidden(c: char) -> bool {
     )
 }
 
-/// Returns whether a character is drawn onto the one before it: the blocks of combining marks of all scripts, and the points
-/// and vowels of Hebrew, Arabic and Japanese.
+/// Returns whether a character is drawn onto the one before it. These are the combining marks
+/// of all scripts, and the points and vowels of Hebrew, Arabic and Japanese.
 pub fn is_combining(c: char) -> bool {
     matches!(
         c,

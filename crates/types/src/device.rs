@@ -10,17 +10,17 @@ use crate::units::Bytes;
 pub struct GpuSample {
     /// The device or MIG instance.
     pub device: GpuUuid,
-    /// What describes the device.
+    /// The description of the device.
     pub info: DeviceInfo,
     /// Its memory; `None` where the driver has no meaningful figure (NUMA mode, not supported).
     pub memory: Option<DeviceMemory>,
     /// The processes seen on it, one entry a pid, ascending.
     pub processes: Vec<ProcessMemory>,
-    /// What the process list can mean here.
+    /// The meaning of the process list where the exporter runs.
     pub attribution: Attribution,
 }
 
-/// What describes a device; `None` where the driver does not say.
+/// The description of a device; `None` where the driver does not report a field.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub struct DeviceInfo {
     /// NVML's index on this node, as text (`0`, or `0:1` for a MIG instance).
@@ -31,9 +31,10 @@ pub struct DeviceInfo {
     pub mig_profile: Option<String>,
     /// The GPU that a MIG instance is part of.
     pub parent: Option<GpuUuid>,
-    /// How its memory is addressed (`none`, `hmm`, `ats`).
+    /// The mode by which its memory is addressed (`none`, `hmm`, `ats`).
     pub addressing: Option<String>,
-    /// The MIG device whose memory this is too, as both are of one GPU instance; `None` where the memory is its own.
+    /// The MIG device whose memory this is too, as both are of one GPU instance; `None` where
+    /// the memory is its own.
     pub memory_of: Option<GpuUuid>,
 }
 
@@ -41,10 +42,10 @@ pub struct DeviceInfo {
 pub struct DeviceMemory {
     #[serde(rename = "total_bytes")]
     pub total: Bytes,
-    /// What is in use by everything on the device.
+    /// Bytes in use by everything on the device.
     #[serde(rename = "used_bytes")]
     pub used: Bytes,
-    /// What is free; `None` in recordings that lack it.
+    /// Free bytes; `None` in recordings that lack them.
     #[serde(rename = "free_bytes")]
     pub free: Option<Bytes>,
     /// Memory reserved by the driver, where it is reported separately (memory info v2).
@@ -57,11 +58,14 @@ pub struct DeviceMemory {
 pub struct ProcessMemory {
     /// Its id in the namespace that the driver answered for.
     pub pid: u32,
-    /// What it uses on the device; `None` when the driver does not know (N/A, or its false zero).
+    /// Bytes that it uses on the device; `None` when the driver does not know (N/A, or its
+    /// false zero).
     pub used: Option<Bytes>,
-    /// The id by which the process knows itself, and pushes; `None` where it cannot be told from here.
+    /// The id by which the process knows itself, and which its records carry; `None` where the
+    /// exporter cannot find it.
     pub own_pid: Option<u32>,
-    /// Its name, as the kernel keeps it: the first 15 bytes of the program's, or of what the process calls itself.
+    /// Its name, as the kernel keeps it: the first 15 bytes of the program's, or of what the
+    /// process calls itself.
     pub name: Option<Box<str>>,
     /// The container that it runs in, where that can be seen.
     pub container: Option<Container>,
@@ -79,7 +83,8 @@ impl ProcessMemory {
 pub struct Container {
     /// The container runtime's id, 64 hexadecimal digits.
     pub id: Box<str>,
-    /// The UID of its pod; `None` outside Kubernetes, and where only the container's own group is seen.
+    /// The UID of its pod; `None` outside Kubernetes, and where only the container's own group
+    /// is seen.
     pub pod_uid: Option<Box<str>>,
 }
 
@@ -103,13 +108,13 @@ impl DevicePod {
     /// The longest of its three names, in bytes: Kubernetes allows 253.
     pub const NAME_BYTES_MAX: usize = 253;
 
-    /// Whether it is a container of `pod`.
+    /// Returns whether it is a container of `pod`.
     pub fn is_of(&self, pod: &PodName) -> bool {
         self.namespace == pod.namespace && self.pod == pod.name
     }
 }
 
-/// What a device's process list can mean from where the exporter runs.
+/// The meaning of a device's process list, which depends on where the exporter runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Attribution {
@@ -119,7 +124,8 @@ pub enum Attribution {
     SharedPidNamespace,
     /// The exporter's own namespace hides the training processes.
     OwnPidNamespace,
-    /// The ids belong to another namespace (an older driver, seen from a container) and cannot be resolved here.
+    /// The ids belong to another namespace (an older driver, seen from a container) and cannot
+    /// be resolved here.
     ForeignPidNamespace,
     /// Processes are seen, their memory is not.
     MemoryHidden,
@@ -156,7 +162,8 @@ impl Attribution {
 pub struct GpuUnavailable {
     /// The device; `None` when nothing answers.
     pub device: Option<GpuUuid>,
-    /// NVML's name of the error in lower case (`gpu_is_lost`), or `library_missing`, `symbol_missing`, `timeout`.
+    /// NVML's name of the error in lower case (`gpu_is_lost`), or `library_missing`,
+    /// `symbol_missing`, `timeout`.
     pub code: &'static str,
     /// The error in words, for the log.
     pub message: String,

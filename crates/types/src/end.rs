@@ -1,4 +1,4 @@
-//! How a rank ended, as its process reports it.
+//! The end of a rank, as its process reports it.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,14 +8,15 @@ use crate::units::{Bytes, Count, Seconds};
 
 /// The longest name of an error's type that is taken, in bytes.
 pub const ERROR_TYPE_BYTES_MAX: usize = 128;
-/// The type of error of a process that the kernel killed for lack of memory: the counter of its control group that rose.
+/// The type of error of a process that the kernel killed for lack of memory: the counter of its
+/// control group that rose.
 pub const OOM_KILL: &str = "oom_kill";
 /// The type of error of a process of which only the exit code shows that it ran out of memory.
 const EXIT_CODE: &str = "exit_code";
 /// The longest message of an error that is taken, in bytes.
 pub const ERROR_MESSAGE_BYTES_MAX: usize = 256;
 
-/// How a rank ended, the worst last.
+/// The kinds of a rank's end, the worst last.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EndOutcome {
@@ -55,7 +56,7 @@ pub struct RankEnd {
     /// The process that ended; `None` where it does not name itself.
     pub instance: Option<Instance>,
     pub authority: EndAuthority,
-    /// What is known of it.
+    /// The known facts of the end.
     pub report: EndReport,
 }
 
@@ -66,7 +67,7 @@ impl RankEnd {
     }
 }
 
-/// What is known of an end.
+/// The known facts of an end.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct EndReport {
     pub outcome: EndOutcome,
@@ -86,10 +87,11 @@ pub struct EndReport {
     pub error_type: Option<Box<str>>,
     /// The first line of the error.
     pub error_message: Option<Box<str>>,
-    /// Out-of-memory errors since the process started, by its own count; the one that ended it is among them.
+    /// Out-of-memory errors since the process started, by its own count, with the one that
+    /// ended it.
     #[serde(default)]
     pub ooms: Option<Count>,
-    /// How much memory was asked for when there was no more.
+    /// Bytes that the failed allocation requested.
     #[serde(rename = "requested_bytes")]
     pub requested: Option<Bytes>,
 }
@@ -111,7 +113,8 @@ impl EndReport {
         }
     }
 
-    /// Returns the end of a process that exited with `code`, not 0, after an out-of-memory error that it caught.
+    /// Returns the end of a process that exited with `code`, not 0, after an out-of-memory
+    /// error that it caught.
     pub fn exited_out_of_memory(code: u8) -> Self {
         let message = format!("the command ended with exit code {code} after this error");
         Self {
@@ -131,7 +134,8 @@ impl EndReport {
         self.error_type.as_deref() == Some("KeyboardInterrupt")
     }
 
-    /// Returns whether a step that ended at the Unix time `time` was before it, as far as is known.
+    /// Returns whether a step that ended at the Unix time `time` was before it, as far as is
+    /// known.
     pub fn is_after(&self, step: Count, time: f64) -> bool {
         self.time.is_some_and(|end| time <= end.get())
             && self.step.is_none_or(|end| step <= end)

@@ -5,7 +5,8 @@ use crate::units::Bytes;
 /// A reading of such memory; what was not read is absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostParts {
-    /// Shared memory that the rank holds; in [`StepSample::allocated`] where that is host memory.
+    /// Shared memory that the rank holds; in [`StepSample::allocated`] where that is host
+    /// memory.
     ///
     /// [`StepSample::allocated`]: crate::step::StepSample::allocated
     pub shared: Option<Bytes>,

@@ -15,10 +15,12 @@ impl Run {
     /// The longest name that is taken, in bytes.
     pub const BYTES_MAX: usize = 128;
 
-    /// Takes a name of 1 to [`Self::BYTES_MAX`] bytes without control or invisible characters, not only blanks.
+    /// Takes a name of 1 to [`Self::BYTES_MAX`] bytes without control or invisible characters,
+    /// not only blanks.
     ///
     /// # Errors
-    /// Says which limit `name` breaks.
+    ///
+    /// Names the limit that `name` breaks.
     pub fn new(name: &str) -> Result<Self, OutOfRange> {
         checked_name(name, Self::BYTES_MAX).map(Self)
     }
@@ -66,20 +68,23 @@ impl fmt::Display for Rank {
     }
 }
 
-/// The UUID of a GPU or MIG instance as NVML writes it (`GPU-…`, `MIG-…`), or [`GpuUuid::CPU`] for host memory.
+/// The UUID of a GPU or MIG instance as NVML writes it (`GPU-…`, `MIG-…`), or [`GpuUuid::CPU`]
+/// for host memory.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GpuUuid(Box<str>);
 
 impl GpuUuid {
     /// The longest UUID that is taken, in bytes; NVML's own buffers hold 96.
     pub const BYTES_MAX: usize = 96;
-    /// What a pusher names as its device when its bytes are host memory.
+    /// The name that a client sends as its device when its bytes are host memory.
     pub const CPU: &'static str = "cpu";
 
-    /// Takes a UUID of 1 to [`Self::BYTES_MAX`] bytes without control or invisible characters, not only blanks.
+    /// Takes a UUID of 1 to [`Self::BYTES_MAX`] bytes without control or invisible characters,
+    /// not only blanks.
     ///
     /// # Errors
-    /// Says which limit `uuid` breaks.
+    ///
+    /// Names the limit that `uuid` breaks.
     pub fn new(uuid: &str) -> Result<Self, OutOfRange> {
         checked_name(uuid, Self::BYTES_MAX).map(Self)
     }
@@ -88,13 +93,13 @@ impl GpuUuid {
         &self.0
     }
 
-    /// Whether it stands for host memory.
+    /// Returns whether it stands for host memory.
     pub fn is_host(&self) -> bool {
         self.as_str() == Self::CPU
     }
 
-    /// Whether it is neither host memory nor written as NVML writes UUIDs (`GPU-…`, `MIG-…`), so that it may be any
-    /// GPU.
+    /// Returns whether it is neither host memory nor written as NVML writes UUIDs (`GPU-…`,
+    /// `MIG-…`), so that it may be any GPU.
     pub fn is_unknown_gpu(&self) -> bool {
         !self.is_host() && !["GPU-", "MIG-"].iter().any(|of| self.0.starts_with(of))
     }
@@ -120,12 +125,12 @@ pub struct ProcessId {
     pub pid: u32,
 }
 
-/// What a diagnosis is about; ranks sort first, then processes, then devices.
+/// The subject of a diagnosis; ranks sort first, then processes, then devices.
 #[derive(Clone, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub enum SubjectId {
-    /// A rank that pushes.
+    /// A rank that sends records.
     Rank(RankId),
-    /// A process that does not push.
+    /// An unmanaged process.
     Process(ProcessId),
     Device(GpuUuid),
 }
@@ -150,7 +155,8 @@ impl fmt::Display for SubjectId {
     }
 }
 
-/// A [`SubjectId`] as fields of the object that it stands in: `run` and `rank`, `uuid` and `pid`, or `uuid`.
+/// A [`SubjectId`] as fields of the object that it stands in: `run` and `rank`, `uuid` and
+/// `pid`, or `uuid`.
 pub mod subject_fields {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 

@@ -1,4 +1,4 @@
-//! Which process pushes, and which launch started it.
+//! The process that sends a record, and the launch that started it.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::{OutOfRange, serialized};
 
-/// The random number of one pushing process: 16 lower-case hexadecimal digits on the wire. It is never shown, also not
-/// by `Debug`.
+/// The random number of one pushing process: 16 lower-case hexadecimal digits on the wire. It
+/// is never shown, also not by `Debug`.
 #[derive(Clone, Copy, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Instance(u64);
 
@@ -47,10 +47,11 @@ impl Launch {
     /// The longest name that is taken, in bytes.
     pub const BYTES_MAX: usize = 64;
 
-    /// Takes a name of 1 to [`Self::BYTES_MAX`] bytes of letters, digits, `.`, `_`, `:` and `-`, other than
-    /// `.` and `..`, which are no names of files.
+    /// Takes a name of 1 to [`Self::BYTES_MAX`] bytes of letters, digits, `.`, `_`, `:` and
+    /// `-`. `.` and `..` are refused: they are no names of files.
     ///
     /// # Errors
+    ///
     /// Names the length, or the characters that are allowed.
     pub fn new(text: &str) -> Result<Self, OutOfRange> {
         if text.is_empty() || text.len() > Self::BYTES_MAX {

@@ -1,4 +1,5 @@
-//! The vocabulary: names, quantities, steps and devices. It depends on nothing; if a value exists, it is in range.
+//! The vocabulary: names, quantities, steps and devices. It depends on nothing; if a value
+//! exists, it is in range.
 
 pub mod characters;
 pub mod device;

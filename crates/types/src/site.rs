@@ -1,4 +1,5 @@
-//! Where training code allocates memory, and what holds it, as snapshots and pushers name it. Every text can be shown.
+//! Where training code allocates memory, and what holds it, as snapshots and clients name it.
+//! Every text can be shown.
 
 use std::fmt;
 
@@ -17,8 +18,8 @@ pub const HOLDERS_MAX: usize = 8;
 /// Parts of a path that a sentence shows: the file and its folder.
 const SHOWN_PARTS: usize = 2;
 
-/// A text of 1 to [`SITE_TEXT_BYTES_MAX`] bytes without control characters and without characters that turn the
-/// direction of text around.
+/// A text of 1 to [`SITE_TEXT_BYTES_MAX`] bytes without control characters and without
+/// characters that turn the direction of text around.
 #[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct SiteText(Box<str>);
@@ -77,7 +78,7 @@ fn turns_direction(c: char) -> bool {
     )
 }
 
-/// What kind of code allocates.
+/// The kind of code that allocates.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CodeKind {
@@ -142,7 +143,7 @@ pub struct CodeFrame {
     pub function: SiteText,
 }
 
-/// Whether a memory snapshot shows a line that leaks.
+/// The result of a memory snapshot: a line that leaks, or none.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SiteVerdict {
@@ -153,7 +154,7 @@ pub enum SiteVerdict {
     Leak,
 }
 
-/// What a memory snapshot says of a rank's growth.
+/// The result of a memory snapshot on a rank's growth.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct LeakSite {
     pub verdict: SiteVerdict,
@@ -161,7 +162,7 @@ pub struct LeakSite {
     pub at: Option<CodeLine>,
     /// The part of the recorded growth that the line explains, 0 to 1; `None` unless one leaks.
     pub share_ratio: Option<f64>,
-    /// How fast the line's memory grows.
+    /// The rate at which the line's memory grows.
     pub bytes_per_step: Option<f64>,
     /// Whole steps in the recording.
     pub steps: u64,
@@ -176,12 +177,12 @@ pub struct LineBytes {
     pub bytes: Bytes,
 }
 
-/// What a memory snapshot says of an out-of-memory error.
+/// The result of a memory snapshot on an out-of-memory error.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct OomSite {
     /// The line that asked for memory.
     pub at: CodeLine,
-    /// What it asked for.
+    /// Bytes that the failed allocation requested.
     pub requested_bytes: Bytes,
     /// The lines that held most then, the largest first; at most [`OOM_LINES_MAX`].
     pub held: Vec<LineBytes>,
@@ -192,7 +193,7 @@ pub struct OomSite {
 pub struct TensorHolder {
     /// A phrase for people, with code in backticks.
     pub name: SiteText,
-    /// What kind of object it is: `list`, `closure cell`.
+    /// The kind of object: `list`, `closure cell`.
     pub kind: SiteText,
     /// The line that made or fills it.
     pub at: Option<CodeLine>,
@@ -208,12 +209,12 @@ pub struct TensorHolder {
     /// The step since which its growth was measured.
     #[serde(default)]
     pub since_step: Option<Count>,
-    /// How full it is, where it has a bound.
+    /// Its fill level, where it has a bound.
     #[serde(default)]
     pub fill: Option<Fill>,
 }
 
-/// How full a holder with a bound is, at the holder's `step`.
+/// The fill level of a holder with a bound, at the holder's `step`.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fill {
@@ -221,16 +222,16 @@ pub struct Fill {
     /// The most items that it holds; at least `items`.
     pub items_max: Count,
     pub items_per_step: f64,
-    /// Whether the rank's own process reported it, over a connection that shows who it is.
+    /// Set when the rank's own process reported it, over a connection that shows who it is.
     pub is_own: bool,
 }
 
 /// A search for holders that named none.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct EmptySearch {
-    /// The step of its last look.
+    /// The step of the last heap scan that saw it.
     pub step: Option<Count>,
-    /// Whether it saw all objects.
+    /// Set when that scan saw all objects.
     pub is_complete: bool,
 }
 

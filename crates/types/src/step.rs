@@ -6,7 +6,7 @@ use crate::launch::{Instance, Launch};
 use crate::units::{Bytes, Count, Seconds};
 
 // Same name as detect::trend::Phase: there it is of growth, here of training.
-/// What ran since the rank's last record.
+/// The phases that ran since the rank's last record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Phase {
     #[default]
@@ -25,7 +25,7 @@ impl Phase {
     pub const ALL: [Self; 5] =
         [Self::Train, Self::Eval, Self::Checkpoint, Self::Sample, Self::Idle];
 
-    /// Its name in pushes.
+    /// Returns its name in records on the wire.
     pub fn as_label(self) -> &'static str {
         match self {
             Self::Train => "train",
@@ -52,10 +52,10 @@ pub enum StepMark {
 }
 
 impl StepMark {
-    /// Every mark.
+    /// Every event marker.
     pub const ALL: [Self; 3] = [Self::Eval, Self::Checkpoint, Self::Epoch];
 
-    /// Returns its name in pushes.
+    /// Returns its name in records on the wire.
     pub fn as_label(self) -> &'static str {
         match self {
             Self::Eval => "eval",
@@ -65,12 +65,12 @@ impl StepMark {
     }
 }
 
-/// A set of marks, in the order of [`StepMark::ALL`].
+/// A set of event markers, in the order of [`StepMark::ALL`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MarkSet([bool; StepMark::ALL.len()]);
 
 impl MarkSet {
-    /// Adds a mark.
+    /// Adds an event marker.
     pub fn add(&mut self, mark: StepMark) {
         for (is_set, of) in self.0.iter_mut().zip(StepMark::ALL) {
             *is_set |= of == mark;
@@ -82,7 +82,7 @@ impl MarkSet {
         self.iter().next().is_none()
     }
 
-    /// Returns the marks.
+    /// Returns the event markers.
     pub fn iter(self) -> impl Iterator<Item = StepMark> {
         StepMark::ALL
             .into_iter()
@@ -103,25 +103,25 @@ pub struct StepSample {
     pub rank: Rank,
     /// The rank within its node.
     pub local_rank: Option<Rank>,
-    /// How many ranks the run has, 1 to [`Rank::MAX`] + 1.
+    /// Number of ranks of the run, 1 to [`Rank::MAX`] + 1.
     pub world_size: Option<u32>,
     pub node_rank: Option<Rank>,
     /// The global step just completed.
     pub step: Count,
-    /// How many train steps the record stands for: this one, and those before it whose memory was not read; 1 to
-    /// [`STEPS_PER_RECORD_MAX`].
+    /// Number of train steps that the record stands for: this one, and those before it whose
+    /// memory was not read; 1 to [`STEPS_PER_RECORD_MAX`].
     pub n_steps: u32,
     /// When the step ended, as a Unix time; `None` means on arrival.
     pub time: Option<Seconds>,
-    /// How long the step took.
+    /// The duration of the step.
     pub step_seconds: Option<Seconds>,
-    /// What ran since the last record.
+    /// The phase that ran since the last record.
     pub phase: Phase,
     /// Further events since then.
     pub marks: MarkSet,
     /// The device that the figures are about.
     pub device: Option<GpuUuid>,
-    /// The pusher's process id in its own namespace.
+    /// The client's process id in its own namespace.
     pub pid: Option<u32>,
     /// The pushing process.
     pub instance: Option<Instance>,
@@ -129,17 +129,17 @@ pub struct StepSample {
     pub launch: Option<Launch>,
     /// Live tensor memory at the end of the step.
     pub allocated: Bytes,
-    /// What the program asked for in it, before the allocator rounds up.
+    /// Bytes that the program requested in it, before the allocator rounds up.
     pub requested: Option<Bytes>,
     /// Maximum of allocated within the steps that the record stands for.
     pub peak_allocated: Option<Bytes>,
-    /// What the caching allocator holds from the driver.
+    /// Bytes that the caching allocator holds from the driver.
     pub reserved: Option<Bytes>,
     /// Maximum of reserved within these steps.
     pub peak_reserved: Option<Bytes>,
-    /// Maximum of allocated since the pusher's process began.
+    /// Maximum of allocated since the client's process began.
     pub high_water_allocated: Option<Bytes>,
-    /// Maximum of reserved since the pusher's process began.
+    /// Maximum of reserved since the client's process began.
     pub high_water_reserved: Option<Bytes>,
     /// Free parts of split blocks.
     pub inactive_split: Option<Bytes>,
@@ -147,7 +147,7 @@ pub struct StepSample {
     pub alloc_retries: Option<Count>,
     /// Out-of-memory errors, since the process started.
     pub ooms: Option<Count>,
-    /// Records that the pusher gave up before this one, since its process started.
+    /// Records that the client gave up before this one, since its process started.
     pub dropped_records: Option<Count>,
     /// The device's capacity as the process sees it.
     pub total: Option<Bytes>,
@@ -158,9 +158,9 @@ pub struct StepSample {
 }
 
 impl StepSample {
-    /// Whether two figures contradict each other: a peak or a high-water mark below its current value, reserved
-    /// below allocated, or
-    /// allocated above the total. Pluggable allocators and managed memory do that.
+    /// Returns whether two figures contradict each other: a peak or a high-water mark below its
+    /// current value, reserved below allocated, or allocated above the total. Pluggable
+    /// allocators and managed memory do that.
     pub fn is_inconsistent(&self) -> bool {
         let below =
             |upper: Option<Bytes>, lower: Bytes| upper.is_some_and(|upper| upper < lower);

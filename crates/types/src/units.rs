@@ -1,4 +1,5 @@
-//! Quantities with a range: if one exists, it is in range, and nothing past this file checks it again.
+//! Quantities with a range: if one exists, it is in range, and nothing past this file checks it
+//! again.
 
 use std::error::Error;
 use std::fmt;
@@ -8,7 +9,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::characters::{is_combining, is_hidden};
 
-/// The largest byte count and step that is taken: 2^53, above which an `f64` cannot hold every integer.
+/// The largest byte count and step that is taken: 2^53, above which an `f64` cannot hold every
+/// integer.
 pub const INTEGER_MAX: u64 = 1 << 53;
 
 /// 2^20 bytes.
@@ -30,7 +32,7 @@ pub enum OutOfRange {
     },
     /// A text that is empty or too long.
     Length {
-        /// How long it is, in bytes.
+        /// Its length, in bytes.
         bytes: usize,
         /// The greatest length allowed, in bytes.
         max: usize,
@@ -134,7 +136,7 @@ impl Count {
     }
 }
 
-/// A finite, non-negative number of seconds: a Unix time or a duration as pushers send it.
+/// A finite, non-negative number of seconds: a Unix time or a duration as clients send it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
 pub struct Seconds(f64);
 
@@ -207,7 +209,7 @@ impl Interval {
     }
 }
 
-/// How long the program (or the replayed recording) had run when something happened.
+/// The time that the program (or the replayed recording) had run when something happened.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct Uptime(pub Duration);
 
@@ -224,7 +226,7 @@ impl<'de> Deserialize<'de> for Uptime {
 }
 
 impl Uptime {
-    /// The longest uptime that is read back: 10000 years, which leaves room to add to it.
+    /// The longest uptime that is read back: 10000 years, which leaves headroom to add to it.
     pub const MAX: Self = Self(Duration::from_hours(10_000 * 366 * 24));
 
     /// The time from `earlier` to this, zero when `earlier` is later.
@@ -238,12 +240,12 @@ impl Uptime {
 pub struct DurationCounts {
     /// Ascending and cumulative.
     pub buckets: Vec<DurationBucket>,
-    /// How many there were.
+    /// Number of durations.
     pub count: u64,
     pub sum_seconds: f64,
 }
 
-/// How many durations were at most this long.
+/// Number of durations that were at most this long.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct DurationBucket {
     /// The upper bound.
@@ -254,7 +256,8 @@ pub struct DurationBucket {
 /// Takes a text of 1 to `bytes_max` bytes without control characters.
 ///
 /// # Errors
-/// Says which of the two limits `text` breaks.
+///
+/// Names the one of the two limits that `text` breaks.
 pub fn checked_text(text: &str, bytes_max: usize) -> Result<Box<str>, OutOfRange> {
     if text.is_empty() || text.len() > bytes_max {
         return Err(OutOfRange::Length { bytes: text.len(), max: bytes_max });
@@ -293,10 +296,12 @@ pub fn parse_size(text: &str) -> Option<f64> {
     Some(bytes).filter(|bytes| (1.0..=SIZE_MAX).contains(bytes))
 }
 
-/// Takes a name: a text as of [`checked_text`] that people can see, without characters that move or hide others.
+/// Takes a name: a text as of [`checked_text`] that people can see, without characters that
+/// move or hide others.
 ///
 /// # Errors
-/// Says which limit `text` breaks.
+///
+/// Names the limit that `text` breaks.
 pub fn checked_name(text: &str, bytes_max: usize) -> Result<Box<str>, OutOfRange> {
     if !text.is_ascii() && text.chars().any(is_hidden) && text.len() <= bytes_max {
         return Err(OutOfRange::Hidden(text.to_owned()));
@@ -319,7 +324,8 @@ fn checked_integer(value: u64) -> Result<u64, OutOfRange> {
     }
 }
 
-/// Writes a type as its plain value, and reads it back through its constructor, so that what exists is in range.
+/// Writes a type as its plain value, and reads it back through its constructor, so that what
+/// exists is in range.
 macro_rules! serialized {
     ($type:ty as $plain:ty, $write:ident, $get:ident, |$read:ident| $new:expr) => {
         impl serde::Serialize for $type {

@@ -27,8 +27,9 @@ pub fn without_user(url: &str) -> SplitUrl<'_> {
     }
 }
 
-/// Returns what of a URL people may read: no user, password, query or fragment. Also of a text that is no valid URL: a
-/// password that is not encoded may hold any character, so that all up to the last `@` is hidden.
+/// Returns the part of a URL that people may read: no user, password, query or fragment. Also
+/// takes a text that is no valid URL. A password that is not encoded may hold any character, so
+/// that all up to the last `@` is hidden.
 pub fn shown(url: &str) -> String {
     let (scheme, rest) = match url.split_once("://") {
         Some(("unix", _)) => return url.to_owned(),

@@ -1,4 +1,5 @@
-//! Bytes left on the device: those that growth is weighed against, and those that it can still take.
+//! Bytes left on the device: those that growth is weighed against, and those that it can still
+//! take.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,10 +11,9 @@ use stepmem_types::units::{GIBIBYTE, Interval};
 /// Stands in for an unknown capacity: 80 GiB, as most training GPUs have (A100, H100). Doubled
 /// until the memory seen in use fits.
 const STAND_IN_CAPACITY_BYTES: f64 = 80.0 * GIBIBYTE;
-/// What is left is at least this share of the capacity: a driver's own use comes and goes by that
-/// much.
+/// The least remaining share of the capacity: a driver's own use comes and goes by that much.
 const REMAINING_RATIO_MIN: f64 = 0.002;
-/// What is left is at least this share of what no peak has used, since an allocator that runs out
+/// The least remaining share of the memory that no peak has used: an allocator that runs out
 /// gives cached memory back first.
 const REMAINING_OF_UNTOUCHED_MIN: f64 = 0.25;
 /// The least that may be left, as a share of the likely number.
@@ -42,7 +42,8 @@ impl Usage {
         )
     }
 
-    /// Returns the bytes that growth is weighed against: what was never reserved, or a share of what was never live.
+    /// Returns the bytes that growth is weighed against: what was never reserved, or a share of
+    /// what was never live.
     pub(crate) fn headroom(&self, around: &Surroundings<'_>) -> f64 {
         let capacity = around.capacity.unwrap_or_else(|| {
             let mut capacity = STAND_IN_CAPACITY_BYTES;
@@ -63,7 +64,8 @@ impl Usage {
         (free - self.reserved).max(untouched_ratio * (free - self.peak)).max(least * capacity)
     }
 
-    /// Returns the bytes left until out-of-memory for growth of `growth_bytes`; `None` where the capacity is unknown.
+    /// Returns the bytes left until out-of-memory for growth of `growth_bytes`; `None` where
+    /// the capacity is unknown.
     pub(crate) fn remaining(
         &self,
         around: &Surroundings<'_>,
@@ -77,10 +79,10 @@ impl Usage {
         let cache = untouched - unreserved;
         let (likely, spread) = match around.signal {
             Signal::OutsideAllocator | Signal::Process => (unreserved, 0.0),
-            // What has grown stays in the cache; the rest of the cache is given back.
+            // The growth stays in the cache; the rest of the cache is given back.
             Signal::Reserved => ((untouched - growth_bytes).max(unreserved), cache),
             Signal::Allocated if is_followed => (unreserved + GIVEN_BACK_RATIO * cache, cache),
-            // An allocator that takes segments keeps those in which anything lives.
+            // An allocator that takes segments keeps those that hold any live block.
             Signal::Allocated => {
                 (unreserved.max(REMAINING_OF_UNTOUCHED_MIN * untouched), cache)
             }
@@ -89,8 +91,8 @@ impl Usage {
     }
 }
 
-/// Returns whether reserved memory reaches a new high in at least half of the blocks: it is taken
-/// page by page as live memory grows, not in segments larger than that.
+/// Returns whether reserved memory reaches a new high in at least half of the blocks. It is
+/// then taken page by page as live memory grows, not in segments larger than that.
 pub(crate) fn is_followed(blocks: &[Block]) -> bool {
     let Some((first, rest)) = blocks.split_first() else { return false };
     let (mut high, mut n_highs) = (first.reserved, 0.0);

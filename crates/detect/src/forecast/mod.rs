@@ -1,5 +1,5 @@
-//! How long growth can go on: the slope with its interval, what is left, and the time until it is used up. Nothing here
-//! decides a finding.
+//! The forecast of growth: the slope with its interval, the remaining bytes, and the time to
+//! OOM. Nothing here decides a finding.
 
 pub mod headroom;
 pub mod overview;

@@ -1,4 +1,4 @@
-//! How the longest window of a signal moves, also when nothing is wrong with it.
+//! The movement of a signal's longest window, also when nothing is wrong with it.
 
 use crate::config::Config;
 use crate::forecast::slope_interval::slope_interval;
@@ -7,17 +7,19 @@ use crate::stats::quarters::deceleration_ratio;
 use crate::stats::theil_sen::theil_sen;
 use stepmem_types::units::{Interval, MEBIBYTE};
 
-/// The increments of a window that rises in a straight line are worth this share of themselves in equal ones.
+/// The increments of a window that rises in a straight line are worth this share of themselves
+/// in equal ones.
 const STRAIGHT_RATIO: f64 = 0.7;
 /// Its last quarter gains at least this share of what its first does.
 const STRAIGHT_GAIN_RATIO: f64 = 0.6;
-/// Less growth in a window is not worth a word: a list of losses on the device takes 512 bytes a step.
+/// Less growth in a window is not worth a word: a list of losses on the device takes 512 bytes
+/// a step.
 const STRAIGHT_BYTES_MIN: f64 = 4.0 * MEBIBYTE;
 
-/// How the longest window of a signal moves.
+/// The movement of a signal's longest window.
 pub(crate) struct Overview {
     pub(crate) slope: Interval,
-    /// Whether it rises in a straight line.
+    /// Set when it rises in a straight line.
     pub(crate) is_straight: bool,
 }
 

@@ -8,13 +8,14 @@ const POINTS_MIN: usize = 16;
 const ERROR_RATIO: f64 = 0.5;
 /// The lowest exponent tried: a cache that fills for ever, about as a logarithm.
 const EXPONENT_MIN: f64 = 0.2;
-/// How far apart the exponents are that are tried.
+/// The distance between the exponents that are tried.
 const EXPONENT_STEP: f64 = 0.05;
-/// How many are tried: up to 2, growth whose rate is a line.
+/// Number of exponents that are tried: up to 2, growth whose rate is a line.
 const N_EXPONENTS: u32 = 37;
 
-/// Returns the units of the axis until growth gains `bytes` more along the power of the time that fits the `points` of a
-/// whole incarnation; `None` unless it fits clearly better than a line does.
+/// Returns the units of the axis until growth gains `bytes` more, along the power of the time
+/// that fits the `points` of a whole incarnation. `None` unless it fits clearly better than a
+/// line does.
 ///
 /// Costs [`N_EXPONENTS`] fits.
 pub(crate) fn units_until(points: &[(f64, f64)], bytes: f64) -> Option<f64> {

@@ -9,8 +9,8 @@ use stepmem_types::units::Interval;
 const ENDS_BLOCKS: f64 = 1.0;
 /// A changepoint may be a block off.
 const CHANGEPOINT_BLOCKS: f64 = 1.0;
-/// Half a 95 % interval in standard deviations of a random walk with the same increments: of points
-/// too few to show how they scatter around a line.
+/// Half a 95 % interval in standard deviations of a random walk with the same increments. It
+/// serves for points too few to show how they scatter around a line.
 const WALK_SPREADS: f64 = 1.96;
 
 /// The fewest points since an onset that show a slope.
@@ -18,8 +18,9 @@ const SINCE_ONSET_POINTS_MIN: usize = 8;
 /// Growth is bent when the slopes of its halves differ by more than this many standard errors.
 const BENT_ERRORS: f64 = 3.0;
 
-/// Returns the 95 % interval around the slope of a line: by how the points scatter, by how much the slopes of its halves
-/// differ, and by what is unknown of its ends, of which the first may be a changepoint.
+/// Returns the 95 % interval around the slope of a line. It covers the scatter of the points,
+/// the difference between the slopes of the two halves, and the unknown of its ends. The first
+/// end may be a changepoint.
 ///
 /// `None` when the points do not span anything.
 pub(crate) fn slope_interval(
@@ -40,8 +41,9 @@ pub(crate) fn slope_interval(
     Some(Interval::around(slope, ends + spread))
 }
 
-/// Returns the slope of growth since its onset with its interval: that of a line where the growth is straight, else the
-/// average. `None` for fewer than [`SINCE_ONSET_POINTS_MIN`] points.
+/// Returns the slope of growth since its onset with its interval: that of a line where the
+/// growth is straight, else the average. `None` for fewer than [`SINCE_ONSET_POINTS_MIN`]
+/// points.
 pub(crate) fn slope_since_onset(
     points: &[(f64, f64)],
     is_since_changepoint: bool,

@@ -2,7 +2,8 @@
 
 use stepmem_types::units::Interval;
 
-/// How long the remaining bytes last, with the interval that follows from the slope's and theirs.
+/// The time until the remaining bytes are used up. Its interval follows from the slope's and
+/// theirs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TimeToOom {
     /// With the likely bytes, at the slope.
@@ -15,8 +16,8 @@ pub struct TimeToOom {
 }
 
 impl TimeToOom {
-    /// Returns the units that `bytes` last at `slope`, where growth takes `time_factor` times as long as a line; `None` when
-    /// the slope is not growth.
+    /// Returns the units that `bytes` last at `slope`, where growth takes `time_factor` times
+    /// as long as a line; `None` when the slope is not growth.
     pub(crate) fn of(bytes: Interval, slope: Interval, time_factor: f64) -> Option<Self> {
         let at = |bytes: f64, slope: f64, factor: f64| {
             Some(factor * bytes / slope).filter(|units| slope > 0.0 && units.is_finite())
@@ -28,7 +29,8 @@ impl TimeToOom {
         })
     }
 
-    /// Returns the likely time; `None` unless the ends of its interval differ by at most `factor`.
+    /// Returns the likely time; `None` unless the ends of its interval differ by at most
+    /// `factor`.
     pub(crate) fn known_within(&self, factor: f64) -> Option<f64> {
         let is_known = self.upper.is_some_and(|upper| upper <= factor * self.lower);
         is_known.then_some(self.likely)

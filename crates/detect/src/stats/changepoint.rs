@@ -10,22 +10,23 @@ const ERROR_RATIO: f64 = 0.5;
 /// Returns the index of the point at which a level turns into a line, 0 when one line does as
 /// well.
 ///
-/// Least squares of y = level + slope × max(0, x - bend) with the bend at each point of the
-/// first three quarters (Quandt, "The estimation of the parameters of a linear regression
-/// system obeying two separate regimes", JASA 53, 1958). `points`: (x, y), x rising. `None`
-/// for fewer than four points or when all x are equal. Costs n steps.
+/// Least squares of y = level + slope × max(0, x - c). The changepoint c is tried at each point
+/// of the first three quarters. (Quandt, "The estimation of the parameters of a linear
+/// regression system obeying two separate regimes", JASA 53, 1958.) `points`: (x, y), x rising.
+/// `None` for fewer than four points or when all x are equal. Costs n steps.
 pub fn changepoint(points: &[(f64, f64)]) -> Option<usize> {
     let n_candidates = points.len() - points.len() / 4;
     let n_points = points.iter().map(|_| 1.0).sum::<f64>();
     let mean = points.iter().map(|(_, y)| y / n_points).sum::<f64>();
     let yy = points.iter().map(|(_, y)| (y - mean) * (y - mean)).sum::<f64>();
-    // Of the points beyond the bend: how many, and sums of z = x - bend and of y less its mean.
+    // Of the points beyond the changepoint c: their number, and sums of z = x - c and of y less
+    // its mean.
     let (mut n_beyond, mut z, mut zz, mut zy, mut sum_y) = (0.0, 0.0, 0.0, 0.0, 0.0);
     let mut beyond_x = points.last().filter(|_| points.len() >= 4)?.0;
     let mut straight = None;
     let mut best = None;
     for (idx, (x, y)) in points.iter().enumerate().rev() {
-        // The bend moves back, so that every z grows by as much.
+        // The changepoint moves back, so that every z grows by as much.
         let width = beyond_x - x;
         zz += 2.0 * width * z + width * width * n_beyond;
         zy += width * sum_y;

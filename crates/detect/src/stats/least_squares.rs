@@ -5,11 +5,12 @@
 pub struct LeastSquares {
     /// y per unit of the abscissa.
     pub slope: f64,
-    /// What it leaves: the sum of the squares of the distances in y.
+    /// The sum of the squares of the distances in y.
     pub squared_error: f64,
 }
 
-/// Fits y = level + slope × `abscissa`(x) by least squares; `None` when all abscissas are equal.
+/// Fits y = level + slope × `abscissa`(x) by least squares; `None` when all abscissas are
+/// equal.
 pub fn least_squares(
     points: &[(f64, f64)],
     abscissa: impl Fn(f64) -> f64,

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// How many values a recent median is of: one that is out of line does not move it.
+/// Number of values behind a recent median: one that is out of line does not move it.
 const RECENT_VALUES: usize = 5;
 
 /// Returns the median, the mean of the middle two for an even number; reorders `values`.

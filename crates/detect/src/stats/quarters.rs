@@ -1,7 +1,7 @@
-//! What the quarters of a series gain.
+//! The gains of a series' quarters.
 
-/// Returns the last quarter's gain per point as a share of the first quarter's: 1 for a line and
-/// for growth that sets in later. `None` for fewer than four points.
+/// Returns the last quarter's gain per point as a share of the first quarter's: 1 for a line
+/// and for growth that sets in later. `None` for fewer than four points.
 ///
 /// A quarter is a fourth of the points, rounded down; the four are spread evenly from the first
 /// to the last. The last two may be a point farther apart.

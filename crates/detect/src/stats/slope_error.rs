@@ -1,19 +1,19 @@
-//! How far a line's slope may be off.
+//! The standard error of a line's slope.
 
 /// The fewest points that [`slope_error`] takes.
 const SLOPE_ERROR_POINTS_MIN: f64 = 6.0;
-/// The most that one residual may carry of the one before it in [`slope_error`]: 32 points do not
-/// distinguish more from a random walk.
+/// The most that one residual may carry of the one before it in [`slope_error`]: 32 points do
+/// not distinguish more from a random walk.
 const CARRIED_MAX: f64 = 0.9;
 
-/// Returns the standard error of a line's slope, by how its points scatter around it.
+/// Returns the standard error of a line's slope, from the scatter of its points around it.
 ///
-/// Least squares' error of the slope, times the root of (1 + r) / (1 - r) for residuals of which
-/// each carries the share r of the one before it (Bartlett, "Some aspects of the
-/// time-correlation problem in regard to tests of significance", JRSS 98, 1935); r is the
-/// residuals' first autocorrelation, less the bias of few points around a line, -(2 + 4r) / n
-/// (Kendall, "Note on bias in the estimation of autocorrelation", Biometrika 41, 1954).
-/// `points`: (x, y), x rising. `None` for fewer than six points or when all x are equal.
+/// Least squares' error of the slope, times the root of (1 + r) / (1 - r). Each residual
+/// carries the share r of the one before it. (Bartlett, "Some aspects of the time-correlation
+/// problem in regard to tests of significance", JRSS 98, 1935.) r is the residuals' first
+/// autocorrelation, less the bias of few points around a line, -(2 + 4r) / n. (Kendall, "Note
+/// on bias in the estimation of autocorrelation", Biometrika 41, 1954.) `points`: (x, y), x
+/// rising. `None` for fewer than six points or when all x are equal.
 pub fn slope_error(points: &[(f64, f64)], slope: f64) -> Option<f64> {
     let n_points = points.iter().map(|_| 1.0).sum::<f64>();
     let (first_x, first_y) = points.first().filter(|_| n_points >= SLOPE_ERROR_POINTS_MIN)?;

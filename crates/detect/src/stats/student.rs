@@ -4,13 +4,13 @@ use std::f64::consts::FRAC_PI_2;
 
 use crate::stats::normal;
 
-/// The largest quantile that is looked for: of two degrees of freedom at z = 5.4.
+/// The largest quantile that is searched for: of two degrees of freedom at z = 5.4.
 const QUANTILE_MAX: f64 = 4096.0;
-/// Halvings of the interval in which a quantile is looked for.
+/// Halvings of the interval in which a quantile is searched for.
 const HALVINGS: u32 = 40;
 
-/// Returns the quantile of Student's t with `n_free` degrees of freedom at which a normal variable has the quantile `z`, for
-/// `z` ≥ 0 and `n_free` ≥ 1.
+/// Returns the quantile of Student's t with `n_free` degrees of freedom. It has the probability
+/// of a normal variable's quantile `z`, for `z` ≥ 0 and `n_free` ≥ 1.
 pub fn quantile(z: f64, n_free: u32) -> f64 {
     let probability = normal::below(z);
     let (mut low, mut high) = (0.0, QUANTILE_MAX);
@@ -21,9 +21,11 @@ pub fn quantile(z: f64, n_free: u32) -> f64 {
     high
 }
 
-/// Returns the probability that Student's t with `n_free` degrees of freedom is below `t`, for `t` ≥ 0 and `n_free` ≥ 1.
+/// Returns the probability that Student's t with `n_free` degrees of freedom is below `t`, for
+/// `t` ≥ 0 and `n_free` ≥ 1.
 ///
-/// A sum of `n_free` / 2 terms, exact (Abramowitz and Stegun, "Handbook of Mathematical Functions", 1964, 26.7.3 and 26.7.4).
+/// A sum of `n_free` / 2 terms, exact (Abramowitz and Stegun, "Handbook of Mathematical
+/// Functions", 1964, 26.7.3 and 26.7.4).
 pub fn below(t: f64, n_free: u32) -> f64 {
     let angle = (t / f64::from(n_free).sqrt()).atan();
     let (sine, cosine) = angle.sin_cos();

@@ -6,7 +6,7 @@ use crate::stats::median::median;
 /// the square.
 pub const POINTS_MAX: usize = 32;
 
-/// How many pairs [`POINTS_MAX`] points make.
+/// Number of pairs that [`POINTS_MAX`] points make.
 const PAIRS_MAX: usize = POINTS_MAX * (POINTS_MAX - 1) / 2;
 
 /// A line through points by the median of the slopes of all pairs.

@@ -5,8 +5,8 @@ use crate::ranks::view::RankView;
 use stepmem_types::ids::Rank;
 use stepmem_types::units::Bytes;
 
-/// A rank is weighed against others from this many train steps of its life on: the first ones allocate optimizer state,
-/// and ranks that restart do so one after the other.
+/// A rank is compared with others from this many train steps of its incarnation on. The first
+/// ones allocate optimizer state, and ranks that restart do so one after the other.
 pub const COMPARABLE_STEPS_MIN: u32 = 16;
 
 /// The ranks of one run against each other.
@@ -18,7 +18,8 @@ pub struct Balance {
     pub worst_rank: Rank,
     /// (worst - median) / median over all ranks, TraceML's skew.
     pub skew_ratio: f64,
-    /// Each rank with the median of the *other* ranks' peaks, in bytes, and its peak by that median, less 1.
+    /// Each rank with the median of the *other* ranks' peaks, in bytes, and its peak by that
+    /// median, less 1.
     pub ranks: Vec<RankBalance>,
 }
 
@@ -49,8 +50,9 @@ pub fn peak_by(view: &RankView<'_>, basis: Basis) -> Option<Bytes> {
     }
 }
 
-/// Weighs the ranks of a run by their recent peaks of allocated memory, or by their high-water marks where more ranks
-/// know those; `None` for fewer than two ranks with a peak, or a median of 0.
+/// Compares the ranks of a run by their recent peaks of allocated memory, or by their
+/// high-water marks where more ranks know those. `None` for fewer than two ranks with a peak,
+/// or a median of 0.
 pub fn balance(ranks: &[(Rank, RankView<'_>)]) -> Option<Balance> {
     let peaks_by = |basis| -> Vec<(Rank, f64)> {
         let peak = |(rank, view): &(Rank, _)| Some((*rank, peak_by(view, basis)?.as_f64()));
@@ -66,7 +68,8 @@ pub fn balance(ranks: &[(Rank, RankView<'_>)]) -> Option<Balance> {
     if peaks.len() < 2 {
         return None;
     }
-    // Descending, so that the first is the worst; the sort is stable, so that the lowest rank wins a tie.
+    // Descending, so that the first is the worst; the sort is stable, so that the lowest rank
+    // wins a tie.
     peaks.sort_by(|a, b| b.1.total_cmp(&a.1));
     let (worst_rank, worst) = *peaks.first()?;
     let at = |idx: usize| peaks.get(idx).map(|peak| peak.1);

@@ -13,13 +13,14 @@ use stepmem_types::site::{Fill, TensorHolder};
 struct Limits {
     /// The holder explains this share of the growth since its onset, or more.
     explained_min: f64,
-    /// A holder of more than this share holds other memory than what grows, such as the host's next to a GPU's.
+    /// A holder of more than this share holds other memory than what grows, such as the host's
+    /// next to a GPU's.
     explained_max: f64,
     /// A new item takes as many bytes as all items do on average, to within this share.
     item_bytes_within: f64,
 }
 
-/// Of an end that did not withhold the page at the last look.
+/// Of an end that did not withhold the page when last evaluated.
 const TO_BEGIN: Limits =
     Limits { explained_min: 0.9, explained_max: 1.25, item_bytes_within: 0.1 };
 /// Of one that did: what hovers around a limit is not paged again and again.
@@ -28,7 +29,7 @@ const TO_GO_ON: Limits =
 /// The end may come later than reported by this share of the steps until then.
 const END_WITHIN: f64 = 0.02;
 
-/// How growth ends that what holds it bounds. It is exactly as true as the process' report.
+/// The end of growth whose holder has a bound. It is exactly as true as the process' report.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Filling {
@@ -38,7 +39,8 @@ pub struct Filling {
     pub full_bytes: f64,
     /// Bytes that it still takes until then.
     pub remaining_bytes: f64,
-    /// The headroom that is left then; below 0 what is missing. Absent where the capacity is unknown.
+    /// The headroom that is left then; below 0 what is missing. Absent where the capacity is
+    /// unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left_bytes: Option<f64>,
     /// Why the growth is judged as if it had no end; absent where its end withholds a page.
@@ -60,16 +62,17 @@ pub enum FillingDoubt {
     ItemsVary,
     /// It does not hold the growth: less than most of it, or other memory.
     PartOfGrowth,
-    /// How much there is is unknown.
+    /// The capacity is unknown.
     CapacityUnknown,
     /// It takes more than there is.
     DoesNotFit,
-    /// What it does not hold grows as a leak does.
+    /// The memory outside the holder grows as a leak does.
     RestGrows,
 }
 
 impl Filling {
-    /// Returns how a trend of a rank's live memory ends; `None` unless it grows, and what holds it has a bound.
+    /// Returns how a trend of a rank's live memory ends; `None` unless it grows, and what holds
+    /// it has a bound.
     pub fn of(rank: &RankView<'_>, trend: &Trend) -> Option<Self> {
         let is_live = trend.signal == Signal::Allocated && trend.axis == Axis::Steps;
         let holder = &rank.site.holder.filter(|_| is_live && trend.is_growing())?.holder;
@@ -97,7 +100,8 @@ impl Filling {
         self.doubt == Some(FillingDoubt::DoesNotFit)
     }
 
-    /// Returns whether live memory grows on although the holder was full, or should be full by now.
+    /// Returns whether live memory grows on although the holder was full, or should be full by
+    /// now.
     fn is_past_its_end(&self, rank: &RankView<'_>, measured: &Measured) -> bool {
         let rise = || rank.creep.rise_since(Signal::Allocated, measured.ends_by());
         let grows_on = || rise().is_some_and(|rise| rise >= rank.creep.config().growth_min);
@@ -134,8 +138,8 @@ impl Filling {
     }
 }
 
-/// Returns whether searches should have come to something since the holder was reported. A rank that is silent reports
-/// nothing, and is not blamed for it.
+/// Returns whether searches should have come to something since the holder was reported. A rank
+/// that is silent reports nothing, and is not blamed for it.
 fn is_outdated(rank: &RankView<'_>) -> bool {
     let known = rank.site.holder.filter(|_| rank.site.is_holder_newest);
     known.is_none_or(|known| known.is_outdated_at(rank.last_seen))
@@ -189,14 +193,16 @@ impl Measured {
         self.fill.items == self.fill.items_max
     }
 
-    /// Returns whether a new item takes as many bytes as all do on average, to within this share.
+    /// Returns whether a new item takes as many bytes as all do on average, to within this
+    /// share.
     fn has_items_within(&self, share: f64) -> bool {
         let of_new = self.bytes_per_step / self.fill.items_per_step;
         let of_all = self.bytes / self.fill.items.as_f64();
         (of_new - of_all).abs() <= share * of_all
     }
 
-    /// Returns what it gained from the onset of a trend to its newest sample: no more than it holds.
+    /// Returns what it gained from the onset of a trend to its newest sample: no more than it
+    /// holds.
     fn growth_bytes(&self, trend: &Trend) -> f64 {
         let by_rate = self.bytes_per_step * (self.step - trend.onset.position).max(0.0);
         let since = self.bytes_per_step * (trend.seen.position - self.step);
@@ -211,7 +217,8 @@ struct Rest {
 }
 
 impl Rest {
-    /// Returns whether it has used as much of what is `left` as creep, which it would use up within the horizon of creep.
+    /// Returns whether it has used as much of what is `left` as creep, which it would use up
+    /// within the horizon of creep.
     fn creeps(&self, left: f64, seconds_per_step: Option<f64>, config: &Config) -> bool {
         let share_ratio = self.growth_bytes / (self.growth_bytes + left);
         let is_near = |pace: f64| left / self.bytes_per_step * pace <= config.horizon_seconds;

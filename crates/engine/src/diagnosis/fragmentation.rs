@@ -10,7 +10,8 @@ use stepmem_detect::signal::Signal;
 use stepmem_types::format::units::{percent, whole_bytes};
 use stepmem_types::units::Bytes;
 
-/// The unused share of reserved memory at its peak that is worth a word: half, TraceML's reserved by allocated of 2.
+/// The unused share of reserved memory at its peak that is worth a word: half, TraceML's
+/// reserved by allocated of 2.
 pub const RATIO_INFO: f64 = 0.50;
 /// Reserved memory below this share of the capacity is not worth a word.
 pub const PRESSURE_MIN: f64 = 0.30;
@@ -38,10 +39,10 @@ pub enum FragmentationEvidence {
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct UnusedEvidence {
-    /// The unused share of what the allocator held at its recent peak. A rank's `fragmentation_ratio` is that of its
-    /// last train step.
+    /// The unused share of what the allocator held at its recent peak. A rank's
+    /// `fragmentation_ratio` is that of its last train step.
     pub peak_fragmentation_ratio: f64,
-    /// What it held at its recent peak.
+    /// Bytes that it held at its recent peak.
     pub peak_reserved_bytes: u64,
     pub capacity_bytes: u64,
 }

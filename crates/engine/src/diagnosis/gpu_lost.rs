@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::diagnosis::kind::{About, Figures, Score, Severity};
 use crate::diagnosis::scene::{Scene, Subject, SubjectView};
 
-/// The errors of NVML with which a device cannot be used until the node is looked after.
+/// The errors of NVML with which a device cannot be used until someone repairs the node.
 const LOST_CODES: [&str; 3] = ["gpu_is_lost", "gpu_not_found", "reset_required"];
 
 /// A device no longer answers.
@@ -20,7 +20,7 @@ pub const ABOUT: About = About {
              devices need a reset or a reboot.",
 };
 
-/// What the device answers.
+/// The device's answer.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct GpuLostEvidence {

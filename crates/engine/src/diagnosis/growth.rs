@@ -13,16 +13,18 @@ use stepmem_types::format::units::{
 use stepmem_types::site::TensorHolder;
 use stepmem_types::units::UnixTime;
 
-/// The signals of MEMORY CREEP and MEMORY RISING: live memory of a rank that pushes, else all that the driver reports.
+/// The signals of MEMORY CREEP and MEMORY RISING: live memory of a rank that pushes, else all
+/// that the driver reports.
 pub const LIVE_SIGNALS: [Signal; 2] = [Signal::Allocated, Signal::Process];
 
-/// Growth that went on after it had been level is no more than a warning for this long, unless out-of-memory is near:
-/// what comes and goes does not page each time.
+/// Growth that went on after it had been level is no more than a warning for this long, unless
+/// out-of-memory is near. Growth that comes and goes does not page each time.
 const RESUMED_SECONDS: f64 = 3600.0;
 
-/// Judges a signal that creeps: critical when its time to out-of-memory is short or live memory is near the
-/// capacity, else a warning; info once its growth has ended, and while what holds it is filling up and will fit.
-/// One that was critical stays so until the time is half as long again as the limit.
+/// Judges a signal that creeps. It is critical when its time to OOM is short or live memory is
+/// near the capacity, else a warning. It is info once its growth has ended, and while its
+/// holder is filling up and will fit. One that was critical stays so until the time is half as
+/// long again as the limit.
 pub fn creeping(
     scene: &Scene<'_>,
     subject: &Subject<'_, '_>,
@@ -54,10 +56,10 @@ pub fn creeping(
     Some((severity, if is_over || ends { Box::new(figures.without_eta()) } else { figures }))
 }
 
-/// What to do about growth that has ended.
+/// The advice for growth that has ended.
 const LEVEL_ADVICE: &str = "Nothing, unless it grows again. A buffer that is full and state that is made once look like this.";
 
-/// What to do about growth that has ended where the memory is full.
+/// Returns the advice for growth that has ended where the memory is full.
 fn full_advice(signal: Signal) -> &'static str {
     match signal {
         Signal::Reserved => {
@@ -72,12 +74,12 @@ fn full_advice(signal: Signal) -> &'static str {
     }
 }
 
-/// What to do about growth that ends by itself.
+/// The advice for growth that ends by itself.
 const FILLING_ADVICE: &str =
     "Nothing: it fits. If it grows past that end, this becomes a warning at once.";
 
 impl TrendFigures {
-    /// Says what holds the memory, and how that ends.
+    /// Names the holder of the memory, and how its growth ends.
     fn held_by(&self, holder: &TensorHolder) -> String {
         match &self.filling {
             Some(filling) if filling.withholds() => site_words::of_filling(holder, filling),
@@ -93,7 +95,7 @@ impl TrendFigures {
 }
 
 impl TrendFigures {
-    /// Says of growth that has ended until when it lasted.
+    /// States until when growth that has ended lasted.
     fn level_sentence(&self, what: &str, growth: &str) -> String {
         let until = self.level_since_step.map_or_else(
             || date(self.level_since_time.map_or(0.0, UnixTime::get)),
@@ -160,7 +162,7 @@ impl Figures for TrendFigures {
         let eta = match (seconds, steps) {
             (Some(seconds), steps) => {
                 let left = if is_known { time_left(seconds) } else { least_time_left(seconds) };
-                // Less than a second at least says nothing, in steps neither.
+                // A lower bound of less than a second is of no use, in steps neither.
                 let steps = steps.filter(|_| is_known || seconds >= 1.0);
                 let steps =
                     steps.map_or_else(String::new, |n| format!(" ({})", counted(n, "step")));

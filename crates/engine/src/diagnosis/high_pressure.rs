@@ -33,17 +33,17 @@ pub const ABOUT: About = About {
 #[serde(deny_unknown_fields)]
 pub struct PressureEvidence {
     pub pressure_ratio: f64,
-    /// Whether it is host memory, of a rank that trains on the CPU.
+    /// Set when it is host memory, of a rank that trains on the CPU.
     #[serde(default, skip_serializing_if = "Not::not")]
     pub is_on_host: bool,
     /// The memory that the peak is of.
     pub basis: Basis,
     pub capacity_bytes: u64,
-    /// The share of the capacity that the rank's allocator held at its recent peak and that was never live at once;
-    /// absent where it is small.
+    /// The share of the capacity that the rank's allocator held at its recent peak and that was
+    /// never live at once. Absent where it is small.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub never_live_ratio: Option<f64>,
-    /// What is filling up and will take more than there is.
+    /// The holder that fills up and will take more than there is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub too_large: Option<Box<TooLarge>>,
 }
@@ -57,7 +57,7 @@ pub struct TooLarge {
 }
 
 impl TooLarge {
-    /// Returns what grows in a subject towards a bound that does not fit.
+    /// Returns the holder in a subject that grows toward a bound that does not fit.
     fn of(subject: &Subject<'_, '_>) -> Option<Box<Self>> {
         let rank = subject.rank()?;
         let mut fillings = rank.creep.trends().filter_map(|trend| Filling::of(rank, trend));
@@ -67,35 +67,37 @@ impl TooLarge {
     }
 }
 
-/// Memory that was never live at once is told from this share of the capacity on: without it, a full device is at 80 %, far
-/// below any pressure.
+/// Memory that was never live at once is named from this share of the capacity on. Without it,
+/// a full device is at 80 %, far below any pressure.
 const NEVER_LIVE_MIN: f64 = 0.20;
 
 /// Where much of the memory is never live, what helps is that the allocator splits less.
 const FRAGMENTED_ADVICE: &str = "Much of what the allocator holds is never live at once: try PYTORCH_ALLOC_CONF=expandable_segments:True (before \
      PyTorch 2.9: PYTORCH_CUDA_ALLOC_CONF), and pad or bucket varying shapes. That alone takes the pressure away, without a smaller batch.";
 
-/// What to do about pressure on the host.
+/// The advice for pressure on the host.
 const HOST_ADVICE: &str = "Reduce the host's memory load: DataLoader workers and the batches that they prefetch, data sets and caches in memory, batch or \
      sequence length; or give the job more memory.";
 
-/// What to do about a bound that is more than the memory.
+/// The advice for a bound that is more than the memory.
 const TOO_LARGE_ADVICE: &str = "Give it a lower bound, smaller items, or memory of the host.";
 
-/// Returns what to look at first on the host, or where an allocator held so much of the capacity that was never live.
+/// Returns the first thing to check on the host, or where an allocator held so much of the
+/// capacity that was never live.
 pub fn advice(is_on_host: bool, never_live_ratio: Option<f64>) -> Option<&'static str> {
     let of_device = never_live_ratio.map(|_| FRAGMENTED_ADVICE);
     if is_on_host { Some(HOST_ADVICE) } else { of_device }
 }
 
-/// Returns the share of the capacity that was reserved and never live at once, where that is much.
+/// Returns the share of the capacity that was reserved and never live at once, where that is
+/// much.
 pub fn never_live_ratio(reserved: Bytes, live: Bytes, capacity: Bytes) -> Option<f64> {
     let ratio = (reserved.as_f64() - live.as_f64()) / capacity.as_f64();
     Some(ratio).filter(|ratio| *ratio >= NEVER_LIVE_MIN)
 }
 
-/// Judges the pressures of a subject: the severest counts, and of several the highest. What fills up and will not fit is a
-/// warning ahead of time.
+/// Judges the pressures of a subject: the severest counts, and of several the highest. What
+/// fills up and will not fit is a warning ahead of time.
 pub fn judge(
     scene: &Scene<'_>,
     subject: &Subject<'_, '_>,
@@ -131,19 +133,20 @@ pub fn judge(
     Some((severity, evidence))
 }
 
-/// Returns the share of a rank's capacity that its allocator recently held and that was never live.
+/// Returns the share of a rank's capacity that its allocator recently held and that was never
+/// live.
 fn of_rank(rank: &RankView<'_>) -> Option<f64> {
     let live = rank.recent_peak_allocated.or(rank.high_water_allocated)?;
     never_live_ratio(rank.recent_reserved?, live, rank.capacity?)
 }
 
-/// Whether memory of that basis is live.
+/// Returns whether memory of that basis is live.
 fn is_live(basis: Basis) -> bool {
     matches!(basis, Basis::Allocated | Basis::HighWater)
 }
 
-/// Whether memory of that basis is surely in use, so that it can be critical: not what a healthy allocator keeps in its
-/// cache, unless it already had to give some of that up.
+/// Returns whether memory of that basis is surely in use, so that it can be critical. The cache
+/// of a healthy allocator is not, unless the allocator already had to give some of it up.
 fn is_in_use(basis: Basis, has_retried: bool) -> bool {
     match basis {
         Basis::Allocated => true,

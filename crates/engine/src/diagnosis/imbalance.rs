@@ -38,7 +38,8 @@ pub struct ImbalanceEvidence {
     pub median_bytes: f64,
     /// This rank's peak by its capacity.
     pub pressure_ratio: f64,
-    /// The memory that the ranks' peaks are of: `allocated` in the recent window, or `high_water` since their start.
+    /// The memory that the ranks' peaks are of: `allocated` in the recent window, or
+    /// `high_water` since their start.
     #[serde(default = "recent")]
     pub peak_basis: Basis,
 }
@@ -55,7 +56,7 @@ pub fn judge(
 ) -> Option<(Severity, ImbalanceEvidence)> {
     let SubjectView::Rank(run, rank, view) = subject.view else { return None };
     let limits = scene.thresholds;
-    // A rank that leaks grows beyond the others: MEMORY CREEP says so already.
+    // A rank that leaks grows beyond the others: MEMORY CREEP reports that already.
     let creeping = subject.trend(Signal::Allocated, Stage::Creeping);
     if creeping.is_some_and(Trend::is_growing) {
         return None;

@@ -1,11 +1,11 @@
-//! What a diagnosis is: its names and advice, how much a finding matters, and what its evidence can say. The table in
-//! this room's door lists all of them.
+//! The parts of a diagnosis: its names and advice, the severity of a finding, and the text of
+//! its evidence. The table in this module's root lists all diagnoses.
 
 use serde::{Deserialize, Serialize};
 
 use stepmem_detect::signal::Signal;
 
-/// The names of a diagnosis and what it says to people.
+/// The names of a diagnosis and its text for people.
 #[derive(Debug)]
 pub struct About {
     /// The name in labels and recordings (`CREEP_CONFIRMED`).
@@ -16,17 +16,17 @@ pub struct About {
     pub mark: char,
     /// When it holds, in one sentence.
     pub help: &'static str,
-    /// What to look at first.
+    /// The first thing to check.
     pub advice: &'static str,
 }
 
-/// How much a finding matters.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
     /// Good to know.
     Info = 1,
-    /// Look at it within the day.
+    /// Check it within the day.
     Warning = 2,
     /// Wakes people up.
     Critical = 3,
@@ -65,7 +65,8 @@ pub trait Figures {
         None
     }
 
-    /// Returns what to look at first, where the figures know that better than their diagnosis.
+    /// Returns the first thing to check, where the figures know that better than their
+    /// diagnosis.
     fn advice(&self) -> Option<String> {
         None
     }
@@ -81,12 +82,12 @@ pub trait Figures {
     }
 }
 
-/// What a finding is measured by in a summary: the higher, the worse.
+/// The measure of a finding in a summary: the higher, the worse.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Score {
     /// The figure of the summary that it is about.
     pub metric: &'static str,
-    /// How much of it.
+    /// The measured value.
     pub value: f64,
 }
 
@@ -116,7 +117,8 @@ impl<T: Figures> Figures for Box<T> {
     }
 }
 
-/// Builds the table of diagnoses: the kinds, the worst first, and their evidence, each from the file of its name.
+/// Builds the table of diagnoses: the kinds, the worst first, and their evidence, each from the
+/// file of its name.
 ///
 /// A row has the file and the type of its evidence; the file has `ABOUT: About` and
 /// `judge(&Scene, &Subject) -> Option<(Severity, evidence)>`.
@@ -145,14 +147,15 @@ macro_rules! diagnoses {
             /// Every diagnosis, the worst first.
             pub const ALL: &'static [Self] = &[$(Self::$kind),*];
 
-            /// Returns the names of the diagnosis and what it says to people.
+            /// Returns the names of the diagnosis and its text for people.
             pub fn about(self) -> &'static kind::About {
                 match self {
                     $(Self::$kind => &$file::ABOUT,)*
                 }
             }
 
-            /// Judges one subject of the scene. It is pure: two calls on one scene give the same answer.
+            /// Judges one subject of the diagnosis input. It is pure: two calls on one input
+            /// give the same answer.
             pub fn judge(
                 self,
                 scene: &scene::Scene<'_>,

@@ -1,6 +1,6 @@
-//! The diagnoses: a file each, listed once in the table below, the worst first. `kind` says what a diagnosis is,
-//! `scene` what it looks at; `growth`, `filling`, `pressure` and `balance` hold the figures
-//! that several of them share.
+//! The diagnoses: a file each, listed once in the table below, the worst first. `kind` defines
+//! a diagnosis, `scene` its input. `growth`, `filling`, `pressure` and `balance` hold the
+//! figures that several of them share.
 
 pub mod balance;
 pub mod creep_confirmed;

@@ -102,7 +102,8 @@ impl Evidence {
         self.figures().ends()
     }
 
-    /// Returns what to look at first, where the figures know that better than their diagnosis.
+    /// Returns the first thing to check, where the figures know that better than their
+    /// diagnosis.
     pub fn advice(&self) -> Option<String> {
         self.figures().advice()
     }

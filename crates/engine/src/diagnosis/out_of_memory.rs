@@ -22,37 +22,37 @@ pub const ABOUT: About = About {
              Reduce batch or sequence length, or checkpoint activations.",
 };
 
-/// What is known of the error.
+/// The known facts of the error.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct OutOfMemoryEvidence {
-    /// How often it happened in this life.
+    /// Number of such errors in this incarnation.
     pub ooms: u64,
-    /// Whether the life ended with it.
+    /// Set when the incarnation ended with it.
     pub is_fatal: bool,
-    /// The step that it was in; of a process that went on, the step that it completed next; of one that ended without another step, its
-    /// last one.
+    /// The step that it was in. Of a process that went on, the step that it completed next; of
+    /// one that ended without another step, its last one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oom_step: Option<u64>,
-    /// Whether the kernel killed the process.
+    /// Set when the kernel killed the process.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_kill: bool,
-    /// Whether the process completed no step after it.
+    /// Set when the process completed no step after it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_last: bool,
     /// End of the process since, if it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ending: Option<EndOutcome>,
-    /// How much memory was asked for.
+    /// Bytes that the failed allocation requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requested_bytes: Option<Bytes>,
-    /// What the rank could still take by its figures before.
+    /// The rank's headroom by its figures before the error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub headroom_bytes: Option<f64>,
     /// Grown before, while live memory was rising or creeping.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub growth_bytes: Option<f64>,
-    /// What a memory snapshot of the error says.
+    /// The result of a memory snapshot of the error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub site: Option<Box<OomSite>>,
 }
@@ -92,7 +92,7 @@ pub fn judge(
     Some((severity, evidence))
 }
 
-/// Where to look first after a kill by the kernel, which is for lack of the host's memory.
+/// The first thing to check after a kill by the kernel, which is for lack of the host's memory.
 const KILL_ADVICE: &str = "Look at host memory: DataLoader workers, pinned buffers, caches, and the limit of the job's control group; the \
                            kernel's log names the process. Use fewer workers or a smaller prefetch, or raise the limit.";
 

@@ -1,4 +1,5 @@
-//! OUTSIDE ALLOCATOR: the process uses device memory that its allocator does not hold, and it grows or is large.
+//! OUTSIDE ALLOCATOR: the process uses device memory that its allocator does not hold, and it
+//! grows or is large.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,8 +10,8 @@ use crate::diagnosis::trend_figures::TrendFigures;
 use stepmem_detect::signal::Signal;
 use stepmem_types::format::units::{bytes, percent};
 
-/// The share of the capacity from which memory outside the allocator is worth a word: a CUDA context and NCCL's
-/// buffers take a few percent.
+/// The share of the capacity from which memory outside the allocator is worth a word: a CUDA
+/// context and NCCL's buffers take a few percent.
 pub const RATIO_INFO: f64 = 0.15;
 
 /// Memory outside the allocator grows, or is large.

@@ -24,8 +24,9 @@ impl Pressure {
     }
 }
 
-/// Returns every pressure that is known of a rank: of allocated by its recent peak or else the high-water mark, of reserved by the most that it
-/// recently held, of the device by NVML's last reading.
+/// Returns every known pressure of a rank. That of allocated memory is by its recent peak, else
+/// the high-water mark. That of reserved is by the most that it recently held. That of the
+/// device is by NVML's last reading.
 pub fn of_rank(rank: &RankView<'_>) -> impl Iterator<Item = Pressure> {
     let device_total = rank.device.total.filter(|total| total.get() > 0);
     let high_water = rank.high_water_allocated.filter(|_| rank.recent_peak_allocated.is_none());
@@ -39,8 +40,8 @@ pub fn of_rank(rank: &RankView<'_>) -> impl Iterator<Item = Pressure> {
     .flatten()
 }
 
-/// Returns the pressure of a process that does not push, by its recent peak. What others hold on the device is reported by the ranks that
-/// push.
+/// Returns the pressure of an unmanaged process, by its recent peak. The memory of others on
+/// the device is reported by the ranks that use it.
 pub fn of_process(process: &ProcessView<'_>) -> Option<Pressure> {
     Pressure::of(Basis::Process, process.recent_peak, process.capacity)
 }
@@ -67,9 +68,11 @@ pub fn of_signal(subject: &Subject<'_, '_>, signal: Signal) -> impl Iterator<Ite
     of_subject(subject).into_iter().filter(is_of)
 }
 
-/// Returns the pressure of a rank's live memory: of its recent peak, else of its high-water mark.
+/// Returns the pressure of a rank's live memory: of its recent peak, else of its high-water
+/// mark.
 ///
-/// What an allocator holds, and what is in use on a device, includes its cache: that fills a device in good health.
+/// The memory that an allocator holds, and the memory in use on a device, include its cache.
+/// That fills a device in good health.
 pub fn of_live_memory(subject: &Subject<'_, '_>) -> Option<Pressure> {
     let is_live = |of: &Pressure| matches!(of.basis, Basis::Allocated | Basis::HighWater);
     of_rank(subject.rank()?).find(is_live)

@@ -1,4 +1,5 @@
-//! What diagnoses look at: the subjects present at one time, the limits, and what held the last time.
+//! The diagnosis input: the subjects present at one time, the limits, and what held the last
+//! time.
 
 use crate::devices::DeviceFailure;
 use crate::diagnosis::balance::{Balance, COMPARABLE_STEPS_MIN, balance};
@@ -44,7 +45,7 @@ impl Default for Thresholds {
 pub struct Scene<'a> {
     /// The runs that have a present rank, ascending.
     pub runs: Vec<RunScene<'a>>,
-    /// The present processes that do not push, ascending.
+    /// The present unmanaged processes, ascending.
     pub processes: Vec<(&'a ProcessId, ProcessView<'a>)>,
     /// The devices that answer with an error, ascending.
     pub failing_devices: Vec<(&'a GpuUuid, &'a DeviceFailure)>,
@@ -57,7 +58,7 @@ pub struct RunScene<'a> {
     pub run: &'a Run,
     /// Its ranks, ascending.
     pub ranks: Vec<(Rank, RankView<'a>)>,
-    /// Those of them that have come far enough in their lives, against each other.
+    /// Those of them that have come far enough in their incarnations, against each other.
     pub comparable: Option<Balance>,
 }
 
@@ -71,11 +72,12 @@ impl<'a> RunScene<'a> {
     }
 }
 
-/// One subject of the scene, and how one diagnosis held for it the last time: findings let go later than they take hold.
+/// One subject of the diagnosis input, and how one diagnosis held for it the last time.
+/// Findings are released later than they are raised.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a, 's> {
     pub view: SubjectView<'a, 's>,
-    /// The severity with which the diagnosis held at the last look.
+    /// The severity with which the diagnosis held when last evaluated.
     pub active: Option<Severity>,
 }
 
@@ -84,7 +86,7 @@ pub struct Subject<'a, 's> {
 pub enum SubjectView<'a, 's> {
     /// A rank, with the ranks of its run.
     Rank(&'s RunScene<'a>, Rank, &'s RankView<'a>),
-    /// A process that does not push.
+    /// An unmanaged process.
     Process(&'a ProcessId, &'s ProcessView<'a>),
     /// A device that answers with an error.
     Device(&'a GpuUuid, &'a DeviceFailure),
@@ -142,7 +144,7 @@ impl<'a> Subject<'a, '_> {
     /// Returns the figures of a trend of the subject.
     pub fn figures(&self, trend: &Trend) -> Box<TrendFigures> {
         let device = self.rank().and_then(|rank| rank.identity.device.as_ref());
-        // What keeps live memory explains no growth outside of it.
+        // A holder of live memory explains no growth outside of it.
         let site = self.rank().filter(|_| trend.signal == Signal::Allocated);
         let site = site.map(|rank| rank.site).unwrap_or_default();
         Box::new(TrendFigures {
@@ -169,11 +171,12 @@ impl<'a> Subject<'a, '_> {
     }
 }
 
-/// How far a ratio must fall below its limit before a finding that held lets go: no flapping around a limit.
+/// The margin by which a ratio must fall below its limit before a finding that held is
+/// released: no flapping around a limit.
 pub const RELEASE_MARGIN: f64 = 0.02;
 
-/// The severity of `value` against two limits; a severity that is active stays until `value` is [`RELEASE_MARGIN`]
-/// below its limit.
+/// The severity of `value` against two limits; a severity that is active stays until `value` is
+/// [`RELEASE_MARGIN`] below its limit.
 pub fn graded(
     value: f64,
     warning: f64,

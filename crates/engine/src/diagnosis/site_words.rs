@@ -4,7 +4,7 @@ use crate::diagnosis::filling::{Filling, FillingDoubt};
 use stepmem_types::format::units::{bytes, counted, grouped, many, percent};
 use stepmem_types::site::{EmptySearch, LeakSite, SiteVerdict, TensorHolder};
 
-/// Says which line a snapshot shows, or that it shows none.
+/// Names the line that a snapshot shows, or states that it shows none.
 pub fn of(site: &LeakSite) -> String {
     match (site.verdict, &site.at) {
         (SiteVerdict::Leak, Some(at)) => {
@@ -25,7 +25,7 @@ pub fn of(site: &LeakSite) -> String {
     }
 }
 
-/// Says what a snapshot that someone asked for shows: also that nothing grew.
+/// States the result of a snapshot that someone asked for: also that nothing grew.
 pub fn verdict(site: &LeakSite) -> String {
     if site.verdict != SiteVerdict::None {
         return of(site);
@@ -37,7 +37,7 @@ pub fn verdict(site: &LeakSite) -> String {
     format!("nothing grew in its {}{kept}", many(site.steps, "whole step"))
 }
 
-/// Returns what to look at first where a line or an object is known.
+/// Returns the first thing to check where a line or an object is known.
 pub fn advice(site: Option<&LeakSite>, holder: Option<&TensorHolder>) -> Option<String> {
     let line = site.filter(|site| site.verdict == SiteVerdict::Leak);
     let line = line.and_then(|site| site.at.as_ref());
@@ -95,12 +95,13 @@ const WITHOUT_GPU_TENSORS: &str = "No growing tensor was found: the memory is he
                                    pool, or by tensors that Python does not reach (cycles in the autograd graph). A memory \
                                    snapshot names the line that allocates it.";
 
-/// The remedy of most leaks whose line is known, which fits losses with their graphs as well as kept batches.
+/// The remedy of most leaks whose line is known, which fits losses with their graphs as well as
+/// kept batches.
 const REMEDY: &str = "Keep only what is needed: numbers (item()), detached values (detach()), of a batch a copy of the part (clone()) or its \
                       indices. Bound it, or empty it.";
 
-/// Tensors that take less than this share of the growth are not what takes the memory: what they keep alive is, such as the
-/// graph behind a loss, whose bytes no search sees.
+/// Tensors that take less than this share of the growth are not the memory that grows. They
+/// keep it alive, such as the graph behind a loss, whose bytes no search sees.
 const OWN_SHARE_MIN: f64 = 0.1;
 
 /// From this share on, a holder has all of the growth as far as the two can be measured.
@@ -110,7 +111,8 @@ const ALL_SHARE_MIN: f64 = 0.95;
 const GRAPH_CYCLE: &str = "graph cycle";
 const PROFILER: &str = "profiler";
 
-/// Says which object holds the memory of a process that grows by `slope` bytes a step, and what part of that it holds.
+/// Names the object that holds the memory of a process that grows by `slope` bytes a step. Adds
+/// the share of the growth that it holds.
 pub fn of_holder(holder: &TensorHolder, slope: Option<f64>) -> String {
     let tensors = holder.tensors.get();
     let noun = if tensors == 1 { "tensor" } else { "tensors" };
@@ -134,7 +136,7 @@ pub fn of_holder(holder: &TensorHolder, slope: Option<f64>) -> String {
     text
 }
 
-/// Says which object holds the memory, when it is full, and what is left then.
+/// Names the object that holds the memory, when it is full, and what is left then.
 pub fn of_filling(holder: &TensorHolder, filling: &Filling) -> String {
     let left = filling
         .left_bytes
@@ -143,14 +145,15 @@ pub fn of_filling(holder: &TensorHolder, filling: &Filling) -> String {
     format!("{}: {}{left}{at}", of_items(holder, filling), of_end(filling))
 }
 
-/// Says that an object will take more than there is.
+/// States that an object will take more than there is.
 pub fn of_too_large(holder: &TensorHolder, filling: &Filling) -> String {
     let headroom = filling.left_bytes.unwrap_or(0.0) + filling.remaining_bytes;
     let (items, end) = (of_items(holder, filling), of_end(filling));
     format!("{items} will not fit: {end}, {} are left", bytes(headroom))
 }
 
-/// Says why an end that the process reports does not count; `None` where what is said of the holder shows it.
+/// States why an end that the process reports does not count; `None` where the text about the
+/// holder shows it.
 pub fn of_doubt(filling: &Filling) -> Option<String> {
     let text = match filling.doubt? {
         FillingDoubt::PartOfGrowth => return None,
@@ -191,7 +194,8 @@ fn of_end(filling: &Filling) -> String {
     format!("full {when} at {}", bytes(filling.full_bytes))
 }
 
-/// Writes how fast a holder grows. It is measured over fewer steps than the whole, of which it cannot be more.
+/// Writes how fast a holder grows. It is measured over fewer steps than the whole, of which it
+/// cannot be more.
 fn rate(own: f64, slope: Option<f64>) -> String {
     let Some(slope) = slope.filter(|slope| *slope > 0.0) else {
         return format!("{} more/step", bytes(own));
@@ -204,14 +208,14 @@ fn rate(own: f64, slope: Option<f64>) -> String {
     }
 }
 
-/// Says that a search named no holder, and what else takes memory of that kind.
+/// States that a search named no holder, and what else takes memory of that kind.
 pub fn of_search(search: EmptySearch, is_on_host: bool) -> String {
     let among = if search.is_complete { "" } else { " among the objects that were looked at" };
     let step = search.step.map_or_else(String::new, |step| format!(" by step {}", step.get()));
     format!("no growing tensor was found{among}{step}: look at {}", unseen(is_on_host))
 }
 
-/// What holds host memory that no search sees.
+/// The holders of host memory that no search sees.
 const UNSEEN_ON_HOST: &str = "arrays, figures, profiler, native code";
 
 /// Returns what holds memory that no search sees.

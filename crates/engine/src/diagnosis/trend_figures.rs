@@ -12,7 +12,8 @@ use stepmem_detect::trend::{Slope, Stage, Trend};
 use stepmem_types::site::{EmptySearch, LeakSite, TensorHolder};
 use stepmem_types::units::{Count, UnixTime};
 
-/// Returns the growing creep that is the first to use up its headroom, of those that `is_endless` says to go on.
+/// Returns the growing creep that is the first to use up its headroom, of those for which
+/// `is_endless` is true.
 pub fn soonest(creep: &Detector, is_endless: impl Fn(&Trend) -> bool) -> Option<TrendFigures> {
     creep
         .trends()
@@ -22,17 +23,17 @@ pub fn soonest(creep: &Detector, is_endless: impl Fn(&Trend) -> bool) -> Option<
         .map(|(_, trend)| TrendFigures::of(trend))
 }
 
-/// The figures of a trend, named as in JSON. Unknown figures are absent; so are steps of a
-/// process that does not push.
+/// The figures of a trend, named as in JSON. Unknown figures are absent; so are steps of an
+/// unmanaged process.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrendFigures {
     /// The series that grows.
     pub signal: Signal,
-    /// Whether it is host memory, of a rank that trains on the CPU.
+    /// Set when it is host memory, of a rank that trains on the CPU.
     #[serde(default, skip_serializing_if = "Not::not")]
     pub is_on_host: bool,
-    /// How fast it grows since the onset.
+    /// The rate at which it grows since the onset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slope_bytes_per_step: Option<f64>,
     /// The lower end of the slope's 95 % interval.
@@ -68,7 +69,7 @@ pub struct TrendFigures {
         skip_serializing_if = "Option::is_none"
     )]
     pub level_since_time: Option<UnixTime>,
-    /// Whether it is level where the memory is full.
+    /// Set when it is level where the memory is full.
     #[serde(default, skip_serializing_if = "Not::not")]
     pub is_full: bool,
     /// Bytes left to grow into; absent when the capacity is unknown.
@@ -94,13 +95,13 @@ pub struct TrendFigures {
     pub oom_eta_upper_seconds: Option<f64>,
     /// The probability that a random walk does not grow like that, 0 to 1.
     pub confidence_ratio: f64,
-    /// What a memory snapshot says of it.
+    /// The result of a memory snapshot on it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub site: Option<Box<LeakSite>>,
-    /// What grows fastest among the live objects of its process.
+    /// The fastest-growing live object of its process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holder: Option<Box<TensorHolder>>,
-    /// How it ends, where what holds it has a bound.
+    /// The end of its growth, where its holder has a bound.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filling: Option<Filling>,
     /// A search that named no holder.

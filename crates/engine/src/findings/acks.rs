@@ -1,5 +1,5 @@
-//! Acknowledgements: findings that an operator looked at and lowered to info for a time. Each names its subject, its
-//! reason and its end, and expires by itself.
+//! Acknowledgements: findings that an operator has seen and lowered to info for a time. Each
+//! names its subject, its reason and its end, and expires by itself.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::ranks::refusal::Refusal;
 use stepmem_types::ids::SubjectId;
 use stepmem_types::units::{OutOfRange, Uptime, checked_text};
 
-/// How many acknowledgements are in force at once.
+/// Number of acknowledgements that are in force at once, at most.
 pub const ACKS_MAX: usize = 1024;
 /// The longest reason that is taken, in bytes.
 pub const REASON_BYTES_MAX: usize = 512;
@@ -62,7 +62,7 @@ impl Ack {
     }
 }
 
-/// An acknowledgement that has room: only [`Acks::admit`] makes one.
+/// An acknowledgement that is within the limit: only [`Acks::admit`] makes one.
 #[derive(Debug)]
 pub struct AdmittedAck(Ack);
 
@@ -101,17 +101,19 @@ impl SavedAck {
     }
 }
 
-/// The acknowledgements in force, by subject and diagnosis; a newer one takes the place of an older one.
+/// The acknowledgements in force, by subject and diagnosis; a newer one takes the place of an
+/// older one.
 #[derive(Debug, Default)]
 pub struct Acks {
     active: BTreeMap<(SubjectId, DiagnosisKind), ActiveAck>,
 }
 
 impl Acks {
-    /// Lets an acknowledgement in: there are fewer than [`ACKS_MAX`], or it takes the place of one.
+    /// Lets an acknowledgement in: there are fewer than [`ACKS_MAX`], or it replaces one.
     ///
     /// # Errors
-    /// It has no room.
+    ///
+    /// The limit is reached.
     pub fn admit(&self, ack: Ack) -> Result<AdmittedAck, Refusal> {
         let is_known = self.active.contains_key(&(ack.subject.clone(), ack.kind));
         if self.active.len() < ACKS_MAX || is_known {

@@ -1,4 +1,4 @@
-//! The findings: what holds, since when, and what changed since the last look.
+//! The findings: what holds, since when, and what changed since they were last evaluated.
 
 pub mod acks;
 
@@ -19,14 +19,14 @@ use stepmem_types::units::Uptime;
 pub struct Finding {
     pub subject: SubjectId,
     pub kind: DiagnosisKind,
-    /// How much it matters.
+    /// Its severity.
     pub severity: Severity,
     /// The figures behind it.
     pub evidence: Evidence,
 }
 
 impl Finding {
-    /// Returns what to look at first.
+    /// Returns the first thing to check.
     pub fn advice(&self) -> Cow<'static, str> {
         let own = self.evidence.advice().map(Cow::Owned);
         own.unwrap_or(Cow::Borrowed(self.kind.about().advice))
@@ -51,15 +51,15 @@ pub struct Transition {
     #[serde(flatten, with = "subject_fields")]
     pub subject: SubjectId,
     pub kind: DiagnosisKind,
-    /// Whether it holds from now on.
+    /// The state from now on: it holds, or does not.
     pub state: TransitionState,
-    /// How much it matters; of a cleared one, how much it mattered.
+    /// Its severity; of a cleared one, the severity that it had.
     pub severity: Severity,
     /// The figures behind it; of a cleared one, the last that it had.
     pub evidence: Evidence,
 }
 
-/// Whether a finding holds.
+/// The state of a finding: it holds, or does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TransitionState {
@@ -102,8 +102,8 @@ impl Findings {
         active.is_some_and(|active| active.finding.evidence.ends())
     }
 
-    /// Judges a scene by what held before; what was acknowledged counts as info. The worst diagnosis comes first, and
-    /// then the subjects in order.
+    /// Judges a diagnosis input by what held before; an acknowledged finding counts as info.
+    /// The worst diagnosis comes first, and then the subjects in order.
     pub fn judge(&self, scene: &Scene<'_>, acks: &Acks, now: Uptime) -> Vec<Finding> {
         let mut findings = Vec::new();
         for view in scene.subjects() {
@@ -118,7 +118,8 @@ impl Findings {
                     continue;
                 };
                 let subject = view.id();
-                // What an ended rank showed is an answer, and no longer a reason to act; that it ran out of memory is one.
+                // The finding of an ended rank is an answer, and no longer a reason to act. An
+                // out-of-memory error is one still.
                 let is_answer = view.has_ended() && *kind != DiagnosisKind::OutOfMemory;
                 if is_answer || acks.lowers(&subject, *kind, now) {
                     severity = Severity::Info;
@@ -130,8 +131,8 @@ impl Findings {
         findings.into_iter().map(|(_, finding)| finding).collect()
     }
 
-    /// Replaces what held by what was found at the Unix time `time`: returns the findings that ceased, and those that
-    /// began or changed their severity.
+    /// Replaces what held by what was found at the Unix time `time`: returns the findings that
+    /// ceased, and those that began or changed their severity.
     pub fn replace(&mut self, found: Vec<Finding>, time: f64) -> (Vec<Finding>, Vec<Finding>) {
         let mut before = std::mem::take(&mut self.by_subject);
         let mut raised = Vec::new();

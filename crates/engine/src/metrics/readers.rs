@@ -1,4 +1,4 @@
-//! How the values of metrics are read from a [`Status`]. Nothing is kept.
+//! The readers that take the values of metrics from a [`Status`]. Nothing is kept.
 
 use crate::metrics::types::Visit;
 use crate::output::status::{
@@ -47,7 +47,8 @@ pub(super) fn ranks(
     }
 }
 
-/// Visits the child processes of ranks that have any now: `worker` and `other`. `read` takes their number, memory and slope.
+/// Visits the child processes of ranks that have any now: `worker` and `other`. `read` takes
+/// their number, memory and slope.
 pub(super) fn children(
     status: &Status,
     visit: &mut Visit<'_>,
@@ -128,7 +129,8 @@ pub(super) fn rank_info(status: &Status, visit: &mut Visit<'_>) {
 /// The label of what is counted by its outcome.
 pub(super) const OUTCOME: &[&str] = &["outcome"];
 
-/// The characters of a label's value, at most: the last ones, since a path says most at its end.
+/// The characters of a label's value, at most: the last ones, since a path's end is its most
+/// telling part.
 const LABEL_CHARS_MAX: usize = 128;
 
 fn label(text: Option<&SiteText>) -> &str {

@@ -1,5 +1,5 @@
-//! THE TABLE: every metric's name, unit, help, labels and reader. Every output walks it; a metric's name stands in
-//! no other Rust file.
+//! THE TABLE: every metric's name, unit, help, labels and reader. Every output walks it; a
+//! metric's name stands in no other Rust file.
 
 use crate::metrics::readers::{
     OUTCOME, attribution, bytes, children, count, counts, device_info, device_pods, devices,
@@ -11,7 +11,7 @@ use crate::metrics::types::{Group, Kind, Metric, Read, Unit};
 use crate::output::status::Status;
 use stepmem_types::units::Seconds;
 
-/// How many series the table gives for a status.
+/// Returns the number of series that the table gives for a status.
 pub fn count_series(status: &Status) -> usize {
     let mut n_series = 0;
     for metric in METRICS {

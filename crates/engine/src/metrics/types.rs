@@ -1,4 +1,4 @@
-//! What a metric is: name, kind, unit, help, labels and reader.
+//! The description of a metric: name, kind, unit, help, labels and reader.
 
 use crate::output::status::Status;
 use stepmem_types::units::DurationCounts;
@@ -9,31 +9,31 @@ pub struct Metric {
     /// The name in OpenTelemetry; `None` where OpenTelemetry has a convention of its own.
     pub otel: Option<&'static str>,
     pub kind: Kind,
-    /// What its values count.
+    /// The unit of its values.
     pub unit: Unit,
-    /// What it is, in one sentence.
+    /// Its meaning, in one sentence.
     pub help: &'static str,
     pub labels: &'static [&'static str],
     /// The part of the table that it stands in.
     pub group: Group,
-    /// How its values are read.
+    /// The reader of its values.
     pub read: Read,
 }
 
-/// What kind a metric is.
+/// The kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A value that goes up and down.
     Gauge,
     /// A value that only rises, until its source restarts.
     Counter,
-    /// Constant 1; the labels carry what there is to say.
+    /// Constant 1; the labels carry the information.
     Info,
     /// Durations counted in buckets.
     Histogram,
 }
 
-/// What the values of a metric count.
+/// The unit of a metric's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     Bytes,
@@ -48,7 +48,8 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// The unit as the end of a name and in OpenMetrics' `UNIT` line; `None` for what is merely countable.
+    /// The unit as the end of a name and in OpenMetrics' `UNIT` line; `None` for what is merely
+    /// countable.
     pub fn as_suffix(self) -> Option<&'static str> {
         match self {
             Self::Bytes => Some("bytes"),
@@ -109,7 +110,7 @@ impl Group {
     }
 }
 
-/// How the values of a metric are read.
+/// The ways to read the values of a metric.
 pub enum Read {
     /// Hands each series, as the values of its labels and its value, to the visitor.
     Series(fn(&Status, &mut Visit<'_>)),

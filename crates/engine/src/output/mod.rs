@@ -1,4 +1,5 @@
-//! What leaves the engine: the status, the runs of summaries, and the state that outlasts a restart.
+//! The engine's output: the status, the runs of summaries, and the state that outlasts a
+//! restart.
 
 pub mod publish;
 pub mod rank_status;

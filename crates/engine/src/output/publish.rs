@@ -1,4 +1,5 @@
-//! What the engine publishes: its status, and its answers about ranks, processes and runs. Nothing is changed here.
+//! The publications of the engine: its status, and its answers about ranks, processes and runs.
+//! Nothing is changed here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -35,7 +36,7 @@ use stepmem_types::units::Uptime;
 const TOGETHER_WITHIN: Duration = Duration::from_mins(1);
 
 impl Engine {
-    /// Returns what these ranks are asked for in the answer to their push.
+    /// Returns the requests to these ranks in the answer to their records.
     pub fn requests(&self, ranks: &[RankId]) -> Vec<RankRequest> {
         // A later process under the same name is not the one that grew.
         let is_present = |rank: &RankId, since| {
@@ -69,7 +70,8 @@ impl Engine {
         self.ranks.awaits_scrape()
     }
 
-    /// Returns whether a rank of the run pushes or may push again: not all have ended, and it was not cut off.
+    /// Returns whether a rank of the run pushes or may push again: not all have ended, and it
+    /// was not cut off.
     pub fn is_going_on(&self, run: &Run, now: Uptime) -> bool {
         let Some((_, states)) = self.ranks.run(run) else { return false };
         states.values().any(|state| !state.is_ended()) && !is_cut_off(states, now)
@@ -106,7 +108,8 @@ impl Engine {
         self.processes.get(id)
     }
 
-    /// Returns everything at `now`; `exporter` is what the engine does not know of the exporter itself.
+    /// Returns everything at `now`; `exporter` is what the engine does not know of the exporter
+    /// itself.
     pub fn status(&self, now: Uptime, exporter: ExporterStatus) -> Status {
         let scene = self.scene(now);
         let mut runs = Vec::new();
@@ -191,7 +194,7 @@ impl Engine {
         snapshots
     }
 
-    /// Returns whether a snapshot is being analysed or waits for it.
+    /// Returns whether a snapshot is being analyzed or waits for it.
     pub fn awaits_analysis(&self) -> bool {
         self.captures.iter().any(|listed| listed.analysis == Some(AnalysisState::Waiting))
     }
@@ -204,7 +207,8 @@ impl Engine {
 
     /// Returns a run as a summary sees it; `None` when no rank of it is held.
     ///
-    /// Its findings are judged anew from what the ranks have come to, so that they do not depend on when others were.
+    /// Its findings are judged again from the last state of its ranks, so that they do not
+    /// depend on when others were.
     pub fn run(&self, run: &Run, now: Uptime) -> Option<RunView<'_>> {
         self.run_without(run, now, |_| false)
     }
@@ -221,8 +225,9 @@ impl Engine {
         self.ranks.runs().flat_map(of_run).collect()
     }
 
-    /// Returns the ranks that may have died of an out-of-memory error that they caught, though they called themselves completed; none
-    /// if any rank ended otherwise, which would explain an exit code as well.
+    /// Returns the ranks that may have died of an out-of-memory error that they caught, though
+    /// they called themselves completed. None if any rank ended otherwise, which would explain
+    /// an exit code as well.
     pub fn ended_after_ooms(&self) -> Vec<RankId> {
         let is_completed = |state: &RankState| {
             let outcome = state.ended().map(|ended| ended.report.outcome);
@@ -255,12 +260,14 @@ impl Engine {
         })
     }
 
-    /// Returns a run that another launch of its name takes over: its ranks are silent unless their processes are live.
+    /// Returns a run that another launch of its name takes over: its ranks are silent unless
+    /// their processes are live.
     pub fn superseded(&self, run: &Run, now: Uptime) -> Option<RunView<'_>> {
         self.run_by(run, now, |state| !state.lifecycle().is_live(now))
     }
 
-    /// Returns the launch of a run whose life began last; `None` when no rank of the run is held.
+    /// Returns the launch of a run whose incarnation began last; `None` when no rank of the run
+    /// is held.
     pub fn launch(&self, run: &Run) -> Option<RunLaunch> {
         let (_, states) = self.ranks.run(run)?;
         let newest = newest(states)?;
@@ -279,7 +286,8 @@ impl Engine {
         })
     }
 
-    /// Returns a run as a summary sees it; `is_silent` judges the ranks that did not announce an end.
+    /// Returns a run as a summary sees it; `is_silent` judges the ranks that did not announce
+    /// an end.
     fn run_by(
         &self,
         run: &Run,
@@ -296,7 +304,7 @@ impl Engine {
         let (mut ranks, mut ended, mut silent) = (Vec::new(), BTreeMap::new(), BTreeSet::new());
         for (rank, state) in states.iter().filter(|(_, state)| is_of_newest(state)) {
             let view = self.view(state, self.site(run, *rank, state), now);
-            // A summary is of the life as it was, however long ago that is.
+            // A summary shows the incarnation as it was, however long ago that is.
             ranks.push((
                 *rank,
                 RankView { ended: None, silent: None, oom: state.last_oom(), ..view },
@@ -335,8 +343,9 @@ impl Engine {
         })
     }
 
-    /// The present ranks that push from processes seen on the device, by the pid that the process is listed under. Of
-    /// several ranks that claim one process, the others are former ones: the newest counts.
+    /// The present ranks that push from processes seen on the device, by the pid that the
+    /// process is listed under. Of several ranks that claim one process, the others are former
+    /// ones: the newest counts.
     fn owners(&self, sample: &GpuSample, now: Uptime) -> BTreeMap<u32, RankId> {
         let mut owners: BTreeMap<u32, (Uptime, RankId)> = BTreeMap::new();
         for (id, state) in self.ranks.pushing(now) {
@@ -352,9 +361,9 @@ impl Engine {
     }
 }
 
-/// Whether a run was cut off: a rank of its newest launch ended badly, and no other is live. A launcher that sees one
-/// rank fail kills the others, which then announce nothing. Unknown without the name of the launch: the failed rank may be
-/// of an earlier one.
+/// Returns whether a run was cut off: a rank of its newest launch ended badly, and no other is
+/// live. A launcher that sees one rank fail kills the others, which then announce nothing.
+/// Unknown without the name of the launch: the failed rank may be of an earlier one.
 fn is_cut_off(states: &BTreeMap<Rank, RankState>, now: Uptime) -> bool {
     let Some(launch) = newest(states).and_then(|newest| newest.launch) else { return false };
     let is_failed = |state: &RankState| {
@@ -366,12 +375,12 @@ fn is_cut_off(states: &BTreeMap<Rank, RankState>, now: Uptime) -> bool {
         && states.values().all(|state| state.is_ended() || !state.lifecycle().is_live(now))
 }
 
-/// Where the life of a run comes from that began last.
+/// Returns the origin of a run's newest incarnation.
 fn newest(states: &BTreeMap<Rank, RankState>) -> Option<Origin<'_>> {
     states.values().filter_map(origin).max_by_key(|origin| origin.began)
 }
 
-/// Where a rank's life comes from.
+/// Returns the origin of a rank's incarnation.
 fn origin(state: &RankState) -> Option<Origin<'_>> {
     state.lifecycle().origin()
 }

@@ -1,4 +1,5 @@
-//! What outlasts a restart of the exporter: how an engine is saved, part by part, and how another one goes on from there.
+//! The state that outlasts a restart of the exporter: an engine is saved, part by part, and
+//! another one goes on from there.
 
 use crate::config::EngineConfig;
 use crate::engine::Engine;
@@ -9,8 +10,8 @@ use stepmem_types::ids::{ProcessId, RankId};
 use stepmem_types::units::Uptime;
 
 impl Engine {
-    /// Returns the next part of what a later engine needs to go on, and where the one after it begins. The parts may be
-    /// of different times: each rank is saved as it stands.
+    /// Returns the next part of what a later engine needs to go on, and where the one after it
+    /// begins. The parts may be of different times: each rank is saved as it stands.
     pub fn save(
         &self,
         cursor: SaveCursor,
@@ -59,8 +60,8 @@ impl Engine {
         })
     }
 
-    /// An engine that goes on where another stood; what held then and still does is not raised anew, and no rank is asked
-    /// about it again.
+    /// An engine that goes on where another stood. A finding that held then and still does is
+    /// not raised again, and no rank is asked about it again.
     pub fn resume(config: EngineConfig, saved: SavedState, now: Uptime) -> Self {
         let SavedState { ranks, processes, sites, captures, looks, rest, .. } = saved;
         let SavedRest { started, uptime: _, findings, acks } = rest;
@@ -75,7 +76,8 @@ impl Engine {
             engine.acks.restore(ack, now);
         }
         engine.ranks.forget(now, engine.config.rank_retention);
-        // What is raised here was raised before, unless the state is older than the finding.
+        // A finding that is raised here was raised before, unless the state is older than the
+        // finding.
         let (_, raised) = engine.judged(now);
         let is_new = |finding: &&_| !findings.iter().any(|saved| saved.is_of(finding));
         for finding in raised.iter().filter(is_new) {

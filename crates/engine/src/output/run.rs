@@ -10,7 +10,7 @@ use stepmem_types::ids::{Rank, Run};
 use stepmem_types::launch::Launch;
 use stepmem_types::units::Count;
 
-/// The launch and attempt of a run whose life began last.
+/// The launch and attempt of a run whose incarnation began last.
 #[derive(Clone, Debug)]
 pub struct RunLaunch {
     /// The launch, where it is reported.
@@ -18,13 +18,14 @@ pub struct RunLaunch {
     pub attempt: Count,
     /// When the first record of the launch ended that is still known here, as a Unix time.
     pub began: f64,
-    /// The same of the life that began last.
+    /// The same of the incarnation that began last.
     pub life_began: f64,
     /// The lowest that is held.
     pub first_rank: Rank,
 }
 
-/// One run: every rank of the launch and attempt whose life began last, also those that have left the outputs.
+/// One run: every rank of the launch and attempt whose incarnation began last, also those that
+/// have left the outputs.
 #[derive(Debug)]
 pub struct RunView<'a> {
     pub run: &'a Run,
@@ -40,10 +41,11 @@ pub struct RunView<'a> {
     pub ended: BTreeMap<Rank, EndReport>,
     /// Those among them that have been silent for longer than a rank may be.
     pub silent: BTreeSet<Rank>,
-    /// Those of the silent ones that no rank outlasted by more than a minute, once no rank goes on: the run is over, and they
-    /// did not announce it.
+    /// Those of the silent ones that no rank outlasted by more than a minute, once no rank goes
+    /// on. The run is over, and they did not announce it.
     pub unannounced: BTreeSet<Rank>,
-    /// What is true of the ranks by their last figures, the worst diagnosis first and then by rank.
+    /// The findings that hold for the ranks by their last figures, the worst diagnosis first
+    /// and then by rank.
     pub findings: Vec<Finding>,
     /// The limits that they were judged by.
     pub thresholds: &'a Thresholds,

@@ -1,4 +1,4 @@
-//! What outlasts a restart of the exporter. How it is written is decided elsewhere.
+//! The state that outlasts a restart of the exporter. Its encoding is decided elsewhere.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,27 +16,29 @@ use stepmem_detect::detector::Detector;
 use stepmem_types::ids::{ProcessId, Rank, RankId, Run, SubjectId};
 use stepmem_types::units::{Seconds, Uptime};
 
-/// What a rank takes, in bytes at most: one that goes on without steps has a second detector, of its samples by time.
+/// Bytes that a rank takes at most. One that goes on without steps has a second detector, of
+/// its samples by time.
 const RANK_BYTES_MAX: usize = 2 * Detector::BYTES_MAX + Tally::BYTES_MAX + 4096;
-/// What a process that does not push takes, in bytes at most.
+/// Bytes that an unmanaged process takes at most.
 const PROCESS_BYTES_MAX: usize = Detector::PROCESS_BYTES_MAX + 4096;
-/// What an ended rank takes, in bytes at most.
+/// Bytes that an ended rank takes at most.
 const ENDED_BYTES_MAX: usize = Detector::RELEASED_BYTES_MAX + Tally::BYTES_MAX + 4096;
-/// What is saved beside ranks and processes, in bytes at most.
+/// Bytes that are saved in addition to ranks and processes, at most.
 const OTHER_BYTES_MAX: usize = 1024 * 1024;
 /// Parts that are not of one rank or process.
 const OTHERS_MAX: usize = 3;
-/// What the name of a rank takes, in bytes at most.
+/// Bytes that the name of a rank takes at most.
 const NAME_BYTES_MAX: usize = Run::BYTES_MAX + 16;
 /// The length of a part, in bytes.
 const LENGTH_BYTES: usize = 4;
 
-/// What outlasts a restart of the exporter, in parts: the state of each rank and process, what is known of the code behind a
-/// rank's memory, what ranks are asked, then since when findings hold and what was acknowledged.
+/// The state that outlasts a restart of the exporter, in parts. First come the state of each
+/// rank and process, the code behind a rank's memory, and the requests to ranks. Then come the
+/// findings with their times, and the acknowledgements.
 #[derive(Debug, Deserialize)]
 pub enum SavedPart {
     Rank(Run, Rank, Box<RankState>),
-    /// A process that does not push.
+    /// An unmanaged process.
     Process(ProcessId, Box<ProcessState>),
     /// The last one.
     Rest(SavedRest),
@@ -68,7 +70,7 @@ pub struct SavedRest {
     pub acks: Vec<SavedAck>,
 }
 
-/// How far a state is saved: what comes next.
+/// The progress of saving a state: the part that comes next.
 #[derive(Clone, Debug, Default)]
 pub enum SaveCursor {
     #[default]
@@ -85,7 +87,7 @@ pub enum SaveCursor {
 #[derive(Debug, Default)]
 pub struct SavedState {
     pub ranks: SavedRanks,
-    /// The processes that do not push.
+    /// The unmanaged processes.
     pub processes: ProcessTable,
     pub sites: SiteTable,
     pub captures: SavedCaptures,

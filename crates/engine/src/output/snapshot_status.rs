@@ -1,4 +1,4 @@
-//! What the status says of one memory snapshot.
+//! The status of one memory snapshot.
 
 use std::borrow::Cow;
 
@@ -18,26 +18,27 @@ pub struct SnapshotStatus {
     pub rank: RankId,
     /// Why it is taken: `creep`, `oom` or `manual`.
     pub reason: Cow<'static, str>,
-    /// What became of it: `waiting`, `recording`, `written`, `failed` or `unanswered`.
+    /// Its outcome: `waiting`, `recording`, `written`, `failed` or `unanswered`.
     pub outcome: Cow<'static, str>,
     /// When it was asked for, or reported without being asked for, as a Unix time.
     pub since: f64,
     /// The last step that it shows.
     pub step: Option<Count>,
-    /// Where it is, as the training process sees it; its name alone if it lies beside the summary.
+    /// Its path, as the training process sees it; its name alone if it lies next to the
+    /// summary.
     pub path: Option<String>,
-    /// How large it is.
+    /// Its size.
     pub bytes: Option<Bytes>,
     /// Why there is none.
     pub error: Option<String>,
-    /// What became of its analysis: `waiting`, or the outcome as in `snapshot_analyses_total`; absent where none is
-    /// read.
+    /// The outcome of its analysis: `waiting`, or the outcome as in `snapshot_analyses_total`;
+    /// absent where none is read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub analysis: Option<Cow<'static, str>>,
-    /// Why it was not analysed.
+    /// The reason why it was not analyzed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub analysis_error: Option<String>,
-    /// Whether it shows a line that leaks.
+    /// The result on growth: a line that leaks, or none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verdict: Option<SiteVerdict>,
     /// The id of its timeline, which `/snapshots/ID` serves.
@@ -46,7 +47,7 @@ pub struct SnapshotStatus {
 }
 
 impl SnapshotStatus {
-    /// Returns what became of it in a sentence, unless it was analysed.
+    /// Returns its outcome in a sentence, unless it was analyzed.
     pub fn note(&self) -> Option<String> {
         let error = self.error.as_deref().unwrap_or("unknown error");
         let path = self.path.as_deref().unwrap_or("unknown path");

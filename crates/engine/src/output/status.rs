@@ -1,4 +1,5 @@
-//! What the engine publishes: plain figures that every output reads and none changes. What is unknown is `None`.
+//! The published status: plain figures that every output reads and none changes. An unknown
+//! figure is `None`.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -40,20 +41,20 @@ pub struct Status {
     pub runs: Vec<RunStatus>,
     /// The present ranks and those that ended lately, ascending by run and rank.
     pub ranks: Vec<RankStatus>,
-    /// The present processes that do not push, ascending by device and process id.
+    /// The present unmanaged processes, ascending by device and process id.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub processes: Vec<ProcessStatus>,
     /// The devices that answer, ascending.
     pub devices: Vec<DeviceStatus>,
     /// The containers that the kubelet gave devices to, ascending; empty where it is not asked.
     pub device_pods: Vec<DevicePod>,
-    /// What holds now, ascending by subject and kind: ranks, processes, devices.
+    /// The findings that hold now, ascending by subject and kind: ranks, processes, devices.
     pub findings: Vec<FindingStatus>,
-    /// What was lowered to info for a time.
+    /// The findings that were lowered to info for a time.
     pub acks: Vec<AckStatus>,
     /// The last memory snapshots that were asked for or reported, the oldest first.
     pub snapshots: Vec<SnapshotStatus>,
-    /// What became of the records since the exporter began.
+    /// The outcomes of the records since the exporter began.
     pub records: RecordCounts,
     /// The state of NVML.
     pub gpu: NvmlStatus,
@@ -64,18 +65,19 @@ pub struct Status {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct RunStatus {
     pub run: Run,
-    /// How many of its ranks push here.
+    /// Number of its ranks that push here.
     pub ranks: usize,
-    /// How many ranks it has, as its ranks report.
+    /// Number of its ranks, as its ranks report.
     pub ranks_expected: Option<u32>,
-    /// How many processes were refused lately, because another live one pushes the same rank of this run: two programs use
-    /// one name.
+    /// Number of processes that were refused lately, because another live one pushes the same
+    /// rank of this run: two programs use one name.
     #[serde(default)]
     pub challengers: usize,
     /// The name that its program asked for first; another live program pushes under it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asked_for: Option<Run>,
-    /// (worst - median) / median over the recent peaks of its present ranks, or else their high-water marks.
+    /// (worst - median) / median over the recent peaks of its present ranks, or else their
+    /// high-water marks.
     pub imbalance_ratio: Option<f64>,
     /// The rank with the highest recent peak.
     pub worst_rank: Option<Rank>,
@@ -88,7 +90,7 @@ pub struct RankStatus {
     /// The global rank as a label's value.
     #[serde(skip)]
     pub rank_label: String,
-    /// What it says of itself.
+    /// The rank's own description.
     #[serde(flatten)]
     pub identity: Identity,
     /// Its last train step.
@@ -97,25 +99,27 @@ pub struct RankStatus {
     /// Its host memory beyond that of its process; absent if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<Box<HostView>>,
-    /// Whether it pushes.
+    /// Its activity: it pushes, or does not.
     pub state: RankActivity,
-    /// How long it has been silent, in seconds, where that is longer than a live process is.
+    /// The time that it has been silent, in seconds, where that is longer than a live process
+    /// is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub silent_seconds: Option<f64>,
-    /// How it ended, as its process reported it.
+    /// Its end, as its process reported it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end: Option<EndReport>,
-    /// How often it ran out of memory, since the exporter began.
+    /// Number of times that it ran out of memory, since the exporter began.
     pub oom_events_total: u64,
     /// Train steps that it reported, since the exporter began.
     pub steps_total: u64,
-    /// Those of them whose memory its client did not read, because reading would have taken too large a share of them.
+    /// Those of them whose memory its client did not read, because reading would have taken too
+    /// large a share of them.
     #[serde(default)]
     pub unread_steps_total: u64,
     /// Evaluations, checkpoints and epochs that it reported, since the exporter began.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub marks_total: BTreeMap<Cow<'static, str>, u64>,
-    /// Whether its memory is judged by time, as it takes no steps.
+    /// Set when its memory is judged by time, as it takes no steps.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_by_time: bool,
     /// Seconds that it has gone on after its last step without another.
@@ -123,7 +127,7 @@ pub struct RankStatus {
     pub without_steps_seconds: Option<f64>,
     /// Records of it that came too late, since the exporter began.
     pub late_records_total: u64,
-    /// When its last push that was accepted came, as a Unix time.
+    /// The Unix time of its last accepted record.
     pub last_push_time: f64,
     /// The greatest known peak of allocated of this and the last whole interval.
     #[serde(rename = "interval_peak_allocated_bytes")]
@@ -136,7 +140,7 @@ pub struct RankStatus {
     pub high_water_allocated: Option<Bytes>,
     #[serde(rename = "capacity_bytes")]
     pub capacity: Option<Bytes>,
-    /// What it can still take before its device is full, in bytes.
+    /// Bytes that it can still take before its device is full.
     pub headroom_bytes: Option<f64>,
     /// The memory that the headroom rests on.
     pub headroom_basis: Option<Basis>,
@@ -144,18 +148,19 @@ pub struct RankStatus {
     pub pressures: BTreeMap<Basis, f64>,
     /// The share of reserved that was not in use at the peak of the last train step.
     pub fragmentation_ratio: Option<f64>,
-    /// What its process uses on the device beyond its allocator, in bytes.
+    /// Bytes that its process uses on the device beyond its allocator.
     pub outside_allocator_bytes: Option<f64>,
     /// Its recent peak by the median of the others', less 1.
     pub imbalance_ratio: Option<f64>,
-    /// Whether creep detection has seen enough of this life to judge it.
+    /// Set when the detector has seen enough of this incarnation to judge it.
     pub is_judged: bool,
     /// The step from which on it will be, at one record per step; absent once it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub judging_from_step: Option<u64>,
-    /// What is known of each signal's growth.
+    /// The known facts of each signal's growth.
     pub creep: Vec<SignalStatus>,
-    /// Steps until the first creeping signal has used up its headroom; `None` when that is not known to a factor of ten.
+    /// Steps until the first creeping signal has used up its headroom; `None` when that is not
+    /// known to a factor of ten.
     pub oom_eta_steps: Option<f64>,
     /// Seconds until then.
     pub oom_eta_seconds: Option<f64>,
@@ -165,32 +170,33 @@ pub struct RankStatus {
     /// The least of these seconds.
     #[serde(default)]
     pub oom_eta_lower_seconds: Option<f64>,
-    /// What a memory snapshot says of its growth.
+    /// The result of a memory snapshot on its growth.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub site: Option<LeakSite>,
-    /// What grows fastest among its live objects.
+    /// Its fastest-growing live object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holder: Option<TensorHolder>,
 }
 
-/// One process that does not push.
+/// One unmanaged process.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct ProcessStatus {
     #[serde(flatten)]
     pub id: ProcessId,
-    /// What it holds on the device.
+    /// Bytes that it holds on the device.
     #[serde(rename = "used_bytes")]
     pub used: Bytes,
     /// The capacity of the device.
     #[serde(rename = "capacity_bytes")]
     pub capacity: Option<Bytes>,
-    /// What it can still take before its device is full, in bytes.
+    /// Bytes that it can still take before its device is full.
     pub headroom_bytes: Option<f64>,
-    /// What it holds by the capacity.
+    /// The share of the capacity that it holds.
     pub pressure_ratio: Option<f64>,
-    /// What is known of its growth.
+    /// The known facts of its growth.
     pub creep: Option<SignalStatus>,
-    /// Seconds until it has used up its headroom, while it creeps; `None` when that is not known to a factor of ten.
+    /// Seconds until it has used up its headroom, while it creeps; `None` when that is not
+    /// known to a factor of ten.
     pub oom_eta_seconds: Option<f64>,
     /// The least of these seconds.
     #[serde(default)]
@@ -201,7 +207,7 @@ pub struct ProcessStatus {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct SignalStatus {
     pub signal: Signal,
-    /// Its slope, in bytes per step; `None` of a process that does not push.
+    /// Its slope, in bytes per step; `None` of an unmanaged process.
     pub slope_bytes_per_step: Option<f64>,
     /// The lower end of the 95 % interval of the slope.
     pub slope_lower_bytes_per_step: Option<f64>,
@@ -209,23 +215,23 @@ pub struct SignalStatus {
     pub slope_upper_bytes_per_step: Option<f64>,
     /// The slope in time.
     pub slope_bytes_per_second: Option<f64>,
-    /// Whether it rises in a straight line, however little that is of the memory left.
+    /// Set when it rises in a straight line, however little that is of the memory left.
     #[serde(default, skip_serializing_if = "Not::not")]
     pub is_straight: bool,
     /// The rest, while it is rising or creeping.
     pub trend: Option<TrendStatus>,
 }
 
-/// What is known of a signal while it rises or creeps.
+/// The known facts of a signal while it rises or creeps.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct TrendStatus {
     /// Grown since the onset, in bytes.
     pub growth_bytes: f64,
-    /// The step at which it began; `None` of a process that does not push.
+    /// The step at which it began; `None` of an unmanaged process.
     pub onset_step: Option<f64>,
     /// When it began, as a Unix time.
     pub onset_time: f64,
-    /// How sure the detector is that it grows, 0 to 1.
+    /// The detector's confidence that it grows, 0 to 1.
     pub confidence_ratio: f64,
 }
 
@@ -236,14 +242,14 @@ pub struct DeviceStatus {
     pub info: DeviceInfo,
     /// Its memory, where that means something.
     pub memory: Option<DeviceMemory>,
-    /// What its process list can mean here.
+    /// The meaning of its process list where the exporter runs.
     pub attribution: Attribution,
     /// The sum over the processes whose memory is known.
     pub attributed_bytes: Option<u64>,
-    /// What is in use beyond that; it may be negative where driver and processes disagree.
+    /// Bytes in use beyond that; may be negative where driver and processes disagree.
     pub unattributed_bytes: Option<f64>,
     pub processes: Vec<DeviceProcessStatus>,
-    /// What the processes beyond the bound on series use together.
+    /// Bytes that the processes beyond the bound on series use together.
     pub other_processes_bytes: Option<u64>,
 }
 
@@ -251,7 +257,7 @@ pub struct DeviceStatus {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct DeviceProcessStatus {
     pub pid: u32,
-    /// What it uses; `None` when the driver does not know.
+    /// Bytes that it uses; `None` when the driver does not know.
     #[serde(rename = "used_bytes")]
     pub used: Option<Bytes>,
     /// Its name, where it can be seen.
@@ -273,7 +279,7 @@ pub struct FindingStatus {
     /// The subject: `run` and `rank`, `uuid` and `pid`, or `uuid`.
     #[serde(flatten, with = "subject_fields")]
     pub subject: SubjectId,
-    /// How much it matters.
+    /// Its severity.
     pub severity: Severity,
     /// Since when it has held, as a Unix time.
     pub since: f64,
@@ -281,7 +287,7 @@ pub struct FindingStatus {
     pub evidence: Evidence,
     /// The evidence in a sentence.
     pub sentence: String,
-    /// What to look at first.
+    /// The first thing to check.
     pub advice: Cow<'static, str>,
 }
 
@@ -299,16 +305,17 @@ pub struct AckStatus {
     pub until: f64,
 }
 
-/// How often something happened, by a label's value.
+/// Number of times that something happened, by a label's value.
 pub type LabelCounts = BTreeMap<Cow<'static, str>, u64>;
 
-/// The state of the exporter itself; the composition root fills in what the engine does not know.
+/// The state of the exporter itself; the composition root fills in what the engine does not
+/// know.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct ExporterStatus {
     pub version: Cow<'static, str>,
-    /// Push requests by what became of them.
+    /// Push requests by their outcome.
     pub pushes: LabelCounts,
-    /// How long push requests took.
+    /// The durations of push requests.
     pub push_seconds: DurationCounts,
     /// Batches that wait to be taken.
     pub inbox_depth: usize,
@@ -317,12 +324,12 @@ pub struct ExporterStatus {
     pub devices_hint: Option<Cow<'static, str>>,
     /// The state of each collector.
     pub collectors: Vec<CollectorStatus>,
-    /// Memory snapshots by what became of them.
+    /// Memory snapshots by outcome.
     pub snapshots: LabelCounts,
-    /// Summaries by what became of them; empty where none are written.
+    /// Summaries by outcome; empty where none are written.
     #[serde(default)]
     pub summaries: LabelCounts,
-    /// Lines of recordings by what became of them; empty where nothing is recorded.
+    /// Lines of recordings by outcome; empty where nothing is recorded.
     #[serde(default)]
     pub recording_lines: LabelCounts,
     /// Files of recordings that were removed; `None` where nothing is recorded.
@@ -331,28 +338,30 @@ pub struct ExporterStatus {
     /// Analyses of snapshots by outcome; empty where none are read.
     #[serde(default)]
     pub snapshot_analyses: LabelCounts,
-    /// Timelines of snapshots by what became of them; empty where none are drawn.
+    /// Timelines of snapshots by outcome; empty where none are drawn.
     #[serde(default)]
     pub snapshot_timelines: LabelCounts,
-    /// Looks at live objects by what became of them.
+    /// Heap scans by their outcome.
     #[serde(default)]
     pub looks: LabelCounts,
-    /// Connections that gave way, or found no place, by listener.
+    /// Connections that were evicted, or refused, by listener.
     pub connections_shed: LabelCounts,
     /// Clients over TCP that were refused, by reason.
     #[serde(default)]
     pub access_refused: LabelCounts,
-    /// How often the file of TLS and users was read anew, by result; empty without one.
+    /// Number of times that the file of TLS and users was read again, by result; empty without
+    /// one.
     #[serde(default)]
     pub web_reloads: LabelCounts,
     /// OTLP exports by result; empty when none is configured.
     pub otlp_exports: LabelCounts,
-    /// Processes of the command that the kernel killed for lack of memory; `None` but for `run`, and where that is not known.
+    /// Processes of the command that the kernel killed for lack of memory; `None` but for
+    /// `run`, and where that is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oom_kills: Option<u64>,
-    /// How many series an output has.
+    /// Number of series that an output has.
     pub series: usize,
-    /// What was left out to keep a bound, by reason.
+    /// Number of series that were left out to keep a bound, by reason.
     pub series_dropped: LabelCounts,
     /// The figures of the operating system about this process, by their usual names.
     pub process: BTreeMap<String, f64>,
@@ -365,9 +374,9 @@ pub struct ExporterStatus {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct CollectorStatus {
     pub collector: Cow<'static, str>,
-    /// How long its last round took, in seconds.
+    /// The duration of its last round, in seconds.
     pub duration_seconds: f64,
-    /// Whether its last round succeeded.
+    /// Set when its last round succeeded.
     pub is_success: bool,
 }
 
@@ -434,8 +443,8 @@ impl SignalStatus {
 }
 
 impl DeviceStatus {
-    /// A device by its last reading; `owners` are the ranks that push from its processes, and at most
-    /// `processes_max` processes are told apart, the largest first.
+    /// A device by its last reading. `owners` are the ranks that push from its processes. At
+    /// most `processes_max` processes are listed one by one, the largest first.
     pub fn of(
         sample: &GpuSample,
         owners: &BTreeMap<u32, RankId>,
@@ -483,8 +492,8 @@ impl DeviceStatus {
         }
     }
 
-    /// Lets the device that stands for the memory of a GPU instance show it for the MIG devices that share it, so that
-    /// sums over devices count it once.
+    /// Lets the device that stands for the memory of a GPU instance show it for the MIG devices
+    /// that share it. Sums over devices then count it once.
     pub fn share_memory(devices: &mut [Self]) {
         let shared: Vec<(GpuUuid, Option<u64>)> = devices
             .iter_mut()

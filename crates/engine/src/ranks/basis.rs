@@ -1,4 +1,5 @@
-//! The memory that a figure rests on: where it is unknown, the figure rests on another and names it.
+//! The memory that a figure rests on: where it is unknown, the figure rests on another and
+//! names it.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,11 +11,11 @@ pub enum Basis {
     Allocated,
     /// The most live memory since the rank's process began, where its recent peak is unknown.
     HighWater,
-    /// What the rank's allocator holds.
+    /// Bytes that the rank's allocator holds.
     Reserved,
     /// Everything in use on the device.
     Device,
-    /// Everything that a process that does not push holds.
+    /// Everything that an unmanaged process holds.
     Process,
 }
 

@@ -1,4 +1,4 @@
-//! What stays of a rank that ended, and what is known of the last time that it ran out of memory.
+//! The remains of a rank that ended, and the known facts of its last out-of-memory error.
 
 use std::time::Duration;
 
@@ -17,11 +17,11 @@ pub const OOM_SHOWN: Duration = Duration::from_mins(10);
 /// The end of a rank.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct RankEnded {
-    /// What its process reported.
+    /// The report of its process.
     pub report: EndReport,
     /// When that came.
     pub at: Uptime,
-    /// Whether Prometheus has read the rank since.
+    /// Set when Prometheus has read the rank since.
     pub is_scraped: bool,
 }
 
@@ -38,28 +38,29 @@ impl RankEnded {
     }
 }
 
-/// The last time that a process ran out of memory in its life.
+/// The last time that a process ran out of memory in its incarnation.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct OomEvent {
-    /// The step that it was in, that was completed after it, or that was the last one before it.
+    /// The step that it was in, that was completed after it, or that was the last one before
+    /// it.
     pub step: Option<u64>,
-    /// How much memory was asked for.
+    /// Bytes that the failed allocation requested.
     pub requested: Option<Bytes>,
-    /// What the rank could still take by its figures before, in bytes.
+    /// The rank's headroom by its figures before the error, in bytes.
     pub headroom_bytes: Option<f64>,
     /// Grown before, while its live memory was rising or creeping, in bytes.
     pub growth_bytes: Option<f64>,
-    /// How often that happened in this life.
+    /// Number of such errors in this incarnation.
     pub n_events: u64,
-    /// Whether the life ended with it.
+    /// Set when the incarnation ended with it.
     pub is_fatal: bool,
-    /// Whether the kernel ended it.
+    /// Set when the kernel ended it.
     #[serde(default)]
     pub is_kill: bool,
     /// Errors that the process's own count lacks: one, of an end that it did not count.
     #[serde(default)]
     pub n_uncounted: u64,
-    /// Whether no train step was completed after it.
+    /// Set when no train step was completed after it.
     #[serde(default)]
     pub is_last: bool,
     /// End of the process since, if it ended.

@@ -1,4 +1,5 @@
-//! Host memory beyond that of a rank's own process: shared memory, `DataLoader` workers, other child processes.
+//! Host memory beyond that of a rank's own process: shared memory, `DataLoader` workers, other
+//! child processes.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,9 +16,11 @@ const FILLING_RATIO: f64 = 0.2;
 const STRAIGHT_POINTS_MIN: usize = 6;
 /// A straight rise gains this much in all, in bytes.
 const STRAIGHT_GAIN_MIN: f64 = 4.0 * MEBIBYTE;
-/// The second half of the steps of a straight rise gains at least this share of what the first half gains.
+/// The second half of the steps of a straight rise gains at least this share of what the first
+/// half gains.
 const STRAIGHT_KEPT_MIN: f64 = 0.6;
-/// A straight rise is worth at least so many equal moves: a jump is worth 1, n readings on a line up to n - 1.
+/// A straight rise is worth at least so many equal moves. A jump is worth 1, n readings on a
+/// line up to n - 1.
 const STRAIGHT_MOVES_MIN: f64 = 4.0;
 /// Processes that hold less than this share of what they held before have been replaced.
 const REPLACED_RATIO: f64 = 0.75;
@@ -40,7 +43,8 @@ impl HostMemory {
         self.others.take(parts.others, step);
     }
 
-    /// Returns the bytes that child processes hold now, as they were last read; 0 where that is not known.
+    /// Returns the bytes that child processes hold now, as they were last read; 0 where that is
+    /// not known.
     pub fn child_bytes(&self) -> f64 {
         [&self.workers, &self.others].into_iter().filter_map(ChildProcesses::held).sum()
     }
@@ -96,17 +100,19 @@ impl ChildProcesses {
         self.bytes_per_step = self.slope();
     }
 
-    /// Returns the bytes that they hold; `None` once they have ended, and where it cannot be read.
+    /// Returns the bytes that they hold; `None` once they have ended, and where it cannot be
+    /// read.
     fn held(&self) -> Option<f64> {
         self.bytes.filter(|_| !self.is_over).map(Bytes::as_f64)
     }
 
-    /// Returns how fast they grow, in bytes per step: a line by least squares over the last four fifths of the steps since
-    /// they were first read.
+    /// Returns the rate at which they grow, in bytes per step. It is a line by least squares
+    /// over the last four fifths of the steps since they were first read.
     ///
-    /// A reading at step x with y bytes weighs w, the steps of that span that are nearer to it than to any other reading. The
-    /// slope is Σ w (x - X) (y - Y) / Σ w (x - X)², with the weighted means X and Y. So it does not matter that readings get
-    /// sparser with time. `None` for fewer than [`POINTS_MIN`] readings.
+    /// A reading at step x with y bytes weighs w, the steps of that span that are nearer to it
+    /// than to any other reading. The slope is Σ w (x - X) (y - Y) / Σ w (x - X)², with the
+    /// weighted means X and Y. So it does not matter that readings get sparser with time.
+    /// `None` for fewer than [`POINTS_MIN`] readings.
     fn slope(&self) -> Option<f64> {
         let (first, last) = (self.points.first()?.0, self.points.last()?.0);
         if self.points.len() < POINTS_MIN {
@@ -132,9 +138,11 @@ impl ChildProcesses {
         Some(rise / run).filter(|slope| slope.is_finite())
     }
 
-    /// Returns whether their memory is still rising in a straight line, as that of a leak does: by [`STRAIGHT_GAIN_MIN`] or
-    /// more, in moves that are alike (the square of the sum by the sum of the squares), and in the second half of the steps by
-    /// [`STRAIGHT_KEPT_MIN`] of what they grew in the first. Pages that are copied once they are touched fade out instead.
+    /// Returns whether their memory is still rising in a straight line, as that of a leak does.
+    /// Three conditions hold then. It rises by [`STRAIGHT_GAIN_MIN`] or more. Its moves are
+    /// alike (the square of the sum by the sum of the squares). The second half of the steps
+    /// keeps [`STRAIGHT_KEPT_MIN`] of the growth in the first. Pages that are copied once they
+    /// are touched fade out instead.
     fn is_straight(&self) -> bool {
         let [first, .., last] = self.points.as_slice() else { return false };
         if self.points.len() < STRAIGHT_POINTS_MIN || self.is_over {
@@ -172,11 +180,13 @@ impl ChildProcesses {
 /// Host memory of a rank beyond that of its process.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct HostView {
-    /// Shared memory that the rank holds, a part of what it has allocated where that is host memory.
+    /// Shared memory that the rank holds, a part of what it has allocated where that is host
+    /// memory.
     pub shared_bytes: Option<Bytes>,
     /// The part of it that is one n-th of segments that n ranks hold.
     pub split_bytes: Option<Bytes>,
-    /// `DataLoader` workers, and other processes that `multiprocessing` started; absent if there were none.
+    /// `DataLoader` workers, and other processes that `multiprocessing` started; absent if
+    /// there were none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workers: Option<ChildView>,
     /// Other child processes that are not ranks; absent if there were none.
@@ -194,11 +204,11 @@ pub struct ChildView {
     pub bytes: Option<Bytes>,
     /// Growth of that; `null` until there is an estimate.
     pub bytes_per_step: Option<f64>,
-    /// Whether their memory is still rising in a straight line.
+    /// Set when their memory is still rising in a straight line.
     #[serde(default)]
     pub is_straight: bool,
     /// The step at which they were read.
     pub step: Count,
-    /// Whether they have ended since.
+    /// Set when they have ended since.
     pub ended: bool,
 }

@@ -1,5 +1,5 @@
-//! The life of a rank: which records count, and which begin a new life. Figures are not looked at, but for the fall of
-//! live memory that shows a resumed run.
+//! The lifecycle of a rank: which records count, and which begin a new incarnation. Figures are
+//! not used, but for the fall of live memory that shows a resumed run.
 
 use std::cmp::Ordering;
 use std::time::Duration;
@@ -13,16 +13,19 @@ use stepmem_types::launch::{Instance, Launch};
 use stepmem_types::step::{Phase, StepSample};
 use stepmem_types::units::{Bytes, Count, Uptime};
 
-/// How far a step may fall back, without a time of its own or a newer attempt, and still be a late push: more than
-/// a client's batches overtake one another, fewer than lie between two checkpoints.
+/// The largest fall of a step, without a time of its own or a newer attempt, of a record that
+/// is only late. It is more than a client's batches overtake one another, and fewer than lie
+/// between two checkpoints.
 pub const STEP_FALLBACK_TOLERANCE: u64 = 32;
 /// A process that was silent for less is live…
 pub const LIVE_SILENCE_MIN: Duration = Duration::from_secs(10);
 /// …and so is one that was silent for less than this many times its usual pause.
 pub const LIVE_PAUSES: u32 = 5;
-/// This many late records in a row show that the newest record is the odd one: the next newer record begins a life.
+/// This many late records in a row show that the newest record is the odd one: the next newer
+/// record begins an incarnation.
 pub const LATES_IN_A_ROW: u32 = 20;
-/// A push that resumes a run on the very next step shows as a fall of allocated below this share of its last value…
+/// A push that resumes a run on the very next step shows as a fall of allocated below this
+/// share of its last value…
 const RESUME_FALL_RATIO: f64 = 0.75;
 /// …after a gap of more than this many seconds…
 const RESUME_GAP_SECONDS: f64 = 30.0;
@@ -32,14 +35,14 @@ const RESUME_GAP_RATIO: f64 = 15.0;
 const RETRY_AFTER_MIN: Duration = Duration::from_secs(1);
 /// …and at most this.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(10);
-/// How many pauses the usual one is the median of.
+/// Number of pauses of which the usual one is the median.
 const PAUSES: usize = 8;
 
-/// What becomes of one record.
+/// The outcome of one record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordVerdict {
     Accepted,
-    /// It is used, and begins a new life of the rank.
+    /// It is used, and begins a new incarnation of the rank.
     Restarted,
     /// Its step was seen before.
     Duplicate,
@@ -56,10 +59,10 @@ pub struct Arrival {
     pub time: f64,
 }
 
-/// Which pushes are new, and which begin a new life.
+/// The state that shows which records are new, and which begin a new incarnation.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Lifecycle {
-    /// What the newest accepted push of this life was; `None` before one.
+    /// The newest accepted record of this incarnation; `None` before one.
     newest: Option<Newest>,
     /// The usual gap between two train pushes, in seconds; `None` before there was one.
     usual_gap: Option<f64>,
@@ -67,11 +70,11 @@ pub struct Lifecycle {
     pauses: [f64; PAUSES],
     n_pauses: usize,
     lates_in_a_row: u32,
-    /// Whether the end of this life was announced.
+    /// Set when the end of this incarnation was announced.
     is_ended: bool,
 }
 
-/// Where a life comes from.
+/// The origin of an incarnation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Origin<'a> {
     pub attempt: Count,
@@ -91,53 +94,54 @@ struct Newest {
     arrived: Uptime,
     /// The step of the last train push, and what was allocated at its end.
     train: Option<(Count, Bytes)>,
-    /// Whether the push was a record by time.
+    /// Set when the newest accepted record was one by time.
     is_by_time: bool,
     instance: Option<Instance>,
     launch: Option<Launch>,
     pid: Option<u32>,
-    /// When the life began, as a Unix time.
+    /// The Unix time at which the incarnation began.
     began: f64,
     /// When its first record arrived.
     began_at: Uptime,
 }
 
 impl Lifecycle {
-    /// Forgets the life so far; the usual gap between steps stays.
+    /// Forgets the incarnation so far; the usual gap between steps stays.
     pub fn begin_life(&mut self) {
         *self = Self { usual_gap: self.usual_gap, ..Self::default() };
     }
 
-    /// Marks the life as ended.
+    /// Records that the incarnation has ended.
     pub fn end(&mut self) {
         self.is_ended = true;
     }
 
-    /// Returns whether the life's end was announced, and no newer push came.
+    /// Returns whether the incarnation's end was announced, and no newer record came.
     pub fn is_ended(&self) -> bool {
         self.is_ended
     }
 
-    /// Returns whether the process can be expected to push again: it did not end, and was silent for at most
-    /// [`LIVE_SILENCE_MIN`] or [`LIVE_PAUSES`] times its usual pause.
+    /// Returns whether the process can be expected to push again. It did not end, and was
+    /// silent for at most [`LIVE_SILENCE_MIN`] or [`LIVE_PAUSES`] times its usual pause.
     pub fn is_live(&self, now: Uptime) -> bool {
         let Some(newest) = &self.newest else { return false };
         !self.is_ended && now.since(newest.arrived) <= self.silence_max()
     }
 
-    /// Returns whether a record comes from another process than the live one, which it does not supersede.
+    /// Returns whether a record comes from another process than the live one, which it does not
+    /// supersede.
     pub fn is_foreign(&self, sample: &StepSample, now: Uptime) -> bool {
         let Some(newest) = &self.newest else { return false };
         let is_other = newest.instance.zip(sample.instance).is_some_and(|(a, b)| a != b);
-        // A process that only samples, as one that starts the training one, gives way to steps.
+        // A process that only samples, as one that starts the training one, yields to steps.
         if newest.train.is_none() && newest.is_by_time && sample.phase == Phase::Train {
             return false;
         }
         is_other && sample.attempt <= newest.attempt && self.is_live(now)
     }
 
-    /// Returns the live process that a record's process challenges: a foreign one, unless it is an earlier attempt of
-    /// the same launch, whose records are merely late.
+    /// Returns the live process with which a record's process is in a name conflict: a foreign
+    /// one. An earlier attempt of the same launch is none: its records are merely late.
     pub fn challenged(&self, sample: &StepSample, now: Uptime) -> Option<Holder> {
         let newest = self.newest.as_ref().filter(|_| self.is_foreign(sample, now))?;
         let is_of_launch = newest.launch.is_some() && newest.launch == sample.launch;
@@ -158,19 +162,21 @@ impl Lifecycle {
         })
     }
 
-    /// Returns whether the life is that of a process: that of any, where its own never named itself.
+    /// Returns whether the incarnation is that of a process: that of any, where its own never
+    /// named itself.
     pub fn is_of(&self, instance: Option<Instance>) -> bool {
         let own = self.newest.as_ref().and_then(|newest| newest.instance);
         own.is_none() || own == instance
     }
 
-    /// Returns whether the life's process names itself, and by this name.
+    /// Returns whether the incarnation's process names itself, and by this name.
     pub fn is_named(&self, instance: Option<Instance>) -> bool {
         let own = self.newest.as_ref().and_then(|newest| newest.instance);
         own.is_some() && own == instance
     }
 
-    /// Returns the attempt and the launch of the life, and when it began; `None` before one.
+    /// Returns the attempt and the launch of the incarnation, and when it began; `None` before
+    /// one.
     pub fn origin(&self) -> Option<Origin<'_>> {
         let newest = self.newest.as_ref()?;
         let launch = newest.launch.as_ref();
@@ -178,13 +184,13 @@ impl Lifecycle {
         Some(Origin { attempt: newest.attempt, launch, began, began_time })
     }
 
-    /// Returns the launch of the life's process, if it is live.
+    /// Returns the launch of the incarnation's process, if it is live.
     pub fn live_launch(&self, now: Uptime) -> Option<Option<&Launch>> {
         let newest = self.newest.as_ref()?;
         self.is_live(now).then_some(newest.launch.as_ref())
     }
 
-    /// Judges a record by what came before it, among that the announced end of the life.
+    /// Judges a record by what came before it, with the announced end of the incarnation.
     pub fn judge(
         &self,
         sample: &StepSample,
@@ -203,7 +209,8 @@ impl Lifecycle {
         } else {
             self.judge_attempt(newest, sample, arrival.time)
         };
-        // What comes after the end of a life is another, unless the end overtook it.
+        // A record after the end of an incarnation belongs to another, unless the end overtook
+        // it.
         let is_overtaken = end.is_some_and(|end| end.is_after(sample.step, arrival.time));
         if self.is_ended && verdict == RecordVerdict::Accepted && !is_overtaken {
             return RecordVerdict::Restarted;
@@ -301,7 +308,7 @@ impl Lifecycle {
         });
     }
 
-    /// How long the process may be silent and still be live.
+    /// Returns the time that the process may be silent and still be live.
     fn silence_max(&self) -> Duration {
         LIVE_SILENCE_MIN.max(self.usual_pause().saturating_mul(LIVE_PAUSES))
     }

@@ -1,5 +1,6 @@
-//! What a summary says of one life of a rank: true maxima, means, last values, and the series in as many parts as
-//! are worth a picture. Bounded however long the life is; nothing is judged here.
+//! The summary's figures of one incarnation of a rank. They are true maxima, means, last
+//! values, and the series in as many parts as a chart can use. Bounded however long the
+//! incarnation is; nothing is judged here.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,16 +8,18 @@ use crate::ranks::peaks::StepPeaks;
 use stepmem_types::step::{Phase, StepSample};
 use stepmem_types::units::Bytes;
 
-/// How many parts a series has at most; when it has more, neighbours are joined, so that it has at least half as many.
+/// Number of parts that a series has at most. When it has more, neighbors are joined, so that
+/// it has at least half as many.
 pub const PARTS_MAX: usize = 128;
 
-/// The share of a series that its three levels are means of: early, in the middle and late, TraceML's bands.
+/// The share of a series that its three levels are means of: early, in the middle and late,
+/// TraceML's bands.
 const BANDS: [(f64, f64); 3] = [(0.15, 0.25), (0.45, 0.55), (0.90, 1.00)];
 
-/// One life of a rank, summed up.
+/// One incarnation of a rank, summed up.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Tally {
-    /// How many lives came before this one.
+    /// Number of incarnations before this one.
     pub n_restarts: u32,
     /// The first and the last train step.
     pub span: Option<(Moment, Moment)>,
@@ -24,7 +27,7 @@ pub struct Tally {
     pub allocated: Figure,
     /// The peak within train steps, of those whose peak is known.
     pub peak_allocated: Figure,
-    /// What the allocator held at the end of train steps.
+    /// Bytes that the allocator held at the end of train steps.
     pub reserved: Figure,
     /// The most that it held within train steps, of those in which that is known.
     pub peak_reserved: Figure,
@@ -46,23 +49,24 @@ pub struct Moment {
     pub time: f64,
 }
 
-/// One figure over the train steps of a life that have it. A record of several steps counts as so many.
+/// One figure over the train steps of an incarnation that have it. A record of several steps
+/// counts as so many.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct Figure {
     n_steps: u64,
     n_records: u64,
     sum: f64,
-    /// The sum of the squares of the moves between neighbours.
+    /// The sum of the squares of the moves between neighbors.
     squared_moves: f64,
     /// The greatest value, and the first step that had it.
     pub max: Option<(Bytes, u64)>,
     pub last: Option<Bytes>,
 }
 
-/// What one phase brought.
+/// The figures of one phase.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct PhaseTally {
-    /// How many records.
+    /// Number of records.
     pub n_records: u64,
     /// The greatest known peak of allocated memory.
     pub peak: Option<Bytes>,
@@ -91,7 +95,7 @@ pub struct Bands {
 }
 
 impl Tally {
-    /// The most memory that a tally holds beside itself, in bytes.
+    /// The most heap memory that these figures hold in addition to their own size, in bytes.
     pub const BYTES_MAX: usize = PARTS_MAX * size_of::<Part>();
 
     /// Takes an accepted push that ended at the Unix time `time`.
@@ -120,7 +124,7 @@ impl Tally {
         self.add_figures(sample, peaks);
     }
 
-    /// Adds the figures of a train step or, in a life without any, of a sample by time.
+    /// Adds the figures of a train step or, in an incarnation without any, of a sample by time.
     fn add_figures(&mut self, sample: &StepSample, peaks: StepPeaks) {
         let of = (sample.step.get(), sample.n_steps);
         self.allocated.add(Some(sample.allocated), of);
@@ -151,8 +155,8 @@ impl Tally {
         samples.map_or(0, |(_, tally)| tally.n_records)
     }
 
-    /// Returns for how many seconds the process has gone on after its last step without another; `None` of one that
-    /// takes steps, or has taken none.
+    /// Returns the seconds that the process has gone on after its last step without another.
+    /// `None` of one that takes steps, or has taken none.
     pub fn seconds_without_steps(&self) -> Option<f64> {
         let ((_, last_step), (_, last)) = self.span.zip(self.by_time)?;
         Some(last - last_step.time).filter(|seconds| *seconds > 0.0)
@@ -164,7 +168,8 @@ impl Tally {
         self.n_unread = self.n_unread.saturating_add(n_steps.into());
     }
 
-    /// Makes `step` the last one, if it is later. It was not read, so that its time is that of the last record.
+    /// Makes `step` the last one, if it is later. It was not read, so that its time is that of
+    /// the last record.
     pub fn end_at(&mut self, step: u64) {
         if let Some((_, last)) = &mut self.span {
             last.step = last.step.max(step);
@@ -180,17 +185,18 @@ impl Tally {
         train.peak = train.peak.max(peaks.allocated);
     }
 
-    /// Forgets the life and begins the next.
+    /// Forgets the incarnation and begins the next.
     pub fn begin_life(&mut self) {
         *self = Self { n_restarts: self.n_restarts.saturating_add(1), ..Self::default() };
     }
 
-    /// How many train steps there were, read or not.
+    /// Returns the number of train steps, read or not.
     pub fn n_steps(&self) -> u64 {
         self.n_steps
     }
 
-    /// The mean of each part of the life, in order; parts without a known figure are left out.
+    /// The mean of each part of the incarnation, in order; parts without a known figure are
+    /// left out.
     pub fn means(&self, kept: Kept) -> impl Iterator<Item = f64> {
         self.series.parts.iter().filter_map(move |part| part.mean(kept))
     }
@@ -231,11 +237,12 @@ impl Figure {
         (self.n_steps > 0).then(|| self.sum / count(self.n_steps))
     }
 
-    /// How far a step is from its neighbours, in bytes: the standard deviation that a trend does not raise; `None` for
-    /// fewer than two records.
+    /// Returns the distance of a step from its neighbors, in bytes: the standard deviation that
+    /// a trend does not raise. `None` for fewer than two records.
     ///
-    /// Half the mean squared successive difference (von Neumann, "Distribution of the ratio of the mean square
-    /// successive difference to the variance", Annals of Mathematical Statistics 12, 1941).
+    /// Half the mean squared successive difference (von Neumann, "Distribution of the ratio of
+    /// the mean square successive difference to the variance", Annals of Mathematical
+    /// Statistics 12, 1941).
     pub fn noise(&self) -> Option<f64> {
         let n_moves = self.n_records.checked_sub(1).filter(|n_moves| *n_moves > 0)?;
         Some((self.squared_moves / (2.0 * count(n_moves))).sqrt())
@@ -251,7 +258,7 @@ fn count(n: u64) -> f64 {
 const DOUBLINGS_MAX: u32 = 30;
 
 // Same name as detect::series::Series: each summarizes records in its own way.
-/// A life in parts of as many steps each, the last one still filling.
+/// An incarnation in parts of as many steps each, the last one still filling.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(try_from = "SavedSeries")]
 struct Series {

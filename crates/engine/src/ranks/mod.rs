@@ -1,4 +1,4 @@
-//! One rank: its life, its recent peaks, its life summed up, and what others see of it.
+//! One rank: its lifecycle, its recent peaks, its incarnation summed up, and its public view.
 
 pub mod basis;
 pub mod name_conflicts;

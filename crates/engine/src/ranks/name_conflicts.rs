@@ -1,4 +1,5 @@
-//! Two live processes of one rank of one run: who was refused, and which name it is offered.
+//! Name conflicts: two live processes claim one rank of one run. One is refused, and gets
+//! another name.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -8,9 +9,10 @@ use stepmem_types::launch::{Instance, Launch};
 use stepmem_types::step::StepSample;
 use stepmem_types::units::Uptime;
 
-/// How many refused processes are remembered, one a rank; the one refused longest ago is forgotten.
+/// Number of refused processes that are remembered, one a rank; the one refused longest ago is
+/// forgotten.
 pub const CHALLENGERS_MAX: usize = 1024;
-/// How many offered names are remembered; the oldest is forgotten.
+/// Number of proposed names that are remembered; the oldest is forgotten.
 pub const OFFERS_MAX: usize = 64;
 /// A refused process that did not ask for this long is forgotten.
 const FORGOTTEN_AFTER: Duration = Duration::from_mins(1);
@@ -40,11 +42,11 @@ pub struct Contest {
     pub offer: Option<Run>,
     /// When the refused process should ask again.
     pub retry_after: Duration,
-    /// Whether this refusal, or the offer in it, is the first.
+    /// Set when this refusal, or the name proposed in it, is the first.
     pub is_news: bool,
 }
 
-/// The refused processes and the names that they were offered.
+/// The refused processes and the names that were proposed to them.
 #[derive(Debug, Default)]
 pub struct Challengers {
     by_rank: BTreeMap<RankId, Challenger>,
@@ -69,7 +71,7 @@ struct OfferedName {
     name: Run,
 }
 
-/// What is known of the process that holds a rank.
+/// The known facts of the process that holds a rank.
 #[derive(Clone, Copy, Debug)]
 pub struct Holder {
     /// As it is shown to the other.
@@ -94,8 +96,8 @@ pub struct Challenge<'a> {
 }
 
 impl Challengers {
-    /// Refuses the process that pushed a sample; `is_taken` says whether a name is
-    /// in use by another launch than the sample's.
+    /// Refuses the process that pushed a sample; `is_taken` returns whether a name is in use by
+    /// another launch than the sample's.
     pub fn refuse(
         &mut self,
         challenge: Challenge<'_>,
@@ -142,7 +144,7 @@ impl Challengers {
         of_run.filter(|(_, challenger)| is_recent(challenger)).count()
     }
 
-    /// Returns the name that the program of a run asked for before it was offered this one.
+    /// Returns the name that the program of a run asked for before this one was proposed.
     pub fn asked_for(&self, run: &Run) -> Option<&Run> {
         self.offers.iter().find(|offer| offer.name == *run).map(|offer| &offer.run)
     }
@@ -184,7 +186,7 @@ impl Challengers {
     }
 }
 
-/// The name with a number, in place of one that it has.
+/// The name with a number, instead of one that it has.
 fn numbered(run: &Run, number: u32) -> Run {
     let base = match run.as_str().rsplit_once(NUMBER_MARK) {
         Some((base, digits)) if !base.is_empty() && digits.parse::<u32>().is_ok() => base,

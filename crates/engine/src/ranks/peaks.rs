@@ -10,9 +10,11 @@ use stepmem_types::units::{Bytes, Uptime};
 
 /// The parts that the recent window is made of; the oldest leaves when a new one begins.
 pub const RECENT_PARTS: usize = 8;
-/// A part of the recent window ends after this many pushes, so that the window holds at most 512.
+/// A part of the recent window ends after this many pushes, so that the window holds at most
+/// 512.
 pub const RECENT_PART_PUSHES: u32 = 64;
-/// A part of the recent window also ends after this time, so that the window reaches at most ten minutes back.
+/// A part of the recent window also ends after this time, so that the window reaches at most
+/// ten minutes back.
 pub const RECENT_PART_DURATION: Duration = Duration::from_secs(75);
 
 /// The peaks of one record, as far as they are known, or the greatest of several records.
@@ -26,7 +28,7 @@ pub struct StepPeaks {
     pub reserved_known: Option<Bytes>,
 }
 
-/// The high-water marks of a record: the maxima since the pusher's process began.
+/// The high-water marks of a record: the maxima since the client's process began.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub struct HighWater {
     pub allocated: Option<Bytes>,
@@ -34,7 +36,7 @@ pub struct HighWater {
 }
 
 impl HighWater {
-    /// Returns the marks of a record. One below its current value is that value.
+    /// Returns the high-water marks of a record. One below its current value is that value.
     pub fn of(sample: &StepSample) -> Self {
         Self {
             allocated: sample.high_water_allocated.map(|mark| mark.max(sample.allocated)),
@@ -44,7 +46,7 @@ impl HighWater {
         }
     }
 
-    /// Takes in peaks that came after the record, where the marks are known.
+    /// Takes in peaks that came after the record, where the high-water marks are known.
     pub fn raise(&mut self, peaks: StepPeaks) {
         let raised = |mark: Option<Bytes>, peak| mark.and(mark.max(peak));
         self.allocated = raised(self.allocated, peaks.allocated);
@@ -52,14 +54,16 @@ impl HighWater {
     }
 }
 
-/// Returns a mark that has risen since the record before, which is the peak since then.
+/// Returns a high-water mark that has risen since the record before, which is the peak since
+/// then.
 fn risen(mark: Option<Bytes>, before: Option<Bytes>) -> Option<Bytes> {
     mark.filter(|mark| before.is_some_and(|before| *mark > before))
 }
 
 impl StepPeaks {
-    /// Returns the peaks of a record, by itself or by a mark that has risen since the record `before`. One below its
-    /// current value is that value: pluggable allocators do that.
+    /// Returns the peaks of a record, by itself or by a high-water mark that has risen since
+    /// the record `before`. One below its current value is that value: pluggable allocators do
+    /// that.
     pub fn of(sample: &StepSample, before: HighWater) -> Self {
         let marks = HighWater::of(sample);
         let reserved = sample.peak_reserved.or(risen(marks.reserved, before.reserved));
@@ -131,8 +135,8 @@ impl RecentPeaks {
     }
 }
 
-/// The greatest allocated of the current and the last whole interval, so that a reader that comes at least once an
-/// interval sees every spike, and reading changes nothing.
+/// The greatest allocated of the current and the last whole interval. A reader that comes at
+/// least once an interval sees every spike, and reading changes nothing.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct IntervalPeak {
     interval: Duration,
@@ -167,7 +171,8 @@ impl IntervalPeak {
         }
     }
 
-    /// Returns the greatest peak of the current and the last whole interval at `now`; `None` where none is known.
+    /// Returns the greatest peak of the current and the last whole interval at `now`; `None`
+    /// where none is known.
     pub fn at(&self, now: Uptime) -> Option<Bytes> {
         let index = self.index(now);
         [self.current, self.previous]

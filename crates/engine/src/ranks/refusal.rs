@@ -1,22 +1,22 @@
-//! Why a batch or an acknowledgement may not enter.
+//! The reason why a batch or an acknowledgement may not enter.
 
 use crate::ranks::name_conflicts::{Claim, Contest};
 use stepmem_types::ids::{RankId, Run, SubjectId};
 
-/// Why a batch or an acknowledgement may not enter, with the limit that it breaks.
+/// The reason why a batch or an acknowledgement may not enter, with the limit that it breaks.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Refusal {
     /// The batch would take more ranks than are held.
     #[error("the batch brings the ranks to {ranks}, which exceeds the limit of {max}")]
     TooManyRanks {
-        /// How many ranks there would be.
+        /// Number of ranks that there would be.
         ranks: usize,
         max: usize,
     },
     /// The batch would take more runs than are held.
     #[error("the batch brings the runs to {runs}, which exceeds the limit of {max}")]
     TooManyRuns {
-        /// How many runs there would be.
+        /// Number of runs that there would be.
         runs: usize,
         max: usize,
     },

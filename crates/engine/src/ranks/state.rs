@@ -1,4 +1,5 @@
-//! The state of one rank: what its records and its device's readings come to. What that means is judged elsewhere.
+//! The state of one rank: what its records and its device's readings come to. What that means
+//! is judged elsewhere.
 
 use std::time::Duration;
 
@@ -21,11 +22,12 @@ use stepmem_types::end::{EndOutcome, EndReport};
 use stepmem_types::step::{Phase, StepMark, StepSample};
 use stepmem_types::units::{Bytes, Count, OutOfRange, Seconds, UnixTime, Uptime};
 
-/// Readings of the device reach the detector at most this often, in seconds: it counts readings, and was tuned on
-/// one every 15 seconds.
+/// Readings of the device reach the detector at most this often, in seconds: it counts
+/// readings, and was tuned on one every 15 seconds.
 pub const DEVICE_READING_EVERY: f64 = 10.0;
 
-/// An allocator that had to flush its cache within this time is short of memory: as long as the alerts look back.
+/// An allocator that had to flush its cache within this time is short of memory. The alerts
+/// cover the same time.
 const RETRIES_WITHIN: Duration = Duration::from_mins(15);
 
 /// One rank's state: acceptance, the recent peaks and the detector.
@@ -37,7 +39,7 @@ pub struct RankState {
     /// Shared memory and child processes, if it has any.
     host: Option<Box<HostMemory>>,
     recent: RecentPeaks,
-    /// The high-water marks of the last record of this life.
+    /// The high-water marks of the last record of this incarnation.
     high_water: HighWater,
     interval: IntervalPeak,
     creep: Detector,
@@ -48,26 +50,27 @@ pub struct RankState {
     steps_total: u64,
     /// Those of them whose memory its client did not read.
     unread_steps_total: u64,
-    /// Train steps of this life.
+    /// Train steps of this incarnation.
     life_steps: u32,
-    /// Events that may change what memory holds, in the order of [`StepMark::ALL`], since the exporter began.
+    /// Events that may change what memory holds, in the order of [`StepMark::ALL`], since the
+    /// exporter began.
     marks_total: [u64; StepMark::ALL.len()],
     /// Records of it that came too late, since the exporter began.
     lates_total: u64,
     last_seen: Uptime,
-    /// When its allocator last had to flush its cache, in this life.
+    /// The time of its allocator's last cache flush in this incarnation.
     retried_at: Option<Uptime>,
-    /// How it ended, until a newer push comes.
+    /// Its end, until a newer record comes.
     ended: Option<RankEnded>,
-    /// The last time that it ran out of memory in this life.
+    /// The last time that it ran out of memory in this incarnation.
     oom: Option<OomEvent>,
-    /// How often it ran out of memory, since the exporter began.
+    /// Number of times that it ran out of memory, since the exporter began.
     ooms_total: u64,
     /// The capacity that NVML gave for its device, for ranks that push none.
     device_total: Option<Bytes>,
     /// When the detector last took a reading of its device, as a Unix time.
     device_read_at: Option<f64>,
-    /// What the process used beyond its allocator, at the last readings, in bytes.
+    /// Bytes that the process used beyond its allocator, at the last readings.
     outside: RecentMedian,
 }
 
@@ -108,8 +111,8 @@ impl RankState {
         self.interval.configure(peak_interval);
     }
 
-    /// Takes one push that arrived at `now`, which is the Unix time `arrival`. The second value says whether a trend
-    /// was raised, changed or cleared.
+    /// Takes one record that arrived at `now`, which is the Unix time `arrival`. The second
+    /// value is true when a trend was raised, changed or cleared.
     pub fn push(
         &mut self,
         sample: &StepSample,
@@ -185,8 +188,8 @@ impl RankState {
         }
     }
 
-    /// Takes a record by time. Its figures are those of the rank now, whose last step stays what it was. Returns whether
-    /// a trend changed.
+    /// Takes a record by time. Its figures are those of the rank now, whose last step stays
+    /// what it was. Returns whether a trend changed.
     fn take_by_time(
         &mut self,
         phase: Phase,
@@ -206,7 +209,8 @@ impl RankState {
         by_time.sample(&record, capacity)
     }
 
-    /// Counts what a record marks: itself, if it is of an evaluation or a checkpoint, and what came before it.
+    /// Counts the event markers of a record: itself, if it is of an evaluation or a checkpoint,
+    /// and what came before it.
     fn count_marks(&mut self, sample: &StepSample) {
         let mut marks = sample.marks;
         match sample.phase {
@@ -224,8 +228,8 @@ impl RankState {
         self.by_time.is_some() && self.creep.trends().next().is_none()
     }
 
-    /// Takes what is known of the rank's device at the Unix time `time`, unless the rank has ended; whether a trend
-    /// changed by it.
+    /// Takes what is known of the rank's device at the Unix time `time`, unless the rank has
+    /// ended; whether a trend changed by it.
     pub fn device(&mut self, view: DeviceView, time: f64) -> bool {
         if self.is_ended() {
             return false;
@@ -252,8 +256,8 @@ impl RankState {
         }
     }
 
-    /// Ends the rank until a newer push comes: frees its windows, and keeps what they showed. The first end counts; a
-    /// later one can only correct it.
+    /// Ends the rank until a newer push comes: frees its windows, and keeps what they showed.
+    /// The first end counts; a later one can only correct it.
     pub fn end(&mut self, report: &EndReport, now: Uptime) {
         if self.is_ended() {
             self.correct_end(report);
@@ -281,8 +285,9 @@ impl RankState {
         self.ended = Some(RankEnded { report: report.clone(), at: now, is_scraped: false });
     }
 
-    /// Corrects the end of a process that called itself completed although its last event was an out-of-memory error. A process
-    /// does not know its own exit code; this report comes from somebody who does.
+    /// Corrects the end of a process that called itself completed although its last event was
+    /// an out-of-memory error. A process does not know its own exit code; this report comes
+    /// from somebody who does.
     fn correct_end(&mut self, report: &EndReport) {
         if report.outcome != EndOutcome::Oom || !self.may_have_died_of_oom() {
             return;
@@ -295,14 +300,16 @@ impl RankState {
         }
     }
 
-    /// Returns whether its process called itself completed, and caught an out-of-memory error without a step after it.
+    /// Returns whether its process called itself completed, and caught an out-of-memory error
+    /// without a step after it.
     pub fn may_have_died_of_oom(&self) -> bool {
         let ended = self.ended.as_ref();
         ended.is_some_and(|ended| ended.report.outcome == EndOutcome::Completed)
             && self.oom.is_some_and(|oom| oom.is_last && !oom.is_fatal)
     }
 
-    /// Counts the out-of-memory errors since the last record, and the one that the process ended with.
+    /// Counts the out-of-memory errors since the last record, and the one that the process
+    /// ended with.
     fn count_last_ooms(&mut self, report: &EndReport, now: Uptime) {
         let is_fatal = report.outcome == EndOutcome::Oom;
         let step = report.step.map(Count::get).or(self.last_step());
@@ -322,7 +329,7 @@ impl RankState {
         if is_fatal {
             let mut event = self.oom(step, now);
             if report.is_oom_kill() && !self.identity.is_host() {
-                // Of the host's memory, of which the figures of its device say nothing.
+                // Of the host's memory, about which the figures of its device show nothing.
                 (event.headroom_bytes, event.growth_bytes) = (None, None);
             }
             self.oom = Some(OomEvent {
@@ -361,7 +368,7 @@ impl RankState {
         }
     }
 
-    /// Whether the rank belongs in the outputs: it pushes, or ended lately.
+    /// Returns whether the rank belongs in the outputs: it pushes, or ended lately.
     pub fn is_shown(&self, now: Uptime, ttl: Duration) -> bool {
         match &self.ended {
             Some(ended) => ended.is_shown(now),
@@ -369,22 +376,22 @@ impl RankState {
         }
     }
 
-    /// Whether the rank pushes: not ended, and heard of within `ttl`.
+    /// Returns whether the rank pushes: not ended, and heard of within `ttl`.
     pub fn is_pushing(&self, now: Uptime, ttl: Duration) -> bool {
         !self.is_ended() && now.since(self.last_seen) <= ttl
     }
 
-    /// How it ended, if it did.
+    /// Returns its end, if it ended.
     pub fn ended(&self) -> Option<&RankEnded> {
         self.ended.as_ref()
     }
 
-    /// The last time that it ran out of memory in this life.
+    /// The last time that it ran out of memory in this incarnation.
     pub fn last_oom(&self) -> Option<&OomEvent> {
         self.oom.as_ref()
     }
 
-    /// Whether its end was announced, and no newer push came.
+    /// Returns whether its end was announced, and no newer record came.
     pub fn is_ended(&self) -> bool {
         self.lifecycle.is_ended()
     }
@@ -394,7 +401,7 @@ impl RankState {
         self.last_seen
     }
 
-    /// Its life: which process holds it, and whether that is live.
+    /// Its lifecycle: which process holds it, and whether that is live.
     pub fn lifecycle(&self) -> &Lifecycle {
         &self.lifecycle
     }
@@ -410,12 +417,12 @@ impl RankState {
         self.last_train.map(|last| last.step.get())
     }
 
-    /// What the rank says of itself.
+    /// The rank's own description.
     pub fn identity(&self) -> &Identity {
         &self.identity
     }
 
-    /// The rank's state at `now`, with what NVML says of its device.
+    /// The rank's state at `now`, with NVML's figures of its device.
     pub fn view(&self, device: DeviceView, now: Uptime) -> RankView<'_> {
         let recent = self.recent.max();
         RankView {
@@ -447,8 +454,9 @@ impl RankState {
         }
     }
 
-    /// What the rank's process uses on the device beyond what its allocator holds, in bytes: the median of the last
-    /// readings, since a reading and a push are never of quite the same moment.
+    /// Returns the bytes that the rank's process uses on the device beyond what its allocator
+    /// holds. It is the median of the last readings, since a reading and a record are never of
+    /// quite the same moment.
     fn outside_allocator_bytes(&self, device: DeviceView) -> Option<f64> {
         device.process_used?;
         Some(self.outside.median()?.max(0.0))
@@ -459,7 +467,8 @@ impl RankState {
         self.identity.total.filter(known).or(device.total.filter(known))
     }
 
-    /// The capacity that its own records or NVML gave, less the host memory that its child processes hold of it, in bytes.
+    /// The capacity that its own records or NVML gave, less the host memory that its child
+    /// processes hold of it, in bytes.
     fn own_capacity(&self) -> Option<f64> {
         let known = self.identity.total.or(self.device_total);
         let of_children = self.identity.child_bytes(self.host.as_deref());
@@ -467,7 +476,7 @@ impl RankState {
         Some((capacity - of_children).max(1.0))
     }
 
-    /// How long it has been silent, if it is neither live nor ended.
+    /// Returns the time that it has been silent, if it is neither live nor ended.
     fn silence(&self, now: Uptime) -> Option<Duration> {
         let is_over = self.is_ended() || self.lifecycle.is_live(now);
         (!is_over).then(|| now.since(self.last_seen))
@@ -477,7 +486,7 @@ impl RankState {
     fn count_ooms(&mut self, sample: &StepSample, now: Uptime) {
         let before = self.last_train.and_then(|last| last.ooms).unwrap_or_default();
         let rise = sample.ooms.map_or(0, |ooms| ooms.get().saturating_sub(before.get()));
-        // The first record of a life may report errors that are long over.
+        // The first record of an incarnation may report errors that are long over.
         if rise > 0 && self.last_train.is_some() {
             let event = self.oom(Some(sample.step.get()), now);
             let n_events = event.n_events - 1 + rise;
@@ -523,7 +532,7 @@ impl RankState {
         self.host = None;
     }
 
-    /// What a record leaves out keeps its last value; the attempt is always said.
+    /// A field that a record leaves out keeps its last value; the attempt is always given.
     fn identify(&mut self, sample: &StepSample) {
         let identity = &mut self.identity;
         identity.attempt = sample.attempt;
@@ -536,17 +545,19 @@ impl RankState {
         identity.local_rank = sample.local_rank.or(identity.local_rank);
         identity.node_rank = sample.node_rank.or(identity.node_rank);
         identity.world_size = sample.world_size.or(identity.world_size);
-        // Memory that a device shares with the machine may be reported as 0, which is no capacity.
+        // Memory that a device shares with the machine may be reported as 0, which is no
+        // capacity.
         identity.total = sample.total.filter(|total| total.get() > 0).or(identity.total);
     }
 }
 
 /// The record of a step that the detector takes.
 ///
-/// A high-water mark bounds a peak that is unknown; not where the allocator holds less than that, since what it holds
-/// may then be in use as well as not.
+/// A high-water mark bounds a peak that is unknown, except where the allocator holds less than
+/// that. Memory that it holds may then be in use as well as not.
 ///
 /// # Errors
+///
 /// `time` is not a Unix time.
 fn memory_record(
     figures: &LastTrain,

@@ -1,4 +1,5 @@
-//! The ranks of all runs: which may enter, what their records come to, and when they are forgotten.
+//! The ranks of all runs: which may enter, what their records come to, and when they are
+//! forgotten.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Unbounded};
@@ -18,20 +19,21 @@ use stepmem_types::launch::Instance;
 use stepmem_types::step::StepSample;
 use stepmem_types::units::{Seconds, Uptime};
 
-/// A pusher's clock may be ahead of ours by this many seconds.
+/// A client's clock may be ahead of ours by this many seconds.
 pub const AHEAD_SECONDS_MAX: f64 = 300.0;
 
-/// What the rank table may hold, and the settings of its ranks.
+/// The limits of the rank table, and the settings of its ranks.
 #[derive(Clone, Debug)]
 pub struct RankSettings {
     pub creep: DetectConfig,
-    /// How many train pushes at the start of a life are not used, of runs that have a number of their own.
+    /// Number of train records at the start of an incarnation that are not used, of runs that
+    /// have a number of their own.
     pub warmup_pushes: BTreeMap<Run, u32>,
     /// A rank silent for longer leaves every output.
     pub ttl: Duration,
-    /// How many ranks are held, over all runs.
+    /// Number of ranks that are held at most, over all runs.
     pub ranks_max: usize,
-    /// How many runs are held.
+    /// Number of runs that are held at most.
     pub runs_max: usize,
     /// The length of the intervals of the interval peak.
     pub peak_interval: Duration,
@@ -46,7 +48,7 @@ impl RankSettings {
     }
 }
 
-/// A batch that has room: only [`RankTable::admit`] makes one.
+/// A batch that is within the limits: only [`RankTable::admit`] makes one.
 #[derive(Debug)]
 pub struct Admitted(Vec<StepSample>);
 
@@ -64,7 +66,7 @@ pub struct AdmittedEnd {
     end: RankEnd,
 }
 
-/// What became of the records of accepted pushes.
+/// The outcomes of the records of accepted pushes.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct RecordCounts {
     /// Used.
@@ -75,18 +77,19 @@ pub struct RecordCounts {
     pub late: u64,
     /// Used, although figures contradict each other (these are among the accepted).
     pub inconsistent: u64,
-    /// Used, and began a new life of their rank (these are among the accepted).
+    /// Used, and began a new incarnation of their rank (these are among the accepted).
     pub restarted: u64,
-    /// With a time so far ahead of their arrival that the arrival counts instead, whatever became of them.
+    /// With a time so far ahead of their arrival that the arrival counts instead, whatever
+    /// became of them.
     pub clock_ahead: u64,
 }
 
-/// What became of one record.
+/// The outcome of one record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordResult {
-    /// Whether the record was used.
+    /// Set when the record was used.
     pub is_used: bool,
-    /// Whether a trend changed.
+    /// Set when a trend changed.
     pub is_changed: bool,
 }
 
@@ -114,7 +117,7 @@ impl SavedRanks {
     }
 }
 
-/// How many ended ranks are held beside the others.
+/// Number of ended ranks that are held in addition to the others.
 pub const ENDED_MAX: usize = 1024;
 
 /// Returns the first rank of these runs.
@@ -127,7 +130,7 @@ fn first_of<'a>(
     })
 }
 
-/// Whether a run holds a place: one of its ranks has not ended.
+/// Returns whether a run counts toward the limit: one of its ranks has not ended.
 fn has_place(ranks: &BTreeMap<Rank, RankState>) -> bool {
     ranks.values().any(|state| !state.is_ended())
 }
@@ -169,10 +172,11 @@ impl RankTable {
         table
     }
 
-    /// Lets a batch in as a whole, which arrived at `now`, the Unix time `arrival`. Makes room by forgetting ranks that
-    /// have left the outputs.
+    /// Lets a batch in as a whole, which arrived at `now`, the Unix time `arrival`. Evicts
+    /// ranks that have left the outputs where it must.
     ///
     /// # Errors
+    ///
     /// The bound that it would break; its records are counted as dropped.
     pub fn admit(
         &mut self,
@@ -204,7 +208,8 @@ impl RankTable {
         Err(refusal)
     }
 
-    /// Takes one record of an admitted batch that arrived at `now`, which is the Unix time `arrival`.
+    /// Takes one record of an admitted batch that arrived at `now`, which is the Unix time
+    /// `arrival`.
     pub fn push(&mut self, sample: &StepSample, now: Uptime, arrival: f64) -> RecordResult {
         let settings = &self.settings;
         // The name is cloned for a new run only.
@@ -234,7 +239,8 @@ impl RankTable {
         RecordResult { is_used, is_changed }
     }
 
-    /// Lets an end in: a rank is ended by the process that holds it, or by an operator who names none.
+    /// Lets an end in: a rank is ended by the process that holds it, or by an operator who
+    /// names none.
     ///
     /// # Errors
     /// Another process holds the rank.
@@ -260,8 +266,9 @@ impl RankTable {
         }
     }
 
-    /// Ends a rank, or all ranks of a run that the process holds, at the Unix time `arrival`; whether the run is held. The ranks give their place
-    /// free at once; what they came to stays, for at most [`ENDED_MAX`] ranks.
+    /// Ends a rank, or all ranks of a run that the process holds, at the Unix time `arrival`;
+    /// whether the run is held. The ranks give their place free at once; what they came to
+    /// stays, for at most [`ENDED_MAX`] ranks.
     pub fn end(&mut self, admitted: AdmittedEnd, now: Uptime, arrival: f64) -> bool {
         let AdmittedEnd { run, mut end } = admitted;
         self.correct_time(&mut end.report.time, arrival);
@@ -283,7 +290,7 @@ impl RankTable {
         self.states_mut().for_each(RankState::scraped);
     }
 
-    /// Returns whether something of this time is of the rank's present life.
+    /// Returns whether something of this time is of the rank's present incarnation.
     pub fn is_of_present_life(&self, id: &RankId, since: Uptime) -> bool {
         let origin = self.get(&id.run, id.rank).and_then(|state| state.lifecycle().origin());
         origin.is_none_or(|origin| since >= origin.began)
@@ -319,7 +326,8 @@ impl RankTable {
         }
     }
 
-    /// Forgets the ranks that have left the outputs without an end, which hold places.
+    /// Evicts the ranks that have left the outputs without an end, which count toward the
+    /// limit.
     fn make_room(&mut self, now: Uptime) {
         let ttl = self.settings.ttl;
         for ranks in self.runs.values_mut() {
@@ -329,7 +337,8 @@ impl RankTable {
         self.count();
     }
 
-    /// Forgets the ranks that have been silent for longer than `silence`, and runs without a rank.
+    /// Forgets the ranks that have been silent for longer than `silence`, and runs without a
+    /// rank.
     pub fn forget(&mut self, now: Uptime, silence: Duration) {
         for ranks in self.runs.values_mut() {
             ranks.retain(|_, rank| now.since(rank.last_seen()) <= silence);
@@ -379,8 +388,9 @@ impl RankTable {
         self.runs.values_mut().flat_map(BTreeMap::values_mut)
     }
 
-    /// Replaces a time that is more than [`AHEAD_SECONDS_MAX`] ahead of the arrival, a Unix time, by that, and counts
-    /// it: a pusher's clock that was wrong for a while must not make everything after it late.
+    /// Replaces a time that is more than [`AHEAD_SECONDS_MAX`] ahead of the arrival, a Unix
+    /// time, by that, and counts it. A client's clock that was wrong for a while must not make
+    /// everything after it late.
     pub fn correct_time(&mut self, time: &mut Option<Seconds>, arrival: f64) {
         if time.is_some_and(|time| time.get() > arrival + AHEAD_SECONDS_MAX) {
             *time = Seconds::new(arrival).ok();
@@ -428,17 +438,19 @@ impl RankTable {
         Err(Refusal::Held(Box::new(contest)))
     }
 
-    /// Returns how many processes are refused because another live one holds their rank of the run.
+    /// Returns how many processes are refused because another live one holds their rank of the
+    /// run.
     pub fn n_challengers(&self, run: &Run, now: Uptime) -> usize {
         self.challengers.count(run, now)
     }
 
-    /// Returns the name that the program of a run asked for first, where another live one held it.
+    /// Returns the name that the program of a run asked for first, where another live one held
+    /// it.
     pub fn asked_for(&self, run: &Run) -> Option<&Run> {
         self.challengers.asked_for(run)
     }
 
-    /// How many ranks and runs there would be with those of the batch.
+    /// Returns the numbers of ranks and runs that there would be with those of the batch.
     fn with_newcomers(&self, batch: &[StepSample]) -> (usize, usize) {
         let mut ranks = BTreeSet::new();
         let mut runs = BTreeSet::new();

@@ -1,4 +1,4 @@
-//! What others see of one rank at one time.
+//! The public view of one rank at one time.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use stepmem_types::ids::{GpuUuid, Rank};
 use stepmem_types::step::{StepMark, StepSample};
 use stepmem_types::units::{Bytes, Count, Seconds, Uptime};
 
-/// What a rank says of itself.
+/// A rank's own description.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct Identity {
     /// The restart count of the run.
@@ -30,7 +30,7 @@ pub struct Identity {
     /// Its rank within the node.
     pub local_rank: Option<Rank>,
     pub node_rank: Option<Rank>,
-    /// How many ranks the run has.
+    /// Number of ranks of the run.
     pub world_size: Option<u32>,
     /// The device's capacity as the process sees it.
     #[serde(rename = "total_bytes")]
@@ -41,18 +41,18 @@ pub struct Identity {
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct LastTrain {
     pub step: Count,
-    /// How long it took.
+    /// Its duration.
     pub step_seconds: Option<Seconds>,
     /// Live tensor memory at its end.
     #[serde(rename = "allocated_bytes")]
     pub allocated: Bytes,
-    /// What was asked for in it, before the allocator rounds up.
+    /// Bytes that the program requested in it, before the allocator rounds up.
     #[serde(rename = "requested_bytes")]
     pub requested: Option<Bytes>,
     /// Maximum of allocated within it.
     #[serde(rename = "peak_allocated_bytes")]
     pub peak_allocated: Option<Bytes>,
-    /// What the allocator held at its end.
+    /// Bytes that the allocator held at its end.
     #[serde(rename = "reserved_bytes")]
     pub reserved: Option<Bytes>,
     /// Maximum of reserved within it.
@@ -65,14 +65,14 @@ pub struct LastTrain {
     pub alloc_retries: Option<Count>,
     /// Out-of-memory errors, since the process started.
     pub ooms: Option<Count>,
-    /// Records that the pusher gave up, since the process started.
+    /// Records that the client gave up, since the process started.
     pub dropped_records: Option<Count>,
     /// The device's free memory as the process saw it.
     #[serde(rename = "free_bytes")]
     pub free: Option<Bytes>,
 }
 
-/// Whether a rank pushes.
+/// The activity of a rank: it pushes, or does not.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RankActivity {
@@ -83,127 +83,135 @@ pub enum RankActivity {
     Ended,
 }
 
-/// What NVML says of the rank's device, where it does.
+/// NVML's figures of the rank's device, where there are any.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct DeviceView {
     pub total: Option<Bytes>,
-    /// What everything on the device uses.
+    /// Bytes that everything on the device uses.
     pub used: Option<Bytes>,
-    /// What the rank's own process uses.
+    /// Bytes that the rank's own process uses.
     pub process_used: Option<Bytes>,
 }
 
-/// The state of one rank at one time, borrowed from its window: what diagnoses look at.
+/// The state of one rank at one time, borrowed from its window: the input of diagnoses.
 #[derive(Clone, Copy, Debug)]
 pub struct RankView<'a> {
-    /// What the rank says of itself.
+    /// The rank's own description.
     pub identity: &'a Identity,
     /// The last train step, if there was one.
     pub last_train: Option<&'a LastTrain>,
     /// Its shared memory and child processes, if it has any.
     pub host: Option<&'a HostMemory>,
-    /// The greatest known peak of allocated of the recent window, evaluation included; `None` where none is known.
+    /// The greatest known peak of allocated of the recent window, evaluation included; `None`
+    /// where none is known.
     pub recent_peak_allocated: Option<Bytes>,
-    /// The most that is known to have been reserved in the recent window, within steps or at their ends.
+    /// The most that is known to have been reserved in the recent window, within steps or at
+    /// their ends.
     pub recent_reserved: Option<Bytes>,
-    /// The maximum of allocated since the rank's process began, which bounds the peaks that are not known.
+    /// The maximum of allocated since the rank's process began, which bounds the peaks that are
+    /// not known.
     pub high_water_allocated: Option<Bytes>,
-    /// Whether its allocator had to flush its cache in the last 15 minutes.
+    /// Set when its allocator had to flush its cache in the last 15 minutes.
     pub has_retried: bool,
     /// The greatest known peak of allocated of this and the previous interval.
     pub interval_peak_allocated: Option<Bytes>,
-    /// The rank's own capacity: as pushed, else as NVML says.
+    /// The rank's own capacity: as pushed, else as NVML reports.
     pub capacity: Option<Bytes>,
-    /// What NVML says of its device.
+    /// NVML's figures of its device.
     pub device: DeviceView,
     /// Model of its device, where NVML names it.
     pub device_model: Option<&'a str>,
     /// The detector, for its trends and slopes.
     pub creep: &'a Detector,
-    /// This life, summed up.
+    /// This incarnation, summed up.
     pub tally: &'a Tally,
     /// Train steps that it reported, since the exporter began.
     pub steps_total: u64,
     /// Those of them whose memory the rank's client did not read.
     pub unread_steps_total: u64,
-    /// Train steps of this life.
+    /// Train steps of this incarnation.
     pub life_steps: u32,
-    /// Events that may change what memory holds, in the order of [`StepMark::ALL`], since the exporter began.
+    /// Events that may change what memory holds, in the order of [`StepMark::ALL`], since the
+    /// exporter began.
     pub marks_total: [u64; StepMark::ALL.len()],
-    /// How it ended, if it did.
+    /// Its end, if it ended.
     pub ended: Option<&'a RankEnded>,
-    /// How long it has been silent, if that is longer than a live process is.
+    /// The time that it has been silent, if that is longer than a live process is.
     pub silent: Option<Duration>,
     /// The last time that it ran out of memory, while that is news.
     pub oom: Option<&'a OomEvent>,
-    /// How often it ran out of memory, since the exporter began.
+    /// Number of times that it ran out of memory, since the exporter began.
     pub ooms_total: u64,
     /// Records of it that came too late, since the exporter began.
     pub lates_total: u64,
-    /// When the last push that was accepted came.
+    /// The time of the last accepted record.
     pub last_seen: Uptime,
-    /// What the process uses beyond its allocator: the median of the last readings, in bytes.
+    /// Bytes that the process uses beyond its allocator: the median of the last readings.
     pub outside_allocator_bytes: Option<f64>,
-    /// What is known of the code behind its memory.
+    /// The known facts of the code behind its memory.
     pub site: SiteView<'a>,
 }
 
-/// What a rank can still take.
+/// The headroom of a rank.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Headroom {
-    /// How much, in bytes.
+    /// Its size, in bytes.
     pub bytes: f64,
     /// The memory of the rank that it rests on.
     pub basis: Basis,
 }
 
 impl Identity {
-    /// Returns whether it says that its figures are about host memory.
+    /// Returns whether it reports that its figures are about host memory.
     pub fn is_host(&self) -> bool {
         self.device.as_ref().is_some_and(GpuUuid::is_host)
     }
 
-    /// Returns the bytes that child processes take from the memory that its figures are about: none of a GPU's.
+    /// Returns the bytes that child processes take from the memory that its figures are about:
+    /// none of a GPU's.
     pub fn child_bytes(&self, host: Option<&HostMemory>) -> f64 {
         host.filter(|_| self.is_host()).map_or(0.0, HostMemory::child_bytes)
     }
 }
 
 impl RankView<'_> {
-    /// Whether its memory is judged by time, as it takes no steps.
+    /// Returns whether its memory is judged by time, as it takes no steps.
     pub fn is_by_time(&self) -> bool {
         self.creep.axis() == Axis::Seconds
     }
 
-    /// The marks that it reported, by name; only those that came.
+    /// The event markers that it reported, by name; only those that came.
     pub fn marks(&self) -> BTreeMap<Cow<'static, str>, u64> {
         let by_mark = StepMark::ALL.into_iter().zip(self.marks_total);
         by_mark.filter(|(_, n)| *n > 0).map(|(mark, n)| (mark.as_label().into(), n)).collect()
     }
 
-    /// The step from which on its growth will be judged; `None` once it is, and of one that takes no steps.
+    /// The step from which on its growth will be judged; `None` once it is, and of one that
+    /// takes no steps.
     pub fn judging_from_step(&self) -> Option<u64> {
         let until_judged = u64::from(self.creep.samples_until_judged());
         let is_awaited = until_judged > 0 && self.ended.is_none() && !self.is_by_time();
         self.last_train.filter(|_| is_awaited).map(|last| last.step.get() + until_judged)
     }
 
-    /// Whether it has ended or is silent, so that its figures no longer move.
+    /// Returns whether it has ended or is silent, so that its figures no longer move.
     pub fn is_over(&self) -> bool {
         self.ended.is_some() || self.silent.is_some()
     }
 
-    /// Device memory that is not this rank's allocator's, smoothed; `None` before anything told.
+    /// Device memory that is not this rank's allocator's, smoothed; `None` before the first
+    /// figure.
     pub fn other_bytes(&self) -> Option<f64> {
         self.creep.outside_bytes()
     }
 
-    /// What the rank can still take before its device is full: capacity less what others hold less the recent peak
-    /// of live memory, at least 0. Memory that the allocator holds but does not use counts as available. Where its memory is host
-    /// memory, its child processes are among the others.
+    /// Returns the bytes that the rank can still take before its device is full. They are the
+    /// capacity less what others hold less the recent peak of live memory, at least 0. Memory
+    /// that the allocator holds but does not use counts as available. Where its memory is host
+    /// memory, its child processes count as others.
     ///
-    /// Where no peak is known it rests on the high-water mark, else on what the allocator holds, and is then the least
-    /// that is left.
+    /// Where no peak is known it rests on the high-water mark, else on what the allocator
+    /// holds, and is then the least that is left.
     pub fn headroom(&self) -> Option<Headroom> {
         let capacity = self.capacity?.as_f64();
         let (basis, used) = self
@@ -216,8 +224,9 @@ impl RankView<'_> {
         Some(Headroom { bytes: left.max(0.0), basis })
     }
 
-    /// The share of what the allocator held at the end of the last train step that was not in use at the step's peak,
-    /// 0 to 1; where that peak is unknown at least the share above the high-water mark, and `None` without one.
+    /// Returns the share of the reserved memory that was not in use at the step's peak, 0 to 1.
+    /// Reserved memory is that at the end of the last train step. Where the peak is unknown it
+    /// is at least the share above the high-water mark, and `None` without one.
     pub fn fragmentation_ratio(&self) -> Option<f64> {
         let last = self.last_train?;
         let reserved = last.reserved?.as_f64();

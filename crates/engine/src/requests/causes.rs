@@ -1,5 +1,6 @@
-//! Which lines allocate the memory that grows, and what holds it: by rank, from analysed snapshots and from what training
-//! processes report of their live objects.
+//! The causes of growth by rank: the lines that allocate the memory, and the objects that hold
+//! it. They come from analyzed snapshots and from training processes' reports of their live
+//! objects.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -17,15 +18,15 @@ use stepmem_types::units::{Count, Uptime};
 
 /// From one search for holders to the next while the growth lasts.
 pub const LOOKS_COOLDOWN: Duration = Duration::from_mins(10);
-/// What a search named counts until so many more should have come to something.
+/// The result of a search counts until so many later ones should have come to something.
 const SEARCHES_MISSED: u32 = 2;
 
-/// What became of the analysis of a snapshot.
+/// The outcome of a snapshot's analysis.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AnalysisOutcome {
     Analysed,
-    /// The process that analysed it took too much processor time.
+    /// The process that analyzed it took too much processor time.
     CpuTime,
     /// That process died.
     Crashed,
@@ -33,7 +34,7 @@ pub enum AnalysisOutcome {
     Forbidden,
     /// It is not a readable snapshot.
     Malformed,
-    /// The process that analysed it took more memory than it may.
+    /// The process that analyzed it took more memory than it may.
     Memory,
     /// There is no such file.
     Missing,
@@ -97,18 +98,19 @@ impl AnalysisOutcome {
 #[serde(deny_unknown_fields)]
 pub struct SnapshotAnalysis {
     pub outcome: AnalysisOutcome,
-    /// Why it was not analysed.
+    /// Why it was not analyzed.
     pub reason: Option<SiteText>,
-    /// What it says of growth.
+    /// Its result on growth.
     pub leak: Option<LeakSite>,
-    /// What it says of its last out-of-memory error.
+    /// Its result on the last out-of-memory error.
     pub oom: Option<OomSite>,
-    /// What became of its timeline; `None` where none is drawn. The process that analyses does not say it.
+    /// The outcome of its timeline; `None` where none is drawn. The process that analyzes does
+    /// not report it.
     #[serde(skip)]
     pub timeline: Option<TimelineOutcome>,
 }
 
-/// What became of the timeline of a snapshot.
+/// The outcome of a snapshot's timeline.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum TimelineOutcome {
     Written {
@@ -121,7 +123,7 @@ pub enum TimelineOutcome {
 }
 
 impl SnapshotAnalysis {
-    /// A snapshot that was not analysed; `reason` is cut to what a text may have.
+    /// A snapshot that was not analyzed; `reason` is cut to what a text may have.
     pub fn failed(outcome: AnalysisOutcome, reason: &str) -> Self {
         let plain: String = reason.chars().filter(|c| !c.is_control()).take(120).collect();
         let reason = SiteText::new(&plain).ok();
@@ -129,7 +131,7 @@ impl SnapshotAnalysis {
     }
 }
 
-/// A request to analyse a snapshot.
+/// A request to analyze a snapshot.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct AnalysisRequest {
     /// The number of the snapshot.
@@ -140,18 +142,19 @@ pub struct AnalysisRequest {
     pub owner: Option<u32>,
 }
 
-/// What a training process reports of its live objects.
+/// A training process's report of its live objects.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HoldersReport {
     pub rank: RankId,
     /// The process that reports it; `None` where it does not name itself.
     pub instance: Option<Instance>,
-    /// Whether the connection shows who reports it: a Unix socket, a token, or a machine that is trusted.
+    /// Set when the connection shows who reports it: a Unix socket, a token, or a machine that
+    /// is trusted.
     pub is_known: bool,
-    /// Id of the request; `None` for a program that looked by itself.
+    /// Id of the request; `None` for a program that scanned without one.
     pub id: Option<Box<str>>,
     pub outcome: HoldersOutcome,
-    /// Steps of the two looks.
+    /// Steps of the two scans.
     pub first_step: Option<Count>,
     pub last_step: Option<Count>,
 }
@@ -167,7 +170,8 @@ impl HoldersReport {
         }
     }
 
-    /// Returns what it reports of the rank's memory; `None` while the search goes on, and of one that failed.
+    /// Returns what it reports of the rank's memory; `None` while the search goes on, and of
+    /// one that failed.
     pub fn site(&self) -> Option<RecordedSite> {
         let empty = |is_complete| {
             RecordedSite::Searched(EmptySearch { step: self.last_step, is_complete })
@@ -183,12 +187,12 @@ impl HoldersReport {
     }
 }
 
-/// What became of a look at the live objects.
+/// The outcome of a heap scan.
 #[derive(Clone, Debug, PartialEq)]
 pub enum HoldersOutcome {
-    /// The process has begun to look.
+    /// The process has begun to scan.
     Began,
-    /// What grows, the fastest first; never empty.
+    /// The growing objects, the fastest first; never empty.
     Named(Vec<TensorHolder>),
     /// Nothing that holds tensors grows.
     Nothing,
@@ -214,31 +218,31 @@ impl HoldersOutcome {
     }
 }
 
-/// What a recording has of the code behind a rank's memory.
+/// A recording's entry on the code behind a rank's memory.
 #[derive(Debug)]
 pub enum RecordedSite {
-    /// What a snapshot says.
+    /// The result of a snapshot.
     Snapshot(Box<SnapshotAnalysis>),
-    /// What grows fastest among its live objects.
+    /// The fastest-growing live object.
     Holder(Box<TensorHolder>),
     /// A search that named no holder.
     Searched(EmptySearch),
 }
 
-/// What is known of the code behind a rank's memory, in its present life.
+/// The known facts of the code behind a rank's memory, in its present incarnation.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SiteView<'a> {
-    /// What a snapshot says of its growth.
+    /// The result of a snapshot on its growth.
     pub leak: Option<&'a LeakSite>,
-    /// What a snapshot says of its last out-of-memory error.
+    /// The result of a snapshot on its last out-of-memory error.
     pub oom: Option<&'a OomSite>,
-    /// What grows fastest among its live objects.
+    /// Its fastest-growing live object.
     pub holder: Option<&'a KnownHolder>,
-    /// Whether no search after that came to something else.
+    /// Set when no search after that came to something else.
     pub is_holder_newest: bool,
     /// A search that named no holder, where none is known.
     pub searched: Option<EmptySearch>,
-    /// Whether the bound of what it holds withheld its page at the last look.
+    /// Set when the bound of its holder withheld its page when last evaluated.
     pub is_withheld: bool,
 }
 
@@ -249,10 +253,11 @@ impl SiteView<'_> {
     }
 }
 
-/// Ranks that ended whose sites are kept. Beyond, those that were learnt first are forgotten.
+/// Number of ended ranks whose causes are kept. Beyond, those that were learned first are
+/// forgotten.
 pub const ENDED_SITES_MAX: usize = 64;
 
-/// A value, and when the snapshot or the look that it comes from was asked for.
+/// A value, and when the snapshot or the heap scan that it comes from was asked for.
 type Dated<T> = Option<(Uptime, Box<T>)>;
 
 /// A holder, and when it became known.
@@ -273,7 +278,7 @@ impl KnownHolder {
     }
 }
 
-/// What is known of the code behind the memory of one rank, and when each was asked for.
+/// The known facts of the code behind the memory of one rank, and when each was asked for.
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub struct RankSites {
     leak: Dated<LeakSite>,
@@ -283,7 +288,7 @@ pub struct RankSites {
 }
 
 impl RankSites {
-    /// What they take when they are saved, in bytes at most.
+    /// Bytes that they take when they are saved, at most.
     pub const BYTES_MAX: usize =
         (2 * (SITE_FRAMES_MAX + OOM_LINES_MAX + 3) + 2) * (SITE_TEXT_BYTES_MAX + 32);
 
@@ -299,16 +304,18 @@ impl RankSites {
     }
 }
 
-/// The sites of all ranks.
+/// The causes of all ranks.
 #[derive(Debug, Default)]
 pub struct SiteTable {
-    // Invariant: only of ranks that the rank table holds, after each `retain`; of at most ENDED_SITES_MAX that ended.
+    // Invariant: only of ranks that the rank table holds, after each `retain`; of at most
+    // ENDED_SITES_MAX that ended.
     runs: BTreeMap<Run, BTreeMap<Rank, RankSites>>,
     n_dropped: u64,
 }
 
 impl SiteTable {
-    /// Takes what a snapshot says. What names a line stays against what names none, and newer replaces older.
+    /// Takes the result of a snapshot. A result that names a line stays against one that names
+    /// none, and newer replaces older.
     pub fn take(&mut self, rank: &RankId, analysis: SnapshotAnalysis, since: Uptime) {
         if analysis.leak.is_none() && analysis.oom.is_none() {
             return;
@@ -316,7 +323,7 @@ impl SiteTable {
         let sites = self.of_mut(rank);
         if let Some(leak) = analysis.leak {
             let before = sites.leak.as_ref().map(|(at, before)| (*at, before.verdict));
-            // A verdict of an earlier life is not better than one of this.
+            // A verdict of an earlier incarnation is not better than one of this.
             if before.is_none_or(|(at, before)| before <= leak.verdict || at > since) {
                 sites.leak = Some((since, Box::new(leak)));
             }
@@ -326,17 +333,18 @@ impl SiteTable {
         }
     }
 
-    /// Takes what grows fastest among the live objects of a rank.
+    /// Takes the fastest-growing live object of a rank.
     pub fn hold(&mut self, rank: &RankId, known: KnownHolder) {
         self.of_mut(rank).holder = Some(Box::new(known));
     }
 
-    /// Takes that a search named no holder. A holder that is known stays: its figures are dated.
+    /// Takes that a search named no holder. A holder that is known stays: its figures are
+    /// dated.
     pub fn search(&mut self, rank: &RankId, search: EmptySearch, since: Uptime) {
         self.of_mut(rank).searched = Some((since, Box::new(search)));
     }
 
-    /// Returns what is known of a rank whose present life began at `began`.
+    /// Returns the known facts of a rank whose present incarnation began at `began`.
     pub fn of(&self, run: &Run, rank: Rank, began: Option<Uptime>) -> SiteView<'_> {
         fn present<T>(dated: Option<&(Uptime, Box<T>)>, began: Option<Uptime>) -> Option<&T> {
             let (since, value) = dated?;
@@ -359,12 +367,12 @@ impl SiteTable {
         })
     }
 
-    /// Adds the sites of a rank as they were saved.
+    /// Adds the causes of a rank as they were saved.
     pub fn insert(&mut self, id: &RankId, sites: RankSites) {
         *self.of_mut(id) = sites;
     }
 
-    /// Returns the sites of the first rank in order, or of the first one after this.
+    /// Returns the causes of the first rank in order, or of the first one after this.
     pub fn first_after(&self, after: Option<&RankId>) -> Option<(&Run, Rank, &RankSites)> {
         let first = |run| {
             self.runs.range::<Run, _>(run).find_map(|(run, ranks)| {
@@ -381,8 +389,8 @@ impl SiteTable {
         of_run.or_else(|| first((Bound::Excluded(run), Bound::Unbounded)))
     }
 
-    /// Forgets the ranks that are not held any more, and ended ones beyond [`ENDED_SITES_MAX`]. `has_ended` says whether
-    /// a rank ended; `None` of one that is not held.
+    /// Forgets the ranks that are not held any more, and ended ones beyond [`ENDED_SITES_MAX`].
+    /// `has_ended` returns whether a rank ended; `None` of one that is not held.
     pub fn retain(&mut self, has_ended: impl Fn(&Run, Rank) -> Option<bool>) {
         let mut ended = Vec::new();
         for (run, ranks) in &mut self.runs {
@@ -406,7 +414,7 @@ impl SiteTable {
         self.runs.retain(|_, ranks| !ranks.is_empty());
     }
 
-    /// How many ended ranks' sites were forgotten to keep the bound.
+    /// Returns the number of ended ranks whose causes were forgotten to keep the bound.
     pub fn n_dropped(&self) -> u64 {
         self.n_dropped
     }

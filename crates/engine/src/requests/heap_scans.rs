@@ -1,5 +1,5 @@
-//! Looks at the live objects of a rank that grows: who is asked to look at which of its tensors are kept, and what became
-//! of that. The training process looks.
+//! Heap-scan requests to ranks that grow: who is asked to find out which of its tensors are
+//! kept, and the outcome. The training process scans.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,36 +13,38 @@ use crate::requests::schedule::{
 use stepmem_types::ids::{RankId, Run};
 use stepmem_types::units::Uptime;
 
-/// How many looks are known at most; the oldest is forgotten.
+/// Number of heap scans that are known at most; the oldest is forgotten.
 pub const LOOKS_MAX: usize = 64;
-/// Steps between the two looks of one request, at the least.
+/// Steps between the two scans of one request, at the least.
 const STEPS: u32 = 20;
-/// Looks of a run, at most: enough for a week, and each costs some 40 ms.
+/// Heap scans of a run, at most: enough for a week, and each costs some 40 ms.
 const RUN_MAX: u32 = 1000;
-/// Periods of growth in stairs that lie between the two looks; what grew is then watched for two more.
+/// Periods of growth in level shifts that lie between the two scans. The objects that grew are
+/// then watched for two more.
 const PERIODS: f64 = 1.0;
 
-/// A request to look at live objects.
+/// A heap-scan request.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct LookRequest {
-    /// What its report names.
+    /// The id that its report names.
     pub id: Box<str>,
     pub rank: RankId,
-    /// Steps between the two looks, at the least.
+    /// Steps between the two scans, at the least.
     pub steps: u32,
-    /// Growth of the memory that it is about, and whether that is the host's; known when the rank is asked.
+    /// Growth of the memory that it is about, and whether that is the host's; known when the
+    /// rank is asked.
     #[serde(skip)]
     pub bytes_per_step: Option<f64>,
     #[serde(skip)]
     pub is_on_host: bool,
 }
 
-/// What became of a look.
+/// The outcome of a heap scan.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 enum LookState {
     /// The rank was asked.
     Waiting,
-    /// It has begun to look.
+    /// It has begun to scan.
     Began,
     Over,
 }
@@ -53,7 +55,7 @@ struct Look {
     since: Uptime,
     deadline: Uptime,
     state: LookState,
-    /// Whether it was asked for before the growth was a finding.
+    /// Set when it was asked for before the growth was a finding.
     is_early: bool,
 }
 
@@ -64,14 +66,14 @@ impl Look {
     }
 }
 
-/// Looks that outlast a restart.
+/// Heap scans that outlast a restart.
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub struct SavedLooks {
     listed: Vec<Look>,
     episodes: SavedEpisodes,
 }
 
-/// The looks of all runs.
+/// The heap scans of all runs.
 #[derive(Debug)]
 pub struct Looks {
     is_on: bool,
@@ -87,7 +89,7 @@ pub struct Looks {
 }
 
 impl Looks {
-    /// No look so far; `is_on`: whether growth asks for one.
+    /// Creates an empty list; `is_on`: whether growth asks for a heap scan.
     pub fn new(is_on: bool, cooldown: Duration) -> Self {
         let settings =
             EpisodeSettings { steps: STEPS, periods: PERIODS, run_max: RUN_MAX, cooldown };
@@ -104,14 +106,15 @@ impl Looks {
         }
     }
 
-    /// Takes growth of a rank that is suspected: the rank is asked to look, so that what holds the memory is known when the
-    /// growth is a finding.
+    /// Takes suspected growth of a rank. The rank is asked for a heap scan, so that the holder
+    /// is known when the growth is a finding.
     pub fn suspects(&mut self, growth: &Growth<'_>, now: Uptime) {
         self.grows(growth, true, now);
     }
 
-    /// Takes growth of a rank whose life began at `began`, at the growth's beginning and while it lasts. The rank is asked to
-    /// look unless one of its looks goes on, or its run has had enough.
+    /// Takes growth of a rank whose incarnation began at `began`, at the growth's beginning and
+    /// while it lasts. The rank is asked for a heap scan unless one goes on, or its run has had
+    /// enough.
     pub fn creeps(&mut self, growth: &Growth<'_>, began: Option<Uptime>, now: Uptime) {
         if began.is_some_and(|began| self.were_of_earlier_lives(growth.rank, began)) {
             self.episodes.forget(growth.rank);
@@ -137,25 +140,29 @@ impl Looks {
         }
     }
 
-    /// Returns whether a rank was asked, and only before its life began: what it holds now is not known.
+    /// Returns whether a rank was asked, and only before its incarnation began: its present
+    /// holders are not known.
     fn were_of_earlier_lives(&self, rank: &RankId, began: Uptime) -> bool {
         let mut looks = self.listed.iter().filter(|look| look.request.rank == *rank).peekable();
         looks.peek().is_some() && looks.all(|look| look.since < began)
     }
 
-    /// Returns what ranks are asked for, of those of which `is_wanted` says so by the rank and the time of the request; the same until they begin, since an answer may get lost.
+    /// Returns the requests to the ranks for which `is_wanted` is true, by the rank and the
+    /// time of the request. They stay the same until the ranks begin, since an answer may get
+    /// lost.
     pub fn requests(&self, is_wanted: impl Fn(&RankId, Uptime) -> bool) -> Vec<LookRequest> {
         let waiting = self.listed.iter().filter(|look| look.state == LookState::Waiting);
         let wanted = waiting.filter(|look| is_wanted(&look.request.rank, look.since));
         wanted.map(|look| look.request.clone()).collect()
     }
 
-    /// Returns when the look was asked for that a report answers.
+    /// Returns when the heap scan of a report was asked for.
     pub fn since(&self, report: &HoldersReport) -> Option<Uptime> {
         self.listed.iter().find(|look| look.is_of(report)).map(|look| look.since)
     }
 
-    /// Takes a report. Returns since when what it names is known: when the rank was asked, or now.
+    /// Takes a report. Returns since when what it names is known: when the rank was asked, or
+    /// now.
     pub fn take(&mut self, report: &HoldersReport, now: Uptime) -> Uptime {
         let look = self.listed.iter_mut().find(|look| look.is_of(report));
         let since = look.as_ref().map_or(now, |look| look.since);
@@ -189,7 +196,8 @@ impl Looks {
         since
     }
 
-    /// Gives up looks that have waited too long, and those of which `is_present` says that the process has gone.
+    /// Gives up heap scans that have waited too long, and those whose process has gone, where
+    /// `is_present` is false.
     pub fn expire(&mut self, is_present: impl Fn(&RankId, Uptime) -> bool, now: Uptime) {
         let mut runs = Vec::new();
         for look in &mut self.listed {
@@ -207,7 +215,7 @@ impl Looks {
         }
     }
 
-    /// Returns how many there were by what became of them.
+    /// Returns how many there were by outcome.
     pub fn results(&self) -> [(&'static str, u64); 5] {
         [
             ("failed", self.n_failed),
@@ -287,7 +295,7 @@ mod tests {
         Uptime(Duration::from_secs(seconds))
     }
 
-    /// Lets the rank, whose life began at a second, grow.
+    /// Lets the rank, whose incarnation began at a second, grow.
     fn creep(looks: &mut Looks, began: u64, seconds: u64) {
         let rank = rank();
         let growth =
@@ -347,7 +355,7 @@ mod tests {
         let mut looks = Looks::new(true, LOOKS_COOLDOWN);
         let mut asked_at = Vec::new();
         for seconds in (0..1800).step_by(60) {
-            // The life that began at the start ends after its look has begun.
+            // The incarnation that began at the start ends after its heap scan has begun.
             let began = if seconds < 120 { 0 } else { 100 };
             looks.expire(|_, since| since >= at(began), at(seconds));
             creep(&mut looks, began, seconds);

@@ -1,5 +1,5 @@
-//! Requests to training processes: for memory snapshots, and for scans of the heap for what holds the memory that grows; and the causes that
-//! their reports name.
+//! Requests to training processes: for memory snapshots, and for heap scans that find the
+//! holder of growth. Also the causes that their reports name.
 
 pub mod causes;
 pub mod heap_scans;

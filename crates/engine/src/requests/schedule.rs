@@ -1,5 +1,6 @@
-//! Who is asked for a memory snapshot, and for how many steps. One creep of a run is one episode: the first rank that grows
-//! is asked and, once that one has reported, the one that grows fastest of the others.
+//! The request schedule: who is asked for a memory snapshot, and for how many steps. One
+//! schedule is for one creep of a run. The first rank that grows is asked. Once it has
+//! reported, the one that grows fastest of the others is asked.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,8 +12,8 @@ use stepmem_types::units::Uptime;
 
 /// For how many runs it is known what they were asked; the one asked longest ago is forgotten.
 pub const RUNS_MAX: usize = 1024;
-/// A rank that was asked and has not reported this long after its steps will not. Its steps are given twice the time that
-/// they take by its pace.
+/// A rank that was asked and has not reported this long after its steps will not. Its steps are
+/// given twice the time that they take by its pace.
 pub const REPORT_WITHIN: Duration = Duration::from_mins(10);
 /// A rank is asked to record at most this many steps.
 pub const STEPS_MAX: u32 = 1000;
@@ -20,25 +21,26 @@ pub const STEPS_MAX: u32 = 1000;
 pub const EPISODE_RANKS_MAX: usize = 2;
 /// Ranks of a run that are asked each for itself, once that was called for.
 pub const EACH_RANKS_MAX: usize = 32;
-/// How often a rank is asked about one creep: again when the first recording was too short.
+/// Number of times that a rank is asked about one creep: again when the first recording was too
+/// short.
 pub const RANK_ASKS_MAX: u32 = 2;
 /// A second recording is this much longer than the first.
 const LONGER: u32 = 3;
-/// Stairs from which their distance is known.
+/// Number of level shifts from which their distance is known.
 const STAIRS_MIN: usize = 3;
 /// The pace of a rank whose pace is not known, in seconds a step.
 const PACE_DEFAULT: f64 = 1.0;
 /// The slowest pace that a deadline rests on, in seconds a step.
 const PACE_SLOWEST: f64 = 600.0;
 
-/// How often runs are asked.
+/// The limits on requests to runs.
 #[derive(Clone, Copy, Debug)]
 pub struct EpisodeSettings {
     /// For how many steps a rank records at the least.
     pub steps: u32,
-    /// Periods of growth that comes in stairs that a recording must hold.
+    /// Periods of growth in level shifts that a recording must hold.
     pub periods: f64,
-    /// Episodes that a run is asked about at most.
+    /// Number of creeps that a run is asked about at most.
     pub run_max: u32,
     /// The time from the beginning of one to that of the next.
     pub cooldown: Duration,
@@ -49,15 +51,15 @@ pub struct EpisodeSettings {
 #[derive(Clone, Copy, Debug)]
 pub struct Growth<'a> {
     pub rank: &'a RankId,
-    /// How fast it grows.
+    /// The rate at which it grows.
     pub bytes_per_step: Option<f64>,
-    /// How long its steps take.
+    /// The duration of its steps.
     pub seconds_per_step: Option<f64>,
-    /// In how many stairs it has grown, and how far apart they are in steps.
+    /// Number of level shifts in which it has grown, and their distance in steps.
     pub stairs: Option<(usize, f64)>,
 }
 
-/// How long a rank shall record.
+/// The length of a rank's recording.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct AskPlan {
     pub steps: u32,
@@ -65,7 +67,7 @@ pub struct AskPlan {
     pub seconds_per_step: f64,
 }
 
-/// What growth of a rank leads to.
+/// The result of a rank's growth.
 #[derive(Clone, Debug, PartialEq)]
 pub enum EpisodeStep {
     /// The rank is asked.
@@ -81,11 +83,11 @@ pub enum EpisodeStep {
     },
 }
 
-/// Episodes that outlast a restart.
+/// Request schedules that outlast a restart.
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub struct SavedEpisodes(BTreeMap<Run, RunEpisodes>);
 
-/// The episodes of all runs.
+/// The request schedules of all runs.
 #[derive(Debug)]
 pub struct Episodes {
     settings: EpisodeSettings,
@@ -97,9 +99,9 @@ pub struct Episodes {
 struct RunEpisodes {
     n_episodes: u32,
     began: Uptime,
-    /// Whether the next may begin before its time.
+    /// Set when the next may begin before its time.
     is_closed: bool,
-    /// Whether every rank is asked for itself, and not the fastest for all.
+    /// Set when every rank is asked for itself, and not the fastest for all.
     asks_each: bool,
     // Invariant: at most EPISODE_RANKS_MAX, where each is asked EACH_RANKS_MAX.
     ranks: Vec<RankAsks>,
@@ -123,7 +125,7 @@ struct NextAsk {
 }
 
 impl Growth<'_> {
-    /// Returns the steps from one rise to the next, where growth comes in stairs.
+    /// Returns the steps from one rise to the next, where growth comes in level shifts.
     fn period(&self) -> Option<f64> {
         let (_, distance) = self.stairs.filter(|(n_stairs, _)| *n_stairs >= STAIRS_MIN)?;
         Some(distance).filter(|distance| distance.is_finite() && *distance > 1.0)
@@ -165,7 +167,8 @@ impl Episodes {
         self.runs = saved.0.into_iter().take(RUNS_MAX).collect();
     }
 
-    /// Takes growth of a rank: it begins an episode, or belongs to the one that its run is in.
+    /// Takes growth of a rank: it begins a request schedule, or belongs to the one that its run
+    /// is in.
     pub fn grows(&mut self, growth: &Growth<'_>, now: Uptime) -> EpisodeStep {
         let plan = match self.plan(growth) {
             Ok(plan) => plan,
@@ -211,7 +214,8 @@ impl Episodes {
         EpisodeStep::Ask(plan)
     }
 
-    /// From now on asks every rank of a run for itself: what one of them says does not hold for the others.
+    /// From now on asks every rank of a run for itself: the result of one of them does not hold
+    /// for the others.
     pub fn ask_each(&mut self, run: &Run) {
         if let Some(run) = self.runs.get_mut(run) {
             run.asks_each = true;
@@ -226,21 +230,23 @@ impl Episodes {
         Some((rank, plan))
     }
 
-    /// Ends the present episode of a run: the next growth begins another.
+    /// Ends the present request schedule of a run: the next growth begins another.
     pub fn close(&mut self, run: &Run) {
         if let Some(run) = self.runs.get_mut(run) {
             run.is_closed = true;
         }
     }
 
-    /// Forgets what a rank was asked in the present episode of its run, so that it may be asked again.
+    /// Forgets what a rank was asked in the present request schedule of its run, so that it may
+    /// be asked again.
     pub fn forget(&mut self, rank: &RankId) {
         if let Some(run) = self.runs.get_mut(&rank.run) {
             run.ranks.retain(|asked| asked.rank != *rank);
         }
     }
 
-    /// Returns how long a rank shall record whose recording was too short; `None` if it was asked often enough.
+    /// Returns how long a rank shall record whose recording was too short; `None` if it was
+    /// asked often enough.
     pub fn longer(&mut self, rank: &RankId) -> Option<AskPlan> {
         let run = self.runs.get_mut(&rank.run)?;
         let asked = run.ranks.iter_mut().find(|asked| asked.rank == *rank)?;
@@ -252,7 +258,8 @@ impl Episodes {
         Some(asked.plan)
     }
 
-    /// Returns for how many steps a rank shall record; the period where no recording would be long enough.
+    /// Returns for how many steps a rank shall record; the period where no recording would be
+    /// long enough.
     fn plan(&self, growth: &Growth<'_>) -> Result<AskPlan, f64> {
         let seconds_per_step = growth.seconds_per_step.unwrap_or(PACE_DEFAULT);
         let least = self.settings.steps;
@@ -295,7 +302,8 @@ impl RunEpisodes {
         EpisodeStep::Ask(plan)
     }
 
-    /// Takes a rank as the next to ask if it was not asked and grows faster than the one so far.
+    /// Takes a rank as the next to ask if it was not asked and grows faster than the one so
+    /// far.
     fn offer(&mut self, ask: NextAsk) {
         let was_asked = self.ranks.iter().any(|asked| asked.rank == ask.rank);
         let is_first = self.next.as_ref().is_none_or(|next| {

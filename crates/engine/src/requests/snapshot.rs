@@ -1,4 +1,5 @@
-//! One memory snapshot of a rank: why it is taken, what becomes of it, and where its analysis stands.
+//! One memory snapshot of a rank: why it is taken, what becomes of it, and where its analysis
+//! stands.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,7 +18,7 @@ pub const ERROR_BYTES_MAX: usize = 512;
 /// A request for a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CaptureRequest {
-    /// What its report names.
+    /// The id that its report names.
     pub id: Box<str>,
     pub rank: RankId,
     /// Why it is asked.
@@ -26,12 +27,12 @@ pub struct CaptureRequest {
     pub steps: u32,
 }
 
-/// What a training process is asked for in the answer to its push.
+/// A request to a training process in the answer to its records.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RankRequest {
     /// A memory snapshot.
     Snapshot(CaptureRequest),
-    /// A look at its live objects.
+    /// A heap scan of its live objects.
     Holders(LookRequest),
 }
 
@@ -57,7 +58,7 @@ impl CaptureReason {
     }
 }
 
-/// What became of a snapshot.
+/// The outcome of a snapshot.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub enum CaptureOutcome {
     /// The rank was asked and has not reported yet.
@@ -72,7 +73,7 @@ pub enum CaptureOutcome {
         path: Box<str>,
         /// The same, relative to the directory that it wrote below.
         file: Option<Box<str>>,
-        /// How large it is.
+        /// Its size.
         bytes: Option<Bytes>,
     },
     /// It could not be taken or written.
@@ -99,7 +100,7 @@ impl CaptureOutcome {
     }
 }
 
-/// What a training process says of a snapshot.
+/// A training process's report of a snapshot.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct CaptureReport {
     pub rank: RankId,
@@ -111,7 +112,7 @@ pub struct CaptureReport {
     pub reason: CaptureReason,
     /// The last step that it shows.
     pub step: Option<Count>,
-    /// What became of it; never [`CaptureOutcome::Waiting`].
+    /// Its outcome; never [`CaptureOutcome::Waiting`].
     pub outcome: CaptureOutcome,
     /// The user id of the process that reports it, where that is known.
     pub owner: Option<u32>,
@@ -121,7 +122,7 @@ pub struct CaptureReport {
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub enum AnalysisState {
     Waiting,
-    /// It is over; what it says of lines is in the table of sites.
+    /// It is over; its result on lines is in the table of causes.
     Over {
         outcome: AnalysisOutcome,
         reason: Option<String>,
@@ -134,7 +135,7 @@ pub enum AnalysisState {
 /// One snapshot that is listed.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Capture {
-    /// Tells listed snapshots apart.
+    /// Identifies a listed snapshot.
     pub number: u64,
     /// The report, or what will be reported.
     pub report: CaptureReport,

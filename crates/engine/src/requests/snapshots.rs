@@ -1,5 +1,5 @@
-//! The memory snapshots of all ranks: asked for, reported, and handed on to be analysed. Taking and writing them is the
-//! training process's work, reading them another process's.
+//! The memory snapshots of all ranks: requested, reported, and passed on for analysis. The
+//! training process takes and writes them; another process reads them.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -21,18 +21,19 @@ use stepmem_types::ids::{RankId, Run};
 use stepmem_types::site::SiteVerdict;
 use stepmem_types::units::Uptime;
 
-/// How many snapshots are listed at most; the oldest that no rank is asked for leaves.
+/// Number of snapshots that are listed at most; the oldest that no rank is asked for leaves.
 pub const LISTED_MAX: usize = 64;
-/// Periods of growth in stairs that a recording must hold.
+/// Periods of growth in level shifts that a recording must hold.
 const PERIODS: f64 = 3.0;
 
 /// When ranks are asked, and what is read.
 #[derive(Clone, Debug)]
 pub struct CaptureSettings {
-    /// Whether MEMORY RISING and MEMORY CREEP ask for one.
+    /// Set when MEMORY RISING and MEMORY CREEP ask for one.
     pub on_creep: bool,
     pub episodes: EpisodeSettings,
-    /// The directory that training processes write below, as the exporter sees it; `None` reads nothing.
+    /// The directory that training processes write below, as the exporter sees it; `None` reads
+    /// nothing.
     pub read_directory: Option<PathBuf>,
     /// The directory of timelines; `None` draws none.
     pub timeline_directory: Option<PathBuf>,
@@ -60,7 +61,7 @@ pub struct Captures {
     // Invariant: at most LISTED_MAX.
     listed: VecDeque<Capture>,
     episodes: Episodes,
-    /// Snapshots that another process shall analyse. Invariant: at most [`LISTED_MAX`].
+    /// Snapshots that another process shall analyze. Invariant: at most [`LISTED_MAX`].
     to_analyse: VecDeque<AnalysisRequest>,
     n_listed: u64,
     n_written: u64,
@@ -110,8 +111,8 @@ impl Captures {
         }
     }
 
-    /// Asks a rank for a snapshot because an operator wants it. Returns the id of the request, that of the open one if
-    /// the rank was asked already.
+    /// Asks a rank for a snapshot because an operator wants it. Returns the id of the request,
+    /// that of the open one if the rank was asked already.
     pub fn demand(&mut self, rank: &RankId, steps: Option<u32>, now: Uptime) -> Box<str> {
         let mut listed = self.listed.iter().map(|listed| &listed.report);
         let open = listed.find(|report| report.outcome.is_open() && report.rank == *rank);
@@ -123,7 +124,8 @@ impl Captures {
         self.ask(asked, plan, now)
     }
 
-    /// Lists that a rank is not asked, since its growth comes in stairs too far apart; once.
+    /// Lists that a rank is not asked, since its growth comes in level shifts too far apart;
+    /// once.
     fn decline(&mut self, rank: &RankId, period: f64, now: Uptime) {
         let error = format!(
             "not asked: growth comes every {period:.0} steps, and three of these exceed the {STEPS_MAX} steps of a \
@@ -160,7 +162,9 @@ impl Captures {
         }
     }
 
-    /// Returns what ranks are asked for, of those of which `is_wanted` says so by the rank and the time of the request; the same until they report, since an answer may get lost.
+    /// Returns the requests to the ranks for which `is_wanted` is true, by the rank and the
+    /// time of the request. They stay the same until the ranks report, since an answer may get
+    /// lost.
     pub fn requests(&self, is_wanted: impl Fn(&RankId, Uptime) -> bool) -> Vec<CaptureRequest> {
         let waiting = self
             .listed
@@ -195,7 +199,7 @@ impl Captures {
             of.id.is_some() && of.id == report.id && of.rank == report.rank
         });
         let number = match request {
-            // A report that was overtaken by the one after it says nothing new.
+            // A report that was overtaken by the one after it adds nothing new.
             Some(listed) if !is_over && !listed.report.outcome.is_open() => return,
             Some(listed) => {
                 if !is_over {
@@ -232,13 +236,13 @@ impl Captures {
         }
     }
 
-    /// Returns the next snapshot to analyse.
+    /// Returns the next snapshot to analyze.
     pub fn next_analysis(&mut self) -> Option<AnalysisRequest> {
         self.to_analyse.pop_front()
     }
 
-    /// Takes the result of an analysis. Returns the rank that it is about and since when; `None` for a snapshot that has
-    /// left the list.
+    /// Takes the result of an analysis. Returns the rank that it is about and since when;
+    /// `None` for a snapshot that has left the list.
     pub fn analysed(
         &mut self,
         number: u64,
@@ -284,7 +288,8 @@ impl Captures {
         self.listed.iter().find(|listed| listed.number == number)
     }
 
-    /// Gives up requests that have waited too long, and those of which `is_present` says that the process has gone.
+    /// Gives up requests that have waited too long, and those whose process has gone, where
+    /// `is_present` is false.
     pub fn expire(&mut self, is_present: impl Fn(&RankId, Uptime) -> bool, now: Uptime) {
         let mut runs = Vec::new();
         for listed in &mut self.listed {
@@ -306,7 +311,7 @@ impl Captures {
         self.listed.iter()
     }
 
-    /// Returns how many there were by what became of them.
+    /// Returns how many there were by outcome.
     pub fn results(&self) -> [(&'static str, u64); 4] {
         [
             ("failed", self.n_failed),
@@ -316,14 +321,15 @@ impl Captures {
         ]
     }
 
-    /// Returns how many were analysed by the outcome; empty where none are read.
+    /// Returns how many were analyzed by the outcome; empty where none are read.
     pub fn analyses(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let is_on = self.settings.read_directory.is_some();
         let labels = AnalysisOutcome::ALL.into_iter().map(AnalysisOutcome::as_label);
         labels.zip(self.n_analyses).filter(move |_| is_on)
     }
 
-    /// Returns how many timelines there were by what became of them; empty where none are drawn.
+    /// Returns how many timelines there were by outcome; empty where none are
+    /// drawn.
     pub fn timelines(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let is_on = self.settings.timeline_directory.is_some();
         let TimelineCounts { written, failed, removed } = self.n_timelines;
@@ -337,8 +343,8 @@ impl Captures {
         SavedCaptures { listed, episodes: self.episodes.saved() }
     }
 
-    /// Goes on where an earlier exporter stood. What waited for its analysis waits again; of what is no longer wanted by the
-    /// settings, no rank is asked.
+    /// Goes on where an earlier exporter stood. What waited for its analysis waits again; of
+    /// what is no longer wanted by the settings, no rank is asked.
     pub fn resume(&mut self, saved: SavedCaptures) {
         self.episodes.resume(saved.episodes);
         for capture in saved.listed.into_iter().take(LISTED_MAX) {

@@ -1,4 +1,5 @@
-//! The lines that an exporter records: what it accepted, in the order and at the time at which the engine took it.
+//! The lines that an exporter records: what it accepted, in the order and at the time at which
+//! the engine took it.
 
 use std::time::Duration;
 
@@ -23,10 +24,10 @@ use stepmem_types::units::{OutOfRange, Seconds, Uptime};
 
 /// The layout of these lines; higher ones are refused.
 pub const RECORDING_VERSION: u32 = 1;
-/// How the lines begin.
+/// The beginning of the lines.
 const HEAD: &[u8] = b"{\"recording\":";
 const EVENT: &[u8] = b"{\"event\":";
-/// The longest name of a life, in bytes.
+/// The longest name of a session, in bytes.
 const LIFE_BYTES_MAX: usize = 64;
 
 /// The first line of a file: whose events follow.
@@ -35,39 +36,41 @@ const LIFE_BYTES_MAX: usize = 64;
 pub struct RecordingHead {
     /// [`RECORDING_VERSION`].
     pub recording: u32,
-    /// The exporter's life: the same in all files that it wrote between its start and its end.
+    /// The exporter's session: the same in all files that it wrote between its start and its
+    /// end.
     pub life: String,
     /// The run; `None` of what is about no run.
     pub run: Option<Run>,
-    /// The number of the file among those of its run and life, from 1.
+    /// The number of the file of its run and session, from 1.
     pub part: u32,
-    /// The Unix time at which the uptime was 0, as the life began.
+    /// The Unix time at which the uptime was 0, as the session began.
     pub started: Seconds,
-    /// How long a reading of a device counts.
+    /// The time that a reading of a device counts.
     pub device_ttl_seconds: Seconds,
 }
 
 /// One event of a recording.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AcceptedEvent {
-    /// Its number in its life, ascending; an event that stands in several files has one number.
+    /// Its number in its session, ascending; an event that stands in several files has one
+    /// number.
     pub number: u64,
     pub at: Uptime,
-    /// How many events before it could not be written to this file.
+    /// Number of events before it that could not be written to this file.
     pub n_lost: u64,
     pub what: Accepted,
 }
 
-/// What an exporter accepted.
+/// An event that an exporter took.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Accepted {
     Step(Box<StepSample>),
     End(Run, RankEnd),
-    /// What holds the tensors of a rank, and when it was asked.
+    /// The holder of a rank's tensors, and when it was asked.
     Holder(RankId, Box<TensorHolder>, Uptime),
     /// A search of a rank that named no holder, and when it was asked.
     Searched(RankId, EmptySearch, Uptime),
-    /// What a memory snapshot of a rank says, and when it was asked for.
+    /// The result of a memory snapshot of a rank, and when it was asked for.
     Verdict(RankId, Box<SnapshotAnalysis>, Uptime),
     Ack(Ack),
     Reading(Box<GpuSample>),

@@ -80,7 +80,8 @@ pub fn encode_problem(status: u16, title: &str, detail: &str) -> Vec<u8> {
     to_vec(&ProblemJson { status, title, detail })
 }
 
-/// Encodes the response to a push of a rank that another live process holds, as problem+json (RFC 9457).
+/// Encodes the response to a push that is in a name conflict: another live process holds the
+/// rank. The form is problem+json (RFC 9457).
 pub fn encode_contest(title: &str, detail: &str, contest: &Contest) -> Vec<u8> {
     #[derive(Serialize)]
     struct ClaimJson {

@@ -74,7 +74,8 @@ pub fn decode_ack(run: Run, body: &[u8]) -> Result<Ack, DecodeError> {
 /// Decodes the body of `POST /v1/devices/UUID/ack`.
 ///
 /// # Errors
-/// The body is not `{"kind": …, "for_seconds": …, "reason": …}`, with `"pid": …` for a process on the device.
+/// The body is not `{"kind": …, "for_seconds": …, "reason": …}`, with `"pid": …` for a process
+/// on the device.
 pub fn decode_device_ack(uuid: GpuUuid, body: &[u8]) -> Result<Ack, DecodeError> {
     let raw = parse::<Object<RawDeviceAck<'_>>>(body)?.0;
     let pid = optional(raw.pid, |pid| small_of("pid", pid, 1, PID_MAX))?;
@@ -86,7 +87,8 @@ pub fn decode_device_ack(uuid: GpuUuid, body: &[u8]) -> Result<Ack, DecodeError>
     fields.about(subject)
 }
 
-/// Decodes the body of `POST /v1/runs/RUN/snapshot`: the rank, and the steps to record where they are named.
+/// Decodes the body of `POST /v1/runs/RUN/snapshot`: the rank, and the steps to record where
+/// they are named.
 ///
 /// # Errors
 /// The body is not `{"rank": …}`, with `"steps": …` of 1 to [`STEPS_MAX`].
@@ -117,7 +119,8 @@ impl AckFields<'_> {
 /// Decodes the body of `POST /v1/nvml/release`.
 ///
 /// # Errors
-/// The body is not `{"for_seconds": …}` of 0 (read them again at once) to [`RELEASE_SECONDS_MAX`].
+/// The body is not `{"for_seconds": …}` of 0 (read them again at once) to
+/// [`RELEASE_SECONDS_MAX`].
 pub fn decode_release(body: &[u8]) -> Result<Duration, DecodeError> {
     let raw = parse::<Object<RawRelease>>(body)?.0;
     let seconds = small_of("for_seconds", raw.for_seconds, 0, RELEASE_SECONDS_MAX)?;

@@ -1,4 +1,4 @@
-//! How much of a request its refusal repeats.
+//! The part of a request that its refusal repeats.
 
 use std::borrow::Cow;
 use std::fmt::{self, Display, Write};
@@ -16,7 +16,8 @@ pub fn shortened(text: &str, chars_max: usize) -> Cow<'_, str> {
     }
 }
 
-/// Returns a message in which no quoted text has more than [`ECHO_CHARS_MAX`] characters. Writes no more than it returns.
+/// Returns a message in which no quoted text has more than [`ECHO_CHARS_MAX`] characters.
+/// Writes no more than it returns.
 pub(super) fn message(message: &impl Display) -> String {
     let mut echo = Echo::default();
     // An error means that the rest is left out.

@@ -29,12 +29,12 @@ pub(super) enum DecodeFault {
 }
 
 impl DecodeError {
-    /// Whether the body is well-formed but a value is not allowed.
+    /// Returns whether the body is well-formed but a value is not allowed.
     pub fn is_out_of_range(&self) -> bool {
         !matches!(self.problem, DecodeFault::Json(_) | DecodeFault::TooManyRecords { .. })
     }
 
-    /// Whether the batch has too many records.
+    /// Returns whether the batch has too many records.
     pub fn is_too_long(&self) -> bool {
         matches!(self.problem, DecodeFault::TooManyRecords { .. })
     }

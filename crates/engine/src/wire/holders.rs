@@ -32,8 +32,8 @@ const GROWTH_MAX: f64 = 9_007_199_254_740_992.0;
 /// Decodes the body of `POST /v1/holders`.
 ///
 /// # Errors
-/// The body is not `{"rank": …, "outcome": "began" | "none"}`, `{…, "outcome": "named", "holders": […]}` or
-/// `{…, "outcome": "gave_up" | "failed", "error": …}`.
+/// The body is not `{"rank": …, "outcome": "began" | "none"}`, `{…, "outcome": "named",
+/// "holders": […]}` or `{…, "outcome": "gave_up" | "failed", "error": …}`.
 pub fn decode_holders(body: &[u8]) -> Result<HoldersReport, DecodeError> {
     let raw = parse::<Object<RawHolders<'_>>>(body)?.0;
     let text = |field, text: Option<Text<'_>>, max| {

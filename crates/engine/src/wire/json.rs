@@ -26,7 +26,8 @@ pub(super) fn parse<'de, T: Deserialize<'de>>(json: &'de [u8]) -> Result<T, Deco
     parsed.ok_or_else(|| explain::<T>(json))
 }
 
-/// The longest text of a push is a path of a snapshot, every character of which may be escaped: no longer one is looked at.
+/// The longest text of a push is a path of a snapshot, every character of which may be escaped:
+/// no longer one is read.
 const TEXT_BYTES_MAX: usize = 6 * PATH_BYTES_MAX;
 
 /// Returns whether a text or a key is too long to be any of ours.
@@ -50,8 +51,8 @@ fn has_long_text(json: &[u8]) -> bool {
     false
 }
 
-/// Returns whether some stretch has no quote that any text longer than [`TEXT_BYTES_MAX`] without quotes of its own would
-/// cover: a look at a few bytes of each.
+/// Returns whether some span has no quote that any text longer than [`TEXT_BYTES_MAX`] without
+/// quotes of its own would cover. Reads a few bytes of each span.
 fn lacks_quotes(json: &[u8]) -> bool {
     json.len() > TEXT_BYTES_MAX
         && json
@@ -79,8 +80,8 @@ fn explain<'de, T: Deserialize<'de>>(json: &'de [u8]) -> DecodeError {
     DecodeError { record: None, field: String::new(), problem }
 }
 
-/// A value that must be a JSON object: a derived `Deserialize` alone would also accept an array of its fields in
-/// order.
+/// A value that must be a JSON object: a derived `Deserialize` alone would also accept an array
+/// of its fields in order.
 pub(super) struct Object<T>(pub(super) T);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {

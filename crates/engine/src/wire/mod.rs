@@ -1,5 +1,5 @@
-//! The push format, version 1: bytes to samples, and responses to bytes. The only room that knows its JSON keys.
-//! Pure.
+//! The push format, version 1: bytes to samples, and responses to bytes. The only module that
+//! knows its JSON keys. Pure.
 
 pub mod accepted;
 pub mod answer;

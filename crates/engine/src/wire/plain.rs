@@ -1,5 +1,6 @@
-//! Reading of flat objects as programs write them: no blanks but one behind commas and colons, no escapes, only texts and numbers. Twice as fast as JSON
-//! in general; whatever else a record is, is left to that.
+//! Reading of flat objects as programs write them: no blanks but one behind commas and colons,
+//! no escapes, only texts and numbers. Twice as fast as JSON in general; whatever else a record
+//! is, is left to that.
 
 use std::fmt;
 
@@ -9,7 +10,7 @@ use serde::de::{DeserializeSeed, Deserializer, MapAccess, Visitor};
 
 use crate::wire::number::Number;
 
-/// Longer records are not looked at.
+/// Longer records are not read here.
 const PLAIN_BYTES_MAX: usize = 2048;
 /// The most digits of a number: as many as fit 64 bits whichever they are.
 const DIGITS_MAX: usize = 19;
@@ -40,7 +41,7 @@ impl serde::de::Error for NotPlain {
     }
 }
 
-/// What is left of an object, behind its brace.
+/// The rest of an object, behind its brace.
 struct PlainObject<'a> {
     text: &'a str,
     /// The end of `text`.

@@ -29,7 +29,8 @@ impl RecordingEntry {
     }
 }
 
-/// Decodes one line of a recording: a push record or an NVML reading (an object with the key `nvml`).
+/// Decodes one line of a recording: a push record or an NVML reading (an object with the key
+/// `nvml`).
 ///
 /// # Errors
 /// The line is neither.
@@ -45,8 +46,8 @@ pub fn decode_recorded(line: &[u8]) -> Result<RecordingEntry, DecodeError> {
     }
 }
 
-/// Whether the key `"nvml"` occurs: inside a text its quotes would be escaped, and a value is not followed by a
-/// colon.
+/// Returns whether the key `"nvml"` occurs: inside a text its quotes would be escaped, and a
+/// value is not followed by a colon.
 fn has_key_nvml(line: &[u8]) -> bool {
     const KEY: &[u8] = b"\"nvml\"";
     memchr::memmem::find(line, KEY)

@@ -20,8 +20,9 @@ use stepmem_types::step::{MarkSet, Phase, STEPS_PER_RECORD_MAX, StepMark, StepSa
 /// The run of records that do not name one.
 pub const RUN_DEFAULT: &str = "default";
 
-/// Maximum number of records per batch. A decoded record takes more than ten times the bytes of the shortest encoded
-/// one, so that the limit of the body alone would not bound the memory of a batch.
+/// Maximum number of records per batch. A decoded record takes more than ten times the bytes of
+/// the shortest encoded one. The limit of the body alone would therefore not bound the memory
+/// of a batch.
 pub const RECORDS_MAX: usize = 8192;
 
 /// The layout of a body.
@@ -76,7 +77,8 @@ pub(super) fn decode_step(record: &[u8]) -> Result<StepSample, DecodeError> {
     decode_plain_step(record).unwrap_or_else(|| decode_any_step(record))
 }
 
-/// Decodes a record as programs write it, without escapes and further blanks; `None` of any other.
+/// Decodes a record as programs write it, without escapes and further blanks; `None` of any
+/// other.
 pub(super) fn decode_plain_step(record: &[u8]) -> Option<Result<StepSample, DecodeError>> {
     parse_plain::<RawStep<'_>>(record).map(RawStep::checked)
 }

@@ -6,7 +6,8 @@ use crate::compare::text::value;
 
 /// A peak or a headroom that differs by less than this share of the old peak is the same.
 const PEAK_RATIO_MIN: f64 = 0.02;
-/// A peak differs when it does so by this many deviations of a step from its neighbours, of both runs together.
+/// A peak differs when it does so by this many deviations of a step from its neighbors, of both
+/// runs together.
 const NOISE_DEVIATIONS: f64 = 3.0;
 /// A pressure differs from this many points on.
 const PRESSURE_MIN: f64 = 0.02;
@@ -26,7 +27,7 @@ pub struct KeyedChange {
     pub change: Change,
     /// The difference in words; empty where a run lacks the figure.
     pub sentence: String,
-    /// Whether the verdict rests on it, rather than on the diagnosis that it belongs to.
+    /// Set when the verdict rests on it, rather than on the diagnosis that it belongs to.
     pub is_reason: bool,
 }
 
@@ -112,8 +113,8 @@ fn limit(peaks: OldNew<RunPeak>, level: Option<f64>) -> Option<f64> {
     Some((PEAK_RATIO_MIN * level?).max(NOISE_DEVIATIONS * old.hypot(new)))
 }
 
-/// Returns the ranks of both runs whose diagnosis or peak differs: those whose diagnosis does first, then by how much
-/// their peak does.
+/// Returns the ranks of both runs whose diagnosis or peak differs: those whose diagnosis does
+/// first, then by how much their peak does.
 pub fn rank_changes(runs: Runs<'_>) -> Vec<RankChange> {
     let has_peaks = runs.old.peak_allocated.is_known() && runs.new.peak_allocated.is_known();
     let of_both = runs.old.ranks.iter().filter_map(|old| {
@@ -144,7 +145,7 @@ pub fn rank_changes(runs: Runs<'_>) -> Vec<RankChange> {
 fn headroom(runs: Runs<'_>) -> KeyedChange {
     let level = runs.old.peak_allocated.max.or(runs.old.allocated.max);
     let limit = peak_limit(runs, &PEAK_ALLOCATED, level);
-    // What rests on different memory is not compared.
+    // Figures of different memory are not compared.
     let is_same_basis =
         runs.map(|run| run.headroom).known().is_none_or(|of| of.old.basis == of.new.basis);
     let OldNew { old, new } = runs.map(|run| Some(run.headroom?.bytes));
@@ -214,7 +215,7 @@ mod tests {
     use crate::policy::PolicyName;
     use stepmem_engine::ranks::basis::Basis;
 
-    /// A run with a peak of 100 bytes that says nothing else.
+    /// A run with a peak of 100 bytes and no other figure.
     fn run() -> RunFigures {
         RunFigures {
             policy: PolicyName::Stepmem,

@@ -1,5 +1,5 @@
-//! Whether two runs can be compared at all: the same number of ranks, the same kind of device and capacity, the same workload. An
-//! unknown counts as the same.
+//! The check that two runs can be compared at all: the same number of ranks, the same kind of
+//! device and capacity, the same workload. An unknown counts as the same.
 
 use std::collections::BTreeSet;
 
@@ -8,8 +8,8 @@ use crate::compare::comparison::OldNew;
 use crate::compare::figures::RunSetup;
 use stepmem_types::format::units::{bytes, many};
 
-/// Capacities that differ by at most this share are the same: drivers reserve a little more or less of one kind of device, kernels of
-/// one kind of machine.
+/// Capacities that differ by at most this share are the same. Drivers reserve a little more or
+/// less of one kind of device, kernels of one kind of machine.
 const CAPACITY_RATIO_MAX: f64 = 0.05;
 
 /// Returns why the runs cannot be compared, a sentence each; none where they can.
@@ -26,7 +26,8 @@ fn world_size(setups: OldNew<&RunSetup>) -> Option<String> {
     (old != new).then(|| format!("the old run has {had}, the new one {has}"))
 }
 
-/// Compares what the ranks run on: models where both runs know them, else whether it is a GPU or the host.
+/// Compares what the ranks run on: models where both runs know them, else whether it is a GPU
+/// or the host.
 fn devices(setups: OldNew<&RunSetup>) -> Option<String> {
     let is_known = |of: fn(&RunSetup) -> &BTreeSet<String>| {
         let sets = setups.map(of);

@@ -15,7 +15,8 @@ pub struct Comparison {
     pub verdict: ComparisonVerdict,
     /// The exit code of the command.
     pub exit_code: u8,
-    /// Differences that make the runs not of the same job, a sentence each; then nothing is judged.
+    /// Differences that make the runs not of the same job, a sentence each; then nothing is
+    /// judged.
     pub incomparable: Vec<String>,
     /// Why, what got worse first.
     pub reasons: Vec<Reason>,
@@ -25,7 +26,7 @@ pub struct Comparison {
     pub diagnosis: OldNew<RunDiagnosis>,
     /// The figures by key.
     pub metrics: BTreeMap<&'static str, Change>,
-    /// How each run ended, where its ranks announced that: the worst end of a rank.
+    /// The end of each run, where its ranks announced that: the worst end of a rank.
     pub end: OldNew<Option<EndOutcome>>,
     /// The ranks of both runs whose diagnosis or peak differs, the most telling first.
     pub ranks: Vec<RankChange>,
@@ -46,9 +47,10 @@ impl Comparison {
 #[derive(Clone, Debug, Serialize)]
 pub struct RankChange {
     pub rank: u64,
-    /// What was wrong with it, as pages name it, the worst first.
+    /// The issues of it, as pages name them, the worst first.
     pub issues: OldNew<Vec<String>>,
-    /// The most that was allocated within a step, or held at the end of one where a run does not know the former.
+    /// The most that was allocated within a step, or held at the end of one where a run does
+    /// not know the former.
     pub peak: Change,
 }
 
@@ -79,7 +81,7 @@ pub enum ComparisonVerdict {
 }
 
 impl ComparisonVerdict {
-    /// Returns the verdict as it is written.
+    /// Returns the verdict's name in files.
     pub fn as_label(self) -> &'static str {
         match self {
             Self::Regression => "REGRESSION",

@@ -1,4 +1,5 @@
-//! The figures of a run that a comparison looks at, from a summary of ours or of TraceML's. A figure that the summary lacks is absent.
+//! The figures of a run that a comparison uses, from a summary of ours or of TraceML's. A
+//! figure that the summary lacks is absent.
 
 use std::collections::BTreeSet;
 
@@ -17,9 +18,9 @@ pub struct RunFigures {
     pub issues: Vec<RunIssue>,
     /// The name of its diagnosis on pages.
     pub status: String,
-    /// Whether there is anything to compare.
+    /// Set when there is anything to compare.
     pub has_data: bool,
-    /// Whether it ran long enough for creep to be judged.
+    /// Set when it ran long enough for creep to be judged.
     pub is_judged: bool,
     /// The train steps of the rank that came furthest.
     pub steps: Option<f64>,
@@ -39,19 +40,20 @@ pub struct RunFigures {
     pub skew: Option<RunSkew>,
     /// The rank of its diagnosis, or the one with the highest peak.
     pub worst_rank: Option<u64>,
-    /// How many ranks were lost or never pushed.
+    /// Number of ranks that were lost or never pushed.
     pub n_lost: Option<u64>,
     /// Out-of-memory errors of all ranks.
     pub n_ooms: Option<u64>,
     /// The line that leaks, as a memory snapshot shows it.
     pub leaking_line: Option<String>,
-    /// How it ended, where ranks announced that.
+    /// Its end, where ranks announced that.
     pub end: Option<RunEnd>,
     /// Ascending; empty where the summary has none.
     pub ranks: Vec<RankFigures>,
 }
 
-/// The setup that two runs share if a difference of their memory is one of the program. Absent or empty where unknown.
+/// The setup that two runs share if a difference of their memory is one of the program. Absent
+/// or empty where unknown.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RunSetup {
     /// Number of ranks: as the run reports it, else those that pushed.
@@ -76,7 +78,7 @@ pub struct RunEnd {
     pub ranks: Vec<u64>,
 }
 
-/// What rows of their own are made of.
+/// The kinds of data that have rows of their own.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RankFigures {
     pub rank: u64,
@@ -94,7 +96,7 @@ pub struct RunIssue {
     pub kind: String,
     /// Its name on pages.
     pub status: String,
-    /// How much it matters.
+    /// Its severity.
     pub severity: IssueSeverity,
     pub ranks: Vec<u64>,
 }
@@ -106,7 +108,7 @@ pub struct RunPeak {
     pub max: Option<f64>,
     /// The greatest mean of a rank, which is all that TraceML writes.
     pub mean: Option<f64>,
-    /// The deviation of a step of that rank from its neighbours.
+    /// The deviation of a step of that rank from its neighbors.
     pub noise: Option<f64>,
 }
 
@@ -117,10 +119,10 @@ impl RunPeak {
     }
 }
 
-/// What a rank can still take.
+/// The headroom of a rank.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RunHeadroom {
-    /// How much, in bytes.
+    /// Its size, in bytes.
     pub bytes: f64,
     /// The memory that it rests on.
     pub basis: Basis,
@@ -129,7 +131,7 @@ pub struct RunHeadroom {
 /// The growth of live memory of a rank, in bytes per step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RunGrowth {
-    /// Whether it rises or creeps.
+    /// Set when it rises or creeps.
     pub is_growing: bool,
     pub slope: f64,
     /// The 95 % interval of the slope.
@@ -148,7 +150,7 @@ pub struct SlopeInterval {
 pub struct RunSkew {
     /// The skew, a ratio.
     pub ratio: f64,
-    /// Whether it is of means over the steps, as TraceML's is, rather than of peaks.
+    /// Set when it is of means over the steps, as TraceML's is, rather than of peaks.
     pub is_of_means: bool,
 }
 

@@ -70,7 +70,8 @@ fn setup(summary: &Summary) -> RunSetup {
     }
 }
 
-/// The worst end that a rank announced. A run that someone stopped at the keyboard did neither complete nor fail.
+/// The worst end that a rank announced. A run that someone stopped at the keyboard did neither
+/// complete nor fail.
 fn end(ranks: &[RankSummary]) -> Option<RunEnd> {
     let outcome = |rank: &RankSummary| {
         Some(rank.end.as_ref().filter(|end| !end.is_keyboard_interrupt())?.outcome)
@@ -98,7 +99,8 @@ fn rank_peak(figure: Option<&FigureSummary>) -> RunPeak {
     }
 }
 
-/// The line that leaks by the evidence of an issue, if it is about growth and a memory snapshot shows one.
+/// The line that leaks by the evidence of an issue, if it is about growth and a memory snapshot
+/// shows one.
 fn leaking_line(issue: &Issue) -> Option<String> {
     let IssueEvidence::Finding(Evidence::CreepConfirmed(of) | Evidence::CreepEarly(of)) =
         &issue.evidence
@@ -109,7 +111,8 @@ fn leaking_line(issue: &Issue) -> Option<String> {
     Some(site.at.as_ref()?.to_string())
 }
 
-/// The headroom of a rank; summaries that do not name its basis rest on the peak of live memory.
+/// The headroom of a rank; summaries that do not name its basis rest on the peak of live
+/// memory.
 fn headroom(rank: &RankSummary) -> Option<RunHeadroom> {
     let basis = rank.headroom_basis.unwrap_or(Basis::Allocated);
     Some(RunHeadroom { bytes: rank.headroom_bytes?, basis })

@@ -8,7 +8,7 @@ use crate::traceml::file::{
     TraceMlFileIssue, TraceMlFileMetric, TraceMlGlobal, TraceMlPoint, TraceMlSection,
 };
 
-/// The kinds that say that nothing is wrong, or nothing known.
+/// The kinds that mean that nothing is wrong, or nothing known.
 const NEUTRAL: [&str; 3] = ["BALANCED", "NO_DATA", "NO_GPU"];
 
 /// Returns the figures of a section of the run of that name.
@@ -58,7 +58,7 @@ pub fn figures(
     })
 }
 
-/// Returns what is wrong, without a verdict that nothing is.
+/// Returns the issues, without a verdict that nothing is wrong.
 fn wrong(issues: Vec<TraceMlFileIssue>) -> Result<Vec<RunIssue>, NotASummary> {
     let issue = |issue: TraceMlFileIssue| {
         let kind = issue.kind?;

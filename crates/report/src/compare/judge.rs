@@ -14,7 +14,8 @@ use stepmem_engine::diagnosis::DiagnosisKind;
 use stepmem_types::end::EndOutcome;
 use stepmem_types::format::units::{counted, whole};
 
-/// Compares two runs. Those of different jobs are INCONCLUSIVE: their figures stand next to each other and are not judged.
+/// Compares two runs. Those of different jobs are INCONCLUSIVE: their figures stand next to
+/// each other and are not judged.
 pub fn compare(runs: Runs<'_>) -> Comparison {
     let incomparable = differences(runs);
     if incomparable.is_empty() { judged(runs) } else { side_by_side(runs, incomparable) }
@@ -96,7 +97,8 @@ fn exit_reason(verdict: ComparisonVerdict, reasons: &[Reason]) -> Option<String>
     Some(format!("exit code 1 because of this: {}{others}{though}", first.sentence))
 }
 
-/// Returns which run ended worse. Running out of memory is a diagnosis, which says so already.
+/// Returns which run ended worse. Running out of memory is a diagnosis, which reports that
+/// already.
 fn end(runs: Runs<'_>) -> Option<Reason> {
     let OldNew { old, new } = runs;
     let (old, new) = old.end.as_ref().zip(new.end.as_ref())?;
@@ -229,7 +231,8 @@ fn remarks(runs: Runs<'_>) -> Vec<String> {
     remarks
 }
 
-/// Returns what became of the line that leaked. A run that still grows may lack a snapshot that names it.
+/// Returns what became of the line that leaked. A run that still grows may lack a snapshot that
+/// names it.
 fn leaking_lines(runs: Runs<'_>) -> Option<String> {
     let is_growing = runs.new.growth.is_some_and(|growth| growth.is_growing);
     match (&runs.old.leaking_line, &runs.new.leaking_line) {

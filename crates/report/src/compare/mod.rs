@@ -1,6 +1,7 @@
-//! Two summaries against each other: which got worse, which better, by how much, and whether that is more than noise.
-//! `read` takes a summary of ours or of TraceML's, `comparable` checks that they are of the same job, `changes` and `judge` compare,
-//! `text` puts the result into words.
+//! Two summaries against each other: which got worse, which better, by how much, and whether
+//! that is more than noise. `read` takes a summary of ours or of TraceML's; `comparable` checks
+//! that they are of the same job. `changes` and `judge` compare; `text` puts the result into
+//! words.
 
 pub mod changes;
 pub mod comparable;

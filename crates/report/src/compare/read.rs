@@ -1,4 +1,5 @@
-//! Reads a summary: ours, TraceML's `final_summary.json`, or the output of `summary --policy traceml --json`.
+//! Reads a summary: ours, TraceML's `final_summary.json`, or the output of `summary --policy
+//! traceml --json`.
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -10,7 +11,7 @@ use crate::policy::PolicyName;
 use crate::summary::model::SCHEMA_VERSION;
 use crate::traceml::file::TraceMlFile;
 
-/// The keys that say whose summary it is.
+/// The keys that show whose summary it is.
 #[derive(Deserialize)]
 struct Author {
     generator: Option<AuthorGenerator>,

@@ -97,7 +97,7 @@ fn table(comparison: &Comparison, is_wide: bool) -> Table {
 fn rank_rows(table: &mut Table, of: &RankChange) {
     let RankChange { rank, issues, peak } = of;
     if of.has_other_issues() {
-        // The worst of several; a line has room for one.
+        // The worst of several; a line holds one.
         let named = |issues: &[String]| match issues {
             [] => "none".to_owned(),
             [only] => only.clone(),

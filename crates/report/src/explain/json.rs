@@ -1,5 +1,5 @@
-//! A story, and what a live exporter knows of a rank, as JSON: bytes, seconds and steps stand in the names, and what is
-//! unknown is absent.
+//! A story, and a live exporter's facts about a rank, as JSON. Bytes, seconds and steps stand
+//! in the names, and an unknown figure is absent.
 
 use std::ops::Not;
 
@@ -38,7 +38,7 @@ pub struct StoryTold<'a> {
     first: Option<PointTold>,
     #[serde(skip_serializing_if = "Option::is_none")]
     last: Option<PointTold>,
-    /// What still holds at the end.
+    /// The findings that still hold at the end.
     held: Vec<FindingHeld>,
     signals: Vec<SignalTold>,
     events: Vec<EventTold<'a>>,
@@ -124,7 +124,7 @@ impl SignalTold {
     }
 }
 
-/// The picture of a signal: its least value in equal parts of a life.
+/// The chart of a signal: its least value in equal parts of an incarnation.
 #[derive(Debug, Serialize)]
 struct FloorTold {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -235,7 +235,7 @@ pub struct WindowsRead {
     tests: Vec<Value>,
 }
 
-/// What a live exporter knows of a rank, for programs.
+/// A live exporter's facts about a rank, for programs.
 #[derive(Debug, Serialize)]
 pub struct RankTold<'a> {
     rank: &'a RankStatus,

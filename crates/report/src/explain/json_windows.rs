@@ -17,7 +17,7 @@ pub(super) struct LevelWindows {
     /// Of the last one.
     #[serde(skip_serializing_if = "Option::is_none")]
     records: Option<Count>,
-    /// How many were judged.
+    /// Number of windows that were judged.
     judged: u32,
     outcomes: Vec<EndCount>,
     /// The last window, tested or not.
@@ -35,7 +35,7 @@ impl LevelWindows {
     }
 }
 
-/// How many windows had an outcome.
+/// Number of windows that had an outcome.
 #[derive(Debug, Serialize)]
 struct EndCount {
     outcome: &'static str,
@@ -109,7 +109,8 @@ impl WindowShown {
     }
 }
 
-/// The part of a life that something spans: steps of a rank, seconds since the first reading of a process.
+/// The part of an incarnation that something spans: steps of a rank, seconds since the first
+/// reading of a process.
 #[derive(Debug, Default, Serialize)]
 struct ExtentShown {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -190,7 +191,8 @@ struct TrendShown {
     slope_bytes_per_step: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     slope_bytes_per_second: Option<f64>,
-    /// What the growth is weighed against; of a stand-in where the capacity is unknown.
+    /// The headroom that the growth is weighed against; of a stand-in where the capacity is
+    /// unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     headroom_bytes: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]

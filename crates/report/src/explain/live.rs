@@ -1,5 +1,6 @@
-//! What a live exporter knows of one rank, as text of at most 100 columns: its findings and why, what is acknowledged, how
-//! each signal grows, how far it is from out-of-memory, and the tests that its windows do not pass now.
+//! A live exporter's facts about one rank, as text of at most 100 columns. They are its
+//! findings and why, the acknowledgements, the growth of each signal, and the distance to
+//! out-of-memory. Last come the tests that its windows do not pass now.
 
 use crate::explain::story::End;
 use crate::explain::text::{last_word, meanings, what};
@@ -86,7 +87,7 @@ fn head(page: &mut Page, status: &Status, rank: &RankStatus) {
     page.paragraph(Indent::hanging(0), &words);
 }
 
-/// Adds a finding; `why` says what its severity rests on, where that is not its figures.
+/// Adds a finding; `why` gives the reason for its severity, where that is not its figures.
 fn finding(page: &mut Page, finding: &FindingStatus, why: &str) {
     let FindingStatus { title, severity, since, sentence, advice, .. } = finding;
     let severity = severity.as_label();
@@ -95,7 +96,8 @@ fn finding(page: &mut Page, finding: &FindingStatus, why: &str) {
     page.paragraph(Indent { first: 4, rest: 10 }, &format!("Next: {advice}"));
 }
 
-/// Puts the windows of a rank into words, as they are now: how long each is, and which test stops it.
+/// Puts the windows of a rank into words, as they are now: how long each is, and which test
+/// stops it.
 pub fn windows(rank: &RankView<'_>) -> String {
     let capacity = rank.capacity.map(Bytes::as_f64);
     let mut page = Page::default();
@@ -164,7 +166,8 @@ fn growth(signal: &SignalStatus) -> String {
     format!("{}: {}", what(signal.signal), parts.join("; "))
 }
 
-/// Adds how far the rank is from its capacity; where it grows, by the headroom that its finding has.
+/// Adds how far the rank is from its capacity; where it grows, by the headroom that its finding
+/// has.
 fn room(page: &mut Page, rank: &RankStatus, findings: &[&FindingStatus]) {
     let of_growth = findings.iter().find_map(|finding| match &finding.evidence {
         Evidence::CreepConfirmed(growth) | Evidence::CreepEarly(growth) => {

@@ -1,5 +1,6 @@
-//! The command `explain`: `story` gathers what happened to one rank or process, `text` and `words` render it;
-//! `live` renders what the status of an exporter knows of a rank, `json` has both for programs.
+//! The command `explain`. `story` gathers what happened to one rank or process; `text` and
+//! `words` render it. `live` renders what the status of an exporter knows of a rank; `json` has
+//! both for programs.
 
 pub mod json;
 mod json_windows;

@@ -1,5 +1,5 @@
-//! The story of one rank or process, gathered record by record: its live memory, its findings, and the tests that stopped
-//! its windows. Nothing is put into words here.
+//! The story of one rank or process, gathered record by record: its live memory, its findings,
+//! and the tests that stopped its windows. Nothing is put into words here.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -30,13 +30,13 @@ pub struct Story {
     pub device: Option<String>,
     /// Its device's capacity, if known.
     pub capacity: Option<Bytes>,
-    /// How many train steps were accepted, or how many readings there are.
+    /// Number of train steps that were accepted, or of readings.
     pub n_steps: u64,
-    /// Whether these are samples by time, of a rank that took no steps.
+    /// Set when these are samples by time, of a rank that took no steps.
     pub is_by_time: bool,
     /// The first and the last of them.
     pub span: Option<(StoryPoint, StoryPoint)>,
-    /// How often it restarted.
+    /// Number of its restarts.
     pub n_restarts: u32,
     /// Each signal after the steps, warm-ups left out.
     pub floors: BTreeMap<Signal, Floor>,
@@ -46,13 +46,13 @@ pub struct Story {
     pub windows: BTreeMap<(Signal, usize), LevelTests>,
     /// The window of each signal that came nearest to a trend.
     pub closest: BTreeMap<Signal, Closest>,
-    /// How many steps of a life are warm-up.
+    /// Number of steps of an incarnation that are warm-up.
     warmup_pushes: u32,
     /// A rank that is silent for longer leaves every output.
     rank_ttl: Duration,
-    /// How many more steps of the current life are warm-up.
+    /// Number of further steps of the current incarnation that are warm-up.
     n_warmup: u32,
-    /// Whether the current life has a window.
+    /// Set when the current incarnation has a window.
     has_window: bool,
 }
 
@@ -61,7 +61,7 @@ pub struct Story {
 #[expect(clippy::large_enum_variant, reason = "there is one at a time, and it is copied")]
 pub enum SubjectFigures<'a> {
     Rank(RankView<'a>),
-    /// Of a process that does not push.
+    /// Of an unmanaged process.
     Process(ProcessView<'a>),
 }
 
@@ -115,7 +115,7 @@ pub struct StoryPoint {
     pub time: f64,
 }
 
-/// The time at which a subject is looked at.
+/// The time at which a subject is evaluated.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LookTime {
     /// Since the recording began.
@@ -128,10 +128,11 @@ pub struct LookTime {
 #[derive(Debug)]
 pub struct StoryEvent {
     pub transition: Transition,
-    /// How many steps the pictures had then.
+    /// Number of steps that the charts had then.
     pub n_pictured: u64,
-    /// Of a raised one: the window that shows it or, as when its severity changes, has shown it; `None` when the intervals
-    /// between event markers do, or the finding is about no window.
+    /// Of a raised one: the window that shows it or, as when its severity changes, has shown
+    /// it. `None` when the intervals between event markers do, or the finding is about no
+    /// window.
     pub window: Option<WindowReport>,
     /// Of a raised one: whether the intervals between event markers show it.
     pub is_between_events: bool,
@@ -158,9 +159,9 @@ pub enum Cause {
 /// The outcomes of one level's windows.
 #[derive(Debug)]
 pub struct LevelTests {
-    /// How many windows were tested.
+    /// Number of windows that were tested.
     pub n_tests: u32,
-    /// How many had which outcome.
+    /// Number of windows by their outcome.
     pub ends: BTreeMap<End, u32>,
     /// The last window, tested or not.
     pub last: WindowReport,
@@ -217,17 +218,19 @@ impl Story {
         }
     }
 
-    /// Returns whether it is of a process that does not push.
+    /// Returns whether it is of an unmanaged process.
     pub fn is_process(&self) -> bool {
         matches!(self.subject, SubjectId::Process(_))
     }
 
-    /// Returns whether it has readings instead of steps: of a process that does not push, or samples by time.
+    /// Returns whether it has readings instead of steps: of an unmanaged process, or samples by
+    /// time.
     pub fn has_readings(&self) -> bool {
         self.is_process() || self.is_by_time
     }
 
-    /// Takes the subject's figures after any record, and the `transitions` that the record caused.
+    /// Takes the subject's figures after any record, and the `transitions` that the record
+    /// caused.
     pub fn see(
         &mut self,
         view: &SubjectFigures<'_>,
@@ -330,7 +333,8 @@ impl Story {
         });
     }
 
-    /// Counts the outcomes of the windows that got a block since the last look; returns whether the rank restarted.
+    /// Counts the outcomes of the windows that got a block since the last evaluation; returns
+    /// whether the rank restarted.
     fn test(&mut self, view: &SubjectFigures<'_>) -> bool {
         let capacity = view.capacity().map(Bytes::as_f64);
         let step = view.last_step();
@@ -397,13 +401,14 @@ pub fn signal(transition: &Transition) -> Option<Signal> {
     transition.evidence.signal()
 }
 
-/// The least value of a figure in equal parts of a life, at most [`POINTS_MAX`] of them.
+/// The least value of a figure in equal parts of an incarnation, at most [`POINTS_MAX`] of
+/// them.
 #[derive(Debug, Default)]
 pub struct Floor {
     points: Vec<f64>,
     /// Two to the power of this steps make a point.
     halvings: u32,
-    /// How many steps there were.
+    /// Number of steps.
     n_added: u64,
 }
 
@@ -418,7 +423,7 @@ impl Floor {
         &self.points
     }
 
-    /// Whether the last point has all its steps.
+    /// Returns whether the last point has all its steps.
     fn is_full(&self) -> bool {
         self.n_added.is_multiple_of(self.steps_per_point())
     }
@@ -479,7 +484,8 @@ mod tests {
         }
     }
 
-    /// The story of a process that is read at second 0 and looked at again at `seconds`, when `transitions` come.
+    /// The story of a process that is read at second 0 and evaluated again at `seconds`, when
+    /// `transitions` come.
     fn story(seconds: u64, is_listed: bool, transitions: &[Transition]) -> Story {
         let config = EngineConfig::default();
         let estimator = Detector::of_process(config.creep);

@@ -1,4 +1,4 @@
-//! What each test of the detector is called, and what it says.
+//! The name and the text of each test of the detector.
 
 use stepmem_detect::tests::Test;
 
@@ -15,7 +15,7 @@ pub(super) enum TestUnit {
     Seconds,
 }
 
-/// How a test is told.
+/// The words for a test.
 #[derive(Debug)]
 pub(super) struct TestWords {
     /// A word or two for what it stops, at most 14 characters.
@@ -28,7 +28,7 @@ pub(super) struct TestWords {
     pub(super) meaning: &'static str,
 }
 
-/// Returns how a test is told.
+/// Returns the words for a test.
 pub(super) fn words_of(test: Test) -> &'static TestWords {
     match test {
         Test::Blocks => &BLOCKS,

@@ -1,4 +1,5 @@
-//! A story as text of at most 100 columns: the pictures, the findings and why, and the tests that stopped each window.
+//! A story as text of at most 100 columns: the pictures, the findings and why, and the tests
+//! that stopped each window.
 
 use crate::explain::story::{
     Cause, Closest, End, LevelTests, Story, StoryEvent, signal, stage_of,
@@ -21,7 +22,7 @@ use stepmem_types::format::units::{
 };
 use stepmem_types::ids::{GpuUuid, ProcessId, RankId, SubjectId};
 
-/// Said of growth that the intervals between event markers show.
+/// The text for growth that the intervals between event markers show.
 const BETWEEN_EVENTS: &str =
     "seen between evaluations, checkpoints and pauses: it rises alike at each of them";
 
@@ -58,7 +59,8 @@ pub fn signals(story: &Story) -> impl Iterator<Item = Signal> {
         .filter(|signal| (signal.axis() == Axis::Seconds) == story.is_process())
 }
 
-/// Returns whether a subject can have such a signal: a process on the host has no device's allocator.
+/// Returns whether a subject can have such a signal: a process on the host has no device's
+/// allocator.
 fn is_readable(story: &Story, signal: Signal) -> bool {
     let device = story.device.as_deref().and_then(|device| GpuUuid::new(device).ok());
     let is_on_host = device.is_some_and(|device| device.is_host());
@@ -117,7 +119,8 @@ fn head(page: &mut Page, story: &Story) {
     page.paragraph(Indent::hanging(0), &format!("At the end: {now}"));
 }
 
-/// Returns the severity of a finding that was raised, and why it is info where it was more before.
+/// Returns the severity of a finding that was raised, and why it is info where it was more
+/// before.
 fn severity(story: &Story, event: &StoryEvent) -> String {
     let Transition { kind, severity, .. } = event.transition;
     let earlier = story.events.iter().take_while(|other| !std::ptr::eq(*other, event));
@@ -148,7 +151,7 @@ pub fn held(story: &Story) -> impl Iterator<Item = &StoryEvent> {
 fn picture(page: &mut Page, story: &Story, of: Signal, columns: Option<usize>) {
     let Some(floor) = story.floors.get(&of) else { return };
     let room = columns.unwrap_or(COLUMNS).saturating_sub(2).max(1);
-    // So many points of the story are one of the picture, where not all have room.
+    // So many points of the story make one of the chart, where the width does not hold all.
     let n_joined = floor.points().len().div_ceil(room).max(1);
     let joined = floor.points().chunks(n_joined);
     let points: Vec<f64> =
@@ -184,7 +187,8 @@ fn picture(page: &mut Page, story: &Story, of: Signal, columns: Option<usize>) {
     );
 }
 
-/// Adds the row below a picture, in which each place is of so many steps: it marks what was raised and cleared.
+/// Adds the row below a chart, in which each column is of so many steps. It shows where
+/// findings were raised and cleared.
 fn marks<'s>(
     page: &mut Page,
     events: impl Iterator<Item = &'s StoryEvent>,

@@ -1,4 +1,4 @@
-//! What stopped a window, in words.
+//! The test that stopped a window, in words.
 
 use crate::explain::test_words::{TestUnit, words_of};
 use stepmem_detect::tests::{Bound, Stopped};

@@ -32,13 +32,15 @@ use stepmem_types::ids::Rank;
 use stepmem_types::step::Phase;
 use stepmem_types::units::Count;
 
-/// A rank that is behind the furthest by more than this many steps, and by more than a twentieth of the run, is lost.
+/// A rank that is behind the furthest by more than this many steps, and by more than a
+/// twentieth of the run, is lost.
 const BEHIND_STEPS_MIN: u64 = 32;
-/// How many missing ranks are named.
+/// Number of missing ranks that are named.
 const MISSING_MAX: usize = 64;
 
 impl Summary {
-    /// Sums up a run; `snapshots` are those of the run, `None` where they are unknown, as in a recording.
+    /// Sums up a run; `snapshots` are those of the run, `None` where they are unknown, as in a
+    /// recording.
     pub fn of(run: &RunView<'_>, snapshots: Option<Vec<SnapshotStatus>>) -> Self {
         let coverage = coverage(run);
         let mut ranks = rank_summaries(run, &coverage);
@@ -110,7 +112,8 @@ fn by_time(run: &RunView<'_>) -> Option<(f64, f64)> {
     spans.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
 }
 
-/// Returns the first of the expected ranks that are not seen, ascending, and how many there are.
+/// Returns the first of the expected ranks that are not seen, ascending, and how many there
+/// are.
 pub(super) fn unseen(n_expected: u32, is_seen: impl Fn(u32) -> bool) -> (Vec<u32>, u32) {
     let all = || (0..n_expected).filter(|rank| !is_seen(*rank));
     (all().take(MISSING_MAX).collect(), u32::try_from(all().count()).unwrap_or(u32::MAX))
@@ -220,13 +223,14 @@ fn rank_summary(
     }
 }
 
-/// Returns the least that any growth of the rank has left, as its findings tell it.
+/// Returns the least headroom that any growth of the rank leaves, by its findings.
 fn growth_headroom(view: &RankView<'_>) -> Option<f64> {
     let growing = view.creep.trends().filter(|trend| trend.is_growing());
     growing.filter_map(Trend::headroom_bytes).reduce(f64::min)
 }
 
-/// Returns how many out-of-memory errors there were: those that the process counted, and the one that ended it.
+/// Returns how many out-of-memory errors there were: those that the process counted, and the
+/// one that ended it.
 fn ooms(view: &RankView<'_>) -> Option<Count> {
     let counted = view.last_train.and_then(|last| last.ooms);
     match view.oom.map_or(0, |oom| oom.n_uncounted) {

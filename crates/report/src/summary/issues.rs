@@ -74,12 +74,14 @@ fn issue(kind: DiagnosisKind, mut of_ranks: Vec<RankIssue>) -> Option<Issue> {
     })
 }
 
-/// Returns the ranks whose past peak was near their capacity, but for those that have an issue already.
+/// Returns the ranks whose past peak was near their capacity, but for those that have an issue
+/// already.
 fn past_pressures(run: &RunView<'_>, found: &[RankIssue]) -> Vec<RankIssue> {
     let limits = run.thresholds;
     let past = |(rank, view): &(Rank, RankView<'_>)| {
         let is_found = found.iter().any(|issue| issue.rank == *rank);
-        // It is over: one level less than one that holds, which is critical of live memory only.
+        // It is over: one level less than one that holds, which is critical of live memory
+        // only.
         let grade = |pressure: LifePressure| {
             let is_live = pressure.basis == Basis::Allocated;
             let severity = match pressure.ratio {
@@ -102,7 +104,8 @@ fn past_pressures(run: &RunView<'_>, found: &[RankIssue]) -> Vec<RankIssue> {
     run.ranks.iter().filter_map(past).collect()
 }
 
-/// Returns the share of the capacity that was reserved and never live, where the pressure was of what was reserved.
+/// Returns the share of the capacity that was reserved and never live, where the pressure was
+/// of what was reserved.
 fn never_live(view: &RankView<'_>, pressure: LifePressure) -> Option<f64> {
     let tally = view.tally;
     let live = tally.phases.iter().filter_map(|phase| phase.peak).max();
@@ -112,8 +115,8 @@ fn never_live(view: &RankView<'_>, pressure: LifePressure) -> Option<f64> {
     high_pressure::never_live_ratio(reserved, live, pressure.capacity)
 }
 
-/// Returns the ranks whose peak is far below the others', which then do more than their share: good to know on devices
-/// that are not nearly empty.
+/// Returns the ranks whose peak is far below the others', which then do more than their share.
+/// That is good to know on devices that are not nearly empty.
 fn low_peaks(run: &RunView<'_>) -> Vec<RankIssue> {
     let is_in_use = |(_, view): &(Rank, RankView<'_>)| {
         LifePressure::of(view).is_some_and(|pressure| pressure.ratio >= PRESSURE_WARNING_MIN)

@@ -1,4 +1,5 @@
-//! Joins the summaries that several exporters wrote of one launch, each of its own ranks, to the summary of the whole run.
+//! Joins the summaries that several exporters wrote of one launch, each of its own ranks, to
+//! the summary of the whole run.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -24,8 +25,8 @@ pub enum MergeError {
     Launches(String),
 }
 
-/// Joins summaries of one launch; those of an earlier attempt are left out. IMBALANCE is that which each exporter saw
-/// among its own ranks.
+/// Joins summaries of one launch; those of an earlier attempt are left out. IMBALANCE is that
+/// which each exporter saw among its own ranks.
 ///
 /// # Errors
 /// There are none, or they are not of one launch.
@@ -88,7 +89,8 @@ fn check(parts: &[Summary]) -> Result<(), MergeError> {
     Ok(())
 }
 
-/// Returns every rank, ascending; of one that two exporters had, the life that began last.
+/// Returns every rank, ascending; of one that two exporters had, the incarnation that began
+/// last.
 fn ranks(parts: &[Summary]) -> Vec<RankSummary> {
     let began = |rank: &RankSummary| rank.first.map_or(f64::NEG_INFINITY, |first| first.time);
     let mut by_rank: BTreeMap<Rank, RankSummary> = BTreeMap::new();
@@ -122,7 +124,8 @@ fn coverage(parts: &[Summary], ranks: &[RankSummary]) -> Coverage {
     }
 }
 
-/// Joins the issues of a kind: the sentence of the worst, and all ranks, those of the worst first.
+/// Joins the issues of a kind: the sentence of the worst, and all ranks, those of the worst
+/// first.
 fn issues(parts: &[Summary]) -> Vec<Issue> {
     let mut found: Vec<&Issue> = parts.iter().flat_map(|part| &part.issues).collect();
     found.retain(|issue| issue.is_wrong());

@@ -1,6 +1,7 @@
-//! The summary of a run: `model` has the types of `final_summary.json`, `build` fills them, `issues` says what is wrong,
-//! `neutral` what stands where nothing is,
-//! `merge` joins those of several exporters, and `traceml_shape` adds the sections that TraceML's tools read.
+//! The summary of a run. `model` has the types of `final_summary.json`, `build` fills them, and
+//! `issues` finds what is wrong. `neutral` has the text where nothing is wrong, and `merge`
+//! joins the summaries of several exporters. `traceml_shape` adds the sections that TraceML's
+//! tools read.
 
 pub mod build;
 pub mod issues;

@@ -1,5 +1,5 @@
-//! The types of `final_summary.json`, to write and to read. Unknown values are absent. A key of ours that is removed or
-//! changes its meaning bumps [`SCHEMA_VERSION`].
+//! The types of `final_summary.json`, to write and to read. Unknown values are absent. A key of
+//! ours that is removed or changes its meaning bumps [`SCHEMA_VERSION`].
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -39,7 +39,8 @@ pub struct Summary {
     /// The launch of the run, where its processes report it.
     #[serde(default)]
     pub launch: Option<Launch>,
-    /// The workload that the user declared (`--workload`); runs of different ones are not compared.
+    /// The workload that the user declared (`--workload`); runs of different ones are not
+    /// compared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload: Option<String>,
     /// The run's latest attempt, which the summary covers.
@@ -59,7 +60,8 @@ pub struct Summary {
     pub worst_rank: Option<Rank>,
     /// Every rank, ascending.
     pub ranks: Vec<RankSummary>,
-    /// The memory snapshots that were asked for or reported, the oldest first; absent in a recording.
+    /// The memory snapshots that were asked for or reported, the oldest first; absent in a
+    /// recording.
     pub snapshots: Option<Vec<SnapshotStatus>>,
     /// The same as `diagnosis`, where TraceML has its verdict.
     pub primary_diagnosis: Issue,
@@ -100,11 +102,11 @@ pub struct Issue {
     pub kind: IssueKind,
     /// Its name on pages.
     pub status: Cow<'static, str>,
-    /// How much it matters, by the worst of its ranks.
+    /// Its severity, by the worst of its ranks.
     pub severity: IssueSeverity,
     /// The evidence in a sentence.
     pub summary: String,
-    /// The first thing to look at.
+    /// The first thing to check.
     pub action: Cow<'static, str>,
     /// The figure that it is about.
     pub metric: Cow<'static, str>,
@@ -209,7 +211,8 @@ pub enum IssueEvidence {
     Other(Value),
 }
 
-/// The figures of the run by one metric: TraceML's keys, with true maxima over the whole attempt.
+/// The figures of the run by one metric: TraceML's keys, with true maxima over the whole
+/// attempt.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct RunMetric {
     pub metric: PeakMetric,
@@ -241,7 +244,8 @@ pub struct RunMetricTrend {
     pub overall_worst_growth_pct: Option<f64>,
     pub overall_median_growth_pct: Option<f64>,
     pub trend_window_steps: Option<u64>,
-    /// The slope of that rank's live memory, also where the metric is of reserved memory: not TraceML's.
+    /// The slope of that rank's live memory, also where the metric is of reserved memory: not
+    /// TraceML's.
     pub allocated_slope_bytes_per_step: Option<f64>,
     pub early: bool,
     pub confirmed: bool,
@@ -256,13 +260,13 @@ pub struct Coverage {
     pub ranks_seen: usize,
     /// Ranks that never pushed, of those expected: the first 64, ascending.
     pub ranks_missing: Vec<u32>,
-    /// How many never pushed.
+    /// Number of ranks that never pushed.
     pub n_ranks_missing: u32,
     /// Ranks that stopped while others went on, or without announcing their end.
     pub ranks_lost: Vec<LostRank>,
-    /// How many ranks ran long enough for creep to be judged.
+    /// Number of ranks that ran long enough for creep to be judged.
     pub ranks_judged: usize,
-    /// How often ranks restarted without a new attempt, over all ranks.
+    /// Number of restarts of ranks without a new attempt, over all ranks.
     pub restarts: u64,
     /// The first train step and when it ended.
     pub first: Option<Moment>,
@@ -314,10 +318,10 @@ pub struct RankSummary {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_model: Option<String>,
     pub state: RankOutcome,
-    /// How it ended, as its process reported it.
+    /// Its end, as its process reported it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end: Option<EndReport>,
-    /// Train steps of its last life.
+    /// Train steps of its last incarnation.
     pub steps: u64,
     /// Those of them whose memory its client did not read.
     #[serde(default)]
@@ -332,7 +336,7 @@ pub struct RankSummary {
     pub first: Option<Moment>,
     /// The last of them.
     pub last: Option<Moment>,
-    /// How often it restarted.
+    /// Number of its restarts.
     pub restarts: u32,
     /// The kinds of the issues that it is in.
     pub issues: Vec<IssueKind>,
@@ -352,15 +356,15 @@ pub struct RankSummary {
     /// The maximum of allocated since its process began.
     #[serde(default)]
     pub high_water_allocated_bytes: Option<Bytes>,
-    /// Bytes left until its growth ends in out-of-memory: less than `headroom_bytes` by the cache that the
-    /// allocator would not give back. Absent where nothing grows.
+    /// Bytes left until its growth ends in out-of-memory: less than `headroom_bytes` by the
+    /// cache that the allocator would not give back. Absent where nothing grows.
     #[serde(default)]
     pub growth_headroom_bytes: Option<f64>,
     /// The memory that the headroom rests on.
     #[serde(default)]
     pub headroom_basis: Option<Basis>,
-    /// Its highest peak by the median of the others', less 1. The exporter's `imbalance_ratio` is the same of recent
-    /// peaks.
+    /// Its highest peak by the median of the others', less 1. The exporter's `imbalance_ratio`
+    /// is the same of recent peaks.
     pub peak_imbalance_ratio: Option<f64>,
     /// The share of reserved that was not in use at the peak of the last train step.
     pub fragmentation_ratio: Option<f64>,
@@ -369,7 +373,7 @@ pub struct RankSummary {
     pub host: Option<Box<HostView>>,
     /// Memory of its process outside its allocator, in bytes.
     pub outside_allocator_bytes: Option<f64>,
-    /// How live memory moves.
+    /// The movement of live memory.
     pub trend: Option<RankTrend>,
     /// Its records by phase.
     pub phases: BTreeMap<Cow<'static, str>, PhaseSummary>,
@@ -396,11 +400,11 @@ pub struct FigureSummary {
     pub max_step: u64,
     pub mean_bytes: f64,
     pub last_bytes: u64,
-    /// How far a step is from its neighbours.
+    /// The distance of a step from its neighbors, in bytes.
     pub noise_bytes: Option<f64>,
 }
 
-/// How live memory of a rank moves.
+/// The movement of a rank's live memory.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct RankTrend {
     pub signal: Signal,
@@ -413,7 +417,7 @@ pub struct RankTrend {
     pub slope_upper_bytes_per_step: Option<f64>,
     /// The slope in time.
     pub slope_bytes_per_second: Option<f64>,
-    /// Whether it rises in a straight line, however little that is of the memory left.
+    /// Set when it rises in a straight line, however little that is of the memory left.
     #[serde(default)]
     pub is_straight: bool,
     /// Growth since the onset.
@@ -425,7 +429,7 @@ pub struct RankTrend {
     /// The last growth that crept and ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<EndedTrend>,
-    /// How sure the detector is, 0 to 1.
+    /// The detector's confidence, 0 to 1.
     pub confidence_ratio: Option<f64>,
     /// Steps until the headroom is used up; `None` when that is not known to a factor of ten.
     pub oom_eta_steps: Option<f64>,
@@ -445,7 +449,7 @@ pub struct EndedTrend {
     pub level_since_time: f64,
 }
 
-/// How growth is called while it holds.
+/// The name of growth while it holds.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GrowthStage {
@@ -465,7 +469,7 @@ impl From<Stage> for GrowthStage {
 /// The records of one phase of a rank.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct PhaseSummary {
-    /// How many there are.
+    /// Number of records.
     pub records: u64,
     /// The greatest known peak of allocated memory.
     pub peak_bytes: Option<Bytes>,

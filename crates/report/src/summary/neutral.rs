@@ -1,5 +1,5 @@
-//! The issue that stands where no diagnosis holds: that memory is balanced, rises slowly all the same, or that the run
-//! failed or was too short.
+//! The issue where no diagnosis holds. Memory is balanced or rises slowly all the same, or the
+//! run failed or was too short.
 
 use std::borrow::Cow;
 
@@ -16,7 +16,8 @@ use stepmem_types::units::Count;
 /// Growth that takes longer than this until out-of-memory is not worth a word: 30 days.
 const RISE_SECONDS_MAX: f64 = 30.0 * 86_400.0;
 
-/// Returns the issue of a run in which nothing is wrong; `highest` is the rank with the highest peak.
+/// Returns the issue of a run in which nothing is wrong; `highest` is the rank with the highest
+/// peak.
 pub fn neutral(coverage: &Coverage, ranks: &[RankSummary], highest: Option<Rank>) -> Issue {
     let steps_used = ranks.iter().map(|rank| rank.steps).max().unwrap_or(0);
     let rise = StraightRise::of(ranks);
@@ -167,7 +168,8 @@ const WORKERS_ADVICE: &str = "Look at what each worker keeps: a list or cache th
 const CHILDREN_ADVICE: &str =
     "Look at what these processes keep, and whether they are ended or reused in time.";
 
-/// Memory of a rank that rises in a straight line: its live memory, or that of its child processes.
+/// Memory of a rank that rises in a straight line: its live memory, or that of its child
+/// processes.
 struct StraightRise {
     rank: Rank,
     sentence: String,
@@ -176,7 +178,8 @@ struct StraightRise {
 }
 
 impl StraightRise {
-    /// Returns the rise that is the first to end in out-of-memory; `None` where none does within [`RISE_SECONDS_MAX`].
+    /// Returns the rise that is the first to end in out-of-memory; `None` where none does
+    /// within [`RISE_SECONDS_MAX`].
     fn of(ranks: &[RankSummary]) -> Option<Self> {
         let is_one = ranks.len() == 1;
         let rises = ranks.iter().flat_map(|rank| {
@@ -225,7 +228,8 @@ impl Children {
         workers.into_iter().chain(others)
     }
 
-    /// Returns their rise, if they have one. It ends in out-of-memory where the rank's headroom is host memory.
+    /// Returns their rise, if they have one. It ends in out-of-memory where the rank's headroom
+    /// is host memory.
     fn rise(&self, rank: &RankSummary, is_one: bool) -> Option<StraightRise> {
         let slope = self.view.bytes_per_step.filter(|_| self.view.is_straight)?;
         let left = if rank.is_host() {
@@ -260,7 +264,7 @@ struct TimeLeft {
 }
 
 impl TimeLeft {
-    /// Returns the time left at a rate in bytes per step, and per second.
+    /// Returns the time to OOM at a rate in bytes per step, and per second.
     fn at(rank: &RankSummary, per_step: Option<f64>, per_second: Option<f64>) -> Self {
         let at =
             |slope: Option<f64>| Some(rank.headroom_bytes? / slope?).filter(|n| n.is_finite());
@@ -290,7 +294,7 @@ impl TimeLeft {
 
 /// An end that nobody asked for.
 struct AbruptEnd {
-    /// Whether the program announced an error, rather than ending without a word.
+    /// Set when the program announced an error, rather than ending without a word.
     is_failure: bool,
     sentence: String,
 }
@@ -305,7 +309,8 @@ impl AbruptEnd {
     }
 }
 
-/// Returns how the run ended where a rank failed, or ended without a word while a rank of it could not go on.
+/// Returns how the run ended where a rank failed, or ended without a word while a rank of it
+/// could not go on.
 fn abrupt_end(ranks: &[RankSummary]) -> Option<AbruptEnd> {
     let has_failed = |rank: &&RankSummary| {
         let end = rank.end.as_ref().filter(|end| end.outcome == EndOutcome::Failed);

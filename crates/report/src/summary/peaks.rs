@@ -1,4 +1,4 @@
-//! The peaks of ranks over their whole lives: against each other, and by their capacity.
+//! The peaks of ranks over their whole incarnations: against each other, and by their capacity.
 
 use crate::policy::PeakMetric;
 use stepmem_detect::stats::median::median;
@@ -44,7 +44,7 @@ impl Peaks {
     }
 }
 
-/// The highest peak of a rank's life by its capacity.
+/// The highest peak of a rank's incarnation by its capacity.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LifePressure {
     pub ratio: f64,
@@ -70,7 +70,8 @@ impl LifePressure {
             let train = tally.peak_allocated.max.filter(|(of_train, _)| *of_train == peak);
             (Basis::Allocated, peak, train.map(|(_, step)| step))
         });
-        // What it held at the end of a step is known also where the peak within it is not.
+        // The bytes that it held at the end of a step are known also where the peak within it
+        // is not.
         let at_most = [tally.peak_reserved.max, tally.reserved.max].into_iter().flatten();
         let reserved = at_most
             .reduce(|most, next| if next.0 > most.0 { next } else { most })

@@ -1,4 +1,5 @@
-//! The figures of the run by metric, with TraceML's keys and true maxima over the whole attempt.
+//! The figures of the run by metric, with TraceML's keys and true maxima over the whole
+//! attempt.
 
 use std::collections::BTreeMap;
 
@@ -79,7 +80,7 @@ pub fn of_peaks(
     })
 }
 
-/// How one metric of one rank grew.
+/// The growth of one metric of one rank.
 struct RankGrowth<'r, 'a> {
     rank: Rank,
     view: &'r RankView<'a>,

@@ -1,5 +1,6 @@
-//! A summary in the shape of TraceML's final summary (schema 1.7), so that its tools read ours: the same keys where the
-//! meaning is the same. Where TraceML has means over the steps, here are means over the steps.
+//! A summary in the shape of TraceML's final summary (schema 1.7), so that its tools read ours.
+//! The keys are the same where the meaning is the same. Where TraceML has means over the steps,
+//! here are means over the steps.
 
 use std::collections::BTreeSet;
 

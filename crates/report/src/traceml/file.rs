@@ -1,4 +1,5 @@
-//! TraceML's `final_summary.json`, as far as a comparison reads it. Every key may be missing or null.
+//! TraceML's `final_summary.json`, as far as a comparison reads it. Every key may be missing or
+//! null.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +21,8 @@ pub struct TraceMlMeta {
     pub run_name: Option<String>,
 }
 
-/// The section on step memory. The output of `summary --policy traceml --json` has the same keys.
+/// The section on step memory. The output of `summary --policy traceml --json` has the same
+/// keys.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct TraceMlSection {
     pub diagnosis: Option<TraceMlFileDiagnosis>,
@@ -36,7 +38,7 @@ pub struct TraceMlFileDiagnosis {
     pub kind: Option<String>,
     /// Its name on cards.
     pub status: Option<String>,
-    /// How many common steps it is about.
+    /// Number of common steps that it is about.
     pub steps_used: Option<f64>,
 }
 
@@ -45,7 +47,7 @@ pub struct TraceMlFileIssue {
     pub kind: Option<String>,
     /// Its name on cards.
     pub status: Option<String>,
-    /// How much it matters.
+    /// Its severity.
     pub severity: Option<IssueSeverity>,
     /// The rank with the highest peak.
     pub ranks: Option<Vec<Option<u64>>>,
@@ -54,7 +56,7 @@ pub struct TraceMlFileIssue {
 /// Means over the steps.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct TraceMlGlobal {
-    /// The steps that were looked at.
+    /// The steps that were analyzed.
     pub window: Option<TraceMlWindow>,
     /// The rank whose mean is nearest to the median, by metric.
     pub median: Option<BTreeMap<String, TraceMlPoint>>,
@@ -62,10 +64,10 @@ pub struct TraceMlGlobal {
     pub worst: Option<BTreeMap<String, TraceMlPoint>>,
 }
 
-/// The steps that were looked at.
+/// The steps that were analyzed.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct TraceMlWindow {
-    /// How many there were.
+    /// Number of steps.
     pub steps_analyzed: Option<f64>,
 }
 

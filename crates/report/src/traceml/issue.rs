@@ -11,7 +11,7 @@ pub struct TraceMlIssue {
     pub kind: TraceMlKind,
     /// Its name on cards.
     pub status: &'static str,
-    /// How much it matters.
+    /// Its severity.
     pub severity: IssueSeverity,
     /// The metric that raises it.
     pub metric: PeakMetric,

@@ -30,9 +30,9 @@ pub struct TraceMlMetric {
 /// The common steps, ascending, and one metric of every rank at each of them.
 #[derive(Debug)]
 pub struct CommonSteps<'a> {
-    /// How many steps are looked at, at most.
+    /// Number of steps that are analyzed, at most.
     pub window_size: usize,
-    /// How many ranks were heard of, those without a step among them.
+    /// Number of ranks that were heard of, with those without a step.
     pub ranks_seen: usize,
     /// The greatest capacity that a rank or device reported, in bytes.
     pub capacity_bytes: Option<f64>,

@@ -1,5 +1,6 @@
-//! TraceML 0.3.6: the verdict that its summary would give of the same steps, and its own summaries as `compare` reads
-//! them. Its formulas are kept as they are, also where ours differ on purpose; nothing here reaches an alert.
+//! TraceML 0.3.6: the verdict that its summary would give of the same steps, and its own
+//! summaries as `compare` reads them. Its formulas are kept as they are, also where ours differ
+//! on purpose; nothing here reaches an alert.
 
 pub mod card;
 pub mod file;

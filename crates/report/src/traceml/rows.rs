@@ -10,11 +10,12 @@ use stepmem_types::ids::{GpuUuid, Rank};
 use stepmem_types::step::StepSample;
 use stepmem_types::units::Bytes;
 
-/// How many rows of a rank are kept for each step of the window: TraceML's own retention, 1.5.
+/// Number of rows of a rank that are kept for each step of the window: TraceML's own retention,
+/// 1.5.
 const ROWS_PER_STEP: (usize, usize) = (3, 2);
-/// How many rows of a rank are kept at least, whatever the window.
+/// Number of rows of a rank that are kept at least, whatever the window.
 const ROWS_MIN: usize = 15_000;
-/// Of a rank's steps, TraceML looks for common ones among this many times the window.
+/// TraceML searches this many times the window of a rank's steps for common ones.
 const CANDIDATES_PER_STEP: usize = 20;
 
 /// The steps of a run.
@@ -25,7 +26,7 @@ pub struct PeakRows {
     window: usize,
     ranks: BTreeMap<Rank, VecDeque<PeakRow>>,
     capacity_bytes: Option<f64>,
-    /// `None` while nothing says that there is a GPU, or that there is none.
+    /// `None` while nothing shows that there is a GPU, or that there is none.
     has_gpu: Option<bool>,
 }
 
@@ -57,7 +58,8 @@ impl PeakRows {
         }
     }
 
-    /// Takes a push. Like TraceML it ignores the attempt; a rank that lacks a peak is only seen.
+    /// Takes a record. Like TraceML it ignores the attempt; a rank that lacks a peak is only
+    /// seen.
     pub fn push(&mut self, sample: &StepSample) {
         let is_host =
             sample.device.as_ref().is_some_and(|device| device.as_str() == GpuUuid::CPU);
@@ -121,7 +123,8 @@ impl PeakRows {
         PeakMetric::ALL.into_iter().filter_map(metric).collect()
     }
 
-    /// The latest row of each step, ascending, of as many of the highest steps as are looked at.
+    /// Returns the latest row of each step, ascending, of as many of the highest steps as are
+    /// analyzed.
     fn candidates(&self, rows: &VecDeque<PeakRow>) -> Vec<PeakRow> {
         let mut rows: Vec<PeakRow> = rows.iter().copied().collect();
         // Stable, so that of equal steps the newest comes last.

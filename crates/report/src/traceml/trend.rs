@@ -1,4 +1,4 @@
-//! How TraceML sees growth: three levels of a series.
+//! TraceML's view of growth: three levels of a series.
 
 use serde::Serialize;
 

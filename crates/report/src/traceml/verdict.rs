@@ -28,7 +28,7 @@ pub struct TraceMlVerdict {
 pub struct TraceMlDiagnosis {
     #[serde(flatten)]
     pub issue: TraceMlIssue,
-    /// How many common steps it is about.
+    /// Number of common steps that it is about.
     pub steps_used: usize,
     /// The rank with the highest peak, also of a creep.
     pub worst_rank: Option<Rank>,
@@ -67,7 +67,8 @@ impl TraceMlVerdict {
 /// Returns the issue that stands where no rule fires.
 fn neutral(metrics: &[TraceMlMetric], has_gpu: Option<bool>) -> TraceMlIssue {
     let is_ready = metrics.iter().any(|metric| metric.steps_used >= STEPS_MIN);
-    // Both peaks have the same steps; TraceML takes the last of them for a verdict, the first for its absence.
+    // Both peaks have the same steps; TraceML takes the last of them for a verdict, the first
+    // for its absence.
     let (kind, about) = if has_gpu == Some(false) {
         (TraceMlKind::NoGpu, None)
     } else if is_ready {

@@ -1,4 +1,5 @@
-//! Copies in another precision: what autocast makes of inputs and weights, and of half gradients for whole weights.
+//! Copies in another precision: what autocast makes of inputs and weights, and of half
+//! gradients for whole weights.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::RangeInclusive;
@@ -19,10 +20,10 @@ const SOURCE_BYTES_MIN: u64 = 64 << 10;
 /// Without other evidence, this much of weights and of gradients has a copy.
 const COPIED_RATIO_MIN: f64 = 0.8;
 
-/// Steps that are looked at before the search is given up.
+/// Steps that are tried before the search is given up.
 const STEPS_TRIED: u32 = 8;
 
-/// What is copied.
+/// The original of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Source {
     Input,
@@ -53,7 +54,7 @@ pub fn find(scene: &DeviceScene<'_>, categories: &[Category]) -> Vec<Note> {
     search.found.iter().filter_map(|(source, copies)| note(scene, *source, copies)).collect()
 }
 
-/// Whether each allocation is a weight in another precision, made in a slot.
+/// Returns whether each allocation is a weight in another precision, made in a slot.
 pub fn weight_copies(scene: &DeviceScene<'_>, categories: &[Category], slot: u32) -> Vec<bool> {
     let mut copies = vec![false; scene.timeline.allocations.len()];
     let Some(mut search) = CastSearch::new(scene, categories) else { return copies };
@@ -70,9 +71,9 @@ pub fn weight_copies(scene: &DeviceScene<'_>, categories: &[Category], slot: u32
 struct CastSearch<'a> {
     scene: &'a DeviceScene<'a>,
     categories: &'a [Category],
-    /// Whether a stack copies, as its C++ says; `None` if the file has no C++.
+    /// Set for each stack that copies, by its C++ frames; `None` if the file has no C++.
     is_copying: Option<Vec<bool>>,
-    /// How many weights have a size.
+    /// Number of weights by size.
     weights: HashMap<u64, u32>,
     /// Of this step: inputs and weights without a copy.
     open: [HashMap<u64, u32>; 2],
@@ -196,7 +197,8 @@ impl<'a> CastSearch<'a> {
         None
     }
 
-    /// Whether the first free after an allocation in backward is of a block of half the size that backward made.
+    /// Returns whether the first free after an allocation in backward is of a block of half the
+    /// size that backward made.
     fn is_of_half(&self, number: u32, size: u64) -> bool {
         let rest = self.scene.events.get(at(number) + 1..).unwrap_or(&[]);
         let next = rest.iter().zip(number + 1..).find(|(event, _)| {
@@ -232,7 +234,7 @@ impl<'a> CastSearch<'a> {
     }
 }
 
-/// How many gradients of a size a step makes, at most.
+/// Returns the number of gradients of a size that a step makes, at most.
 fn gradients_a_step(scene: &DeviceScene<'_>, categories: &[Category]) -> HashMap<u64, u32> {
     let mut most: HashMap<u64, u32> = HashMap::new();
     let mut now: HashMap<(u32, u64), u32> = HashMap::new();

@@ -1,5 +1,5 @@
-//! What memory is for: parameters, gradients, optimizer state, activations … by lifetime and phase first, by names in
-//! the stack second.
+//! The categories of memory: parameters, gradients, optimizer state, activations … by lifetime
+//! and phase first, by names in the stack second.
 
 use std::collections::HashMap;
 
@@ -18,7 +18,7 @@ const IN_BACKWARD_RATIO_MIN: f64 = 0.5;
 /// Steps after which a block is neither in flight nor a gradient.
 const LONG_STEPS: u32 = 2;
 
-/// What a block is for.
+/// The use of a block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Category {
     Parameter,
@@ -34,7 +34,7 @@ pub enum Category {
     Input,
     /// Given back at once.
     Temporary,
-    /// No rule says.
+    /// No rule applies.
     #[default]
     Unknown,
 }
@@ -64,7 +64,7 @@ pub struct Categories<T = u64> {
     pub input: T,
     /// Given back at once.
     pub temporary: T,
-    /// No rule says.
+    /// No rule applies.
     pub unknown: T,
 }
 
@@ -135,7 +135,7 @@ pub fn categorize(scene: &DeviceScene<'_>) -> Vec<Category> {
     scene.lives().map(|life| facts.category(scene, life)).collect()
 }
 
-/// What a site's blocks do.
+/// The behavior of a site's blocks.
 #[derive(Clone, Copy, Debug, Default)]
 struct Habits {
     freed: u64,
@@ -144,7 +144,7 @@ struct Habits {
     allocates_after_setup: bool,
 }
 
-/// What the rules look at.
+/// The facts that the rules use.
 struct Facts {
     habits: Vec<Habits>,
     /// Stacks of collectives, of data loading and of modules that are called.
@@ -153,11 +153,11 @@ struct Facts {
     is_call: Vec<bool>,
     /// Sites that fill a batch: at the beginning of an iteration, before the model is called.
     is_input: Vec<bool>,
-    /// Whether an allocation was made while the data loader ran.
+    /// Set for each allocation that was made while the data loader ran.
     loaded: Vec<(u32, u32)>,
     /// The first state after the first backward allocation.
     setup_end: u32,
-    /// Whether optimizer state that stays is made in the window.
+    /// Set when optimizer state that stays is made in the window.
     makes_state: bool,
     main_stream: u32,
 }
@@ -279,7 +279,7 @@ const COMMUNICATION: [&str; 7] = [
     "distributed/fsdp/_flat_param.py",
 ];
 
-/// Whether its free waited for another stream.
+/// Returns whether its free waited for another stream.
 fn waits(allocation: &Allocation) -> bool {
     allocation.is_pending
         || (!allocation.is_at_end() && allocation.until.saturating_sub(allocation.freed) > 1)
@@ -307,7 +307,7 @@ fn stacks_with(snapshot: &Snapshot, names: &[&str]) -> Vec<bool> {
         .collect()
 }
 
-/// What the blocks of each site do, as far as they end in the window.
+/// Returns the behavior of each site's blocks, as far as they end in the window.
 fn habits(scene: &DeviceScene<'_>, setup_end: u32) -> Vec<Habits> {
     let mut habits = vec![Habits::default(); scene.sites.sites.len()];
     let mut now = StepPhase::Forward;
@@ -346,8 +346,9 @@ fn habits(scene: &DeviceScene<'_>, setup_end: u32) -> Vec<Habits> {
     habits
 }
 
-/// Sites whose blocks are made where the training loop comes to its first line, before any module is called, and are not
-/// given back in backward: batches. Where no module is seen, only the first line itself makes them.
+/// Finds the sites of batches. Their blocks are made where the training loop comes to its first
+/// line, before any module is called. They are not given back in backward. Where no module is
+/// seen, only the first line itself makes them.
 fn inputs(scene: &DeviceScene<'_>, habits: &[Habits]) -> Vec<bool> {
     let mut counts = vec![[0_u64; 2]; scene.sites.sites.len()];
     let Some(found) = &scene.steps.training_loop else { return vec![false; counts.len()] };

@@ -1,4 +1,5 @@
-//! Why memory ran out, as far as someone can change it: what would have had to be absent, and what would have been free.
+//! Why memory ran out, as far as someone can change it: what would have had to be absent, and
+//! what would have been free.
 
 use crate::analyze::device::DeviceScene;
 use crate::analyze::leak::Leak;
@@ -8,7 +9,7 @@ use crate::analyze::sites::{Site, SiteKind, SiteRow};
 use crate::analyze::step_figures::StepReport;
 use crate::integer::at;
 
-/// Failures whose cause is looked for among all allocations; later ones have the allocator's.
+/// Failures whose cause is searched for in all allocations; later ones have the allocator's.
 const EXPLAINED_MAX: usize = 16;
 /// Earlier steps that show what a step usually needs.
 const EARLIER_STEPS_MIN: usize = 3;
@@ -46,7 +47,7 @@ pub fn explain(
     }
 }
 
-/// What else is known when an allocation fails.
+/// The other known facts when an allocation fails.
 struct Other<'a> {
     /// Bytes that this process had, or could have had, and someone else has now.
     taken: u64,
@@ -87,7 +88,8 @@ fn why(
     })
 }
 
-/// The cause that the allocator itself shows. `own`: what the step has allocated, and the first row of it.
+/// The cause that the allocator itself shows. `own`: what the step has allocated, and the first
+/// row of it.
 fn by_allocator(failure: &OutOfMemory, own: impl FnOnce() -> (u64, Option<SiteRow>)) -> Why {
     let (cause, (bytes, row)) = match failure.cause {
         OomCause::Fragmentation => (RootCause::Fragmentation, (0, None)),
@@ -98,13 +100,13 @@ fn by_allocator(failure: &OutOfMemory, own: impl FnOnce() -> (u64, Option<SiteRo
     Why { cause, bytes, free_bytes: reachable.saturating_add(bytes), row }
 }
 
-/// What suspects had leaked in a state.
+/// Returns the allocations that suspects had leaked in a state.
 fn leaked(scene: &DeviceScene<'_>, leak: &Leak, state: u32) -> Vec<SiteRow> {
     let leaked = leak.leaked(scene).filter(|allocation| allocation.is_alive(state));
     scene.sites.table(scene.snapshot, leaked)
 }
 
-/// What the step that fails has allocated itself; all that is alive if no step is known.
+/// Returns the allocations of the step that fails; all that are alive if no step is known.
 fn own_rows(scene: &DeviceScene<'_>, failure: &OutOfMemory) -> Vec<SiteRow> {
     let slot = scene.steps.slot(at(failure.event));
     let (first, _) = scene.steps.events_of(slot, scene.events.len());
@@ -114,7 +116,8 @@ fn own_rows(scene: &DeviceScene<'_>, failure: &OutOfMemory) -> Vec<SiteRow> {
     scene.sites.table(scene.snapshot, own)
 }
 
-/// Bytes that the step that fails needs more than earlier ones did; 0 where that cannot be told.
+/// Returns the bytes that the step that fails needs more than earlier ones did; 0 where that is
+/// unknown.
 fn unusual_need(scene: &DeviceScene<'_>, failure: &OutOfMemory, stages: &[StepReport]) -> u64 {
     let earlier: Vec<&StepReport> =
         stages.iter().filter(|stage| stage.peak_event < failure.event).collect();
@@ -144,8 +147,8 @@ pub fn place(scene: &DeviceScene<'_>, failure: &OutOfMemory) -> FailurePlace {
     }
 }
 
-/// The only line with tensors of the size that was asked for, of an allocation without a stack: a gradient is as large as
-/// what it is of.
+/// The only line with tensors of the size that was asked for, of an allocation without a stack.
+/// A gradient is as large as the tensor that it belongs to.
 fn mirrored(scene: &DeviceScene<'_>, failure: &OutOfMemory) -> Option<Site> {
     let site = |origin| scene.sites.site(scene.sites.of_origin(origin));
     let has_line = site(failure.stack).is_some_and(|site| site.kind != SiteKind::NoFrames);

@@ -17,11 +17,11 @@ pub struct DeviceScene<'a> {
     pub events: &'a [Event],
     /// Sites of the file's stacks.
     pub sites: &'a Sites,
-    /// What lived when.
+    /// The allocations, and when each was alive.
     pub timeline: Timeline,
-    /// What the file's stacks say of the step.
+    /// The roles that the file's stacks have in the step.
     pub roles: StackRoles,
-    /// What the program does at each event.
+    /// The program's phase at each event.
     pub phases: Phases,
     /// Where steps begin.
     pub steps: Steps,
@@ -29,8 +29,8 @@ pub struct DeviceScene<'a> {
     slots: Vec<[u32; 2]>,
 }
 
-/// An allocation with the slots in which it begins and ends: 0 if before the first mark, the number of marks if after the
-/// last.
+/// An allocation with the slots in which it begins and ends: 0 if before the first mark, the
+/// number of marks if after the last.
 #[derive(Clone, Copy, Debug)]
 pub struct Life<'a> {
     pub allocation: &'a Allocation,

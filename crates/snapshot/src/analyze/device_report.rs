@@ -19,7 +19,7 @@ pub struct Study<'a> {
     pub scene: DeviceScene<'a>,
     /// Sums over its segments.
     pub totals: Totals,
-    /// Whether older events are missing; `None` if that cannot be told.
+    /// True if older events are missing; `None` if that is unknown.
     pub overflowed: Option<bool>,
     /// Who holds what at the end.
     pub at_end: Vec<SiteRow>,
@@ -31,13 +31,13 @@ pub struct Study<'a> {
     pub categories_at_end: Categories,
     /// Which line leaks.
     pub leak: Leak,
-    /// What is reserved and not used.
+    /// Reserved bytes that are not used.
     pub fragmentation: Fragmentation,
     /// Failed allocations.
     pub oom: Vec<OutOfMemory>,
-    /// What each step did.
+    /// The figures of each step.
     pub stages: Vec<StepReport>,
-    /// What else is worth knowing.
+    /// Further notes for the user.
     pub notes: Vec<Note>,
 }
 
@@ -52,9 +52,9 @@ pub struct Totals {
     pub allocated: u64,
     /// Bytes that tensors asked for.
     pub requested: u64,
-    /// How many segments.
+    /// Number of segments.
     pub segments: u64,
-    /// How many blocks are not inactive.
+    /// Number of blocks that are not inactive.
     pub live_blocks: u64,
 }
 
@@ -93,7 +93,8 @@ impl<'a> Study<'a> {
         }
     }
 
-    /// The event that a state follows, its time and its step: `None` for the state before the window.
+    /// The event that a state follows, its time and its step: `None` for the state before the
+    /// window.
     pub fn moment(&self, state: u32) -> EventMoment {
         let event = state.checked_sub(1);
         let time_us = event
@@ -108,7 +109,7 @@ impl<'a> Study<'a> {
     }
 }
 
-/// A state in words that a user can look up.
+/// A state in words that a user can find again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventMoment {
     /// Number of the event before it.
@@ -133,7 +134,8 @@ fn totals(scene: &DeviceScene<'_>) -> Totals {
     totals
 }
 
-/// Older events are missing if the file says so, or a live block has a stack and no allocation in the window.
+/// Returns whether older events are missing: the file reports so, or a live block has a stack
+/// and no allocation in the window.
 fn overflowed(scene: &DeviceScene<'_>) -> Option<bool> {
     if scene.events.is_empty() {
         return None;

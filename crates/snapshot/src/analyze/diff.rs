@@ -1,4 +1,5 @@
-//! What grew between two snapshots, line by line; of one process also which blocks are new and which are gone.
+//! The growth between two snapshots, line by line; of one process also which blocks are new and
+//! which are gone.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -23,12 +24,12 @@ pub struct Diff {
     pub devices: Vec<DeviceDiff>,
 }
 
-/// What changed on a device.
+/// The changes on a device.
 #[derive(Debug, Default, Serialize)]
 pub struct DeviceDiff {
     /// CUDA index.
     pub device: u64,
-    /// Whether both files are of one process; `None` if their windows do not meet.
+    /// True if both files are of one process; `None` if their windows do not meet.
     pub same_process: Option<bool>,
     /// Growth of the blocks that are not inactive.
     pub growth_bytes: i64,
@@ -42,7 +43,7 @@ pub struct DeviceDiff {
     pub sites: Vec<SiteDiff>,
     /// Growth by category.
     pub categories: Categories<i64>,
-    /// What is not certain.
+    /// Notes on what is not certain.
     pub notes: Vec<DiffNote>,
     /// Before and after.
     #[serde(skip)]
@@ -50,13 +51,13 @@ pub struct DeviceDiff {
 }
 
 impl DeviceDiff {
-    /// Whether both files show the same: no line, category or block differs.
+    /// Returns whether both files show the same: no line, category or block differs.
     pub fn is_equal(&self) -> bool {
         self.notes.iter().any(|note| note.kind == EQUAL)
     }
 }
 
-/// What changed at a line.
+/// The change at a line.
 #[derive(Debug, Serialize)]
 pub struct SiteDiff {
     /// The line, with what it holds after.
@@ -74,7 +75,7 @@ pub struct SiteDiff {
 /// A sentence about a comparison.
 #[derive(Debug, Serialize)]
 pub struct DiffNote {
-    /// What it is about.
+    /// The subject of the note.
     pub kind: &'static str,
     pub text: String,
 }
@@ -165,7 +166,7 @@ fn device(
     diff
 }
 
-/// Says that both files show the same, if they do.
+/// Returns a note that both files show the same, if they do.
 fn equality(diff: &DeviceDiff) -> Option<DiffNote> {
     let [old, new] = diff.totals;
     let is_same = old == new
@@ -206,7 +207,7 @@ fn sites(before: Option<&DiffSide>, after: Option<&DiffSide>) -> Vec<SiteDiff> {
     sites
 }
 
-/// How the windows of two files lie to each other.
+/// The position of two files' windows to each other.
 enum Meeting {
     /// They overlap and agree; the first state of AFTER that BEFORE does not know.
     Same(u32),

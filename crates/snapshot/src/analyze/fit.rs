@@ -1,4 +1,5 @@
-//! Whether a larger batch would fit: what of a step's memory scales with the batch, and what changes would save.
+//! The fit of a larger batch: which part of a step's memory scales with the batch, and what
+//! changes would save.
 
 use std::collections::HashMap;
 
@@ -18,7 +19,7 @@ use crate::replay::Allocation;
 /// Smaller savings are not worth a change.
 const SAVED_BYTES_MIN: u64 = 1 << 20;
 
-/// What is known of the batch and the device.
+/// The known facts of the batch and the device.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FitQuestion {
     /// Samples of the recorded batch.
@@ -40,16 +41,18 @@ pub struct Fit {
     pub step: u64,
     /// The most that is active in it.
     pub peak_bytes: u64,
-    /// What of the peak does not scale with the batch, at least: weights, gradients, optimizer state, buffers.
+    /// The part of the peak that does not scale with the batch, at least: weights, gradients,
+    /// optimizer state, buffers.
     pub fixed_bytes: u64,
-    /// What of the peak scales with the batch: activations and inputs; at most also what backward makes and frees.
+    /// The part of the peak that scales with the batch: activations and inputs; at most also
+    /// what backward makes and frees.
     pub scaling_bytes: Bounds,
     pub batch_size: Option<u64>,
     pub bytes_per_sample: Option<Bounds>,
     pub capacity_bytes: Option<u64>,
     /// Samples that fit, if the step scales as assumed.
     pub largest_batch_size: Option<Bounds>,
-    /// What changes would save of the peak.
+    /// The savings of the peak by changes.
     pub savings: Vec<Saving>,
 }
 
@@ -59,7 +62,8 @@ pub struct Saving {
     pub kind: SavingKind,
     /// Bytes off the step's peak.
     pub bytes: u64,
-    /// Bytes off the peak of its forward pass, where gradients of the step before are freed earlier.
+    /// Bytes off the peak of its forward pass, where gradients of the step before are freed
+    /// earlier.
     pub forward_bytes: Option<u64>,
     /// The function to checkpoint.
     pub location: Option<CodeLocation>,
@@ -75,7 +79,7 @@ pub enum SavingKind {
     Checkpoint,
 }
 
-/// How an allocation scales.
+/// The way in which an allocation scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scaling {
     Fixed,
@@ -84,7 +88,7 @@ enum Scaling {
     Batch,
 }
 
-/// What is active in a state.
+/// The active bytes in a state.
 #[derive(Clone, Copy, Debug, Default)]
 struct Need {
     fixed: u64,
@@ -108,7 +112,8 @@ impl Need {
     }
 }
 
-/// Measures the whole step with the highest peak; `None` where steps or categories are not known.
+/// Measures the whole step with the highest peak; `None` where steps or categories are not
+/// known.
 pub fn measure(
     scene: &DeviceScene<'_>,
     categories: &[Category],
@@ -150,7 +155,7 @@ pub fn measure(
     })
 }
 
-/// What is active in each state of a step.
+/// Returns the active bytes in each state of a step.
 fn needs(scene: &DeviceScene<'_>, categories: &[Category], stage: &StepReport) -> Vec<Need> {
     let slot = scene.steps.slot(at(stage.first_event));
     let (first, end) = scene.steps.events_of(slot, scene.events.len());
@@ -209,14 +214,14 @@ fn of_category(
     }
 }
 
-/// What the allocator has reserved beyond what is active, at the peak.
+/// Returns the bytes that the allocator has reserved beyond the active ones, at the peak.
 fn overhead(scene: &DeviceScene<'_>, stage: &StepReport) -> u64 {
     let level = scene.timeline.levels(scene.events).nth(at(stage.peak_event));
     level.map_or(0, |level| level.reserved.saturating_sub(level.active))
 }
 
-/// The most samples that fit in every state: at least with the allocator's overhead and all that is unsure scaling, at
-/// most without.
+/// The most samples that fit in every state: at least with the allocator's overhead and all
+/// that is unsure scaling, at most without.
 fn largest_batch(needs: &[Need], size: u64, capacity: u64, overhead: u64) -> Bounds {
     let fits = |capacity: u64, fixed: u64, batch: u64| {
         let free = u128::from(capacity.saturating_sub(fixed));
@@ -234,7 +239,8 @@ fn largest_batch(needs: &[Need], size: u64, capacity: u64, overhead: u64) -> Bou
     Bounds { low: low.min(high), high: high.max(low) }
 }
 
-/// The peak without gradients of the step before; `None` if they are gone when the forward pass ends.
+/// The peak without gradients of the step before; `None` if they are gone when the forward pass
+/// ends.
 fn without_old_gradients(needs: &[Need], forward: &[Need]) -> Option<Saving> {
     forward.last().filter(|need| need.old_gradients > 0)?;
     let saved = |needs: &[Need]| {
@@ -262,7 +268,8 @@ struct CheckpointedCalls {
     frame: u32,
 }
 
-/// The function whose calls keep most activations at the peak; one call at a time is computed again in backward.
+/// The function whose calls keep most activations at the peak; one call at a time is computed
+/// again in backward.
 fn checkpointed(
     scene: &DeviceScene<'_>,
     categories: &[Category],

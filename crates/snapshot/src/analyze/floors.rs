@@ -8,9 +8,10 @@ use crate::model::Action;
 const OUTLIER_FACTOR: i64 = 10;
 /// Falls are at most this part of the rises.
 const FALLS_RATIO_MAX: f64 = 0.1;
-/// What rose is still there at the end, but for this part.
+/// A rise is still there at the end, but for this part.
 const LOST_RATIO_MAX: f64 = 0.1;
-/// From the last rise to the end no further than this many of the longest gaps, or so many steps.
+/// From the last rise to the end no further than this many of the longest gaps, or so many
+/// steps.
 const SILENCE_GAPS_MAX: f64 = 1.5;
 const SILENCE_STEPS_MAX: u32 = 2;
 /// The second half of the rises is at least this part of the first.
@@ -20,7 +21,8 @@ const SPAN_STEPS: u32 = 10;
 /// Rises that a trend needs.
 pub const RISES_MIN: usize = 3;
 
-/// How a line's floor moves; first and last slot, and the floor from each slot on in which it changes.
+/// The movement of a line's floor; first and last slot, and the floor from each slot on in
+/// which it changes.
 #[derive(Clone, Debug, Default)]
 pub struct SiteFloor {
     current: i64,
@@ -91,7 +93,7 @@ pub fn floors(
     floors
 }
 
-/// The slots that are looked at, both included.
+/// The slots that are analyzed, both included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     /// First slot.
@@ -100,7 +102,7 @@ pub struct Span {
     pub last: u32,
 }
 
-/// How a floor rose.
+/// The rise of a floor.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FloorTrend {
     /// Slots and bytes.
@@ -109,7 +111,7 @@ pub struct FloorTrend {
     pub falls: i64,
 }
 
-/// What a trend amounts to.
+/// The result of a trend.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Judgement {
     /// It goes on rising.
@@ -130,7 +132,7 @@ pub struct Rise {
 }
 
 impl SiteFloor {
-    /// How it rose in some slots, one-offs left out.
+    /// Returns its rise in some slots, one-offs left out.
     pub fn trend(&self, span: Span) -> FloorTrend {
         let mut trend = FloorTrend::default();
         let mut before = 0;

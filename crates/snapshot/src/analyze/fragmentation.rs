@@ -1,4 +1,5 @@
-//! Memory that is reserved and not used: what could be given back, what cannot, and which blocks hold it.
+//! Memory that is reserved and not used: what could be given back, what cannot, and which
+//! blocks hold it.
 
 use std::collections::HashMap;
 
@@ -8,7 +9,7 @@ use crate::analyze::sites::{SiteRow, Sum};
 use crate::integer::{at, count, real};
 use crate::model::{Block, Segment, State};
 
-/// What the driver maps at once in a small expandable segment.
+/// Bytes that the driver maps at once in a small expandable segment.
 const SMALL_PAGE_BYTES: u64 = 2 << 20;
 
 /// The answer, at the end.
@@ -77,7 +78,7 @@ impl Fragmentation {
     }
 }
 
-/// What the driver maps at once in an expandable segment.
+/// Returns the bytes that the driver maps at once in an expandable segment.
 pub fn page_bytes(is_small: bool) -> u64 {
     if is_small { SMALL_PAGE_BYTES } else { LARGE_PAGE_BYTES }
 }

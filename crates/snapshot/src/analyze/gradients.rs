@@ -1,4 +1,5 @@
-//! Gradients that live longer than they need to: through the next forward pass, unused, or filled with zeros.
+//! Gradients that live longer than they need to: through the next forward pass, unused, or
+//! filled with zeros.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -27,7 +28,7 @@ struct Outliving<'a> {
     until: Option<u32>,
 }
 
-/// What backward made in one slot and a later one frees, or none does.
+/// Allocations that backward made in one slot and a later one frees, or none does.
 fn outliving<'a>(
     scene: &'a DeviceScene<'_>,
     leak: &'a Leak,
@@ -47,7 +48,8 @@ fn outliving<'a>(
     })
 }
 
-/// The state after the last allocation of a slot's forward pass; `None` without a pass of backward.
+/// The state after the last allocation of a slot's forward pass; `None` without a pass of
+/// backward.
 pub fn forward_end(scene: &DeviceScene<'_>, slot: u32) -> Option<u32> {
     let (first, end) = scene.steps.events_of(slot, scene.events.len());
     let pass = scene.phases.passes_between(first, end).first()?;

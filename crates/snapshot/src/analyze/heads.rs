@@ -1,4 +1,5 @@
-//! Where the iterations of the training loop begin: at the line of the loop that comes round again after the update.
+//! Where the iterations of the training loop begin: at the line of the loop that comes round
+//! again after the update.
 
 use std::collections::HashMap;
 
@@ -7,7 +8,7 @@ use crate::analyze::sites::{FrameKind, Sites};
 use crate::integer::{at, count, id, real};
 use crate::model::{Action, Event, NO_STACK, Snapshot};
 
-/// Updates that are looked at before the search for the loop's first line is given up.
+/// Updates that are tried before the search for the loop's first line is given up.
 const TRIES_MAX: usize = 16;
 /// The loop's first line is the one that this part of the updates is followed by, at least.
 const AGREE_RATIO_MIN: f64 = 0.5;
@@ -20,7 +21,7 @@ pub struct Anchor {
     pub event: u32,
     /// Its stack, if it is an allocation that has one.
     pub stack: Option<u32>,
-    /// Whether weights are updated; a gradient scaler may look at gradients and skip that.
+    /// Set when weights are updated; a gradient scaler may check gradients and skip that.
     pub is_update: bool,
 }
 
@@ -42,7 +43,7 @@ pub struct Loop {
     pub line: u32,
 }
 
-/// One device's events with what their stacks say.
+/// One device's events with the roles of their stacks.
 #[derive(Clone, Copy, Debug)]
 pub struct LoopWindow<'a> {
     pub snapshot: &'a Snapshot,
@@ -56,8 +57,8 @@ impl LoopWindow<'_> {
         (0..).zip(self.events).filter(|(_, event)| event.action == Action::Alloc)
     }
 
-    /// Updates: allocations of the optimizer or a gradient scaler, and marks in the file. What no forward or backward
-    /// pass lies between is one update.
+    /// Updates: allocations of the optimizer or a gradient scaler, and marks in the file. What
+    /// no forward or backward pass lies between is one update.
     pub fn updates(&self, marks: &[u32]) -> Vec<Anchor> {
         let mut marks = marks.iter().copied().peekable();
         let mut found: Vec<Anchor> = Vec::new();
@@ -89,7 +90,8 @@ impl LoopWindow<'_> {
         for mark in marks {
             add(&mut found, &mut is_open, Anchor::at(mark));
         }
-        // A mark lies before the event that it names: what it marks belongs to the one before that.
+        // A mark lies before the event that it names: what it marks belongs to the one before
+        // that.
         for anchor in found.iter_mut().filter(|anchor| anchor.stack.is_none()) {
             anchor.event = anchor.event.saturating_sub(1);
         }
@@ -105,7 +107,8 @@ impl LoopWindow<'_> {
         })
     }
 
-    /// The frame by which one stack goes back from another: of one function, and above its line.
+    /// The frame by which one stack goes back from another: of one function, and above its
+    /// line.
     fn back(&self, next: u32, before: u32) -> Option<u32> {
         let mut pairs = self.path(next).zip(self.path(before));
         let (next, before) = pairs.find(|(next, before)| next != before)?;
@@ -114,7 +117,8 @@ impl LoopWindow<'_> {
         is_back.then_some(next)
     }
 
-    /// The first allocation after an anchor that goes back from it, and the frame by which it does.
+    /// The first allocation after an anchor that goes back from it, and the frame by which it
+    /// does.
     fn next_head(&self, anchor: Anchor, end: usize) -> Option<(u32, u32)> {
         let first = at(anchor.event);
         let before = || {
@@ -168,8 +172,8 @@ impl LoopWindow<'_> {
         Some(Loop { heads: heads.collect(), arrivals, line })
     }
 
-    /// The first event of an iteration, by its first allocation: frees that go back before it, and what is asked of the
-    /// driver for it, are of that iteration too.
+    /// The first event of an iteration, by its first allocation. Frees that go back before it,
+    /// and requests to the driver for it, are of that iteration too.
     fn begin(&self, head: u32) -> u32 {
         let earlier =
             || (0..head).rev().map_while(|number| Some((number, self.events.get(at(number))?)));
@@ -186,7 +190,7 @@ impl LoopWindow<'_> {
         begun.last().map_or(head, |(number, _)| number)
     }
 
-    /// Whether an event allocates from a stack that is not autograd's.
+    /// Returns whether an event allocates from a stack that is not autograd's.
     fn is_framed(&self, event: &Event) -> bool {
         event.action == Action::Alloc
             && event.stack != NO_STACK
@@ -220,8 +224,8 @@ impl LoopWindow<'_> {
     }
 }
 
-/// The arrivals that begin an iteration: with micro-batches, the line comes round several times between two updates. An
-/// iteration without an update has as many as the others.
+/// The arrivals that begin an iteration: with micro-batches, the line comes round several times
+/// between two updates. An iteration without an update has as many as the others.
 fn grouped(arrivals: &[u32], after_updates: &[u32]) -> Vec<u32> {
     let places: Vec<usize> = after_updates
         .iter()

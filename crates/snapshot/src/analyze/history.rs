@@ -7,7 +7,7 @@ use crate::integer::{at, id};
 use crate::model::{Action, Event};
 use crate::replay::{NEVER, NO_ALLOCATION, SMALL_REQUEST_BYTES, SMALL_SEGMENT_BYTES};
 
-/// What the driver maps at once in a large expandable segment.
+/// Bytes that the driver maps at once in a large expandable segment.
 pub const LARGE_PAGE_BYTES: u64 = 20 << 20;
 
 /// A range that was taken from the driver.
@@ -17,22 +17,23 @@ pub struct Range {
     pub end: u64,
     pub stream: u32,
     pub pool: u32,
-    /// Whether it is of the small pool.
+    /// Set when it is of the small pool.
     pub is_small: bool,
-    /// Whether it can be mapped and unmapped in pieces.
+    /// Set when it can be mapped and unmapped in pieces.
     pub is_expandable: bool,
 }
 
 /// A moment that is reached by going back from the end: what was mapped, and what was alive.
 #[derive(Debug)]
 pub struct Past {
-    /// What was mapped, by address.
+    /// The mapped ranges, by address.
     pub ranges: BTreeMap<u64, Range>,
     /// Allocations by number, in no order.
     pub alive: Vec<u32>,
     /// The place of each allocation in `alive`.
     places: Vec<u32>,
-    /// Addresses and tensor bytes of all allocations, by address; empty if nothing was unmapped.
+    /// Addresses and tensor bytes of all allocations, by address; empty if nothing was
+    /// unmapped.
     requests: Vec<(u64, u64)>,
     /// Events that are still ahead of the moment's past.
     event: usize,
@@ -128,7 +129,8 @@ impl Past {
         self.ranges.insert(event.address, range);
     }
 
-    /// Whether an unmapped range was of the small pool: as its neighbour is, else as what was allocated in it.
+    /// Returns whether an unmapped range was of the small pool: as its neighbor is, else as
+    /// what was allocated in it.
     fn is_small(&self, event: &Event) -> bool {
         let end = event.address.saturating_add(event.size);
         let before = self.ranges.range(..event.address).next_back();

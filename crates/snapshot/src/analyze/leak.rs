@@ -1,5 +1,6 @@
-//! Which line leaks: the lines whose floor goes on rising, what they explain of the growth, and the frame to blame. What a
-//! leak is, docs/detector/meaning.md says; a few steps of a snapshot show less of it than a run does.
+//! The line that leaks: the lines whose floor goes on rising, what they explain of the growth,
+//! and the frame to blame. docs/detector/meaning.md defines a leak; a few steps of a snapshot
+//! show less of it than a run does.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::RangeInclusive;
@@ -22,19 +23,20 @@ pub const STEPS_MIN: usize = 5;
 const STEPS_FEW: usize = 7;
 /// A block that lives for more steps than this is not in flight.
 const IN_FLIGHT_STEPS: u32 = 2;
-/// Rises that one buffer needs that is made anew and larger each time.
+/// Rises that one buffer needs that is made again and larger each time.
 const REMADE_RISES_MIN: usize = 6;
 /// The part of the active floor's slope that suspects may exceed it by.
 const FLOOR_RATIO_MIN: f64 = 0.5;
 /// Suspects that keep more than this of what a recurring step allocates are its own layers.
 const KEPT_RATIO_MAX: f64 = 1.0 / 3.0;
-/// A frame to blame is over this much of the largest site's bytes, and its survival is this part of the best.
+/// A frame to blame is over this much of the largest site's bytes, and its survival is this
+/// part of the best.
 const OVER_RATIO_MIN: f64 = 0.9;
 const SURVIVAL_RATIO_MIN: f64 = 2.0 / 3.0;
 /// Other lines grow likewise if their growth is this part of the suspect's.
 const LIKEWISE_RATIO_MIN: f64 = 0.5;
 
-/// Whether the device leaks.
+/// The verdict on a device: it leaks, or does not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LeakVerdict {
@@ -42,14 +44,14 @@ pub enum LeakVerdict {
     Leak,
     /// No line does.
     None,
-    /// There are too few steps to tell.
+    /// There are too few steps to decide.
     #[default]
     InsufficientHistory,
 }
 
 #[derive(Clone, Debug, Default)]
 pub struct Leak {
-    /// Whether the device leaks.
+    /// The verdict: the device leaks, or does not.
     pub verdict: LeakVerdict,
     /// Bytes of blocks a step, all suspects together.
     pub rate: Option<f64>,
@@ -61,12 +63,13 @@ pub struct Leak {
     pub suspects: Vec<Suspect>,
     /// Sites that rose, and slowed or stopped.
     pub cached: Vec<u32>,
-    /// Sites that turn over what is older than the window: the growth of the rest is without them.
+    /// Sites that turn over what is older than the window: the growth of the rest is without
+    /// them.
     pub turning: Vec<u32>,
 }
 
 impl Leak {
-    /// What suspects leaked and still hold at the end.
+    /// Returns the allocations that suspects leaked and that are alive at the end.
     pub fn leaked<'a>(
         &self,
         scene: &'a DeviceScene<'_>,
@@ -89,15 +92,15 @@ fn found_of(suspects: &[Suspect]) -> HashMap<u32, (Rise, bool)> {
 /// A line that leaks.
 #[derive(Clone, Debug)]
 pub struct Suspect {
-    /// What it leaked and still holds.
+    /// The allocations that it leaked and that are alive at the end.
     pub row: SiteRow,
-    /// How it rises, in slots.
+    /// Its rise, in slots.
     pub rise: Rise,
     /// Its allocations in the window.
     pub n_allocations: u64,
     /// Those of them that are there at the end, in flight or not.
     pub n_survivors: u64,
-    /// Whether it is one buffer that is made anew and larger each time.
+    /// Set when it is one buffer that is made again and larger each time.
     pub is_remade: bool,
 }
 
@@ -108,14 +111,14 @@ pub enum Blame {
     Frame {
         frame: u32,
         origin: u32,
-        /// What leaked beneath it.
+        /// The leaked bytes beneath it.
         sum: Sum,
     },
     /// The largest site: no frame of the user is over it.
     Site(SiteRow),
 }
 
-/// Looks for leaks.
+/// Searches for leaks.
 pub fn find(scene: &DeviceScene<'_>) -> Leak {
     let n_whole = scene.steps.n_whole();
     if n_whole < STEPS_MIN {
@@ -133,18 +136,21 @@ pub fn find(scene: &DeviceScene<'_>) -> Leak {
     let found: BTreeSet<u32> = suspects.iter().map(|suspect| suspect.row.site).collect();
     leak.turning = queues.sites.difference(&found).copied().collect();
     let floors = active_floors(scene, |number, allocation| {
-        // What is made and freed in the window does not grow; its sizes would be noise.
+        // Allocations that are made and freed in the window do not grow; their sizes would be
+        // noise.
         let is_passing = !allocation.is_older() && !allocation.is_at_end();
         let site = queues.of_older(number).unwrap_or_else(|| scene.sites.of(allocation));
         is_passing || !found.contains(&site) && queues.holds(scene, number, allocation)
     });
-    // In a short window the first step counts for lines, but not for the whole: its lazy state would be growth.
+    // In a short window the first step counts for lines, but not for the whole: its lazy state
+    // would be growth.
     let last = if n_whole < STEPS_FEW { scene.last_whole_slot() - 1 } else { span.last };
     let after_first = Span { first: span.first.max(2), last: last.max(span.last) };
     leak.floor_rate = slope(&floors, after_first).map(|slope| slope.rate);
     let whole = Whole { floors, freed: freed_unknown(scene, &queues) };
     if !whole.covers(&suspects) {
-        // What one line alone keeps cannot be more than the whole grows by: others give it back.
+        // The growth that one line alone keeps cannot be more than that of the whole: others
+        // give it back.
         suspects.retain(|suspect| whole.covers(std::slice::from_ref(suspect)));
     }
     let rate: f64 = suspects.iter().map(|suspect| suspect.rise.rate).sum();
@@ -160,7 +166,7 @@ pub fn find(scene: &DeviceScene<'_>) -> Leak {
     leak
 }
 
-/// What the whole window does, to compare suspects with.
+/// The growth of the whole window, to compare suspects with.
 struct Whole {
     /// The least that is active in each slot.
     floors: Vec<f64>,
@@ -169,8 +175,8 @@ struct Whole {
 }
 
 impl Whole {
-    /// Whether it grows as fast as suspects do: its floor rises with them, or nothing that goes on being freed outweighs
-    /// them.
+    /// Returns whether it grows as fast as suspects do: its floor rises with them, or nothing
+    /// that goes on being freed outweighs them.
     fn covers(&self, suspects: &[Suspect]) -> bool {
         let Some(first) = suspects.iter().map(|suspect| suspect.rise.first).min() else {
             return false;
@@ -205,7 +211,7 @@ fn freed_unknown(scene: &DeviceScene<'_>, queues: &Queues) -> Vec<u64> {
     freed
 }
 
-/// Whether an allocation lives for more than two steps.
+/// Returns whether an allocation lives for more than two steps.
 fn is_long([from, until]: [u32; 2]) -> bool {
     until - from > IN_FLIGHT_STEPS
 }
@@ -217,7 +223,8 @@ fn suspects(
     cached: &mut Vec<u32>,
 ) -> Vec<Suspect> {
     let timeline = &scene.timeline;
-    // What a queue made before the window and frees in it counts against what it makes.
+    // Blocks that a queue made before the window and frees in it count against those that it
+    // makes.
     let of_line = |number: u32, is_counted: &dyn Fn([u32; 2]) -> bool| {
         let allocation = timeline.allocations.get(at(number))?;
         let bytes = rounded(allocation.requested);
@@ -285,7 +292,8 @@ impl Left {
     }
 }
 
-/// Whether most other lines allocate more and more a step, as this one does: longer sequences.
+/// Returns whether most other lines allocate more and more a step, as this one does: longer
+/// sequences.
 fn grows_with_others(scene: &DeviceScene<'_>, suspect: u32, rise: Rise) -> bool {
     let middle = rise.first.midpoint(rise.last);
     let mut halves = vec![[0_u64; 2]; scene.sites.sites.len()];
@@ -321,7 +329,7 @@ fn grows_with_others(scene: &DeviceScene<'_>, suspect: u32, rise: Rise) -> bool 
     2 * n_likewise > others.len()
 }
 
-/// Whether an allocation is one that a suspect leaked.
+/// Returns whether an allocation is one that a suspect leaked.
 fn is_leaked(
     scene: &DeviceScene<'_>,
     found: &HashMap<u32, (Rise, bool)>,
@@ -345,7 +353,8 @@ fn build(scene: &DeviceScene<'_>, found: &HashMap<u32, (Rise, bool)>) -> Vec<Sus
         *kept += u64::from(allocation.is_at_end());
     }
     let leaked = || scene.lives().filter(|life| is_leaked(scene, found, *life));
-    // Floors are of rounded requests: a remainder that a block happens to keep would be noise in a short window.
+    // Floors are of rounded requests: a remainder that a block happens to keep would be noise
+    // in a short window.
     let mut asked: HashMap<u32, u64> = HashMap::new();
     for Life { allocation, .. } in leaked() {
         *asked.entry(scene.sites.of(allocation)).or_default() += rounded(allocation.requested);
@@ -443,9 +452,10 @@ fn allocated_a_step(scene: &DeviceScene<'_>) -> f64 {
     real(allocated) / real(count(scene.steps.n_whole()))
 }
 
-/// The frame to blame. Each suspect has one: of the user's frames over most of its bytes the deepest beneath which about
-/// as much of what is allocated stays as beneath any; outwards only for a clear gain. Suspects with one frame are one
-/// leak, and the fastest leak is blamed.
+/// The frame to blame. Each suspect has one, of the user's frames over most of its bytes. It is
+/// the deepest beneath which about as much of what is allocated stays as beneath any. A frame
+/// further out is taken only for a clear gain. Suspects with one frame are one leak, and the
+/// fastest leak is blamed.
 fn blame(scene: &DeviceScene<'_>, suspects: &[Suspect]) -> Option<Blame> {
     let beneath = Beneath::new(scene, suspects);
     let mut leaks: Vec<(Option<u32>, f64, &Suspect)> = Vec::new();
@@ -531,7 +541,8 @@ impl<'a> Beneath<'a> {
         frame.map(|(frame, _)| frame)
     }
 
-    /// How much of what is allocated beneath a frame is leaked, and all that is.
+    /// Returns the share of the bytes allocated beneath a frame that is leaked, and all leaked
+    /// bytes.
     fn survival(&self, frame: u32) -> (f64, Sum) {
         let Some((all, kept, sum)) = self.frames.get(&frame) else {
             return (0.0, Sum::default());
@@ -539,7 +550,8 @@ impl<'a> Beneath<'a> {
         (if *all > 0 { real(*kept) / real(*all) } else { 0.0 }, *sum)
     }
 
-    /// Sums by frame of the user: what was allocated beneath it and what of that leaked, and all that leaked.
+    /// Sums by frame of the user: what was allocated beneath it and what of that leaked, and
+    /// all that leaked.
     fn sum_up(&mut self) {
         let mut frames = Vec::new();
         for (stack, (allocated, leaked)) in (0..).zip(self.allocated.iter().zip(&self.leaked)) {

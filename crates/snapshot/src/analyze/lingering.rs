@@ -1,4 +1,5 @@
-//! Values that a variable holds until it is assigned again: two are alive at once in every step.
+//! Values that a variable holds until it is assigned again: two are alive at once in every
+//! step.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -11,7 +12,7 @@ use crate::analyze::sites::{Site, SiteKind};
 use crate::integer::{at, count};
 use crate::model::{Action, NO_STACK};
 
-/// What a line makes and the next step still holds.
+/// The values that a line makes and the next step still holds.
 #[derive(Default)]
 struct Held {
     slots: BTreeSet<u32>,
@@ -21,8 +22,9 @@ struct Held {
     freed_by: HashMap<u32, u64>,
 }
 
-/// A line whose value of step n dies in step n + 1, after the line has made the next one. A buffer that is made anew and
-/// larger each time is a leak instead: nothing could be deleted earlier.
+/// Finds lines whose value of step n dies in step n + 1, after the line has made the next one.
+/// A buffer that is made again and larger each time is a leak instead: nothing could be deleted
+/// earlier.
 pub fn find(scene: &DeviceScene<'_>, leak: &Leak) -> Vec<Note> {
     let enough = count(scene.steps.n_whole()).div_ceil(2).max(2);
     let mut found: Vec<(&Site, Held)> = held(scene)

@@ -1,4 +1,5 @@
-//! What a snapshot says: who holds the memory, what leaks, why it ran out, and what differs between two.
+//! The analysis of a snapshot: who holds the memory, what leaks, why it ran out, and what
+//! differs between two.
 
 pub mod casts;
 pub mod categories;

@@ -10,12 +10,12 @@ use crate::integer::real;
 
 /// Smaller ones are not worth a note.
 pub const NOTED_BYTES_MIN: u64 = 1 << 20;
-/// What is born in one step: at least this part of it.
+/// A group is born in one step if at least this part of it is.
 const ONE_STEP_RATIO_MIN: f64 = 0.9;
 /// Runs of steps that a sentence names.
 const RUNS_NAMED_MAX: usize = 4;
 
-/// What a note is about.
+/// The subject of a note.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NoteKind {
@@ -45,12 +45,12 @@ pub enum NoteKind {
 
 #[derive(Clone, Debug, Serialize)]
 pub struct Note {
-    /// What it is about.
+    /// Its subject.
     pub kind: NoteKind,
     pub text: String,
     /// Bytes that it is about.
     pub bytes: Option<u64>,
-    /// How many steps it is about.
+    /// Number of steps that it is about.
     pub steps: Option<u64>,
     /// The steps in which that memory is made, by number.
     pub in_steps: Option<Vec<u64>>,
@@ -71,8 +71,8 @@ impl Note {
     }
 }
 
-/// The slot in which most of some allocations were made, if it is nearly all, and their bytes; `None` if any of them is
-/// older than the window.
+/// The slot in which most of some allocations were made, if it is nearly all, and their bytes.
+/// `None` if any of them is older than the window.
 pub fn one_slot<'a>(lives: impl Iterator<Item = Life<'a>>) -> Option<(u32, u64)> {
     let mut by_slot: HashMap<u32, u64> = HashMap::new();
     for Life { allocation, from, .. } in lives {

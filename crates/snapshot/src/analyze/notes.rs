@@ -1,4 +1,5 @@
-//! Answers to what people ask when they look at a snapshot: what kind of memory a jump is, and in which step and line.
+//! Answers to questions that people have about a snapshot: what kind of memory a jump is, and
+//! in which step and line.
 
 use std::collections::HashMap;
 

@@ -23,13 +23,13 @@ pub enum OomCause {
     PendingFree,
 }
 
-/// What would have had to be absent.
+/// The memory without which the allocation would not have failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RootCause {
-    /// What a line leaked.
+    /// Memory that a line leaked.
     Leak,
-    /// What the step needs itself.
+    /// Memory that the step needs itself.
     #[default]
     Peak,
     /// Enough was free, in pieces, and no leak explains that.
@@ -159,7 +159,7 @@ impl OutOfMemory {
     }
 }
 
-/// Whether its free was asked for and is not completed.
+/// Returns whether its free was requested and is not completed.
 fn is_pending(allocation: &Allocation, state: u32) -> bool {
     allocation.freed <= state || (allocation.is_pending && allocation.freed == NEVER)
 }

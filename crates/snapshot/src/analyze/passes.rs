@@ -5,8 +5,8 @@ use crate::analyze::roles::StackRole;
 use crate::analyze::steps::{marks_of, positions};
 use crate::integer::at;
 
-/// The state after a pass of backward of a step, from 1, before the program allocates anything else; `None` if there is
-/// no such pass.
+/// The state after a pass of backward of a step, from 1, before the program allocates anything
+/// else; `None` if there is no such pass.
 pub fn after(study: &Study<'_>, step: u64, number: u64) -> Option<u32> {
     let (first, end) = events_of(study, step)?;
     let passes = study.scene.phases.passes_between(first, end);
@@ -14,7 +14,8 @@ pub fn after(study: &Study<'_>, step: u64, number: u64) -> Option<u32> {
     passes.get(index).map(|pass| pass.next)
 }
 
-/// The state before a step's first call of `zero_grad` frees anything, by a mark or a stack; `None` if none is seen.
+/// The state before a step's first call of `zero_grad` frees anything, by a mark or a stack;
+/// `None` if none is seen.
 pub fn before_zero_grad(study: &Study<'_>, step: u64) -> Option<u32> {
     let scene = &study.scene;
     let (first, end) = events_of(study, step)?;

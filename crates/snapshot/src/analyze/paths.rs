@@ -1,5 +1,5 @@
-//! Lines of several files side by side: paths are cut to the folder that they share, so that two checkouts of one
-//! project, and two environments with one package, can be compared.
+//! Lines of several files side by side: paths are cut to the folder that they share. Two
+//! checkouts of one project, and two environments with one package, can then be compared.
 
 use std::collections::HashSet;
 
@@ -30,12 +30,13 @@ impl Places {
         }
     }
 
-    /// Whether both have a file of the user with the same path.
+    /// Returns whether both have a file of the user with the same path.
     fn meets(&self, other: &Self) -> bool {
         self.files.is_empty() || other.files.is_empty() || !self.files.is_disjoint(&other.files)
     }
 
-    /// The folder that all files of the user are in, with its last slash; the shortest of them otherwise.
+    /// The folder that all files of the user are in, with its last slash; the shortest of them
+    /// otherwise.
     fn root(&self) -> String {
         let mut folders = self
             .files
@@ -52,7 +53,8 @@ impl Places {
     }
 }
 
-/// What is cut from the paths of each of some files: nothing if they have files of the user in common.
+/// Returns the prefix that is cut from the paths of each file: nothing if the files have files
+/// of the user in common.
 pub fn roots(places: &[Places]) -> Vec<String> {
     let is_shared =
         places.first().is_none_or(|first| places.iter().all(|each| first.meets(each)));

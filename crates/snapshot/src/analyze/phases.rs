@@ -1,4 +1,5 @@
-//! What the program is doing at each event, and its passes of backward: several in a step where gradients accumulate.
+//! The program's phase at each event, and its passes of backward: several in a step where
+//! gradients accumulate.
 
 use serde::Serialize;
 
@@ -6,10 +7,11 @@ use crate::analyze::roles::{StackRole, StackRoles};
 use crate::integer::id;
 use crate::model::{Action, Event};
 
-/// A pass of backward allocates at least this part of what the longest one does: others are noise.
+/// A pass of backward allocates at least this part of what the longest one does: others are
+/// noise.
 const PASS_PART_MAX: u32 = 4;
 
-/// What a step is doing.
+/// The phase of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StepPhase {
@@ -107,7 +109,8 @@ impl Phases {
         self.of_event.get(event).copied().unwrap_or_default()
     }
 
-    /// The state after the first allocation that follows the pass of backward which an event is in.
+    /// The state after the first allocation that follows the pass of backward which an event is
+    /// in.
     pub fn after_pass(&self, event: u32) -> Option<u32> {
         let begun = self.passes.partition_point(|pass| pass.first <= event);
         let pass = begun.checked_sub(1).and_then(|pass| self.passes.get(pass))?;
@@ -122,11 +125,12 @@ impl Phases {
     }
 }
 
-/// A free is of the phase that it comes in, unless its own stack says more; what is asked of the driver is of the
-/// allocation that it is for.
+/// A free is of the phase that it comes in, unless its own stack shows another. A request to
+/// the driver is of the allocation that it is for.
 fn phase_of(event: &Event, roles: &StackRoles, now: StepPhase) -> StepPhase {
     match event.action {
-        // With context="alloc", a free shows the stack of the allocation: backward's, in zero_grad.
+        // With context="alloc", a free shows the stack of the allocation: backward's, in
+        // zero_grad.
         Action::FreeRequested | Action::FreeCompleted => match roles.of(event.stack) {
             role @ (StackRole::Update | StackRole::Scaling | StackRole::ZeroGrad) => {
                 role.phase(now)

@@ -1,5 +1,6 @@
-//! Blocks that are older than the window and freed in it, and the lines that they are of: queues, ring buffers and caches
-//! that turn over. Such a block has no allocation in the window; what it is freed for shows whose it is.
+//! Blocks that are older than the window and freed in it, and the lines that they are of. They
+//! come from queues, ring buffers and caches that turn over. Such a block has no allocation in
+//! the window; the allocation that it is freed for shows whose it is.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
@@ -35,8 +36,8 @@ struct Keeper {
 }
 
 impl Queues {
-    /// Finds them. `is_long`: whether an allocation with these slots is not in flight; `first`: the slot from which on
-    /// frees count.
+    /// Finds them. `is_long`: whether an allocation with these slots is not in flight; `first`:
+    /// the slot from which on frees count.
     pub fn new(
         scene: &DeviceScene<'_>,
         is_long: impl Fn([u32; 2]) -> bool,
@@ -63,13 +64,13 @@ impl Queues {
         self.of_older.get(&allocation).copied()
     }
 
-    /// Whether a rise is within what sizes differ by that a line turns over.
+    /// Returns whether a rise is within the difference in sizes of a line that turns over.
     pub fn is_noise(&self, site: u32, rise: Rise) -> bool {
         let alike = self.alike.get(&site).copied().unwrap_or(0);
         rise.rate * f64::from(rise.last - rise.first) < NOISE_RATIO_MAX * real(alike)
     }
 
-    /// Whether an allocation is of a line that turns over.
+    /// Returns whether an allocation is of a line that turns over.
     pub fn holds(&self, scene: &DeviceScene<'_>, number: u32, allocation: &Allocation) -> bool {
         if allocation.is_older() {
             self.of_older.contains_key(&number)
@@ -162,7 +163,8 @@ impl QueueSearch<'_> {
         }
     }
 
-    /// By how many times a block is larger or smaller than those of a line that keeps some; `None` if too many.
+    /// By how many times a block is larger or smaller than those of a line that keeps some;
+    /// `None` if too many.
     fn likeness(&self, site: u32, allocation: &Allocation) -> Option<f64> {
         let keeper = self.keepers.get(&site).filter(|keeper| keeper.n_blocks >= KEPT_MIN)?;
         let mean = real(keeper.requested) / real(keeper.n_blocks);

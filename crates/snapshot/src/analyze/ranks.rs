@@ -1,5 +1,5 @@
-//! Which rank of a job is different, and in which line. A rank is summed up as its file is read, so that a thousand of
-//! them fit into memory.
+//! Which rank of a job is different, and in which line. A rank is summed up as its file is
+//! read, so that a thousand of them fit into memory.
 
 use std::collections::HashMap;
 
@@ -17,7 +17,7 @@ use crate::render::json::{SiteAnswer, row_answer};
 pub const SCHEMA: &str = "stepmem.snapshot-ranks/1";
 /// Ranks that a comparison needs.
 pub const RANKS_MIN: usize = 3;
-/// What stands out is more than each of these above the median.
+/// A rank that stands out is more than each of these above the median.
 const ABOVE_BYTES_MIN: f64 = 1_048_576.0;
 const ABOVE_MEDIAN_RATIO_MIN: f64 = 0.2;
 const ABOVE_MAD_MIN: f64 = 6.0;
@@ -67,9 +67,9 @@ pub struct RankRow {
     pub file: String,
     /// The most that was active.
     pub peak_bytes: Option<u64>,
-    /// What is active at the end.
+    /// Active bytes at the end.
     pub end_bytes: Option<u64>,
-    /// What is taken from the driver at the end.
+    /// Bytes that are taken from the driver at the end.
     pub reserved_bytes: Option<u64>,
     /// Why it could not be read.
     pub error: Option<String>,
@@ -115,7 +115,7 @@ pub enum ComparedAt {
     Most,
 }
 
-/// What a comparison needs of a rank's file.
+/// The parts of a rank's file that a comparison needs.
 #[derive(Debug)]
 pub struct RankSnapshot {
     places: Places,

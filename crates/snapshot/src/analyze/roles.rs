@@ -1,4 +1,4 @@
-//! What a stack says of the step: forward, backward, the optimizer's update, `zero_grad`.
+//! The role of a stack in the step: forward, backward, the optimizer's update, `zero_grad`.
 
 use std::collections::HashMap;
 
@@ -6,15 +6,15 @@ use crate::analyze::sites::{FrameKind, SiteKind, Sites};
 use crate::integer::{at, id};
 use crate::model::{NO_STACK, Snapshot};
 
-/// What the program does where a stack was taken.
+/// The program's activity where a stack was taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StackRole {
-    /// It computes, or anything else: no rule below says more.
+    /// It computes, or anything else: no rule below applies.
     #[default]
     Forward,
     /// Autograd makes gradients, or runs a part of the forward pass again for them.
     Backward,
-    /// A `GradScaler` looks at the gradients; the optimizer may still be skipped.
+    /// A `GradScaler` checks the gradients; the optimizer may still be skipped.
     Scaling,
     /// The optimizer updates weights.
     Update,
@@ -30,7 +30,7 @@ pub struct StackRoles {
     of_stack: Vec<StackRole>,
 }
 
-/// What a single frame says.
+/// The role of a single frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum FrameRole {
     #[default]
@@ -137,7 +137,7 @@ fn frame_roles(snapshot: &Snapshot) -> Vec<FrameRole> {
         .collect()
 }
 
-/// What a file of PyTorch is for.
+/// The purpose of a file of PyTorch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FileRole {
     Optimizer,

@@ -1,4 +1,4 @@
-//! Whose memory it is: the line that a stack is counted under, and the tables by line.
+//! The owner of memory: the line that a stack is counted under, and the tables by line.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -14,7 +14,7 @@ pub const STACK_FRAMES_MAX: usize = 16;
 /// Autograd nodes that stand for code of the user.
 const USER_NODES: [&str; 2] = ["PyNode", "CppNode"];
 
-/// What kind of line a site is.
+/// The kind of line that a site is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SiteKind {
     /// A line of Python.
@@ -33,7 +33,7 @@ pub enum SiteKind {
 /// A line that memory is counted under.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Site {
-    /// What kind of line it is.
+    /// The kind of line.
     pub kind: SiteKind,
     /// Path, of Python.
     pub file: Option<String>,
@@ -100,14 +100,14 @@ pub enum FrameKind {
     Node(usize, usize),
     /// Autograd's engine.
     Engine,
-    /// C++ that says something.
+    /// C++ that names its purpose.
     Cpp,
     /// C++ of the recording, the allocator and the dispatcher.
     Plumbing,
 }
 
-/// Sites of all stacks of a snapshot. An *origin* is a stack number, 0 for allocations without frames, or
-/// [`Sites::before`].
+/// Sites of all stacks of a snapshot. An *origin* is a stack number, 0 for allocations without
+/// frames, or [`Sites::before`].
 #[derive(Debug)]
 pub struct Sites {
     /// Sites by number.
@@ -115,9 +115,9 @@ pub struct Sites {
     /// Kinds of the frames by frame number.
     pub frame_kinds: Vec<FrameKind>,
     of_origin: Vec<u32>,
-    /// Whether any block or event has a stack.
+    /// Set when any block or event has a stack.
     pub has_stacks: bool,
-    /// Whether a stack passes through torch/optim or makes optimizer state.
+    /// Set for each stack that passes through torch/optim or makes optimizer state.
     is_optimizer: Vec<bool>,
 }
 
@@ -162,12 +162,13 @@ pub struct SiteRow {
     pub site: u32,
     /// The origin with the most bytes.
     pub origin: u32,
-    /// What it holds.
+    /// The bytes that it holds.
     pub sum: Sum,
 }
 
 impl Sites {
-    /// Finds the site of every stack. `project` is the folder that the user's code is in, if it was given.
+    /// Finds the site of every stack. `project` is the folder that the user's code is in, if it
+    /// was given.
     pub fn new(snapshot: &Snapshot, project: Option<&str>) -> Self {
         let mut frame_kinds = Classifier::new(snapshot, project);
         let frame_kinds: Vec<FrameKind> =
@@ -227,18 +228,18 @@ impl Sites {
         self.sites.get(at(number))
     }
 
-    /// What kind of line an allocation is from.
+    /// Returns the kind of line that an allocation is from.
     pub fn kind(&self, allocation: &Allocation) -> SiteKind {
         self.site(self.of(allocation)).map_or(SiteKind::NoFrames, |site| site.kind)
     }
 
-    /// Whether the allocation was made under torch/optim.
+    /// Returns whether the allocation was made under torch/optim.
     #[inline]
     pub fn is_optimizer(&self, stack: u32) -> bool {
         self.is_optimizer.get(at(stack)).copied().unwrap_or(false)
     }
 
-    /// What is alive in a state, by site; the largest first.
+    /// The allocations that are alive in a state, by site; the largest first.
     pub fn at_state(
         &self,
         snapshot: &Snapshot,
@@ -248,7 +249,7 @@ impl Sites {
         self.table(snapshot, timeline.allocations.iter().filter(|a| a.is_alive(state)))
     }
 
-    /// What the segments show, by site; the largest first.
+    /// The blocks that the segments show, by site; the largest first.
     pub fn at_end(&self, snapshot: &Snapshot, timeline: &Timeline) -> Vec<SiteRow> {
         self.table(snapshot, timeline.allocations.iter().filter(|a| a.is_at_end()))
     }
@@ -352,7 +353,7 @@ fn stack_text(snapshot: &Snapshot, stack: u32) -> Vec<(&[u8], u64, &[u8])> {
         .collect()
 }
 
-/// A site before its strings are looked up.
+/// A site whose strings are not resolved yet.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Key {
     Python(Frame),
@@ -442,7 +443,7 @@ impl<'a> Classifier<'a> {
     }
 }
 
-/// Whether a file is Python, and whose; `None` if it is not.
+/// Returns the kind of a Python file, by its owner; `None` if it is not Python.
 fn python_kind(file: &str, project: Option<&str>) -> Option<FrameKind> {
     // As Python itself writes it, also on Windows.
     let is_python = file.as_bytes().ends_with(b".py");
@@ -458,7 +459,7 @@ fn python_kind(file: &str, project: Option<&str>) -> Option<FrameKind> {
     Some(if is_user { FrameKind::User } else { FrameKind::Library })
 }
 
-/// Whether a path is in a folder; a relative folder may be anywhere.
+/// Returns whether a path is in a folder; a relative folder may be anywhere.
 fn is_beneath(path: &str, folder: &str) -> bool {
     let folder = folder.trim_start_matches("./");
     let is_prefix = |path: &str| {
@@ -471,7 +472,7 @@ fn is_beneath(path: &str, folder: &str) -> bool {
                 .any(|(slash, _)| path.get(slash + 1..).is_some_and(is_prefix)))
 }
 
-/// Whether a path (with `/`) is of an installed package or of Python itself.
+/// Returns whether a path (with `/`) is of an installed package or of Python itself.
 fn is_library(path: &str) -> bool {
     let Some((folders, _)) = path.rsplit_once('/') else { return false };
     let is_on_drive = path.chars().nth(1) == Some(':');
@@ -486,7 +487,7 @@ fn is_library(path: &str) -> bool {
     })
 }
 
-/// What a C++ function is.
+/// Returns the kind of a C++ function.
 fn cpp_kind(name: &str) -> FrameKind {
     if let Some((from, to)) = node(name) {
         return FrameKind::Node(from, to);

@@ -10,7 +10,8 @@ use crate::model::Action;
 /// Skipped steps are believed without any step from this many calls of `zero_grad` on.
 const ZERO_GRADS_MIN: usize = 3;
 
-/// Slots of whole steps without an update, rising. `overflowed`: whether older events are missing.
+/// Slots of whole steps without an update, rising. `overflowed`: whether older events are
+/// missing.
 pub fn find(scene: &DeviceScene<'_>, overflowed: Option<bool>) -> Vec<u32> {
     // Where older events are missing, marks are too.
     if overflowed == Some(true) {
@@ -39,7 +40,8 @@ fn in_the_loop(scene: &DeviceScene<'_>) -> Vec<u32> {
             skipped.push(slot);
         }
     }
-    // An optimizer that allocates in its first steps only shows no others, unless the file marks them.
+    // An optimizer that allocates in its first steps only shows no others, unless the file
+    // marks them.
     let marks = |prefix| marks_of(scene.snapshot, scene.device, scene.events, prefix).len();
     let is_marked = marks("Optimizer.step#") > 0;
     let is_never = n_updated == 0 && marks("Optimizer.zero_grad#") >= ZERO_GRADS_MIN;

@@ -1,4 +1,4 @@
-//! What each step did: its peak and in which phase, what it left, what it allocated.
+//! The figures of each step: its peak and in which phase, what it left, what it allocated.
 
 use serde::Serialize;
 
@@ -15,7 +15,7 @@ pub struct StepReport {
     pub peak_event: u32,
     /// Active bytes then.
     pub peak_bytes: u64,
-    /// What the step was doing then.
+    /// The step's phase at that time.
     pub peak_phase: StepPhase,
     /// Active bytes when the next step begins.
     pub end_bytes: u64,

@@ -1,4 +1,5 @@
-//! Where the steps of the training begin: by marks in the file, else by phases, else by what recurs.
+//! Where the steps of the training begin: by marks in the file, else by phases, else by what
+//! recurs.
 
 use std::collections::HashMap;
 
@@ -17,12 +18,12 @@ const UPDATES_MIN: usize = 2;
 const SPAN_RATIO_MIN: f64 = 0.8;
 /// The data loader's marks are taken where they are this much coarser than the optimizer's.
 const COARSER_RATIO_MAX: f64 = 0.75;
-/// How far the gaps between recurrences may deviate, in parts of their mean.
+/// The largest deviation of the gaps between recurrences, in parts of their mean.
 const DEVIATION_RATIO_MAX: f64 = 0.35;
-/// Different stacks with sizes that are looked at for recurrence.
+/// Different stacks with sizes that are checked for recurrence.
 const RECURRING_MAX: usize = 1 << 20;
 
-/// What says where a step begins.
+/// The kinds of markers that show where a step begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Marker {
@@ -45,7 +46,7 @@ pub enum Marker {
 }
 
 impl Marker {
-    /// Whether the file itself says where steps begin.
+    /// Returns whether the file itself shows where steps begin.
     pub fn is_marked(self) -> bool {
         !matches!(self, Self::Phases | Self::Recurrence | Self::None)
     }
@@ -54,7 +55,7 @@ impl Marker {
 /// The steps of a device's window.
 #[derive(Clone, Debug, Default)]
 pub struct Steps {
-    /// What says so.
+    /// The marker that shows it.
     pub marker: Marker,
     /// The events that steps begin with, rising.
     pub marks: Vec<u32>,
@@ -62,7 +63,8 @@ pub struct Steps {
     pub labels: Vec<u64>,
     /// Updates, rising, also those that a gradient scaler skipped.
     pub updates: Vec<Anchor>,
-    /// The training loop, if marks are where it begins again and not at what a step does in its middle.
+    /// The training loop, if marks are where it begins again and not at what a step does in its
+    /// middle.
     pub training_loop: Option<Loop>,
 }
 
@@ -82,7 +84,8 @@ impl Steps {
         Self { updates, ..steps }
     }
 
-    /// The same steps from the first line of the loop on, where marks are of what a step does in its middle.
+    /// The same steps from the first line of the loop on, where marks are of what a step does
+    /// in its middle.
     fn begun_at_the_loop(self, window: LoopWindow<'_>, updates: &[Anchor]) -> Self {
         if !matches!(self.marker, Marker::Optimizer | Marker::ZeroGrad) {
             return self;
@@ -97,17 +100,18 @@ impl Steps {
         }
     }
 
-    /// Whether it is known what a step is: by marks, or by a loop that begins again.
+    /// Returns whether it is known what a step is: by marks, or by a loop that begins again.
     pub fn is_known(&self) -> bool {
         self.marker.is_marked() || self.training_loop.is_some()
     }
 
-    /// How many steps are whole: from mark to mark.
+    /// Returns the number of whole steps: from mark to mark.
     pub fn n_whole(&self) -> usize {
         self.marks.len().saturating_sub(1)
     }
 
-    /// How many marks lie at or before an event: 0 before the first, 1 in the first step.
+    /// Returns the number of marks at or before an event: 0 before the first, 1 in the first
+    /// step.
     pub fn slot(&self, event: usize) -> u32 {
         id(self.marks.partition_point(|mark| at(*mark) <= event))
     }
@@ -132,8 +136,9 @@ impl Steps {
         self.updates.get(from..to).unwrap_or(&[])
     }
 
-    /// The last slot that is a whole step. The one after the last mark is, if weights are updated in it; where no update
-    /// is seen in the window, if it has as many passes of backward as the slot before.
+    /// The last slot that is a whole step. The slot after the last mark is one, if weights are
+    /// updated in it. Where no update is seen in the window, it is one if it has as many passes
+    /// of backward as the slot before.
     pub fn last_whole_slot(&self, events: &[Event], phases: &Phases) -> u32 {
         let last = id(self.marks.len());
         let n_passes = |slot| {
@@ -163,7 +168,7 @@ impl Steps {
     }
 }
 
-/// What PyTorch's annotations begin with, in the order in which they are preferred.
+/// The prefixes of PyTorch's annotations, in the order in which they are preferred.
 const PREFIXES: [(&str, Marker); 4] = [
     ("ProfilerStep#", Marker::Profiler),
     ("Optimizer.step#", Marker::Optimizer),
@@ -171,7 +176,8 @@ const PREFIXES: [(&str, Marker); 4] = [
     ("enumerate(DataLoader)#", Marker::Dataloader),
 ];
 
-/// Starts of marks of a kind from the window's first event on: on this device, or on any if it has none.
+/// Starts of marks of a kind from the window's first event on: on this device, or on any if it
+/// has none.
 pub fn marks_of<'a>(
     snapshot: &'a Snapshot,
     device: &Device,
@@ -243,7 +249,7 @@ fn by_annotations(snapshot: &Snapshot, device: &Device, events: &[Event]) -> Opt
     Some(Steps { marker: *marker, marks: positions(events, marks), labels, ..Steps::default() })
 }
 
-/// Whether an update is missing between two calls of `zero_grad`.
+/// Returns whether an update is missing between two calls of `zero_grad`.
 fn is_skipping(zero_grads: &[&Annotation], updates: &[&Annotation]) -> bool {
     zero_grads.len() > updates.len()
         && zero_grads.windows(2).any(|pair| {

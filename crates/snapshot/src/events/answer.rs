@@ -1,4 +1,5 @@
-//! The JSON of `stepmem snapshot events`: written as it is made, since a window has millions of events.
+//! The JSON of `stepmem snapshot events`: written as it is made, since a window has millions of
+//! events.
 
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
@@ -25,14 +26,14 @@ pub struct EventsAnswer<'a> {
     devices: Vec<DeviceEvents<'a>>,
 }
 
-/// What is told of a device.
+/// The choice of what to report of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventsForm {
     /// Events in order.
     List,
     /// The tensors of each address.
     Reuse,
-    /// What is alive in a state, or at the end.
+    /// The allocations that are alive in a state, or at the end.
     Alive(Option<u32>),
 }
 
@@ -45,7 +46,8 @@ struct DeviceEvents<'a> {
     frames_max: usize,
 }
 
-/// Answers for some devices; `frames_max`: frames of a stack, by default as many as in every other answer.
+/// Answers for some devices; `frames_max`: frames of a stack, by default as many as in every
+/// other answer.
 pub fn events<'a>(
     file: File,
     devices: &'a [(EventList<'a>, EventsForm)],

@@ -12,13 +12,14 @@ pub struct ReuseChain {
     pub address: u64,
     /// Allocations that begin there and are asked for, in order.
     pub allocations: Vec<u32>,
-    /// How many begin there in the whole window.
+    /// Number that begin there in the whole window.
     pub n_all: u64,
     /// Bytes of the largest of them.
     pub bytes: u64,
 }
 
-/// Every address that more than one of the allocations begins at: those with the most bytes that changed hands first.
+/// Every address that more than one of the allocations begins at: those with the most bytes
+/// that changed hands first.
 pub fn find(list: &EventList<'_>) -> Vec<ReuseChain> {
     let mut by_address: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
     for (number, allocation) in (0..).zip(&list.study.scene.timeline.allocations) {

@@ -1,4 +1,4 @@
-//! The allocations around each event, which tell what a free without a stack belongs to.
+//! The allocations around each event, which show what a free without a stack belongs to.
 
 use crate::analyze::device::DeviceScene;
 use crate::model::{Action, NO_STACK};
@@ -8,7 +8,7 @@ use crate::model::{Action, NO_STACK};
 pub struct Course {
     /// Events that allocate, rising.
     allocating: Vec<u32>,
-    /// Whether frees have stacks: it was recorded with `context="all"`.
+    /// Set when frees have stacks: it was recorded with `context="all"`.
     pub frees_have_stacks: bool,
 }
 

@@ -1,4 +1,5 @@
-//! What ended an allocation: the line or the autograd node that freed it, as far as the file says, or the window.
+//! The end of an allocation: the line or the autograd node that freed it, as far as the file
+//! shows it, or the window.
 
 use crate::analyze::device::DeviceScene;
 use crate::analyze::phases::StepPhase;
@@ -7,25 +8,27 @@ use crate::integer::at;
 use crate::model::{Action, NO_STACK};
 use crate::replay::{Allocation, NEVER};
 
-/// What ended an allocation.
+/// The end of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
     /// It is alive when the window ends.
     EndOfWindow,
     /// A stack by number: the one that its free has.
     Stack(u32),
-    /// Autograd: its free has no stack, and comes between allocations of the backward pass, or others have one.
+    /// Autograd: its free has no stack, and comes between allocations of the backward pass, or
+    /// others have one.
     Backward,
     /// No free has a stack, and the line that made it had just made the next one.
     Replaced,
     /// No free has a stack: the events that allocate before and after it.
     Between(Option<u32>, Option<u32>),
-    /// The trace has no free: the address was allocated again, or the segments do not show the block.
+    /// The trace has no free: the address was allocated again, or the segments do not show the
+    /// block.
     Lost,
 }
 
-/// The event in which an allocation's free was asked for, or completed where that is all there is; `None` if neither is in
-/// the trace.
+/// The event in which an allocation's free was asked for, or completed where that is all there
+/// is; `None` if neither is in the trace.
 pub fn free_event(scene: &DeviceScene<'_>, allocation: &Allocation) -> Option<u32> {
     let first = allocation.freed.min(allocation.until);
     let event = first.checked_sub(1).filter(|_| first != NEVER)?;
@@ -34,7 +37,7 @@ pub fn free_event(scene: &DeviceScene<'_>, allocation: &Allocation) -> Option<u3
     is_free.then_some(event)
 }
 
-/// Says what ended an allocation.
+/// Returns what ended an allocation.
 pub fn of(scene: &DeviceScene<'_>, course: &Course, allocation: &Allocation) -> Ending {
     let Some(free) = free_event(scene, allocation) else {
         let is_alive = allocation.is_at_end();

@@ -21,14 +21,14 @@ impl LineFilter {
         Some(Self { file, line: line.parse().ok()? }).filter(|line| !line.file.is_empty())
     }
 
-    /// Whether a path of the snapshot ends with its file.
+    /// Returns whether a path of the snapshot ends with its file.
     fn is_file(&self, path: &str) -> bool {
         let path = path.replace('\\', "/");
         let before = path.strip_suffix(&*self.file);
         before.is_some_and(|before| before.is_empty() || before.ends_with('/'))
     }
 
-    /// Whether each stack of a snapshot passes through the line.
+    /// Returns whether each stack of a snapshot passes through the line.
     pub fn stacks(&self, snapshot: &Snapshot) -> Vec<bool> {
         let frames: Vec<bool> = snapshot
             .frames
@@ -73,14 +73,14 @@ impl Default for EventFilter {
 }
 
 impl EventFilter {
-    /// Whether it asks for blocks of the whole window.
+    /// Returns whether it asks for blocks of the whole window.
     pub fn is_of_blocks(&self) -> bool {
         self.step.is_none()
             && self.phase.is_none()
             && (self.first_event, self.last_event) == (0, u32::MAX)
     }
 
-    /// Whether a block's size and place fit.
+    /// Returns whether a block's size and place fit.
     pub fn fits(&self, allocation: &Allocation) -> bool {
         let end = allocation.address.saturating_add(allocation.size.max(1));
         let holds = |byte: u64| (allocation.address..end).contains(&byte);

@@ -10,19 +10,19 @@ use crate::integer::at;
 use crate::model::{Action, NO_STACK};
 use crate::replay::{Allocation, NO_ALLOCATION};
 
-/// A device's events, with what it takes to tell about each.
+/// A device's events, with the data for the text about each.
 #[derive(Debug)]
 pub struct EventList<'a> {
     pub study: &'a Study<'a>,
     pub course: Course,
-    /// Whose memory each allocation takes.
+    /// The allocation whose memory each allocation takes.
     pub reuses: Vec<Reuse>,
     filter: EventFilter,
-    /// Whether each stack passes through the line that is asked for; empty if none is.
+    /// Set for each stack that passes through the line that is asked for; empty if none is.
     through: Vec<bool>,
 }
 
-/// What happened.
+/// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowAction {
     Alloc,
@@ -60,7 +60,8 @@ impl<'a> EventList<'a> {
         numbered.filter_map(|(event, _)| self.row(event)).filter(|row| self.is_wanted(*row))
     }
 
-    /// How many events the list leaves out although the filter does not: segments, completions of frees, marks.
+    /// Returns the number of events that the list leaves out although the filter does not:
+    /// segments, completions of frees, marks.
     pub fn n_others(&self) -> usize {
         let events = (0..).zip(self.study.scene.events);
         events.filter(|(event, _)| self.row(*event).is_none()).count()
@@ -100,13 +101,14 @@ impl<'a> EventList<'a> {
                 .is_some_and(|event| event.size >= filter.bytes_min && self.passes(event.stack))
     }
 
-    /// Whether a block is asked for by its size, its place or its line.
+    /// Returns whether a block is asked for by its size, its place or its line.
     fn fits(&self, allocation: &Allocation) -> bool {
         self.filter.fits(allocation)
             && (self.passes(allocation.stack) || self.passes(self.free_stack(allocation)))
     }
 
-    /// Whether a block is asked for: by itself, and by the event that made or the one that freed it.
+    /// Returns whether a block is asked for: by itself, and by the event that made or the one
+    /// that freed it.
     pub fn is_block_wanted(&self, number: u32) -> bool {
         let Some(allocation) = self.allocation(number) else { return false };
         let events = [self.alloc_event(allocation), self.free_event(allocation)];
@@ -129,7 +131,7 @@ impl<'a> EventList<'a> {
         self.study.scene.steps.of_event(at(event))
     }
 
-    /// What the program was doing at an event.
+    /// Returns the program's phase at an event.
     pub fn phase(&self, event: u32) -> StepPhase {
         self.study.scene.phases.of(at(event))
     }
@@ -152,13 +154,13 @@ impl<'a> EventList<'a> {
         event.map_or(NO_STACK, |event| event.stack)
     }
 
-    /// What ended an allocation.
+    /// Returns the end of an allocation.
     pub fn ending(&self, allocation: &Allocation) -> Ending {
         ending::of(&self.study.scene, &self.course, allocation)
     }
 
-    /// Steps that begin while an allocation lives; `None` if its beginning or end is not in the window, or there are no
-    /// steps.
+    /// Steps that begin while an allocation lives; `None` if its beginning or end is not in the
+    /// window, or there are no steps.
     pub fn lifetime_steps(&self, allocation: &Allocation) -> Option<u32> {
         let steps = &self.study.scene.steps;
         let (from, until) = (self.alloc_event(allocation)?, self.free_event(allocation)?);
@@ -166,7 +168,7 @@ impl<'a> EventList<'a> {
         (!steps.marks.is_empty()).then_some(n_begun)
     }
 
-    /// Whose memory an allocation takes.
+    /// Returns the allocation whose memory an allocation takes.
     pub fn reuse(&self, number: u32) -> Option<(u32, u32)> {
         let reuse = self.reuses.get(at(number))?;
         Some((reuse.number()?, reuse.blocks))

@@ -1,5 +1,5 @@
-//! The trace, event by event: what was allocated and freed in order, by which line, how long it lived, what ended it, and
-//! which earlier block's memory it took.
+//! The trace, event by event: what was allocated and freed in order, and by which line. Also
+//! how long it lived, what ended it, and which earlier block's memory it took.
 
 pub mod course;
 

@@ -13,12 +13,12 @@ use stepmem_types::format::units::{grouped, many, whole_bytes};
 
 /// Columns of a page.
 const WIDTH: usize = 80;
-/// Columns before what is told of an event below its row.
+/// Columns before the text about an event below its row.
 const INDENT: &str = "               ";
 /// Columns that a tree is indented by, at most.
 const TREE_INDENT_MAX: usize = 16;
 
-/// How much is shown.
+/// The amount that is shown.
 #[derive(Clone, Copy, Debug)]
 pub struct EventsExtent {
     /// Rows of the list, addresses of the chains, branches of a frame; all if `None`.
@@ -110,7 +110,7 @@ fn event(page: &mut String, list: &EventList<'_>, row: EventRow, extent: EventsE
     }
 }
 
-/// Returns what is told of an event below its row.
+/// Returns the text about an event below its row.
 fn told(list: &EventList<'_>, row: EventRow) -> Option<String> {
     let allocation = list.allocation(row.allocation)?;
     let mut told = vec![format!("{:#x}", allocation.address)];
@@ -231,7 +231,8 @@ fn address(page: &mut String, list: &EventList<'_>, chain: &ReuseChain, extent: 
     }
 }
 
-/// What is alive in a state, or at the end, by stack. `moment`: the state in words.
+/// The allocations that are alive in a state, or at the end, by stack. `moment`: the state in
+/// words.
 pub fn alive(
     list: &EventList<'_>,
     (state, moment): (Option<u32>, &str),
@@ -271,11 +272,11 @@ struct Branches {
     levels: Vec<BranchLevel>,
 }
 
-/// What is directly below a frame.
+/// The allocations or frames directly below a frame.
 #[derive(Default)]
 struct BranchLevel {
     indent: usize,
-    /// What the frame holds, if there is one thing below it.
+    /// The bytes that the frame holds, if there is one thing below it.
     only: Option<Sum>,
     n_shown: usize,
     left: Sum,

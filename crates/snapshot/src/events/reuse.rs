@@ -1,4 +1,5 @@
-//! Which earlier block's memory an allocation takes: the allocator hands out what was freed before it asks the driver.
+//! Which earlier block's memory an allocation takes: the allocator hands out what was freed
+//! before it asks the driver.
 
 use std::collections::BTreeMap;
 
@@ -10,9 +11,10 @@ use crate::replay::{Allocation, NO_ALLOCATION};
 /// The blocks whose memory an allocation takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reuse {
-    /// The allocation that most of it was last used by; [`NO_ALLOCATION`] if none in the window was there before.
+    /// The allocation that most of it was last used by; [`NO_ALLOCATION`] if none in the window
+    /// was there before.
     pub allocation: u32,
-    /// How many there were.
+    /// Number of blocks.
     pub blocks: u32,
 }
 
@@ -25,7 +27,8 @@ impl Reuse {
     }
 }
 
-/// Finds for each allocation of a device whose memory it takes. Memory that went back to the driver in between is new.
+/// Finds for each allocation of a device whose memory it takes. Memory that went back to the
+/// driver in between is new.
 pub fn find(scene: &DeviceScene<'_>) -> Vec<Reuse> {
     let allocations = &scene.timeline.allocations;
     let mut reuses = vec![Reuse::NONE; allocations.len()];

@@ -1,4 +1,5 @@
-//! What is alive at a moment as a tree: from the outermost frame of the program to the line that allocated.
+//! The allocations that are alive at a moment as a tree: from the outermost frame of the
+//! program to the line that allocated.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -7,7 +8,7 @@ use crate::analyze::device_report::Study;
 use crate::analyze::sites::{Site, Sum};
 use crate::integer::at;
 
-/// Frames of a stack that are told apart in a tree: the innermost ones.
+/// Frames of a stack that have branches of their own in a tree: the innermost ones.
 pub const TREE_DEPTH_MAX: usize = 64;
 
 /// A frame with everything below it.
@@ -16,13 +17,14 @@ pub struct TreeRow {
     /// 0 for an outermost frame.
     pub depth: usize,
     pub site: Site,
-    /// What is alive below it.
+    /// The bytes that are alive below it.
     pub sum: Sum,
-    /// How many frames are directly below it.
+    /// Number of frames that are directly below it.
     pub n_children: usize,
 }
 
-/// What is told apart at a depth: a frame by number, or a site where a stack has no frame of the program.
+/// The key of a branch at a depth: a frame by number, or a site where a stack has no frame of
+/// the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum BranchKey {
     Frame(u32),
@@ -36,7 +38,7 @@ struct Node {
     children: BTreeMap<BranchKey, usize>,
 }
 
-/// What is alive in a state, from the outside in; of two, the larger first.
+/// The allocations that are alive in a state, from the outside in; of two, the larger first.
 pub fn alive(study: &Study<'_>, state: Option<u32>) -> Vec<TreeRow> {
     let nodes = grow(study, state);
     let mut rows = Vec::with_capacity(nodes.len());

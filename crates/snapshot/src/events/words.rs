@@ -37,7 +37,8 @@ pub fn phase_of(name: &str) -> Option<StepPhase> {
 /// The site that stands for what autograd allocates without frames.
 pub const AUTOGRAD_SITE: u32 = u32::MAX;
 
-/// The site of an allocation. Where only autograd's threads have no frames, one without frames is autograd's.
+/// The site of an allocation. Where only autograd's threads have no frames, one without frames
+/// is autograd's.
 pub fn site_of(study: &Study<'_>, allocation: &Allocation) -> u32 {
     let scene = &study.scene;
     let is_backward = || {
@@ -68,7 +69,7 @@ pub fn site_of_stack<'a>(study: &'a Study<'_>, stack: u32) -> &'a Site {
     sites.site(sites.of_origin(stack)).unwrap_or(&Site::NOWHERE)
 }
 
-/// Says what ended an allocation, after "freed by" where something freed it.
+/// Names the end of an allocation, after "freed by" where something freed it.
 pub fn ending(list: &EventList<'_>, allocation: &Allocation) -> String {
     let line = |event: Option<u32>| {
         let other = event.and_then(|event| list.study.scene.timeline.allocation_of(at(event)));
@@ -91,7 +92,7 @@ pub fn ending(list: &EventList<'_>, allocation: &Allocation) -> String {
     }
 }
 
-/// Says how long an allocation lived, where both ends are in the window.
+/// Gives the lifetime of an allocation, where both ends are in the window.
 pub fn lifetime(list: &EventList<'_>, allocation: &Allocation) -> Option<String> {
     let (from, until) = (list.alloc_event(allocation)?, list.free_event(allocation)?);
     let events = many(u64::from(until.checked_sub(from)?), "event");
@@ -102,7 +103,7 @@ pub fn lifetime(list: &EventList<'_>, allocation: &Allocation) -> Option<String>
     })
 }
 
-/// Says whose memory an allocation takes.
+/// Names the allocation whose memory an allocation takes.
 pub fn reuse(list: &EventList<'_>, number: u32) -> Option<String> {
     let (earlier, n_blocks) = list.reuse(number)?;
     let allocation = list.allocation(earlier)?;
@@ -121,7 +122,8 @@ pub fn reuse(list: &EventList<'_>, number: u32) -> Option<String> {
     ))
 }
 
-/// The frames of a stack that tell something: the program's, else all but those of the recording and the allocator.
+/// The useful frames of a stack: the program's, else all but those of the recording and the
+/// allocator.
 pub fn frames(study: &Study<'_>, stack: u32) -> Vec<u32> {
     let (snapshot, sites) = (study.scene.snapshot, study.scene.sites);
     let own: Vec<u32> = sites.user_frames(snapshot, stack).collect();

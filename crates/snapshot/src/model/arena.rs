@@ -1,5 +1,5 @@
-//! Interned slices: equal ones are stored once and share a number. Strings and stacks are kept this way, so that a
-//! stack that a million events share costs four bytes an event.
+//! Interned slices: equal ones are stored once and share a number. Strings and stacks are kept
+//! this way, so that a stack that a million events share costs four bytes an event.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
@@ -8,7 +8,7 @@ use crate::integer::{at, id};
 /// Slots that a new arena begins with; a power of two.
 const SLOTS: usize = 1024;
 
-/// What an arena can be made of.
+/// The elements of an arena.
 pub trait Word: Copy + Eq {
     /// Mixes a slice into 64 bits; `key` is secret, so that a file cannot aim at one slot.
     fn hash(slice: &[Self], key: [u64; 2]) -> u64;
@@ -19,7 +19,8 @@ pub trait Word: Copy + Eq {
 pub struct Arena<T> {
     data: Vec<T>,
     ends: Vec<usize>,
-    /// Upper half: upper half of the hash; lower half: the number plus one, 0 for a vacant slot.
+    /// Upper half: upper half of the hash; lower half: the number plus one, 0 for a vacant
+    /// slot.
     slots: Vec<u64>,
     key: [u64; 2],
 }
@@ -74,12 +75,12 @@ impl<T: Word> Arena<T> {
         self.data.get(start..end).unwrap_or(&[])
     }
 
-    /// How many slices there are.
+    /// Returns the number of slices.
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }

@@ -1,4 +1,5 @@
-//! A snapshot as it was recorded: segments, blocks, events, stacks. Nothing here is interpreted.
+//! A snapshot as it was recorded: segments, blocks, events, stacks. Nothing here is
+//! interpreted.
 
 pub mod arena;
 pub mod rounding;
@@ -32,9 +33,9 @@ pub struct Snapshot {
     pub devices: Vec<Device>,
     /// Marks that PyTorch wrote while it recorded, by time.
     pub annotations: Vec<Annotation>,
-    /// What the file says of its ring of events.
+    /// The file's facts about its ring of events.
     pub ring: Ring,
-    /// How the allocator rounded requests, as the file says.
+    /// The allocator's rounding of requests, as the file gives it.
     pub rounding: Rounding,
 }
 
@@ -60,19 +61,20 @@ pub struct Device {
     pub events: (usize, usize),
 }
 
-/// Memory that was taken from the driver: one `cudaMalloc`, or one mapped range of an expandable segment.
+/// Memory that was taken from the driver: one `cudaMalloc`, or one mapped range of an
+/// expandable segment.
 #[derive(Clone, Debug, Default)]
 pub struct Segment {
     /// First byte.
     pub address: u64,
     pub size: u64,
-    /// Sum of its blocks that are not inactive, as the file says.
+    /// Sum of its blocks that are not inactive, as the file gives it.
     pub active_size: u64,
     pub stream: u32,
     pub pool: u32,
-    /// Whether it is of the small pool.
+    /// Set when it is of the small pool.
     pub is_small: bool,
-    /// Whether it can be mapped and unmapped in pieces.
+    /// Set when it can be mapped and unmapped in pieces.
     pub is_expandable: bool,
     /// Blocks by address.
     pub blocks: Vec<Block>,
@@ -87,13 +89,13 @@ pub struct Block {
     pub size: u64,
     /// Bytes of the tensor; stale if inactive.
     pub requested: u64,
-    /// Whether it is in use.
+    /// Its state: in use, or not.
     pub state: State,
     /// Stack of the allocation.
     pub stack: u32,
 }
 
-/// What a block is used for.
+/// The use of a block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum State {
     /// By a tensor.
@@ -144,11 +146,13 @@ pub struct Event {
     pub action: Action,
 }
 
-/// The stream and the pool of an event, by number. Three bytes: a window has millions of events.
+/// The stream and the pool of an event, by number. Three bytes: a window has millions of
+/// events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place([u8; 3]);
 
-/// Bits of a number in a [`Place`]: streams and pools are below it, and all ones is the pool of an event without one.
+/// Bits of a number in a [`Place`]: streams and pools are below it, and all ones is the pool of
+/// an event without one.
 const PLACE_BITS: u32 = 12;
 const PLACE_MASK: u32 = (1 << PLACE_BITS) - 1;
 
@@ -196,7 +200,7 @@ pub struct MetadataRun {
 pub struct Annotation {
     /// String number.
     pub name: u32,
-    /// Whether something begins here.
+    /// Set when something begins here.
     pub is_start: bool,
     /// CUDA index, where it has one.
     pub device: Option<u64>,
@@ -209,7 +213,7 @@ pub struct Annotation {
 pub struct Ring {
     /// Events a device that it can keep.
     pub entries_max: Option<u64>,
-    /// Whether older events were lost on any device.
+    /// True if older events were lost on any device.
     pub is_overflowed: Option<bool>,
 }
 
@@ -219,7 +223,8 @@ impl Snapshot {
         self.events.get(device.events.0..device.events.1).unwrap_or(&[])
     }
 
-    /// String number of an event's `user_metadata`, by its position in `events`; 0 is the empty string.
+    /// String number of an event's `user_metadata`, by its position in `events`; 0 is the empty
+    /// string.
     pub fn metadata_of(&self, event: u32) -> u32 {
         let next = self.metadata.partition_point(|run| run.end <= event);
         let run = self.metadata.get(next).filter(|run| run.first <= event);
@@ -236,7 +241,8 @@ impl Snapshot {
         self.frames.get(at(number)).copied().unwrap_or_default()
     }
 
-    /// Whether any block or event has a stack. Segments have some too, which say nothing about tensors.
+    /// Returns whether any block or event has a stack. Segments have some too, which show
+    /// nothing about tensors.
     pub fn has_stacks(&self) -> bool {
         let segments = || self.devices.iter().flat_map(|device| &device.segments);
         self.events.iter().any(|event| event.stack != NO_STACK)

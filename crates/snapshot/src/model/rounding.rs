@@ -1,14 +1,16 @@
-//! How the allocator rounds a request up to a block.
+//! The allocator's rounding of a request up to a block.
 
 /// The allocator rounds requests up to this.
 const GRAIN_BYTES: u64 = 512;
-/// Requests from this size on, and each power of two above it, have divisions of their own; smaller ones those of the first.
+/// Requests from this size on, and each power of two above it, have divisions of their own;
+/// smaller ones those of the first.
 const FIRST_POWER: u32 = 20;
 /// Powers of two with divisions.
 pub const POWERS: usize = 16;
 
-/// `roundup_power2_divisions`: into how many parts the allocator divides the space between a power of two and the next,
-/// from 1 MiB up; 0 and 1 are its default, multiples of 512 bytes.
+/// `roundup_power2_divisions`: the number of parts into which the allocator divides the space
+/// between a power of two and the next. One entry a power, from 1 MiB up; 0 and 1 are its
+/// default, multiples of 512 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rounding {
     pub divisions: [u64; POWERS],

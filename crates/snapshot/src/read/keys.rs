@@ -1,4 +1,5 @@
-//! The strings that mean something in a snapshot. They are interned first, so that their numbers are constants.
+//! The strings that mean something in a snapshot. They are interned first, so that their
+//! numbers are constants.
 
 use crate::model::{Action, State};
 

@@ -1,5 +1,5 @@
-//! The lists of a file in four bytes each: nearly all of them are stacks, a new one for every event. Lists of records
-//! are few, and kept beside.
+//! The lists of a file in four bytes each: nearly all of them are stacks, a new one for every
+//! event. Lists of records are few, and kept apart.
 
 use crate::integer::{at, id};
 use crate::read::raw::List;

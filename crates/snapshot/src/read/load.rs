@@ -91,7 +91,7 @@ fn number(records: &Records, value: Option<Value>, of: RecordKind) -> Option<usi
     }
 }
 
-/// What stands for a key that is not there.
+/// The value that stands for a key that is not there.
 fn root_less() -> Value {
     Value::None
 }

@@ -1,5 +1,6 @@
-//! A stack machine over the opcodes that a snapshot needs. It resolves nothing, runs nothing and builds no tree: dicts
-//! and lists become records as they close. Bytes are fed in pieces, so that a file is never in memory as a whole.
+//! A stack machine over the opcodes that a snapshot needs. It resolves nothing, runs nothing
+//! and builds no tree: dicts and lists become records as they close. Bytes are fed in pieces,
+//! so that a file is never in memory as a whole.
 
 use crate::error::{Fault, Unreadable};
 use crate::integer::{at, count};
@@ -14,8 +15,8 @@ const DEPTH_MAX: usize = 64;
 pub const STRING_BYTES_MAX: usize = 1 << 14;
 /// Bytes of an integer, as text of an unknown key may have.
 const INTEGER_BYTES_MAX: usize = 1 << 10;
-/// Memory that is granted before the file has shown what it needs, and then for every byte of it. Genuine files need
-/// less than one and a half bytes of records a byte.
+/// Memory that is granted before the file has shown what it needs, and then for every byte of
+/// it. Genuine files need less than one and a half bytes of records a byte.
 const GRANT_BYTES: u64 = 16 << 20;
 const GRANT_A_BYTE: u64 = 4;
 /// Bytes after which the grant is checked.
@@ -42,7 +43,7 @@ pub struct Machine {
     root: Option<Value>,
 }
 
-/// What is left of the bytes; `None` if an opcode is not complete.
+/// The rest of the bytes; `None` if an opcode is not complete.
 type Step<'a> = Result<Option<&'a [u8]>, Fault>;
 
 impl Default for Machine {
@@ -64,8 +65,9 @@ impl Default for Machine {
 }
 
 impl Machine {
-    /// Reads what it can of the next bytes and returns how many it used up; the rest is to be fed again, with more. A
-    /// piece of [`PIECE_BYTES_MIN`] is always enough to go on. After the pickle's end everything is used up.
+    /// Reads what it can of the next bytes and returns how many it used up; the rest is to be
+    /// fed again, with more. A piece of [`PIECE_BYTES_MIN`] is always enough to go on. After
+    /// the pickle's end everything is used up.
     ///
     /// # Errors
     /// The file is not a snapshot, or wants to run code.
@@ -107,7 +109,7 @@ impl Machine {
         self.offset
     }
 
-    /// Whether the pickle's end was read.
+    /// Returns whether the pickle's end was read.
     pub fn is_done(&self) -> bool {
         self.root.is_some()
     }
@@ -284,7 +286,8 @@ impl Machine {
         Ok(Some(rest))
     }
 
-    /// `BINGET` and `LONG_BINGET` as long as they follow each other: most of a file is keys and frames by reference.
+    /// `BINGET` and `LONG_BINGET` as long as they follow each other: most of a file is keys and
+    /// frames by reference.
     #[inline]
     fn gets<'a>(&mut self, bytes: &'a [u8]) -> Step<'a> {
         let mut rest = bytes;
@@ -304,8 +307,9 @@ impl Machine {
         }
     }
 
-    /// A list that is filled by references alone, which is how stacks are written. Equal bytes refer to equal values as
-    /// long as no memo entry is set anew, so a stack that was seen before is known by its bytes.
+    /// A list that is filled by references alone, which is how stacks are written. Equal bytes
+    /// refer to equal values as long as no memo entry is set again. A stack that was seen
+    /// before is therefore known by its bytes.
     #[inline]
     fn known_stack<'a>(&mut self, rest: &'a [u8]) -> Step<'a> {
         let Some(Value::List(list)) = self.stack.last().copied() else { return Ok(None) };

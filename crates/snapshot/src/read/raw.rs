@@ -4,7 +4,7 @@ use crate::integer::at;
 use crate::model::{Ring, State};
 use crate::read::value::Value;
 
-/// What a dict has become.
+/// The record that a dict has become.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Record {
     /// Nothing so far.
@@ -86,7 +86,7 @@ impl PackedRecord {
     }
 }
 
-/// What a list has become, if it is no stack.
+/// The record that a list has become, if it is no stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum List {
     /// Nothing so far.
@@ -133,7 +133,7 @@ pub struct RawHistory {
     pub(crate) stack: u32,
 }
 
-/// What the file says of the allocator.
+/// The file's facts about the allocator.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RawSettings {
     pub(crate) ring: Ring,

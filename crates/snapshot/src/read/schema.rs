@@ -1,5 +1,6 @@
-//! From dicts and lists to records: a dict that closes with `action` becomes an event, one with `filename` a frame, a
-//! list of frames a stack. Unknown keys are skipped at every level; what a record needs must have its type.
+//! From dicts and lists to records. A dict that closes with `action` becomes an event, one with
+//! `filename` a frame, a list of frames a stack. Unknown keys are skipped at every level; a
+//! required field must have its type.
 
 use crate::error::Fault;
 use crate::integer::{at, id};
@@ -16,9 +17,10 @@ use crate::read::value::Value;
 
 /// The most that all sizes of a file may add up to: sums of any of them fit into 63 bits.
 const SIZES_SUM_MAX: u64 = 1 << 62;
-/// Streams and pools that are told apart.
+/// Streams and pools that have numbers of their own.
 const STREAMS_MAX: usize = 1024;
-/// A list of frames grows in batches of a thousand, as Python writes them, or one by one up to this length.
+/// A list of frames grows in batches of a thousand, as Python writes them, or one by one up to
+/// this length.
 const STACK_PIECES_MAX: usize = 256;
 const STACK_BATCH: usize = 1000;
 
@@ -106,7 +108,7 @@ impl Records {
         Value::Pair(id(self.pools.len() - 1))
     }
 
-    /// What a dict has become.
+    /// Returns the record that a dict has become.
     pub fn record(&self, dict: u32) -> Record {
         self.dicts.get(at(dict)).map_or(Record::Other, |record| record.unpack())
     }
@@ -162,7 +164,7 @@ impl Records {
         Ok(())
     }
 
-    /// What a dict is, by its first telling key; makes its record.
+    /// Returns the kind of a dict, by its first key that shows it; makes its record.
     fn classify(&mut self, pairs: &[[Value; 2]]) -> Result<Record, Fault> {
         let mut kind = None;
         for [key, _] in pairs {

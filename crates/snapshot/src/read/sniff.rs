@@ -1,11 +1,11 @@
-//! What a file is, by its first bytes.
+//! The kind of a file, by its first bytes.
 
 use crate::error::{Fault, Unreadable};
 
-/// Bytes that suffice to tell.
+/// Bytes that suffice to recognize it.
 pub const SNIFF_BYTES: usize = 512;
 
-/// How a pickle is wrapped.
+/// The wrapping of a pickle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wrapping {
     /// Not at all.
@@ -14,9 +14,10 @@ pub enum Wrapping {
     Zstd,
 }
 
-/// How the pickle in a file is wrapped, by the file's first bytes.
+/// Returns the wrapping of a file's pickle, by the file's first bytes.
 ///
 /// # Errors
+///
 /// It is something else; the message names it.
 pub fn wrapping(head: &[u8]) -> Result<Wrapping, Unreadable> {
     match head {

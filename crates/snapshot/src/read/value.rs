@@ -1,4 +1,5 @@
-//! Values of a pickle while it is read. Containers are numbers, so that what is shared stays shared and nothing nests.
+//! Values of a pickle while it is read. Containers are numbers, so that what is shared stays
+//! shared and nothing nests.
 
 use crate::integer::{at, id};
 
@@ -22,7 +23,8 @@ pub enum Value {
     Opaque,
 }
 
-/// A value in four bytes, for the memo: it has an entry for every dict, list and string of the file.
+/// A value in four bytes, for the memo: it has an entry for every dict, list and string of the
+/// file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Handle(u32);
 
@@ -40,7 +42,8 @@ const PLAIN_TRUE: u32 = 2;
 const PLAIN_OPAQUE: u32 = 3;
 
 impl Handle {
-    /// Packs a value; integers, which Python never memoises, go to `ints`. `None` beyond 2^29 of a kind.
+    /// Packs a value; integers, which Python never memoizes, go to `ints`. `None` beyond 2^29
+    /// of a kind.
     #[inline]
     pub fn pack(value: Value, ints: &mut Vec<u64>) -> Option<Self> {
         let (tag, number) = match value {

@@ -164,7 +164,7 @@ struct OomAnswer {
     sites: Vec<SiteAnswer>,
 }
 
-/// What would have had to be absent.
+/// The memory without which the allocation would not have failed.
 #[derive(Debug, Serialize)]
 struct RootCauseAnswer {
     cause: RootCause,

@@ -1,4 +1,4 @@
-//! How a snapshot's page is set: parts of a whole, wrapped paragraphs, lines.
+//! The layout of a snapshot's page: parts of a whole, wrapped paragraphs, lines.
 
 use crate::integer::real;
 

@@ -1,4 +1,5 @@
-//! The page of `stepmem snapshot show`: for a terminal, section by section, ending with what to do next.
+//! The page of `stepmem snapshot show`: for a terminal, section by section, ending with what to
+//! do next.
 
 use crate::analyze::categories;
 use crate::analyze::device_report::Study;
@@ -22,16 +23,16 @@ const PINNERS: usize = 5;
 /// Frames that a page shows of a stack.
 const FRAMES: usize = 6;
 
-/// What is asked for.
+/// The request for a page.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Question {
     /// The moment of the table.
     pub moment: ShownMoment,
-    /// What its rows are.
+    /// The kind of its rows.
     pub rows: RowKind,
-    /// How many rows a table has.
+    /// Number of rows of a table.
     pub top: usize,
-    /// What is known of the batch and the device.
+    /// The known facts of the batch and the device.
     pub fit: FitQuestion,
 }
 
@@ -53,7 +54,7 @@ pub enum ShownMoment {
     ZeroGrad(u64),
 }
 
-/// What memory is counted by.
+/// The key by which memory is counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RowKind {
     /// File and line.
@@ -62,7 +63,7 @@ pub enum RowKind {
     /// File and function.
     Function,
     Stack,
-    /// What it is for.
+    /// Its use.
     Category,
     /// Each block by itself.
     Block,
@@ -216,7 +217,7 @@ fn table_by_function(page: &mut String, study: &Study<'_>, rows: &[SiteRow], top
     print(page, sums.into_iter().collect(), top);
 }
 
-/// What is alive in a state, or at the end.
+/// The allocations that are alive in a state, or at the end.
 fn alive<'a>(study: &'a Study<'_>, state: Option<u32>) -> impl Iterator<Item = &'a Allocation> {
     study.scene.timeline.allocations.iter().filter(move |allocation| match state {
         Some(state) => allocation.is_alive(state),

@@ -12,7 +12,7 @@ use stepmem_types::format::units::{bytes, grouped, signed_bytes, whole_bytes};
 /// Characters of a file's name.
 const FILE_CHARS: usize = 60;
 
-/// What grew between two files.
+/// Shows the growth between two files.
 pub fn diff(diff: &Diff, top: usize) -> String {
     let mut page = String::new();
     for device in &diff.devices {

@@ -94,7 +94,7 @@ pub fn blamed(study: &Study<'_>) -> Blamed {
     }
 }
 
-/// Says why no leak is reported.
+/// States why no leak is reported.
 pub fn no_leak(study: &Study<'_>) -> String {
     if study.leak.verdict == LeakVerdict::InsufficientHistory {
         let marks = study.scene.steps.marks.len();
@@ -121,7 +121,7 @@ pub fn no_leak(study: &Study<'_>) -> String {
     format!("No line goes on growing.{floor}")
 }
 
-/// Says how much of the growth the suspects explain.
+/// States how much of the growth the suspects explain.
 pub fn explained(study: &Study<'_>) -> Option<String> {
     let leak = &study.leak;
     let floor = leak.floor_rate.filter(|floor| *floor > 0.0)?;
@@ -146,7 +146,8 @@ fn turning(study: &Study<'_>) -> Option<String> {
         .then(|| format!("{}{others}, {turn} over what is older", names.join(", ")))
 }
 
-/// Says why an allocation failed: what would have had to be absent, and what the allocator had.
+/// States why an allocation failed: what would have had to be absent, and what the allocator
+/// had.
 pub fn reason(study: &Study<'_>, failure: &OutOfMemory) -> String {
     let why = &failure.why;
     let (absent, free) = (whole_bytes(why.bytes), whole_bytes(why.free_bytes));
@@ -189,7 +190,7 @@ pub fn reason(study: &Study<'_>, failure: &OutOfMemory) -> String {
     }
 }
 
-/// Says what the allocator had when it failed.
+/// States what the allocator had when it failed.
 fn allocator_had(failure: &OutOfMemory) -> String {
     let (active, reserved) = (whole_bytes(failure.active), whole_bytes(failure.reserved));
     let (device, eligible) =
@@ -209,7 +210,8 @@ fn allocator_had(failure: &OutOfMemory) -> String {
     }
 }
 
-/// Says where an allocation failed: its line, else its phase and what it is as large as, never nothing.
+/// Names where an allocation failed: its line, else its phase and what it is as large as, never
+/// nothing.
 pub fn failure_place(study: &Study<'_>, failure: &OutOfMemory) -> String {
     let scene = &study.scene;
     let site = scene.sites.site(scene.sites.of_origin(failure.stack)).unwrap_or(&Site::NOWHERE);
@@ -250,7 +252,7 @@ pub fn unused(found: &Fragmentation) -> [(u64, &'static str); 4] {
     ]
 }
 
-/// Says what of a step scales with the batch, what fits, and what would save memory.
+/// States what of a step scales with the batch, what fits, and what would save memory.
 pub fn fit(fit: &Fit) -> Vec<String> {
     let mut texts = vec![format!(
         "Step {} needs {} at its peak: {} do not depend on the batch, {} scale with it.",
@@ -332,14 +334,14 @@ pub fn advice(study: &Study<'_>) -> &'static str {
     }
 }
 
-/// Says that two ranks hold the same.
+/// States that two ranks hold the same.
 pub const SAME_RANKS: &str =
     "The two ranks hold the same: no line and no category differs, at the end or at most.";
-/// Says what two ranks cannot tell.
+/// States the limit of two ranks' evidence.
 pub const TWO_RANKS: &str = "Two ranks show what differs, not which of them is odd: with a third file the odd one is named. \
                              Next: `stepmem snapshot show` of the one that holds more.";
 
-/// Says why no rank stands out. `is_known`: whether there are enough ranks to say.
+/// States why no rank stands out. `is_known`: whether there are enough ranks to decide.
 pub fn no_odd_rank(is_known: bool) -> &'static str {
     if is_known {
         "No rank stands out in any line."
@@ -348,7 +350,7 @@ pub fn no_odd_rank(is_known: bool) -> &'static str {
     }
 }
 
-/// Says how many steps there are, and what they are known by.
+/// States how many steps there are, and what they are known by.
 pub fn steps(scene: &DeviceScene<'_>) -> String {
     let by = match scene.steps.marker {
         Marker::Profiler => "ProfilerStep",
@@ -376,7 +378,7 @@ pub fn steps(scene: &DeviceScene<'_>) -> String {
     }
 }
 
-/// Whether tensor bytes and block bytes differ enough to say both.
+/// Returns whether tensor bytes and block bytes differ enough to give both.
 pub fn differs(requested: u64, active: u64) -> bool {
     real(active) > 1.1 * real(requested)
 }

@@ -1,4 +1,5 @@
-//! Text from data, made safe to print: a name in a file cannot steer a terminal or turn a line around.
+//! Text from data, made safe to print: a name in a file cannot steer a terminal or turn a line
+//! around.
 
 use std::borrow::Cow;
 
@@ -20,7 +21,8 @@ pub fn clean(text: &str) -> Cow<'_, str> {
     Cow::Owned(cleaned)
 }
 
-/// Returns the clean text in at most `chars_max` characters: a longer one loses its middle to an ellipsis.
+/// Returns the clean text in at most `chars_max` characters: a longer one loses its middle to
+/// an ellipsis.
 pub fn shortened(text: &str, chars_max: usize) -> String {
     let cleaned = clean(text);
     let n_chars = cleaned.chars().count();
@@ -34,8 +36,9 @@ pub fn shortened(text: &str, chars_max: usize) -> String {
     head.chain(['…'].into_iter().take(chars_max)).chain(tail).collect()
 }
 
-/// Returns whether a character is raw: a control, or an invisible one that moves its neighbours or hides among them
-/// (bidirectional marks and overrides, zero-width characters, line separators, tags).
+/// Returns whether a character is raw: a control, or an invisible one that moves its neighbors
+/// or hides among them. Such are bidirectional marks and overrides, zero-width characters, line
+/// separators and tags.
 pub fn is_raw(c: char) -> bool {
     c.is_control() || is_hidden(c)
 }

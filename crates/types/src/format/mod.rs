@@ -1,5 +1,5 @@
-//! Text for terminals and files: clean text, quantities, pages of paragraphs and tables, sparklines. This room knows
-//! nothing of the others.
+//! Text for terminals and files: clean text, quantities, pages of paragraphs and tables,
+//! sparklines. This module depends on no other module of the crate.
 
 pub mod clean;
 pub mod page;

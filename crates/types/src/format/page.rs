@@ -1,5 +1,5 @@
-//! A page of plain text in the making: lines, wrapped paragraphs, and tables with aligned columns. Everything that is
-//! added comes out clean, whatever data it holds.
+//! A page of plain text in the making: lines, wrapped paragraphs, and tables with aligned
+//! columns. Everything that is added comes out clean, whatever data it holds.
 
 use crate::format::clean::{clean, shortened};
 
@@ -36,12 +36,14 @@ impl Indent {
 }
 
 impl Page {
-    /// Returns an empty page; `is_coloured` writes the colours of table cells as ANSI sequences.
+    /// Returns an empty page; where `is_coloured`, the colors of table cells are written as
+    /// ANSI sequences.
     pub fn new(is_coloured: bool) -> Self {
         Self { is_coloured, ..Self::default() }
     }
 
-    /// Fits the page to a terminal of so many columns; `None` leaves tables as wide as they are.
+    /// Fits the page to a terminal of so many columns; `None` leaves tables as wide as they
+    /// are.
     #[must_use]
     pub fn within(self, columns: Option<usize>) -> Self {
         Self { columns, ..self }
@@ -62,7 +64,7 @@ impl Page {
         self.line("");
     }
 
-    /// Adds a paragraph broken between words, or within a word that no line has room for.
+    /// Adds a paragraph broken between words, or within a word that is longer than a line.
     pub fn paragraph(&mut self, indent: Indent, words: &str) {
         let columns = self.columns.unwrap_or(COLUMNS).clamp(COLUMNS_MIN, COLUMNS);
         let room = columns.saturating_sub(indent.first.max(indent.rest)).max(1);
@@ -84,9 +86,9 @@ impl Page {
         self.line(&line);
     }
 
-    /// Adds a table: its heads, then its rows. A column is as wide as its widest cell. Where the terminal is too narrow,
-    /// droppable columns are left out and named below, then shortenable cells lose their middle, and a last column of
-    /// text wraps.
+    /// Adds a table: its heads, then its rows. A column is as wide as its widest cell. On a
+    /// terminal that is too narrow, droppable columns are left out and named below. Next,
+    /// shortenable cells lose their middle; a last column of text wraps.
     pub fn table(&mut self, table: &Table) {
         let mut fitted = Fitted::new(table);
         if let Some(columns) = self.columns {
@@ -117,12 +119,12 @@ impl Page {
             line.push_str(&self.shown(cell));
             line.push_str(after);
         }
-        // The cells are clean, and their colours must stay.
+        // The cells are clean, and their colors must stay.
         self.text.push_str(line.trim_end());
         self.text.push('\n');
     }
 
-    /// Returns a cell's text, in its colour where that is wanted.
+    /// Returns a cell's text, in its color where that is wanted.
     fn shown(&self, cell: &Cell) -> String {
         match cell.colour.filter(|_| self.is_coloured && !cell.text.is_empty()) {
             Some(colour) => colour.paint(&cell.text),
@@ -155,13 +157,13 @@ impl Table {
 pub struct Column {
     head: &'static str,
     align: Align,
-    /// How wide it is at least, in characters.
+    /// Its least width, in characters.
     width_min: usize,
     /// The spaces before it.
     gap: usize,
     /// When it is left out for lack of space, the lowest first; `None` keeps it.
     drop: Option<u8>,
-    /// Whether its cells may lose their middle for lack of space.
+    /// Set when its cells may lose their middle for lack of space.
     is_shortenable: bool,
 }
 
@@ -182,7 +184,8 @@ impl Column {
         Self { width_min, ..self }
     }
 
-    /// Returns the same column, which is left out where a terminal is too narrow: the lowest number first.
+    /// Returns the same column, which is left out where a terminal is too narrow: the lowest
+    /// number first.
     #[must_use]
     pub const fn droppable(self, order: u8) -> Self {
         Self { drop: Some(order), ..self }
@@ -326,7 +329,7 @@ impl Cell {
         self
     }
 
-    /// Returns the same cell in a colour.
+    /// Returns the same cell in a color.
     #[must_use]
     pub fn in_colour(self, colour: Option<Colour>) -> Self {
         Self { colour, ..self }
@@ -345,7 +348,7 @@ impl From<String> for Cell {
     }
 }
 
-/// A colour of the terminal's own palette.
+/// A color of the terminal's own palette.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Colour {
     Red,
@@ -354,7 +357,7 @@ pub enum Colour {
 }
 
 impl Colour {
-    /// Returns the text in this colour.
+    /// Returns the text in this color.
     pub fn paint(self, text: &str) -> String {
         format!("{}{text}\u{1b}[39m", self.sequence())
     }
@@ -368,7 +371,7 @@ impl Colour {
     }
 }
 
-/// Returns at most so many columns of a line of a page, with all of its colours.
+/// Returns at most so many columns of a line of a page, with all of its colors.
 pub fn cut(line: &str, columns_max: usize) -> String {
     let (mut n_columns, mut is_sequence) = (0, false);
     let is_kept = |char: &char| {
@@ -383,7 +386,7 @@ pub fn cut(line: &str, columns_max: usize) -> String {
     line.chars().filter(is_kept).collect()
 }
 
-/// How many columns a clean text takes, a character each.
+/// Returns the number of columns of a clean text, one for each character.
 fn width(text: &str) -> usize {
     text.chars().count()
 }

@@ -5,7 +5,8 @@ const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█
 /// A series that moves by less than this share of its highest value is drawn as level.
 const FLAT_RATIO: f64 = 0.01;
 
-/// Returns a character per value, from the lowest to the highest of the series; a space where a value is not finite.
+/// Returns a character per value, from the lowest to the highest of the series; a space where a
+/// value is not finite.
 pub fn sparkline(values: &[f64]) -> String {
     let known = || values.iter().copied().filter(|value| value.is_finite());
     let lowest = known().fold(f64::INFINITY, f64::min);
@@ -22,7 +23,7 @@ pub fn sparkline(values: &[f64]) -> String {
     values.iter().map(level).collect()
 }
 
-/// Returns the means of equally many neighbours in a row, at most `points_max` of them.
+/// Returns the means of equally many neighbors in a row, at most `points_max` of them.
 pub fn thinned(values: &[f64], points_max: usize) -> Vec<f64> {
     let per_point = values.len().div_ceil(points_max.max(1)).max(1);
     let mean = |part: &[f64]| {

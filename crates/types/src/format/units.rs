@@ -122,7 +122,8 @@ pub fn duration(seconds: f64) -> String {
     }
 }
 
-/// Writes a duration that was chosen, in all the units that it takes (`1 d`, `1 h 30 min`, `500 ms`).
+/// Writes a duration that was chosen, in all the units that it takes (`1 d`, `1 h 30 min`, `500
+/// ms`).
 pub fn period(duration: Duration) -> String {
     const UNITS: [(u64, &str); 4] = [(86_400, "d"), (3600, "h"), (60, "min"), (1, "s")];
     let mut rest = duration.as_secs();
@@ -159,8 +160,8 @@ pub fn least_time_left(seconds: f64) -> String {
     }
 }
 
-/// Writes a time that is left in seconds, for a cell (`3 h 20 min`, `< 1 s`); the `least` where it is not known
-/// (`≥ 3 h 20 min`).
+/// Writes a time to OOM in seconds, for a cell (`3 h 20 min`, `< 1 s`). Where it is not known,
+/// writes the `least` (`≥ 3 h 20 min`).
 pub fn time_left_cell(seconds: Option<f64>, least: Option<f64>) -> Option<String> {
     match seconds {
         Some(seconds) if seconds < 1.0 => Some("< 1 s".to_owned()),
@@ -178,8 +179,8 @@ pub fn date(time: f64) -> String {
 
 /// Writes a Unix time as RFC 3339 in UTC, to the second.
 ///
-/// Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms": years begin in March, so that the leap day is the
-/// last, and 400 of them have 146,097 days.
+/// Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms": years begin in March, so that
+/// the leap day is the last, and 400 of them have 146,097 days.
 pub fn rfc3339(time: f64) -> String {
     let seconds = Duration::try_from_secs_f64(time).unwrap_or_default().as_secs();
     let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);

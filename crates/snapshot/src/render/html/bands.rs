@@ -1,4 +1,5 @@
-//! The bands of a timeline: who holds how much at each sample, the lines that hold most by name, the rest in one.
+//! The bands of a timeline: who holds how much at each sample, the lines that hold most by
+//! name, the rest in one.
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
@@ -15,7 +16,7 @@ use crate::render::html::detail::Detail;
 use crate::render::words::{self, name};
 use stepmem_types::format::units::grouped;
 
-/// What bands are counted in: the allocator rounds up to it.
+/// The unit of bands, in bytes: the allocator rounds up to it.
 pub const UNIT_BYTES: u64 = 512;
 /// Lines of the largest leaks that always have a band.
 const SUSPECTS: usize = 5;
@@ -23,17 +24,17 @@ const SUSPECTS: usize = 5;
 /// Something that holds memory.
 #[derive(Debug, Serialize)]
 pub struct MemoryBand {
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// How it is coloured.
+    /// Its kind, which gives its color.
     pub kind: BandKind,
     /// The user's frames of its largest stack, innermost first.
     pub stack: Vec<String>,
-    /// What it holds at each sample, in units of [`UNIT_BYTES`].
+    /// Memory that it holds at each sample, in units of [`UNIT_BYTES`].
     pub held: Vec<u64>,
 }
 
-/// What a band stands for.
+/// The subject of a band.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BandKind {
@@ -154,14 +155,14 @@ fn largest(study: &Study<'_>, n_max: usize) -> Vec<SiteRow> {
 
 /// The least of the later samples in parts of 1,000 of their mean.
 fn steadiness(held: &[u64]) -> u128 {
-    // What is made in the first steps stays afterwards.
+    // Memory that is made in the first steps stays afterwards.
     let later = held.get(held.len() / 2..).unwrap_or(held);
     let least = u128::from(later.iter().min().copied().unwrap_or(0));
     let sum: u128 = later.iter().map(|held| u128::from(*held)).sum();
     (1000 * least * u128::from(count(later.len()))).checked_div(sum).unwrap_or(0)
 }
 
-/// What each band holds at each of some states (rising), in units.
+/// Returns the memory that each band holds at each of some states (rising), in units.
 fn held(
     scene: &DeviceScene<'_>,
     states: &[u32],

@@ -1,4 +1,5 @@
-//! Bars: pictures of a few figures, as shapes in the markup. They need no script and follow the reader's colours.
+//! Bars: pictures of a few figures, as shapes in the markup. They need no script and follow the
+//! reader's colors.
 
 use crate::render::html::escape::escaped;
 
@@ -7,7 +8,8 @@ const WIDTH: f64 = 1000.0;
 /// A shape that is there is at least so wide.
 const SEEN: f64 = 2.0;
 
-/// A piece of a bar: where it begins and ends, its class in page.css, and its label for a pointer.
+/// A piece of a bar: where it begins and ends, its class in page.css, and its label for a
+/// pointer.
 #[derive(Clone, Debug, Default)]
 pub struct BarPiece {
     pub from: f64,
@@ -16,7 +18,8 @@ pub struct BarPiece {
     pub label: String,
 }
 
-/// A bar whose pieces are parts of `whole`, the first at the bottom. The figures are to stand beside it.
+/// A bar whose pieces are parts of `whole`, the first at the bottom. The figures are to stand
+/// next to it.
 pub fn bar(pieces: &[BarPiece], whole: f64) -> String {
     let mut html = String::from(
         "<svg class=\"bar\" viewBox=\"0 0 1000 14\" preserveAspectRatio=\"none\" aria-hidden=\"true\">",
@@ -42,7 +45,8 @@ pub fn bar(pieces: &[BarPiece], whole: f64) -> String {
     html
 }
 
-/// A bar to the right of the middle for growth, to the left for what shrank. `most`: what fills one side.
+/// A bar to the right of the middle for growth, to the left for what shrank. `most`: what fills
+/// one side.
 pub fn growth(change: f64, most: f64) -> String {
     let class = if change >= 0.0 { "is-growth" } else { "is-fall" }.to_owned();
     let (from, to) = (most + change.min(0.0), most + change.max(0.0));

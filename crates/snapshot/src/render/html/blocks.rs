@@ -1,4 +1,5 @@
-//! The blocks of a window as columns of numbers, for the list of events: as many as there is room for, the largest.
+//! The blocks of a window as columns of numbers, for the list of events: as many as the byte
+//! budget allows, the largest.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -23,7 +24,8 @@ use crate::replay::Allocation;
 /// The phases, as blocks number them.
 const PHASES: [StepPhase; 3] = [StepPhase::Forward, StepPhase::Backward, StepPhase::Optimizer];
 
-/// A device's blocks. Each column has an entry for each of them, in the order of their allocation.
+/// A device's blocks. Each column has an entry for each of them, in the order of their
+/// allocation.
 #[derive(Debug, Default, Serialize)]
 pub struct BlockTable {
     device: u64,
@@ -33,7 +35,8 @@ pub struct BlockTable {
     left_out_bytes_max: u64,
     /// Bytes of a unit.
     unit: u64,
-    /// First state in which it is alive, less that of the block before; state 0 is before the window.
+    /// First state in which it is alive, less that of the block before; state 0 is before the
+    /// window.
     from: Vec<u32>,
     /// States from its allocation to its free; 0 if the window has no free of it.
     lifetime: Vec<u32>,
@@ -43,16 +46,18 @@ pub struct BlockTable {
     requested: Vec<u64>,
     /// Units of the block beyond those that the request fills.
     extra: Vec<u64>,
-    /// Places in `stacks` of the allocation's stack, and of the free's; the first stack is empty.
+    /// Indices into `stacks` of the allocation's stack, and of the free's; the first stack is
+    /// empty.
     stack: Vec<u32>,
     free_stack: Vec<u32>,
-    /// Places in the lists of the same name below.
+    /// Indices into the lists of the same name below.
     line: Vec<u32>,
     category: Vec<u32>,
     ending: Vec<u32>,
     /// Four times the phase of the allocation, and the phase of the free.
     phase: Vec<u32>,
-    /// How many blocks before this one the one is whose memory it takes; 0 if none that is listed.
+    /// The distance, in blocks, to the earlier block whose memory this one takes; 0 if none
+    /// that is listed.
     reuse: Vec<u32>,
     stacks: Vec<Vec<u32>>,
     frames: Vec<String>,
@@ -63,7 +68,8 @@ pub struct BlockTable {
 }
 
 impl BlockTable {
-    /// Lists the largest blocks of a device; what is alive at its peak or its first failed allocation goes first.
+    /// Lists the largest blocks of a device; what is alive at its peak or its first failed
+    /// allocation goes first.
     pub fn new(study: &Study<'_>, detail: Detail) -> Self {
         let list = EventList::new(study, EventFilter::default());
         let (numbers, left_out) = chosen(study, detail.blocks);
@@ -118,7 +124,8 @@ impl BlockTable {
     }
 }
 
-/// The blocks that are listed, in the order of their allocation, and bytes and numbers of the others.
+/// The blocks that are listed, in the order of their allocation, and bytes and numbers of the
+/// others.
 fn chosen(study: &Study<'_>, n_max: usize) -> (Vec<u32>, Vec<(u64, u32)>) {
     let allocations = &study.scene.timeline.allocations;
     let mut moments = vec![study.scene.timeline.peak.state];
@@ -166,7 +173,7 @@ impl<K: Eq + Hash, T> Distinct<K, T> {
     }
 }
 
-/// What stands for an ending: its kind, and what its text depends on.
+/// The key of an ending: its kind, and what its text depends on.
 type EndingKey = (u8, u32, u32);
 
 /// The texts and stacks that blocks share.

@@ -1,5 +1,5 @@
-//! The documents of `stepmem snapshot diff` and `stepmem snapshot ranks`: verdicts, bars beside their figures, stacks behind
-//! their lines. They have no script.
+//! The documents of `stepmem snapshot diff` and `stepmem snapshot ranks`: verdicts, bars next
+//! to their figures, stacks behind their lines. They have no script.
 
 use std::cmp::Reverse;
 use std::convert::Infallible;
@@ -16,11 +16,11 @@ use crate::render::words;
 use stepmem_types::format::clean::shortened;
 use stepmem_types::format::units::{bytes, grouped, signed_bytes, whole_bytes};
 
-/// Lines of a picture with a colour of their own.
+/// Lines of a picture with a color of their own.
 const BANDS: usize = 10;
 /// Characters of a file's path.
 const PATH_CHARS: usize = 200;
-/// Ranks that are shown of a job where the document has room.
+/// Ranks of a job that a document shows at most.
 const RANKS_MAX: usize = 4096;
 
 /// The document of what grew between two files.

@@ -1,4 +1,4 @@
-//! How much a document shows of each device: less where many devices share it.
+//! The detail of each device in a document: less where many devices share it.
 
 use crate::analyze::sites::STACK_FRAMES_MAX;
 
@@ -11,7 +11,7 @@ const BLOCKS_FEW: usize = 50;
 /// A timeline of fewer samples is useless.
 const SAMPLES_MIN: usize = 16;
 
-/// How much is shown of a device.
+/// The detail that is shown of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Detail {
     /// Samples of the timeline.
@@ -42,7 +42,7 @@ impl Detail {
         blocks: BLOCKS_MAX,
     };
 
-    /// What a document of so many devices begins with.
+    /// Returns the detail that a document of so many devices begins with.
     pub fn of(n_devices: usize) -> Self {
         let (mut detail, mut n_shared) = (Self::FULL, n_devices);
         while n_shared > DEVICES_IN_FULL
@@ -54,7 +54,8 @@ impl Detail {
         detail
     }
 
-    /// A quarter of the list of events while that is long, then half of everything; `None` where too little would be left to see.
+    /// A quarter of the list of events while that is long, then half of everything; `None`
+    /// where too little would be left to see.
     pub fn halved(self) -> Option<Self> {
         if self.blocks > BLOCKS_FEW {
             return Some(Self { blocks: self.blocks / 4, ..self });

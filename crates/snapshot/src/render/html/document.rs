@@ -1,4 +1,5 @@
-//! The document: head, style, tables, data, script. Its policy lets exactly this style and this script run, and nothing load.
+//! The document: head, style, tables, data, script. Its policy lets exactly this style and this
+//! script run, and nothing load.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -32,7 +33,7 @@ const MODULES: [&str; 11] = [
     include_str!("main.js"),
 ];
 
-/// What a document is about.
+/// The subject of a document.
 #[derive(Clone, Copy, Debug)]
 pub struct DocumentHead<'a> {
     /// The name of the snapshot's file.
@@ -57,7 +58,8 @@ pub fn write(
     })
 }
 
-/// A document that is not too large: of all parts in less and less detail, then of fewer of them.
+/// A document that is not too large: of all parts in less and less detail, then of fewer of
+/// them.
 ///
 /// # Errors
 /// Those of `assemble`.
@@ -104,7 +106,7 @@ fn data_of(id: &str, json: &str) -> String {
     format!("<script type=\"application/json\" id=\"{id}\">{json}</script>\n")
 }
 
-/// Says that some devices are not shown.
+/// States that some devices are not shown.
 pub fn left_out(n_devices: usize) -> String {
     if n_devices == 0 {
         return String::new();

@@ -1,4 +1,5 @@
-//! The segment map: the reserved memory of a moment in the order of addresses, neighbours too small to be seen joined.
+//! The segment map: the reserved memory of a moment in the order of addresses, neighbors too
+//! small to be seen joined.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -36,14 +37,15 @@ pub struct SegmentMap {
 /// Segments of one pool, kind and stream.
 #[derive(Debug, Serialize)]
 pub struct SegmentGroup {
-    /// What they are for.
+    /// The use of the memory.
     pub name: String,
     /// In the order of addresses.
     pub spans: Vec<MapSpan>,
 }
 
-/// A piece of reserved memory: its bytes, its kind (0 live, 1 pending, 2 stranded, 3 releasable, 4 many small blocks), the number
-/// of its line (-1 for another), its blocks, its live bytes, and 1 if a segment begins with it.
+/// A piece of reserved memory. Its bytes, its kind, the number of its line (-1 for another),
+/// its blocks, its live bytes, and 1 if a segment begins with it. Kinds: 0 live, 1 pending, 2
+/// stranded, 3 releasable, 4 many small blocks.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct MapSpan(u64, u8, i32, u64, u64, u8);
 
@@ -188,7 +190,7 @@ impl SegmentRoom {
     }
 }
 
-/// Joins neighbours below the grain.
+/// Joins neighbors below the grain.
 fn joined_small(spans: &[MapSpan], grain: u64) -> Vec<MapSpan> {
     let mut joined: Vec<MapSpan> = Vec::new();
     let mut is_open = false;

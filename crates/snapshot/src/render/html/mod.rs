@@ -1,5 +1,6 @@
-//! One document for a browser: the pictures of a snapshot with its tables and verdicts, in one file that asks the network
-//! for nothing. What is drawn is summed up before it is written, so that the file is small whatever the snapshot's size.
+//! One document for a browser: the pictures of a snapshot with its tables and verdicts, in one
+//! file that asks the network for nothing. What is drawn is summed up before it is written, so
+//! that the file is small whatever the snapshot's size.
 
 pub mod escape;
 

@@ -1,4 +1,5 @@
-//! The pictures of one device as data: the timeline's samples and bands, its steps and marks, the segment maps.
+//! The pictures of one device as data: the timeline's samples and bands, its steps and marks,
+//! the segment maps.
 
 use serde::Serialize;
 

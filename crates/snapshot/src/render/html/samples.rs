@@ -1,5 +1,5 @@
-//! Which states of a window a picture shows: all of a short one; of a long one the highest and the lowest of each stretch,
-//! and every state near the moments that matter.
+//! The states of a window that a picture shows: all of a short one. Of a long one, it shows the
+//! highest and the lowest of each span, and every state near the moments that matter.
 
 use std::collections::BTreeSet;
 

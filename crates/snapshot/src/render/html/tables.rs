@@ -1,4 +1,5 @@
-//! The verdicts and tables of a device: the same answers as the page for a terminal, and what the pictures show in words.
+//! The verdicts and tables of a device: the same answers as the page for a terminal, and what
+//! the pictures show in words.
 
 use crate::analyze::categories;
 use crate::analyze::device_report::Study;
