@@ -9,13 +9,14 @@ use stepmem::commands::program;
 fn main() -> ExitCode {
     match program::run(std::env::args_os()) {
         Ok(exit) => exit.into(),
-        // A reader that has seen enough (`| head`) is not an error; a verdict holds without readers.
+        // A reader that has seen enough (`| head`) is not an error; a verdict holds without
+        // readers.
         Err(stopped) if is_closed_output(&stopped.error) => match stopped.exit {
             Exit::Failure => ExitCode::SUCCESS,
             exit => exit.into(),
         },
         Err(stopped) => {
-            // Where it cannot be written, the exit code is what remains.
+            // If it cannot be written, the exit code is what remains.
             writeln!(io::stderr(), "error: {:#}", stopped.error).ok();
             stopped.exit.into()
         }

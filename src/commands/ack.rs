@@ -1,4 +1,4 @@
-//! `stepmem ack`: lowers a finding that was looked at to info, for a time.
+//! `stepmem ack`: lowers a finding that a person has examined to info, for a time.
 
 use clap::{Arg, ArgGroup, ArgMatches};
 

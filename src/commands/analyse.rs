@@ -1,5 +1,5 @@
-//! `stepmem analyse`: the process in which the exporter has a memory snapshot analysed. It limits itself, opens the file
-//! beneath one directory, and answers in one line of JSON.
+//! `stepmem analyse`: the process in which the exporter has a memory snapshot analyzed. It
+//! limits itself, opens the file beneath one directory, and answers in one line of JSON.
 
 use std::fs::File;
 use std::io::{self, Write, stdin, stdout};
@@ -35,17 +35,17 @@ use stepmem_types::units::Bytes;
 /// `stepmem analyse`.
 pub(super) const ANALYSE: CommandRow = CommandRow { name: "analyse", arguments, run };
 
-/// The largest file that is analysed, in bytes.
+/// The largest file that is analyzed, in bytes.
 pub const FILE_BYTES_MAX: u64 = 2 << 30;
 /// Processor time of an analysis, in seconds.
 pub const CPU_SECONDS_MAX: u64 = 60;
-/// What an analysis takes beside its file's records, in bytes.
+/// Memory that an analysis takes in addition to its file's records, in bytes.
 const MEMORY_BYTES_BASE: u64 = 8 << 20;
-/// The part of a plain file's bytes that its records take, as one by this.
+/// Divisor of a plain file's bytes that gives the memory of its records.
 const FILE_BYTES_A_BYTE: u64 = 2;
-/// The lowest priority: everything else comes first.
+/// The lowest priority: all other processes come first.
 const NICENESS: i32 = 19;
-/// Lengths in characters that a text is cut to until its bytes fit.
+/// Lengths in characters to which a text is cut until its bytes fit.
 const TEXT_CHARS: [usize; 2] = [240, 120];
 
 fn arguments() -> Command {
@@ -93,8 +93,8 @@ struct Analysed {
 }
 
 impl Analysed {
-    /// Writes what it says and then, where that is wanted, its timeline into the file that is the standard input. The
-    /// verdict counts also if the timeline takes more than it may.
+    /// Writes the result, and then the timeline, if it is wanted, into the file that is the
+    /// standard input. The verdict counts even if the timeline takes more than it may.
     fn answer(&self, matches: &ArgMatches) -> anyhow::Result<()> {
         let sites = Sites::new(&self.snapshot, None);
         let studies = Study::of_devices(&self.snapshot, &sites);
@@ -113,7 +113,7 @@ impl Analysed {
     }
 }
 
-/// Why a file is not analysed.
+/// The reason that a file is not analyzed.
 struct Unanalysed {
     outcome: AnalysisOutcome,
     reason: String,
@@ -163,7 +163,8 @@ fn limit(memory_max: u64) -> io::Result<()> {
     set(Resource::Data, memory_max)?;
     set(Resource::Cpu, CPU_SECONDS_MAX)?;
     set(Resource::Fsize, TIMELINE_BYTES_MAX)?;
-    // Niceness and the preference of the kernel are courtesies: not every system lets them be set.
+    // Niceness and the preference of the kernel are courtesies: not every system lets them be
+    // set.
     rustix::process::nice(NICENESS).ok();
     std::fs::write("/proc/self/oom_score_adj", "1000").ok();
     Ok(())
@@ -193,7 +194,7 @@ fn open(matches: &ArgMatches) -> Result<OwnedFd, Unanalysed> {
     })
 }
 
-/// Checks what kind of file it is, whose, and how large. `owner`: the user of the process that reported it.
+/// Checks the file's type, owner and size. `owner`: the user of the process that reported it.
 fn check(stat: &Stat, owner: Option<u64>) -> Result<(), Unanalysed> {
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         return Err(refuse(AnalysisOutcome::NotAFile, "it is not a regular file"));
@@ -229,7 +230,7 @@ fn of_system(error: &io::Error) -> Unanalysed {
     refuse(outcome, error.to_string())
 }
 
-/// Says what a snapshot shows, of the device that grows fastest or else holds most.
+/// Returns the findings in a snapshot, for the device that grows fastest or else holds most.
 fn understand(studies: &[Study<'_>]) -> SnapshotAnalysis {
     let growth = |study: &&Study<'_>| {
         let is_leak = study.leak.verdict == LeakVerdict::Leak;
@@ -272,7 +273,7 @@ fn leak_site(study: &Study<'_>) -> LeakSite {
     }
 }
 
-/// Adds the line to blame, and what it explains of the growth.
+/// Adds the line that causes the growth, and the part of the growth that it explains.
 fn blamed(study: &Study<'_>, unknown: LeakSite) -> LeakSite {
     let (scene, leak) = (&study.scene, &study.leak);
     let Some(blame) = &leak.blame else { return unknown };
@@ -302,7 +303,8 @@ fn blamed(study: &Study<'_>, unknown: LeakSite) -> LeakSite {
     }
 }
 
-/// Adds the line whose memory grew most in the recording: what lives for more than two steps and was made in it.
+/// Adds the line whose memory grew most in the recording: memory that was allocated in it and
+/// stays for more than two steps.
 fn most_grown(study: &Study<'_>, unknown: LeakSite) -> LeakSite {
     let scene = &study.scene;
     let kept = scene.lives().filter(|life| {
@@ -320,7 +322,7 @@ fn most_grown(study: &Study<'_>, unknown: LeakSite) -> LeakSite {
     }
 }
 
-/// Says what the last failed allocation asked for, and who held the memory.
+/// Returns the request of the last failed allocation, and the holders of the memory.
 fn oom_site(study: &Study<'_>) -> Option<OomSite> {
     let failure = study.oom.last()?;
     let scene = &study.scene;
@@ -364,7 +366,8 @@ fn stack(scene: &DeviceScene<'_>, origin: u32, skipped: usize) -> Vec<CodeFrame>
     frames.take(SITE_FRAMES_MAX).collect()
 }
 
-/// Returns a text that can be shown, cut in its middle where it is too long; `None` when it is empty.
+/// Returns a text that can be shown, cut in its middle where it is too long; `None` when it is
+/// empty.
 fn text(text: &str) -> Option<SiteText> {
     TEXT_CHARS.iter().find_map(|chars| SiteText::new(&shortened(text, *chars)).ok())
 }

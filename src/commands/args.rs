@@ -48,9 +48,9 @@ pub enum Exit {
     NotASnapshot,
     /// The exit code of a comparison.
     Compared(u8),
-    /// The exit code of a command that was run, as a shell has it.
+    /// The exit code of a command that was run, in a shell's form.
     Command(u8),
-    /// The verdict is as bad as `--fail-on` says.
+    /// The verdict is as bad as `--fail-on` requires.
     FailedOn,
     /// A condition of `--fail-on` could not be judged.
     Unjudged,
@@ -101,7 +101,7 @@ pub(super) fn with_settings(command: Command, takes: impl Fn(&Setting) -> bool) 
     with_settings_by_default(command, takes, &[])
 }
 
-/// As [`with_settings`], where the command has defaults of its own.
+/// As [`with_settings`], where the command has separate defaults.
 pub(super) fn with_settings_by_default(
     command: Command,
     takes: impl Fn(&Setting) -> bool,
@@ -151,7 +151,7 @@ pub(super) fn json_arg(help: &'static str) -> Arg {
     Arg::new("json").long("json").action(ArgAction::SetTrue).help(help)
 }
 
-/// A value as `--json` prints it.
+/// Returns a value in the form that `--json` prints.
 pub(super) fn json(value: &impl serde::Serialize) -> anyhow::Result<String> {
     Ok(serde_json::to_string_pretty(value)? + "\n")
 }
@@ -167,10 +167,11 @@ pub(super) fn settings(
     Ok(sources(matches, takes).read()?)
 }
 
-/// The hidden argument by which the program hands on what a sidecar does not understand of its command line.
+/// The hidden argument by which the program passes on the arguments that a sidecar does not
+/// understand.
 pub(super) const UNKNOWN_ARGUMENT: &str = "unknown-argument";
 
-/// Reads the settings of [`with_settings`]; those that are wrong are left out of a sidecar's.
+/// Reads the settings of [`with_settings`]; a sidecar's leave out those that are wrong.
 ///
 /// # Errors
 /// Every mistake in any source, unless the exporter is a sidecar.

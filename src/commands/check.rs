@@ -1,4 +1,5 @@
-//! `stepmem check`: checks the settings, and shows what they configure and whether NVML is available.
+//! `stepmem check`: checks the settings, and shows what they configure and whether NVML is
+//! available.
 
 use std::io::{self, Write};
 
@@ -12,7 +13,7 @@ use crate::config::web_file::WebFile;
 use crate::exporter::collectors::nvml;
 use stepmem_types::format::units::period;
 
-/// Where an exporter says that it runs.
+/// The path at which an exporter reports that it runs.
 const HEALTH_PATH: [&str; 2] = ["-", "healthy"];
 
 /// `stepmem check`.

@@ -71,7 +71,8 @@ fn figures(path: &Path) -> Result<RunFigures, CommandError> {
 fn read_figures(path: &Path) -> anyhow::Result<RunFigures> {
     let shown = || path.display().to_string();
     if path.is_dir() {
-        // A launch's directory stands for the summaries in it, a run's for those of its latest launch.
+        // A launch's directory stands for the summaries in it, a run's for those of its latest
+        // launch.
         return from_stepmem::figures(&launch_summary::at(path)?).with_context(shown);
     }
     let mut bytes = Vec::new();

@@ -1,4 +1,5 @@
-//! `stepmem completions`: a script that completes commands, flags and values in a shell, made from the table of commands.
+//! `stepmem completions`: a script that completes commands, flags and values in a shell, made
+//! from the table of commands.
 
 use std::io::{Write, stdout};
 

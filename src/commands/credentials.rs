@@ -1,4 +1,5 @@
-//! How a command and an exporter know each other: certificates, and a user with a password.
+//! The mutual identification of a command and an exporter: certificates, and a user with a
+//! password.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -34,7 +35,8 @@ const ARGUMENTS: [[&str; 4]; 5] = [
     ["password-file", "PATH", "STEPMEM_PUSH_PASSWORD_FILE", "File with the password of --user"],
 ];
 
-/// What is shown to an exporter, and what its certificate is checked by.
+/// The credentials for an exporter, and the authorities that its certificate is checked
+/// against.
 #[derive(Default)]
 pub(super) struct Credentials {
     authorities: Option<Vec<Certificate>>,
@@ -91,7 +93,7 @@ impl Credentials {
         Ok(Self { authorities: authorities.transpose()?, identity, user })
     }
 
-    /// Sets what TLS is spoken with.
+    /// Sets the configuration of TLS.
     pub(super) fn encrypt(&self, mut builder: ClientBuilder) -> ClientBuilder {
         if let Some(authorities) = &self.authorities {
             builder = builder.tls_certs_only(authorities.iter().cloned());
@@ -102,7 +104,7 @@ impl Credentials {
         builder
     }
 
-    /// Shows the user and its password.
+    /// Adds the user and its password to a request.
     pub(super) fn show(&self, request: RequestBuilder) -> RequestBuilder {
         match &self.user {
             Some((user, password)) => request.basic_auth(user, Some(password)),

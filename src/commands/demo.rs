@@ -1,5 +1,6 @@
-//! `stepmem demo`: a simulated training job of eight ranks on simulated devices, which pushes through the real
-//! socket of a real exporter. One rank leaks, one is out of balance, all are noisy.
+//! `stepmem demo`: a simulated training job of eight ranks on simulated devices, which pushes
+//! through the real socket of a real exporter. One rank leaks, one is out of balance, all are
+//! noisy.
 
 use std::fs::DirBuilder;
 use std::io::{ErrorKind, Write, stdout};
@@ -34,14 +35,14 @@ use stepmem_engine::requests::snapshots::CaptureSettings;
 /// `stepmem demo`.
 pub(super) const DEMO: CommandRow = CommandRow { name: "demo", arguments, run: command };
 
-/// Names of folders for snapshots that are tried.
+/// Maximum number of names that are tried for a folder of snapshots.
 const FOLDERS_MAX: u32 = 1000;
 const DEVICES_EVERY: Duration = Duration::from_secs(1);
-/// Creeps whose line and holder are asked for: those of many attempts.
+/// Maximum number of requests for a creep's line and holder: enough for many attempts.
 const ASKED_MAX: u32 = 64;
-/// An attempt may be over in half a minute, and its successor is looked at again.
+/// An attempt may be over in half a minute, and its successor's memory is examined again.
 const LOOKED_EVERY: Duration = Duration::from_secs(15);
-/// The timeline tells a person what happens; the log is for machines.
+/// The timeline shows a person what happens; the log is for machines.
 const DEFAULTS: Defaults = &[(keys::LOG_LEVEL, "off")];
 const LEAK: &str = "leak-mib";
 /// The most that leaks in a step, in MiB.
@@ -76,7 +77,8 @@ fn command(matches: &ArgMatches) -> Result<Exit, CommandError> {
     Ok(Exit::Success)
 }
 
-/// Runs the exporter and the simulated job until a signal arrives. A job that leaks 0 bytes is fixed.
+/// Runs the exporter and the simulated job until a signal arrives. A job that leaks 0 bytes is
+/// fixed.
 ///
 /// # Errors
 /// The exporter failed, or refused a push.
@@ -106,15 +108,16 @@ fn run(mut settings: Settings, leak_bytes_per_step: u64) -> anyhow::Result<()> {
     })
 }
 
-/// Where the simulated job writes snapshots; one that was made for the demo goes with it.
+/// The directory to which the simulated job writes snapshots. One that was created for the demo
+/// is removed with it.
 struct SnapshotFolder {
     snapshots: PathBuf,
-    /// What is removed at the end.
+    /// The directory to remove at the end.
     own: Option<PathBuf>,
 }
 
 impl SnapshotFolder {
-    /// Uses the directories that are set, and makes the others.
+    /// Uses the configured directories, and creates the others.
     fn new(settings: &mut CaptureSettings) -> anyhow::Result<Self> {
         if let Some(snapshots) = settings.read_directory.clone() {
             return Ok(Self { snapshots, own: None });
@@ -130,7 +133,7 @@ impl SnapshotFolder {
     fn make() -> anyhow::Result<PathBuf> {
         let name = format!("stepmem-demo-{}", std::process::id());
         let mut path = std::env::temp_dir().join(&name);
-        // A demo that was killed leaves its folder, and process ids come again.
+        // A demo that was killed leaves its folder, and process ids are reused.
         for n in 1..=FOLDERS_MAX {
             match DirBuilder::new().mode(0o700).create(&path) {
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {
@@ -149,7 +152,7 @@ impl SnapshotFolder {
 impl Drop for SnapshotFolder {
     fn drop(&mut self) {
         if let Some(own) = &self.own {
-            // What cannot be removed stays in the folder of temporary files.
+            // A file that cannot be removed stays in the folder of temporary files.
             std::fs::remove_dir_all(own).ok();
         }
     }
@@ -163,7 +166,7 @@ fn devices_of(job: Arc<Mutex<SimulatedJob>>) -> GpuSource {
     }))
 }
 
-/// Where the job pushes, and where it writes snapshots.
+/// The addresses to which the job pushes, and the directory to which it writes snapshots.
 struct Endpoints<'a> {
     addresses: Addresses,
     telemetry_path: String,
@@ -186,7 +189,7 @@ async fn train(
     let pusher = Pusher { base: format!("http://{}", reachable(*push)), client };
     let mut requests = SimulatedRequests { folder, open: Vec::new(), last_id: String::new() };
     let mut tick = tokio::time::interval(STEP_EVERY);
-    // A busy machine makes the job slower, not its time off shorter.
+    // A busy machine makes the job slower; it does not shorten the time between its steps.
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tick.tick().await;
@@ -244,12 +247,12 @@ struct Report {
     body: Value,
 }
 
-/// What the exporter asks of the simulated ranks.
+/// The exporter's requests to the simulated ranks.
 struct SimulatedRequests<'a> {
-    /// Where snapshots are written.
+    /// The directory to which snapshots are written.
     folder: &'a Path,
     open: Vec<OpenRequest>,
-    /// Answers repeat a request until they have heard that it is begun.
+    /// Answers repeat a request until the exporter has the report that it is begun.
     last_id: String,
 }
 
@@ -262,7 +265,7 @@ struct OpenRequest {
 }
 
 impl SimulatedRequests<'_> {
-    /// Takes the requests of an answer. Returns the reports that they are begun.
+    /// Takes the requests of an answer. Returns the reports that they have begun.
     fn take(&mut self, answer: &Value) -> Vec<Report> {
         let mut begun = Vec::new();
         for action in answer["actions"].as_array().into_iter().flatten() {
@@ -284,7 +287,7 @@ impl SimulatedRequests<'_> {
         begun
     }
 
-    /// Forgets what was asked of the ranks. Returns the report of the one that is out of memory.
+    /// Forgets the requests to the ranks. Returns the report of the one that is out of memory.
     fn die(&mut self, job: &SimulatedJob) -> Report {
         self.open.clear();
         Report { path: "/v1/runs/demo/end", body: job.death() }

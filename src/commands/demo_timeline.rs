@@ -1,4 +1,5 @@
-//! The demo's timeline for a terminal: a short line for each thing that happens to the job, and that the exporter finds.
+//! The demo's timeline for a terminal: a short line for each event of the job, and for each
+//! finding of the exporter.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,14 +13,14 @@ use stepmem_types::format::clean::clean;
 use stepmem_types::format::units::{duration, grouped, whole_bytes};
 use stepmem_types::ids::SubjectId;
 
-/// The news told so far, and the source of further ones.
+/// The news reported so far, and the source of further news.
 pub(super) struct DemoTimeline {
     latest: watch::Receiver<Arc<Status>>,
     /// The exporter's time at the first line, as a Unix time.
     began: Option<f64>,
-    /// The findings that were told and still hold.
+    /// The findings that were reported and still hold.
     told: BTreeSet<(SubjectId, DiagnosisKind)>,
-    /// The attempt and the names of causes that were told.
+    /// The attempt and the names of causes that were reported.
     causes: BTreeSet<(u64, String)>,
 }
 
@@ -28,7 +29,7 @@ impl DemoTimeline {
         Self { latest, began: None, told: BTreeSet::new(), causes: BTreeSet::new() }
     }
 
-    /// Returns a line about what a step of the job brought; empty if nothing.
+    /// Returns a line about the result of a step of the job; empty if there is nothing new.
     pub(super) fn of_job(&mut self, job: &SimulatedJob, progress: JobProgress) -> String {
         let words = match progress {
             JobProgress::OutOfMemory => {
@@ -44,14 +45,14 @@ impl DemoTimeline {
         self.line(&words)
     }
 
-    /// Returns the lines about what the exporter found since the last call.
+    /// Returns the lines about the exporter's findings since the last call.
     pub(super) fn of_status(&mut self) -> String {
         if !self.latest.has_changed().unwrap_or_default() {
             return String::new();
         }
         let status = Arc::clone(&self.latest.borrow_and_update());
         let holds: BTreeSet<_> = status.findings.iter().map(key).collect();
-        // A warning that became critical is told as the finding that it is.
+        // A warning that became critical is reported as the same finding.
         self.told.retain(|told| holds.contains(told));
         let mut text = String::new();
         for finding in &status.findings {
@@ -80,7 +81,7 @@ fn key(finding: &FindingStatus) -> (SubjectId, DiagnosisKind) {
     (finding.subject.clone(), finding.kind)
 }
 
-/// Returns a finding in short.
+/// Returns a short form of a finding.
 fn found(finding: &FindingStatus) -> String {
     let FindingStatus { title, subject, evidence, sentence, .. } = finding;
     let place =
@@ -88,7 +89,7 @@ fn found(finding: &FindingStatus) -> String {
     if evidence.signal().is_none() {
         return format!("{title} on {place}");
     }
-    // How fast it grows, and until when; the lines about its cause have lines of their own.
+    // The rate of growth, and its end; its cause has separate lines.
     let rate = sentence.split([',', ';']).next().unwrap_or_default();
     let end = sentence.split("out of memory in ").nth(1);
     let end = end.and_then(|end| end.split(" (").next());

@@ -1,4 +1,5 @@
-//! `stepmem end`: says that a run, or one of its ranks, has ended, for a process that could not.
+//! `stepmem end`: reports that a run, or one of its ranks, has ended, for a process that could
+//! not.
 
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgMatches};

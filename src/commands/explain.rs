@@ -1,5 +1,5 @@
-//! `stepmem explain`: replays recordings through the engine and writes the story of one rank or process: why it paged,
-//! or why it did not.
+//! `stepmem explain`: replays recordings through the engine and writes the story of one rank or
+//! process: why it alerted, or why it did not.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -29,15 +29,16 @@ use stepmem_types::url::shown;
 /// `stepmem explain`.
 pub(super) const EXPLAIN: CommandRow = CommandRow { name: "explain", arguments, run: command };
 
-/// Ranks that an error names, at most.
+/// Maximum number of ranks that an error names.
 const RANKS_NAMED_MAX: usize = 16;
 
 /// The subject to explain.
 #[derive(Clone, Debug)]
 pub enum ExplainQuery {
-    /// A rank; `None` for its run where there is one run, and for its number where the run has one rank.
+    /// A rank; `None` for its run where there is one run, and for its number where the run has
+    /// one rank.
     Rank(Option<Run>, Option<Rank>),
-    /// A process that does not push, on the first device that lists it.
+    /// An unmanaged process, on the first device that lists it.
     Process(u32),
 }
 
@@ -57,7 +58,7 @@ impl ExplainQuery {
         }
     }
 
-    /// Returns why the story is missing.
+    /// Returns the reason that there is no story.
     fn absence(&self) -> String {
         match self {
             Self::Rank(run, rank) => {
@@ -70,10 +71,12 @@ impl ExplainQuery {
     }
 }
 
-/// Replays the files, one after the other, as one recording (`-` is standard input) and returns the story of one subject.
+/// Replays the files, one after the other, as one recording (`-` is standard input) and returns
+/// the story of one subject.
 ///
 /// # Errors
-/// As of [`playback::play`], and when the recordings do not hold that subject, or more than one run and none is named.
+/// As of [`playback::play`], and when the recordings do not hold that subject, or more than one
+/// run and none is named.
 fn story_in<'f>(
     files: impl IntoIterator<Item = &'f PathBuf>,
     config: &EngineConfig,
@@ -108,7 +111,7 @@ fn story_in<'f>(
     story.filter(|story| story.n_steps > 0).with_context(|| question.absence())
 }
 
-/// Returns that a rank has to be named, and which there are.
+/// Returns that a rank has to be named, with the ranks that exist.
 fn several_ranks(run: &Run, ranks: &[Rank]) -> String {
     let shown: Vec<String> =
         ranks.iter().take(RANKS_NAMED_MAX).map(ToString::to_string).collect();
@@ -117,7 +120,7 @@ fn several_ranks(run: &Run, ranks: &[Rank]) -> String {
     format!("run {run} has {n} ranks, name one with --rank: {}{more}", shown.join(", "))
 }
 
-/// Returns what the exporter at `url` knows of a rank, as text or as JSON.
+/// Returns the information of the exporter at `url` about a rank, as text or as JSON.
 fn of_exporter(
     url: &str,
     question: &ExplainQuery,
@@ -146,7 +149,7 @@ fn of_exporter(
         known.with_context(|| format!("{} has no rank {rank} of run {run}", shown(url)))?;
     let number = rank.to_string();
     let path = ["api", "v1", "runs", run.as_str(), "ranks", &number, "windows"];
-    // A rank that ended has no windows any more.
+    // A rank that ended no longer has windows.
     let has_windows = known.end.is_none();
     if matches.get_flag("json") {
         let windows =
@@ -172,7 +175,7 @@ fn of_exporter(
     Ok(text)
 }
 
-/// Returns an answer as JSON that steers no terminal.
+/// Returns an answer as JSON without control characters for the terminal.
 fn written(answer: &impl Serialize) -> anyhow::Result<String> {
     Ok(plain_json(&args::json(answer)?).into_owned())
 }

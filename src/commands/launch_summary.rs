@@ -1,4 +1,5 @@
-//! Reads the directory of a launch, in which each exporter has written the summary of its ranks.
+//! Reads the directory of a launch, in which each exporter has written the summary of its
+//! ranks.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -28,8 +29,8 @@ pub(super) fn at(path: &Path) -> anyhow::Result<Summary> {
     read(path).with_context(shown)
 }
 
-/// Returns the summary of a launch from its directory, or of the latest one from the directory of its run; `None` if there
-/// is none.
+/// Returns the summary of a launch from its directory, or of the latest one from the directory
+/// of its run; `None` if there is none.
 ///
 /// # Errors
 /// A summary cannot be read, or they are not of one launch.
@@ -49,7 +50,8 @@ pub(super) fn of_folder(folder: &Path) -> anyhow::Result<Option<Summary>> {
     merged(parts).map(Some).with_context(shown)
 }
 
-/// Returns the directory of a run's latest launch: the one that is linked, else the newest by its name.
+/// Returns the directory of a run's latest launch: the target of the link, else the newest by
+/// its name.
 fn latest(folder: &Path) -> Option<PathBuf> {
     let linked = folder.join(LATEST);
     if linked.is_dir() && summaries(&linked).is_ok_and(|found| !found.is_empty()) {
@@ -64,7 +66,8 @@ fn latest(folder: &Path) -> Option<PathBuf> {
     launches.filter(has_summary).max_by(|a, b| launch_order(a).cmp(&launch_order(b)))
 }
 
-/// Returns a key that puts launches in the order of their start: those of one second are numbered.
+/// Returns a key that puts launches in the order of their start: those of one second are
+/// numbered.
 fn launch_order(path: &Path) -> (String, u32) {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let (time, number) = name.split_at_checked(TIME_LENGTH).unwrap_or((name, ""));

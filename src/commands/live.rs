@@ -1,4 +1,5 @@
-//! A running exporter as the commands ask it: over TCP or a Unix socket, with its token. The image has no shell and no curl.
+//! A running exporter as the commands reach it: over TCP or a Unix socket, with its token. The
+//! image has no shell and no curl.
 
 use std::borrow::Cow;
 use std::fs;
@@ -22,20 +23,21 @@ use stepmem_types::format::clean::{is_raw, shortened};
 use stepmem_types::ids::{Rank, Run};
 use stepmem_types::url::shown;
 
-/// How long the exporter may take to answer.
+/// Time limit for the exporter's answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// The longest answer that is read: ten times the status of 1024 ranks.
 pub(super) const ANSWER_BYTES_MAX: u64 = 64 * 1024 * 1024;
-/// The characters of a refusal in plain text that are shown, at most.
+/// Maximum number of characters shown of a refusal in plain text.
 const REFUSAL_CHARS_MAX: usize = 160;
 /// The path of an exporter's status.
 pub(super) const STATUS_PATH: [&str; 3] = ["api", "v1", "status"];
 /// The version of this program, and of the answers that it reads.
 pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// Where pushes go without an address: the socket if it exists, as in a pod, else the port.
+/// Destinations of pushes without an address: the socket if it exists, as in a pod, else the
+/// port.
 const PUSH_SOCKET: &str = "/run/stepmem/push.sock";
 const PUSH_URL: &str = "http://127.0.0.1:9478";
-/// The variables that name the file of a token, the first one that is set counts.
+/// The variables that name the file of a token; the first one that is set counts.
 const TOKEN_VARIABLES: [&str; 2] = ["STEPMEM_ADMIN_TOKEN_FILE", "STEPMEM_PUSH_TOKEN_FILE"];
 /// The help of `--token-file`.
 const TOKEN_HELP: &str = "File with the exporter's token of admins [env: STEPMEM_ADMIN_TOKEN_FILE, else \
@@ -44,7 +46,7 @@ const TOKEN_HELP: &str = "File with the exporter's token of admins [env: STEPMEM
 /// An exporter at an address.
 pub(super) struct LiveExporter {
     client: Client,
-    /// The address as it was given, without what may be secret.
+    /// The address as given, without the parts that may be secret.
     name: String,
     url: Url,
     token: Option<String>,
@@ -52,14 +54,16 @@ pub(super) struct LiveExporter {
 }
 
 impl LiveExporter {
-    /// Takes `http://HOST:PORT`, `https://…` or `unix:///PATH`, and the arguments of its access.
+    /// Takes `http://HOST:PORT`, `https://…` or `unix:///PATH`, and the arguments of its
+    /// access.
     ///
     /// # Errors
     /// The address is none of these, or the credentials cannot be read.
     pub(super) fn at(address: &str, access: &ArgMatches) -> anyhow::Result<Self> {
         let credentials = Credentials::read(access)?;
         let builder = Client::builder().timeout(ANSWER_WITHIN).no_proxy();
-        // A token, a user and a certificate are for this exporter, and for nobody that it names.
+        // Token, user and certificate are for this exporter, and for no address to which it
+        // redirects.
         let builder = builder.redirect(redirect::Policy::none());
         // Without TLS it does not need the system's certificates, which a small image lacks.
         let builder = if address.starts_with("https://") {
@@ -93,7 +97,7 @@ impl LiveExporter {
         self.answer(self.client.get(self.below(path)), &place)
     }
 
-    /// Returns the answer to a GET of what is text by default, as JSON.
+    /// Returns the answer to a GET as JSON, where its default is text.
     ///
     /// # Errors
     /// As of [`Self::get`], or the answer is not JSON of this shape.
@@ -139,7 +143,7 @@ impl LiveExporter {
         }
     }
 
-    /// Shows a token from now on.
+    /// Sends a token from now on.
     pub(super) fn with_token(self, token: Option<String>) -> Self {
         Self { token, ..self }
     }
@@ -185,7 +189,8 @@ impl LiveExporter {
     }
 }
 
-/// Returns a JSON text in which no character steers a terminal: such ones stand in strings only, where they are escaped.
+/// Returns a JSON text without control characters for a terminal: they occur in strings only,
+/// where they are escaped.
 pub(super) fn plain_json(json: &str) -> Cow<'_, str> {
     use std::fmt::Write;
 
@@ -223,7 +228,8 @@ struct Problem {
     detail: Option<String>,
 }
 
-/// The argument that asks a running exporter instead of recordings, which the settings of `takes` are about.
+/// The argument that asks a running exporter instead of recordings, to which the settings of
+/// `takes` apply.
 pub(super) fn instead_of_recordings(takes: impl Fn(&Setting) -> bool) -> Arg {
     let settings = SETTINGS.iter().filter(|setting| takes(setting)).map(|setting| setting.key);
     Arg::new("url")
@@ -283,7 +289,8 @@ pub(super) fn send(
     Ok(())
 }
 
-/// Returns where pushes go: as given, else as the environment says, else the socket if it exists.
+/// Returns the destination of pushes: the given address, else the environment's, else the
+/// socket if it exists.
 pub(super) fn push_address(given: Option<&String>) -> String {
     given.cloned().or_else(|| environment::text("STEPMEM_PUSH_URL")).unwrap_or_else(|| {
         let has_socket = Path::new(PUSH_SOCKET).exists();
@@ -294,11 +301,11 @@ pub(super) fn push_address(given: Option<&String>) -> String {
 /// The path of the address that an exporter's pushes go to.
 const PUSH_URL_PATH: [&str; 3] = ["api", "v1", "push-url"];
 
-/// Returns where pushes go: as given, else as the environment says, else as the exporter of a status page tells, else as
-/// [`push_address`].
+/// Returns the destination of pushes: the given address, else the environment's, else the one
+/// that the exporter of a status page reports, else [`push_address`].
 ///
-/// A token is for the host that was named, and for no other that an answer names: of what the exporter tells, only the port and
-/// the way count, unless both are on this machine.
+/// A token is for the named host, and for no other host that an answer names. Of the exporter's
+/// answer, only port and scheme count, unless both are on this machine.
 ///
 /// # Errors
 /// The exporter's push endpoint cannot be reached from here.
@@ -310,7 +317,7 @@ pub(super) fn told_push_address(
     if given.is_some() || environment::text("STEPMEM_PUSH_URL").is_some() {
         return Ok(push_address(given));
     }
-    // An exporter of before has no such path.
+    // An exporter of an earlier version has no such path.
     let Ok(told) = page.get(&PUSH_URL_PATH) else { return Ok(push_address(None)) };
     push_address_at(url, told.trim()).with_context(|| {
         let (told, url) = (shown(told.trim()), shown(url));
@@ -320,7 +327,8 @@ pub(super) fn told_push_address(
     })
 }
 
-/// The address of a push endpoint for who reaches the status page at `url`; `None` where it is out of reach.
+/// Returns the address of a push endpoint for clients that reach the status page at `url`;
+/// `None` where it is out of reach.
 fn push_address_at(url: &str, told: &str) -> Option<String> {
     let page = Url::parse(url).ok()?;
     let is_here = |url: &Url| {
@@ -343,7 +351,8 @@ fn push_address_at(url: &str, told: &str) -> Option<String> {
     Some(format!("{}://{host}:{}", push.scheme(), push.port_or_known_default()?))
 }
 
-/// Returns the token of `--token-file` or of the environment: that of admins before that of pushes.
+/// Returns the token of `--token-file` or of the environment: that of admins takes priority
+/// over that of pushes.
 ///
 /// # Errors
 /// The file cannot be read.
@@ -382,7 +391,8 @@ mod tests {
         check("https://node7:9477", "https://10.0.0.7:9478", Some("https://node7:9478"));
         check("http://[fd00::7]:9477", "http://[::]:9478", Some("http://[fd00::7]:9478"));
         check("unix:///run/web.sock", "http://127.0.0.1:9478", Some("http://127.0.0.1:9478"));
-        // Never to a host that only the answer names, and never in the clear where the page is not.
+        // Never to a host that only the answer names, and never in the clear where the page is
+        // not.
         check("http://node7:9477", "http://evil.example:9478", Some("http://node7:9478"));
         check("https://node7:9477", "http://node7:9478", None);
         check("http://node7:9477", "http://127.0.0.1:9478", None);

@@ -1,5 +1,5 @@
-//! The commands: one file each, named after the command, and their table. `program.rs` runs the one that is named,
-//! `playback.rs` and `snapshot_file.rs` read files for some of them.
+//! The commands: one file each, named after the command, and their table. `program.rs` runs the
+//! named command. `playback.rs` and `snapshot_file.rs` read files for some of them.
 
 pub mod ack;
 pub mod analyse;
@@ -34,7 +34,7 @@ pub mod status;
 pub mod summary;
 mod take;
 
-/// Every command, in the order of help; the two that write about all of them follow.
+/// Every command, in the order of help; the two that write about all commands follow.
 const COMMANDS: &[args::CommandRow] = &[
     run::RUN,
     serve::SERVE,

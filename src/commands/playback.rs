@@ -1,5 +1,5 @@
-//! Runs recordings through a new engine, at their own time and as fast as possible. The same input gives the same
-//! transitions.
+//! Runs recordings through a new engine, at their own time and as fast as possible. The same
+//! input gives the same transitions.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -21,15 +21,17 @@ use stepmem_types::format::units::rfc3339;
 use stepmem_types::step::StepSample;
 use stepmem_types::units::{Seconds, Uptime};
 
-/// Devices in a recording that an exporter did not write stay present until this long after their last reading.
+/// Time for which devices stay present after their last reading, in a recording that an
+/// exporter did not write.
 const GPU_TTL: Duration = Duration::from_mins(10);
 
-/// Runs the files as one recording (`-` reads standard input) through a new engine: one after the other, or in order of time
-/// if an exporter wrote them. Calls `see` after each record and after the end, with the transitions that it caused.
+/// Runs the files as one recording (`-` reads standard input) through a new engine: one after
+/// the other, or in order of time if an exporter wrote them. Calls `see` after each record and
+/// after the end, with the transitions that it caused.
 ///
 /// # Errors
-/// A file cannot be read, a line is neither a push record nor a reading, a limit on ranks or runs is exceeded, or
-/// `see` failed.
+/// A file cannot be read, a line is neither a push record nor a reading, a limit on ranks or
+/// runs is exceeded, or `see` failed.
 pub fn play<'f>(
     files: impl IntoIterator<Item = &'f PathBuf>,
     config: EngineConfig,
@@ -41,7 +43,7 @@ pub fn play<'f>(
     playback.finish()
 }
 
-/// Says on standard error what recordings lack.
+/// Reports the gaps of recordings on standard error.
 pub(super) fn say(gaps: &[RecordingGap]) {
     for RecordingGap { file, run, missing } in gaps {
         let of = run.as_ref().map(|run| format!(" of run {run}")).unwrap_or_default();
@@ -68,14 +70,16 @@ pub(super) fn say(gaps: &[RecordingGap]) {
 pub struct Playback<S> {
     config: EngineConfig,
     engine: Option<(Engine, f64)>,
-    /// How long before or after the engine's start each exporter's life began.
+    /// Time from the engine's start to that of each exporter's session; zero if the session
+    /// began earlier.
     lives: BTreeMap<String, Duration>,
     now: Uptime,
     see: S,
 }
 
 impl<S: FnMut(&Engine, Uptime, &[Transition]) -> anyhow::Result<()>> Playback<S> {
-    /// Creates the engine. Calls `see` after each record and after the end, with the transitions that it caused.
+    /// Creates the engine. Calls `see` after each record and after the end, with the
+    /// transitions that it caused.
     pub fn new(config: EngineConfig, see: S) -> Self {
         Self { config, engine: None, lives: BTreeMap::new(), now: Uptime::default(), see }
     }
@@ -110,7 +114,7 @@ impl<S: FnMut(&Engine, Uptime, &[Transition]) -> anyhow::Result<()>> Playback<S>
         (self.see)(engine, self.now, &transitions)
     }
 
-    /// Applies what an exporter accepted, at the time at which its engine took it.
+    /// Applies an event that an exporter took, at the time at which its engine took it.
     fn take_accepted(
         &mut self,
         head: &RecordingHead,
@@ -135,7 +139,7 @@ impl<S: FnMut(&Engine, Uptime, &[Transition]) -> anyhow::Result<()>> Playback<S>
         (self.see)(engine, self.now, &transitions)
     }
 
-    /// Judges a last time; returns the engine and the time of the last entry.
+    /// Evaluates a last time. Returns the engine and the time of the last entry.
     ///
     /// # Errors
     /// `see` failed.
@@ -151,14 +155,15 @@ impl<S: FnMut(&Engine, Uptime, &[Transition]) -> anyhow::Result<()>> Playback<S>
 fn step(engine: &mut Engine, sample: StepSample, now: Uptime) -> Result<Event, Refusal> {
     match engine.admit(vec![sample], now) {
         Ok(admitted) => Ok(Event::Steps(admitted)),
-        // A pusher would ask again, or take another name.
+        // A client would submit it again, or take another name.
         Err(refusal) if refusal.is_contest() => Ok(Event::Tick),
         Err(refusal) => Err(refusal),
     }
 }
 
-/// Returns what the engine is to take; `None` of the clock, and of what needs a beginning that is missing. `later`: how
-/// long after the engine's start the exporter's life began.
+/// Returns the event that the engine is to take. `None` for the clock, and for an event that
+/// needs a missing beginning. `later`: the time from the engine's start to that of the
+/// exporter's session.
 fn happened(
     engine: &mut Engine,
     what: Accepted,

@@ -13,7 +13,8 @@ use crate::config::sources::is_sidecar;
 use stepmem_types::format::page::COLUMNS;
 use stepmem_types::url::shown_in;
 
-/// The commands that write about all commands, after those in help. They get what this file alone puts together.
+/// The commands that write about all commands, after those in help. They get the command line
+/// that only this file builds.
 const GENERATORS: [GeneratorRow; 2] = [completions::COMPLETIONS, man::MAN];
 
 /// Parses the arguments, the program's name first, and runs the command.
@@ -34,7 +35,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Result<Exit, Comman
                 return Err(CommandError { exit: Exit::Usage, error });
             }
             let printed = error.print().map_err(anyhow::Error::from);
-            // Where a mistake cannot be named, the exit code is what remains.
+            // A mistake that cannot be printed leaves only the exit code.
             return if error.use_stderr() {
                 Ok(Exit::Usage)
             } else {
@@ -42,7 +43,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Result<Exit, Comman
             };
         }
     };
-    // A provider that was installed before stays.
+    // A provider that was installed earlier stays.
     rustls::crypto::ring::default_provider().install_default().ok();
     let Some((name, matches)) = matches.subcommand() else { return Ok(Exit::Success) };
     if let Some(row) = GENERATORS.iter().find(|row| row.name == name) {
@@ -52,7 +53,8 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Result<Exit, Comman
     row.map_or(Ok(Exit::Success), |row| (row.run)(matches))
 }
 
-/// Parses the arguments of a sidecar without those that are unknown; if that is not enough, without any.
+/// Parses the arguments of a sidecar without those that are unknown; if that is not enough,
+/// without any.
 fn parsed_by_a_sidecar(
     mut arguments: Vec<OsString>,
     error: clap::Error,

@@ -1,5 +1,5 @@
-//! `stepmem replay`: writes the transitions of recordings as JSON lines, then the final status. The same input gives
-//! the same bytes.
+//! `stepmem replay`: writes the transitions of recordings as JSON lines, then the final status.
+//! The same input gives the same bytes.
 
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
@@ -38,8 +38,8 @@ fn command(matches: &ArgMatches) -> Result<Exit, CommandError> {
     Ok(Exit::Success)
 }
 
-/// Replays the files one after the other as one recording (`-` reads standard input). Writes raised and cleared
-/// findings, then the final status.
+/// Replays the files one after the other as one recording (`-` reads standard input). Writes
+/// raised and cleared findings, then the final status.
 ///
 /// # Errors
 /// As for [`play`], or writing failed. Earlier lines have been written then.

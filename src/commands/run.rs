@@ -24,7 +24,8 @@ use stepmem_report::gate::{ExitGate, FAILED_ON_CODE, FailOn, GateVerdict, UNJUDG
 /// `stepmem run`.
 pub(super) const RUN: CommandRow = CommandRow { name: "run", arguments, run };
 
-/// Where `run` differs from `serve`: it serves the person who started it, and writes what remains.
+/// Defaults in which `run` differs from `serve`: it serves the person who started it, and
+/// writes files that remain.
 const DEFAULTS: Defaults = &[
     (keys::WEB_ADDRESS, WEB_ADDRESS_DEFAULT),
     (keys::PUSH_ADDRESS, ""),
@@ -135,7 +136,7 @@ fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
     }
 }
 
-/// Starts everything, as the process that a person starts.
+/// Starts all processes, as the process that a person starts.
 fn start(matches: &ArgMatches) -> Result<Exit, CommandError> {
     // A mistake on the command line shows before anything runs.
     settings(matches)?;
@@ -169,12 +170,12 @@ fn start(matches: &ArgMatches) -> Result<Exit, CommandError> {
     }
 }
 
-/// Returns the conditions of the command line, with their baselines as they are now.
+/// Returns the conditions of the command line, with the current content of their baselines.
 fn gate(matches: &ArgMatches, world_size: Option<u64>) -> anyhow::Result<ExitGate> {
     let options = matches.get_many::<FailOn>(FAIL_ON).into_iter().flatten();
     let read = |path: &str| {
         launch_summary::at(&PathBuf::from(path)).map_err(|error| {
-            // The path is named already.
+            // The path is already named.
             let causes: Vec<String> = error.chain().map(ToString::to_string).collect();
             causes.iter().filter(|cause| *cause != path).cloned().collect::<Vec<_>>().join(": ")
         })
@@ -182,7 +183,7 @@ fn gate(matches: &ArgMatches, world_size: Option<u64>) -> anyhow::Result<ExitGat
     ExitGate::new(options, world_size, read).map_err(anyhow::Error::msg)
 }
 
-/// Runs the exporter, as the supervisor starts it.
+/// Runs the exporter, as the process that the supervisor starts.
 fn export(matches: &ArgMatches) -> Result<Exit, CommandError> {
     let sources = sources(matches);
     let token_file = sources.flags.get(keys::PUSH_TOKEN_FILE).and_then(|values| values.first());

@@ -1,4 +1,5 @@
-//! `stepmem settings`: lists the settings, which are flags, variables of the environment and keys of a file.
+//! `stepmem settings`: lists the settings, which are flags, variables of the environment and
+//! keys of a file.
 
 use std::io::{Write, stdout};
 

@@ -1,5 +1,5 @@
-//! The demo's training job: eight ranks on simulated devices. One leaks until it is out of memory, one holds more than the
-//! others, all are noisy.
+//! The demo's training job: eight ranks on simulated devices. One leaks until it is out of
+//! memory, one holds more than the others, all are noisy.
 
 use std::time::Duration;
 
@@ -24,10 +24,11 @@ pub(super) const STEP_EVERY: Duration = Duration::from_millis(20);
 pub(super) const LEAK_FROM_STEP: u64 = 150;
 /// Memory that the rank keeps of a step by default.
 pub(super) const LEAK_BYTES_PER_STEP: u64 = 5 * MIB;
-/// The steps of a memory snapshot: those since the leak began, of which PyTorch keeps the newest events.
+/// The steps of a memory snapshot: those since the leak began, of which PyTorch keeps the
+/// newest events.
 const RECORDED_STEPS_MIN: u64 = 20;
 const RECORDED_STEPS_MAX: u64 = 400;
-/// For how many steps the job is down before it restarts: 10 s.
+/// Number of steps for which the job is down before it restarts: 10 s.
 const DOWN_STEPS: u32 = 500;
 
 /// The state of the job, shared by its ranks and its devices.
@@ -73,7 +74,8 @@ impl SimulatedJob {
         }
     }
 
-    /// Runs one optimizer step of every rank. When a rank no longer fits, the job is down for a while and restarts.
+    /// Runs one optimizer step of every rank. When a rank no longer fits, the job is down for a
+    /// while and restarts.
     pub(super) fn advance(&mut self) -> JobProgress {
         if self.n_down > 0 {
             self.n_down -= 1;
@@ -108,7 +110,7 @@ impl SimulatedJob {
         }
     }
 
-    /// Returns how the rank that leaks reports its death.
+    /// Returns the leaking rank's report of its death.
     pub(super) fn death(&self) -> Value {
         json!({
             "rank": LEAKING, "outcome": "oom", "step": self.step, "error_type": "OutOfMemoryError",
@@ -143,7 +145,7 @@ impl SimulatedJob {
     pub(super) fn memory(&self, rank: u32) -> SimulatedMemory {
         let leak_bytes_per_step = if rank == LEAKING { self.leak_bytes_per_step } else { 0 };
         let n_leaked = self.step.saturating_sub(LEAK_FROM_STEP);
-        // What leaked before the oldest step of the recording is there from its start.
+        // Memory that leaked before the oldest step of the recording is there from its start.
         let n_steps = n_leaked.clamp(RECORDED_STEPS_MIN, RECORDED_STEPS_MAX);
         let n_before = n_leaked.saturating_sub(n_steps);
         SimulatedMemory {
@@ -155,7 +157,8 @@ impl SimulatedJob {
         }
     }
 
-    /// Returns the object of a rank that keeps tensors, as a real client names it; `None` where none grows.
+    /// Returns the object of a rank that keeps tensors, under the name that a real client gives
+    /// it; `None` where none grows.
     pub(super) fn holder(&self, rank: u32) -> Option<Value> {
         let n_kept = self.step.saturating_sub(LEAK_FROM_STEP);
         let is_growing = rank == LEAKING && self.leak_bytes_per_step > 0;
@@ -186,7 +189,7 @@ fn uuid(rank: u32) -> String {
     format!("GPU-00000000-0000-0000-0000-00000000000{rank}")
 }
 
-/// Returns a device, and the process that uses so much of it.
+/// Returns a device, and the process that uses `by_process` bytes of it.
 fn device(rank: u32, by_process: Option<u64>) -> Result<GpuSample, OutOfRange> {
     let used = by_process.unwrap_or_default();
     let process = |used| Ok(ProcessMemory::new(pid(rank), Some(Bytes::new(used)?)));

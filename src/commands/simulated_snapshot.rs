@@ -1,5 +1,6 @@
-//! A memory snapshot of the demo's simulated training job, as PyTorch writes it where the script records the history of
-//! memory from its start: weights, a forward and a backward pass in every step, and one line that keeps what it makes.
+//! A memory snapshot of the demo's simulated training job, as PyTorch writes it where the
+//! script records the history of memory from its start. It has weights, a forward and a
+//! backward pass in every step, and one line that keeps its allocations.
 
 use stepmem_snapshot::model::{
     Action, Annotation, Block, Device, Event, NO_STACK, Segment, Snapshot, State,
@@ -7,10 +8,10 @@ use stepmem_snapshot::model::{
 use stepmem_snapshot::write::write;
 
 const MIB: u64 = 1 << 20;
-/// Activations of a step, and what each takes.
+/// Number of a step's activations, and the memory of each.
 const N_ACTIVATIONS: u64 = 8;
 const ACTIVATION: u64 = 1024 * MIB;
-/// Where weights, activations and what is kept lie.
+/// The addresses of weights, activations and kept memory.
 const WEIGHTS_AT: u64 = 1 << 40;
 const ACTIVATIONS_AT: u64 = 2 << 40;
 const KEPT_AT: u64 = 3 << 40;
@@ -21,17 +22,17 @@ const STEP_US: u64 = 20_000;
 /// The line of the simulated job that leaks.
 pub(super) const LEAKING_LINE: (&str, u64, &str) = ("train.py", 151, "training_step");
 
-/// What the snapshot shows.
+/// The content of the snapshot.
 pub(super) struct SimulatedMemory {
     /// Memory of weights and optimizer state, in bytes.
     pub(super) weights: u64,
-    /// What a step keeps, in bytes.
+    /// Memory that a step keeps, in bytes.
     pub(super) leak_bytes_per_step: u64,
-    /// What was kept before the recording, in bytes.
+    /// Memory that was kept before the recording, in bytes.
     pub(super) kept_before: u64,
     /// Steps of the recording.
     pub(super) n_steps: u64,
-    /// When it ended, as a Unix time in µs.
+    /// The end of the recording, as a Unix time in µs.
     pub(super) ended_us: u64,
 }
 
@@ -81,7 +82,7 @@ impl SimulatedMemory {
 }
 
 struct StepEvents<'a> {
-    /// When the last of them was.
+    /// The time of the last event.
     time_us: u64,
     events: &'a mut Vec<Event>,
 }
@@ -94,7 +95,7 @@ impl StepEvents<'_> {
         self.events.push(Event { address, size, time_us, stack, action, ..Event::default() });
     }
 
-    /// Makes activations forwards, and frees them backwards.
+    /// Allocates activations forwards, and frees them backwards.
     fn pass(&mut self, forward: u32) {
         let places = (0..N_ACTIVATIONS).map(|n| ACTIVATIONS_AT + n * ACTIVATION);
         for address in places.clone() {
@@ -111,7 +112,7 @@ fn block(address: u64, size: u64, stack: u32) -> Block {
     Block { address, size, requested: size, state: State::Allocated, stack }
 }
 
-/// A range of blocks that lie one behind the other.
+/// Returns a range of adjacent blocks.
 fn segment(blocks: Vec<Block>) -> Segment {
     let is_active = |block: &&Block| block.state != State::Inactive;
     Segment {

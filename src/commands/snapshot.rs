@@ -1,4 +1,5 @@
-//! `stepmem snapshot`: reads files of PyTorch memory snapshots, in pieces, and prints what they show.
+//! `stepmem snapshot`: reads files of PyTorch memory snapshots in pieces, and prints their
+//! content.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -247,7 +248,7 @@ fn name_of(path: &Path) -> String {
     path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }
 
-/// Refuses a moment that no device has, and names those that there are.
+/// Refuses a moment that no device has, and names those that exist.
 fn ensure_moment(moment: ShownMoment, studies: &[Study<'_>]) -> anyhow::Result<()> {
     let steps = || studies.iter().flat_map(|study| &study.stages).map(|stage| stage.step);
     let stage_of = |step: u64| {
@@ -278,7 +279,7 @@ fn ensure_moment(moment: ShownMoment, studies: &[Study<'_>]) -> anyhow::Result<(
     Ok(())
 }
 
-/// Returns that a snapshot has no such step, and which it has.
+/// Returns that a snapshot has no such step, with the steps that it has.
 fn no_step(step: u64, steps: impl Iterator<Item = u64> + Clone) -> String {
     match steps.clone().min().zip(steps.max()) {
         Some((first, last)) => {

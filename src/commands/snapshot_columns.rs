@@ -1,4 +1,5 @@
-//! What the columns of `stepmem snapshot` mean: unit and limits, a line each. `docs/snapshots.md` has the same lines.
+//! The meaning of the columns of `stepmem snapshot`: unit and limits, a line each.
+//! `docs/snapshots.md` has the same lines.
 
 /// The end of the help of `show`.
 pub(super) const SHOW: &str = "\

@@ -1,4 +1,5 @@
-//! What the subcommands of `stepmem snapshot` share: their arguments, the files that they read, their JSON.
+//! The shared parts of the subcommands of `stepmem snapshot`: their arguments, the files that
+//! they read, their JSON.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -14,14 +15,14 @@ use stepmem_snapshot::analyze::sites::Sites;
 use stepmem_snapshot::model::Snapshot;
 use stepmem_types::format::clean::is_raw;
 
-/// Unpacked bytes that are read of a file.
+/// Maximum number of decompressed bytes that are read of a file.
 pub(super) const UNPACKED_BYTES_MAX: u64 = 8 << 30;
 
 pub(super) fn file(name: &'static str, help: &'static str) -> Arg {
     Arg::new(name).help(help).value_parser(clap::value_parser!(PathBuf)).required(true)
 }
 
-/// Adds where to write a document.
+/// Adds the argument for the path of a document.
 pub(super) fn with_html(command: Command) -> Command {
     command.arg(
         Arg::new("html")
@@ -35,7 +36,7 @@ pub(super) fn with_html(command: Command) -> Command {
     )
 }
 
-/// Adds what all of them take.
+/// Adds the arguments that all of them take.
 pub(super) fn with_common(command: Command) -> Command {
     command
         .arg(json_arg("Print JSON"))
@@ -75,13 +76,13 @@ pub(super) fn path(matches: &ArgMatches, name: &str) -> PathBuf {
     matches.get_one::<PathBuf>(name).cloned().unwrap_or_default()
 }
 
-/// What a file that is not a snapshot exits with, and any other error.
+/// Returns the error with its exit code, which differs for a file that is not a snapshot.
 pub(super) fn stopped(error: anyhow::Error) -> CommandError {
     let exit = if error.is::<NotASnapshot>() { Exit::NotASnapshot } else { Exit::Failure };
     CommandError { exit, error }
 }
 
-/// What all three take.
+/// The arguments that all three take.
 pub(super) struct Common {
     pub(super) is_json: bool,
     pub(super) device: Option<u64>,
@@ -131,7 +132,7 @@ impl Opened {
     }
 }
 
-/// JSON in which no character can reach a terminal as a control.
+/// JSON without control characters that could reach a terminal.
 struct Escaping;
 
 impl serde_json::ser::Formatter for Escaping {

@@ -1,5 +1,5 @@
-//! `stepmem snapshot events`: every allocation and free of a snapshot in order, the tensors of each address, or what is
-//! alive at a moment.
+//! `stepmem snapshot events`: every allocation and free of a snapshot in order, the tensors of
+//! each address, or the tensors that are alive at a moment.
 
 use std::io::{self, Write};
 
@@ -74,7 +74,7 @@ fn arguments() -> Command {
         .after_help(snapshot_columns::EVENTS)
 }
 
-/// Arguments of all subcommands, as this one takes them.
+/// Adapts the arguments of all subcommands to this one.
 pub(super) fn adapted(command: Command) -> Command {
     command.mut_arg("top", |arg| {
         arg.default_value(ROWS)
@@ -126,7 +126,8 @@ fn moment(text: &str) -> Result<AliveMoment, String> {
     found.ok_or_else(|| "expected the number of an event, step:N, peak, oom or end".to_owned())
 }
 
-/// The state of a moment (`None` for the end) and its name; `None` where the window has no such moment.
+/// Returns the state of a moment (`None` for the end) and its name; `None` where the window has
+/// no such moment.
 fn state(study: &Study<'_>, moment: AliveMoment) -> Option<(Option<u32>, String)> {
     match moment {
         AliveMoment::After(event) => {

@@ -1,4 +1,5 @@
-//! A snapshot's file: read in pieces, unpacked if need be, and its progress shown on a terminal.
+//! A snapshot's file: read in pieces, decompressed if necessary, and its progress shown on a
+//! terminal.
 
 use std::fs::File;
 use std::io::{self, BufReader, IsTerminal, Read, Write};
@@ -18,7 +19,7 @@ use stepmem_types::format::units::whole_bytes;
 
 /// Bytes of a file that are in memory at a time.
 const WINDOW_BYTES: usize = 1 << 18;
-/// Files above this show how far they are read, on a terminal.
+/// Size in bytes above which the progress of reading a file is shown on a terminal.
 const PROGRESS_BYTES_MIN: u64 = 64 << 20;
 /// Bytes between two figures of progress.
 const PROGRESS_STEP_BYTES: u64 = 16 << 20;
@@ -30,16 +31,17 @@ const PATH_CHARS: usize = 200;
 #[error("{path}: {reason}")]
 pub struct NotASnapshot {
     path: String,
-    /// Why, in a few words.
+    /// The reason, in a few words.
     pub reason: String,
 }
 
-/// A path as an error and a page show it.
+/// Returns a path in the form for an error and a page.
 pub fn shown(path: &Path) -> String {
     shortened(&path.to_string_lossy(), PATH_CHARS)
 }
 
-/// Reads a file, a window at a time, unpacking it if need be; returns its size on the disk too.
+/// Reads a file, a window at a time, and decompresses it if necessary. Also returns its size on
+/// the disk.
 ///
 /// # Errors
 /// [`NotASnapshot`], or the file cannot be read.
@@ -61,7 +63,7 @@ pub fn read(path: &Path, unpacked_max: u64) -> anyhow::Result<(Snapshot, u64)> {
     }
 }
 
-/// Why a file was not read.
+/// Reasons that a file was not read.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ReadError {
     #[error("{0}")]
@@ -88,7 +90,7 @@ pub(super) fn unpack(file: impl Read, unpacked_max: u64) -> Result<Snapshot, Rea
     }
 }
 
-/// Feeds what is read to the machine. `format`: how it was packed.
+/// Feeds the content to the machine. `format`: the file's compression.
 fn parse(
     mut source: impl Read,
     unpacked_max: u64,
@@ -142,7 +144,7 @@ impl Read for Counted<'_> {
     }
 }
 
-/// How far a large file is read, on a terminal.
+/// The progress of reading a large file, on a terminal.
 struct ReadProgress {
     whole: u64,
     done: u64,

@@ -28,12 +28,12 @@ pub(super) const STATUS: CommandRow = CommandRow { name: "status", arguments, ru
 
 /// The default of `--url`.
 const STATUS_URL: &str = "http://127.0.0.1:9477";
-/// Ranks that have a line each, unless all are asked for.
+/// Maximum number of ranks that have a line each, unless all are requested.
 const ROWS_MAX: usize = 32;
 /// Moves to the upper left corner and clears the screen.
 const CLEAR: &str = "\u{1b}[H\u{1b}[2J";
 
-/// Which ranks are shown, and in which order.
+/// The ranks that are shown, and their order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StatusView {
     pub run: Option<String>,
@@ -41,11 +41,12 @@ pub struct StatusView {
     pub rank: Option<u32>,
     /// By run and rank unless it is given.
     pub order: Option<RankOrder>,
-    /// Whether every rank has a line, however many there are.
+    /// Set to show a line for every rank, regardless of their number.
     pub is_all: bool,
 }
 
-/// Fetches the status from the exporter, as a table of what `view` shows, or all of it as its JSON.
+/// Fetches the status from the exporter, as a table of the ranks that `view` shows, or all of
+/// it as its JSON.
 ///
 /// # Errors
 /// No exporter answers there, or the answer is not a status of this version.
@@ -59,7 +60,8 @@ fn fetch(exporter: &LiveExporter, view: &StatusView, is_json: bool) -> anyhow::R
     Ok(render(&status, n_hidden, Reader::of_stdout()))
 }
 
-/// Leaves what the view shows, and says how many ranks have no line for want of room.
+/// Returns the part of the status that the view shows, and the number of ranks that are left
+/// out because there are too many.
 fn selected(mut status: Status, view: &StatusView) -> (Status, usize) {
     let is_shown = |run: &Run, rank: Option<u32>| {
         view.run.as_ref().is_none_or(|shown| run.as_str() == shown)
@@ -90,7 +92,8 @@ fn selected(mut status: Status, view: &StatusView) -> (Status, usize) {
     (status, n_hidden)
 }
 
-/// Puts a status into words: the ranks, the processes that do not push, then the findings, the worst first.
+/// Puts a status into words: the ranks, the unmanaged processes, then the findings, the worst
+/// first.
 fn render(status: &Status, n_hidden: usize, reader: Reader) -> String {
     let mut page = Page::new(reader.is_terminal).within(reader.columns);
     if status.ranks.is_empty() {
@@ -143,7 +146,7 @@ fn render(status: &Status, n_hidden: usize, reader: Reader) -> String {
     page.into_text()
 }
 
-/// Returns what the ranks hold beyond the memory of their processes, in words.
+/// Returns sentences about memory that the ranks hold beyond that of their processes.
 fn host_memory(status: &Status) -> Vec<String> {
     let has_runs = status.runs.len() > 1;
     let with_words = status.ranks.iter().filter_map(|rank| {
@@ -154,7 +157,7 @@ fn host_memory(status: &Status) -> Vec<String> {
     with_words.collect()
 }
 
-/// Returns what two programs under one run name mean for this run, in words.
+/// Returns sentences about the consequences for this run of two programs under one run name.
 fn shared_name(run: &RunStatus) -> impl Iterator<Item = String> {
     let refused = (run.challengers > 0).then(|| {
         format!(
@@ -211,7 +214,7 @@ fn processes(status: &Status) -> Table {
     table
 }
 
-/// Returns a process's name, where it can be seen.
+/// Returns a process's name, where it is visible.
 fn name<'s>(status: &'s Status, id: &ProcessId) -> Option<&'s str> {
     let device = status.devices.iter().find(|device| device.uuid == id.uuid)?;
     device.processes.iter().find(|process| process.pid == id.pid)?.name.as_deref()
@@ -286,7 +289,7 @@ fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
         is_all: matches.get_flag("all"),
     };
     let is_json = matches.get_flag("json");
-    // The files are read anew each time: they may have been renewed.
+    // The files are read again each time: they may have been renewed.
     let look = || fetch(&LiveExporter::at(url, matches)?, &view, is_json);
     let every =
         matches.get_one::<u32>("watch").map(|every| Duration::from_secs((*every).into()));
@@ -296,7 +299,7 @@ fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
     };
     let clear = if stdout().is_terminal() && !is_json { CLEAR } else { "" };
     loop {
-        // An exporter that is restarted is seen again.
+        // An exporter that is restarted appears again.
         let text = look().unwrap_or_else(|error| format!("{error:#}\n"));
         print(&format!("{clear}{text}"))?;
         thread::sleep(every);
@@ -318,7 +321,7 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
 
-    /// A status as the exporter answers it.
+    /// Returns a status in the form of the exporter's answer.
     fn status(parts: &Value) -> String {
         let mut status =
             serde_json::to_value(stepmem_engine::output::status::Status::default()).unwrap();

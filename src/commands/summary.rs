@@ -1,4 +1,4 @@
-//! `stepmem summary`: what recorded pushes amount to, by our own words or by TraceML's.
+//! `stepmem summary`: the summary of recorded pushes, by stepmem's policy or by TraceML's.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -57,7 +57,7 @@ impl Policy {
     }
 }
 
-/// What to summarize, and how.
+/// The run to summarize, and the form of the summary.
 #[derive(Clone, Debug)]
 pub struct SummaryQuestion {
     /// The policy that judges.
@@ -68,11 +68,11 @@ pub struct SummaryQuestion {
     pub is_json: bool,
 }
 
-/// Sums up the files as one recording in order of time (`-` is standard input).
+/// Summarizes the files as one recording in order of time (`-` is standard input).
 ///
 /// # Errors
-/// As of [`recording::merged`], a bound on ranks or runs is exceeded, or the recordings hold no such run, or more than
-/// one and none is named.
+/// As of [`recording::merged`]. Also: a bound on ranks or runs is exceeded; the recordings hold
+/// no such run, or more than one and none is named.
 pub fn run<'f>(
     files: impl IntoIterator<Item = &'f PathBuf>,
     config: EngineConfig,
@@ -94,7 +94,8 @@ pub fn run<'f>(
     Ok(())
 }
 
-/// Writes TraceML's verdict on the files as one line of JSON, where `replay` has our own status.
+/// Writes TraceML's verdict on the files as one line of JSON, where `replay` has stepmem's
+/// status.
 ///
 /// # Errors
 /// As of [`run`].
@@ -108,7 +109,7 @@ pub fn replay_traceml<'f>(
     Ok(out.write_all(b"\n")?)
 }
 
-/// The steps of one run as TraceML would have kept them.
+/// Returns the steps of one run that TraceML would have kept.
 fn traceml_rows<'f>(
     files: impl IntoIterator<Item = &'f PathBuf>,
     window: usize,
@@ -139,7 +140,7 @@ fn traceml_rows<'f>(
     Ok(rows)
 }
 
-/// What of a recording TraceML would have sampled.
+/// A record of a recording that TraceML would have sampled.
 enum Sampled {
     Step(Box<StepSample>),
     Device(Box<GpuSample>),
@@ -161,7 +162,7 @@ fn sampled(line: RecordingLine) -> Option<Sampled> {
     }
 }
 
-/// Our own summary of one run.
+/// Returns stepmem's summary of one run.
 fn summarize<'f>(
     files: impl IntoIterator<Item = &'f PathBuf>,
     config: EngineConfig,
@@ -191,7 +192,7 @@ fn summarize<'f>(
     Ok(Summary::of(&report, None))
 }
 
-/// Returns the summary of a run as the exporter at `url` has it, as a card or as JSON.
+/// Returns the summary of a run from the exporter at `url`, as a card or as JSON.
 fn live(
     exporter: &LiveExporter,
     url: &str,
@@ -282,7 +283,7 @@ pub(super) fn policy(matches: &ArgMatches) -> anyhow::Result<Policy> {
     Policy::read(name, window.transpose()?)
 }
 
-/// What `summary` is asked for.
+/// Returns the question that the arguments of `summary` ask.
 fn question(matches: &ArgMatches) -> anyhow::Result<SummaryQuestion> {
     Ok(SummaryQuestion {
         policy: policy(matches)?,

@@ -1,4 +1,5 @@
-//! `stepmem snapshot take`: asks a live rank for a memory snapshot, and waits for its file and its verdict.
+//! `stepmem snapshot take`: asks a live rank for a memory snapshot, and waits for its file and
+//! its verdict.
 
 use std::io::{Write, stdout};
 use std::thread;
@@ -24,10 +25,10 @@ use stepmem_types::url::shown;
 pub(super) const NAME: &str = "take";
 /// The default of `--url`.
 const STATUS_URL: &str = "http://127.0.0.1:9477";
-/// Says where the request goes unless an address is given.
+/// The help on the destination of the request without an address.
 const PUSH_URL_HELP: &str = "Address of the push endpoint, http://HOST:PORT, https://HOST:PORT or unix:///PATH [env: \
      STEPMEM_PUSH_URL] [default: as the exporter at --url tells]";
-/// How often the status is read.
+/// Interval at which the status is read.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// The arguments of the command.
@@ -49,12 +50,13 @@ pub(super) fn arguments() -> Command {
         .args(credential_args())
 }
 
-/// Asks, and waits until the snapshot is written and, where the exporter reads snapshots, analysed.
+/// Asks, and waits until the snapshot is written and, where the exporter reads snapshots,
+/// analyzed.
 pub(super) fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
     Ok(take(matches)?)
 }
 
-/// What the exporter answers to a request for a snapshot.
+/// The exporter's answer to a request for a snapshot.
 #[derive(Deserialize)]
 struct Asked {
     id: String,
@@ -91,7 +93,7 @@ fn take(matches: &ArgMatches) -> anyhow::Result<Exit> {
     }
 }
 
-/// Prints what became of a snapshot; `None` while that is open.
+/// Prints the outcome of a snapshot; `None` while that is open.
 fn finished(snapshot: &SnapshotStatus, status: &Status) -> anyhow::Result<Option<Exit>> {
     let mut out = stdout().lock();
     match (&*snapshot.outcome, snapshot.analysis.as_deref()) {

@@ -1,23 +1,23 @@
-//! Which devices NVML opens: by the setting, by the variables of CUDA and of the container toolkit, or by where the
-//! exporter runs.
+//! The devices that NVML opens: by the setting, by the variables of CUDA and of the container
+//! toolkit, or by where the exporter runs.
 
 use crate::config::environment::Environment;
 use crate::config::error::ValueError;
 use crate::input::nvml::config::{DeviceName, Devices, GivenDevices};
 use stepmem_types::ids::GpuUuid;
 
-/// The variable by which a process knows that it runs in a pod.
+/// The variable that is set where a process runs in a pod.
 const IN_POD_VARIABLE: &str = "KUBERNETES_SERVICE_HOST";
-/// The variable by which CUDA limits what a process sees.
+/// The variable by which CUDA limits the devices that a process sees.
 const CUDA_VARIABLE: &str = "CUDA_VISIBLE_DEVICES";
 /// The variable by which the container toolkit chooses the devices of a container.
 const TOOLKIT_VARIABLE: &str = "NVIDIA_VISIBLE_DEVICES";
 
-/// Why devices are not opened where the variable allows every device of the node.
+/// The reason that devices are not opened where the variable allows every device of the node.
 const ALL_GIVEN: &str = "no rank pushes from one, and NVIDIA_VISIBLE_DEVICES=all names every device of the node, not those of \
      this pod; set --nvml.devices to their UUIDs, or to all where the pod has the whole node, or give the exporter the pod's claim, \
      or --kubelet.socket with --kubelet.pod";
-/// Why devices are not opened where the variable names none.
+/// The reason that devices are not opened where the variable names none.
 const NONE_GIVEN: &str = "no rank pushes from one, and NVIDIA_VISIBLE_DEVICES does not name those of this pod; set --nvml.devices to \
      their UUIDs, or to all where the pod has the whole node, or give the exporter the pod's claim, or --kubelet.socket with \
      --kubelet.pod";
@@ -25,9 +25,10 @@ const NONE_GIVEN: &str = "no rank pushes from one, and NVIDIA_VISIBLE_DEVICES do
 /// The environment, as far as it concerns devices.
 #[derive(Clone, Debug)]
 pub(super) struct DeviceEnvironment {
-    /// Whether the exporter runs in a pod.
+    /// True if the exporter runs in a pod.
     pub(super) is_in_pod: bool,
-    /// The devices that a process here would see, or what is wrong with the variable that lists them.
+    /// The devices that a process here would see, or the mistake in the variable that lists
+    /// them.
     visible: Result<Devices, ValueError>,
     /// The devices that the container toolkit or a claim put into the exporter's container.
     pub(super) given: GivenDevices,
@@ -65,8 +66,8 @@ impl DeviceEnvironment {
     }
 }
 
-/// The devices that the pod was given: UUIDs in the toolkit's variable, or those of a claim, for which the driver's
-/// specification sets it to `void`.
+/// The devices that the pod was given: UUIDs in the toolkit's variable, or those of a claim,
+/// for which the driver's specification sets it to `void`.
 fn given_devices(environment: Environment<'_>) -> GivenDevices {
     let value = environment(TOOLKIT_VARIABLE).unwrap_or_default();
     let uuids = value.split(',').map(|word| match uuid(word.trim()) {
@@ -86,10 +87,10 @@ fn uuid(word: &str) -> Option<DeviceName> {
     is_uuid.then(|| GpuUuid::new(word).ok().map(DeviceName::Uuid))?
 }
 
-/// The devices that the variables list.
+/// Returns the devices that the variables list.
 ///
-/// Indices count for CUDA's variable only: the toolkit numbers the devices of a container anew, so that in there every
-/// device that NVML counts is one of the container's.
+/// Indices count for CUDA's variable only: the toolkit numbers the devices of a container
+/// again. In a container, every device that NVML counts is therefore the container's.
 fn visible_devices(environment: Environment<'_>) -> Result<Devices, ValueError> {
     let words = |value: &str| -> Vec<String> {
         value.split(',').map(|word| word.trim().to_owned()).collect()

@@ -22,15 +22,16 @@ pub(super) fn names() -> Vec<String> {
     std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()).collect()
 }
 
-/// Returns what a variable of this process holds, unless that is empty.
+/// Returns the value of a variable of this process, unless it is empty.
 pub fn text(name: &str) -> Option<String> {
     of_process(name).filter(|value| !value.is_empty())
 }
 
-/// The narrowest terminal that texts are fitted to, in columns.
+/// The least width that texts are fitted to, in columns.
 const COLUMNS_MIN: usize = 40;
 
-/// Returns the columns that texts are to fit into: `COLUMNS`, else those of the terminal; `None` where there is neither.
+/// Returns the columns into which texts are to fit: `COLUMNS`, else those of the terminal;
+/// `None` where there is neither.
 pub fn columns(of_terminal: impl FnOnce() -> Option<usize>) -> Option<usize> {
     let given = text("COLUMNS").and_then(|text| text.parse().ok());
     // A terminal that does not know its size reports 0.

@@ -1,4 +1,4 @@
-//! Mistakes in settings. Each message names the setting, the value and what it should be.
+//! Mistakes in settings. Each message names the setting, the value and the allowed values.
 
 use std::net::SocketAddr;
 
@@ -6,19 +6,20 @@ use crate::config::keys;
 use stepmem_types::units::OutOfRange;
 use stepmem_types::url::shown;
 
-/// Everything that is wrong with the settings, one mistake a line.
+/// All mistakes in the settings, one per line.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", lines(.mistakes))]
 pub struct ConfigError {
     pub mistakes: Vec<Mistake>,
 }
 
-/// What a sidecar found at its start and does without.
+/// A setting that a sidecar found wrong at its start and runs without.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StartupProblem {
-    /// The key of the setting, or the OpenTelemetry variable; `command line` for unknown arguments.
+    /// The key of the setting, or the OpenTelemetry variable; `command line` for unknown
+    /// arguments.
     pub setting: String,
-    /// Why, naming the value.
+    /// The reason, with the value.
     pub reason: String,
 }
 
@@ -34,7 +35,7 @@ pub enum Mistake {
     Value {
         /// The flag, variable or key that has the value.
         source_name: String,
-        /// Why it is refused.
+        /// The reason for its refusal.
         error: ValueError,
     },
     /// A setting that takes one value has several.
@@ -54,7 +55,7 @@ pub enum Mistake {
     #[error("{path}: {reason}")]
     File {
         path: String,
-        /// Why, in the words of the system or of the parser.
+        /// The reason, in the words of the system or of the parser.
         reason: String,
     },
     /// A warning begins above the critical finding.
@@ -79,7 +80,7 @@ pub enum Mistake {
 }
 
 impl Mistake {
-    /// The flag, variable or key that is wrong.
+    /// Returns the flag, variable or key that is wrong.
     pub(super) fn source_name(&self) -> &str {
         match self {
             Self::Value { source_name, .. } | Self::Repeated { source_name, .. } => source_name,
@@ -92,13 +93,13 @@ impl Mistake {
         }
     }
 
-    /// Whether a setting may be meant that is not known.
+    /// Returns whether the mistake may stand for a setting that is not known.
     pub(super) fn hides_settings(&self) -> bool {
         matches!(self, Self::UnknownKey(_) | Self::File { .. } | Self::UnknownArgument(_))
     }
 }
 
-/// Why a value is refused.
+/// Reasons that a value is refused.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ValueError {
     /// Not an integer within the range.
@@ -177,14 +178,14 @@ pub enum ValueError {
     #[error("{path}: {reason}")]
     Unreadable {
         path: String,
-        /// Why, in the words of the system.
+        /// The reason, in the words of the system.
         reason: String,
     },
-    /// A file of TLS and users that is wrong.
+    /// A file of TLS and users with a mistake.
     #[error("{path}: {reason}")]
     WebFile {
         path: String,
-        /// Why, naming the key.
+        /// The reason, with the key.
         reason: String,
     },
     /// A token that is empty or too long.
@@ -200,7 +201,7 @@ pub enum ValueError {
     #[error("{value:?}: run: {reason}")]
     Run {
         value: String,
-        /// Why it cannot be a run.
+        /// The reason that it cannot be a run.
         reason: OutOfRange,
     },
     /// Not the name of a workload.
@@ -217,7 +218,7 @@ pub enum ValueError {
         word: String,
     },
 }
-/// A whole number of MiB in the largest unit of which it is a whole number.
+/// Returns a whole number of MiB in the largest unit of which it is a whole number.
 fn shown_size(bytes: u64) -> String {
     let units = [("PiB", 50), ("TiB", 40), ("GiB", 30)];
     let fits = |(_, shift): &(&str, u32)| bytes > 0 && bytes.trailing_zeros() >= *shift;

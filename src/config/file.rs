@@ -37,7 +37,8 @@ pub(super) fn read(path: &Path) -> Result<BTreeMap<String, Vec<String>>, Mistake
     Ok(values)
 }
 
-/// Returns why a text is not TOML, without the line itself, which may hold a password.
+/// Returns the reason that a text is not TOML, without the line itself, which may hold a
+/// password.
 fn toml_reason(error: &toml::de::Error, text: &str) -> String {
     let before = error.span().and_then(|span| text.get(..span.start));
     let line = before.map(|before| format!(" at line {}", before.matches('\n').count() + 1));
@@ -64,7 +65,7 @@ fn flatten(prefix: &str, value: &Value, values: &mut BTreeMap<String, Vec<String
     }
 }
 
-/// A scalar as it would be given as a flag.
+/// Returns a scalar in the form of a flag's value.
 fn plain(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),

@@ -1,4 +1,5 @@
-//! The keys of settings that other files than the table name, such as in a problem at the start.
+//! The keys of settings that other files than the table name, for example in a problem at the
+//! start.
 
 /// The variable that names the file of settings when no flag does.
 pub const FILE_VARIABLE: &str = "STEPMEM_CONFIG_FILE";
@@ -10,7 +11,7 @@ pub const WEB_FILE: &str = "web.config.file";
 pub const PUSH_ADDRESS: &str = "push.listen-address";
 /// The Unix socket of the push endpoint.
 pub const PUSH_SOCKET: &str = "push.unix-socket";
-/// When a rank is forgotten.
+/// The time after which a rank is forgotten.
 pub const RANK_RETENTION: &str = "rank.retention";
 /// The warning of HIGH PRESSURE.
 pub const PRESSURE_WARNING: &str = "pressure.warning";
@@ -20,7 +21,7 @@ pub const IMBALANCE_WARNING: &str = "imbalance.warning";
 pub const KUBELET_SOCKET: &str = "kubelet.socket";
 /// The file of the token that pushes need.
 pub const PUSH_TOKEN_FILE: &str = "push.token-file";
-/// The file of the secret by which an operator is known.
+/// The file of the secret that identifies an operator.
 pub const ADMIN_TOKEN_FILE: &str = "admin.token-file";
 /// The directory of summaries.
 pub const SUMMARY_DIR: &str = "summary.dir";
@@ -28,15 +29,15 @@ pub const SUMMARY_DIR: &str = "summary.dir";
 pub const RECORD_DIRECTORY: &str = "record.directory";
 /// The lowest level that is logged.
 pub const LOG_LEVEL: &str = "log.level";
-/// The path from which the driver is loaded.
+/// The path from which the NVML library is loaded.
 pub const NVML_LIBRARY: &str = "nvml.library";
 /// The OTLP receiver.
 pub const OTLP_ENDPOINT: &str = "otlp.endpoint";
-/// Whether ranks that grow are asked what holds their tensors.
+/// The switch for asking growing ranks which objects hold their tensors.
 pub const HOLDERS_ON_CREEP: &str = "holders.on-creep";
-/// Where snapshots are read.
+/// The directory in which snapshots are read.
 pub const SNAPSHOT_READ_DIRECTORY: &str = "snapshot.read-directory";
-/// Where drawn snapshots are written.
+/// The directory to which drawn snapshots are written.
 pub const SNAPSHOT_TIMELINE_DIRECTORY: &str = "snapshot.timeline-directory";
-/// Whether the exporter is a sidecar.
+/// The switch that makes the exporter a sidecar.
 pub const SIDECAR: &str = "sidecar";

@@ -1,11 +1,13 @@
-//! Names of environment variables that look like ours: nothing reads them, so their author does not learn of a slip.
+//! Names of environment variables that resemble stepmem's: nothing reads them, so their author
+//! does not notice a misspelling.
 
 use crate::config::keys::FILE_VARIABLE;
 use crate::config::table::{SETTINGS, Setting};
 
 const PREFIX: &str = "STEPMEM_";
 
-/// Variables that others than the settings read: the client, and what `run` passes to it.
+/// Variables that are read by other readers than the settings: the client, and those that `run`
+/// passes to it.
 const OTHERS: [&str; 26] = [
     FILE_VARIABLE,
     "STEPMEM_PUSH_URL",
@@ -35,16 +37,17 @@ const OTHERS: [&str; 26] = [
     "STEPMEM_KUBERNETES_RAYJOB",
 ];
 
-/// Letters that may be wrong, missing, too many or in another order.
+/// Maximum number of letters that are wrong, missing, too many or in another order.
 const SLIPS_MAX: usize = 2;
 
-/// Words that a name needs at least to be recognized by them: one alone may be of a service in Kubernetes.
+/// Number of words that a name needs at least to be recognized by them: one alone may be of a
+/// service in Kubernetes.
 const WORDS_MIN: usize = 2;
-/// The letters of a word of which one may be wrong.
+/// Number of letters from which one letter of a word may be wrong.
 const LONG_WORD: usize = 6;
 
-/// Returns a sentence for each name that begins as ours do, or is nearly one, and that nobody reads. Those that Kubernetes sets for
-/// a service called stepmem are left alone.
+/// Returns a sentence for each unread name that begins with the prefix of stepmem's, or nearly
+/// equals one of them. Names that Kubernetes sets for a service called stepmem are ignored.
 pub(super) fn sentences<'n>(names: impl IntoIterator<Item = &'n str>) -> Vec<String> {
     let of_settings = SETTINGS.iter().map(Setting::variable);
     let known: Vec<String> = of_settings.chain(OTHERS.map(str::to_owned)).collect();
@@ -60,8 +63,9 @@ pub(super) fn sentences<'n>(names: impl IntoIterator<Item = &'n str>) -> Vec<Str
     sentences
 }
 
-/// Returns whether a name begins as ours do, and is none that Kubernetes sets: `NAME_SERVICE_HOST`, `NAME_SERVICE_PORT`, `NAME_PORT`,
-/// `NAME_PORT_9477_TCP` and those that begin with one of these.
+/// Returns whether a name begins with stepmem's prefix and is none that Kubernetes sets.
+/// Kubernetes sets `NAME_SERVICE_HOST`, `NAME_SERVICE_PORT`, `NAME_PORT`, `NAME_PORT_9477_TCP`,
+/// and names that begin with one of these.
 fn is_ours(name: &str) -> bool {
     let Some(rest) = name.strip_prefix(PREFIX) else { return false };
     let words: Vec<&str> = rest.split('_').collect();
@@ -73,8 +77,8 @@ fn is_ours(name: &str) -> bool {
     !is_of_service && words.last() != Some(&"PORT")
 }
 
-/// Returns the variable that a name was meant to be: one of nearly the same letters, else the shortest one that has all of
-/// its words.
+/// Returns the variable that a name was meant to be: one of nearly the same letters, else the
+/// shortest one that has all of its words.
 fn nearest<'k>(name: &str, known: &'k [String]) -> Option<&'k str> {
     let is_close = |distance: usize| distance <= SLIPS_MAX && name.len() > PREFIX.len();
     let upper = name.to_ascii_uppercase();
@@ -91,7 +95,8 @@ fn nearest<'k>(name: &str, known: &'k [String]) -> Option<&'k str> {
     known.iter().filter(has_all).min_by_key(|known| known.len()).map(String::as_str)
 }
 
-/// Returns whether a variable has a word, or nearly: of a long one a letter may be wrong.
+/// Returns whether a variable contains a word, or nearly: one letter of a long word may be
+/// wrong.
 fn has_word(known: &str, word: &str) -> bool {
     let slips_max = usize::from(word.len() >= LONG_WORD);
     known.split('_').skip(1).any(|of| strsim::osa_distance(of, word) <= slips_max)

@@ -1,4 +1,5 @@
-//! The settings: a table, the sources of their values, and the rooms' configurations that they become.
+//! The settings: a table, the sources of their values, and the modules' configurations that
+//! they become.
 
 mod devices;
 pub mod environment;

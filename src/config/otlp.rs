@@ -1,4 +1,5 @@
-//! OTLP by OpenTelemetry's own variables, `OTEL_EXPORTER_OTLP_…` and `OTEL_METRIC_EXPORT_INTERVAL`.
+//! OTLP by OpenTelemetry's own variables, `OTEL_EXPORTER_OTLP_…` and
+//! `OTEL_METRIC_EXPORT_INTERVAL`.
 
 use std::time::Duration;
 
@@ -15,8 +16,8 @@ const INTERVAL_DEFAULT: Duration = Duration::from_mins(1);
 /// OpenTelemetry's default timeout of an export.
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
 
-/// The export that the environment asks for; what it leaves open has OpenTelemetry's defaults. Variables for metrics
-/// override those for all signals.
+/// Returns the export that the environment asks for, with OpenTelemetry's defaults for the
+/// rest. Variables for metrics override those for all signals.
 pub(super) fn of_environment(
     environment: Environment<'_>,
     mistakes: &mut Vec<Mistake>,

@@ -1,4 +1,4 @@
-//! The settings of an exporter as the rooms take them, valid at any time.
+//! The settings of an exporter in the form that the modules take, valid at any time.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ pub struct Settings {
     pub telemetry_path: String,
     /// Names by which browsers reach the page.
     pub web_hosts: Vec<String>,
-    /// What clients over TCP are asked for; `None` asks for nothing.
+    /// The access rules for clients over TCP; `None` without any.
     pub web_file: Option<WebFile>,
     /// TCP addresses of the push endpoint.
     pub push_addresses: Vec<SocketAddr>,
@@ -33,10 +33,12 @@ pub struct Settings {
     pub push: PushConfig,
     /// The limits and thresholds of the engine.
     pub engine: EngineConfig,
-    /// When ranks are asked for memory snapshots, and what is read of them.
+    /// The conditions under which ranks are asked for memory snapshots, and the part of
+    /// snapshots that is read.
     pub snapshots: CaptureSettings,
-    /// Where snapshots lie until the summary of their run is written, which gets them into its directory; an absolute path on
-    /// the same disk. `None` leaves them where they are.
+    /// The directory of snapshots until the summary of their run is written, which moves them
+    /// into its own directory. An absolute path on the same disk. `None` leaves them where they
+    /// are.
     pub snapshot_staging: Option<PathBuf>,
     /// The OTLP export; `None` without a collector.
     pub otlp: Option<OtlpConfig>,
@@ -46,38 +48,39 @@ pub struct Settings {
     pub state_file: Option<PathBuf>,
     /// The directory of summaries.
     pub summary_dir: Option<PathBuf>,
-    /// How many launches of a run keep their summaries.
+    /// Number of launches of a run that keep their summaries.
     pub summary_launches_max: usize,
     pub record: RecordSettings,
     pub log: LogSettings,
-    /// How long the web server answers after the rest has stopped.
+    /// Time that the web server still answers after the rest has stopped.
     pub linger: Duration,
-    /// What the exporter does with what is wrong at its start.
+    /// The behavior of the exporter when a setting is wrong at its start.
     pub start: StartMode,
     /// The file of the container's termination message.
     pub termination_message: Option<PathBuf>,
-    /// The settings that the exporter does without.
+    /// The settings that the exporter runs without.
     pub problems: Vec<StartupProblem>,
-    /// What is not wrong, but probably a slip: sentences.
+    /// Sentences about values that are valid, but probably mistakes.
     pub warnings: Vec<String>,
 }
 
-/// What an exporter does with what is wrong or taken at its start.
+/// The behavior of an exporter when a setting is wrong, or an address is taken, at its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StartMode {
     /// It ends.
     #[default]
     Strict,
-    /// It does without, and listens on any free port.
+    /// It runs without the setting, and listens on any free port.
     Sidecar,
-    /// As a sidecar, but on the next free port: a person looks for it.
+    /// As a sidecar, but on the next free port: a person opens its page.
     Command,
 }
 
-/// How many ranks a sidecar holds by default: those of its pod, and their successors.
+/// Number of ranks that a sidecar holds by default: those of its pod, and their successors.
 const SIDECAR_RANKS_MAX: usize = 64;
 
-/// The file that Kubernetes reads a container's termination message from, unless the container names another.
+/// The file that Kubernetes reads a container's termination message from, unless the container
+/// names another.
 const TERMINATION_MESSAGE_DEFAULT: &str = "/dev/termination-log";
 
 /// The Unix socket of the push endpoint.
@@ -96,30 +99,33 @@ pub struct NvmlSettings {
     pub library: Option<PathBuf>,
     /// The interval between polls.
     pub interval: Duration,
-    /// How long a poll may take before its devices count as unavailable.
+    /// Time after which a poll's devices count as unavailable.
     pub timeout: Duration,
-    /// Which devices are opened.
+    /// The devices that are opened.
     pub devices: Devices,
-    /// What is opened in a pod once no rank pushes from a device; `None` where the choice above is final.
+    /// The devices that are opened in a pod once no rank pushes from one; `None` where the
+    /// choice above is final.
     pub given: Option<GivenDevices>,
-    /// For how long no rank must have pushed from a device before that.
+    /// Time without a push from a device before those are opened.
     pub open_given_after: Duration,
-    /// Whether the names of processes are left out.
+    /// True if the names of processes are left out.
     pub hides_names: bool,
     /// The kubelet's pod-resources socket; `None` where it is not asked.
     pub kubelet_socket: Option<PathBuf>,
-    /// The exporter's own pod; `None` where it monitors a whole node or does not ask the kubelet.
+    /// The exporter's own pod; `None` where it monitors a whole node or does not ask the
+    /// kubelet.
     pub kubelet_pod: Option<PodName>,
 }
 
-/// What is recorded, and where.
+/// The recordings to write, and their place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordSettings {
     /// The directory of recordings; `None` records nothing there.
     pub directory: Option<PathBuf>,
-    /// How many bytes all recordings take at most.
+    /// Byte budget of all recordings.
     pub bytes_max: u64,
-    /// Whether a recording is written beside the summary of each launch where there is no directory.
+    /// Set when a recording is written next to the summary of each launch where there is no
+    /// directory.
     pub is_by_launch: bool,
 }
 
@@ -133,7 +139,7 @@ impl Default for RecordSettings {
 pub struct LogSettings {
     /// The lowest level that is logged.
     pub level: String,
-    /// Whether lines are JSON.
+    /// True if lines are JSON.
     pub is_json: bool,
 }
 
@@ -189,13 +195,14 @@ impl Default for NvmlSettings {
 }
 
 impl NvmlSettings {
-    /// How long a reading counts: two polls and the wait for the second.
+    /// Returns the time for which a reading counts: two polls and the wait for the second.
     fn ttl(&self) -> Duration {
         self.interval * 2 + self.timeout
     }
 }
 
-/// Settings while their rows are read: valid ones, and the parts that depend on each other.
+/// Settings while their rows are being read: valid ones, and the parts that depend on each
+/// other.
 #[derive(Debug)]
 pub(super) struct Draft {
     /// Everything but OTLP and NVML.
@@ -208,11 +215,11 @@ pub(super) struct Draft {
     /// The devices that the setting chooses; `None` when it is empty.
     pub(super) devices: Option<Devices>,
     pub(super) device_environment: DeviceEnvironment,
-    /// How many ranks are held; `None` where that is not set.
+    /// Number of ranks that are held; `None` where that is not set.
     pub(super) ranks_max: Option<usize>,
-    /// Whether the token of admins was to be set and could not be read.
+    /// Set when the token of admins was to be set and could not be read.
     pub(super) is_admin_closed: bool,
-    /// Whether any client may push over the network.
+    /// True if any client may push over the network.
     pub(super) is_push_open: bool,
 }
 
@@ -278,10 +285,12 @@ impl Draft {
         };
         settings.engine.ranks_max = ranks_max.unwrap_or(by_default);
         settings.otlp = otlp.finish();
-        // A sidecar opens only the devices of its job; an exporter for the whole node opens all.
+        // A sidecar opens only the devices of its job; an exporter for the whole node opens
+        // all.
         let asks_for_pod = nvml.kubelet_socket.is_some() && nvml.kubelet_pod.is_some();
         let is_for_node = nvml.kubelet_socket.is_some() && !asks_for_pod;
-        // In a pod, training shares the loopback interface and is often root; a command's exporter is its own.
+        // In a pod, training shares the loopback interface and is often root. A command's
+        // exporter belongs to it alone.
         let is_shared = settings.start == StartMode::Sidecar
             || nvml.kubelet_socket.is_some()
             || (device_environment.is_in_pod && settings.start == StartMode::Strict);
@@ -308,13 +317,13 @@ impl Draft {
 }
 
 impl Settings {
-    /// Whether every client over TCP shows who it is.
+    /// Returns whether every client over TCP must identify itself.
     fn knows_pushers(&self) -> bool {
         self.push.token_file.is_some()
             || self.web_file.as_ref().is_some_and(WebFile::knows_clients)
     }
 
-    /// Leaves out the addresses at which everyone in the network could push.
+    /// Removes the addresses at which everyone in the network could push.
     fn close_open_pushes(&mut self, mistakes: &mut Vec<Mistake>) {
         if self.knows_pushers() {
             return;
@@ -325,7 +334,8 @@ impl Settings {
         self.push_addresses.retain(is_local);
     }
 
-    /// Adds the mistakes that several settings make together, and gives these settings their defaults.
+    /// Adds the mistakes that several settings make together, and gives these settings their
+    /// defaults.
     fn check(&mut self, mistakes: &mut Vec<Mistake>) {
         let defaults = EngineConfig::default();
         let (limits, by_default) = (&mut self.engine.thresholds, &defaults.thresholds);

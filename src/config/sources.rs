@@ -1,4 +1,5 @@
-//! Where values come from: flags override environment variables, which override the file, which overrides defaults.
+//! The sources of values: flags override environment variables, which override the file, which
+//! overrides defaults.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -19,15 +20,15 @@ pub struct Sources {
     pub flags: BTreeMap<&'static str, Vec<String>>,
     /// The file, if a flag names one.
     pub file: Option<PathBuf>,
-    /// What is wrong with the command line, where a sidecar goes on without these arguments.
+    /// Arguments with mistakes, without which a sidecar goes on.
     pub unknown_arguments: Vec<String>,
-    /// Which mistakes are not errors.
+    /// The mistakes that are not errors.
     pub leniency: Leniency,
     /// Defaults of the command that differ from those of the table, by key.
     pub defaults: &'static [(&'static str, &'static str)],
 }
 
-/// Which mistakes the exporter does without. All others are errors.
+/// The mistakes that the exporter tolerates. All others are errors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Leniency {
     #[default]
@@ -48,7 +49,7 @@ impl Leniency {
     }
 }
 
-/// Whether the command line or the environment of this process asks for a sidecar.
+/// Returns whether the command line or the environment of this process asks for a sidecar.
 pub fn is_sidecar(arguments: &[OsString]) -> bool {
     arguments.iter().any(|argument| argument == "--sidecar")
         || is_on(environment::of_process(SIDECAR_VARIABLE).as_deref())
@@ -56,7 +57,8 @@ pub fn is_sidecar(arguments: &[OsString]) -> bool {
 
 const SIDECAR_VARIABLE: &str = "STEPMEM_SIDECAR";
 
-/// Whether a switch is on. A value that a switch does not take counts as on: a sidecar must not end for it.
+/// Returns whether a switch is on. A value that a switch does not take counts as on: a sidecar
+/// must not end for it.
 fn is_on(value: Option<&str>) -> bool {
     value.is_some_and(|value| !["", "0", "false"].contains(&value))
 }
@@ -189,7 +191,8 @@ mod tests {
     use crate::config::sources::Sources;
     use crate::config::table::{SETTINGS, Setting};
 
-    /// Settings by these flags in an environment with these variables, or the mistakes.
+    /// Returns the settings by these flags in an environment with these variables, or the
+    /// mistakes.
     fn read(
         flags: &[(&'static str, &str)],
         variables: &[(&str, &str)],

@@ -1,4 +1,4 @@
-//! The table of settings: a row each with key, value, default, help and the place that it sets.
+//! The table of settings: each row has a key, value, default, help, and the field that it sets.
 
 use std::time::Duration;
 
@@ -21,12 +21,12 @@ pub struct Setting {
     pub key: &'static str,
     /// The placeholder of the value in help; empty for a switch.
     pub value_name: &'static str,
-    /// Whether it may be given several times (in the environment: separated by commas).
+    /// True if it may be given several times (in the environment: separated by commas).
     pub is_repeatable: bool,
-    /// The default as it would be written; empty for none.
+    /// The default in written form; empty for none.
     pub default: &'static str,
     pub help: &'static str,
-    /// Whether it protects a listener, which is closed where the setting cannot be read.
+    /// True if it protects a listener, which is closed where the setting cannot be read.
     pub(super) is_guard: bool,
     set: Setter,
     close: fn(&mut Draft),
@@ -39,7 +39,7 @@ impl Setting {
         format!("STEPMEM_{}", self.key.to_ascii_uppercase().replace(['.', '-'], "_"))
     }
 
-    /// Whether it takes no value.
+    /// Returns whether it takes no value.
     pub fn is_switch(&self) -> bool {
         self.value_name.is_empty()
     }
@@ -49,12 +49,13 @@ impl Setting {
         (self.set)(draft, values)
     }
 
-    /// Shuts what depends on it, for an exporter that runs although the setting is wrong.
+    /// Closes the features that depend on it, for an exporter that runs although the setting is
+    /// wrong.
     pub(super) fn close(&self, draft: &mut Draft) {
         (self.close)(draft);
     }
 
-    /// Shuts `close` where the setting is wrong, instead of taking the default.
+    /// Sets the function to call where the setting is wrong, instead of taking the default.
     const fn closing(mut self, close: fn(&mut Draft)) -> Self {
         self.close = close;
         self
@@ -76,10 +77,10 @@ impl Setting {
     }
 }
 
-/// What the bound on recordings can be, in bytes.
+/// The bounds of the byte budget of recordings.
 const RECORD_BYTES_MIN: u64 = 1 << 20;
 const RECORD_BYTES_MAX: u64 = 1 << 50;
-/// The most steps of a warm-up.
+/// Maximum number of steps of a warm-up.
 const WARMUP_STEPS_MAX: u32 = 1_000_000;
 const LOG_LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 const LOG_FORMATS: [&str; 2] = ["text", "json"];

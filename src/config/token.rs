@@ -1,4 +1,4 @@
-//! The token of pushes, as its file has it.
+//! The token of pushes, as read from its file.
 
 use std::path::Path;
 

@@ -18,8 +18,8 @@ use stepmem_types::device::{DevicePod, PodName};
 use stepmem_types::units::{checked_name, checked_text, parse_size};
 use stepmem_types::url::without_user;
 
-/// The mode of a push socket unless given: access is up to the permissions of its directory, as any process of a node
-/// can push to the node's loopback address.
+/// The default mode of a push socket: the permissions of its directory decide about access,
+/// because any process of a node can push to the node's loopback address.
 const SOCKET_MODE_DEFAULT: u32 = 0o666;
 /// The greatest mode of a socket.
 const SOCKET_MODE_MAX: u32 = 0o777;

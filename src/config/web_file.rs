@@ -1,5 +1,6 @@
-//! The file of `--web.config.file`: TLS, users, headers and a rate of the listeners over TCP, in the format that the exporters of
-//! Prometheus share. The files that it names are read with it; their paths are relative to its own.
+//! The file of `--web.config.file`: TLS, users, headers and a rate of the listeners over TCP,
+//! in the format that the exporters of Prometheus share. The files that it names are read with
+//! it; their paths are relative to its own.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,7 +20,7 @@ use crate::store::open;
 
 /// The longest file, in bytes: this one, and each that it names.
 const WEB_FILE_BYTES_MAX: u64 = 256 * 1024;
-/// The headers that can be set, and the values that are allowed; any if there is none.
+/// The headers that can be set, and the allowed values; any if the list is empty.
 const HEADERS: [(&str, &[&str]); 5] = [
     ("Strict-Transport-Security", &[]),
     ("X-Content-Type-Options", &["nosniff"]),
@@ -28,7 +29,7 @@ const HEADERS: [(&str, &[&str]); 5] = [
     ("Content-Security-Policy", &[]),
 ];
 
-/// The file as it was read.
+/// The file with its content as read.
 #[derive(Clone)]
 pub struct WebFile {
     path: PathBuf,
@@ -36,7 +37,7 @@ pub struct WebFile {
     policy: Arc<AccessPolicy>,
 }
 
-/// What the file and those that it names hold.
+/// The contents of the file and of those that it names.
 #[derive(Clone, PartialEq)]
 struct WebContent {
     raw: RawWebFile,
@@ -73,7 +74,7 @@ struct RawTls {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 struct RawHttp {
-    /// Taken and not followed: clients agree on HTTP/1.1.
+    /// Parsed, but without effect: clients agree on HTTP/1.1.
     http2: Option<bool>,
     headers: Option<BTreeMap<String, String>>,
 }
@@ -86,7 +87,7 @@ struct RawRate {
     burst: u32,
 }
 
-/// A duration as Go reads it: with a unit, or in nanoseconds.
+/// A duration in Go's form: with a unit, or in nanoseconds.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(untagged)]
 enum RawInterval {
@@ -114,10 +115,11 @@ impl WebFile {
         Ok(Self { path: path.to_owned(), content, policy: Arc::new(policy) })
     }
 
-    /// Reads it anew; `None` if nothing changed.
+    /// Reads it again; `None` if nothing changed.
     ///
     /// # Errors
-    /// As of [`Self::read`]; or it would open what was closed, as an empty file does.
+    /// As of [`Self::read`]; or the new content would open access that was closed, as an empty
+    /// file does.
     pub fn reread(&self) -> Result<Option<Self>, ValueError> {
         if read_content(&self.path)? == self.content {
             return Ok(None);
@@ -157,18 +159,19 @@ impl WebFile {
         ))
     }
 
-    /// What clients are asked for.
+    /// Returns the access rules for clients.
     pub fn policy(&self) -> Arc<AccessPolicy> {
         Arc::clone(&self.policy)
     }
 
-    /// Whether every client over TCP shows a password, or a certificate of an authority.
+    /// Returns whether every client over TCP shows a password, or a certificate of an
+    /// authority.
     pub fn knows_clients(&self) -> bool {
         let verifies = |tls: &TlsSettings| tls.client_auth == ClientAuth::RequireAndVerify;
         !self.policy.users.is_empty() || self.content.tls.as_ref().is_some_and(verifies)
     }
 
-    /// Whether the listeners speak TLS.
+    /// Returns whether the listeners speak TLS.
     pub fn speaks_tls(&self) -> bool {
         self.content.tls.is_some()
     }
@@ -255,7 +258,7 @@ fn client_auth(name: &str) -> Result<ClientAuth, String> {
 }
 
 impl WebContent {
-    /// Returns what clients are asked for; an error names the key.
+    /// Returns the access rules for clients; an error names the key.
     fn policy(&self) -> Result<AccessPolicy, String> {
         let tls = self.tls.as_ref().map(TlsSettings::server).transpose();
         let headers =
@@ -269,7 +272,7 @@ impl WebContent {
     }
 }
 
-/// Returns the users, whose hashes can be compared with within a time.
+/// Returns the users. Refuses hashes whose comparison takes too long.
 fn users(users: BTreeMap<String, String>) -> Result<BTreeMap<String, String>, String> {
     for (user, hash) in &users {
         // The hash itself is a secret.

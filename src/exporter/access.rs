@@ -1,4 +1,5 @@
-//! What clients over TCP are asked for, while the exporter runs: the file that says so, and the comparisons of passwords.
+//! The password file of clients over TCP, which is read again while the exporter runs, and the
+//! comparison of passwords.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -12,7 +13,7 @@ use crate::exporter::stop::Tasks;
 use crate::net::access::{AccessCounts, AccessPolicy, Bucket, Gate};
 use crate::net::passwords::Passwords;
 
-/// How often the file was read anew, by what became of it.
+/// Counts of how often the file was read again, by outcome.
 #[derive(Debug, Default)]
 pub(super) struct ReloadCounts {
     ok: AtomicU64,
@@ -27,7 +28,7 @@ impl ReloadCounts {
     }
 }
 
-/// What the gates of the servers are made of.
+/// The parts from which the servers' gates are made.
 pub(super) struct Access {
     policy: watch::Receiver<Arc<AccessPolicy>>,
     passwords: Arc<Passwords>,
@@ -76,7 +77,7 @@ impl Access {
     }
 }
 
-/// What reads the file anew, and compares passwords.
+/// The tasks that read the file again and compare passwords.
 pub(super) struct AccessTasks {
     file: Option<WebFile>,
     policies: watch::Sender<Arc<AccessPolicy>>,
@@ -85,7 +86,8 @@ pub(super) struct AccessTasks {
 }
 
 impl AccessTasks {
-    /// Spawns them. Passwords are compared until `stop`, which may come later than that of `files`.
+    /// Spawns the tasks. Passwords are compared until `stop`, which may come later than that of
+    /// `files`.
     pub(super) fn spawn(
         self,
         files: ReloadedFiles,
@@ -115,7 +117,8 @@ async fn compare(
     }
 }
 
-/// Reads the file anew until the exporter stops. One that is wrong leaves everything as it was.
+/// Reads the file again until the exporter stops. A file with an error leaves everything as it
+/// was.
 async fn keep_file(
     mut file: WebFile,
     policies: watch::Sender<Arc<AccessPolicy>>,

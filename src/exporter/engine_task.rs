@@ -1,4 +1,4 @@
-//! The one task that owns the engine: it takes what comes in, and publishes what comes out.
+//! The one task that owns the engine: it feeds events in, and publishes the results.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -40,14 +40,15 @@ use stepmem_types::ids::{GpuUuid, ProcessId, Rank, RankId, Run, SubjectId};
 use stepmem_types::step::StepSample;
 use stepmem_types::units::{Seconds, Uptime};
 
-/// How often time passes for the engine, and a status is published for those that do not ask for one.
+/// Interval at which time passes for the engine, and a status is published for consumers that
+/// do not ask for one.
 const TICK: Duration = Duration::from_secs(1);
 
-/// After a summary, so many times the time that it took pass before the next: readers of summaries do not keep pushes and
-/// scrapes waiting.
+/// Factor of the pause after a summary: so many times the time that the summary took. Readers
+/// of summaries thus do not keep pushes and scrapes waiting.
 const SUMMARY_REST: u32 = 9;
 
-/// Exit codes from here on are of a command that a signal killed.
+/// The lowest exit code of a command that a signal killed.
 const KILLED_FROM: u8 = 128;
 
 /// The one task that owns the engine.
@@ -55,23 +56,23 @@ pub(super) struct EngineTask {
     pub(super) engine: Engine,
     pub(super) clock: Clock,
     pub(super) publisher: watch::Sender<Arc<Status>>,
-    /// Where the engine says which devices ranks push from: the ones that NVML shall open.
+    /// Publishes the devices that ranks push from: the ones that NVML shall open.
     pub(super) pushed_devices: watch::Sender<BTreeSet<GpuUuid>>,
-    /// Where the engine says what the exporter may wait for.
+    /// Publishes whether the exporter has something to wait for before it stops.
     pub(super) awaited: Awaited<watch::Sender<bool>>,
     pub(super) exporter: ExporterFigures,
     pub(super) state: Option<StateFile>,
     pub(super) summaries: Summaries,
     pub(super) notices: Notices,
-    /// What records everything that the engine takes.
+    /// Records everything that the engine takes.
     pub(super) recorder: Option<EventRecorder>,
-    /// Where snapshots are analysed; `None` where none are read.
+    /// The queue of snapshot analyses; `None` where no snapshots are read.
     pub(super) analyses: Option<AnalysisQueue>,
     /// Kills by the kernel among the command's processes.
     pub(super) oom_kills: Option<OomKills>,
 }
 
-/// What readers ask for.
+/// The requests of readers.
 pub(super) struct Requests {
     pub(super) status: mpsc::Receiver<StatusRequest>,
     pub(super) summary: SummaryRequests,
@@ -108,7 +109,7 @@ impl EngineTask {
                         let now = self.now();
                         let source = SummarySource { engine: &self.engine, now };
                         self.summaries.stop(&source).await;
-                        // The exporter may linger: what outlasts it is written first.
+                        // The exporter may linger: files that outlast it are written first.
                         StateFile::write_all(&mut self.state, &self.engine, now).await;
                     }
                 }
@@ -121,10 +122,10 @@ impl EngineTask {
                 request = requests.status.recv() => match request {
                     Some(StatusRequest { is_scrape, answer }) => {
                         let status = self.publish(offers.len());
-                        // A reader that has gone has not read it.
+                        // A reader that has gone has not read the status.
                         let mut is_scraped =
                             answer.send(Arc::clone(&status)).is_ok() && is_scrape;
-                        // Those that asked meanwhile get the same.
+                        // Readers that asked meanwhile get the same status.
                         while let Ok(more) = requests.status.try_recv() {
                             let is_sent = more.answer.send(Arc::clone(&status)).is_ok();
                             is_scraped |= is_sent && more.is_scrape;
@@ -166,7 +167,7 @@ impl EngineTask {
         Ok(())
     }
 
-    /// Waits for everything that is to be written.
+    /// Waits for everything that is still to be written.
     async fn finish(mut self) {
         self.summaries.written().await;
         let now = self.now();
@@ -176,7 +177,8 @@ impl EngineTask {
         }
     }
 
-    /// Reads its own figures, and hands on what waited when an earlier exporter stopped.
+    /// Reads its own figures, and submits the analyses that waited when an earlier exporter
+    /// stopped.
     fn begin(&mut self) {
         self.exporter.read_process();
         self.hand_on_analyses();
@@ -203,7 +205,7 @@ impl EngineTask {
             Delivery::Demand(rank, steps, peer) => self.take_demand(&rank, steps, peer),
             Delivery::Ack(ack, peer) => self.take_ack(ack, peer),
         };
-        // A pusher that hung up does not hear what was taken.
+        // A client that hung up does not read the receipt.
         answer.send(taken).ok();
     }
 
@@ -262,7 +264,8 @@ impl EngineTask {
         Ok(ONE)
     }
 
-    /// Ends the ranks whose processes the kernel killed for lack of memory; `is_last` at the command's end.
+    /// Ends the ranks whose processes the kernel killed for lack of memory; `is_last` at the
+    /// command's end.
     fn look_for_oom_kills(&mut self, is_last: bool) {
         let Some(kills) = &mut self.oom_kills else { return };
         let ranks = self.engine.unended_processes();
@@ -282,7 +285,8 @@ impl EngineTask {
         }
     }
 
-    /// Corrects the ends of ranks of which only the command's exit code shows that an error that they caught ended them.
+    /// Corrects the ends of ranks whose processes caught the error that ended them: only the
+    /// command's exit code shows it.
     fn take_exit_code(&mut self) {
         let code = self.notices.command_code().get().copied();
         let Some(code) = code.filter(|code| (1..KILLED_FROM).contains(code)) else { return };
@@ -304,7 +308,7 @@ impl EngineTask {
     /// Takes the end of ranks of a run.
     fn end(&mut self, run: &Run, recorded: Accepted, event: Event) {
         let now = self.take_accepted(recorded, event);
-        // The last rank's end is the run's.
+        // The end of the last rank is the end of the run.
         if !self.engine.is_going_on(run, now) {
             let source = SummarySource { engine: &self.engine, now };
             self.summaries.ended(&source, run);
@@ -313,7 +317,7 @@ impl EngineTask {
         self.say_pushed_devices();
     }
 
-    /// Says whether the exporter should wait for a scrape before it stops.
+    /// Publishes whether the exporter should wait for a scrape before it stops.
     fn say_awaited_scrape(&self) {
         self.awaited.scrape.send_replace(self.engine.awaits_scrape());
     }
@@ -341,7 +345,7 @@ impl EngineTask {
         Ok(Receipt { id: Some(request), ..ONE })
     }
 
-    /// Answers the reader of the devices which of them ranks push from.
+    /// Publishes the devices that ranks push from to the reader of the devices.
     fn say_pushed_devices(&self) {
         let pushed = self.engine.pushed_devices(self.clock.now());
         self.pushed_devices.send_if_modified(|before| {
@@ -374,7 +378,7 @@ impl EngineTask {
         }
     }
 
-    /// Says what is known now of the code behind a rank's memory.
+    /// Sends a notice of the code behind a rank's memory, as far as it is known now.
     fn say_named(&mut self, rank: &RankId) {
         let now = self.now();
         for finding in self.engine.named(rank, now) {
@@ -382,7 +386,8 @@ impl EngineTask {
         }
     }
 
-    /// Writes the summary of a run anew if it is over: its last snapshot was analysed after its end.
+    /// Writes the summary of a run again if the run is over: its last snapshot was analyzed
+    /// after its end.
     fn sum_up_anew(&mut self, run: &Run) {
         let now = self.now();
         if !self.engine.is_going_on(run, now) {
@@ -391,7 +396,8 @@ impl EngineTask {
         }
     }
 
-    /// Hands snapshots on to be analysed; what finds no place has an outcome at once.
+    /// Submits snapshots to the analysis. One that finds no place in the queue has an outcome
+    /// at once.
     fn hand_on_analyses(&mut self) {
         while let Some(request) = self.engine.next_analysis() {
             let number = request.number;
@@ -410,7 +416,7 @@ impl EngineTask {
         if poll.is_released {
             self.take_accepted(Accepted::Released, Event::GpuReleased);
         }
-        // What failed comes first: a device that answers beside it shows that NVML is up.
+        // Failures come first: a device that answers in the same poll shows that NVML is up.
         for gone in poll.unavailable {
             let recorded = Accepted::Unavailable(gone.device.clone(), gone.code.to_owned());
             self.take_accepted(recorded, Event::GpuUnavailable(gone));
@@ -436,7 +442,7 @@ impl EngineTask {
         self.awaited.analysis.send_replace(self.engine.awaits_analysis());
     }
 
-    /// Has the engine take what a rank says of its live objects, and records it.
+    /// Has the engine take a rank's report of its live objects, and records it.
     fn take_looked(&mut self, report: HoldersReport) {
         let now = self.now();
         if let (Some(recorder), Some(site)) = (&mut self.recorder, report.site()) {
@@ -452,7 +458,7 @@ impl EngineTask {
         self.apply_at(Event::Holders(report), now);
     }
 
-    /// Has the engine take an event, and records it. Returns when it happened.
+    /// Has the engine take an event, and records it. Returns the event's time.
     fn take_accepted(&mut self, recorded: Accepted, event: Event) -> Uptime {
         let now = self.now();
         if let Some(recorder) = &mut self.recorder {
@@ -462,7 +468,8 @@ impl EngineTask {
         now
     }
 
-    /// Returns the uptime, and passes the time to the engine: the system's clock may have been set meanwhile.
+    /// Returns the uptime, and passes the time to the engine: the system's clock may have been
+    /// set meanwhile.
     fn now(&mut self) -> Uptime {
         let (now, unix) = (self.clock.now(), Clock::unix_time());
         let before = self.engine.unix_time(now);
@@ -498,10 +505,10 @@ impl EngineTask {
     }
 }
 
-/// What is said to a delivery of one thing that asks for nothing.
+/// The receipt of a single event that requests nothing.
 const ONE: Receipt = Receipt { n_records: 1, asks: Vec::new(), id: None };
 
-/// The ranks of a batch; one may stand there twice.
+/// The ranks of a batch; one may occur twice.
 fn ranks_of(batch: &[StepSample]) -> Vec<RankId> {
     let mut ranks: Vec<RankId> = Vec::new();
     for sample in batch {
@@ -512,7 +519,8 @@ fn ranks_of(batch: &[StepSample]) -> Vec<RankId> {
     ranks
 }
 
-/// Logs the first refusal of a process whose rank another one holds, and the first offer of a name.
+/// Logs the first refusal of a process whose rank another one holds, and the first conflict
+/// over a name.
 fn log_refusal(refusal: &Refusal) {
     let Refusal::Held(contest) = refusal else { return };
     if contest.is_news {
@@ -521,7 +529,7 @@ fn log_refusal(refusal: &Refusal) {
     }
 }
 
-/// Logs what a snapshot says, or why it says nothing.
+/// Logs the result of a snapshot's analysis, or the reason that there is none.
 fn log_analysis(number: u64, analysis: &SnapshotAnalysis) {
     let outcome = analysis.outcome.as_label();
     let reason = analysis.reason.as_ref().map(tracing::field::display);
@@ -544,7 +552,7 @@ fn log_analysis(number: u64, analysis: &SnapshotAnalysis) {
     );
 }
 
-/// Logs what holds the tensors of a rank.
+/// Logs the holders of a rank's tensors.
 fn log_holders(report: &HoldersReport) {
     let RankId { run, rank } = &report.rank;
     let (rank, outcome) = (rank.get(), report.outcome.as_label());
@@ -556,7 +564,8 @@ fn log_holders(report: &HoldersReport) {
     tracing::info!(%run, rank, outcome, holder, "holders");
 }
 
-/// Logs a transition: what holds as a warning, what is good to know or over as information.
+/// Logs a transition: a finding that holds as a warning, one that is informative or over as
+/// information.
 fn log(transition: &Transition) {
     let (run, rank, uuid, pid) = match &transition.subject {
         SubjectId::Rank(RankId { run, rank }) => (Some(run), Some(rank.get()), None, None),

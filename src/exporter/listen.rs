@@ -26,9 +26,9 @@ pub struct Addresses {
     pub push: Vec<SocketAddr>,
     /// The push endpoint's Unix socket.
     pub socket: Option<PathBuf>,
-    /// Whether TLS is spoken at the addresses, not at the socket.
+    /// True if the addresses speak TLS; the socket does not.
     pub speaks_tls: bool,
-    /// What the exporter does without, a sentence each.
+    /// The features that the exporter runs without, a sentence each.
     pub problems: Vec<String>,
 }
 
@@ -39,20 +39,20 @@ impl Addresses {
     }
 }
 
-/// How many ports above a taken one are tried.
+/// Number of ports above a taken one that are tried.
 const NEXT_PORTS: u16 = 64;
 
-/// How many connections the system keeps until they are accepted.
+/// Number of connections that the system queues until the exporter accepts them.
 const BACKLOG: u32 = 1024;
 
-/// What a listener is for.
+/// The purpose of a listener.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ListenerKind {
     /// Its name in the log.
     pub(super) what: &'static str,
     /// The setting of its addresses.
     pub(super) setting: &'static str,
-    /// Whether a lenient exporter listens on a free port where its own is taken.
+    /// Set when a lenient exporter listens on a free port if its own is taken.
     pub(super) takes_free_port: bool,
 }
 
@@ -63,7 +63,8 @@ pub(super) const WEB: ListenerKind =
 pub(super) const PUSH: ListenerKind =
     ListenerKind { what: "push", setting: keys::PUSH_ADDRESS, takes_free_port: false };
 
-/// Listens on every address. Returns the listeners and their addresses, with ports chosen by the system.
+/// Listens on every address. Returns the listeners and their addresses, with ports chosen by
+/// the system.
 pub(super) fn listen(
     kind: ListenerKind,
     addresses: &[SocketAddr],
@@ -92,7 +93,7 @@ fn is_taken(error: &anyhow::Error) -> bool {
     kind == Some(ErrorKind::AddrInUse)
 }
 
-/// Returns what to do about a port that another program listens on.
+/// Returns the remedy for a port that another program listens on.
 fn remedy(kind: ListenerKind, address: SocketAddr) -> String {
     let free = SocketAddr::new(address.ip(), 0);
     format!(
@@ -123,7 +124,8 @@ fn bind(
     }
 }
 
-/// Binds the next free port, so that a person finds it again; any free one if the next [`NEXT_PORTS`] are taken.
+/// Binds the next free port, so that a person finds it again. Binds any free one if the next
+/// [`NEXT_PORTS`] are taken.
 fn bind_above(address: SocketAddr) -> io::Result<TcpListener> {
     for port in (1..=NEXT_PORTS).filter_map(|more| address.port().checked_add(more)) {
         match bind_to(SocketAddr::new(address.ip(), port)) {
@@ -134,7 +136,7 @@ fn bind_above(address: SocketAddr) -> io::Result<TcpListener> {
     bind_to(SocketAddr::new(address.ip(), 0))
 }
 
-/// Binds an address, for connections of which the system holds [`UNSENT_BYTES_MAX`].
+/// Binds an address, whose connections get a send buffer of [`UNSENT_BYTES_MAX`].
 fn bind_to(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     socket.set_reuseaddr(true)?;
@@ -203,7 +205,8 @@ pub(super) async fn bind_socket(
     Ok((Listener::Unix(listener), SocketFile { path: path.clone(), identity, _lock: lock }))
 }
 
-/// Locks the file beside a socket, which belongs to one exporter at a time even while that is too busy to answer.
+/// Locks the file next to a socket. The socket belongs to one exporter at a time, even while
+/// that one is too busy to answer.
 fn lock_of(path: &Path) -> anyhow::Result<File> {
     let lock_path = atomic::beside(path, "lock");
     let shown = lock_path.display();

@@ -18,7 +18,7 @@ pub fn to_stderr(log: &LogSettings) {
         .with_writer(io::stderr)
         .with_ansi(io::IsTerminal::is_terminal(&io::stderr()))
         .with_target(false)
-        // It would be an error on standard error about standard error, and then a panic.
+        // By default, tracing reports its own write error on standard error, and then panics.
         .log_internal_errors(false);
     if log.is_json {
         builder.json().finish().with(targets).init();

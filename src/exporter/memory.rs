@@ -1,4 +1,5 @@
-//! What the process keeps of memory that it does not need: what was freed, and the code of the start.
+//! Returns memory that the process does not need to the system: freed memory, and the code of
+//! the start.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,21 +8,24 @@ use tokio::sync::watch;
 
 use crate::net::server::Connections;
 
-/// From this size on, memory is a mapping of its own, which goes when it is freed: glibc's own figure, fixed. Left alone, glibc
-/// raises it to the largest that was ever freed, and keeps twice as much at the top of its heap.
+/// Size from which memory is its own mapping, which is unmapped when it is freed: glibc's
+/// default, fixed. Otherwise glibc raises it to the largest size that was ever freed, and keeps
+/// twice as much at the top of its heap.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const MAPPED_FROM_BYTES: libc::c_int = 128 * 1024;
 
-/// Free memory amid the heap is given back no more often: the walk through the heap takes milliseconds.
+/// Minimum interval between returns of free memory inside the heap: the walk through the heap
+/// takes milliseconds.
 const GIVEN_BACK_EVERY: Duration = Duration::from_millis(250);
 
-/// Has glibc keep little of what is freed, for a process that lives long beside others. Another allocator stays as it is.
+/// Has glibc keep little freed memory, for a process that runs long next to others. Another
+/// allocator stays as it is.
 pub(super) fn give_back_early() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     for (option, value) in [
         (libc::M_MMAP_THRESHOLD, MAPPED_FROM_BYTES),
         (libc::M_TRIM_THRESHOLD, MAPPED_FROM_BYTES),
-        // The threads beside the one that serves allocate little: no heap is kept for each.
+        // All threads but the serving one allocate little: they get no heap each.
         (libc::M_ARENA_MAX, 1),
     ] {
         #[expect(
@@ -36,8 +40,8 @@ pub(super) fn give_back_early() {
     }
 }
 
-/// Gives memory that is free amid the heap back to the system, each time that a crowd of connections has left, until `stop`
-/// becomes true.
+/// Returns free memory inside the heap to the system, each time that a crowd of connections has
+/// left, until `stop` becomes true.
 ///
 /// # Errors
 /// Never.
@@ -63,17 +67,19 @@ fn give_back() {
     }
 }
 
-/// Has the system take out of the process what of its code the start alone needed; pages that are called again are mapped
-/// again, from the file or the system's cache of it. Where that is not known to be safe, all stays as it is.
+/// Has the system unmap the code that only the start needed. Pages that are called again are
+/// mapped again, from the file or from the system's cache of it. Where that is not known to be
+/// safe, everything stays as it is.
 ///
-/// Linux maps 16 pages where one is touched, so that after the start nearly all code counts as resident.
+/// Linux maps 16 pages where one is touched, so that after the start nearly all code counts as
+/// resident.
 pub(super) fn unmap_code() {
     #[cfg(target_os = "linux")]
     if let Some(code) = own_code() {
         let start = std::ptr::without_provenance_mut(code.start);
         #[expect(unsafe_code, reason = "a C call without a safe form")]
-        // SAFETY: the range is one mapping of this program's file, which cannot be written, so that every page of it can be
-        // had again from the file.
+        // SAFETY: the range is one mapping of this program's file, which cannot be written.
+        // Every page of it can therefore be read from the file again.
         let is_done = unsafe { libc::madvise(start, code.len(), libc::MADV_DONTNEED) } == 0;
         if !is_done {
             tracing::debug!("the system keeps the code of the start");
@@ -81,7 +87,8 @@ pub(super) fn unmap_code() {
     }
 }
 
-/// Returns where this program's code is mapped; `None` if that is not one private range that only can be read and run.
+/// Returns the address range of this program's code; `None` if that is not one private mapping
+/// that can only be read and executed.
 #[cfg(target_os = "linux")]
 fn own_code() -> Option<std::ops::Range<usize>> {
     let program = std::fs::read_link("/proc/self/exe").ok()?;

@@ -1,4 +1,5 @@
-//! Composition: who is built, joined and stopped. Only this room spawns and reads the clock.
+//! Composition: which parts are built, joined and stopped. Only this module spawns tasks and
+//! reads the clock.
 
 mod access;
 pub mod clock;

@@ -1,5 +1,5 @@
-//! What the exporter has to say to a person at a terminal beside it: findings as they come, summaries as they are
-//! written.
+//! The exporter's notices to a person at a terminal next to it: findings as they come,
+//! summaries as they are written.
 
 use std::sync::{Arc, OnceLock};
 
@@ -9,17 +9,18 @@ use crate::exporter::summaries::directory::WrittenFiles;
 use stepmem_engine::findings::Transition;
 use stepmem_report::summary::model::Summary;
 
-/// Notices that wait to be read, at most. Later ones are lost; a person reads no more.
+/// Maximum number of notices that wait to be read. Later ones are lost; a person reads no more.
 const WAITING_MAX: usize = 1024;
 
-/// One piece of news.
+/// One notice.
 #[derive(Debug)]
 pub(crate) enum Notice {
     Finding(Box<Transition>),
     /// A finding that holds, of which the line or the object behind it is known now.
     Named(Box<Transition>),
     Summary(Box<SummaryNotice>),
-    /// Processes that the kernel killed for lack of memory, and of which none is known to be a rank's.
+    /// Number of processes that the kernel killed for lack of memory, none of which is known to
+    /// be a rank's.
     OomKills(u64),
 }
 
@@ -29,15 +30,15 @@ pub(crate) struct SummaryNotice {
     pub(crate) summary: Summary,
     /// The summary's files, if they were written.
     pub(crate) files: Option<WrittenFiles>,
-    /// Why they were not, if they should have been.
+    /// The reason that the files were not written, if they should have been.
     pub(crate) problem: Option<String>,
 }
 
-/// Where notices go; nowhere if there is no person.
+/// The receiver of notices; none if there is no person.
 #[derive(Clone, Debug, Default)]
 pub struct Notices {
     sender: Option<mpsc::Sender<Notice>>,
-    /// The exit code of the command: who reads notices follows it to its end.
+    /// The exit code of the command: the reader of notices follows the command to its end.
     command_code: Arc<OnceLock<u8>>,
 }
 
@@ -52,7 +53,7 @@ impl Notices {
         &self.command_code
     }
 
-    /// Sends a notice, which is made only if somewhere it is read.
+    /// Sends a notice, which is built only if there is a receiver.
     pub(crate) fn send(&self, notice: impl FnOnce() -> Notice) {
         if let Some(sender) = &self.sender {
             sender.try_send(notice()).ok();

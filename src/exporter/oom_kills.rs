@@ -1,5 +1,5 @@
-//! Processes of a command that the kernel killed for lack of memory: the counters `oom_kill` of their control groups, and the ranks
-//! whose processes are gone since one of them rose.
+//! Processes of a command that the kernel killed for lack of memory: the counters `oom_kill` of
+//! their control groups, and the ranks whose processes are gone since such a counter rose.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -17,15 +17,17 @@ use stepmem_types::ids::RankId;
 
 /// Time within which a killed process is gone: the kernel takes back its memory first.
 const GONE_WITHIN: Duration = Duration::from_secs(10);
-/// Control groups that are watched, at most; further ones are not.
+/// Maximum number of control groups that are watched; further ones are not.
 pub(super) const GROUPS_MAX: usize = 64;
-/// Processes that are watched, at most; further ones are not. Anyone who may push can name any process.
+/// Maximum number of processes that are watched; further ones are not. Anyone who may push can
+/// name any process.
 pub(super) const PROCESSES_MAX: usize = 1024;
-/// Ends of processes that wait to be looked at, at most; later ones are noticed a second later.
+/// Maximum number of ended processes that wait to be evaluated; later ones are noticed a second
+/// later.
 const EXITS_MAX: usize = 256;
-/// The place of the exit code among the fields of `/proc/PID/stat` that follow the name.
+/// Index of the exit code among the fields of `/proc/PID/stat` that follow the name.
 const EXIT_CODE_FIELD: usize = 49;
-/// The signal that the kernel kills with, as the exit code of a process has it.
+/// The signal that the kernel kills with, as it stands in the exit code of a process.
 const SIGKILL: i32 = 9;
 /// Where control groups are mounted.
 const CGROUPS: &str = "/sys/fs/cgroup";
@@ -36,9 +38,9 @@ pub(super) struct OomKills {
     groups: BTreeMap<PathBuf, CountedGroup>,
     /// The processes of ranks.
     processes: BTreeMap<u32, WatchedProcess>,
-    /// Processes that were gone at the last look without an open kill.
+    /// Processes that were gone at the last evaluation, which found no open kill for them.
     gone: BTreeSet<u32>,
-    /// Processes that ended, in this order.
+    /// Processes that ended, in order of their ends.
     exits: Vec<u32>,
     report_exit: mpsc::Sender<u32>,
     reported_exits: mpsc::Receiver<u32>,
@@ -50,7 +52,7 @@ pub(super) struct OomKills {
 struct WatchedProcess {
     /// The file of the counter of its control group.
     counter: Option<PathBuf>,
-    /// Ends, when dropped, the task that waits for the end of the process.
+    /// When dropped, ends the task that waits for the end of the process.
     _wait: Option<oneshot::Sender<()>>,
 }
 
@@ -58,17 +60,17 @@ struct WatchedProcess {
 #[derive(Debug, Default)]
 struct CountedGroup {
     seen: u64,
-    /// Kills of which it is not known yet which process they were of.
+    /// Number of kills that are not yet assigned to a process.
     n_open: u64,
     rose_at: Option<Instant>,
 }
 
-/// The result of a look.
+/// The result of an evaluation.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct KillLook {
     /// The ranks that were killed.
     pub(super) ranks: Vec<RankId>,
-    /// Kills of other processes, or of ones that cannot be told apart.
+    /// Number of kills of other processes, or of ones that cannot be told apart.
     pub(super) n_others: u64,
 }
 
@@ -89,7 +91,8 @@ impl OomKills {
         kills
     }
 
-    /// Returns how many processes were killed so far; `None` where no counter can be read.
+    /// Returns the number of processes that were killed so far; `None` where no counter can be
+    /// read.
     pub(super) fn n_kills(&self) -> Option<u64> {
         (!self.groups.is_empty()).then_some(self.n_kills)
     }
@@ -102,7 +105,8 @@ impl OomKills {
         kills.exits.extend(exit);
     }
 
-    /// Looks at the counters and at the processes of `ranks`; at the command's end for the last time.
+    /// Evaluates the counters and the processes of `ranks`; at the command's end for the last
+    /// time.
     pub(super) fn look(
         &mut self,
         ranks: &[(RankId, u32)],
@@ -129,7 +133,7 @@ impl OomKills {
             .filter(|(_, pid)| is_new(pid) && is_killed(*pid) != Some(false))
             .map(|(rank, pid)| (order(pid), rank, *pid))
             .collect();
-        // Those whose end was not reported come last.
+        // Processes whose end was not reported come last.
         new.sort_by_key(|(order, ..)| order.unwrap_or(usize::MAX));
         let mut look = KillLook::default();
         for (file, group) in self.groups.iter_mut().filter(|(_, group)| group.n_open > 0) {
@@ -141,7 +145,8 @@ impl OomKills {
                         && !look.ranks.contains(rank)
                 })
                 .collect();
-            // A launcher ends the others after the first; where the order is not known, it may be any of them.
+            // A launcher ends the others after the first. Where the order is not known, any of
+            // them may be the first.
             let n_open = usize::try_from(group.n_open).unwrap_or(usize::MAX);
             let is_ordered = gone.iter().take(n_open).all(|(order, ..)| order.is_some());
             if gone.len() <= n_open || is_ordered {
@@ -162,7 +167,8 @@ impl OomKills {
         look
     }
 
-    /// Reads all counters. A group within another one counts there, too, where groups have one tree (version 2).
+    /// Reads all counters. Where groups have one tree (version 2), a group's kills count in the
+    /// groups above it, too.
     fn read(&mut self, now: Instant) {
         let mut rises: Vec<(PathBuf, u64)> = Vec::new();
         for (file, group) in &mut self.groups {
@@ -219,7 +225,7 @@ impl OomKills {
     }
 }
 
-/// Returns a process whose end can be waited for; `None` where it is gone, or is this one.
+/// Returns a process whose end can be waited for; `None` where it is gone, or is this process.
 #[expect(deprecated, reason = "an OwnedFd keeps its descriptor, and the other way is unsafe")]
 fn process(pid: u32) -> Option<AsyncFd<OwnedFd>> {
     let other = Some(pid).filter(|pid| *pid != std::process::id())?;
@@ -235,14 +241,15 @@ async fn report_exit(process: AsyncFd<OwnedFd>, pid: u32, reports: mpsc::Sender<
     }
 }
 
-/// Returns whether a process that ended was killed by SIGKILL; `None` where it is not known any more.
+/// Returns whether SIGKILL ended a process; `None` where that is no longer known.
 fn is_killed(pid: u32) -> Option<bool> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let code = stat.rsplit(") ").next()?.split(' ').nth(EXIT_CODE_FIELD)?;
     Some(code.trim().parse::<i32>().ok()? & 0x7f == SIGKILL)
 }
 
-/// Returns the files that may have the counter of a process, from its `/proc/PID/cgroup`, the best first.
+/// Returns the files that may have the counter of a process, from its `/proc/PID/cgroup`, the
+/// best first.
 fn counter_files(groups: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for line in groups.lines() {
@@ -256,7 +263,7 @@ fn counter_files(groups: &str) -> Vec<PathBuf> {
             _ => continue,
         };
         files.push(root.join(path.trim_start_matches('/')).join(name));
-        // A container sees its own group as the root, whatever its path is called.
+        // A container sees its own group as the root, under any path.
         files.push(root.join(name));
     }
     files
@@ -274,7 +281,7 @@ fn is_tree(file: &Path) -> bool {
     file.file_name().is_some_and(|name| name == "memory.events")
 }
 
-/// Returns whether the group of one counter is that of another one or, in a tree, below it.
+/// Returns whether the group of the inner counter is the outer one's or, in a tree, below it.
 fn is_within(inner: &Path, outer: &Path) -> bool {
     let group = |file: &Path| file.parent().map(Path::to_owned).unwrap_or_default();
     inner == outer || (is_tree(outer) && group(inner).starts_with(group(outer)))
@@ -292,8 +299,8 @@ mod tests {
     };
     use stepmem_types::ids::{Rank, RankId, Run};
 
-    /// A tree of control groups of version 2: the job's, and one of each rank below it. The files are as Linux 6.8 writes
-    /// them, where a kill counts in all groups above, too.
+    /// A tree of control groups of version 2: the job's, and one for each rank below it. The
+    /// files are as Linux 6.8 writes them, where a kill counts in all groups above, too.
     struct Tree {
         root: PathBuf,
         kills: OomKills,
@@ -338,7 +345,8 @@ mod tests {
             self.root.join(group).join("memory.events")
         }
 
-        /// Returns the ranks that are told as killed, and the number of others, after so many kills of each group.
+        /// Returns the ranks that are reported as killed, and the number of other kills, after
+        /// these counts of kills of each group.
         fn look(&mut self, n_kills: [u64; 3]) -> (Vec<u64>, u64) {
             for (group, n_kills) in GROUPS.into_iter().zip(n_kills) {
                 fs::write(self.file(group), events(n_kills)).unwrap();
@@ -356,10 +364,12 @@ mod tests {
 
     #[tokio::test]
     async fn kill_in_a_tree_of_groups_is_of_the_group_that_it_was_in_alone() {
-        // Each began with one kill of before. That of rank 1 counts in its group and in the job's.
+        // Each counter began at one earlier kill. The kill of rank 1 counts in its group and in
+        // the job's.
         assert_eq!(Tree::new("inner").look([2, 1, 2]), (vec![1], 0));
         assert_eq!(Tree::new("both").look([3, 2, 2]), (vec![0, 1], 0));
-        // One of the job's own processes: both ranks are gone, and neither is it for sure.
+        // The kill is of one of the job's own processes: both ranks are gone, and neither is
+        // surely the killed one.
         assert_eq!(Tree::new("outer").look([2, 1, 1]), (vec![], 1));
         assert_eq!(Tree::new("outer-and-inner").look([3, 2, 1]), (vec![0], 1));
         assert_eq!(Tree::new("none").look([1, 1, 1]), (vec![], 0));

@@ -1,6 +1,8 @@
-//! The exporter's own process, by the names that client libraries of Prometheus give its figures.
+//! The figures of the exporter's own process, under the names that Prometheus client libraries
+//! use.
 //!
-//! The collector of the crate `prometheus` counts whole seconds of processor time, in which a small exporter stands still.
+//! The collector of the crate `prometheus` counts whole seconds of processor time, which hardly
+//! change in a small exporter.
 
 use std::fs;
 use std::path::Path;
@@ -9,22 +11,23 @@ use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{Counter, Gauge, Opts};
 
-/// What the names of the figures begin with.
+/// Prefix of the figures' names.
 const NAMESPACE: &str = "process";
-/// Where the kernel describes the process.
+/// The directory in which the kernel describes the process.
 const PROC: &str = "/proc";
 /// The entry of `auxv` for the ticks of a second.
 const AT_CLKTCK: u64 = 17;
 /// The ticks of a second on all usual machines.
 const USUAL_TICKS: f64 = 100.0;
-/// Of `/proc/self/stat`, counted from the state behind the name of the program: user time, system time and start.
+/// Of `/proc/self/stat`, counted from the state behind the name of the program: user time,
+/// system time and start.
 const UTIME_IDX: usize = 11;
 /// See [`UTIME_IDX`].
 const STIME_IDX: usize = 12;
 /// See [`UTIME_IDX`].
 const START_IDX: usize = 19;
 
-/// A figure of the process, and how it is read.
+/// A figure of the process, and the function that reads it.
 struct ProcessFigure {
     gauge: Gauge,
     read: ReadFigure,
@@ -93,7 +96,7 @@ fn cpu_seconds(proc: &Path) -> Option<f64> {
     Some((stat(proc, UTIME_IDX)? + stat(proc, STIME_IDX)?) / ticks_per_second(proc))
 }
 
-/// Returns when the process started, as a Unix time.
+/// Returns the start of the process, as a Unix time.
 fn start_time(proc: &Path) -> Option<f64> {
     let boot = fs::read_to_string(proc.join("stat")).ok()?;
     let boot: f64 =
@@ -101,14 +104,15 @@ fn start_time(proc: &Path) -> Option<f64> {
     Some(boot + stat(proc, START_IDX)? / ticks_per_second(proc))
 }
 
-/// Returns a field of `stat`. A program may have blanks and brackets in its name, which stands in brackets.
+/// Returns a field of `stat`. The program's name stands in parentheses, and may itself have
+/// blanks and parentheses.
 fn stat(proc: &Path, idx: usize) -> Option<f64> {
     let stat = fs::read_to_string(proc.join("self/stat")).ok()?;
     let (_, fields) = stat.rsplit_once(')')?;
     fields.split_whitespace().nth(idx)?.parse().ok()
 }
 
-/// Returns how many ticks the kernel counts in a second, by the process's auxiliary vector.
+/// Returns the number of the kernel's ticks in a second, from the process's auxiliary vector.
 fn ticks_per_second(proc: &Path) -> f64 {
     ticks_of_auxv(proc).unwrap_or(USUAL_TICKS)
 }
@@ -145,13 +149,13 @@ fn field(proc: &Path, name: &str) -> Option<String> {
     })
 }
 
-/// Returns how many files are open, without the directory that is read for it.
+/// Returns the number of open files, without the directory that is read for it.
 fn open_fds(proc: &Path) -> Option<f64> {
     let n_listed = fs::read_dir(proc.join("self/fd")).ok()?.count();
     u32::try_from(n_listed.saturating_sub(1)).ok().map(f64::from)
 }
 
-/// Returns how many files may be open; `None` where there is no limit.
+/// Returns the maximum number of open files; `None` where there is no limit.
 fn max_fds(proc: &Path) -> Option<f64> {
     let limits = fs::read_to_string(proc.join("self/limits")).ok()?;
     let soft = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
@@ -195,7 +199,8 @@ mod tests {
 
     #[test]
     fn processor_time_has_fractions_of_a_second() {
-        // A tick is a hundredth of a second: a whole second is left after one of work.
+        // A tick is a hundredth of a second: after some work, the figure is not a whole number
+        // of seconds.
         let is_fraction = |_| figures()["cpu_seconds_total"].fract() > 0.0;
         assert!((0..100_000).any(is_fraction));
     }

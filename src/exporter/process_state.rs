@@ -1,20 +1,22 @@
-//! Whether a process runs, is stopped or has ended, as the kernel has it.
+//! The state of a process, as the kernel reports it: running, stopped or ended.
 
-/// Where a process stands in the control of jobs.
+/// The state of a process in job control.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessState {
-    /// Whether it is gone, or waits for its parent to ask for its exit code.
+    /// True if the process is gone, or waits for its parent to ask for its exit code.
     pub has_ended: bool,
     pub is_stopped: bool,
-    /// Whether its group has the terminal that controls its session.
+    /// True if the process's group is in the foreground of its controlling terminal.
     pub is_in_foreground: bool,
 }
 
 impl ProcessState {
-    /// Returns that of a process. A process of another session cannot ask the terminal itself.
+    /// Returns the state of a process. A process of another session cannot ask the terminal
+    /// itself.
     pub fn of(pid: i32) -> Self {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        // After the name, which may hold anything: state, parent, group, session, terminal, the terminal's group.
+        // After the name, which may hold anything: state, parent, group, session, terminal, the
+        // terminal's group.
         let fields = stat.rsplit(") ").next().unwrap_or_default();
         match fields.split(' ').collect::<Vec<_>>().as_slice() {
             [state, _, group, _, _, foreground, ..] => {

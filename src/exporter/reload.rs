@@ -1,4 +1,4 @@
-//! Files that are read anew while the exporter runs: on SIGHUP, and when they change.
+//! Files that are read again while the exporter runs: on SIGHUP, and when they change.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,12 +9,13 @@ use crate::config::token;
 use crate::input::push::roles::Token;
 use crate::store::open;
 
-/// How often the files are looked at.
+/// Interval at which the files are checked.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
-/// A shorter token is warned of, in bytes: so many hexadecimal digits are 64 bits.
+/// Length in bytes below which a token causes a warning: so many hexadecimal digits are 64
+/// bits.
 const TOKEN_BYTES_MIN: usize = 16;
 
-/// When files are read anew, and until when.
+/// The triggers for reading files again, and for stopping.
 #[derive(Clone)]
 pub(super) struct ReloadedFiles {
     pub(super) reloads: watch::Receiver<u64>,
@@ -22,18 +23,19 @@ pub(super) struct ReloadedFiles {
 }
 
 impl ReloadedFiles {
-    /// Waits until the files are to be looked at. Returns false once the exporter stops.
+    /// Waits until the files are to be checked. Returns false once the exporter stops.
     pub(super) async fn wait(&mut self) -> bool {
         tokio::select! {
             _ = self.stop.wait_for(|is_stopped| *is_stopped) => false,
-            // Without a sender, no signal comes any more.
+            // Without a sender, no further signal comes.
             Ok(()) = self.reloads.changed() => true,
             () = tokio::time::sleep(LOOK_EVERY) => true,
         }
     }
 }
 
-/// Reads the token anew until the exporter stops. A file that is wrong leaves the token as it was.
+/// Reads the token again until the exporter stops. A file with an error leaves the token as it
+/// was.
 pub(super) async fn keep_token(
     path: PathBuf,
     tokens: watch::Sender<Token>,

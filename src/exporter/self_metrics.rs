@@ -25,16 +25,17 @@ pub(super) struct ExporterFigures {
     pub(super) export: Option<Arc<ExportCounts>>,
     pub(super) collectors: BTreeMap<&'static str, CollectorRound>,
     pub(super) dropped: DropCounts,
-    /// Why no device is opened, and what to set.
+    /// The reason that no device is opened, and the setting to change.
     pub(super) devices_hint: Option<&'static str>,
     pub(super) process: BTreeMap<String, f64>,
-    /// Processes of the command that the kernel killed for lack of memory; `None` where that is not known.
+    /// Number of the command's processes that the kernel killed for lack of memory; `None`
+    /// where that is not known.
     pub(super) oom_kills: Option<u64>,
     pub(super) series: usize,
     pub(super) startup_problems: Vec<String>,
 }
 
-/// What the collectors left out to keep their bounds.
+/// Counts of items that the collectors left out to keep their bounds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct DropCounts {
     pub(super) devices: u64,
@@ -43,7 +44,7 @@ pub(super) struct DropCounts {
 }
 
 impl ExporterFigures {
-    /// Returns them beside what only the engine's task knows.
+    /// Returns the figures together with those that only the engine's task knows.
     pub(super) fn status(
         &self,
         inbox_depth: usize,

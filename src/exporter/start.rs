@@ -51,22 +51,25 @@ use stepmem_engine::output::status::{ExporterStatus, Status};
 use stepmem_engine::requests::snapshots::CaptureSettings;
 use stepmem_types::ids::GpuUuid;
 
-/// Tasks have so many turns before the system is asked what came meanwhile, which takes a microsecond. A turn can be a millisecond of
-/// pipelined requests, and a scrape over TLS waits for what comes four times.
+/// Number of turns of tasks before the runtime asks the system for new events, which takes a
+/// microsecond. A turn can be a millisecond of pipelined requests, and a scrape over TLS waits
+/// for four events.
 const TURNS_BETWEEN_EVENTS: u32 = 2;
 
-/// Files that the exporter opens until it has answered its first client: those of the runtime and of signals, listeners, and
-/// a connection or two.
+/// Number of files that the exporter opens until it has answered its first client: those of the
+/// runtime and of signals, listeners, and a connection or two.
 const FIRST_FILES: usize = 11;
 
 /// Maximum number of collector events that wait for the engine.
 const COLLECTED_CAPACITY: usize = 4;
 
-/// Runs the exporter until a signal arrives or `beside`, which starts once the exporter listens, ends. A second
-/// signal aborts. `notices` get what a person at a terminal would want to know, `beside` each status too.
+/// Runs the exporter until a signal arrives or until `beside` ends, which starts once the
+/// exporter listens. A second signal aborts. `notices` gets the news for a person at a
+/// terminal; `beside` gets each status, too.
 ///
 /// # Errors
-/// A socket cannot be bound, OTLP cannot be set up, a task died, `beside` failed, or a second signal arrived.
+/// A socket cannot be bound, OTLP cannot be set up, a task died, `beside` failed, or a second
+/// signal arrived.
 pub fn run<F: Future<Output = anyhow::Result<()>>>(
     settings: Settings,
     gpu: Option<GpuSource>,
@@ -88,12 +91,12 @@ pub fn run<F: Future<Output = anyhow::Result<()>>>(
         unmap_code();
         app.until_stopped(signals, beside(addresses, latest)).await
     });
-    // A hanging call of the driver blocks a thread of its own, which ends with the process.
+    // A hanging call of the driver blocks its own thread, which ends with the process.
     runtime.shutdown_background();
     result
 }
 
-/// Makes sure that the first files can be opened: the runtime panics where its own cannot.
+/// Ensures that the first files can be opened: the runtime panics if it cannot open its own.
 fn has_files() -> anyhow::Result<()> {
     let stdin = io::stdin();
     let copies = (0..FIRST_FILES).map(|_| stdin.as_fd().try_clone_to_owned());
@@ -103,7 +106,7 @@ fn has_files() -> anyhow::Result<()> {
     })
 }
 
-/// What the exporter listens on.
+/// The sockets that the exporter listens on.
 struct Listeners {
     web: Vec<Listener>,
     push: Vec<Listener>,
@@ -135,7 +138,8 @@ impl Listeners {
     }
 }
 
-/// Starts the exporter. Returns its tasks, the addresses that it listens on, and its latest status.
+/// Starts the exporter. Returns its tasks, the addresses that it listens on, and its latest
+/// status.
 async fn start(
     settings: Settings,
     gpu: Option<GpuSource>,
@@ -215,7 +219,7 @@ async fn start(
     Ok((app, addresses, latest))
 }
 
-/// What the servers are made of; of two, the first is that of pushes.
+/// The parts of the servers; of two, the first is that of pushes.
 struct Serving {
     push_config: PushConfig,
     servers: ServerFigures,
@@ -240,7 +244,7 @@ impl Serving {
         let tokens = kept_tokens(&self.push_config, &files, &mut app.push_servers);
         let (access, tasks) = Access::start(access, clock);
         tasks.spawn(files, web_stopped.clone(), &mut app.web_servers);
-        // One header shows a token or a user; the token counts for more.
+        // A header shows either a token or a user; the token has priority.
         let push_gate = access.gate(tokens.push.is_none());
         let clock = Arc::new(move || clock.now());
         let connections = Arc::<Connections>::default();
@@ -281,14 +285,14 @@ fn kept_tokens(push: &PushConfig, files: &ReloadedFiles, tasks: &mut Tasks) -> T
     Tokens { push: kept(&push.token_file), admin: kept(&push.admin_token_file) }
 }
 
-/// Which requests the push endpoint and the web server let in.
+/// Returns the guards of the push endpoint and of the web server.
 fn guards(hosts: Vec<String>, telemetry_path: &str) -> [Arc<Guard>; 2] {
     let of = |open_paths, hosts| Arc::new(Guard { hosts, open_paths });
     let web_paths = vec![telemetry_path.to_owned(), "/-/".to_owned()];
     [of(vec!["/".to_owned()], hosts.clone()), of(web_paths, hosts)]
 }
 
-/// Resumes the state of an earlier exporter, or starts anew.
+/// Resumes the state of an earlier exporter, or starts with an empty one.
 async fn resumed(
     config: EngineConfig,
     saved: Option<SavedState>,
@@ -366,7 +370,7 @@ fn instance() -> String {
     format!("{}:{}", host.trim(), std::process::id())
 }
 
-/// Resumes the state of an earlier exporter, or starts anew.
+/// Resumes the state of an earlier exporter, or starts with an empty one.
 fn engine_of(config: EngineConfig, saved: Option<SavedState>, clock: Clock) -> Engine {
     let (now, unix) = (clock.now(), Clock::unix_time());
     match saved {
@@ -388,7 +392,8 @@ fn push_url(addresses: &Addresses) -> String {
     }
 }
 
-/// Starts the analysis of snapshots, and opens the folder of their timelines; `None` where none are read, or drawn.
+/// Starts the analysis of snapshots, and opens the folder of their timelines. `None` where none
+/// are read, or drawn.
 fn start_analyses(
     settings: &Settings,
     collect: &mpsc::Sender<CollectorEvent>,
@@ -415,14 +420,14 @@ fn stops() -> [(watch::Sender<bool>, watch::Receiver<bool>); 2] {
     [watch::channel(false), watch::channel(false)]
 }
 
-/// The devices, and what the push endpoint asks of their collector.
+/// The devices, and the push endpoint's requests to their collector.
 struct DeviceSource {
     source: Option<(NvmlSettings, GpuSource)>,
     releases: mpsc::Receiver<ReleaseRequest>,
 }
 
 impl DeviceSource {
-    /// Returns it, and the push endpoint's side if there are devices.
+    /// Returns the source, and the push endpoint's side if there are devices.
     fn new(source: Option<(NvmlSettings, GpuSource)>) -> (Self, Option<Releases>) {
         let (releases, requests) = Releases::new();
         let releases = source.is_some().then_some(releases);
@@ -430,7 +435,8 @@ impl DeviceSource {
     }
 }
 
-/// Starts the collectors of devices. Returns their tasks, and the channel of the devices that ranks push from.
+/// Starts the collectors of devices. Returns their tasks, and the channel of the devices that
+/// ranks push from.
 fn start_collectors(
     devices: DeviceSource,
     collect: mpsc::Sender<CollectorEvent>,
@@ -459,7 +465,7 @@ fn start_collectors(
 /// Serves several listeners, which share their counts and their stop.
 fn spawn_servers(service: Service, listeners: Vec<Listener>, tasks: &mut Tasks) {
     if listeners.is_empty() {
-        // The router holds a channel to the engine, which ends with the last one.
+        // The router holds a channel to the engine, which ends with the last such channel.
         tasks.spawn(async move {
             let mut stop = service.stop.clone();
             stop.wait_for(|is_stopped| *is_stopped).await.ok();

@@ -1,4 +1,5 @@
-//! What goes wrong at the start: an exporter beside training does without it, any other one ends.
+//! Problems at the start: an exporter next to training runs without the feature, any other
+//! exporter ends.
 
 use std::collections::BTreeMap;
 
@@ -9,12 +10,12 @@ use crate::config::settings::StartMode;
 #[derive(Debug, Default)]
 pub(super) struct Startup {
     mode: StartMode,
-    /// By setting, why.
+    /// The reason, by setting.
     problems: BTreeMap<String, String>,
 }
 
 impl Startup {
-    /// Logs the settings that the exporter does without, and what is probably a slip.
+    /// Logs the settings that the exporter runs without, and probable mistakes.
     pub(super) fn new(
         mode: StartMode,
         problems: &[StartupProblem],
@@ -34,16 +35,16 @@ impl Startup {
         self.mode
     }
 
-    /// Logs and counts what the exporter does without.
+    /// Logs and counts a setting that the exporter runs without.
     pub(super) fn note(&mut self, setting: &str, reason: &str) {
         tracing::error!(setting, reason, "startup problem");
         self.problems.insert(setting.to_owned(), reason.to_owned());
     }
 
-    /// Returns what could be started; `None` where the exporter does without it.
+    /// Returns the part that was started; `None` where the exporter runs without it.
     ///
     /// # Errors
-    /// It could not be started, and the exporter does not run beside training.
+    /// The part could not be started, and the exporter does not run next to training.
     pub(super) fn started<T>(
         &mut self,
         setting: &str,
@@ -64,7 +65,7 @@ impl Startup {
         self.problems.into_keys().collect()
     }
 
-    /// The problems in words.
+    /// Returns the problems as sentences.
     pub(super) fn sentences(&self) -> Vec<String> {
         self.problems.iter().map(|(setting, reason)| format!("{setting}: {reason}")).collect()
     }

@@ -1,4 +1,4 @@
-//! When the state file is read and written.
+//! The times at which the state file is read and written.
 
 use std::future::pending;
 use std::path::{Path, PathBuf};
@@ -15,13 +15,13 @@ use stepmem_types::units::Uptime;
 
 /// Minimum time between two writes of the state file.
 const STATE_EVERY: Duration = Duration::from_secs(10);
-/// A state must be read, and the last one be written, within this time.
+/// Time limit for reading the state, and for writing the last one.
 pub(super) const STATE_WITHIN: Duration = Duration::from_secs(5);
-/// Parts that wait for the disk, in number.
+/// Maximum number of parts that wait for the disk.
 const PARTS_CAPACITY: usize = 2;
 
-/// Reads the state of an earlier exporter. Sets a file aside that cannot be trusted, and one that ended the process which
-/// resumed it.
+/// Reads the state of an earlier exporter. Renames a file that cannot be trusted, and one that
+/// ended the process which resumed it.
 pub(super) async fn read_state(path: Option<&Path>, ranks_max: usize) -> Option<SavedState> {
     let path = path?;
     let of_task = path.to_owned();
@@ -64,7 +64,8 @@ fn read(path: &Path, ranks_max: usize) -> Option<SavedState> {
         Ok(true) => match state::begin_resuming(path) {
             Ok(()) => Some(saved),
             Err(error) => {
-                // It may be a directory that cannot be written to: then it could be resumed for ever.
+                // It may be a directory that cannot be written to: the same state could be
+                // resumed again and again.
                 tracing::warn!(%error, "state not resumed");
                 None
             }
@@ -84,7 +85,7 @@ fn read(path: &Path, ranks_max: usize) -> Option<SavedState> {
 /// Writes the state file.
 pub(super) struct StateFile {
     path: PathBuf,
-    /// The number of accepted records at the last write.
+    /// The number of records that the engine had taken at the last write.
     n_records: u64,
     written_at: Option<Uptime>,
     writing: Option<Writing>,
@@ -99,7 +100,7 @@ struct Writing {
     task: JoinHandle<Result<(), StateError>>,
 }
 
-/// Room for one more part.
+/// The permit to send one more part.
 pub(super) type PartPermit = OwnedPermit<Option<Vec<u8>>>;
 
 impl StateFile {
@@ -163,7 +164,7 @@ impl StateFile {
                 writing.cursor = cursor;
                 permit.send(Some(part));
             }
-            // No part is refused: they have no value that the format lacks.
+            // No part is refused: the format can represent all their values.
             Some((Err(_), _)) => writing.parts = None,
             None => {
                 permit.send(None);
@@ -172,11 +173,12 @@ impl StateFile {
         }
     }
 
-    /// Writes everything, within [`STATE_WITHIN`].
+    /// Writes everything within [`STATE_WITHIN`].
     pub(super) async fn write_all(state: &mut Option<Self>, engine: &Engine, now: Uptime) {
         let whole = async {
             if let Some(state) = state {
-                // One that is cut short leaves the file as it was, but uses the same name beside it.
+                // A write that is cut short leaves the file as it was, but uses the same
+                // temporary name next to it.
                 if let Some(Writing { parts, task, .. }) = state.writing.take() {
                     drop(parts);
                     task.await.ok();

@@ -1,4 +1,4 @@
-//! How the exporter stops: its signals, its tasks, and the order in which they end.
+//! The stop of the exporter: its signals, its tasks, and the order in which they end.
 
 use std::io;
 use std::time::Duration;
@@ -11,21 +11,23 @@ use tokio::task::JoinSet;
 use crate::exporter::listen::SocketFile;
 use crate::output::otlp::export::Export;
 
-/// How long an exporter that was told to stop waits for the scrape of a rank that ended badly.
+/// Time limit of the wait for the scrape of a rank that ended badly, once the exporter has the
+/// signal to stop.
 pub(super) const SCRAPE_AWAITED_MAX: Duration = Duration::from_secs(25);
 
-/// How long an exporter waits for the analyses of snapshots, after the command that it ran beside has ended.
+/// Time limit of the wait for snapshot analyses, after the command that the exporter runs next
+/// to has ended.
 pub(super) const ANALYSES_AWAITED_MAX: Duration = Duration::from_secs(10);
 
-/// The signals that the program answers to: none ends it without a word.
+/// The signals that the program handles: none ends it without a message.
 pub(super) struct Signals {
     terminate: Signal,
     interrupt: Signal,
     quit: Signal,
     hangup: Signal,
-    /// Those that mean nothing here.
+    /// Signals without a meaning for the exporter.
     others: [Signal; 3],
-    /// Counts the requests to read files anew.
+    /// Counts the requests to read files again.
     reloads: watch::Sender<u64>,
 }
 
@@ -45,12 +47,13 @@ impl Signals {
         })
     }
 
-    /// Returns what changes whenever files shall be read anew.
+    /// Returns a channel that changes whenever files shall be read again.
     pub(super) fn reloads(&self) -> watch::Receiver<u64> {
         self.reloads.subscribe()
     }
 
-    /// Resolves at the next signal to stop; whether it is SIGTERM, as an orchestrator sends it.
+    /// Resolves at the next signal to stop. Returns whether it is SIGTERM, as an orchestrator
+    /// sends it.
     pub(super) async fn next(&mut self) -> bool {
         loop {
             let [user1, user2, alarm] = &mut self.others;
@@ -73,17 +76,17 @@ impl Signals {
 /// Tasks that end together.
 pub(super) type Tasks = JoinSet<anyhow::Result<()>>;
 
-/// What the exporter may wait for before it stops.
+/// The conditions for which the exporter may wait before it stops.
 #[derive(Debug)]
 pub(super) struct Awaited<T> {
-    /// Whether a rank ended badly that Prometheus has not read since.
+    /// True if a rank ended badly and Prometheus has not scraped since.
     pub(super) scrape: T,
-    /// Whether a snapshot is being analysed or waits for it.
+    /// True if a snapshot is being analyzed or waits for it.
     pub(super) analysis: T,
 }
 
 impl Awaited<watch::Sender<bool>> {
-    /// Returns where the engine says that, and where it is heard.
+    /// Returns the receiving and the sending side of the conditions.
     pub(super) fn channel(scrape: bool) -> (Self, Awaited<watch::Receiver<bool>>) {
         let (scrape, of_scrape) = watch::channel(scrape);
         let (analysis, of_analysis) = watch::channel(false);
@@ -154,7 +157,8 @@ impl App {
         }
     }
 
-    /// Waits at most [`ANALYSES_AWAITED_MAX`] for the analyses of snapshots: the summary says what they show.
+    /// Waits at most [`ANALYSES_AWAITED_MAX`] for snapshot analyses: the summary reports their
+    /// results.
     async fn last_analyses(&mut self) {
         let analysed = self.awaited.analysis.wait_for(|is_awaited| !is_awaited);
         if tokio::time::timeout(ANALYSES_AWAITED_MAX, analysed).await.is_err() {
@@ -162,8 +166,9 @@ impl App {
         }
     }
 
-    /// Stops the push servers, then, after the linger, the web servers, the engine and the export. An exporter that an
-    /// orchestrator stops, beside a rank that ended badly, stays until that was scraped.
+    /// Stops the push servers, then, after the linger, the web servers, the engine and the
+    /// export. After a rank that ended badly, an exporter that an orchestrator stops awaits
+    /// a scrape before it stops the web servers.
     async fn wind_down(mut self, is_terminated: bool) -> anyhow::Result<()> {
         self.stop_push.send_replace(true);
         while let Some(joined) = self.push_servers.join_next().await {

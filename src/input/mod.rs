@@ -1,5 +1,5 @@
-//! Inputs: pushes, device readings and recordings, decoded, checked and handed to the engine. Knows no
-//! output.
+//! Inputs: pushes, device readings and recordings. They are decoded, checked and passed to the
+//! engine. Depends on no output.
 
 pub mod attribution;
 pub mod nvml;

@@ -19,7 +19,8 @@ use stepmem_types::units::Seconds;
 
 /// The longest line, in bytes.
 pub const LINE_BYTES_MAX: u64 = 1024 * 1024;
-/// The longest recording, in bytes as they are when unpacked. A bomb of a few MiB would keep a reader busy for days.
+/// The longest recording, in bytes after decompression. A bomb of a few MiB would keep a reader
+/// busy for days.
 pub const RECORDING_BYTES_MAX: u64 = 64 * 1024 * 1024 * 1024;
 /// The most bytes between two records: blank lines, and heads without events.
 pub const BLANK_BYTES_MAX: u64 = 1024 * 1024;
@@ -27,17 +28,18 @@ pub const BLANK_BYTES_MAX: u64 = 1024 * 1024;
 const READ_BUFFER_BYTES: usize = 256 * 1024;
 /// Size of each read buffer when several files are read at once, in bytes.
 const SHARED_BUFFER_BYTES: usize = 16 * 1024;
-/// Maximum number of records with the same time that are sorted; further ones keep the order of the files.
+/// Maximum number of records with the same time that are sorted; further ones keep the order of
+/// the files.
 const SAME_TIME_MAX: usize = 8192;
 /// The endings of the recordings of a directory.
 const ENDINGS: [&str; 3] = [".jsonl", ".jsonl.gz", ".jsonl.zst"];
 
-/// What a line says, by who wrote it.
+/// The content of a line, by its writer.
 #[derive(Debug)]
 pub enum RecordingLine {
-    /// A push record or a reading, as anybody may write them.
+    /// A push record or a reading, in the form that anybody may write.
     Plain(RecordingEntry),
-    /// What an exporter accepted, and in which of its lives.
+    /// An event that an exporter took, with the head of that exporter's session.
     Accepted(Rc<RecordingHead>, AcceptedEvent),
 }
 
@@ -59,12 +61,12 @@ impl RecordingLine {
     }
 }
 
-/// What an exporter's recording lacks.
+/// A gap in an exporter's recording.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RecordingGap {
     /// The file that shows it.
     pub file: String,
-    /// The run; `None` for what is about no run.
+    /// The run; `None` for events about no run.
     pub run: Option<Run>,
     pub missing: MissingPart,
 }
@@ -76,7 +78,7 @@ pub enum MissingPart {
     Beginning(f64),
     /// So many events in between.
     Events(u64),
-    /// What follows: the file is cut short.
+    /// The end: the file is cut short.
     End,
 }
 
@@ -89,7 +91,7 @@ struct Lines {
     /// Bytes that were read, and those of them since the last record.
     n_bytes: u64,
     n_blank: u64,
-    /// The head of what an exporter wrote.
+    /// The head of an exporter's recording.
     head: Option<Rc<RecordingHead>>,
     /// The Unix time of the exporter's first event.
     first_time: Option<f64>,
@@ -124,7 +126,8 @@ impl Lines {
         format!("{}: line {}", self.name, self.number)
     }
 
-    /// Returns the next line; `None` at the end. What an exporter wrote ends where it is cut short.
+    /// Returns the next line; `None` at the end. An exporter's recording ends where it is cut
+    /// short.
     ///
     /// # Errors
     /// The file cannot be read, or a line is too long or is not one of a recording.
@@ -186,7 +189,7 @@ impl Lines {
         Ok(())
     }
 
-    /// Decodes the line; `None` of a blank one and of a head.
+    /// Decodes the line; `None` for a blank one and for a head.
     fn decode(&mut self) -> anyhow::Result<Option<RecordingLine>> {
         let line = self.line.trim_ascii();
         if line.is_empty() {
@@ -210,7 +213,7 @@ impl Lines {
     }
 }
 
-/// A file that is read, and its next line.
+/// A file that is being read, and its next line.
 struct RecordingFile {
     lines: Lines,
     first: Option<RecordingLine>,
@@ -224,8 +227,8 @@ impl RecordingFile {
     }
 }
 
-/// Returns the recordings among these files: of a directory those whose names end in `.jsonl`, `.jsonl.gz` or
-/// `.jsonl.zst`, by name.
+/// Returns the recordings among these files. Of a directory, it returns those whose names end
+/// in `.jsonl`, `.jsonl.gz` or `.jsonl.zst`, by name.
 ///
 /// # Errors
 /// A directory cannot be read, or has none.
@@ -260,8 +263,9 @@ fn recordings<'f>(
     Ok((files, has_directory))
 }
 
-/// Passes every line of the files to `take`, one file after the other as one recording. What an exporter wrote, and the
-/// files of a directory, are passed in order of time instead. Returns what is missing.
+/// Passes every line of the files to `take`, one file after the other as one recording.
+/// Exporters' recordings, and the files of a directory, are passed in order of time instead.
+/// Returns the gaps.
 ///
 /// # Errors
 /// As for [`merged`].
@@ -294,11 +298,13 @@ pub fn played<'f>(
     }
 }
 
-/// Passes every line of the files to `take`, as if they were one recording in order of time. Returns what is missing.
+/// Passes every line of the files to `take`, as if they were one recording in order of time.
+/// Returns the gaps.
 ///
-/// Records with the same time come in order of run and rank, so that the result does not depend on which rank was
-/// written first, nor on the number of files. A record without a time follows its predecessor in the file; a file
-/// without any time comes before the files after it. The events of an exporter come in its order, each once.
+/// Records with the same time come in order of run and rank. The result thus depends neither on
+/// which rank was written first nor on the number of files. A record without a time follows its
+/// predecessor in the file. A file without any time comes before the files after it. The events
+/// of an exporter come in its order, each once.
 ///
 /// # Errors
 /// A file cannot be opened or read, a line is not one of a recording, and the errors of `take`.
@@ -347,7 +353,7 @@ fn merge(
     Ok(gaps(&sources))
 }
 
-/// Returns what the files of exporters lack.
+/// Returns the gaps in the files of exporters.
 fn gaps(files: &[Lines]) -> Vec<RecordingGap> {
     let mut first_parts: BTreeMap<(&str, Option<&Run>), (u32, &Lines)> = BTreeMap::new();
     let mut gaps = Vec::new();
@@ -487,7 +493,7 @@ mod tests {
         }
     }
 
-    /// A step as a line; `time`: none below zero.
+    /// A step as a line; a negative `time` means none.
     fn step(run: &str, rank: u32, step: u32, time: f64) -> String {
         let time = if time < 0.0 { String::new() } else { format!(",\"time\":{time}") };
         format!(

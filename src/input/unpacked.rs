@@ -1,4 +1,5 @@
-//! Opens a recording, plain or compressed, by its first bytes; a file that is something else is named as what it is.
+//! Opens a recording, plain or compressed, by its first bytes. The error for any other file
+//! names its actual kind.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Cursor, Read};
@@ -8,7 +9,7 @@ use flate2::bufread::MultiGzDecoder;
 
 use crate::store::zstd::ZstdFrames;
 
-/// Bytes that suffice to tell what a file is.
+/// Bytes that suffice to identify a file's format.
 const HEAD_BYTES: u64 = 512;
 
 /// Opens a file, or standard input as `-`.
@@ -44,10 +45,10 @@ enum Packing {
     Zstd,
 }
 
-/// Returns how a recording is packed, by its first bytes.
+/// Returns a recording's compression, by its first bytes.
 ///
 /// # Errors
-/// What the file is instead.
+/// The actual kind of a file that is no recording.
 fn packing(head: &[u8]) -> Result<Packing, &'static str> {
     match head {
         [0x1f, 0x8b, ..] => Ok(Packing::Gzip),
@@ -73,7 +74,8 @@ fn packing(head: &[u8]) -> Result<Packing, &'static str> {
     }
 }
 
-/// Returns whether a file is JSON over several lines: its first line is an opening bracket only.
+/// Returns whether a file is JSON over several lines: its first line is an opening bracket
+/// only.
 fn is_document(head: &[u8]) -> bool {
     let first = head.split(|byte| *byte == b'\n').next().unwrap_or_default();
     matches!(first.trim_ascii(), b"{" | b"[") && head.len() > first.len()

@@ -1,5 +1,6 @@
-//! What TCP listeners ask of their clients: TLS, a user and its password, a rate; and what they add to answers. All of it
-//! comes from a file that is read anew while the server runs. Connections over a Unix socket are asked for nothing here.
+//! The access rules of TCP listeners: TLS, users and passwords, a rate, and headers of answers.
+//! They come from a file that is read again while the server runs. The rules do not apply to
+//! connections over a Unix socket.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,31 +20,32 @@ use crate::net::passwords::{PasswordVerdict, Passwords, ShownPassword};
 use crate::net::peer::Peer;
 use stepmem_types::units::Uptime;
 
-/// Paths that answer whether the exporter runs, to whoever asks: the probes of an orchestrator know no password.
+/// Paths that answer anyone whether the exporter runs: the probes of an orchestrator know no
+/// password.
 const PROBED: [&str; 2] = ["/-/healthy", "/-/ready"];
 
-/// What clients over TCP are asked for.
+/// The access rules for clients over TCP.
 #[derive(Clone, Debug, Default)]
 pub struct AccessPolicy {
-    /// What TLS is spoken with; `None` speaks plain HTTP.
+    /// The configuration of TLS; `None` speaks plain HTTP.
     pub tls: Option<Arc<ServerConfig>>,
-    /// Hashes of passwords by user; without any, no password is asked for.
+    /// Hashes of passwords by user; if empty, no password is needed.
     pub users: BTreeMap<String, String>,
-    /// Headers of every answer that does not bring its own.
+    /// Headers of every answer that does not set its own.
     pub headers: HeaderMap,
     pub rate: Option<RateLimit>,
 }
 
-/// How many requests a server answers.
+/// The limit on the number of requests that a server answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RateLimit {
     /// The time after which one more is answered, above 0.
     pub interval: Duration,
-    /// How many are answered at once.
+    /// Number of requests that are answered at once.
     pub burst: u32,
 }
 
-/// How often clients were refused.
+/// Counts of refused clients, by reason.
 #[derive(Debug, Default)]
 pub struct AccessCounts {
     handshakes: AtomicU64,
@@ -75,10 +77,10 @@ impl AccessCounts {
     }
 }
 
-/// Lets requests in, for the listeners of one server.
+/// The gate that admits requests, for the listeners of one server.
 pub struct Gate {
     pub policy: watch::Receiver<Arc<AccessPolicy>>,
-    /// Whether users are asked for their passwords; not where requests show a token.
+    /// True if users need their passwords; not where requests show a token.
     pub asks_users: bool,
     pub passwords: Arc<Passwords>,
     pub counts: Arc<AccessCounts>,
@@ -93,16 +95,16 @@ impl fmt::Debug for Gate {
     }
 }
 
-/// The requests that a rate leaves.
+/// The requests that the rate still allows.
 #[derive(Debug, Default)]
 pub struct Bucket {
-    /// The rate that the rest belongs to.
+    /// The rate to which the rest applies.
     rate: Option<RateLimit>,
-    /// Until when the requests so far take the rate.
+    /// The time until which the requests so far use up the rate.
     taken_until: Duration,
 }
 
-/// Why a request is not let in, and what its answer says.
+/// The reason that a request is not admitted, and the content of the answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct GateRefusal {
     pub(super) status: StatusCode,
@@ -111,12 +113,12 @@ pub(super) struct GateRefusal {
 }
 
 impl Gate {
-    /// Returns what TLS is spoken with now.
+    /// Returns the current configuration of TLS.
     pub(super) fn tls(&self) -> Option<Arc<ServerConfig>> {
         self.policy.borrow().tls.clone()
     }
 
-    /// Lets a request in, by its head.
+    /// Admits a request, by its head.
     ///
     /// # Errors
     /// It exceeds the rate, or shows no user and password, or wrong ones.
@@ -162,7 +164,7 @@ impl Gate {
         }
     }
 
-    /// Takes one request from the rate.
+    /// Takes one request from the rate's allowance.
     fn take(&self, rate: Option<RateLimit>) -> Result<(), GateRefusal> {
         let Some(rate) = rate else { return Ok(()) };
         let now = (self.clock)().0;

@@ -1,4 +1,5 @@
-//! The names of a certificate, as X.509 has them. The certificate's chain and signature are checked elsewhere.
+//! The names of a certificate, in the form of X.509. The certificate's chain and signature are
+//! checked elsewhere.
 
 use std::net::IpAddr;
 
@@ -14,8 +15,8 @@ const DNS: u8 = 0x82;
 const URI: u8 = 0x86;
 const ADDRESS: u8 = 0x87;
 
-/// Returns the names of hosts, the addresses, the mail addresses and the URIs that a certificate is for; `None` if the bytes
-/// are not a certificate.
+/// Returns the names of hosts, the addresses, the mail addresses and the URIs that a
+/// certificate is for. `None` if the bytes are not a certificate.
 pub(super) fn alternative_names(certificate: &[u8]) -> Option<Vec<String>> {
     let certificate = Elements(certificate).next_of(SEQUENCE)?;
     let fields = Elements(Elements(certificate).next_of(SEQUENCE)?);
@@ -27,7 +28,7 @@ pub(super) fn alternative_names(certificate: &[u8]) -> Option<Vec<String>> {
         for (_, extension) in Elements(Elements(field).next_of(SEQUENCE)?) {
             let mut parts = Elements(extension);
             let (_, identifier) = parts.next()?;
-            // A flag may stand between, which says that the extension is critical.
+            // A flag may come in between, which marks the extension as critical.
             let (_, value) = parts.find(|(tag, _)| *tag == OCTETS)?;
             if identifier == ALTERNATIVE_NAMES {
                 let of_extension = Elements(Elements(value).next_of(SEQUENCE)?);
@@ -38,7 +39,7 @@ pub(super) fn alternative_names(certificate: &[u8]) -> Option<Vec<String>> {
     Some(names)
 }
 
-/// Returns a name of a kind that is known as text.
+/// Returns a name of a known kind as text.
 fn text(tag: u8, name: &[u8]) -> Option<String> {
     match tag {
         EMAIL | DNS | URI => std::str::from_utf8(name).ok().map(str::to_owned),
@@ -51,7 +52,7 @@ fn text(tag: u8, name: &[u8]) -> Option<String> {
     }
 }
 
-/// The elements of a DER value, as tag and content. Ends at the first that is not whole.
+/// The elements of a DER value, as tag and content. Ends at the first that is incomplete.
 struct Elements<'d>(&'d [u8]);
 
 impl<'d> Elements<'d> {

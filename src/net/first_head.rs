@@ -1,5 +1,5 @@
-//! The first head of a connection, read into no more memory than it takes: the parser has buffers of 16 KiB, which a client
-//! that says nothing, or half a head, does not get.
+//! The first head of a connection, read into no more memory than it takes. The parser has
+//! buffers of 16 KiB, which a client that sends nothing, or half a head, does not get.
 
 use std::future::poll_fn;
 use std::io;
@@ -9,10 +9,10 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// A stream of which the first head, of so many bytes at most, is read before the rest.
+/// A stream whose first head, of at most `SIZE` bytes, is read before the rest.
 pub(super) struct HeadFirst<S, const SIZE: usize> {
     stream: S,
-    /// What was read of it, and was not taken yet.
+    /// The bytes that were read from the stream and not taken yet.
     bytes: Vec<u8>,
     n_taken: usize,
 }
@@ -22,7 +22,7 @@ impl<S: AsyncRead + Unpin, const SIZE: usize> HeadFirst<S, SIZE> {
         Self { stream, bytes: Vec::new(), n_taken: 0 }
     }
 
-    /// Waits until the first head is whole, cannot be one, or ends.
+    /// Waits until the first head is complete, cannot become one, or ends.
     ///
     /// # Errors
     /// The connection broke.
@@ -32,7 +32,7 @@ impl<S: AsyncRead + Unpin, const SIZE: usize> HeadFirst<S, SIZE> {
 
     fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
-            // On the stack, where it is gone while the client is waited for.
+            // On the stack, so that it takes no memory while the server waits for the client.
             let mut scratch = [MaybeUninit::uninit(); SIZE];
             let mut buffer = ReadBuf::uninit(&mut scratch);
             ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buffer))?;
@@ -50,7 +50,8 @@ impl<S: AsyncRead + Unpin, const SIZE: usize> HeadFirst<S, SIZE> {
     }
 }
 
-/// Whether a head is whole, or is none, as what came after its first `n_before` bytes shows.
+/// Returns whether a head is complete, or cannot become one, by the bytes after its first
+/// `n_before`.
 fn is_settled(head: &[u8], n_before: usize) -> bool {
     let is_odd = |byte: &u8| byte.is_ascii_control() && !b"\r\n\t".contains(byte);
     let new = head.get(n_before..).unwrap_or_default();
@@ -123,7 +124,8 @@ mod tests {
         tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
     }
 
-    /// Writes parts until the head is settled; returns how many that took, and checks that no byte is lost.
+    /// Writes parts until the head is complete or invalid. Returns how many parts that took,
+    /// and checks that no byte is lost.
     async fn parts_until_settled(parts: &[&[u8]]) -> usize {
         let (mut client, server) = tokio::io::duplex(64 * 1024);
         let mut first = HeadFirst::<_, 8192>::new(server);

@@ -1,5 +1,5 @@
-//! What keeps a browser from being turned against a server: the Host, Origin and Sec-Fetch-Site of requests that a
-//! browser can send, and headers of every answer.
+//! Protection against requests that a browser sends on behalf of foreign pages: checks of Host,
+//! Origin and Sec-Fetch-Site, and headers of every answer.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -9,20 +9,22 @@ use axum::http::header::{
 };
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version};
 
-/// Endings of names that no public name server answers for, so that no page of others can have them.
+/// Endings of names that no public name server answers for, so that no foreign page can have
+/// them.
 const PRIVATE_ENDINGS: [&str; 5] = [".localhost", ".local", ".internal", ".svc", ".test"];
-/// The policy of answers that bring none of their own: they are no pages.
+/// The policy of answers that set none themselves: they are not pages.
 const POLICY: &str = "default-src 'none'; frame-ancestors 'none'";
-/// Where the request of a page comes from, as browsers report it.
+/// The header in which browsers report where the request of a page comes from.
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
-/// Headers by which requests are judged: two of a kind are read differently by others.
+/// Headers that decide about requests: if one occurs twice, other programs may read the other
+/// value.
 const ONCE: [HeaderName; 3] = [HOST, ORIGIN, SEC_FETCH_SITE];
 /// Headers that browsers send and scrapers do not; a page cannot leave out Accept-Language.
 const OF_BROWSERS: [HeaderName; 4] =
     [ORIGIN, REFERER, ACCEPT_LANGUAGE, UPGRADE_INSECURE_REQUESTS];
-/// The beginning of names of headers that only browsers set, and no page can.
+/// Prefix of the names of headers that only browsers set, and no page can.
 const OF_BROWSERS_PREFIX: &str = "sec-";
-/// The beginning of every browser's User-Agent.
+/// Prefix of every browser's User-Agent.
 const BROWSER_AGENT: &[u8] = b"Mozilla/";
 
 /// Checks the requests of one server.
@@ -34,7 +36,7 @@ pub struct Guard {
     pub open_paths: Vec<String>,
 }
 
-/// All of a request that comes before its body.
+/// Everything of a request before its body.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestHead<'r> {
     pub method: &'r Method,
@@ -43,12 +45,12 @@ pub struct RequestHead<'r> {
     pub headers: &'r HeaderMap,
 }
 
-/// Why a request is refused.
+/// Reasons that a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GuardRefusal {
     /// Its head is not one of HTTP/1.1.
     Malformed(&'static str),
-    /// It may come from a page of others.
+    /// It may come from a foreign page.
     Foreign(&'static str),
 }
 
@@ -56,7 +58,7 @@ impl Guard {
     /// Checks a request by its head.
     ///
     /// # Errors
-    /// The head is malformed, or the request may come from a page of others.
+    /// The head is malformed, or the request may come from a foreign page.
     pub fn check(&self, head: &RequestHead<'_>) -> Result<(), GuardRefusal> {
         check_form(head)?;
         let RequestHead { method, uri, headers, .. } = head;
@@ -68,7 +70,7 @@ impl Guard {
         let is_open = self.open_paths.iter().any(|open| {
             path == open || (open.ends_with('/') && path.starts_with(open.as_str()))
         });
-        // A target may name a host too, which counts for more than the header.
+        // A target may name a host, too, which has priority over the header.
         let of_target = uri.authority().map(|authority| authority.as_str().as_bytes());
         let is_known = host.into_iter().chain(of_target).all(|host| self.knows(host));
         if is_known || (is_open && !is_of_browser(headers)) {
@@ -79,7 +81,8 @@ impl Guard {
         ))
     }
 
-    /// Whether no page of others can have this host: an address, a private name, or one that is set.
+    /// Returns whether no foreign page can have this host: an address, a private name, or a
+    /// configured one.
     fn knows(&self, host: &[u8]) -> bool {
         let Some(host) = std::str::from_utf8(host).ok().and_then(HostName::read) else {
             return false;
@@ -95,7 +98,7 @@ impl Guard {
     }
 }
 
-/// A host, by the form of RFC 3986.
+/// A host, in the form of RFC 3986.
 enum HostName<'h> {
     Address,
     /// Without the dot that ends a full name.
@@ -103,7 +106,8 @@ enum HostName<'h> {
 }
 
 impl<'h> HostName<'h> {
-    /// Reads a Host header; `None` of what has another form, such as one with a user or a second port.
+    /// Reads a Host header; `None` for any other form, such as one with a user or a second
+    /// port.
     fn read(host: &'h str) -> Option<Self> {
         let is_port = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
         if let Some(rest) = host.strip_prefix('[') {
@@ -128,7 +132,8 @@ impl<'h> HostName<'h> {
     }
 }
 
-/// Checks what HTTP/1.1 demands of a head, and that each header that is judged comes once.
+/// Checks that a head has the form that HTTP/1.1 requires, and that each header that decides
+/// comes once.
 fn check_form(head: &RequestHead<'_>) -> Result<(), GuardRefusal> {
     let RequestHead { version, headers, .. } = head;
     if *version == Version::HTTP_11 && !headers.contains_key(HOST) {
@@ -142,7 +147,8 @@ fn check_form(head: &RequestHead<'_>) -> Result<(), GuardRefusal> {
     Ok(())
 }
 
-/// Checks that a request that changes something comes from no page of another site or origin.
+/// Checks that a request that changes something does not come from a page of another site or
+/// origin.
 fn check_origin(headers: &HeaderMap, host: Option<&[u8]>) -> Result<(), GuardRefusal> {
     let is_own = |site: &HeaderValue| [&b"same-origin"[..], b"none"].contains(&site.as_bytes());
     if headers.get(SEC_FETCH_SITE).is_some_and(|site| !is_own(site)) {
@@ -158,7 +164,7 @@ fn check_origin(headers: &HeaderMap, host: Option<&[u8]>) -> Result<(), GuardRef
     }
 }
 
-/// Returns whether a head has what only browsers send.
+/// Returns whether a head has headers that only browsers send.
 fn is_of_browser(headers: &HeaderMap) -> bool {
     let is_browser = |agent: &HeaderValue| {
         let beginning = agent.as_bytes().get(..BROWSER_AGENT.len());
@@ -169,7 +175,7 @@ fn is_of_browser(headers: &HeaderMap) -> bool {
         || headers.get_all(USER_AGENT).iter().any(is_browser)
 }
 
-/// Adds what every answer says to browsers, unless it says so itself.
+/// Adds the headers with which every answer instructs browsers, unless the answer has its own.
 pub(super) fn complete(headers: &mut HeaderMap) {
     headers.entry(X_CONTENT_TYPE_OPTIONS).or_insert(HeaderValue::from_static("nosniff"));
     headers.entry(CONTENT_SECURITY_POLICY).or_insert(HeaderValue::from_static(POLICY));

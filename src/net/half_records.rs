@@ -1,5 +1,7 @@
-//! Bytes of TLS connections that came and are not read. A client can have 16 KiB of a record held before its last byte comes, or while
-//! an answer that it does not take keeps what follows waiting. Few connections hold so much, and the oldest gives way.
+//! Bytes of TLS connections that have arrived and are not read. A client can make the server
+//! hold 16 KiB of a record before the record's last byte comes. The same holds for bytes that
+//! wait behind an answer that the client does not read. Few connections may hold so much, and
+//! the oldest of them is evicted.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,17 +9,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-/// Connections of a server that hold more than 4 KiB that came and are not read: a record or a handshake that is not whole, or
-/// requests that wait for the answer to the one ahead of them.
+/// Maximum number of a server's connections that hold more than 4 KiB of unread bytes: an
+/// incomplete record or handshake, or requests that wait for the answer to an earlier one.
 pub const HALF_RECORDS_MAX: usize = 32;
-/// What every connection may hold, in bytes.
+/// Bytes that every connection may hold.
 pub(super) const FREE_BYTES: usize = 4 * 1024;
 
 /// The half records of a server.
 #[derive(Debug, Default)]
 pub struct HalfRecords {
     n_entered: AtomicU64,
-    /// The oldest first.
+    /// The held records, the oldest first.
     held: Mutex<VecDeque<(u64, Arc<Notify>)>>,
 }
 
@@ -28,7 +30,8 @@ pub(super) struct HalfRecord {
 }
 
 impl HalfRecords {
-    /// Enters one, whose connection is closed when `evict` is notified. Returns whether the oldest gives way for it.
+    /// Enters a record, whose connection is closed when `evict` is notified. Returns whether
+    /// the oldest is evicted for it.
     pub(super) fn enter(self: &Arc<Self>, evict: Arc<Notify>) -> (HalfRecord, bool) {
         let id = self.n_entered.fetch_add(1, Ordering::Relaxed);
         let mut held = self.held();

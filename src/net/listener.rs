@@ -1,4 +1,4 @@
-//! Where connections come from: a TCP port, over which TLS may be spoken, or a Unix socket.
+//! The sources of connections: a TCP port, over which TLS may be spoken, or a Unix socket.
 
 use std::io;
 use std::pin::Pin;
@@ -23,7 +23,7 @@ pub enum Listener {
     Unix(UnixListener),
 }
 
-/// A connection that came, which is closed when `evict` is notified.
+/// A new connection, which is closed when `evict` is notified.
 pub(super) struct NewConnection {
     pub(super) stream: Pin<Box<dyn Stream>>,
     pub(super) peer: Peer,

@@ -1,4 +1,5 @@
-//! Connections within bounds, below both sides: it serves whatever router it is given and knows no route.
+//! Connections within bounds, below inputs and outputs: it serves any router and knows no
+//! route.
 
 pub mod access;
 mod certificate;

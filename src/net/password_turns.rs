@@ -1,36 +1,40 @@
-//! Turns by address: whose password is compared next. A peer that guesses waits for those that do not, however many
-//! connections it has, and has no more of a say from several addresses of one network than from one.
+//! Turns by address: they decide which password is compared next. A peer that guesses waits for
+//! those that do not, regardless of its number of connections. Several addresses of one network
+//! count as one.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv6Addr};
 
 use crate::net::peer::Peer;
 
-/// Passwords that wait, at most. One more is answered with 429, or one of a noisier peer is.
+/// Maximum number of passwords that wait. Beyond that, the newest or one of a noisier peer is
+/// answered with 429.
 pub const WAITING_CHECKS_MAX: usize = 16;
-/// Passwords of one peer that wait or are compared, at most.
+/// Maximum number of passwords of one peer that wait or are compared.
 pub const WAITING_OF_PEER_MAX: usize = 2;
-/// Peers whose wrong passwords are remembered, at most.
+/// Maximum number of peers whose wrong passwords are remembered.
 pub const NOISY_PEERS_MAX: usize = 1024;
-/// Up to so many wrong or refused passwords of a peer count. Who had a wrong password for days is no worse off than who
-/// guesses since a minute.
+/// Maximum number of wrong or refused passwords of a peer that count. A client with a wrong
+/// password for days is no worse off than one that has guessed for a minute.
 pub const NOISE_MAX: u8 = 16;
 
 /// Something that waits for its turn.
 pub(super) trait Turn {
-    /// Whether nobody waits for its answer any more.
+    /// Returns whether nobody waits for its answer any more.
     fn is_over(&self) -> bool;
 }
 
-/// The waiting ones by peer: the quietest peer is next. Of equally quiet ones, the newest and the oldest take turns: the newest is
-/// not kept out by those that were there first, and no flood of new peers keeps out the oldest.
+/// The waiting passwords by peer: the quietest peer is next. Of equally quiet ones, the newest
+/// and the oldest take turns. Earlier peers thus do not keep out the newest, and a flood of new
+/// peers does not keep out the oldest.
 #[derive(Debug)]
 pub(super) struct PasswordTurns<T> {
-    /// The oldest first.
+    /// The waiting passwords, the oldest first.
     waiting: Vec<Waiting<T>>,
     /// The peer whose turn it is.
     current: Option<IpAddr>,
-    /// Peers with wrong or refused passwords, and how many; the one that was quiet for longest is first.
+    /// Peers with wrong or refused passwords, and their numbers of these; the peer that was
+    /// quiet for longest is first.
     noisy: VecDeque<(IpAddr, u8)>,
     is_turn_of_oldest: bool,
 }
@@ -49,8 +53,8 @@ impl<T> Default for PasswordTurns<T> {
 }
 
 impl<T: Turn> PasswordTurns<T> {
-    /// Lets a password wait. Returns false, and drops it, if its peer has enough or all that wait are of quieter peers. One of
-    /// the noisiest peer may be dropped to make way.
+    /// Queues a password. Returns false, and drops it, if its peer has enough or all waiting
+    /// ones are of quieter peers. One of the noisiest peer may be evicted for it.
     pub(super) fn wait(&mut self, peer: Peer, turn: T) -> bool {
         let network = network(peer);
         self.waiting.retain(|waiting| !waiting.turn.is_over());
@@ -66,7 +70,7 @@ impl<T: Turn> PasswordTurns<T> {
         true
     }
 
-    /// Takes what is next; until [`Self::end`] it is its peer's turn.
+    /// Takes the next password; until [`Self::end`] it is its peer's turn.
     pub(super) fn next(&mut self) -> Option<T> {
         self.waiting.retain(|waiting| !waiting.turn.is_over());
         let keys: Vec<_> =
@@ -83,7 +87,7 @@ impl<T: Turn> PasswordTurns<T> {
         Some(turn)
     }
 
-    /// Ends the turn: a right password makes its peer a quiet one.
+    /// Ends the turn. A right password makes its peer quiet.
     pub(super) fn end(&mut self, is_right: bool) {
         let Some(network) = self.current.take() else { return };
         if is_right {
@@ -93,8 +97,9 @@ impl<T: Turn> PasswordTurns<T> {
         }
     }
 
-    /// Drops the password of the noisiest peer, of equally noisy ones that of the peer with more of them, then the oldest.
-    /// Returns whether there is one that is no quieter than one more of this peer.
+    /// Drops the password of the noisiest peer. Of equally noisy ones, drops that of the peer
+    /// with more of them, then the oldest. Returns whether there is one that is no quieter than
+    /// one more of this peer.
     fn make_way(&mut self, network: IpAddr) -> bool {
         let rank = |network: IpAddr, n_more: usize| {
             (self.noise(network), self.n_of(network).saturating_add(n_more))
@@ -109,7 +114,8 @@ impl<T: Turn> PasswordTurns<T> {
         true
     }
 
-    /// Returns by what the next one is chosen: the noise of its peer, and how many of the same peer are before it.
+    /// Returns the key of the choice of the next one: the noise of its peer, and the number of
+    /// the same peer's passwords before it.
     fn key(&self, idx: usize, waiting: &Waiting<T>) -> (u8, usize) {
         let older = self.waiting.iter().take(idx);
         let n_before = older.filter(|other| other.network == waiting.network).count();
@@ -136,7 +142,8 @@ impl<T: Turn> PasswordTurns<T> {
     }
 }
 
-/// Returns what counts as one peer: an IPv4 address, or the 64 bits of an IPv6 address that its owner does not choose.
+/// Returns the address that identifies a peer: an IPv4 address, or the 64 bits of an IPv6
+/// address that its owner does not choose.
 fn network(peer: Peer) -> IpAddr {
     match peer {
         Peer::Address(IpAddr::V6(address)) => {
@@ -144,7 +151,7 @@ fn network(peer: Peer) -> IpAddr {
             Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into()
         }
         Peer::Address(address) => address,
-        // No password is asked for there.
+        // No password is needed there.
         Peer::Process { .. } | Peer::Unknown => Ipv6Addr::UNSPECIFIED.into(),
     }
 }
@@ -159,7 +166,7 @@ mod tests {
     };
     use crate::net::peer::Peer;
 
-    /// A password by its name; it is over once it is cancelled.
+    /// A password by its name; it is over once it is canceled.
     struct Named(String, Rc<Cell<bool>>);
 
     impl Turn for Named {
@@ -180,7 +187,8 @@ mod tests {
         peer(&format!("10.0.0.{n}"))
     }
 
-    /// 24 addresses that send as many wrong passwords as are taken, and again whenever one was compared.
+    /// 24 addresses that fill all places with wrong passwords, and do so again after each
+    /// comparison.
     struct Flood {
         turns: PasswordTurns<Named>,
     }
@@ -192,7 +200,8 @@ mod tests {
             }
         }
 
-        /// Compares until the password of this name was; returns how many were before.
+        /// Compares until the password of this name was compared. Returns the number of earlier
+        /// comparisons.
         fn n_before(&mut self, name: &str) -> usize {
             for n_before in 0..1000 {
                 let next = self.turns.next().expect("one waits");
@@ -217,7 +226,7 @@ mod tests {
                 flood.turns.end(false);
                 flood.send();
             }
-            // One is being compared when the user comes.
+            // One is being compared when the user arrives.
             drop(flood.turns.next().unwrap());
             assert!(flood.turns.wait(peer("192.0.2.1"), named("right")), "{n_compared}");
             flood.send();
@@ -264,7 +273,7 @@ mod tests {
         assert!(turns.wait(peer("192.0.2.1"), named("right")));
         let mut n_new = 0_u16;
         for _ in 0..4 {
-            // Fewer a turn than there are places.
+            // Fewer per turn than there are places.
             for _ in 0..5 {
                 n_new += 1;
                 turns.wait(peer(&format!("2001:db8:0:{n_new:x}::1")), named("wrong"));

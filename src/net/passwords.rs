@@ -1,5 +1,5 @@
-//! Passwords of clients and their hashes. A comparison takes long by design: one runs at a time, elsewhere, few wait, and what
-//! was right once is remembered.
+//! Passwords of clients and their hashes. A comparison takes long by design. Therefore one runs
+//! at a time and on another thread, few wait, and right passwords are remembered.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,9 +11,9 @@ use tokio::sync::{Notify, oneshot};
 use crate::net::password_turns::{PasswordTurns, Turn};
 use crate::net::peer::Peer;
 
-/// Passwords that are known to be right, at most.
+/// Maximum number of passwords that are known to be right.
 pub const KNOWN_PASSWORDS_MAX: usize = 64;
-/// The longest password that bcrypt tells from others, in bytes.
+/// The longest password that bcrypt distinguishes from others, in bytes.
 pub const PASSWORD_BYTES_MAX: usize = 72;
 /// The highest cost of a hash: a comparison takes about four seconds.
 pub const HASH_COST_MAX: u32 = 16;
@@ -48,29 +48,29 @@ impl Turn for PasswordCheck {
     }
 }
 
-/// Name and password that a client shows.
+/// User and password of a request.
 #[derive(Clone, Copy)]
 pub(super) struct ShownPassword<'s> {
     pub(super) user: &'s str,
     pub(super) password: &'s [u8],
 }
 
-/// Whether a password is right.
+/// The result of a password check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PasswordVerdict {
     Right,
     Wrong,
-    /// Too many wait for theirs to be compared.
+    /// Too many passwords wait for their comparison.
     Busy,
 }
 
-/// Compares passwords, for all listeners.
+/// The comparison of passwords, for all listeners.
 #[derive(Debug, Default)]
 pub struct Passwords {
     turns: Mutex<PasswordTurns<PasswordCheck>>,
     arrived: Notify,
     key: Option<hmac::Key>,
-    /// Marks of users, hashes and passwords that belong together, the newest last.
+    /// Fingerprints of users, hashes and passwords that belong together, the newest last.
     known: Mutex<VecDeque<[u8; 32]>>,
 }
 
@@ -80,7 +80,8 @@ impl Passwords {
         Self { key, ..Self::default() }
     }
 
-    /// Waits for the password whose turn it is. It must be run, and then [`Self::compared`].
+    /// Waits for the password whose turn it is. The caller must run it, and then call
+    /// [`Self::compared`].
     pub async fn next(&self) -> PasswordCheck {
         loop {
             let next = self.turns().next();
@@ -98,8 +99,8 @@ impl Passwords {
         compared.answer.send(compared.is_right).ok();
     }
 
-    /// Compares a password with the hash of its user. That of no user is compared too, with the hash of another one, so that
-    /// it takes as long.
+    /// Compares a password with the hash of its user. For an unknown user, compares it with
+    /// another user's hash, so that the answer takes as long.
     pub(super) async fn check(
         &self,
         peer: Peer,
@@ -126,7 +127,7 @@ impl Passwords {
             return PasswordVerdict::Busy;
         }
         self.arrived.notify_one();
-        // One that had to make way for the password of a quieter peer is dropped.
+        // A password that was evicted for that of a quieter peer is dropped.
         let Ok(is_right) = answered.await else { return PasswordVerdict::Busy };
         if let (true, Some(mark)) = (is_right, mark) {
             let mut known = self.known();
@@ -138,7 +139,8 @@ impl Passwords {
         if is_right { PasswordVerdict::Right } else { PasswordVerdict::Wrong }
     }
 
-    /// Returns the hash of one of the users, always the same for a name that is none: costs of hashes differ.
+    /// Returns the hash of one of the users, always the same one for an unknown name: costs of
+    /// hashes differ.
     fn another<'u>(
         &self,
         users: &'u BTreeMap<String, String>,
@@ -150,7 +152,8 @@ impl Passwords {
         users.values().nth(idx)
     }
 
-    /// Marks a hash, which is another for every user, and a password by a key that leaves no memory of theirs.
+    /// Returns a fingerprint of a hash, which is different for every user, and a password. Its
+    /// key makes sure that neither can be derived from memory.
     fn mark(&self, hash: &str, password: &[u8]) -> Option<[u8; 32]> {
         let mut context = hmac::Context::with_key(self.key.as_ref()?);
         context.update(hash.as_bytes());
@@ -201,7 +204,7 @@ mod tests {
         assert_eq!(compared("nobody", "wrong"), (Some(true), wrong));
         assert_eq!(compared("nobody", "horse"), (Some(true), wrong));
         assert_eq!(compared("scraper", "horse"), (Some(true), right));
-        // What is known to be right is right for its user only.
+        // A password that is known to be right is right only for its user.
         assert_eq!(compared("scraper", "horse"), (None, right));
         assert_eq!(compared("nobody", "horse"), (Some(true), wrong));
         assert_eq!(compared("", "horse"), (Some(true), wrong));

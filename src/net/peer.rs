@@ -1,4 +1,4 @@
-//! Who is at the other end of a connection.
+//! The identity of the other end of a connection.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -8,9 +8,10 @@ use std::net::IpAddr;
 pub enum Peer {
     /// The address of a TCP connection.
     Address(IpAddr),
-    /// The process that connected to a Unix socket. The process id is 0 where it is not visible from here.
+    /// The process that connected to a Unix socket. The process id is 0 where it is not visible
+    /// from here.
     Process { uid: u32, pid: i32 },
-    /// The system did not say.
+    /// The system did not report it.
     Unknown,
 }
 

@@ -1,5 +1,5 @@
-//! Room for bytes that are held on behalf of peers: bounded in sum, shared among peers, given up by the slowest. It knows
-//! neither bodies nor answers.
+//! Byte budgets for bytes that are held on behalf of peers: bounded in sum and shared among
+//! peers; the slowest holder is evicted. This module knows neither bodies nor answers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,21 +10,21 @@ use crate::net::peer::Peer;
 use crate::net::server::Connection;
 use stepmem_types::units::Uptime;
 
-/// Room for so many bytes.
+/// A byte budget.
 #[derive(Debug)]
 pub struct Room {
     bytes_max: usize,
-    /// Whether a peer may take more than its share only while no other peer needs it.
+    /// Set when a peer may take more than its share only while no other peer needs it.
     is_shared: bool,
     n_entered: AtomicU64,
     holders: Mutex<Vec<RoomHolder>>,
 }
 
-/// What one request holds, or several requests for the same bytes.
+/// The bytes that one request holds, or several requests for the same bytes.
 #[derive(Debug)]
 struct RoomHolder {
     id: u64,
-    /// The first request's.
+    /// The peer of the first request.
     peer: Peer,
     bytes: usize,
     requests: Vec<RoomRequest>,
@@ -38,16 +38,17 @@ struct RoomRequest {
     evict: Arc<Notify>,
 }
 
-/// By what a holder counts as slow, the same for all of a room.
+/// The criterion by which a holder counts as slow, the same for all of a byte budget.
 #[derive(Clone, Debug)]
 pub enum Speed {
-    /// By the time since it began: what is whole soon was never slow.
+    /// The time since it began: bytes that are soon complete were never slow.
     Since(Uptime),
-    /// By when its connection was written to.
+    /// The time when its connection was last written to.
     Written(Connection),
 }
 
-/// The place of one request in a room; what its holder holds counts until the last of its requests goes.
+/// The place of one request in a byte budget. The bytes of its holder count until the last of
+/// its requests is gone.
 #[derive(Debug)]
 pub struct RoomPlace {
     room: Arc<Room>,
@@ -57,18 +58,19 @@ pub struct RoomPlace {
     evict: Arc<Notify>,
 }
 
-/// No other holder can give way.
+/// No other holder can be evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RoomFull;
 
 impl Room {
-    /// Room for `bytes_max` bytes. In a shared one, a peer keeps its share against all others.
+    /// Returns a budget of `bytes_max` bytes. In a shared one, a peer keeps its share against
+    /// all others.
     pub fn new(bytes_max: usize, is_shared: bool) -> Arc<Self> {
         let (n_entered, holders) = (AtomicU64::new(0), Mutex::default());
         Arc::new(Self { bytes_max, is_shared, n_entered, holders })
     }
 
-    /// Enters without a byte. `evict` is notified when the holder has to give way.
+    /// Enters without a byte. `evict` is notified when the holder is evicted.
     pub fn enter(self: &Arc<Self>, peer: Peer, speed: Speed, evict: Arc<Notify>) -> RoomPlace {
         let id = self.n_entered.fetch_add(1, Ordering::Relaxed);
         let requests = vec![RoomRequest { id, speed, evict: Arc::clone(&evict) }];
@@ -76,8 +78,8 @@ impl Room {
         RoomPlace { room: Arc::clone(self), id, request: id, evict }
     }
 
-    /// Enters beside the other requests for the bytes of a holder: they give way together, and the fastest of them counts.
-    /// Returns nothing if the holder has gone.
+    /// Joins the other requests for the bytes of a holder: they are evicted together, and the
+    /// fastest of them counts. Returns `None` if the holder is gone.
     pub fn join(
         self: &Arc<Self>,
         holder: u64,
@@ -98,11 +100,11 @@ impl Room {
 }
 
 impl RoomPlace {
-    /// Takes room for `n_bytes` more. The slowest holders give way for it: those of peers above their share first, and only
-    /// of these or of the same peer where this one would be above it.
+    /// Takes `n_bytes` more of the budget. The slowest holders are evicted for it. If several
+    /// peers share the budget, only holders of this peer and of peers above their share are.
     ///
     /// # Errors
-    /// No other can give way, or this one already had to.
+    /// No other can be evicted, or this one already was.
     pub fn grow(&self, n_bytes: usize, now: Uptime) -> Result<(), RoomFull> {
         let mut holders = self.room.holders();
         let own = holders.iter().find(|holder| holder.id == self.id).ok_or(RoomFull)?;
@@ -131,7 +133,7 @@ impl RoomPlace {
         self.id
     }
 
-    /// Resolves when this holder has to give way.
+    /// Resolves when this holder is evicted.
     pub async fn evicted(&self) {
         self.evict.notified().await;
     }
@@ -148,7 +150,7 @@ impl Drop for RoomPlace {
     }
 }
 
-/// Who needs how much room.
+/// A request for bytes of the budget.
 #[derive(Clone, Copy)]
 struct RoomClaim {
     id: u64,
@@ -158,7 +160,7 @@ struct RoomClaim {
 }
 
 impl Room {
-    /// Returns which holder gives way to a claim.
+    /// Returns the holder to evict for a claim.
     fn slowest(&self, holders: &[RoomHolder], claim: RoomClaim) -> Option<usize> {
         let mut peers: Vec<(Peer, usize)> = vec![(claim.peer, claim.n_bytes)];
         for holder in holders.iter().filter(|holder| holder.bytes > 0) {

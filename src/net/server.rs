@@ -1,5 +1,5 @@
-//! An HTTP/1.1 server with bounds on the number of connections and on how long each may idle or stall. It knows no
-//! route: inputs and outputs bring theirs.
+//! An HTTP/1.1 server with bounds on the number of connections and on the time that each may
+//! idle or stall. It knows no route: inputs and outputs bring theirs.
 
 use std::convert::Infallible;
 use std::io;
@@ -30,30 +30,33 @@ use crate::net::guard::{self, Guard, GuardRefusal, RequestHead};
 use crate::net::listener::{Listener, NewConnection, Stream};
 use crate::net::peer::Peer;
 
-/// Connections that a listener holds. One more asks the one that has been idle for longest to make way.
+/// Maximum number of connections of a listener. One more evicts the one that has been idle for
+/// longest.
 pub const CONNECTIONS_MAX: usize = 256;
-/// A new client must send the head of its first request within this time.
+/// Time limit for the head of a new client's first request.
 pub const FIRST_REQUEST_WITHIN: Duration = Duration::from_secs(10);
-/// A connection without a request for this long is closed. Longer than a usual scrape interval, so that Prometheus
-/// keeps its connection.
+/// Time without a request after which a connection is closed. Longer than a usual scrape
+/// interval, so that Prometheus keeps its connection.
 pub const IDLE_MAX: Duration = Duration::from_secs(90);
-/// A client that reads nothing of its response for this long is disconnected.
+/// Time after which a client that reads nothing of its response is disconnected.
 pub const WRITE_STALL_MAX: Duration = Duration::from_secs(30);
 /// The largest request head, and the size of a connection's read buffer, in bytes.
 pub const HEAD_BYTES_MAX: usize = 8 * 1024;
-/// What the system is asked to hold of one connection's answers, in bytes; Linux takes twice as much, to account for its
-/// own structures. Left alone, it holds up to 4 MiB for each client that does not read.
+/// Requested size of the system's send buffer of one connection, in bytes. Linux takes twice as
+/// much, to account for its own structures. By default, it holds up to 4 MiB for each client
+/// that does not read.
 pub const UNSENT_BYTES_MAX: u32 = 128 * 1024;
-/// How long requests in flight may take after the server was stopped.
+/// Time limit for requests in flight after the server was stopped.
 pub const STOP_WITHIN: Duration = Duration::from_secs(5);
-/// How many connections are asked at once to make way; a listener holds so many more than it may meanwhile.
+/// Number of connections that may be up for eviction at once; meanwhile, a listener holds so
+/// many more than it may.
 const ASKED_AT_ONCE: usize = 16;
-/// A connection that is asked to make way is kept if a request comes within this time: the request of a new client
-/// may be there already, unread.
+/// Time within which a request saves a connection from eviction: the request of a new client
+/// may already have arrived, unread.
 const MAKE_WAY_WITHIN: Duration = Duration::from_millis(5);
-/// After the end of so many connections their memory is worth giving back.
+/// Number of ended connections after which their memory is worth returning.
 const CROWD: usize = 128;
-/// One warning that connections are not accepted stands for all within this time.
+/// Minimum interval between warnings that connections are not accepted.
 const WARNED_EVERY: Duration = Duration::from_mins(1);
 
 /// Counts of one listener.
@@ -69,14 +72,14 @@ impl ServerCounts {
     }
 }
 
-/// What one listener serves, and until when.
+/// The parts that a listener serves, and its stop.
 #[derive(Clone, Debug)]
 pub struct Service {
     pub router: Router,
     pub counts: Arc<ServerCounts>,
-    /// Which requests are let in.
+    /// The checks that a request must pass.
     pub guard: Arc<Guard>,
-    /// What clients over TCP are asked for.
+    /// The access rules for clients over TCP.
     pub gate: Arc<Gate>,
     /// The connections of all listeners of the process.
     pub connections: Arc<Connections>,
@@ -93,7 +96,8 @@ pub async fn serve(listener: Listener, service: Service) {
     let mut warnings = tokio::time::interval(WARNED_EVERY);
     loop {
         slots.retain(|slot| !slot.is_closed());
-        // Meanwhile newcomers wait in the system's queue: whom it has let in gets its turn first.
+        // Meanwhile, new clients wait in the system's queue: connections that are already
+        // accepted get their turn first.
         let is_full = slots.len() >= CONNECTIONS_MAX + ASKED_AT_ONCE;
         tokio::select! {
             () = is_stopping(&mut stopped) => break,
@@ -125,7 +129,8 @@ pub async fn serve(listener: Listener, service: Service) {
     }
 }
 
-/// Serves one connection of `peer` that no listener accepted, such as one over memory, until it ends.
+/// Serves one connection of `peer` that no listener accepted, such as one over memory, until it
+/// ends.
 pub async fn serve_stream(
     stream: impl AsyncRead + AsyncWrite + Send + 'static,
     peer: Peer,
@@ -136,7 +141,7 @@ pub async fn serve_stream(
     handle(Box::pin(stream), Routes { router, guard, gate }, slot, stop).await;
 }
 
-/// The connections of all listeners, which share the process' file descriptors.
+/// The connections of all listeners, which share the process's file descriptors.
 #[derive(Debug, Default)]
 pub struct Connections {
     n_left: AtomicUsize,
@@ -167,8 +172,9 @@ impl Connections {
         slot
     }
 
-    /// Asks connections that wait for their clients to make way, those that have done nothing for longest first, so
-    /// that up to [`ASKED_AT_ONCE`] are asked. Warns of the first `error` within [`WARNED_EVERY`].
+    /// Selects connections that wait for their clients for eviction, the longest inactive
+    /// first, so that up to [`ASKED_AT_ONCE`] are selected. Warns of the first `error` within
+    /// [`WARNED_EVERY`].
     fn make_way(&self, error: &io::Error) {
         if !self.has_warned.swap(true, Ordering::Relaxed) {
             tracing::warn!(%error, "connections are not accepted; idle ones are closed");
@@ -189,7 +195,7 @@ async fn is_stopping(stop: &mut watch::Receiver<bool>) {
     drop(stop.wait_for(|is_stopping| *is_stopping).await);
 }
 
-/// Evicts the connection that has done nothing for longest.
+/// Evicts the connection that has been inactive for longest.
 fn evict_oldest(slots: &mut Vec<Arc<ConnectionSlot>>) {
     let active_at = |slot: &ConnectionSlot| slot.active_at.load(Ordering::Relaxed);
     let oldest = slots.iter().enumerate().min_by_key(|(_, slot)| active_at(slot));
@@ -198,7 +204,8 @@ fn evict_oldest(slots: &mut Vec<Arc<ConnectionSlot>>) {
     }
 }
 
-/// Returns the least recently active connection that waits for its client and is not asked to make way.
+/// Returns the least recently active connection that waits for its client and is not up for
+/// eviction.
 fn longest_idle(slots: &[Arc<ConnectionSlot>]) -> Option<&Arc<ConnectionSlot>> {
     let is_idle = |slot: &&Arc<ConnectionSlot>| !slot.is_busy.load(Ordering::Relaxed);
     let idle = slots.iter().filter(is_idle).filter(|slot| !slot.is_asked());
@@ -210,12 +217,13 @@ fn longest_idle(slots: &[Arc<ConnectionSlot>]) -> Option<&Arc<ConnectionSlot>> {
 pub struct Connection(Arc<ConnectionSlot>);
 
 impl Connection {
-    /// Who is at its other end.
+    /// Returns the identity of its other end.
     pub fn peer(&self) -> Peer {
         self.0.peer
     }
 
-    /// When its client last took something, in the order of all that happened on all connections.
+    /// Returns when its client last took something, in the order of all actions on all
+    /// connections.
     pub fn written_at(&self) -> f64 {
         let order = self.0.written_at.load(Ordering::Relaxed);
         let (high, low) = (order >> 32, order & u64::from(u32::MAX));
@@ -223,17 +231,19 @@ impl Connection {
         float(high) * 4_294_967_296.0 + float(low)
     }
 
-    /// Notes that its client is given an answer: it counts as if it had just taken something.
+    /// Notes that its client gets an answer: that counts as if the client had just taken
+    /// something.
     pub fn offer(&self) {
         self.0.wrote();
     }
 
-    /// Whether the request came before the one ahead of it on the connection was answered.
+    /// Returns whether the request arrived before an earlier one on the connection was
+    /// answered.
     pub fn is_pipelined(&self) -> bool {
         self.0.is_pipelined.load(Ordering::Relaxed)
     }
 
-    /// Closes the connection when it is notified.
+    /// Returns the notification that closes the connection.
     pub fn evict(&self) -> Arc<Notify> {
         Arc::clone(&self.0.evict)
     }
@@ -243,23 +253,23 @@ impl Connection {
 #[derive(Debug)]
 struct ConnectionSlot {
     peer: Peer,
-    /// Whether a whole request awaits its response.
+    /// True while a complete request awaits its response.
     is_busy: AtomicBool,
     /// Counts the actions of all connections of the listener: an order, not a time.
     order: Arc<AtomicU64>,
     /// This connection's last action in that order.
     active_at: AtomicU64,
-    /// When the system last took bytes of an answer, in that order.
+    /// The time when the system last took bytes of an answer, in that order.
     written_at: AtomicU64,
     /// Requests whose heads were read.
     n_requests: AtomicU64,
-    /// Reads that brought bytes, and how many there were when the last request was answered.
+    /// Number of reads that brought bytes, in total and when the last request was answered.
     n_reads: AtomicU64,
     n_reads_answered: AtomicU64,
-    /// Whether the last request came without a read after that.
+    /// True if the last request came without a read after that.
     is_pipelined: AtomicBool,
     requested: Notify,
-    /// Whether the connection is asked to make way.
+    /// True if the connection is up for eviction.
     asked: AtomicBool,
     way_wanted: Notify,
     evict: Arc<Notify>,
@@ -329,7 +339,8 @@ impl ConnectionSlot {
         self.way_wanted.notify_one();
     }
 
-    /// Resolves when the connection was asked to make way and has made no request within [`MAKE_WAY_WITHIN`].
+    /// Resolves when the connection was up for eviction and had no request within
+    /// [`MAKE_WAY_WITHIN`].
     async fn makes_way(&self) {
         loop {
             self.way_wanted.notified().await;
@@ -344,7 +355,7 @@ impl ConnectionSlot {
     }
 }
 
-/// Serves a connection to its end; returns whether it ended because it made way for others.
+/// Serves a connection to its end. Returns whether it ended because it was evicted.
 async fn handle(
     stream: Pin<Box<dyn Stream>>,
     routes: Routes,
@@ -375,7 +386,8 @@ async fn handle(
         let mut connection = std::pin::pin!(connection);
         tokio::select! {
             biased;
-            // An error means that the client left or sent broken HTTP, which hyper has answered.
+            // An error means that the client left or sent broken HTTP, which hyper has
+            // answered.
             _ = connection.as_mut() => {}
             () = is_stopping(&mut stop) => {
                 connection.as_mut().graceful_shutdown();
@@ -390,7 +402,7 @@ async fn handle(
         }
     };
     let has_made_way = tokio::select! {
-        // The connection first: a request that has come counts before the connection makes way.
+        // The connection first: a request that has arrived saves the connection from eviction.
         biased;
         () = connection => false,
         () = slot.makes_way() => true,
@@ -401,7 +413,7 @@ async fn handle(
     has_made_way
 }
 
-/// What requests are answered by.
+/// The parts that answer requests.
 #[derive(Clone)]
 struct Routes {
     router: Router,
@@ -450,7 +462,7 @@ async fn answer(
     response
 }
 
-/// Refuses a request by its head, and closes the connection.
+/// Returns the refusal of a request by its head, which closes the connection.
 fn refused(status: StatusCode, reason: &'static str) -> Response<Body> {
     let mut response = Response::new(Body::from(reason));
     *response.status_mut() = status;
@@ -459,7 +471,8 @@ fn refused(status: StatusCode, reason: &'static str) -> Response<Body> {
     response
 }
 
-/// The body of a request. Updates its connection's slot when more of it arrives and when it is whole.
+/// The body of a request. Updates its connection's slot when more of it arrives and when it is
+/// complete.
 struct RequestBody {
     body: Incoming,
     slot: Arc<ConnectionSlot>,

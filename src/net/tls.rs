@@ -1,5 +1,5 @@
-//! An encrypted connection whose handshake is part of its first reads, so that it holds up no other connection and counts
-//! into the time that a client has for its first request.
+//! An encrypted connection whose handshake is part of its first reads. The handshake thus holds
+//! up no other connection, and counts into a client's time for its first request.
 
 use std::io;
 use std::pin::Pin;
@@ -16,13 +16,14 @@ use tokio_rustls::{Accept, TlsAcceptor};
 use crate::net::access::{AccessCounts, Gate};
 use crate::net::half_records::{FREE_BYTES, HalfRecord, HalfRecords};
 
-/// What a client may send until its handshake is complete, in bytes: 16 KiB for a chain of certificates; and what may come, and
-/// be read, along with its end, the first record of a request and the beginning of the second.
+/// Bytes that a client may send until its handshake is complete. 16 KiB are for a chain of
+/// certificates. The rest is for bytes that arrive along with its end: the first record of a
+/// request and the beginning of the second.
 pub const HANDSHAKE_BYTES_MAX: usize = 40 * 1024;
-/// What is held of one connection to be sent, in bytes.
+/// Bytes of one connection that may wait to be sent.
 pub const SEND_BYTES_MAX: usize = 16 * 1024;
 
-/// What a record takes beside its content, in bytes, where it takes most.
+/// Bytes that a record takes in addition to its content, at most.
 const FRAME_BYTES: usize = 29;
 
 /// A TCP connection that speaks TLS.
@@ -30,7 +31,7 @@ pub(super) struct TlsConnection {
     state: TlsState,
     counts: Arc<AccessCounts>,
     half_records: Arc<HalfRecords>,
-    /// What came and is not read yet, where that is much.
+    /// The entry for bytes that have arrived and are not read yet, where they are many.
     half: Option<HalfRecord>,
     /// Closes the connection when it is notified.
     evict: Arc<Notify>,
@@ -70,7 +71,8 @@ impl TlsConnection {
         }
     }
 
-    /// Enters what came and is not read among the half records, or takes it out, after `n_read` bytes of it were read.
+    /// Enters unread bytes among the half records, or takes them out, after `n_read` bytes of
+    /// them were read.
     fn enter_half(&mut self, n_read: usize) {
         let n_held = self.limited().map_or(0, |limited| {
             limited.n_held = limited.n_held.saturating_sub(n_read);
@@ -95,7 +97,8 @@ impl TlsConnection {
                 Ok(mut open) => {
                     let (limited, session) = open.get_mut();
                     limited.n_left = None;
-                    // What was read along with its end, but for the beginning of a further record.
+                    // Bytes that were read along with its end, without the beginning of a
+                    // further record.
                     let state = session.process_new_packets();
                     limited.n_held = state.map_or(0, |state| state.plaintext_bytes_to_read());
                     TlsState::Open(Box::new(open))
@@ -129,7 +132,7 @@ impl AsyncRead for TlsConnection {
             Poll::Pending => Poll::Pending,
         };
         let n_read = buffer.filled().len().saturating_sub(n_before);
-        // More may have come with what is read now, and may stay while an answer is written.
+        // More may have come with these bytes, and may stay while an answer is written.
         self.enter_half(if polled.is_ready() { n_read + FRAME_BYTES } else { 0 });
         polled
     }
@@ -152,7 +155,8 @@ impl AsyncWrite for TlsConnection {
         ready!(self.poll_open(cx))?.poll_write_vectored(cx, parts)
     }
 
-    /// The parser copies every answer into a buffer of the connection that it cannot write from where it is.
+    /// Without vectored writes, the HTTP parser copies every answer into a buffer of the
+    /// connection.
     fn is_write_vectored(&self) -> bool {
         true
     }
@@ -172,12 +176,12 @@ impl AsyncWrite for TlsConnection {
     }
 }
 
-/// A stream of which only so much is read.
+/// A stream with a limit on the bytes that are read.
 struct Limited {
     stream: TcpStream,
-    /// How many bytes may still come; `None` for any number.
+    /// Number of bytes that may still come; `None` for any number.
     n_left: Option<usize>,
-    /// Bytes that came, less what was read of them.
+    /// Number of bytes that arrived, less those that were read.
     n_held: usize,
 }
 

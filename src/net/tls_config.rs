@@ -1,4 +1,5 @@
-//! What TLS is spoken with: certificates, versions, cipher suites, curves, and what is asked of clients' certificates.
+//! The configuration of TLS: certificates, versions, cipher suites, curves, and the
+//! requirements on clients' certificates.
 
 use std::sync::Arc;
 
@@ -17,24 +18,24 @@ use rustls::{
 
 use crate::net::certificate::alternative_names;
 
-/// The settings of TLS, their files read.
+/// The settings of TLS, with the contents of their files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsSettings {
-    /// The certificate and those that lead to its authority, as PEM.
+    /// The certificate and its chain to the authority, as PEM.
     pub certificates: Vec<u8>,
     /// The certificate's key, as PEM.
     pub key: PrivateKey,
-    /// The certificates that clients' are checked by, as PEM.
+    /// The certificates that clients' certificates are checked against, as PEM.
     pub client_authorities: Option<Vec<u8>>,
     pub client_auth: ClientAuth,
-    /// The names of which a client's certificate has one; `None` takes any certificate.
+    /// The names of which a client's certificate must have one; `None` takes any certificate.
     pub allowed_names: Option<Vec<String>>,
     /// The lowest and the highest version.
     pub versions: [TlsVersion; 2],
-    /// The suites of TLS 1.2 by their names, the preferred one first; all if there is none.
+    /// The suites of TLS 1.2 by their names, the preferred one first; all if the list is empty.
     pub cipher_suites: Vec<String>,
     pub prefers_own_suites: bool,
-    /// The curves by the names that Go has for them, the preferred one first; all if there is none.
+    /// The curves by Go's names, the preferred one first; all if the list is empty.
     pub curves: Vec<String>,
 }
 
@@ -48,7 +49,7 @@ impl std::fmt::Debug for PrivateKey {
     }
 }
 
-/// What is asked of clients.
+/// The requirement on clients' certificates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClientAuth {
     /// Nothing.
@@ -58,7 +59,7 @@ pub enum ClientAuth {
     Request,
     /// Any certificate.
     RequireAny,
-    /// A certificate, which may be missing and is checked otherwise.
+    /// A certificate, which may be missing, but is checked if there is one.
     VerifyIfGiven,
     /// A certificate of an authority.
     RequireAndVerify,
@@ -71,7 +72,7 @@ pub enum TlsVersion {
     Tls13,
 }
 
-/// Why TLS cannot be spoken. Names the setting.
+/// Reasons that TLS cannot be spoken. Names the setting.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     #[error("{setting}: {reason}")]
@@ -120,7 +121,8 @@ impl TlsSettings {
         let key = key.map_err(|error| pem("key_file", &error))?;
         let certificates = certificates("cert_file", &self.certificates)?;
         let mut config = builder.with_single_cert(certificates, key).map_err(TlsError::Pair)?;
-        // Nothing is remembered of a client: it is checked anew on each connection, and takes no memory in between.
+        // No session is remembered: a client is checked again on each connection, and takes no
+        // memory in between.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         config.ignore_client_order = self.prefers_own_suites;
@@ -136,7 +138,7 @@ impl TlsSettings {
         if versions.is_empty() { Err(TlsError::Versions) } else { Ok(versions) }
     }
 
-    /// Returns what encrypts, in the order of preference.
+    /// Returns the provider of cryptography, with suites and curves in the order of preference.
     fn provider(&self) -> Result<CryptoProvider, TlsError> {
         let mut provider = ring::default_provider();
         if !self.cipher_suites.is_empty() {
@@ -157,14 +159,14 @@ impl TlsSettings {
         Ok(provider)
     }
 
-    /// Returns the suites by their names, and those of TLS 1.3, which are not chosen.
+    /// Returns the suites by their names, and those of TLS 1.3, which cannot be chosen.
     fn suites(
         &self,
         all: &[SupportedCipherSuite],
     ) -> Result<Vec<SupportedCipherSuite>, TlsError> {
         let name = |suite: &SupportedCipherSuite| {
             let name = suite.suite().as_str().unwrap_or_default();
-            // Go's names of the suites of TLS 1.3 do not begin as those of others do.
+            // Go's names of the suites of TLS 1.3 begin differently from those of others.
             name.replace("TLS13_", "TLS_")
         };
         let of_13 = all.iter().filter(|suite| suite.tls13().is_some());
@@ -182,7 +184,7 @@ impl TlsSettings {
         Ok(suites)
     }
 
-    /// Returns what checks the certificates of clients; `None` if none is asked for.
+    /// Returns the verifier of clients' certificates; `None` if none is requested.
     fn clients(
         &self,
         provider: &Arc<CryptoProvider>,
@@ -244,7 +246,7 @@ fn pem(setting: &'static str, error: &rustls::pki_types::pem::Error) -> TlsError
     TlsError::Pem { setting, reason: error.to_string() }
 }
 
-/// What is asked of the certificates of clients.
+/// The verifier of clients' certificates.
 #[derive(Debug)]
 struct ClientCertificates {
     /// Checks that an authority signed it, and that it is valid; `None` takes any.

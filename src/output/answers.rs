@@ -1,4 +1,5 @@
-//! Answers of the web server: packed for readers that take gzip, and counted until they are written.
+//! Answers of the web server: compressed for readers that take gzip, and counted until they are
+//! written.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -17,21 +18,22 @@ use crate::net::room::{Room, RoomPlace, Speed};
 use crate::net::server::Connection;
 use stepmem_types::units::Uptime;
 
-/// Answers that are not written yet, in bytes, or one of any size. The connection whose answer waits for longest gives way.
+/// Byte budget of answers that are not written yet, or one answer of any size. The connection
+/// whose answer has waited the longest is evicted.
 pub(super) const UNREAD_BYTES_MAX: usize = 1024 * 1024;
-/// Shorter answers are not packed.
+/// Size in bytes below which answers are not compressed.
 const PACKED_FROM_BYTES: usize = 1024;
-/// Bytes that are packed before others have a turn.
+/// Bytes that are compressed before others have a turn.
 const PACKED_AT_ONCE: usize = 64 * 1024;
 
-/// The connection that an answer goes to, if a server of ours has it.
+/// The connection that an answer goes to, if one of this program's servers has it.
 pub(super) type ReaderConnection = Option<Extension<Connection>>;
 
 /// The answers of the web server.
 #[derive(Debug)]
 pub(super) struct Answers {
     unread: Arc<Room>,
-    /// Packing takes memory: one answer at a time.
+    /// Compression takes memory: one answer at a time.
     packing: Semaphore,
 }
 
@@ -40,7 +42,7 @@ pub(super) struct Answers {
 pub struct SharedText {
     plain: Bytes,
     packed: OnceLock<Bytes>,
-    /// The holders of those who read it plain, and packed.
+    /// The holders of places for those who read it plain, and compressed.
     holders: Mutex<[Option<u64>; 2]>,
 }
 
@@ -51,7 +53,7 @@ impl SharedText {
     }
 }
 
-/// What is answered.
+/// The content of an answer.
 pub(super) struct Content {
     pub(super) text: Arc<SharedText>,
     pub(super) media_type: &'static str,
@@ -100,8 +102,8 @@ impl Answers {
         response
     }
 
-    /// Takes room for an answer, or joins those who read the same text; the connection that was not written to for longest
-    /// gives way.
+    /// Takes a place in the byte budget for an answer, or joins the readers of the same text.
+    /// The connection that was not written to for longest is evicted.
     fn place(&self, bytes: AnswerBytes<'_>, connection: ReaderConnection) -> Option<RoomPlace> {
         let now = Uptime::default();
         let (peer, speed, evict) = match connection {
@@ -127,7 +129,7 @@ impl Answers {
         Some(place)
     }
 
-    /// Packs an answer, unless it was packed for a reader before.
+    /// Compresses an answer, unless it was compressed for a reader before.
     async fn packed(&self, text: &SharedText) -> io::Result<Bytes> {
         let _turn = self.packing.acquire().await.map_err(io::Error::other)?;
         if let Some(packed) = text.packed.get() {
@@ -145,7 +147,7 @@ impl Answers {
     }
 }
 
-/// An answer, and in which form it is read.
+/// An answer, and the form in which it is read.
 #[derive(Clone, Copy)]
 struct AnswerBytes<'a> {
     text: &'a SharedText,
@@ -165,7 +167,7 @@ impl AsRef<[u8]> for CountedBytes {
     }
 }
 
-/// Whether a reader takes gzip.
+/// Returns whether a reader takes gzip.
 fn takes_gzip(headers: &HeaderMap) -> bool {
     let values = headers.get_all(ACCEPT_ENCODING).iter();
     values.filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(',')).any(

@@ -1,4 +1,5 @@
-//! The metrics table as text: Prometheus text format 0.0.4 and OpenMetrics 1.0, with content negotiation.
+//! The metrics table as text: Prometheus text format 0.0.4 and OpenMetrics 1.0, with content
+//! negotiation.
 
 use stepmem_engine::metrics::readers;
 use stepmem_engine::metrics::table::METRICS;
@@ -24,8 +25,8 @@ impl Format {
         }
     }
 
-    /// Chooses by the header `Accept`: OpenMetrics only if the client names it, in a supported version, with at
-    /// least the weight of text.
+    /// Chooses by the header `Accept`: OpenMetrics only if the client names it, in a supported
+    /// version, with at least the weight of text.
     pub fn negotiate(accept: &str) -> Self {
         let mut open_metrics: f64 = 0.0;
         let mut text: f64 = 0.0;
@@ -75,7 +76,7 @@ struct SampleName<'a> {
     suffix: &'a str,
     label_names: &'a [&'a str],
     label_values: &'a [&'a str],
-    /// Whether a label without a value is left out.
+    /// Set when a label without a value is left out.
     leaves_out_empty: bool,
 }
 

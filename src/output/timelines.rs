@@ -1,4 +1,5 @@
-//! Serves drawn snapshots, a piece of a file at a time: a document of megabytes takes no memory of the exporter.
+//! Serves drawn snapshots, a piece of a file at a time: the exporter never holds a document of
+//! megabytes in memory.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -15,8 +16,8 @@ use hyper::body::Frame;
 
 use crate::store::timelines::TimelineFolder;
 
-/// The policy of a document: an origin of its own, which no other page shares, and no network. Its own policy, in its head,
-/// lets only its own script run.
+/// The policy of a document: a unique origin, which no other page shares, and no network. Its
+/// own policy, in its head, lets only its own script run.
 const SECURITY_POLICY: &str = "sandbox allow-scripts; default-src 'none'; img-src data:; \
      style-src 'unsafe-inline'; script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; \
      frame-ancestors 'none'";
@@ -36,7 +37,7 @@ pub(super) fn respond(folder: Option<&Arc<TimelineFolder>>, id: &str) -> Option<
     Some((headers, body).into_response())
 }
 
-/// A file of a known length that is read as it is sent.
+/// A file of a known length that is read while it is sent.
 struct FileBody {
     file: File,
     n_left: u64,

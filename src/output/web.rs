@@ -20,14 +20,15 @@ use crate::output::timelines;
 use crate::store::timelines::TimelineFolder;
 use stepmem_engine::output::status::Status;
 
-/// How long a reader waits for a fresh status before it gets the last published one.
+/// Time that a reader waits for a fresh status before it gets the last published one.
 pub const FRESH_WITHIN: Duration = Duration::from_millis(50);
-/// How long a reader waits for a summary.
+/// Time that a reader waits for a summary.
 pub const SUMMARY_WITHIN: Duration = Duration::from_secs(5);
-/// Maximum number of readers that wait for a fresh status; further ones get the last published one.
+/// Maximum number of readers that wait for a fresh status; further ones get the last published
+/// one.
 pub const READERS_MAX: usize = 64;
 
-/// Requests that came before the one ahead of them was answered, and are answered at a time.
+/// Maximum number of requests answered at a time that came before the answer to an earlier one.
 pub const PIPELINED_MAX: usize = 1;
 
 const INDEX_HTML: &str = include_str!("page/index.html");
@@ -61,18 +62,19 @@ const SECURITY_POLICY: &str = "default-src 'none'; style-src 'self'; script-src 
 /// Requests a fresh status.
 #[derive(Debug)]
 pub struct StatusRequest {
-    /// Whether the reader is a scrape, which ended ranks wait for.
+    /// True if the reader is a scrape, which ended ranks wait for.
     pub is_scrape: bool,
     /// The channel for the status.
     pub answer: oneshot::Sender<Arc<Status>>,
 }
 
-/// Requests the summary of a run, or a part of it. The channel closes if the run or the rank is unknown.
+/// Requests the summary of a run, or a part of it. The channel closes if the run or the rank is
+/// unknown.
 #[derive(Debug)]
 pub struct SummaryRequest {
     pub run: String,
     pub format: SummaryFormat,
-    /// The channel for the summary, which others may get too.
+    /// The channel for the summary, which others may get, too.
     pub answer: oneshot::Sender<Arc<SharedText>>,
 }
 
@@ -82,7 +84,7 @@ pub enum SummaryFormat {
     Json,
     /// As `final_summary.txt`.
     Text,
-    /// The windows of the rank of this number and the gates that stop them now, as text.
+    /// The windows of the rank of this number, and the gates that currently stop them, as text.
     Windows(u32),
     /// The same as JSON.
     WindowsJson(u32),
@@ -97,8 +99,8 @@ pub struct StatusSource {
 }
 
 impl StatusSource {
-    /// Creates a source of the last published status, and the receivers of requests for fresh ones and for
-    /// summaries.
+    /// Creates a source of the last published status, and the receivers of requests for fresh
+    /// ones and for summaries.
     pub fn new(
         latest: watch::Receiver<Arc<Status>>,
     ) -> (Self, mpsc::Receiver<StatusRequest>, mpsc::Receiver<SummaryRequest>) {
@@ -126,8 +128,8 @@ impl StatusSource {
         }
     }
 
-    /// Returns a status that includes every push answered before this call, or the last published one after
-    /// [`FRESH_WITHIN`].
+    /// Returns a status that includes every push answered before this call, or the last
+    /// published one after [`FRESH_WITHIN`].
     pub async fn fresh(&self, is_scrape: bool) -> Arc<Status> {
         let (answer, answered) = oneshot::channel();
         if self.requests.try_send(StatusRequest { is_scrape, answer }).is_ok()
@@ -150,11 +152,11 @@ struct Site {
     stop: watch::Receiver<bool>,
 }
 
-/// A status as text, for all who read it.
+/// A status as text, for all its readers.
 #[derive(Debug)]
 struct Rendered {
     status: Arc<Status>,
-    /// By format.
+    /// The texts by format.
     texts: Vec<(TextKind, Arc<SharedText>)>,
 }
 
@@ -164,12 +166,13 @@ enum TextKind {
     Json,
 }
 
-/// What the page links to.
+/// The targets of the page's links.
 #[derive(Clone, Debug)]
 pub struct WebConfig {
     /// The path of the metrics: letters, digits, `/`, `-`, `_` and `.`.
     pub telemetry_path: String,
-    /// The address of the push endpoint (`http://127.0.0.1:9478`, `unix:/run/stepmem/push.sock`).
+    /// The address of the push endpoint (`http://127.0.0.1:9478`,
+    /// `unix:/run/stepmem/push.sock`).
     pub push_url: String,
     /// The drawn snapshots; `None` where none are shown.
     pub timelines: Option<Arc<TimelineFolder>>,
@@ -178,7 +181,7 @@ pub struct WebConfig {
 /// The path that answers with [`WebConfig::push_url`], for commands that push.
 pub const PUSH_URL_PATH: &str = "/api/v1/push-url";
 
-/// Whether a path is one of [`router`]'s own, which the metrics cannot have.
+/// Returns whether a path is one of [`router`]'s own, which the metrics cannot have.
 pub fn is_reserved(path: &str) -> bool {
     ["/", "/api/v1/status", PUSH_URL_PATH, "/-/healthy", "/-/ready"].contains(&path)
         || ["/page/", "/snapshots/"].iter().any(|own| path.starts_with(own))
@@ -218,7 +221,8 @@ fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('"', "&quot;").replace('<', "&lt;")
 }
 
-/// Has pipelined requests wait for each other, so that a reader who waits for each answer need not wait for theirs.
+/// Has pipelined requests wait for each other. A reader who waits for each answer thus need not
+/// wait for theirs.
 async fn in_turn(
     State(turns): State<Arc<Semaphore>>,
     connection: ReaderConnection,
@@ -282,7 +286,7 @@ async fn metrics(
 }
 
 impl Site {
-    /// Writes a status as text, or returns the text that was written for a reader before.
+    /// Writes a status as text, or returns the text that was written for an earlier reader.
     fn rendered(
         &self,
         status: Arc<Status>,

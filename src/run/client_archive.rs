@@ -1,5 +1,6 @@
-//! The Python client that travels inside the program: a directory of modules, written to where it can stay. Tools that
-//! open the files of what runs (`trace`, coverage, debuggers) find them there.
+//! The Python client that is embedded in the program: a directory of modules, written to a
+//! place where it can stay. Tools that open the files of running modules (`trace`, coverage,
+//! debuggers) find them there.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -15,19 +16,22 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use crate::run::client_use;
 use crate::run::private_directory;
 
-/// `sitecustomize` and the modules of `stepmem`, as build.rs listed them: the path and the content of each.
+/// `sitecustomize` and the modules of `stepmem`, as build.rs listed them: the path and the
+/// content of each.
 const FILES: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/client.rs"));
 /// The package, below the client's directory.
 const PACKAGE: &str = "stepmem";
-/// Where Python keeps compiled modules. They are not ours to compare, so each start removes them.
+/// The directory in which Python keeps compiled modules. They cannot be compared with the
+/// embedded files, so each start removes them.
 const COMPILED: &str = "__pycache__";
 /// Permissions of the group and of others.
 const OF_OTHERS: u32 = 0o077;
 
-/// How often it is written at most, if others remove it meanwhile.
+/// Maximum number of attempts to write the client, if others remove it meanwhile.
 const TRIES: usize = 3;
 
-/// Where the client is, and why it is not where it could stay. Nobody removes it while this lives.
+/// The path of the client, and the reason that it is not at a place where it could stay. Nobody
+/// removes it while this value exists.
 pub(super) struct Installed {
     pub(super) path: PathBuf,
     pub(super) problem: Option<String>,
@@ -35,9 +39,10 @@ pub(super) struct Installed {
     _held: Option<File>,
 }
 
-/// Writes the client below the user's cache directory, or else that of the session, unless it is there; or else below the
-/// directory of this command, which goes with it. Its name has its content's hash: processes of another version keep
-/// theirs.
+/// Writes the client below the user's cache directory, or else below that of the session,
+/// unless it is already there. Otherwise writes it below the directory of this command, and
+/// removes it with that. Its name has its content's hash: processes of another version keep
+/// their own client.
 ///
 /// # Errors
 /// There is no directory that it may be in, or it cannot be written: the reason of the first.
@@ -85,7 +90,7 @@ fn hash() -> String {
     private_directory::hex(hash.finish().as_ref().iter().take(8))
 }
 
-/// Makes sure that the client is below this directory, and holds it. Returns its path.
+/// Ensures that the client is below this directory, and holds it. Returns its path.
 fn put(place: &Path, name: &str) -> io::Result<(PathBuf, Option<File>)> {
     let path = place.join(name);
     if path.as_os_str().as_bytes().contains(&b':') {
@@ -105,7 +110,7 @@ fn put(place: &Path, name: &str) -> io::Result<(PathBuf, Option<File>)> {
     Ok((path, None))
 }
 
-/// Returns whether the directory is this user's alone and has the client's files and no others.
+/// Returns whether the directory belongs to this user alone and has exactly the client's files.
 fn is_whole(path: &Path) -> bool {
     let package = path.join(PACKAGE);
     for compiled in [path.join(COMPILED), package.join(COMPILED)] {
@@ -122,7 +127,8 @@ fn is_whole(path: &Path) -> bool {
     has_only(path, &top) && has_only(&package, &modules) && FILES.iter().all(is_same)
 }
 
-/// Returns whether a directory is this user's alone and has only these entries, apart from compiled modules.
+/// Returns whether a directory belongs to this user alone and has only these entries, apart
+/// from compiled modules.
 fn has_only(directory: &Path, names: &BTreeSet<&str>) -> bool {
     let is_known = |name: &OsString| {
         name == COMPILED || name.to_str().is_some_and(|name| names.contains(name))
@@ -133,7 +139,8 @@ fn has_only(directory: &Path, names: &BTreeSet<&str>) -> bool {
         })
 }
 
-/// Returns whether an entry is of this kind, belongs to this user, and nobody else may enter or read it.
+/// Returns whether an entry is of this kind and belongs to this user, and nobody else may enter
+/// or read it.
 fn is_ours(path: &Path, is_of_kind: fn(&fs::Metadata) -> bool) -> bool {
     fs::symlink_metadata(path).is_ok_and(|metadata| {
         is_of_kind(&metadata)
@@ -142,11 +149,12 @@ fn is_ours(path: &Path, is_of_kind: fn(&fs::Metadata) -> bool) -> bool {
     })
 }
 
-/// Writes the client next to the path and moves it there as a whole: others may be about to read or write it.
+/// Writes the client next to the path and moves it there as a whole: others may be about to
+/// read or write it.
 fn write(path: &Path) -> io::Result<()> {
     let fresh = path.with_extension(private_directory::random_name()?);
     let written = write_files(&fresh).and_then(|()| take_place(&fresh, path));
-    // What was there before, or what could not be moved.
+    // Either the earlier content, or the new content that could not be moved.
     remove(&fresh);
     written
 }
@@ -166,7 +174,8 @@ fn write_files(fresh: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Moves the directory to the path. What stands there is swapped with it: no process finds nothing there.
+/// Moves the directory to the path, and swaps it with an existing one, so that no process finds
+/// the path empty.
 fn take_place(fresh: &Path, path: &Path) -> io::Result<()> {
     let Err(error) = fs::rename(fresh, path) else { return Ok(()) };
     // Another run was faster.

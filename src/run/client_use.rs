@@ -1,4 +1,5 @@
-//! Which clients next to ours are in use: each `run` holds its own, and removes those that none used for long.
+//! The use of clients: each `run` holds its own, and removes those that no `run` has used for
+//! long.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
@@ -12,15 +13,17 @@ use rustix::fs::{FlockOperation, OFlags, flock};
 use crate::exporter::clock::Clock;
 use crate::run::private_directory;
 
-/// A client of another version that no `run` used for so long is removed. Daemons that outlive their `run` read it, too.
+/// Days without use after which a client of another version is removed. Daemons that outlive
+/// their `run` read it, too.
 pub const UNUSED_DAYS_MAX: u64 = 30;
-/// How the names of clients begin, also of those that are being written or removed.
+/// Prefix of the names of clients, also of those that are being written or removed.
 pub(super) const PREFIX: &str = "client-";
 
-/// Marks a client as used now. While the result lives, no other `run` removes it.
+/// Sets the time of a client's last use to now. While the result is held, no other `run`
+/// removes the client.
 ///
 /// # Errors
-/// It is gone or being removed, or the file system knows no locks.
+/// It is gone or being removed, or the file system does not support locks.
 pub(super) fn hold(client: &Path) -> io::Result<File> {
     let held = open(client)?;
     flock(&held, FlockOperation::NonBlockingLockShared)?;
@@ -33,19 +36,21 @@ pub(super) fn hold(client: &Path) -> io::Result<File> {
     Ok(held)
 }
 
-/// Removes the clients below a directory that no `run` holds or has used for long, except that of this name.
+/// Removes the clients below a directory that no `run` holds or has used for long, except for
+/// the one of this name.
 pub(super) fn remove_unused(place: &Path, ours: &OsStr) {
     let Ok(entries) = fs::read_dir(place) else { return };
     for entry in entries.flatten() {
         let name = entry.file_name();
         if name != ours && name.as_encoded_bytes().starts_with(PREFIX.as_bytes()) {
-            // What cannot be removed stays.
+            // A client that cannot be removed stays.
             remove(&entry.path()).ok();
         }
     }
 }
 
-/// Removes a client if it is unused. It goes aside first: a `run` that begins finds all of it, or nothing.
+/// Removes a client if it is unused. It is renamed first: a `run` that begins finds all of it,
+/// or nothing.
 fn remove(client: &Path) -> io::Result<()> {
     let claimed = open(client)?;
     flock(&claimed, FlockOperation::NonBlockingLockExclusive)?;
@@ -59,7 +64,7 @@ fn remove(client: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Opens a directory that is no link.
+/// Opens a directory that is not a link.
 fn open(client: &Path) -> io::Result<File> {
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW;
     OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(client)

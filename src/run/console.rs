@@ -1,4 +1,5 @@
-//! Says on the terminal what the exporter of `run` finds, follows the command to its end, and closes with the summary.
+//! Reports the findings of `run`'s exporter on the terminal, follows the command to its end,
+//! and closes with the summary.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -35,23 +36,25 @@ use stepmem_report::closing::{
 };
 use stepmem_types::ids::{Run, SubjectId};
 
-/// Lines, and what else the pen is asked, that wait for a terminal that takes none; later ones are lost.
+/// Maximum number of lines and other requests that wait while the terminal takes none; later
+/// ones are lost.
 const STROKES_MAX: usize = 256;
-/// Findings of one kind that have a line each, and lines that name code or objects; further ones are on the page.
+/// Maximum number of findings of one kind that have a line each, and of lines that name code or
+/// objects. Further ones are on the page.
 const LINES_A_KIND_MAX: usize = 16;
 
-/// The supervisor's socket, and what to say on it.
+/// The supervisor's socket, and the values to send on it.
 pub(super) struct Control {
     pub(super) socket: UnixStream,
     pub(super) ready: Ready,
-    /// What the table of ranks shows; `None` where there is no table.
+    /// The status that the table of ranks shows; `None` where there is no table.
     pub(super) live: Option<watch::Receiver<Arc<Status>>>,
 }
 
-/// What processes of the command left in the private directory.
+/// Traces that processes of the command left in the private directory.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Traces {
-    /// Whether the processes had a client to import.
+    /// True if the processes had a client to import.
     has_client: bool,
     has_python: bool,
     has_torch: bool,
@@ -64,17 +67,17 @@ impl Traces {
     }
 }
 
-/// What was said, and what is to be said at the end.
+/// The lines that the console has reported, and those to report at the end.
 pub(super) struct Narrator {
     notices: mpsc::Receiver<Notice>,
     pen: Pen,
     is_coloured: bool,
     is_started: bool,
-    /// The worst severity of each finding that has been said.
+    /// The worst reported severity of each finding.
     said: BTreeMap<(SubjectId, DiagnosisKind), Severity>,
-    /// Lines about findings with the code or the object behind them.
+    /// Number of lines about findings with the code or the object behind them.
     n_named: usize,
-    /// Lines about findings whose growth ended, or that were cleared.
+    /// Number of lines about findings whose growth ended, or that were cleared.
     n_over: usize,
     ends: BTreeMap<Run, SummaryNotice>,
     /// The exit code of the command, once it has ended and the supervisor reported it.
@@ -101,7 +104,8 @@ impl Narrator {
         })
     }
 
-    /// Tells the supervisor that the exporter listens. Resolves when the command has ended, or did not start.
+    /// Notifies the supervisor that the exporter listens. Resolves when the command has ended,
+    /// or did not start.
     ///
     /// # Errors
     /// The supervisor is gone before that.
@@ -168,7 +172,8 @@ impl Narrator {
         }
     }
 
-    /// Says a finding when it is raised, again when it gets worse, and when its growth has ended or it is cleared.
+    /// Reports a finding when it is raised, again when it gets worse, and when its growth has
+    /// ended or it is cleared.
     fn find(&mut self, finding: &Transition) {
         if finding.state == TransitionState::Cleared {
             if finding.severity > Severity::Info {
@@ -200,8 +205,8 @@ impl Narrator {
         self.pen.line(finding_line(finding, self.is_coloured));
     }
 
-    /// Says that a finding that was a warning or critical is no longer one. MEMORY RISING that becomes MEMORY CREEP is info, and
-    /// so is all that is forgotten of a rank that ended.
+    /// Reports that a finding is no longer a warning or critical. A MEMORY RISING that becomes
+    /// MEMORY CREEP is info, as is every finding that the engine forgets with an ended rank.
     fn end(&mut self, finding: &Transition, line: String) {
         let said = self.said.get_mut(&(finding.subject.clone(), finding.kind));
         let Some(said) = said.filter(|said| **said > Severity::Info) else { return };
@@ -212,21 +217,21 @@ impl Narrator {
         }
     }
 
-    /// Says a finding once more, with the code or the object behind it.
+    /// Reports a finding once more, with the code or the object behind it.
     fn name(&mut self, finding: Transition) {
         if self.n_named == LINES_A_KIND_MAX {
             return;
         }
         self.n_named += 1;
-        // That its rank has ended since makes it no smaller.
+        // The end of its rank in the meantime does not lower the severity.
         let said = self.said.get(&(finding.subject.clone(), finding.kind)).copied();
         let severity = said.map_or(finding.severity, |said| said.max(finding.severity));
         let finding = Transition { severity, ..finding };
         self.pen.line(finding_line(&finding, self.is_coloured));
     }
 
-    /// Closes with the summaries, the worst first, and with the directory of snapshots that none of them has. Returns the
-    /// summaries.
+    /// Closes with the summaries, the worst first, and with the directory of snapshots that
+    /// none of them has. Returns the summaries.
     pub(super) fn finish(
         mut self,
         traces: Traces,
@@ -272,22 +277,24 @@ impl Narrator {
     }
 }
 
-/// Returns the signal that an exit code of a shell stands for.
+/// Returns the signal that a shell's exit code stands for.
 fn killed_by(code: u8) -> Option<Signal> {
     Signal::try_from(i32::from(code) - KILLED_BY).ok()
 }
 
-/// Follows the command: by the supervisor's words, or by its process once the supervisor is gone.
+/// Follows the command: by the supervisor's messages, or by its process once the supervisor is
+/// gone.
 struct Follower {
     words: Option<Lines<BufReader<OwnedReadHalf>>>,
     /// The command's process, once it has started.
     command: Option<OwnedFd>,
-    /// Waits for the command's end, once there is no other way to know of it.
+    /// Waits for the command's end, once there is no other way to notice it.
     ending: Option<task::JoinHandle<()>>,
 }
 
 impl Follower {
-    /// Resolves at the next news of the command; `None` if there will be none. May be dropped and called again.
+    /// Resolves at the next news of the command; `None` if there will be none. May be dropped
+    /// and called again.
     async fn next(&mut self) -> Option<CommandState> {
         if let Some(words) = &mut self.words {
             let line = words.next_line().await.ok().flatten();
@@ -319,13 +326,13 @@ fn ended(process: &OwnedFd) {
     while poll(&mut sources, PollTimeout::NONE) == Err(Errno::EINTR) {}
 }
 
-/// Writes on a thread of its own: a terminal may stop taking text.
+/// Writes on its own thread: a terminal may stop taking text.
 struct Pen {
     strokes: SyncSender<Stroke>,
     thread: JoinHandle<()>,
 }
 
-/// What the pen is asked to do.
+/// A request to the writing thread.
 enum Stroke {
     Line(String),
     /// Keeps a table at the foot from now on.
@@ -370,7 +377,7 @@ impl Pen {
     }
 }
 
-/// Does what is asked, and looks after the table in between.
+/// Serves the requests, and updates the table in between.
 fn write(strokes: &Receiver<Stroke>) {
     let mut table: Option<Box<LiveTable>> = None;
     loop {
@@ -389,7 +396,8 @@ fn write(strokes: &Receiver<Stroke>) {
     }
 }
 
-/// Returns the table after a look. One that panics is gone from the terminal, which goes on taking lines.
+/// Returns the table after an update. A table that panics is removed from the terminal, which
+/// goes on taking lines.
 fn looked_after(mut table: Box<LiveTable>) -> Option<Box<LiveTable>> {
     catch_unwind(AssertUnwindSafe(move || {
         table.look();

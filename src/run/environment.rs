@@ -1,4 +1,5 @@
-//! The environment of the command: that of `run`, and what its Python processes need to push.
+//! The environment of the command: that of `run`, and the variables that its Python processes
+//! need to push.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -6,10 +7,10 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use crate::config::environment;
 use crate::run::processes::Ready;
 
-/// Words as the system takes them.
+/// Words in the form that system calls take.
 pub(super) type Words = Vec<CString>;
 
-/// The variables, and why they are set.
+/// The variables of the client.
 const PUSH_URL: &str = "STEPMEM_PUSH_URL";
 const TOKEN_FILE: &str = "STEPMEM_PUSH_TOKEN_FILE";
 const TRACES: &str = "STEPMEM_TRACES";
@@ -29,12 +30,12 @@ pub(super) fn environment(ready: &Ready) -> Words {
     c_strings(&pairs.collect::<Vec<_>>())
 }
 
-/// Returns words without those that no system call takes.
+/// Returns words in the form that system calls take, without those that contain a zero byte.
 pub(super) fn c_strings(words: &[OsString]) -> Words {
     words.iter().filter_map(|word| CString::new(word.as_bytes()).ok()).collect()
 }
 
-/// Adds what a watched command needs; what is set already wins.
+/// Adds the variables that a watched command needs; those that are already set have priority.
 fn watched(
     mut variables: Vec<(OsString, OsString)>,
     ready: &Ready,
@@ -62,8 +63,8 @@ fn watched(
     variables
 }
 
-/// Puts the client's directory in front of a search path, unless it is in it. Python finds its `sitecustomize` there,
-/// which moves the directory to the end.
+/// Puts the client's directory in front of a search path, unless it is in it. Python finds its
+/// `sitecustomize` there, which moves the directory to the end.
 fn in_front(client: &str, path: OsString) -> OsString {
     if path.as_bytes().split(|byte| *byte == b':').any(|entry| entry == client.as_bytes()) {
         return path;

@@ -1,5 +1,5 @@
-//! The exporter's part of `run`: in a session of its own, so that no signal of the terminal ends it, and for as long as
-//! the command runs, also without a supervisor.
+//! The exporter's part of `run`. It has its own session, so that no signal of the terminal ends
+//! it. It runs for as long as the command runs, also without a supervisor.
 
 use std::fs;
 use std::io;
@@ -28,7 +28,7 @@ use stepmem_report::closing::gate_lines;
 use stepmem_report::gate::{ExitGate, GateVerdict};
 use stepmem_report::summary::model::Summary;
 
-/// What is done with the summary, beside showing it.
+/// The use of the summary, in addition to showing it.
 #[derive(Clone, Debug, Default)]
 pub struct RunOptions {
     /// A file for the summary's JSON.
@@ -37,24 +37,26 @@ pub struct RunOptions {
     pub gate: ExitGate,
     /// The file of the token, for the clients.
     pub token_file: Option<String>,
-    /// Whether memory snapshots are written on growth and on out-of-memory errors.
+    /// True if memory snapshots are written on growth and on out-of-memory errors.
     pub has_snapshots: bool,
-    /// Whether a table of ranks stands at the foot of the terminal.
+    /// True if a table of ranks stands at the foot of the terminal.
     pub is_live: bool,
 }
 
-/// Runs the exporter while the command of the supervisor, on standard input, runs. Returns the verdict of the gate.
+/// Runs the exporter while the command of the supervisor, on standard input, runs. Returns the
+/// verdict of the gate.
 ///
 /// # Errors
 /// As of [`start::run`].
 pub fn run(mut settings: Settings, options: &RunOptions) -> anyhow::Result<GateVerdict> {
     let control = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-    // Asked while this process is still in the command's session.
+    // Determined while this process is still in the command's session.
     let no_table = NoTable::here();
-    // A process that leads its session already is in nobody's way.
+    // An error means that this process already leads its session, which is good enough.
     rustix::process::setsid().ok();
     prctl::set_name(c"stepmem").ok();
-    // Systems that stop everything stop the command too, and its end is when the summary is written.
+    // Systems that stop all processes stop the command, too; the summary is written when the
+    // command ends.
     let _blocked = signals::block(&[])?;
 
     let mut problems = Vec::new();
@@ -105,7 +107,7 @@ pub fn run(mut settings: Settings, options: &RunOptions) -> anyhow::Result<GateV
     if let (Some(file), Some(end)) = (&options.summary_json, ends.first()) {
         let file = own_name(file, end);
         if let Err(error) = write(&file, &end.summary) {
-            // The verdict counts all the same.
+            // The verdict counts regardless.
             let place = file.display();
             say(&format!("stepmem: --summary-json: {place} is not written: {error:#}\n"));
         }
@@ -118,7 +120,7 @@ pub fn run(mut settings: Settings, options: &RunOptions) -> anyhow::Result<GateV
     Ok(verdict)
 }
 
-/// Writes the client to where processes of the command find it.
+/// Writes the client to a place where processes of the command find it.
 fn client(folder: Option<&PrivateFolder>, problems: &mut Vec<String>) -> Option<Installed> {
     match client_archive::install(folder.map(PrivateFolder::path)) {
         Ok(installed) => {
@@ -153,7 +155,8 @@ fn snapshots(
     }
 }
 
-/// Returns the name of a copy of the summary: beside other exporters of the launch, each has a name of its own.
+/// Returns the name of a copy of the summary: next to other exporters of the launch, each copy
+/// has a different name.
 fn own_name(file: &Path, end: &SummaryNotice) -> PathBuf {
     let suffix = end.files.as_ref().map(WrittenFiles::suffix).unwrap_or_default();
     if suffix.is_empty() {
@@ -172,7 +175,7 @@ fn write(file: &Path, summary: &Summary) -> anyhow::Result<()> {
     Ok(fs::write(file, serde_json::to_string_pretty(summary)? + "\n")?)
 }
 
-/// Returns where a client on this machine pushes to.
+/// Returns the address to which a client on this machine pushes.
 fn push_url(addresses: &Addresses) -> Option<String> {
     let of_socket = addresses.socket.as_ref().and_then(|path| path.to_str());
     let of_socket = of_socket.map(|path| format!("unix://{path}"));

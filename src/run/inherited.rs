@@ -1,5 +1,5 @@
-//! What the command inherits of signals: the mask and the dispositions that the caller gave `run`, although this process
-//! needs others.
+//! The signal mask and dispositions that the caller gave `run`, which the command inherits
+//! although this process needs others.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -18,24 +18,26 @@ struct Changed {
     is_ignored: AtomicBool,
 }
 
-/// Rust ignores SIGPIPE before `main` runs. The supervisor has to take SIGCHLD: where it is ignored, the system keeps no
-/// exit code.
+/// Rust ignores SIGPIPE before `main` runs. The supervisor has to take SIGCHLD: where it is
+/// ignored, the system keeps no exit code.
 static CHANGED: [Changed; 2] = [
     Changed { number: libc::SIGPIPE, is_ignored: AtomicBool::new(false) },
     Changed { number: libc::SIGCHLD, is_ignored: AtomicBool::new(false) },
 ];
 
-/// Runs before Rust's own start, which nothing else sees the caller's SIGPIPE after.
+/// Runs before Rust's own start, after which the caller's SIGPIPE can no longer be seen.
 #[used]
 #[expect(unsafe_code, reason = "the list of functions that run before `main`")]
-// SAFETY: the section is an array of pointers to C functions that are called once, before any thread starts.
+// SAFETY: the section is an array of pointers to C functions that are called once, before any
+// thread starts.
 #[unsafe(link_section = ".init_array")]
 static AT_START: extern "C" fn() = note;
 
 extern "C" fn note() {
     for Changed { number, is_ignored } in &CHANGED {
         #[expect(unsafe_code, reason = "a C call without a safe form")]
-        // SAFETY: `sigaction` is plain data for which zeros are valid; the call only writes to it.
+        // SAFETY: `sigaction` is plain data for which zeros are valid; the call only writes to
+        // it.
         let action = unsafe {
             let mut action: libc::sigaction = mem::zeroed();
             libc::sigaction(*number, ptr::null(), &raw mut action);
@@ -51,7 +53,7 @@ pub(super) fn ignores(signal: Signal) -> bool {
     changed.is_some_and(|changed| changed.is_ignored.load(Ordering::Relaxed))
 }
 
-/// Lets the command begin with this mask, and ignore what the caller ignores.
+/// Starts the command with this mask, and has it ignore the signals that the caller ignores.
 pub(super) fn hand_on(command: &mut Command, mask: SigSet) {
     let set = move || -> io::Result<()> {
         mask.thread_set_mask()?;
@@ -59,7 +61,7 @@ pub(super) fn hand_on(command: &mut Command, mask: SigSet) {
             let is_ignored = is_ignored.load(Ordering::Relaxed);
             let action = if is_ignored { libc::SIG_IGN } else { libc::SIG_DFL };
             #[expect(unsafe_code, reason = "a C call without a safe form")]
-            // SAFETY: it takes two integers by value, and no handler runs code of ours.
+            // SAFETY: it takes two integers by value, and no handler runs code of this program.
             if unsafe { libc::signal(*number, action) } == libc::SIG_ERR {
                 return Err(io::Error::last_os_error());
             }
@@ -67,7 +69,8 @@ pub(super) fn hand_on(command: &mut Command, mask: SigSet) {
         Ok(())
     };
     #[expect(unsafe_code, reason = "runs between fork and exec")]
-    // SAFETY: `set` makes calls that are safe after a fork, and allocates nothing: errors of the system are numbers.
+    // SAFETY: `set` makes calls that are safe after a fork, and allocates nothing: errors of
+    // the system are numbers.
     unsafe {
         command.pre_exec(set)
     };

@@ -1,4 +1,5 @@
-//! The table of ranks at the foot of the terminal (`run --live`): when it is drawn, and when it is not.
+//! The table of ranks at the foot of the terminal (`run --live`), and the conditions under
+//! which it is drawn.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -12,30 +13,32 @@ use crate::run::terminal::{self, Foot, TerminalSize};
 use stepmem_engine::output::status::Status;
 use stepmem_report::rank_table::{TableRoom, few_lines};
 
-/// Lines of the table with its heads, however high the terminal is. Further ranks are counted.
+/// Maximum number of lines of the table with its heads, at any height of the terminal. Further
+/// ranks are counted.
 pub const TABLE_LINES_MAX: usize = 16;
-/// Of so many parts of the terminal, the table takes one at most.
+/// Divisor of the terminal's rows: the table takes one such part at most.
 const PARTS_MIN: usize = 3;
-/// A lower terminal has no table.
+/// Number of terminal rows below which there is no table.
 const TERMINAL_ROWS_MIN: usize = 12;
-/// How often the terminal's size is read, and whether the command is in the foreground.
+/// Interval at which the terminal's size is read, and whether the command is in the foreground.
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// The table is drawn at every look of so many; at once if the terminal has another size.
+/// Number of evaluations between draws of the table; it is drawn at once if the terminal's size
+/// has changed.
 const LOOKS_A_DRAW: u32 = 5;
 
-/// Why there is no table.
+/// Reasons that there is no table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NoTable {
     NoTerminal,
     Dumb,
     /// Another session has the terminal.
     Foreign,
-    /// It has too few rows, or they are unknown. It may get more.
+    /// It has too few rows, or their number is unknown. It may get more.
     Low,
 }
 
 impl NoTable {
-    /// Returns what keeps a table from this process's terminal, if anything does.
+    /// Returns the reason that this process's terminal can have no table, if there is one.
     pub(super) fn here() -> Option<Self> {
         if !terminal::is_there() {
             Some(Self::NoTerminal)
@@ -55,7 +58,7 @@ impl NoTable {
         self == Self::Low
     }
 
-    /// Returns a line that says so.
+    /// Returns a line with the reason.
     pub(super) fn words(self) -> String {
         let why = match self {
             Self::NoTerminal => ": standard error is not a terminal".to_owned(),
@@ -75,14 +78,15 @@ pub(super) struct LiveTable {
     status: watch::Receiver<Arc<Status>>,
     supervisor: UnixStream,
     n_looks: u32,
-    /// There while it stands.
+    /// The rows, while the table is on the terminal.
     foot: Option<Foot>,
-    /// The size of the terminal and the lines of the table that stands there.
+    /// The size of the terminal and the number of lines of the table that is on it.
     standing: Option<(TerminalSize, usize)>,
 }
 
 impl LiveTable {
-    /// Returns a table of what `status` says while the process `command` is in the foreground of its terminal.
+    /// Returns a table of `status`, which is drawn while the process `command` is in the
+    /// foreground of its terminal.
     pub(super) fn new(
         command: i32,
         status: watch::Receiver<Arc<Status>>,
@@ -91,7 +95,7 @@ impl LiveTable {
         Self { command, status, supervisor, n_looks: 0, foot: None, standing: None }
     }
 
-    /// Draws it if it is time.
+    /// Draws the table if it is due.
     pub(super) fn look(&mut self) {
         let job = ProcessState::of(self.command);
         if job.is_stopped || !job.is_in_foreground {
@@ -102,7 +106,7 @@ impl LiveTable {
         let is_resized = self.standing.is_some_and(|(standing, _)| Some(standing) != size);
         let is_due = self.n_looks.is_multiple_of(LOOKS_A_DRAW);
         self.n_looks = self.n_looks.wrapping_add(1);
-        // One that is not drawn is not missed.
+        // A draw that is left out does no harm.
         if (is_due || is_resized) && terminal::is_writable() {
             self.draw(size);
         }
@@ -118,7 +122,7 @@ impl LiveTable {
             self.clear();
             return;
         }
-        // Another run's table has it, maybe. This one comes when that one is gone.
+        // Another run's table may have it. This table appears when that one is gone.
         self.foot = self.foot.take().or_else(Foot::claim);
         if self.foot.is_none() {
             return;
@@ -128,7 +132,8 @@ impl LiveTable {
         self.standing = standing;
     }
 
-    /// Leaves the terminal to the shell, as the command is stopped, and tells the supervisor so.
+    /// Leaves the terminal to the shell, because the command is stopped, and reports that to
+    /// the supervisor.
     pub(super) fn leave(&mut self) {
         self.clear();
         self.supervisor.write_all(b"\n").ok();
@@ -148,7 +153,7 @@ impl Drop for LiveTable {
     }
 }
 
-/// Returns the room of the table; `None` on a terminal that is too low.
+/// Returns the space for the table; `None` on a terminal that is too low.
 fn room(size: TerminalSize) -> Option<TableRoom> {
     let n_lines = TABLE_LINES_MAX.min(size.n_rows / PARTS_MIN);
     let is_high = size.n_rows >= TERMINAL_ROWS_MIN && size.n_columns > 0;

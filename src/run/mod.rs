@@ -1,5 +1,6 @@
-//! `stepmem run`: one supervisor, which is the process that was started, and its three children: the exporter, the
-//! command, and a witness of the signals that the command gets. `docs/adr/0023-run-invisible.md` says why they are four.
+//! `stepmem run`: one supervisor, which is the process that was started, and its three
+//! children: the exporter, the command, and the monitor of the signals that the command gets.
+//! `docs/adr/0023-run-invisible.md` gives the reasons for four processes.
 
 mod client_archive;
 pub mod client_use;

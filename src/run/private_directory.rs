@@ -1,4 +1,5 @@
-//! Directories of `run`: a private one for the socket, which goes with it, and one for the client, which stays.
+//! Directories of `run`: a private one for the socket, which is removed with it, and one for
+//! the client, which stays.
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
@@ -11,29 +12,31 @@ use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::config::environment;
 
-/// The longest path of a Unix socket, in bytes; the system's limit less the final zero.
+/// The longest path of a Unix socket, in bytes: the system's limit less the final zero.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 const SOCKET: &str = "push.sock";
-/// Permission of everybody to create and remove entries of a directory, and its limit to entries of one's own.
+/// Permission of everybody to create and remove entries of a directory, and the flag that
+/// limits it to one's own entries.
 const EVERYBODY_WRITES: u32 = 0o002;
 const STICKY: u32 = 0o1000;
 const ROOT: u32 = 0;
-/// The ids that this process' user namespace knows, and the one that it shows for all others.
+/// The ids that this process's user namespace knows, and the one that it shows for all others.
 const KNOWN_IDS: &str = "/proc/self/uid_map";
 const UNKNOWN_ID: &str = "/proc/sys/kernel/overflowuid";
 
-/// Where a private directory is created: the first of these that works.
+/// The places for a private directory: the first of these that works.
 const TEMPORARY: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
 
-/// A directory that no other user can enter, removed with all it has when this goes.
+/// A directory that no other user can enter. It is removed with its content when this value is
+/// dropped.
 #[derive(Debug)]
 pub(super) struct PrivateFolder(PathBuf);
 
 impl PrivateFolder {
-    /// Creates one whose path has room for a socket.
+    /// Creates a directory whose path leaves space for a socket's name.
     ///
     /// # Errors
-    /// There is no such place; the last error.
+    /// No place works; the last error.
     pub(super) fn create() -> io::Result<Self> {
         let of_user = ["XDG_RUNTIME_DIR", "TMPDIR"].into_iter().filter_map(environment::path);
         let places = of_user.chain(TEMPORARY.into_iter().map(PathBuf::from));
@@ -63,7 +66,7 @@ impl PrivateFolder {
         &self.0
     }
 
-    /// Where its socket goes.
+    /// The path of its socket.
     pub(super) fn socket(&self) -> PathBuf {
         self.0.join(SOCKET)
     }
@@ -71,12 +74,12 @@ impl PrivateFolder {
 
 impl Drop for PrivateFolder {
     fn drop(&mut self) {
-        // What is left there does no harm.
+        // A directory that cannot be removed does no harm.
         fs::remove_dir_all(&self.0).ok();
     }
 }
 
-/// Returns twelve hex digits that cannot be foreseen.
+/// Returns twelve hex digits that cannot be predicted.
 pub(super) fn random_name() -> io::Result<String> {
     let mut bytes = [0; 6];
     let filled = SystemRandom::new().fill(&mut bytes);
@@ -84,12 +87,13 @@ pub(super) fn random_name() -> io::Result<String> {
     Ok(hex(&bytes))
 }
 
-/// Returns two hex digits a byte.
+/// Returns two hex digits per byte.
 pub(super) fn hex<'b>(bytes: impl IntoIterator<Item = &'b u8>) -> String {
     bytes.into_iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
 }
 
-/// Returns directories for what stays: `stepmem` in the user's cache directory, and in that of the session.
+/// Returns directories for files that stay: `stepmem` in the user's cache directory, and in
+/// that of the session.
 pub(super) fn of_user() -> Vec<PathBuf> {
     let cache = environment::path("XDG_CACHE_HOME")
         .or_else(|| environment::home().map(|home| home.join(".cache")));
@@ -97,7 +101,7 @@ pub(super) fn of_user() -> Vec<PathBuf> {
     places.into_iter().flatten().map(|place| place.join("stepmem")).collect()
 }
 
-/// Returns an error as a person reads it, with the path unless it names one.
+/// Returns an error in readable form, with the path unless it already names one.
 pub(super) fn named(path: &Path, error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(_) => format!("{}: {error}", path.display()),
@@ -105,11 +109,12 @@ pub(super) fn named(path: &Path, error: &io::Error) -> String {
     }
 }
 
-/// Makes sure that there is a directory of this user alone, which nobody else can replace. Returns its path without
-/// links.
+/// Ensures that there is a directory of this user alone, which nobody else can replace. Returns
+/// its path without links.
 ///
 /// # Errors
-/// It cannot be created, belongs to another user, or another user can replace a part of its path.
+/// It cannot be created, belongs to another user, or another user can replace a part of its
+/// path.
 pub(super) fn owned(path: &Path) -> io::Result<PathBuf> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)?;
     let path = fs::canonicalize(path)?;
@@ -129,7 +134,7 @@ pub(super) fn owned(path: &Path) -> io::Result<PathBuf> {
     Ok(path)
 }
 
-/// Who may own a directory on the way to one of ours, apart from root.
+/// The possible owners, apart from root, of the directories above one of this program.
 #[derive(Clone, Copy, Debug)]
 struct Owners {
     us: u32,
@@ -145,8 +150,9 @@ impl Owners {
     }
 }
 
-/// Returns the owner that a user namespace shows for root outside of it, as in a container without privileges; `None` where a
-/// user may have that id, such as nobody (65534) on a machine, for whom its services run.
+/// Returns the owner that a user namespace shows for root outside of it, as in a container
+/// without privileges. `None` where a user may have that id, such as nobody (65534), under
+/// which a machine's services run.
 fn unmapped(known: &str, unknown: &str) -> Option<u32> {
     let id: u32 = unknown.trim().parse().ok()?;
     let ranges: Vec<_> = known.lines().map(range).collect::<Option<_>>()?;
@@ -154,7 +160,8 @@ fn unmapped(known: &str, unknown: &str) -> Option<u32> {
     (!may_be_known).then_some(id)
 }
 
-/// Returns the ids of a line of `uid_map`: the first, the first outside, how many.
+/// Returns the ids of a line of `uid_map`: the first id, the first id outside, and their
+/// number.
 fn range(line: &str) -> Option<Range<u64>> {
     let words: Vec<u64> =
         line.split_whitespace().map(|word| word.parse().ok()).collect::<Option<_>>()?;
@@ -164,7 +171,7 @@ fn range(line: &str) -> Option<Range<u64>> {
     }
 }
 
-/// A directory on the way to one of ours.
+/// A directory on the path to one of this program's directories.
 #[derive(Clone, Copy, Debug)]
 struct PathPart {
     uid: u32,
@@ -176,12 +183,14 @@ impl PathPart {
         Self { uid: metadata.uid(), mode: metadata.mode() }
     }
 
-    /// Returns why another user than these can replace what is `below` in this directory, if one can.
+    /// Returns the reason that another user than these can replace `below` in this directory,
+    /// if one can.
     fn replaceable(self, below: Option<Self>, owners: Owners) -> Option<&'static str> {
         if self.mode & EVERYBODY_WRITES == 0 {
             return (!self.is_of(owners)).then_some("another user owns");
         }
-        // Of a sticky directory, entries are replaced by their owners and its own.
+        // In a sticky directory, only the owner of an entry and that of the directory can
+        // replace the entry.
         let is_kept = self.mode & STICKY != 0
             && self.is_of(owners)
             && below.is_some_and(|below| below.is_of(owners));

@@ -1,4 +1,5 @@
-//! The exporter and the witness as the supervisor sees them: processes of this program with a socket to each.
+//! The exporter and the signal monitor from the supervisor's side: processes of this program
+//! with a socket to each.
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
@@ -16,16 +17,17 @@ use tokio::time::Instant;
 use crate::run::signal_monitor;
 use crate::run::signals::{self, STOPS, SignalReceipt, number};
 
-/// The exporter that is not ready after this time is left alone; the command starts without it.
+/// Time after which the supervisor no longer waits for the exporter to be ready; the command
+/// starts without it.
 pub const READY_WITHIN: Duration = Duration::from_secs(5);
-/// The exporter whose table is not gone after this time keeps the job from being stopped no longer.
+/// Time for which the exporter, while it clears its table, may delay the stop of the job.
 pub const TERMINAL_LEFT_WITHIN: Duration = Duration::from_millis(500);
-/// A receipt of the witness counts for this long.
+/// Time for which a receipt of the signal monitor counts.
 const SIGHTING_VALID: Duration = Duration::from_secs(1);
-/// This program, also after its file was replaced.
+/// This program, even after its file was replaced.
 const PROGRAM: &str = "/proc/self/exe";
 
-/// The part of `run` that a process of this program plays.
+/// The part of `run` that a process of this program takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunPart {
     Exporter,
@@ -63,37 +65,38 @@ impl RunPart {
     }
 }
 
-/// What the exporter says once it listens.
+/// The exporter's message once it listens.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub(super) struct Ready {
-    /// Where to push; absent where it listens nowhere.
+    /// The address for pushes; absent where the exporter does not listen for them.
     pub(super) push_url: Option<String>,
     /// The directory of the client; absent where it could not be written.
     pub(super) client: Option<String>,
     /// The private directory, in which processes leave traces.
     pub(super) folder: Option<String>,
-    /// The directory that snapshots are written below; absent where none are wanted.
+    /// The directory below which snapshots are written; absent where none are wanted.
     pub(super) snapshots: Option<String>,
     /// The file of the token that pushes need.
     pub(super) token_file: Option<String>,
 }
 
-/// What the supervisor tells the exporter.
+/// The supervisor's message to the exporter about the command.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum CommandState {
     /// It runs as this process.
     Started(i32),
-    /// It is stopped, and the shell is next on the terminal. The exporter answers once its table is gone.
+    /// It is stopped, and the shell gets the terminal next. The exporter answers once its table
+    /// is gone.
     Stopped,
-    /// It ended with this exit code, as a shell has it.
+    /// It ended with this exit code, in a shell's form.
     Ended(u8),
 }
 
 /// The exporter's process.
 pub(super) struct ExporterProcess {
     pub(super) pid: Pid,
-    /// How it ended.
+    /// Its exit code; `None` while it runs.
     pub(super) code: Option<u8>,
     control: UnixStream,
 }
@@ -104,7 +107,7 @@ impl ExporterProcess {
         Ok(Self { pid, code: None, control })
     }
 
-    /// Waits until it listens, at most [`READY_WITHIN`].
+    /// Waits until the exporter listens, at most [`READY_WITHIN`].
     pub(super) fn ready(&self) -> Option<Ready> {
         self.control.set_read_timeout(Some(READY_WITHIN)).ok()?;
         let mut line = String::new();
@@ -112,7 +115,7 @@ impl ExporterProcess {
         serde_json::from_str(&line).ok()
     }
 
-    /// Tells it about the command. It may be gone.
+    /// Sends it the command's state. The exporter may be gone.
     pub(super) fn tell(&mut self, state: CommandState) {
         let line = serde_json::to_string(&state).unwrap_or_default() + "\n";
         self.control
@@ -121,10 +124,11 @@ impl ExporterProcess {
             .ok();
     }
 
-    /// Has it clear its table, and waits at most [`TERMINAL_LEFT_WITHIN`] until it has.
+    /// Has the exporter clear its table, and waits at most [`TERMINAL_LEFT_WITHIN`] until it
+    /// has.
     pub(super) fn leave_terminal(&mut self) {
         self.control.set_nonblocking(true).ok();
-        // Answers that came too late.
+        // Discards answers that came too late.
         while self.control.read(&mut [0; 16]).is_ok_and(|n_bytes| n_bytes > 0) {}
         self.tell(CommandState::Stopped);
         let is_waiting = self
@@ -137,20 +141,21 @@ impl ExporterProcess {
     }
 }
 
-/// The witness's process.
+/// The signal monitor's process.
 pub(super) struct WitnessProcess {
     pub(super) pid: Pid,
     socket: UnixStream,
     unread: Vec<u8>,
     sightings: Vec<(SignalReceipt, Instant)>,
-    /// When it last got a signal that stops, and one that continues. Each discards the other one while that waits.
+    /// The times of its last signal that stops, and of its last one that continues. Each such
+    /// signal discards the other one while that one waits.
     stopped: Option<Instant>,
     continued: Option<Instant>,
 }
 
 impl WitnessProcess {
-    /// Starts it in this process's group. The command's words on its own command line let it share the fate of the
-    /// command where processes are signalled by what they run.
+    /// Starts the monitor in this process's group. Its command line contains the command's
+    /// words. Programs that choose processes by their command line thus signal both.
     pub(super) fn start(words: &[OsString]) -> io::Result<Self> {
         let arguments = [&[OsString::from("--")], words].concat();
         let (pid, socket) = RunPart::Witness.start("signal-witness", &arguments)?;
@@ -164,7 +169,7 @@ impl WitnessProcess {
         })
     }
 
-    /// Waits until it notes signals. Returns whether it does.
+    /// Waits until the monitor is ready to note signals. Returns whether it is.
     pub(super) fn is_ready(&mut self) -> bool {
         let mut word = vec![0; signal_monitor::READY.len()];
         let read = self
@@ -179,7 +184,7 @@ impl WitnessProcess {
         self.socket.as_fd()
     }
 
-    /// Reads what it has noted. Returns whether it is still there.
+    /// Reads the monitor's receipts. Returns whether it is still there.
     pub(super) fn read(&mut self, now: Instant) -> bool {
         let mut buffer = [0; 64 * SignalReceipt::BYTES];
         let is_there = loop {
@@ -204,19 +209,21 @@ impl WitnessProcess {
         is_there
     }
 
-    /// Returns whether it got this signal too. Each of its receipts counts for one signal.
+    /// Returns whether the monitor also got this signal. Each of its receipts counts for one
+    /// signal.
     pub(super) fn shares(&mut self, receipt: SignalReceipt) -> bool {
         let found = self.sightings.iter().position(|(seen, _)| *seen == receipt);
         found.map(|idx| self.sightings.swap_remove(idx)).is_some()
     }
 
-    /// Forgets what it noted and the system discarded, where it still waited, when the later signal came: no signal that
-    /// comes from now on is the same.
+    /// Forgets receipts of signals that the later signal made the system discard, where they
+    /// still waited. No signal that comes from now on is the same.
     pub(super) fn forget_discarded(&mut self, later: Signal) {
         self.sightings.retain(|(seen, _)| !signals::discards(later, seen.signal));
     }
 
-    /// Returns whether it may have lost this signal to one that came after `since` and discards it.
+    /// Returns whether the monitor may have lost this signal to one that came after `since` and
+    /// discards it.
     pub(super) fn may_have_lost(&self, signal: Signal, since: Instant) -> bool {
         let later = match signal {
             Signal::SIGCONT => self.stopped,
@@ -226,7 +233,8 @@ impl WitnessProcess {
         later.is_some_and(|later| later >= since)
     }
 
-    /// Returns whether it has nothing to note about this signal: it sleeps, and the signal does not wait for it.
+    /// Returns whether the monitor has no receipt to write about this signal: it sleeps, and
+    /// the signal does not wait for it.
     pub(super) fn is_idle(&self, signal: Signal) -> bool {
         let Ok(status) = std::fs::read_to_string(format!("/proc/{}/status", self.pid)) else {
             return true;
@@ -245,7 +253,7 @@ impl WitnessProcess {
     }
 }
 
-/// Ends a process of our own.
+/// Ends a process that this program started.
 pub(super) fn end(pid: Pid) {
     kill(pid, Signal::SIGKILL).ok();
 }

@@ -1,5 +1,6 @@
-//! The witness: a process in the command's process group that does nothing but note the signals it gets. A signal that
-//! both the supervisor and the witness got was sent to the group, so the command got it too.
+//! The signal monitor: a process in the command's process group that only notes the signals
+//! that it gets. If both the supervisor and the monitor get a signal, it was sent to the group,
+//! so the command got it, too.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -11,16 +12,18 @@ use nix::sys::prctl;
 
 use crate::run::signals;
 
-/// What the witness writes once it notes signals.
+/// The monitor's output once it notes signals.
 pub(super) const READY: &[u8] = b"w";
 
-/// Writes a receipt of each signal to standard output until standard input ends, as it does when the supervisor is gone.
+/// Writes a receipt of each signal to standard output until standard input ends, which happens
+/// when the supervisor is gone.
 ///
 /// # Errors
 /// Signals cannot be read, or the supervisor is gone.
 pub fn run() -> anyhow::Result<()> {
     let (signals, _) = signals::block(&[])?;
-    // A command that signals processes by name means the exporter or the command.
+    // A command that signals processes by name means the exporter or the command, not this
+    // process.
     prctl::set_name(c"signal-witness").ok();
     let mut supervisor = File::from(io::stdout().as_fd().try_clone_to_owned()?);
     supervisor.write_all(READY)?;

@@ -1,11 +1,11 @@
-//! The signals that `run` passes on to its command, as a descriptor that they are read from.
+//! The signals that `run` passes on to its command, and the descriptor that they are read from.
 
 use nix::errno::Errno;
 use nix::libc::SI_KERNEL;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd, siginfo};
 
-/// Signals that a process cannot catch, that are about itself alone, or that report its children.
+/// Signals that a process cannot catch, that concern only itself, or that report its children.
 const OWN: [Signal; 10] = [
     Signal::SIGKILL,
     Signal::SIGSTOP,
@@ -22,13 +22,13 @@ const OWN: [Signal; 10] = [
 /// The signals that stop a process and can be caught.
 pub(super) const STOPS: [Signal; 3] = [Signal::SIGTSTP, Signal::SIGTTIN, Signal::SIGTTOU];
 
-/// A signal, and where it came from.
+/// A signal and its origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SignalReceipt {
     pub(super) signal: Signal,
-    /// The process that sent it; 0 for the kernel, or one outside of the PID namespace.
+    /// The process that sent it; 0 for the kernel, or for a process outside the PID namespace.
     pub(super) sender: u32,
-    /// Whether the kernel sent it, as it does for Ctrl-C and Ctrl-Z.
+    /// True if the kernel sent it, as for Ctrl-C and Ctrl-Z.
     pub(super) is_of_kernel: bool,
 }
 
@@ -37,7 +37,8 @@ pub(super) fn passed_on() -> SigSet {
     Signal::iterator().filter(|signal| !OWN.contains(signal)).collect()
 }
 
-/// Blocks the signals that are passed on, and `more`. Returns their descriptor and the mask of before.
+/// Blocks the signals that are passed on, and `more`. Returns their descriptor and the previous
+/// mask.
 ///
 /// # Errors
 /// The system has no descriptor left.
@@ -55,7 +56,7 @@ pub(super) fn block(more: &[Signal]) -> Result<(SignalFd, SigSet), Errno> {
     }
 }
 
-/// Returns whether the system discards an earlier signal that still waits when the later one comes.
+/// Returns whether the later signal makes the system discard an earlier one that still waits.
 pub(super) fn discards(later: Signal, earlier: Signal) -> bool {
     let continues = |signal| signal == Signal::SIGCONT;
     let stops = |signal| STOPS.contains(&signal);
@@ -78,7 +79,7 @@ fn receipt(info: &siginfo) -> Option<SignalReceipt> {
 }
 
 impl SignalReceipt {
-    /// The length of a receipt on the witness's pipe.
+    /// The length of a receipt on the signal monitor's pipe, in bytes.
     pub(super) const BYTES: usize = 6;
 
     /// Returns the signal's number, its sender and whether that is the kernel.

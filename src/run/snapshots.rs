@@ -1,5 +1,6 @@
-//! Where the processes of the command write memory snapshots: below the directory that their user named, or else below one
-//! beside the summaries, from which each moves into the directory of its launch.
+//! The place to which processes of the command write memory snapshots: below the directory that
+//! their user named, or else below one next to the summaries. From the latter, each snapshot
+//! moves into the directory of its launch.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -13,11 +14,11 @@ use crate::run::private_directory;
 /// The variable by which a user names the directory.
 const DIRECTORY: &str = "STEPMEM_SNAPSHOT_DIRECTORY";
 
-/// The directory that snapshots are written below.
+/// The directory below which snapshots are written.
 #[derive(Debug)]
 pub(super) struct SnapshotPlace {
     path: PathBuf,
-    /// Whether it was made for this command.
+    /// True if it was created for this command.
     is_own: bool,
 }
 
@@ -25,7 +26,7 @@ impl SnapshotPlace {
     /// Finds or creates the directory.
     ///
     /// # Errors
-    /// It cannot be created, or there are no summaries that it could be beside.
+    /// It cannot be created, or there are no summaries next to which it could be.
     pub(super) fn create(summary_dir: Option<&Path>) -> io::Result<Self> {
         if let Some(named) = environment::text(DIRECTORY) {
             return Ok(Self { path: std::path::absolute(named)?, is_own: false });
@@ -40,7 +41,7 @@ impl SnapshotPlace {
         Ok(Self { path, is_own: true })
     }
 
-    /// Lets the exporter ask for snapshots and read them there.
+    /// Has the exporter request snapshots and read them there.
     pub(super) fn set(&self, settings: &mut Settings) {
         settings.snapshots.on_creep = true;
         settings.snapshots.read_directory.get_or_insert_with(|| self.path.clone());
@@ -51,7 +52,8 @@ impl SnapshotPlace {
         &self.path
     }
 
-    /// Removes the directory if it was made for this command. Returns its path if a snapshot in it has no other place.
+    /// Removes the directory if it was created for this command. Returns its path if a snapshot
+    /// in it has no other place.
     pub(super) fn close(self) -> Option<PathBuf> {
         if !self.is_own {
             return None;

@@ -1,8 +1,9 @@
-//! The supervisor: the process that was started. It starts the exporter, the witness and the command, passes signals on
-//! to the command, and ends as the command did.
+//! The supervisor: the process that was started. It starts the exporter, the signal monitor and
+//! the command, passes signals on to the command, and ends as the command did.
 //!
-//! The command is its child in the same process group, with the same terminal. Whatever happens to the exporter or the
-//! witness, the command goes on; if the supervisor is killed, the command goes on as an orphan.
+//! The command is its child in the same process group, with the same terminal. If the exporter
+//! or the monitor fails, the command goes on. If the supervisor is killed, the command goes on
+//! as an orphan.
 
 use std::ffi::OsString;
 use std::io;
@@ -29,17 +30,19 @@ use crate::run::processes::{CommandState, ExporterProcess, Ready, WitnessProcess
 use crate::run::signals::{self, STOPS, SignalReceipt};
 use crate::run::terminal::{self, say};
 
-/// How long a signal waits for the witness to get it too, as from a program that signals one process after the other.
+/// Time that a signal waits for the monitor to get it, too, as from a program that signals one
+/// process after the other.
 const SHARED_WITHIN: Duration = Duration::from_millis(100);
-/// How long the exporter may take for its last words after the command has ended.
+/// Time limit for the exporter's last lines after the command has ended.
 pub const FINISH_WITHIN: Duration = Duration::from_secs(15);
-/// The exit codes of a shell whose command does not exist, or cannot be run.
+/// The exit codes of a shell whose command does not exist, or cannot be executed.
 const NOT_FOUND: u8 = 127;
 const NOT_EXECUTABLE: u8 = 126;
-/// The exit code of a shell whose command was killed is this and the number of the signal.
+/// Offset of a shell's exit code for a command that a signal killed: the signal's number is
+/// added.
 pub(super) const KILLED_BY: i32 = 128;
 
-/// What to start.
+/// The command to start, and its options.
 #[derive(Clone, Debug)]
 pub struct CommandLaunch {
     /// The program and its arguments; not empty.
@@ -48,7 +51,7 @@ pub struct CommandLaunch {
     pub options: Vec<OsString>,
     /// The exit codes of `--fail-on`.
     pub gate: GateCodes,
-    /// Whether the exporter keeps a table at the foot of the terminal.
+    /// True if the exporter keeps a table at the foot of the terminal.
     pub is_live: bool,
 }
 
@@ -56,18 +59,18 @@ pub struct CommandLaunch {
 #[derive(Clone, Copy, Debug)]
 pub struct GateCodes {
     pub failed: u8,
-    /// Of a verdict that could not be judged.
+    /// The exit code if the gate could not reach a verdict.
     pub unjudged: u8,
-    /// Whether a command that was not watched ends with `unjudged`.
+    /// True if a command that was not watched ends with `unjudged`.
     pub needs_watching: bool,
 }
 
-/// Why there is no verdict.
+/// Reasons that there is no verdict.
 const UNWATCHED: &str = "nothing was watched";
 const UNSUMMED: &str = "there is no summary to judge by";
 
 impl GateCodes {
-    /// Returns the exit code of a command of which there is no verdict, for this reason.
+    /// Returns the exit code of a command for which there is no verdict, for this reason.
     fn without_verdict(self, code: u8, why: &str) -> u8 {
         if code != 0 || !self.needs_watching {
             return code;
@@ -84,16 +87,16 @@ impl GateCodes {
 pub struct NotStarted {
     program: OsString,
     reason: io::Error,
-    /// What a shell would exit with.
+    /// The exit code of a shell in this case.
     pub code: u8,
 }
 
-/// Runs the command to its end. Returns the exit code as a shell has it.
+/// Runs the command to its end. Returns the exit code in a shell's form.
 ///
 /// # Errors
 /// The command cannot be started.
 pub fn run(launch: &CommandLaunch) -> Result<u8, NotStarted> {
-    // Where the process before us ignores SIGCHLD, the system would keep no exit code.
+    // Where the parent process ignores SIGCHLD, the system would keep no exit code.
     drop(signal_hook::flag::register(libc::SIGCHLD, std::sync::Arc::default()));
     let Ok((signals, mask)) = signals::block(&[Signal::SIGCHLD]) else {
         return Err(launch.not_started(launch.replace_us(SigSet::thread_get_mask())));
@@ -102,7 +105,7 @@ pub fn run(launch: &CommandLaunch) -> Result<u8, NotStarted> {
     let mut witness = WitnessProcess::start(&launch.command).ok();
     let ready = exporter.as_ref().and_then(ExporterProcess::ready).unwrap_or_default();
     witness = witness.take_if(WitnessProcess::is_ready);
-    // What came before the command did not reach it.
+    // Signals from before the command's start did not reach it.
     let early = signals::received(&signals);
     let command = launch.spawn(&ready, mask).map_err(|error| {
         let has_no_file = error.raw_os_error() == Some(libc::EMFILE);
@@ -127,7 +130,8 @@ fn unwatched(error: &io::Error) {
 }
 
 impl CommandLaunch {
-    /// Starts the command as it would start without us: with the signal mask and the dispositions that we got.
+    /// Starts the command as it would start without this program: with the inherited signal
+    /// mask and dispositions.
     fn spawn(&self, ready: &Ready, mask: SigSet) -> io::Result<Pid> {
         if inherited::ignores(Signal::SIGCHLD) {
             let child = self.command(ready, mask).spawn()?;
@@ -148,7 +152,7 @@ impl CommandLaunch {
             posix_spawnp(program, &files, &attributes, words, &variables)
         };
         match spawn(&c_strings(&self.command)) {
-            // A script without `#!`, which shells run by themselves.
+            // A script without `#!`, which shells run themselves.
             Err(Errno::ENOEXEC) => {
                 let shell = [&[OsString::from("/bin/sh")], self.command.as_slice()].concat();
                 Ok(spawn(&c_strings(&shell))?)
@@ -165,7 +169,8 @@ impl CommandLaunch {
         }
     }
 
-    /// Returns the command for a start that takes descriptors, unlike `posix_spawn`, and can have it ignore a signal.
+    /// Returns the command for a start that passes descriptors, unlike `posix_spawn`, and can
+    /// have it ignore a signal.
     fn command(&self, ready: &Ready, mask: SigSet) -> Command {
         let (program, arguments) = match self.command.split_first() {
             Some((program, arguments)) => (program.as_os_str(), arguments),
@@ -190,18 +195,18 @@ struct Supervisor {
     exporter: Option<ExporterProcess>,
     witness: Option<WitnessProcess>,
     command: Pid,
-    /// Whether there may be a table at the foot of the terminal.
+    /// True if there may be a table at the foot of the terminal.
     has_table: bool,
     undecided: Vec<Undecided>,
 }
 
-/// A signal of which it is not known yet whether the command got it too.
+/// A signal of which it is not yet known whether the command got it, too.
 struct Undecided {
     receipt: SignalReceipt,
     since: Instant,
-    /// When to decide.
+    /// The time of the decision.
     until: Instant,
-    /// Whether a signal came after it by which the system discards it where it still waits.
+    /// Set when a later signal makes the system discard this one where it still waits.
     is_overtaken: bool,
 }
 
@@ -215,10 +220,11 @@ impl Supervisor {
             {
                 self.witness = None;
             }
-            // All are read before children are asked: the supervisor stops after a stop signal of its own, not before.
+            // All signals are read before children are asked: the supervisor stops only after
+            // it has read its own stop signal.
             let received = signals::received(&self.signals);
             let received = received.into_iter().filter(|it| it.signal != Signal::SIGCHLD);
-            // What it noted counts for what came before.
+            // Receipts that the monitor has written so far count for the earlier signals.
             self.decide(now);
             for receipt in received {
                 self.take(receipt, now);
@@ -230,12 +236,14 @@ impl Supervisor {
             if self.exporter_code().is_some() {
                 self.clear_table();
             }
-            // Children were asked after the signals were read: one that ends from now on interrupts this.
+            // Children were asked after the signals were read: a child that ends from now on
+            // interrupts this wait.
             self.wait();
         }
     }
 
-    /// Clears the table that an exporter left that is gone, once the terminal is this job's and takes text.
+    /// Clears the table of an exporter that is gone, once the terminal is this job's and takes
+    /// text.
     fn clear_table(&mut self) {
         if self.has_table && terminal::is_ours() && terminal::is_writable() {
             terminal::restore();
@@ -250,14 +258,16 @@ impl Supervisor {
         }
         // It may have been continued meanwhile, by a signal that stopping now would discard.
         if !self.has_table || ProcessState::of(self.command.as_raw()).is_stopped {
-            // What continued the group before this is not what continues us next.
+            // The signal that continued the group before is not the one that continues this
+            // process next.
             if let Some(witness) = &mut self.witness {
                 witness.read(Instant::now());
                 witness.forget_discarded(Signal::SIGTSTP);
             }
             stop_by(signal);
         }
-        // What stopped the command has reached it: a stop signal that comes from now on is another one.
+        // The signal that stopped the command has reached it: a stop signal that comes from now
+        // on is another one.
         self.undecided.retain(|undecided| !STOPS.contains(&undecided.receipt.signal));
         if let Some(witness) = &mut self.witness {
             witness.read(Instant::now());
@@ -265,21 +275,21 @@ impl Supervisor {
         }
     }
 
-    /// Waits for a signal, a word of the witness, or the time to decide about a signal.
+    /// Waits for a signal, a receipt of the monitor, or the time to decide about a signal.
     fn wait(&self) {
         self.wait_until(self.undecided.iter().map(|undecided| undecided.until).min());
     }
 
-    /// Waits for a signal or a word of the witness, and at most until then.
+    /// Waits for a signal or a receipt of the monitor, at most until `until`.
     fn wait_until(&self, until: Option<Instant>) {
         let timeout = until.map(|until| until.saturating_duration_since(Instant::now()));
-        // Rounded up, so that the time has come when it ends.
+        // Rounded up, so that the time has come when the wait ends.
         let timeout = timeout.map(|timeout| timeout + Duration::from_millis(1));
         let timeout = timeout.and_then(|timeout| PollTimeout::try_from(timeout).ok());
         let mut sources = vec![PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
         let witness = self.witness.as_ref().map(WitnessProcess::socket);
         sources.extend(witness.map(|socket| PollFd::new(socket, PollFlags::POLLIN)));
-        // Interrupted or not, what is there is read.
+        // Interrupted or not: whatever has arrived is read next.
         poll(&mut sources, timeout.unwrap_or(PollTimeout::NONE)).ok();
     }
 
@@ -318,7 +328,7 @@ impl Supervisor {
                 *until = now + SHARED_WITHIN;
                 return true;
             }
-            // What it noted between the two looks.
+            // Receipts that the monitor wrote between the two reads.
             if witness.read(now) && witness.shares(*receipt) {
                 return false;
             }
@@ -327,7 +337,8 @@ impl Supervisor {
         });
     }
 
-    /// Takes note of children that ended or stopped. Returns the exit code once the command has ended.
+    /// Records children that ended or stopped. Returns the exit code once the command has
+    /// ended.
     fn ask_children(&mut self) -> Option<u8> {
         loop {
             let options = WaitOptions::NOHANG | WaitOptions::UNTRACED;
@@ -335,7 +346,7 @@ impl Supervisor {
                 Ok(Some((pid, status))) => (Pid::from_raw(pid.as_raw_pid()), status),
                 Ok(None) => return None,
                 Err(rustix::io::Errno::INTR) => continue,
-                // The command is a child until it was waited for.
+                // The command remains a child until it was waited for.
                 Err(_) => return Some(NOT_EXECUTABLE),
             };
             if pid == self.command {
@@ -351,7 +362,7 @@ impl Supervisor {
         }
     }
 
-    /// Lets the exporter say its last words. Returns the exit code of `run`.
+    /// Lets the exporter write its last lines. Returns the exit code of `run`.
     fn finish(mut self, code: u8, gate: GateCodes) -> u8 {
         self.witness = None;
         let Some(exporter) = &mut self.exporter else {
@@ -360,8 +371,8 @@ impl Supervisor {
         exporter.tell(CommandState::Ended(code));
         let until = Instant::now() + FINISH_WITHIN;
         loop {
-            // The SIGCHLD of a child that has ended is read before that child is asked for, and never after: a wait
-            // always follows a look at the children.
+            // The SIGCHLD of a child that has ended is always read before that child is asked:
+            // a wait follows each check of the children.
             let is_given_up = signals::received(&self.signals).iter().any(ends_patience);
             // Without the exporter no child is left.
             if self.ask_children().is_some() || self.exporter_code().is_some() {
@@ -402,13 +413,14 @@ impl Supervisor {
     }
 }
 
-/// Returns whether a person or a system that sends this after the command's end wants an end at once.
+/// Returns whether this signal, after the command's end, demands an immediate end: a person or
+/// a system sent it.
 fn ends_patience(receipt: &SignalReceipt) -> bool {
     [Signal::SIGINT, Signal::SIGTERM, Signal::SIGQUIT, Signal::SIGHUP].contains(&receipt.signal)
 }
 
-/// Returns whether a signal went to the whole group, as far as that shows without a witness. The kernel sends SIGHUP to
-/// a session's first process alone.
+/// Returns whether a signal went to the whole group, as far as that shows without a signal
+/// monitor. The kernel sends SIGHUP only to a session's first process.
 fn is_for_the_group(receipt: SignalReceipt) -> bool {
     let is_leader = getsid(None).is_ok_and(|session| session == getpid());
     receipt.is_of_kernel && !(receipt.signal == Signal::SIGHUP && is_leader)
@@ -432,7 +444,7 @@ fn stop_by(signal: i32) {
     }
 }
 
-/// Returns the exit code that a shell has for a process that ended.
+/// Returns a shell's exit code for a process that ended.
 fn shell_code(status: WaitStatus) -> u8 {
     let killed = status.terminating_signal().map(|signal| KILLED_BY + signal);
     let code = status.exit_status().or(killed).unwrap_or(i32::from(NOT_EXECUTABLE));

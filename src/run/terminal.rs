@@ -1,5 +1,5 @@
-//! The terminal of the person who started `run`, on standard error: lines, and rows at its foot that stay while lines
-//! scroll above them.
+//! The terminal of the person who started `run`, on standard error: lines, and rows at its foot
+//! that stay while lines scroll above them.
 
 use std::fs::{File, TryLockError};
 use std::io::{self, IsTerminal, Write};
@@ -11,13 +11,14 @@ use rustix::termios::{tcgetpgrp, tcgetwinsize};
 
 use crate::config::environment;
 
-/// Standard error as a file that can be opened.
+/// Standard error as a path that can be opened.
 const STDERR: &str = "/proc/self/fd/2";
 /// Goes to the first column and clears the line, where a program may have left a progress bar.
 const CLEAR: &str = "\r\u{1b}[K";
-/// Lets the whole screen scroll, and clears what is below the line of the cursor, which stays in it. Makes sure that
-/// there is a line below: with rows at the foot there is one, so that nothing moves. Autowrap is set as it is by
-/// default: Ctrl-C discards what the terminal has not read yet, and so may have cut off the end of a draw.
+/// Lets the whole screen scroll, and clears the lines below the cursor's, which stays in its
+/// line. Ensures that there is a line below: with rows at the foot there is one, so that
+/// nothing moves. Sets autowrap to its default: Ctrl-C discards output that the terminal has
+/// not read yet, which may be the end of a draw.
 const RESTORE: &str = "\u{1b}7\u{1b}[m\u{1b}[?7h\u{1b}[r\u{1b}8\u{1b}D\u{1b}[A\u{1b}7\u{1b}[m\u{1b}[B\r\u{1b}[J\u{1b}8";
 
 /// Rows and columns of a terminal.
@@ -27,7 +28,7 @@ pub(super) struct TerminalSize {
     pub(super) n_columns: usize,
 }
 
-/// Writes text. Whether it is read does not matter to the command.
+/// Writes text. A failure does not matter to the command.
 pub(super) fn say(text: &str) {
     let clear = if takes_sequences() { CLEAR } else { "" };
     write(&format!("{clear}{text}"));
@@ -37,8 +38,8 @@ pub(super) fn is_there() -> bool {
     io::stderr().is_terminal()
 }
 
-/// Returns whether standard error is a terminal that knows colours and cursor movements. Without `TERM`, or where that
-/// is `dumb` as in Emacs and in logs of CI, it prints them.
+/// Returns whether standard error is a terminal that supports colors and cursor movements.
+/// Without `TERM`, or where that is `dumb` as in Emacs and in logs of CI, it prints them.
 pub(super) fn takes_sequences() -> bool {
     is_there() && environment::text("TERM").is_some_and(|name| name != "dumb")
 }
@@ -49,12 +50,12 @@ pub(super) fn size() -> Option<TerminalSize> {
     Some(TerminalSize { n_rows: size.ws_row.into(), n_columns: size.ws_col.into() })
 }
 
-/// Returns the columns that texts are fitted into; `None` where they are not, as in a file.
+/// Returns the columns into which texts are fitted; `None` where they are not, as in a file.
 pub(super) fn columns() -> Option<usize> {
     environment::columns(|| size().filter(|_| is_there()).map(|size| size.n_columns))
 }
 
-/// Returns whether the terminal takes text at once, as it does not after Ctrl-S.
+/// Returns whether the terminal takes text at once, which it does not after Ctrl-S.
 pub(super) fn is_writable() -> bool {
     let stderr = io::stderr();
     let mut sources = [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)];
@@ -71,7 +72,8 @@ pub(super) fn controls_us() -> bool {
     tcgetpgrp(io::stderr()).is_ok()
 }
 
-/// The right to the rows at the foot of the terminal, which one process has at a time; until it is dropped.
+/// The right to the rows at the foot of the terminal. One process has it at a time, until this
+/// value is dropped.
 pub(super) struct Foot {
     /// `None` where the terminal cannot be opened: then there is no lock.
     _claim: Option<File>,
@@ -80,7 +82,8 @@ pub(super) struct Foot {
 impl Foot {
     /// Returns `None` while another process has it.
     pub(super) fn claim() -> Option<Self> {
-        // A lock belongs to the open file, and the programs of a terminal share the one that they were given.
+        // A lock belongs to the open file, and the programs of a terminal share the one that
+        // they inherited.
         let flags = OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let Ok(terminal) = open(STDERR, flags, Mode::empty()).map(File::from) else {
             return Some(Self { _claim: None });
@@ -97,8 +100,9 @@ pub(super) fn restore() {
     write(RESTORE);
 }
 
-/// Draws rows at the foot in one write, which the cursor, its colours and the program that owns them do not notice. The
-/// first is in reverse video. `makes_room` where the rows are not there yet, or the terminal has another size.
+/// Draws rows at the foot in one write. The cursor, its colors and the program that uses them
+/// stay unaffected. The first row is in reverse video. `makes_room` where the rows are not
+/// there yet, or the terminal has another size.
 pub(super) fn draw(rows: &[String], size: TerminalSize, makes_room: bool) {
     write(&drawn(rows, size, makes_room));
 }
@@ -116,7 +120,8 @@ fn drawn(rows: &[String], size: TerminalSize, makes_room: bool) -> String {
     });
     let rows: String = rows.collect();
     let room = if makes_room { &room } else { "" };
-    // The region is set each time: a program may have reset it. That moves the cursor, which is saved before.
+    // The region is set each time: a program may have reset it. That moves the cursor, so it is
+    // saved before.
     format!("{room}\u{1b}7\u{1b}[1;{n_above}r\u{1b}[?7l{rows}\u{1b}[?7h\u{1b}8")
 }
 

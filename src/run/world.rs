@@ -10,7 +10,8 @@ const VARIABLES: [&str; 2] = ["WORLD_SIZE", "OMPI_COMM_WORLD_SIZE"];
 /// Names of the program and of the module of torchrun.
 const TORCHRUN: [&str; 3] = ["torchrun", "torch.distributed.run", "torch.distributed.launch"];
 
-/// Returns the number of ranks, from the options of torchrun or from the variables of a launcher above; `None` where it is not known.
+/// Returns the number of ranks, from the options of torchrun or from the variables of an outer
+/// launcher; `None` where it is not known.
 pub fn size(command: &[OsString]) -> Option<u64> {
     let words: Vec<&str> =
         command.iter().map(|word| word.to_str().unwrap_or_default()).collect();
@@ -29,9 +30,10 @@ fn is_script(word: &str) -> bool {
     Path::new(word).extension().is_some_and(|it| it == "py")
 }
 
-/// Returns the number of ranks of torchrun: nodes by processes a node, both 1 unless given as numbers.
+/// Returns the number of ranks of torchrun: nodes times processes per node, both 1 unless given
+/// as numbers.
 fn of_torchrun(words: &[&str]) -> Option<u64> {
-    // Options of the program itself come after it.
+    // Options of the program itself follow its name.
     let is_option = |word: &&&str| !is_script(word) && **word != "-m";
     let value = |name: &str| {
         let mut words = words.iter().take_while(is_option);

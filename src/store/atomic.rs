@@ -1,4 +1,5 @@
-//! Files that are replaced as a whole: after a crash, a reader finds the old content or the new.
+//! Files that are replaced as a whole: after a crash, a reader finds the old content or the
+//! new.
 
 use std::fs;
 use std::io::{self, Write};
@@ -18,12 +19,14 @@ pub fn replace(path: &Path, parts: &[&[u8]]) -> io::Result<()> {
     fs::rename(&fresh, path)
 }
 
-/// Writes `parts` to a new file beside this one, replacing any left by an earlier attempt; returns its path.
+/// Writes `parts` to a new file next to this one, and replaces any left by an earlier attempt.
+/// Returns its path.
 fn stage(path: &Path, parts: &[&[u8]]) -> io::Result<PathBuf> {
     stage_as(&beside(path, "new"), parts)
 }
 
-/// Writes `parts` to a file that is to replace another; returns its path. Leaves nothing behind when that fails.
+/// Writes `parts` to a file that is to replace another; returns its path. Leaves nothing behind
+/// when that fails.
 ///
 /// # Errors
 /// The file system refused.
@@ -31,7 +34,7 @@ pub fn stage_as(fresh: &Path, parts: &[&[u8]]) -> io::Result<PathBuf> {
     let mut file = open::fresh_file(fresh, SHARED_MODE)?;
     let written = parts.iter().try_for_each(|part| file.write_all(part));
     if let Err(error) = written.and_then(|()| file.sync_all()) {
-        // On a full disk, what was written of it takes the last bytes.
+        // On a full disk, the written part takes the last bytes.
         fs::remove_file(fresh)?;
         return Err(error);
     }

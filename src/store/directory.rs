@@ -1,5 +1,5 @@
-//! Directories that neighbors may write to: what is done in an open one stays in it, whatever becomes of its path. No link in it
-//! is followed.
+//! Directories that neighbors may write to. Operations in an open one stay in it, even if its
+//! path changes. No link in it is followed.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -23,7 +23,7 @@ const FOLDER_MODE: Mode = Mode::from_raw_mode(0o777);
 #[derive(Debug)]
 pub struct Directory {
     file: OwnedFd,
-    /// Where it was opened, for people and for other programs.
+    /// The path at which it was opened, for people and for other programs.
     path: PathBuf,
 }
 
@@ -39,7 +39,7 @@ pub enum EntryKind {
 }
 
 impl Directory {
-    /// Opens the directory at a path that was set: its links are followed.
+    /// Opens the directory at a configured path: its links are followed.
     ///
     /// # Errors
     /// The file system refused.
@@ -53,7 +53,8 @@ impl Directory {
     /// Opens a directory in this one.
     ///
     /// # Errors
-    /// The file system refused, or it is no directory but a link or a file ([`ErrorKind::NotADirectory`]).
+    /// The file system refused, or it is no directory but a link or a file
+    /// ([`ErrorKind::NotADirectory`]).
     pub fn inner(&self, name: &str) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let path = self.path.join(name);
@@ -66,7 +67,7 @@ impl Directory {
         Err(io::Error::new(ErrorKind::NotADirectory, format!("{} {words}", path.display())))
     }
 
-    /// Opens a directory in this one, and makes it if nothing has its name.
+    /// Opens a directory in this one, and creates it if nothing has its name.
     ///
     /// # Errors
     /// As of [`Self::inner`].
@@ -77,7 +78,7 @@ impl Directory {
         }
     }
 
-    /// Makes a directory in this one.
+    /// Creates a directory in this one.
     ///
     /// # Errors
     /// The file system refused, or something has its name.
@@ -94,7 +95,7 @@ impl Directory {
         self.path.file_name()?.to_str()
     }
 
-    /// Returns what has a name in it.
+    /// Returns the kind of the entry of this name.
     pub fn found(&self, name: impl AsRef<OsStr>) -> EntryKind {
         let Ok(stat) = self.stat(name.as_ref()) else { return EntryKind::Nothing };
         match FileType::from_raw_mode(stat.st_mode) {
@@ -131,7 +132,7 @@ impl Directory {
         Ok(names)
     }
 
-    /// Opens a regular file in it to read it, without waiting for anyone.
+    /// Opens a regular file in it for reading, without waiting for anyone.
     ///
     /// # Errors
     /// The file system refused, or it is a link, a pipe or a directory.
@@ -159,7 +160,8 @@ impl Directory {
         Ok(bytes)
     }
 
-    /// Writes a file under a name that nothing has, down to the disk. Leaves nothing behind when that fails.
+    /// Writes a file under a name that nothing has, down to the disk. Leaves nothing behind
+    /// when that fails.
     ///
     /// # Errors
     /// The file system refused.
@@ -169,14 +171,15 @@ impl Directory {
         let mut file = File::from(openat(&self.file, name, flags, FILE_MODE)?);
         let written = parts.iter().try_for_each(|part| file.write_all(part));
         if let Err(error) = written.and_then(|()| file.sync_all()) {
-            // On a full disk, what was written of it takes the last bytes.
+            // On a full disk, the written part takes the last bytes.
             self.remove_file(name).ok();
             return Err(error);
         }
         Ok(())
     }
 
-    /// Creates a file that only this user reads, under a name that nothing has, to append to it.
+    /// Creates a file that only this user reads, under a name that nothing has, to append to
+    /// it.
     ///
     /// # Errors
     /// The file system refused, or something has the name.
@@ -191,7 +194,7 @@ impl Directory {
         Ok(File::from(openat(&self.file, name, flags, mode)?))
     }
 
-    /// Gives a file in it another name, which replaces whatever has that.
+    /// Renames a file in it, and replaces any entry that has the new name.
     ///
     /// # Errors
     /// The file system refused, or a directory has the name.
@@ -223,7 +226,7 @@ impl Directory {
         Ok(renameat(CWD, path, &self.file, name)?)
     }
 
-    /// Makes a symbolic link in it.
+    /// Creates a symbolic link in it.
     ///
     /// # Errors
     /// The file system refused, or something has the name.
@@ -231,7 +234,7 @@ impl Directory {
         Ok(symlinkat(target, &self.file, name)?)
     }
 
-    /// Returns where a symbolic link in it leads.
+    /// Returns the target of a symbolic link in it.
     ///
     /// # Errors
     /// The file system refused, or it is no link ([`ErrorKind::InvalidInput`]).

@@ -1,9 +1,11 @@
-//! The directories of a run's launches: one per launch, named after its start, and shared by all exporters of the launch.
+//! The directories of a run's launches: one per launch, named after its start, and shared by
+//! all exporters of the launch.
 //!
-//! `RUN/TIME/launch.json` names the launch. `RUN/.launches/LAUNCH` links to its directory: a link is made once, so that
-//! exporters that make a directory at the same moment agree on one. `RUN/latest` links to the directory that was
-//! written last, and so does `latest` next to the runs, of all of them. No other link is followed below the directory of
-//! all runs, to which neighbors may write.
+//! `RUN/TIME/launch.json` names the launch. `RUN/.launches/LAUNCH` links to its directory. A
+//! link is created once, so that exporters that create a directory at the same moment agree on
+//! one. `RUN/latest` links to the directory that was written last. `latest` next to the runs
+//! does the same for all runs. No other link is followed below the directory of all runs, to
+//! which neighbors may write.
 
 use std::collections::hash_map::RandomState;
 use std::fs;
@@ -23,19 +25,21 @@ const CLAIMS: &str = ".launches";
 pub const LATEST: &str = "latest";
 /// The largest file that names a launch, in bytes.
 const LAUNCH_FILE_BYTES_MAX: u64 = 4096;
-/// From this bound on, the launch before the current one stays, too: a rerun is compared with it.
+/// The bound from which on the launch before the current one stays, too: a rerun is compared
+/// with it.
 const KEEPS_BEFORE_MIN: usize = 3;
-/// How many launches of one run may begin in one second.
+/// Maximum number of launches of one run that may begin in one second.
 const SAME_SECOND_MAX: u32 = 1000;
-/// How often a directory is looked for while others make and remove it.
+/// Maximum number of attempts to find a directory while others create and remove it.
 const TRIES_MAX: u32 = 16;
 
-/// What distinguishes one launch of a run from the others.
+/// The identity of a launch among those of its run.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct LaunchId {
-    /// Its name, of letters, digits, `.`, `_`, `:` and `-`; where its processes report none, its start distinguishes it.
+    /// Its name, of letters, digits, `.`, `_`, `:` and `-`. Where its processes report none,
+    /// its start identifies it.
     pub launch: Option<String>,
-    /// When its first record ended, as a Unix time in whole milliseconds.
+    /// The time when its first record ended, as a Unix time in whole milliseconds.
     pub began: f64,
 }
 
@@ -46,7 +50,8 @@ impl LaunchId {
     }
 }
 
-/// Ids are equal if their links are: a start that is read back from a file may differ in its last bit.
+/// Ids are equal if their links are: a start that is read back from a file may differ in its
+/// last bit.
 impl PartialEq for LaunchId {
     fn eq(&self, other: &Self) -> bool {
         self.claim() == other.claim()
@@ -59,12 +64,12 @@ pub struct RunFolder {
     path: PathBuf,
 }
 
-/// What may be removed when there are more launches than are kept.
+/// The rule for removal when there are more launches than are kept.
 pub trait Removal {
     /// Returns whether the launch of a directory is known to have ended.
     fn has_ended(&self, id: &LaunchId, folder: &Directory) -> bool;
 
-    /// Returns whether a file of this name in such a directory is ours.
+    /// Returns whether a file of this name in such a directory was written by an exporter.
     fn is_own(&self, name: &str) -> bool;
 }
 
@@ -74,8 +79,9 @@ impl RunFolder {
         Self { path }
     }
 
-    /// Returns the directory of a launch, and makes it if no exporter has. `time` is its start in UTC, as
-    /// `2026-11-21T16-43-11`; a second launch of that second gets `-2` behind it.
+    /// Returns the directory of a launch, and creates it if no exporter has. `time` is its
+    /// start in UTC, as `2026-11-21T16-43-11`; a second launch of that second gets the suffix
+    /// `-2`.
     ///
     /// # Errors
     /// The file system refused, or a link has the name of the run.
@@ -96,12 +102,13 @@ impl RunFolder {
             match claim(&run, id, &folder) {
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {
                     if is_new {
-                        // Another exporter was first; its directory is the one.
+                        // Another exporter was first; its directory counts.
                         folder.remove_file(LAUNCH_FILE)?;
                         run.remove_inner(folder.name().unwrap_or_default())?;
                     }
                 }
-                // A file system without links: exporters agree unless they make the directory at the same moment.
+                // A file system without links: exporters agree unless they create the directory
+                // at the same moment.
                 Err(error) if has_no_links(&error) => return Ok(folder),
                 claimed => return claimed.map(|()| folder),
             }
@@ -109,7 +116,7 @@ impl RunFolder {
         Err(io::Error::other("the directory of the launch changes all the time"))
     }
 
-    /// Returns the directory of all runs, and the own name in it.
+    /// Returns the directory of all runs, and the run's name in it.
     fn place(&self) -> io::Result<(&Path, &str)> {
         let name = self.path.file_name().and_then(|name| name.to_str());
         let place = self.path.parent().zip(name);
@@ -135,9 +142,9 @@ impl RunFolder {
         replace_latest(&run, Path::new(name))
     }
 
-    /// Removes the oldest launches that have ended until there are at most `max`. Returns how many went. `current` stays
-    /// whatever its state; so does the one before it if `max` is at least `KEEPS_BEFORE_MIN`. A directory stays if a
-    /// file in it is not ours.
+    /// Removes the oldest launches that have ended until there are at most `max`. Returns the
+    /// number removed. `current` always stays. So does the one before it if `max` is at least
+    /// `KEEPS_BEFORE_MIN`. A directory stays if it has a file that no exporter wrote.
     ///
     /// # Errors
     /// The file system refused.
@@ -197,7 +204,7 @@ fn remove(
     }
 }
 
-/// Returns the name of every directory of a launch of a run, in no order.
+/// Returns the name and the id of every launch's directory of a run, in no order.
 fn launches(run: &Directory) -> io::Result<Vec<(String, LaunchId)>> {
     let mut found = Vec::new();
     for name in run.names()? {
@@ -209,7 +216,8 @@ fn launches(run: &Directory) -> io::Result<Vec<(String, LaunchId)>> {
     Ok(found)
 }
 
-/// Returns the directory that the launch's link leads to, and makes it again if someone has removed it.
+/// Returns the directory that the launch's link leads to, and creates it again if someone has
+/// removed it.
 fn claimed(run: &Directory, id: &LaunchId) -> io::Result<Option<Directory>> {
     let Ok(claims) = run.inner(CLAIMS) else { return Ok(None) };
     let Ok(target) = claims.read_link(&id.claim()) else { return Ok(None) };
@@ -237,7 +245,7 @@ fn claimed(run: &Directory, id: &LaunchId) -> io::Result<Option<Directory>> {
 fn claim(run: &Directory, id: &LaunchId, folder: &Directory) -> io::Result<()> {
     let Some(name) = folder.name() else { return Ok(()) };
     let claims = match run.made_inner(CLAIMS) {
-        // Something of others has the name.
+        // A foreign file has the name.
         Err(error) if error.kind() == ErrorKind::NotADirectory => {
             return Err(ErrorKind::Unsupported.into());
         }
@@ -246,7 +254,7 @@ fn claim(run: &Directory, id: &LaunchId, folder: &Directory) -> io::Result<()> {
     claims.symlink(&Path::new("..").join(name), &id.claim())
 }
 
-/// Makes a directory of its own for a launch.
+/// Creates a new directory for a launch.
 fn make(run: &Directory, id: &LaunchId, time: &str) -> io::Result<Directory> {
     for n in 1..=SAME_SECOND_MAX {
         let name = if n == 1 { time.to_owned() } else { format!("{time}-{n}") };
@@ -266,7 +274,8 @@ fn make(run: &Directory, id: &LaunchId, time: &str) -> io::Result<Directory> {
     Err(io::Error::other(format!("{SAME_SECOND_MAX} launches of {time} have directories")))
 }
 
-/// Points `ROOT/latest` at a directory of a launch, `ROOT/RUN/TIME`: the last one of any run. Several exporters may do so at once.
+/// Points `ROOT/latest` at a directory of a launch, `ROOT/RUN/TIME`: the last one of any run.
+/// Several exporters may do so at once.
 ///
 /// # Errors
 /// The file system refused, or `latest` is something else than a link to a launch.
@@ -293,7 +302,7 @@ fn is_launch(path: &Path) -> bool {
     matches!(names.as_slice(), [run, time] if *run != ".." && is_time(time))
 }
 
-/// Makes or replaces the link of a directory, at once.
+/// Creates or replaces the link of a directory, at once.
 fn replace_latest(of: &Directory, target: &Path) -> io::Result<()> {
     if of.read_link(LATEST).is_ok_and(|before| before == target) {
         return Ok(());
@@ -307,7 +316,7 @@ fn replace_latest(of: &Directory, target: &Path) -> io::Result<()> {
     renamed
 }
 
-/// Writes a file of several writers: each stages its bytes under a name of its own.
+/// Writes a file of several writers: each stages its bytes under a unique name.
 ///
 /// # Errors
 /// The file system refused; the file is unchanged.
@@ -338,19 +347,21 @@ pub fn create_shared(folder: &Directory, name: &str, parts: &[&[u8]]) -> io::Res
     result
 }
 
-/// Writes a file under a name that no other process stages one under; it ends in `.new`. Returns the name.
+/// Writes a file under a name that no other process uses for staging; it ends in `.new`.
+/// Returns the name.
 fn staged(folder: &Directory, name: &str, parts: &[&[u8]]) -> io::Result<String> {
     let fresh = format!("{name}.{}.new", unique());
     folder.create(&fresh, parts)?;
     Ok(fresh)
 }
 
-/// Digits that no other process has: on a shared disk, process ids repeat.
+/// Returns digits that no other process has: on a shared disk, process ids repeat.
 pub fn unique() -> String {
     format!("{:016x}", RandomState::new().build_hasher().finish())
 }
 
-/// Whether the file system has no links, in a directory in which files can be made.
+/// Returns whether the error means that the file system has no links, in a directory in which
+/// files can be created.
 fn has_no_links(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::Unsupported)
 }
@@ -360,17 +371,18 @@ fn write_id(folder: &Directory, id: &LaunchId) -> io::Result<()> {
     replace_shared(folder, LAUNCH_FILE, &[&json, b"\n"])
 }
 
-/// Returns the launch that a directory is of; `None` if no launch of ours is named there.
+/// Returns the launch of a directory; `None` if the directory names none.
 fn id_of(folder: &Directory) -> Option<LaunchId> {
     let json = folder.read(LAUNCH_FILE, LAUNCH_FILE_BYTES_MAX).ok()?;
     let id: LaunchId = serde_json::from_slice(&json).ok()?;
-    // A name by which no file outside is reached.
+    // A name that cannot lead to a file outside.
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte);
     let is_name = |name: &str| name.bytes().all(is_plain) && !["", ".", ".."].contains(&name);
     id.launch.as_deref().is_none_or(is_name).then_some(id)
 }
 
-/// Whether a name is that of a launch's directory: `2026-11-21T16-43-11`, or that with a number behind it.
+/// Returns whether a name is that of a launch's directory: `2026-11-21T16-43-11`, or that with
+/// a number after it.
 fn is_time(name: &str) -> bool {
     const FORM: &[u8] = b"0000-00-00T00-00-00";
     let (time, rest) = name.as_bytes().split_at_checked(FORM.len()).unwrap_or_default();
@@ -433,7 +445,7 @@ mod tests {
         assert_eq!(name(&first), TIME);
         assert_eq!(name(&run.launch(&id("b"), TIME).unwrap()), format!("{TIME}-2"));
         assert_eq!(name(&run.launch(&id("a"), "2027-01-01T00-00-00").unwrap()), name(&first));
-        // Without its link, by the launch that stands in it.
+        // Without its link, by the launch that its file names.
         fs::remove_dir_all(path.join(".launches")).unwrap();
         assert_eq!(name(&run.launch(&id("a"), "2027-01-01T00-00-00").unwrap()), name(&first));
         // Someone removed it.
@@ -483,7 +495,7 @@ mod tests {
         let (noted, plain) = (make("noted", 2), make("plain", 3));
         fs::write(noted.join("notes.txt"), "mine").unwrap();
         let last = make("last", 4);
-        // A directory that is not a launch's is none of ours.
+        // A directory that is not a launch's stays.
         fs::create_dir(path.join("2020-01-01T00-00-00")).unwrap();
         assert_eq!(run.thin(1, &last, &All).unwrap(), 2);
         assert!(live.join("ours").exists() && last.join("ours").exists());

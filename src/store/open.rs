@@ -1,5 +1,5 @@
-//! Files that neighbours may have had a hand in: opened without following a link, without waiting, and only where they are
-//! what they should be.
+//! Files that neighbors may have tampered with: opened without following a link, without
+//! waiting, and only if they have the expected type and owner.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read};
@@ -15,10 +15,11 @@ pub const PRIVATE_MODE: u32 = 0o600;
 /// The link by which the kubelet replaces all files of a mounted secret at once.
 const KUBELET_LINK: &str = "..data";
 
-/// Opens a regular file of this user to read it.
+/// Opens a regular file of this user for reading.
 ///
 /// # Errors
-/// The file system refused, or the path is a link, a pipe, a device, a directory, or another user's file.
+/// The file system refused, or the path is a link, a pipe, a device, a directory, or another
+/// user's file.
 pub fn own_file(path: &Path) -> io::Result<(File, Metadata)> {
     let file = OpenOptions::new()
         .read(true)
@@ -35,10 +36,12 @@ pub fn own_file(path: &Path) -> io::Result<(File, Metadata)> {
     Ok((file, metadata))
 }
 
-/// Opens a regular file of at most so many bytes and reads it. Follows links, as those of mounted secrets.
+/// Opens a regular file of at most so many bytes and reads it. Follows links, such as those of
+/// mounted secrets.
 ///
 /// # Errors
-/// The file system refused, or the path leads to a pipe, a device, a directory, or a longer file.
+/// The file system refused, or the path leads to a pipe, a device, a directory, or a longer
+/// file.
 pub fn read_regular(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     let file = OpenOptions::new()
         .read(true)
@@ -55,9 +58,10 @@ pub fn read_regular(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Returns the mode of a file that every user of this machine may read: by its own mode and those of the directories that
-/// lead to it. `None` of others, of a file that cannot be looked at, and in a volume of the kubelet: only the containers that
-/// mount it reach that, and what runs there without root reads it by no other mode.
+/// Returns the mode of a file that every user of this machine may read, by its own mode and
+/// those of the directories above it. `None` for other files, and for a file that cannot be
+/// examined. `None` also in a volume of the kubelet: only the containers that mount it reach
+/// it, and their processes without root can read it by no other mode.
 pub fn public_mode(path: &Path) -> Option<u32> {
     let is_of_kubelet = |folder: &Path| {
         folder.join(KUBELET_LINK).symlink_metadata().is_ok_and(|it| it.is_symlink())
@@ -91,7 +95,7 @@ pub fn lock_file(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Creates a file that does not exist yet, in place of any that an earlier attempt left.
+/// Creates a file that does not exist yet, instead of any that an earlier attempt left.
 ///
 /// # Errors
 /// The file system refused.

@@ -1,8 +1,10 @@
-//! The files of recordings: appended to in whole frames, and found again by their names after a restart.
+//! The files of recordings: appended to in whole frames, and found again by their names after a
+//! restart.
 //!
-//! `NAME.lifeN.jsonl.zst` is the first file of a run in the Nth life of an exporter on its directory, `NAME.lifeN.2.jsonl.zst`
-//! the second. `.lifeN`, which that exporter holds locked, is its claim on the number: exporters that share a directory have
-//! different ones, and none removes what another one still writes.
+//! `NAME.lifeN.jsonl.zst` is the first file of a run in the Nth session of an exporter on its
+//! directory, `NAME.lifeN.2.jsonl.zst` the second. `.lifeN`, which that exporter holds locked,
+//! is its claim on the number. Exporters that share a directory have different numbers, and
+//! none removes a file that another one still writes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, DirBuilder, File};
@@ -17,14 +19,14 @@ use crate::store::open;
 
 /// The ending of every file.
 const ENDING: &str = ".jsonl.zst";
-/// The beginning of a claim, and the part of a name that has the life's number.
+/// Prefix of a claim, and the part of a name that has the session's number.
 const CLAIM: &str = ".life";
-/// How many names are tried for one file or claim.
+/// Maximum number of names that are tried for one file or claim.
 const TRIES_MAX: u32 = 10_000;
-/// Mode of a directory that is made.
+/// Mode of a directory that is created.
 const FOLDER_MODE: u32 = 0o700;
 
-/// A file that is written.
+/// A recording that is being written.
 #[derive(Debug)]
 pub struct OpenRecording {
     path: PathBuf,
@@ -32,7 +34,7 @@ pub struct OpenRecording {
     bytes: u64,
 }
 
-/// A file that was written.
+/// A recording that is complete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClosedRecording {
     pub path: PathBuf,
@@ -40,7 +42,8 @@ pub struct ClosedRecording {
 }
 
 impl OpenRecording {
-    /// Creates the file of this part, or of the next one whose name is free; `part` becomes that one.
+    /// Creates the file of this part, or of the next one whose name is free; `part` becomes
+    /// that one.
     ///
     /// # Errors
     /// The file system refused.
@@ -66,7 +69,7 @@ impl OpenRecording {
         let written = self.file.write_all(frame);
         match &written {
             Ok(()) => self.bytes += u64::try_from(frame.len()).unwrap_or(u64::MAX),
-            // What there is of the frame would hide those after it.
+            // The written part of the frame would hide the frames after it.
             Err(_) => self.file.set_len(self.bytes)?,
         }
         written
@@ -90,8 +93,8 @@ fn taken(folder: &Path) -> io::Error {
     io::Error::other(format!("{}: {TRIES_MAX} names are taken", folder.display()))
 }
 
-/// Returns whether a file of this name is the recording of a launch whose first file is `STEM.jsonl.zst`, or that of
-/// another exporter of it, `STEM-2.jsonl.zst`.
+/// Returns whether a file of this name is the recording of a launch whose first file is
+/// `STEM.jsonl.zst`, or that of another exporter of it, `STEM-2.jsonl.zst`.
 pub fn is_of_launch(file: &str, stem: &str) -> bool {
     let rest = file.strip_suffix(ENDING).and_then(|name| name.strip_prefix(stem));
     rest.is_some_and(|rest| {
@@ -107,15 +110,15 @@ fn number(text: &str) -> Option<u64> {
     text.parse().ok().filter(|_| is_plain)
 }
 
-/// Creates the first file of a launch in its directory: `STEM.jsonl.zst`, or `STEM-2.jsonl.zst` if another exporter writes the
-/// first. Returns it and its stem.
+/// Creates the first file of a launch in its directory: `STEM.jsonl.zst`, or `STEM-2.jsonl.zst`
+/// if another exporter writes the first. Returns it and its stem.
 ///
 /// # Errors
 /// The file system refused.
 pub fn create_in_launch(folder: &Directory, stem: &str) -> io::Result<(OpenRecording, String)> {
     for writer in 1..=TRIES_MAX {
         let stem = if writer > 1 { format!("{stem}-{writer}") } else { stem.to_owned() };
-        // The first file of another exporter may have been given up.
+        // The first file of another exporter may have been removed.
         if folder.found(name(&stem, 2)) != EntryKind::Nothing {
             continue;
         }
@@ -130,18 +133,18 @@ pub fn create_in_launch(folder: &Directory, stem: &str) -> io::Result<(OpenRecor
     Err(taken(folder.path()))
 }
 
-/// The directory of recordings in one life of an exporter.
+/// The directory of recordings in one session of an exporter.
 #[derive(Debug)]
 pub struct RecordingFolder {
     folder: Directory,
     life: u64,
-    /// Locked as long as this is there.
+    /// Locked for as long as this value exists.
     _claim: File,
 }
 
 impl RecordingFolder {
-    /// Claims the next life on a directory, which is made if need be. Returns also the files of lives that are over, the oldest
-    /// first.
+    /// Claims the next session on a directory, which is created if necessary. Also returns the
+    /// files of sessions that are over, the oldest first.
     ///
     /// # Errors
     /// The file system refused.
@@ -155,7 +158,8 @@ impl RecordingFolder {
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
                 claim => claim?,
             };
-            // Without locks on this file system, files of earlier lives count as being written.
+            // Without locks on this file system, files of earlier sessions count as being
+            // written.
             flock(&claim, FlockOperation::NonBlockingLockExclusive).ok();
             let folder = Self { folder: Directory::open(path)?, life, _claim: claim };
             let closed = folder.closed(found);
@@ -168,17 +172,17 @@ impl RecordingFolder {
         &self.folder
     }
 
-    /// Returns the stem of the files of this name in this life.
+    /// Returns the stem of the files of this name in this session.
     pub fn stem(&self, name: &str) -> String {
         format!("{name}{CLAIM}{}", self.life)
     }
 
-    /// Returns the files of lives that are over, and removes the claims of these lives.
+    /// Returns the files of sessions that are over, and removes the claims of these sessions.
     fn closed(&self, found: Found) -> Vec<ClosedRecording> {
         let is_over = |life: &u64| *life < self.life && self.is_over(*life);
         let over: BTreeSet<u64> = found.lives.into_iter().filter(is_over).collect();
         for life in &over {
-            // A claim that stays is looked at again by the next life.
+            // The next session checks a claim that stays.
             fs::remove_file(self.folder.path().join(format!("{CLAIM}{life}"))).ok();
         }
         let files = found.files.into_iter().filter(|((life, ..), _)| over.contains(life));
@@ -195,10 +199,10 @@ impl RecordingFolder {
     }
 }
 
-/// What is in a directory of recordings.
+/// The content of a directory of recordings.
 struct Found {
     lives: BTreeSet<u64>,
-    /// By life, part and name.
+    /// The files by session, part and name.
     files: BTreeMap<(u64, u64, String), ClosedRecording>,
 }
 
@@ -327,7 +331,7 @@ mod tests {
         file.append(b"frame").unwrap();
         assert_eq!(part, 3);
         assert_eq!(fs::read(path.join("target")).unwrap(), b"mine");
-        // The pipe and the link are not removed for room.
+        // The pipe and the link are not removed to make space.
         let (_, closed) = RecordingFolder::claim(&path).unwrap();
         assert_eq!(closed, [file.close()]);
         fs::remove_dir_all(path).unwrap();
@@ -339,7 +343,7 @@ mod tests {
         fs::create_dir_all(&path).unwrap();
         let stem = || create_in_launch(&Directory::open(&path).unwrap(), "steps").unwrap().1;
         assert_eq!((stem(), stem()), ("steps".to_owned(), "steps-2".to_owned()));
-        // The first file of the first one was given up, and it writes the second.
+        // The first file of the first one was removed, and it writes the second.
         fs::rename(path.join("steps.jsonl.zst"), path.join("steps.2.jsonl.zst")).unwrap();
         assert_eq!(stem(), "steps-3");
         fs::remove_dir_all(path).unwrap();

@@ -1,8 +1,9 @@
-//! The state file: parts that outlast a restart of the exporter, written whole or not at all, one part in memory at a
-//! time. A file that is broken, too large, from another version or another user is never trusted.
+//! The state file: parts that outlast a restart of the exporter. It is written as a whole or
+//! not at all, with one part in memory at a time. A file that is broken, too large, from
+//! another version or another user is never trusted.
 //!
-//! It is the magic line, the parts (the length of each as four bytes, then its content), four zero bytes, and the checksum
-//! (CRC-32) of everything between.
+//! Its content, in order: the magic line; the parts (the length of each as four bytes, then its
+//! content); four zero bytes; and the checksum (CRC-32) of everything after the magic line.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Read, Write};
@@ -13,21 +14,22 @@ use serde::de::DeserializeOwned;
 
 use crate::store::{atomic, open};
 
-/// The first bytes of every state file. A version reads only its own files: another one may keep other things.
+/// The first bytes of every state file. A version reads only its own files: another one may
+/// keep different values.
 pub const MAGIC: &str = concat!("stepmem state ", env!("CARGO_PKG_VERSION"), " 16\n");
 /// The bytes of a length or a checksum.
 const WORD_BYTES: usize = 4;
 
-/// Why a state file is set aside, or was not written.
+/// Reasons that a state file is set aside, or was not written.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
-    /// The file system refused, or it is not a file of ours.
+    /// The file system refused, or the file was not written by this user's exporter.
     #[error("{path}: {source}")]
     Io { path: String, source: io::Error },
     /// It is not a state file of this version.
     #[error("{0} is not a state file of stepmem {version}", version = env!("CARGO_PKG_VERSION"))]
     Version(String),
-    /// It is longer than the settings allow any state to be.
+    /// It is longer than the settings allow for any state.
     #[error("{path} exceeds {max} bytes")]
     TooLarge {
         path: String,
@@ -44,20 +46,20 @@ pub enum StateError {
     #[error("{path} cannot be used: {reason}")]
     Invalid {
         path: String,
-        /// Which value, and its range.
+        /// The value, and its range.
         reason: String,
     },
 }
 
-/// How large a state can be, in bytes.
+/// The maximum size of a state, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct StateLimits {
     pub file_bytes_max: u64,
     pub part_bytes_max: usize,
 }
 
-/// Reads the parts of a file; `take` gets them in order. Returns whether there is a file. The parts count only once this
-/// has returned.
+/// Reads the parts of a file; `take` gets them in order. Returns whether there is a file. The
+/// parts count only once this has returned.
 ///
 /// # Errors
 /// The file cannot be read, or not be trusted; [`set_aside`] it then.
@@ -78,7 +80,7 @@ pub fn read<T: DeserializeOwned>(
     read_from(file, path, limits, take)
 }
 
-/// Reads the parts of a file's bytes, as [`read`] does. `path` is where they come from, for messages.
+/// Reads the parts of a file's bytes, as [`read`] does. `path` is their origin, for messages.
 ///
 /// # Errors
 /// The bytes cannot be read, or not be trusted.
@@ -140,7 +142,7 @@ pub fn part(value: &impl Serialize) -> Result<Vec<u8>, postcard::Error> {
     postcard::to_allocvec(value)
 }
 
-/// A state file while it is written, beside the one that it replaces.
+/// A state file that is being written, next to the one that it replaces.
 #[derive(Debug)]
 pub struct StateWriter {
     path: PathBuf,
@@ -197,7 +199,7 @@ impl StateWriter {
     }
 }
 
-/// Moves a file that cannot be trusted out of the way, and returns its new path.
+/// Renames a file that cannot be trusted, and returns its new path.
 ///
 /// # Errors
 /// The file system refused.
@@ -206,7 +208,8 @@ pub fn set_aside(path: &Path) -> io::Result<PathBuf> {
     fs::rename(path, &aside).map(|()| aside)
 }
 
-/// Moves a state to where it stays while it is resumed: one that ends the process is not resumed again.
+/// Moves a state to the place where it stays while it is resumed. If it ends the process, it is
+/// not resumed again.
 ///
 /// # Errors
 /// The file system refused.
@@ -214,7 +217,7 @@ pub fn begin_resuming(path: &Path) -> io::Result<()> {
     fs::rename(path, atomic::beside(path, RESUMED))
 }
 
-/// Moves a state that was resumed back to its place, unless a newer one is there.
+/// Moves a resumed state back to its place, unless a newer one is there.
 ///
 /// # Errors
 /// The file system refused.
@@ -225,7 +228,7 @@ pub fn end_resuming(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Sets a state aside whose resuming was never ended, and returns its new path.
+/// Sets a state aside whose resumption did not finish, and returns its new path.
 ///
 /// # Errors
 /// The file system refused.
@@ -328,7 +331,7 @@ mod tests {
         write(&path, &values());
         symlink(&path, &link).unwrap();
         assert!(matches!(all(&link, 10_000), Err(StateError::Io { .. })));
-        // What is written replaces the link, not what it leads to.
+        // The write replaces the link, not its target.
         write(&link, &[]);
         assert_eq!(all(&path, 10_000).unwrap(), Some(values()));
         assert_eq!(all(&link, 10_000).unwrap(), Some(Vec::new()));

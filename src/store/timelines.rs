@@ -1,6 +1,6 @@
-//! The folder of drawn snapshots: one document each, the newest few. Another process writes into a file that is opened here,
-//! and a document counts once it is whole. Everything goes through the folder as it was opened, so that renaming what leads
-//! to it moves nothing.
+//! The folder of drawn snapshots: one document each, the newest few. Another process writes
+//! into a file that is opened here, and a document counts once it is complete. All operations
+//! use the opened folder, so renaming a directory of its path moves nothing.
 
 use std::fs::{DirBuilder, File};
 use std::io;
@@ -10,11 +10,11 @@ use std::path::Path;
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
 
-/// Documents that are kept; the oldest is removed.
+/// Maximum number of documents that are kept; beyond it, the oldest is removed.
 pub const TIMELINES_MAX: usize = 16;
 /// The longest document, in bytes.
 pub const TIMELINE_BYTES_MAX: u64 = 5_000_000;
-/// What the process that writes a document says once it is whole.
+/// The message of the process that writes a document once it is complete.
 pub const DRAWN: &str = "drawn";
 /// The longest id, in bytes.
 const ID_BYTES: usize = 40;
@@ -22,7 +22,7 @@ const ID_BYTES: usize = 40;
 const UNFINISHED: &str = "unfinished";
 const ENDING: &str = ".html";
 const PRIVATE_FOLDER: u32 = 0o700;
-/// What others may do with the folder: nothing that writes.
+/// The permissions that others must not have for the folder: to write.
 const WRITABLE: u32 = 0o022;
 
 /// A folder of documents that this user alone writes.
@@ -32,7 +32,8 @@ pub struct TimelineFolder {
 }
 
 impl TimelineFolder {
-    /// Opens a folder, or creates it; it is neither one of `foreign`, which others write, nor below one.
+    /// Opens a folder, or creates it. It is neither one of `foreign`, which others write, nor
+    /// below one.
     ///
     /// # Errors
     /// The file system refused, others may write there, or it is another user's.
@@ -62,7 +63,7 @@ impl TimelineFolder {
         Ok(Self { folder })
     }
 
-    /// Opens a file for the next document, in place of one that was not finished.
+    /// Opens a file for the next document, instead of one that was not finished.
     ///
     /// # Errors
     /// The file system refused.
@@ -73,7 +74,8 @@ impl TimelineFolder {
         Ok(File::from(rustix::fs::openat(&self.folder, UNFINISHED, flags, mode)?))
     }
 
-    /// Keeps the document that was begun under an id, and removes the oldest beyond [`TIMELINES_MAX`]. Returns how many.
+    /// Keeps the begun document under an id, and removes the oldest beyond [`TIMELINES_MAX`].
+    /// Returns the number removed.
     ///
     /// # Errors
     /// The file system refused, or the document is empty or too long.
@@ -100,7 +102,8 @@ impl TimelineFolder {
         self.remove(UNFINISHED)
     }
 
-    /// Opens a document by its id. Returns it with its length in bytes; `None` if there is none.
+    /// Opens a document by its id. Returns it with its length in bytes; `None` if there is
+    /// none.
     pub fn document(&self, id: &str) -> Option<(File, u64)> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file =
@@ -129,14 +132,15 @@ impl TimelineFolder {
     }
 }
 
-/// The size of a document; `None` of what is not one.
+/// The size of a document; `None` for other files.
 fn size(stat: &Stat) -> Option<u64> {
     let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
     let n_bytes = u64::try_from(stat.st_size).ok()?;
     (is_file && (1..=TIMELINE_BYTES_MAX).contains(&n_bytes)).then_some(n_bytes)
 }
 
-/// The name of the file of an id, which is made of digits and `-`; in the order of names, older ones come first.
+/// The name of the file of an id, which is made of digits and `-`. In the order of names, older
+/// ones come first.
 fn file_name(id: &str) -> Option<String> {
     let is_id = (1..=ID_BYTES).contains(&id.len())
         && id.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-');
@@ -152,7 +156,7 @@ mod tests {
 
     use super::{TIMELINE_BYTES_MAX, TIMELINES_MAX, TimelineFolder};
 
-    /// An empty folder that goes with the test.
+    /// An empty folder that is removed with the test.
     struct Scratch(PathBuf);
 
     impl Scratch {

@@ -10,7 +10,8 @@ use stepmem_types::ids::GpuUuid;
 pub(in crate::exporter) enum CollectorEvent {
     /// The result of one poll of NVML.
     Devices(GpuPoll, CollectorRound),
-    /// Why no device is opened from now on, and what to set; `None` when some are.
+    /// The reason that no device is opened from now on, and the setting to change; `None` when
+    /// some are.
     DevicesHint(Option<&'static str>),
     /// An Xid error of a device.
     Xid(GpuUuid, u64),
@@ -24,8 +25,8 @@ pub(in crate::exporter) enum CollectorEvent {
 #[derive(Clone, Copy, Debug)]
 pub(in crate::exporter) struct CollectorRound {
     pub(in crate::exporter) collector: &'static str,
-    /// How long the round took, in seconds.
+    /// Duration of the round, in seconds.
     pub(in crate::exporter) duration_seconds: f64,
-    /// Whether it succeeded.
+    /// True if the round succeeded.
     pub(in crate::exporter) is_success: bool,
 }

@@ -17,7 +17,8 @@ pub(in crate::exporter) type PodDevices = Option<BTreeSet<GpuUuid>>;
 /// The pod to which the answers of the kubelet are limited.
 pub(in crate::exporter) struct OwnPod {
     pub(in crate::exporter) name: PodName,
-    /// Receives its devices. A container keeps its devices, so that they stay while the kubelet does not answer.
+    /// Receives the pod's devices. A container keeps its devices, so they stay valid while the
+    /// kubelet does not answer.
     pub(in crate::exporter) devices: watch::Sender<PodDevices>,
 }
 

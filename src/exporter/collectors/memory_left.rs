@@ -1,4 +1,4 @@
-//! How much memory this process's control groups and the machine have left.
+//! Memory that this process's control groups and the machine have left.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 /// Where control groups are mounted.
 const CGROUPS: &str = "/sys/fs/cgroup";
 
-/// Returns the memory that is left, in bytes: the least of what the machine and each control group above this process
-/// has; `None` where nothing tells.
+/// Returns the memory that is left, in bytes: the least of the machine's and of each control
+/// group's above this process. `None` where nothing reports it.
 pub(super) fn memory_left() -> Option<u64> {
     let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let machine = fs::read_to_string("/proc/meminfo").ok();
@@ -16,7 +16,8 @@ pub(super) fn memory_left() -> Option<u64> {
     groups.chain(machine).min()
 }
 
-/// Returns the directories of the control groups of a process and of those above, from its `/proc/PID/cgroup`.
+/// Returns the directories of the control groups of a process and of those above, from its
+/// `/proc/PID/cgroup`.
 fn groups_of(own: &str) -> Vec<PathBuf> {
     let mut groups = Vec::new();
     for line in own.lines() {
@@ -30,7 +31,7 @@ fn groups_of(own: &str) -> Vec<PathBuf> {
             _ => continue,
         };
         let within = root.join(path.trim_start_matches('/'));
-        // A container sees its own group as the root, whatever its path is called.
+        // A container sees its own group as the root, under any path.
         groups.extend(
             within.ancestors().take_while(|group| group.starts_with(&root)).map(PathBuf::from),
         );
@@ -38,7 +39,8 @@ fn groups_of(own: &str) -> Vec<PathBuf> {
     groups
 }
 
-/// Returns what a control group has left: its limit less what it uses, without files that it could drop.
+/// Returns what a control group has left: its limit less what it uses, without files that it
+/// could drop.
 fn left_in(group: &Path) -> Option<u64> {
     let read = |name: &str| fs::read_to_string(group.join(name)).ok();
     let number = |name: &str| read(name)?.trim().parse::<u64>().ok();

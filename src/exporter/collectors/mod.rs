@@ -1,4 +1,5 @@
-//! Collectors feed the engine besides pushes: devices, their Xid errors, the kubelet, and memory snapshots.
+//! Collectors feed the engine in addition to pushes: devices, their Xid errors, the kubelet,
+//! and memory snapshots.
 
 pub mod event;
 pub mod kubelet;

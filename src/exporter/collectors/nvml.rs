@@ -1,4 +1,4 @@
-//! Polls NVML from a thread of its own: a hanging call is reported, and nothing queues behind it.
+//! Polls NVML from its own thread: a hanging call is reported, and nothing queues behind it.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -27,10 +27,10 @@ const BACKOFF_MAX: Duration = Duration::from_mins(1);
 /// Processes read per device; the engine shows fewer.
 const PROCESSES_MAX: usize = 4096;
 
-/// Why devices are not opened before the kubelet answers.
+/// Reason that devices are not opened before the kubelet answers.
 const KUBELET_SILENT: &str =
     "no rank pushes from one, and the kubelet has not answered yet at --kubelet.socket";
-/// Why devices are not opened where the kubelet lists none for the pod.
+/// Reason that devices are not opened where the kubelet lists none for the pod.
 const KUBELET_LISTS_NONE: &str = "no rank pushes from one, and the kubelet lists none for this pod; set --kubelet.pod to its \
      namespace and name, or --nvml.devices to their UUIDs";
 
@@ -97,8 +97,8 @@ enum PollRequest {
     Release,
 }
 
-/// Requests polls from a thread and bounds the wait for them: a hanging call is reported, and nothing queues behind
-/// it.
+/// Requests polls from a thread and bounds the wait for them: a hanging call is reported, and
+/// nothing queues behind it.
 pub(in crate::exporter) struct GpuTask {
     settings: NvmlSettings,
     pushed_devices: watch::Receiver<BTreeSet<GpuUuid>>,
@@ -189,7 +189,8 @@ impl GpuTask {
         }
     }
 
-    /// Sends a request and waits for its result. Reports a wait beyond the timeout, then waits on.
+    /// Sends a request and waits for its result. Reports a wait beyond the timeout, then waits
+    /// on.
     async fn round(&mut self, ask: PollRequest) -> anyhow::Result<GpuPoll> {
         let began = Instant::now();
         self.asks.send(ask).context("the thread that reads the devices died")?;
@@ -254,14 +255,15 @@ impl GpuTask {
     }
 }
 
-/// The devices to open: those that ranks push from, or those that the pod was given once none has pushed for a while.
+/// The devices to open: those that ranks push from, or those that the pod was given once none
+/// has pushed for a while.
 struct GivenWatch {
     given: Option<GivenDevices>,
     pod_devices: watch::Receiver<PodDevices>,
     after: Duration,
     /// Since when no rank pushes from a device.
     idle_since: Option<Instant>,
-    /// Why the last request opens no device.
+    /// Reason that the last request opens no device.
     hint: Option<&'static str>,
 }
 

@@ -1,5 +1,5 @@
-//! Analyses memory snapshots, one at a time, each in a process of this program with limits on memory and time: a file that
-//! training writes is never opened by the exporter itself.
+//! Analyzes memory snapshots one at a time, each in a child process of this program with limits
+//! on memory and time. The exporter itself never opens a file that training writes.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -26,29 +26,29 @@ use stepmem_engine::requests::causes::{
     AnalysisOutcome, AnalysisRequest, SnapshotAnalysis, TimelineOutcome,
 };
 
-/// Snapshots that wait to be analysed.
+/// Maximum number of snapshots that wait for their analysis.
 pub const QUEUE_CAPACITY: usize = 8;
-/// An analysis may take this long.
+/// Time limit of an analysis.
 pub const ANALYSIS_WITHIN: Duration = Duration::from_mins(2);
-/// An analysis may take this much memory, where as much is left.
+/// Memory limit of an analysis, in bytes, where that much is left.
 pub const MEMORY_BYTES_MAX: u64 = 1 << 30;
-/// An answer of an analysis is at most this long.
+/// Maximum length of an analysis's answer, in bytes.
 pub const ANSWER_BYTES_MAX: usize = 256 * 1024;
-/// What an analysis leaves of the memory that its container has left.
+/// Bytes that an analysis leaves free of the memory that its container has left.
 const MEMORY_BYTES_SPARED: u64 = 8 << 20;
-/// With less an analysis is not started.
+/// Bytes below which an analysis is not started.
 const MEMORY_BYTES_MIN: u64 = 10 << 20;
 /// The signals by which the kernel and the allocator end a process that breaks its limits.
 const SIGABRT: i32 = 6;
 const SIGKILL: i32 = 9;
 const SIGXCPU: i32 = 24;
 
-/// The queue of snapshots to analyse.
+/// The queue of snapshots that wait for their analysis.
 #[derive(Debug)]
 pub(in crate::exporter) struct AnalysisQueue(SyncSender<AnalysisRequest>);
 
 impl AnalysisQueue {
-    /// Starts the thread that analyses the files below `directory`.
+    /// Starts the thread that analyzes the files below `directory`.
     ///
     /// # Errors
     /// The system cannot start another thread.
@@ -69,24 +69,25 @@ impl AnalysisQueue {
         Ok(Self(requests))
     }
 
-    /// Takes a request. Returns false when there is no room for it.
+    /// Queues a request. Returns false when the queue is full.
     pub(in crate::exporter) fn offer(&self, request: AnalysisRequest) -> bool {
         self.0.try_send(request).is_ok()
     }
 }
 
-/// Starts the process for a request, which draws a timeline into a file where there is one; or returns why it starts none.
+/// Starts the process for a request, which draws a timeline into the file, if there is one.
+/// Returns the reason if it starts none.
 type StartProcess = Box<dyn Fn(&AnalysisRequest, Option<File>) -> Result<Child, String> + Send>;
 
-/// Analyses one snapshot after the other.
+/// Analyzes one snapshot after the other.
 struct Analyser {
     start: StartProcess,
-    /// A process that takes longer is ended.
+    /// Time limit of a process, which is ended after it.
     within: Duration,
     timelines: Option<Timelines>,
 }
 
-/// Where timelines are kept.
+/// The folder of timelines.
 struct Timelines {
     folder: Arc<TimelineFolder>,
     /// The Unix time of the start, which keeps the ids of an earlier exporter apart.
@@ -143,7 +144,7 @@ impl Analyser {
         }
     }
 
-    /// Analyses a snapshot. Returns what it says, and the process if it is yet to be reaped.
+    /// Analyzes a snapshot. Returns the result, and the process if it is yet to be reaped.
     fn analyse(&self, request: &AnalysisRequest) -> (SnapshotAnalysis, Option<Child>) {
         let sheet = self.timelines.as_ref().and_then(Timelines::begin);
         let (mut analysis, is_drawn, child) = match (self.start)(request, sheet) {
@@ -163,7 +164,8 @@ impl Analyser {
     }
 }
 
-/// Starts the process that analyses a snapshot. It limits itself before it opens the file.
+/// Starts the process that analyzes a snapshot. The process limits itself before it opens the
+/// file.
 fn start(
     directory: &Path,
     request: &AnalysisRequest,
@@ -200,15 +202,15 @@ fn start(
     command.spawn().map_err(|error| format!("no process could be started: {error}"))
 }
 
-/// Why a process does not count as having answered.
+/// Reasons that a process does not count as having answered.
 enum Unanswered {
     Late,
     TooLong,
     System(io::Error),
 }
 
-/// Awaits a process's answer and its end, and kills it when either takes too long. The caller reaps it. Returns also whether
-/// it drew the timeline.
+/// Awaits a process's answer and its end, and kills it when either takes too long. The caller
+/// reaps it. Also returns whether the process drew the timeline.
 fn conclude(child: &mut Child, within: Duration) -> (SnapshotAnalysis, bool) {
     let deadline = Instant::now() + within;
     let mut answer = Vec::new();
@@ -219,7 +221,7 @@ fn conclude(child: &mut Child, within: Duration) -> (SnapshotAnalysis, bool) {
         // It may have ended by itself meanwhile.
         child.kill().ok();
     }
-    // The line that comes first counts whatever comes after it.
+    // The first line counts, regardless of the lines after it.
     if let Some((analysis, rest)) = said(&answer) {
         let is_successful = ended.ok().and_then(Result::ok).is_some_and(|of| of.success());
         return (analysis, is_successful && rest.trim_ascii() == DRAWN.as_bytes());
@@ -292,7 +294,7 @@ fn await_readable(source: &impl AsFd, deadline: Instant) -> Result<(), Unanswere
     }
 }
 
-/// Returns why a process that ended says nothing.
+/// Returns the reason that a process ended without an answer.
 fn unsaid(status: io::Result<ExitStatus>, answer: &[u8]) -> SnapshotAnalysis {
     let failed = SnapshotAnalysis::failed;
     let status = match status {
@@ -324,8 +326,8 @@ mod tests {
     const WITHIN: Duration = Duration::from_secs(2);
     const ANSWER: &str = r#"{"outcome":"analysed","reason":null,"leak":null,"oom":null}"#;
 
-    /// Has the shell run these scripts in the place of analyses, all requested at once. Returns the analyses, and the ids of
-    /// the processes.
+    /// Has the shell run these scripts instead of analyses, all requested at once. Returns the
+    /// analyses, and the ids of the processes.
     fn analyses(scripts: &[&str]) -> (Vec<SnapshotAnalysis>, Vec<u32>) {
         let (collected, mut events) = mpsc::channel(scripts.len());
         let started = Arc::new(Mutex::new(Vec::new()));
@@ -353,7 +355,8 @@ mod tests {
         });
         let answers = answers.collect();
         drop(queue);
-        // The thread has ended, and with it the last process, when its side of the channel is gone.
+        // The thread has ended, and with it the last process, when its side of the channel is
+        // gone.
         assert!(events.blocking_recv().is_none());
         let ids = started.lock().unwrap().clone();
         (answers, ids)

@@ -1,4 +1,5 @@
-//! Threads for calls of the driver, which may hang and therefore never run on the runtime's threads.
+//! Threads for calls of the driver, which may hang and therefore never run on the runtime's
+//! threads.
 
 /// Stack size, in bytes.
 const THREAD_STACK_BYTES: usize = 512 * 1024;

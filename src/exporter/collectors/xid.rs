@@ -1,4 +1,4 @@
-//! Watches devices for Xid errors on a thread of its own, and ends the watch on demand.
+//! Watches devices for Xid errors on its own thread, and ends the watch on request.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,8 @@ use crate::exporter::collectors::thread;
 use crate::input::nvml::xid::{self, WatchEnd};
 use stepmem_types::ids::GpuUuid;
 
-/// How long the watch may take to end: twice the wait for one event, plus time for a shutdown of NVML.
+/// Time that the watch may take to end: twice the wait for one event, plus time for a shutdown
+/// of NVML.
 const WATCH_ENDS_WITHIN: Duration = Duration::from_secs(4);
 /// The pause after a failed watch, doubled after each further failure.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -93,7 +94,8 @@ fn serve(
     }
 }
 
-/// Watches these GPUs until the next request, which it returns. Repeats a failed watch after growing pauses.
+/// Watches these GPUs until the next request, which it returns. Repeats a failed watch after
+/// growing pauses.
 fn watch_until_next(
     library: Option<&Path>,
     gpus: &BTreeSet<GpuUuid>,

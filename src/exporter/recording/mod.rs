@@ -1,4 +1,4 @@
-//! What is kept of every event: the queue to the writer, and the files.
+//! The recording of every event: the queue to the writer, and the files.
 
 pub mod queue;
 pub mod writer;

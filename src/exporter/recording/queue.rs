@@ -1,5 +1,6 @@
-//! Hands what the engine takes on to the thread that records it. The engine waits for none of it: what finds no room is
-//! counted, and the recording says how much it lacks.
+//! Queues the events that the engine takes for the thread that records them. The engine never
+//! waits: an event that finds the queue full is counted, and the recording notes how many are
+//! missing.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -28,17 +29,18 @@ use stepmem_types::ids::Run;
 use stepmem_types::step::StepSample;
 use stepmem_types::units::{Seconds, Uptime};
 
-/// Batches, readings and other events that wait to be recorded.
+/// Maximum number of batches, readings and other events that wait to be recorded.
 pub(in crate::exporter) const QUEUE_CAPACITY: usize = 4096;
-/// Records in them together.
+/// Maximum number of records in them together.
 pub(in crate::exporter) const WAITING_RECORDS_MAX: usize = 65_536;
-/// How long the exporter waits at its stop until everything is recorded.
+/// Time that the exporter waits at its stop until everything is recorded.
 pub(in crate::exporter) const FINISH_WITHIN: Duration = Duration::from_secs(5);
 
 /// Starts recording where the settings ask for it. `launches` has the directories of launches.
 ///
 /// # Errors
-/// The directory cannot be used, or the system cannot start a thread, and the exporter does not run beside training.
+/// The directory cannot be used, or the system cannot start a thread, and the exporter does not
+/// run next to training.
 pub(in crate::exporter) fn start(
     settings: &RecordSettings,
     launches: Option<&SummaryFolders>,
@@ -59,7 +61,7 @@ pub(in crate::exporter) fn start(
     startup.started(keys::RECORD_DIRECTORY, recorder.map_err(anyhow::Error::from))
 }
 
-/// Returns what the recordings of this exporter have in common.
+/// Returns the properties that all recordings of this exporter share.
 fn life(engine: &Engine) -> anyhow::Result<LifeOfExporter> {
     let EngineConfig { gpu_ttl, rank_retention, .. } = engine.config();
     Ok(LifeOfExporter {
@@ -70,7 +72,7 @@ fn life(engine: &Engine) -> anyhow::Result<LifeOfExporter> {
     })
 }
 
-/// The side of the engine.
+/// The engine's side of the queue.
 #[derive(Debug)]
 pub(in crate::exporter) struct EventRecorder {
     items: SyncSender<RecordedItem>,
@@ -96,20 +98,20 @@ impl EventRecorder {
         let thread = std::thread::Builder::new().name("recording".to_owned());
         thread.spawn(move || {
             writer.run(&taken);
-            // An exporter that has stopped waiting does not hear it.
+            // An exporter that has stopped waiting does not receive it.
             done.send(()).ok();
         })?;
         Ok(Self { items, counts, launches, next: 0, n_lost: 0, finished })
     }
 
-    /// Returns what became of lines.
+    /// Returns the number of lines by outcome.
     pub(in crate::exporter) fn results(&self) -> [(&'static str, u64); 3] {
         let RecordingCounts { written, failed, dropped, .. } = &*self.counts;
         [("written", written), ("failed", failed), ("dropped", dropped)]
             .map(|(label, count)| (label, count.load(Ordering::Relaxed)))
     }
 
-    /// Returns how many files were removed to keep the bound.
+    /// Returns the number of files that were removed to keep the byte budget.
     pub(in crate::exporter) fn given_up(&self) -> u64 {
         self.counts.given_up.load(Ordering::Relaxed)
     }
@@ -119,12 +121,13 @@ impl EventRecorder {
         self.offer(RecordedWhat::Steps(batch), at);
     }
 
-    /// Records what else the engine took at `at`.
+    /// Records any other event that the engine took at `at`.
     pub(in crate::exporter) fn event(&mut self, what: Accepted, at: Uptime) {
         self.offer(RecordedWhat::Other(what), at);
     }
 
-    /// Says which launch a run belongs to, where that decides about its file. Comes before the run's steps.
+    /// Reports which launch a run belongs to, where that decides about its file. Comes before
+    /// the run's steps.
     pub(in crate::exporter) fn launch(&mut self, of: Option<LaunchOfRun>, at: Uptime) {
         let (Some(launches), Some(of)) = (&mut self.launches, of) else { return };
         if launches.get(&of.run) == Some(&of.id) {

@@ -1,5 +1,5 @@
-//! The thread that records: it sorts events into the files of their runs, writes every few seconds, begins new files, and gives
-//! up the oldest ones.
+//! The thread that records. It sorts events into the files of their runs, writes every few
+//! seconds, begins new files, and removes the oldest ones.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -26,38 +26,38 @@ use stepmem_types::ids::{GpuUuid, Run, SubjectId};
 use stepmem_types::step::StepSample;
 use stepmem_types::units::{Seconds, Uptime};
 
-/// How often what waits is written: what a crash loses at most.
+/// Interval at which waiting lines are written: the most that a crash loses.
 const FLUSH_EVERY: Duration = Duration::from_secs(2);
-/// What waits of one file is written at once beyond this, in bytes.
+/// Bytes that wait for one file beyond which they are written at once.
 const FRAME_BYTES: usize = 256 * 1024;
-/// A file may have this part of all bytes before the next one begins.
+/// Divisor of the byte budget: a file may have this part of it before the next one begins.
 const PART_OF_ALL: u64 = 8;
-/// How much longer than the engine knows a run its file stays open.
+/// Time that a run's file stays open after the engine has forgotten the run.
 const CLOSED_AFTER: Duration = Duration::from_mins(1);
-/// Files that are kept, whatever their size: readers open all of a directory.
+/// Maximum number of files that are kept, of any size: readers open all files of a directory.
 pub(in crate::exporter) const FILES_MAX: usize = 512;
 /// The name of the files about no run. No run's name is written with a plus.
 const NO_RUN: &str = "+devices";
 
-/// What became of lines and files.
+/// Counts of lines and files by outcome.
 #[derive(Debug, Default)]
 pub(in crate::exporter) struct RecordingCounts {
     pub(in crate::exporter) written: AtomicU64,
     pub(in crate::exporter) failed: AtomicU64,
     pub(in crate::exporter) dropped: AtomicU64,
-    /// Files that were removed to keep the bound.
+    /// Files that were removed to keep the byte budget.
     pub(in crate::exporter) given_up: AtomicU64,
     /// Records that wait.
     pub(in crate::exporter) waiting: AtomicUsize,
 }
 
-/// What waits to be recorded.
+/// An item that waits to be recorded.
 #[derive(Debug)]
 pub(in crate::exporter) struct RecordedItem {
     /// The number of its first event.
     pub(in crate::exporter) number: u64,
     pub(in crate::exporter) at: Uptime,
-    /// How many events before it found no room.
+    /// Number of events before this one that the full queue dropped.
     pub(in crate::exporter) n_lost: u64,
     pub(in crate::exporter) what: RecordedWhat,
 }
@@ -80,32 +80,32 @@ impl RecordedWhat {
     }
 }
 
-/// Where recordings go.
+/// The place of recordings.
 #[derive(Debug)]
 pub(in crate::exporter) enum RecordingPlace {
-    /// All into one directory, which has these files of lives that are over.
+    /// One directory for all of them, which has these files of earlier sessions.
     Folder(RecordingFolder, Vec<ClosedRecording>),
-    /// Each into the directory of its launch.
+    /// For each recording, the directory of its launch.
     Launches(SummaryFolders),
 }
 
-/// The exporter between its start and its end.
+/// The properties of an exporter's session.
 #[derive(Clone, Debug)]
 pub(in crate::exporter) struct LifeOfExporter {
-    /// Tells it from all others.
+    /// Identifies the session.
     pub(in crate::exporter) name: String,
     /// The Unix time at which the uptime was 0.
     pub(in crate::exporter) started: Seconds,
     pub(in crate::exporter) device_ttl: Seconds,
-    /// A run that is silent for longer has no open file.
+    /// Time after which a silent run has no open file.
     pub(in crate::exporter) retention: Duration,
 }
 
-/// What a file is about: a run, or `None` for what is about no run.
+/// The subject of a file: a run, or `None` for events about no run.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct FileSubject(Option<Run>);
 
-/// The files of one run, or of what is about no run.
+/// The files of one subject: a run, or the events about no run.
 #[derive(Debug, Default)]
 struct RunFiles {
     open: Option<OpenRecording>,
@@ -116,7 +116,7 @@ struct RunFiles {
     /// The devices that ranks of the run push from.
     devices: BTreeSet<GpuUuid>,
     last_push: Uptime,
-    /// What waits to be written, and its lines.
+    /// The text that waits to be written, and the number of its lines.
     text: Vec<u8>,
     n_lines: u64,
     n_lost: u64,
@@ -130,7 +130,7 @@ pub(in crate::exporter) struct RecordingWriter {
     bytes_max: u64,
     counts: Arc<RecordingCounts>,
     files: BTreeMap<FileSubject, RunFiles>,
-    /// The oldest first.
+    /// The closed files, the oldest first.
     closed: VecDeque<ClosedRecording>,
     /// The last time that the system's clock was set, for files that begin later.
     clock: Option<AcceptedEvent>,
@@ -205,7 +205,7 @@ impl RecordingWriter {
         }
     }
 
-    /// Begins a file of its own for a launch.
+    /// Begins a new file for a launch.
     fn launch(&mut self, of: LaunchOfRun) {
         let subject = FileSubject(Some(of.run.clone()));
         self.write(&subject);
@@ -244,7 +244,7 @@ impl RecordingWriter {
         }
     }
 
-    /// Returns in whose files an event stands.
+    /// Returns the subjects in whose files an event stands.
     fn subjects(&self, what: &Accepted) -> Vec<FileSubject> {
         let one = |run: &Run| vec![FileSubject(Some(run.clone()))];
         match what {
@@ -299,7 +299,7 @@ impl RecordingWriter {
         });
     }
 
-    /// Writes what waits of a run. What cannot be written is lost.
+    /// Writes the waiting lines of a subject. Lines that cannot be written are lost.
     fn write(&mut self, subject: &FileSubject) {
         let Some(files) = self.files.get_mut(subject).filter(|files| files.n_lines > 0) else {
             return;
@@ -327,7 +327,8 @@ impl RecordingWriter {
         self.give_up();
     }
 
-    /// Removes the oldest files beyond the bounds; if none is closed, the largest open one is.
+    /// Removes the oldest files beyond the bounds. If none is closed, the largest open one is
+    /// removed.
     fn give_up(&mut self) {
         loop {
             let open = || self.files.values().filter_map(|files| files.open.as_ref());
@@ -361,14 +362,14 @@ impl RecordingWriter {
 }
 
 impl RunFiles {
-    /// Begins with the clock as it was set before.
+    /// Begins with the last event that set the clock.
     fn begin(&mut self, clock: Option<&AcceptedEvent>) {
         if let Some(clock) = clock {
             self.note(clock);
         }
     }
 
-    /// Adds an event to what waits. Returns whether it has room in a line.
+    /// Adds an event to the waiting text. Returns whether it fits in a line.
     fn note(&mut self, event: &AcceptedEvent) -> bool {
         let before = self.text.len();
         event.write(&mut self.text);
@@ -383,7 +384,7 @@ impl RunFiles {
         has_room
     }
 
-    /// Writes what waits as a frame, into a new file if none is open.
+    /// Writes the waiting text as a frame, into a new file if none is open.
     fn write(
         &mut self,
         run: Option<&Run>,
@@ -404,7 +405,8 @@ impl RunFiles {
             head.write(&mut first);
             let result = open.append(&zstd::frame(&first));
             self.open = Some(open);
-            // A file without its head is of no use, and its name is taken: the next one is tried.
+            // A file without its head is of no use, and its name is taken: the next name is
+            // tried.
             if result.is_err() {
                 self.open.take().map(OpenRecording::close).map(remove).transpose()?;
                 return result;
@@ -468,7 +470,8 @@ mod tests {
 
     const BYTES_MAX: u64 = 64 * 1024;
 
-    /// Records batches of 100 steps, each written as a frame, in a new life on a directory. Returns how many files went.
+    /// Records batches of 100 steps, each written as a frame, in a new session on a directory.
+    /// Returns the number of files that were removed.
     fn record(path: &PathBuf, runs: &[&str], n_batches: u64) -> u64 {
         let (folder, closed) = RecordingFolder::claim(path).unwrap();
         let life = LifeOfExporter {

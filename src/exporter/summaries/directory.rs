@@ -1,6 +1,6 @@
-//! The files of summaries: `DIR/RUN/TIME/final_summary.{txt,json}`, a directory per launch. Several exporters of one launch
-//! share its directory: the first to write takes those names, another one
-//! `final_summary.HOST.rankN.{txt,json}` by its host and its first rank.
+//! The files of summaries: `DIR/RUN/TIME/final_summary.{txt,json}`, a directory per launch.
+//! Several exporters of one launch share its directory. The first to write takes those names.
+//! Another one uses `final_summary.HOST.rankN.{txt,json}`, by its host and its first rank.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -39,32 +39,34 @@ const WRITTEN_BYTES_MAX: u64 = 128 * 1024 * 1024;
 #[derive(Clone, Debug)]
 pub(crate) struct SummaryFolders {
     pub(crate) root: PathBuf,
-    /// How many launches of a run are kept.
+    /// Number of launches of a run that are kept.
     launches_max: usize,
-    /// The directory from which snapshots move beside the summary, on the same disk.
+    /// The directory from which snapshots move next to the summary, on the same disk.
     staging: Option<PathBuf>,
     /// The name of this machine in names of files.
     host: String,
 }
 
-/// Where a summary was written.
+/// The place at which a summary was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WrittenFiles {
     pub(crate) folder: PathBuf,
     /// The names of the files without `.txt` and `.json`.
     pub(crate) name: String,
-    /// Reason for which the link to the last launch of all runs does not lead here, if it does not.
+    /// The reason that the link to the last launch of all runs does not lead here, if it does
+    /// not.
     pub(crate) note: Option<String>,
 }
 
 impl WrittenFiles {
-    /// Returns what sets the files apart from those of other exporters of the launch: `.HOST.rankN`, or nothing.
+    /// Returns the part of the names that differs from other exporters of the launch:
+    /// `.HOST.rankN`, or nothing.
     pub(crate) fn suffix(&self) -> &str {
         self.name.strip_prefix(STEM).unwrap_or_default()
     }
 }
 
-/// Which summary it is: of one launch of one run.
+/// The identity of a summary: one launch of one run.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct LaunchOfRun {
     pub(crate) run: Run,
@@ -72,7 +74,8 @@ pub(crate) struct LaunchOfRun {
 }
 
 impl SummaryFolders {
-    /// The directory at `root`, if there is to be one; snapshots move there from `staging`.
+    /// Returns the directory at `root`, if there is to be one; snapshots move there from
+    /// `staging`.
     pub(crate) fn new(
         root: Option<PathBuf>,
         launches_max: usize,
@@ -81,7 +84,8 @@ impl SummaryFolders {
         root.map(|root| Self { root, launches_max, staging, host: host() })
     }
 
-    /// Writes a summary, and returns its directory. Snapshots that move there have their names in it.
+    /// Writes a summary, and returns its directory. Snapshots that move there have their names
+    /// in it.
     ///
     /// # Errors
     /// The file system refused.
@@ -121,7 +125,7 @@ impl SummaryFolders {
         Ok(WrittenFiles { folder, name, note })
     }
 
-    /// Returns the directory of a launch, which is made if need be.
+    /// Returns the directory of a launch, and creates it if necessary.
     ///
     /// # Errors
     /// The file system refused.
@@ -129,7 +133,7 @@ impl SummaryFolders {
         launch_folder(&self.run_folder(&of.run), &of.id)
     }
 
-    /// Marks a launch as going on, after a summary that says that it ended.
+    /// Records that a launch is going on, after a summary that reports its end.
     ///
     /// # Errors
     /// The file system refused.
@@ -138,7 +142,8 @@ impl SummaryFolders {
         replace_shared(&folder, &format!("{GOING_ON}.rank{first}"), &[])
     }
 
-    /// Removes the oldest launches of a run that ended, beyond those that are kept. Returns how many.
+    /// Removes the oldest launches of a run that ended, beyond those that are kept. Returns the
+    /// number removed.
     ///
     /// # Errors
     /// The file system refused.
@@ -152,8 +157,8 @@ impl SummaryFolders {
     }
 }
 
-/// Moves the snapshots of a run beside its summary. An analysis may still read them at their old place, where a link stays
-/// if the disk has links.
+/// Moves the snapshots of a run next to its summary. An analysis may still read them at their
+/// old place, where a link stays if the disk supports links.
 fn gather(summary: &mut Summary, staging: &Path, folder: &Directory) {
     let mut is_changed = false;
     for snapshot in summary.snapshots.iter_mut().flatten() {
@@ -180,7 +185,7 @@ fn gather(summary: &mut Summary, staging: &Path, folder: &Directory) {
     }
 }
 
-/// Gives a file a place in a directory. Returns whether it is there; another file of that name stays.
+/// Moves a file into a directory. Returns whether it is there; another file of that name stays.
 fn moved(staged: &Path, folder: &Directory, name: &OsStr) -> io::Result<bool> {
     let metadata = fs::symlink_metadata(staged).ok().filter(fs::Metadata::is_file);
     let file = metadata.map(|metadata| (metadata.dev(), metadata.ino()));
@@ -194,7 +199,7 @@ fn moved(staged: &Path, folder: &Directory, name: &OsStr) -> io::Result<bool> {
     }
 }
 
-/// Returns the name of this machine, as the name of a file has it: letters, digits, `-` and `_`.
+/// Returns the name of this machine in the form for file names: letters, digits, `-` and `_`.
 fn host() -> String {
     let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let plain = |c: char| if c.is_ascii_alphanumeric() || c == '_' { c } else { '-' };
@@ -213,10 +218,11 @@ struct SummaryBytes<'a> {
 }
 
 impl SummaryBytes<'_> {
-    /// Writes the files under the first names, unless they are another exporter's: of other ranks. Returns whether it did.
+    /// Writes the files under the first names, unless those are another exporter's, with other
+    /// ranks. Returns whether it did.
     fn write_first(&self, folder: &Directory, ranks: &BTreeSet<Rank>) -> io::Result<bool> {
         let [text, json] = names(STEM);
-        // No exporter writes links: those of others go.
+        // No exporter writes links: links by others are replaced.
         if [&text, &json].iter().any(|name| folder.found(name) == EntryKind::Link) {
             return self.replace(folder, STEM).map(|()| true);
         }
@@ -225,7 +231,7 @@ impl SummaryBytes<'_> {
                 .is_some_and(|of| of.ranks.iter().any(|rank| ranks.contains(&rank.rank)));
             return if is_own { self.replace(folder, STEM).map(|()| true) } else { Ok(false) };
         }
-        // Of several exporters, the one that makes the first file has the names.
+        // Of several exporters, the one that creates the first file has the names.
         if !create_shared(folder, &text, &[self.text])? {
             return Ok(false);
         }
@@ -246,7 +252,7 @@ fn names(stem: &str) -> [String; 2] {
     [format!("{stem}.txt"), format!("{stem}.json")]
 }
 
-/// What of a written summary shows whose ranks it has, and which of them ended.
+/// The part of a written summary that shows its ranks, and which of them ended.
 #[derive(Deserialize)]
 struct WrittenSummary {
     ranks: Vec<WrittenRank>,
@@ -272,7 +278,7 @@ impl WrittenSummary {
     }
 }
 
-/// Lets the launches go all of whose ranks are known to have ended.
+/// Removes the launches all of whose ranks are known to have ended.
 struct EndedLaunches<'a> {
     /// The launch that is current here.
     current: &'a LaunchId,
@@ -288,7 +294,7 @@ impl Removal for EndedLaunches<'_> {
             return true;
         }
         let mut parts: Vec<&str> = name.split('.').collect();
-        // What was cut off while it was written ends in digits and `new`.
+        // The name of a partial write ends in digits and `new`.
         if parts.last() == Some(&"new") {
             parts.truncate(parts.len().saturating_sub(2));
         }
@@ -303,7 +309,8 @@ impl Removal for EndedLaunches<'_> {
     }
 }
 
-/// Returns whether a file has the name of a snapshot that a client wrote: `RUN_creep_rank3_step120.pickle`.
+/// Returns whether a file has the name of a snapshot that a client wrote:
+/// `RUN_creep_rank3_step120.pickle`.
 fn is_snapshot(name: &str) -> bool {
     let Some(words) = name.strip_suffix(".pickle") else { return false };
     let parts: Vec<&str> = words.split('_').collect();
@@ -321,7 +328,8 @@ fn is_numbered(part: &str, word: &str) -> bool {
     !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit())
 }
 
-/// Returns whether every rank of a launch ended, by the summaries in its directory; `None` where they leave that open.
+/// Returns whether every rank of a launch ended, by the summaries in its directory; `None`
+/// where they leave that open.
 fn has_ended(folder: &Directory) -> Option<bool> {
     let mut ended = BTreeSet::new();
     let mut n_expected = None;
@@ -350,8 +358,8 @@ fn has_ended(folder: &Directory) -> Option<bool> {
     Some(n_ended > 0 && n_expected.is_none_or(|expected| n_ended >= expected))
 }
 
-/// The directory name of a run: every byte but letters, digits, `-`, `_` and inner dots becomes `%` and two digits.
-/// A long name is truncated and ends in the checksum of the whole.
+/// The directory name of a run: every byte but letters, digits, `-`, `_` and inner dots becomes
+/// `%` and two digits. A long name is truncated and ends in the checksum of the whole.
 pub(crate) fn folder_name(run: &Run) -> String {
     let mut name = String::new();
     for (idx, byte) in run.as_str().bytes().enumerate() {

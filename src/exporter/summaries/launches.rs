@@ -1,4 +1,4 @@
-//! The launch of each run that is current here, by which the directory of its summary is found.
+//! The current launch of each run, which determines the directory of its summary.
 
 use std::collections::BTreeMap;
 
@@ -19,19 +19,20 @@ pub(in crate::exporter) struct CurrentLaunch {
     attempt: Count,
     began: f64,
     life_began: f64,
-    /// Whether its summary was made as of a run that is over, and it did not go on.
+    /// Set when its summary was written as that of a run that is over, and the launch did not
+    /// go on.
     pub(in crate::exporter) is_over: bool,
 }
 
 impl CurrentLaunch {
-    /// Returns what its directory is found by.
+    /// Returns the id by which its directory is found.
     pub(in crate::exporter) fn id(&self) -> LaunchId {
         let launch = self.launch.as_ref().map(|launch| launch.as_str().to_owned());
         LaunchId { launch, began: (self.began * 1000.0).round() / 1000.0 }
     }
 
-    /// Whether a life is of this launch. Where processes report no launch, a run that is over goes on only with the same
-    /// life or with a higher attempt.
+    /// Returns whether an incarnation belongs to this launch. Where processes report no launch,
+    /// a run that is over goes on only with the same incarnation or with a higher attempt.
     fn includes(&self, seen: &RunLaunch) -> bool {
         if let (Some(own), Some(seen)) = (&self.launch, &seen.launch) {
             return own == seen;
@@ -42,7 +43,8 @@ impl CurrentLaunch {
 }
 
 impl RunLaunches {
-    /// Takes in which launch of a run began last. Returns whether a launch that was over goes on with another life.
+    /// Takes the launch of a run that began last. Returns whether a launch that was over goes
+    /// on with another incarnation.
     pub(in crate::exporter) fn see(&mut self, run: &Run, seen: RunLaunch) -> bool {
         if let Some(current) = self.0.get_mut(run).filter(|current| current.includes(&seen)) {
             let is_same_life = current.life_began.total_cmp(&seen.life_began).is_eq();
@@ -64,7 +66,7 @@ impl RunLaunches {
         self.0.get_mut(run)
     }
 
-    /// Returns whether this launch is another than the current one of the run, which goes on.
+    /// Returns whether this launch differs from the current one of the run, which goes on.
     pub(in crate::exporter) fn is_rival(&self, run: &Run, launch: &Launch) -> bool {
         let is_other = |current: &CurrentLaunch| {
             !current.is_over && current.launch.as_ref().is_some_and(|own| own != launch)
@@ -96,7 +98,7 @@ mod tests {
         }
     }
 
-    /// The starts of the launches that these lives are of; after each, the run is over.
+    /// The starts of the launches of these incarnations; after each, the run is over.
     fn launches(lives: &[(Option<&str>, u64, f64)]) -> Vec<f64> {
         let (mut launches, run) = (RunLaunches::default(), Run::new("run").unwrap());
         let began = |(launch, attempt, life): &(Option<&str>, u64, f64)| {

@@ -1,4 +1,5 @@
-//! The summaries of runs that have ended, or are asked for: when, where, and how they are written.
+//! The summaries of runs that have ended, or are asked for: when, where, and how they are
+//! written.
 
 pub mod directory;
 pub mod launches;

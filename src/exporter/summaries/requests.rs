@@ -1,4 +1,5 @@
-//! Requests for summaries: what several readers ask for is made once, and made for all of them.
+//! Requests for summaries: if several readers ask for the same one, it is built once for all of
+//! them.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -15,18 +16,19 @@ use stepmem_report::explain::json::WindowsNow;
 use stepmem_report::explain::live;
 use stepmem_types::ids::{Rank, Run};
 
-/// Maximum number of summaries that are made and written out at a time; further readers wait.
+/// Maximum number of summaries that are built and written out at a time; further readers wait.
 pub(in crate::exporter) const SUMMARIES_AT_ONCE_MAX: usize = 2;
 
 /// The requests that wait.
 pub(in crate::exporter) struct SummaryRequests {
     asked: mpsc::Receiver<SummaryRequest>,
-    /// Those that were taken from the queue while another one was answered: at most as many as it holds.
+    /// The requests that were taken from the queue while another one was answered: at most as
+    /// many as it holds.
     waiting: VecDeque<SummaryRequest>,
     turns: Arc<Semaphore>,
 }
 
-/// What one or several readers ask for, and the turn to make it.
+/// One or several readers' request for a summary, and the turn to build it.
 pub(in crate::exporter) struct SummaryGroup {
     run: String,
     format: SummaryFormat,
@@ -41,7 +43,7 @@ impl SummaryRequests {
         Self { asked, waiting: VecDeque::new(), turns }
     }
 
-    /// Returns what is asked for next, with every request for the same, once there is a turn for it.
+    /// Returns the next request, with every request for the same, once there is a turn for it.
     pub(in crate::exporter) async fn next(
         &mut self,
         resting_until: Instant,
@@ -51,7 +53,7 @@ impl SummaryRequests {
         if self.waiting.is_empty() {
             self.waiting.push_back(self.asked.recv().await?);
         }
-        // No await follows: what is taken is answered.
+        // No await follows: each request that is taken is answered.
         while self.waiting.len() < self.asked.max_capacity()
             && let Ok(request) = self.asked.try_recv()
         {
@@ -68,7 +70,7 @@ impl SummaryRequests {
 }
 
 impl SummaryGroup {
-    /// Makes the summary and answers the requests. Drops them if the run is unknown.
+    /// Builds the summary and answers the requests. Drops them if the run is unknown.
     pub(in crate::exporter) fn answer(mut self, known: &SummarySource<'_>) {
         self.requests.retain(|request| !request.answer.is_closed());
         if self.requests.is_empty() {
@@ -111,7 +113,8 @@ impl SummaryGroup {
     }
 }
 
-/// Returns an answer as JSON, in memory of its own length: it is written twice, and counted first.
+/// Returns an answer as JSON, in a buffer of exactly its length. The answer is therefore
+/// serialized twice: to count its bytes, then to write them.
 fn json(answer: &impl Serialize) -> Vec<u8> {
     let mut length = LengthOnly(0);
     if serde_json::to_writer(&mut length, answer).is_err() {

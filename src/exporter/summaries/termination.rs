@@ -1,4 +1,5 @@
-//! The container's termination message, which `kubectl describe pod` shows: the verdict of every run that ended.
+//! The container's termination message, which `kubectl describe pod` shows: the verdict of
+//! every run that ended.
 
 use std::cmp::Reverse;
 use std::fs::OpenOptions;
@@ -12,12 +13,12 @@ use stepmem_types::ids::Run;
 
 /// The longest message that Kubernetes keeps of a container, in bytes.
 pub const MESSAGE_BYTES_MAX: usize = 4096;
-/// Maximum number of runs in the message; the least troubled leave it.
+/// Maximum number of runs in the message; those with the least trouble are left out.
 pub const RUNS_MAX: usize = 16;
 /// The last line of a message that is cut.
 const CUT: &str = "…\n";
 
-/// The message, written anew when a run ends.
+/// The message, which is written again when a run ends.
 pub(in crate::exporter) struct TerminationMessage {
     path: PathBuf,
     /// The worst first, of equally bad ones the newest first.
@@ -48,7 +49,7 @@ impl TerminationMessage {
         self.verdicts.truncate(RUNS_MAX);
     }
 
-    /// Returns what to write, and where.
+    /// Returns the path and the text to write.
     pub(in crate::exporter) fn draft(&self) -> (PathBuf, String) {
         let texts: Vec<&str> =
             self.verdicts.iter().map(|verdict| verdict.text.as_str()).collect();

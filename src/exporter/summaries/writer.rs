@@ -1,5 +1,5 @@
-//! Summaries of runs that end or fall silent, and of all on shutdown: as files, as a card in the log and as the
-//! container's termination message. Answers requests for them.
+//! Summaries of runs that end or fall silent, and of all runs on shutdown: as files, as a card
+//! in the log, and as the container's termination message. Answers requests for summaries.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -20,7 +20,8 @@ use stepmem_types::ids::{Rank, Run};
 use stepmem_types::step::StepSample;
 use stepmem_types::units::Uptime;
 
-/// How many ranks the summaries may have together that wait to be written; one summary may always wait.
+/// Maximum number of ranks of all summaries that wait to be written; one summary may always
+/// wait.
 const WAITING_RANKS_MAX: usize = 8192;
 
 /// The state that summaries are made from.
@@ -34,15 +35,17 @@ pub(in crate::exporter) struct Summaries {
     folders: Option<SummaryFolders>,
     termination: Option<TerminationMessage>,
     notices: Notices,
-    /// Whether the processes that push are of a command that this exporter runs beside, on this machine. At its end the summary
-    /// says which of them are gone without a word.
+    /// True if the pushing processes belong to a command that this exporter runs next to, on
+    /// this machine. At the command's end, the summary reports which of them ended without a
+    /// report.
     is_of_command: bool,
     /// The runs that go on: they have pushed since the last check, or had a present rank then.
     present: BTreeSet<Run>,
     launches: RunLaunches,
-    /// What is to be written, the oldest first.
+    /// The summaries to be written, the oldest first.
     waiting: Vec<WaitingSummary>,
-    /// The launches that have gone on after their summary was written, and the first rank of each.
+    /// The launches that have gone on after their summary was written, and the first rank of
+    /// each.
     resumed: Vec<(LaunchOfRun, Rank)>,
     writing: Option<JoinHandle<RoundResult>>,
     counts: SummaryCounts,
@@ -55,14 +58,14 @@ pub(in crate::exporter) struct WaitingSummary {
     summary: Summary,
 }
 
-/// What became of summaries, where they have a directory.
+/// Counts of summaries by outcome, where they have a directory.
 #[derive(Clone, Copy, Debug, Default)]
 struct SummaryCounts {
     written: u64,
     failed: u64,
-    /// Given up because too many waited.
+    /// Dropped because too many waited.
     dropped: u64,
-    /// Directories of launches that went to keep their bound.
+    /// Directories of launches that were removed to keep their bound.
     removed: u64,
 }
 
@@ -88,7 +91,7 @@ impl Summaries {
         }
     }
 
-    /// Returns what became of summaries; nothing without a directory.
+    /// Returns the counts of summaries by outcome; none without a directory.
     pub(in crate::exporter) fn results(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let SummaryCounts { written, failed, dropped, removed } = self.counts;
         let counts = [
@@ -100,7 +103,8 @@ impl Summaries {
         self.folders.iter().flat_map(move |_| counts)
     }
 
-    /// Returns the summaries of runs that a batch may be another launch of, as they are before it.
+    /// Returns the summaries, from before a batch, of runs of which the batch may be another
+    /// launch.
     pub(in crate::exporter) fn rivals(
         &self,
         known: &SummarySource<'_>,
@@ -136,7 +140,8 @@ impl Summaries {
         Some(LaunchOfRun { run: run.clone(), id: current.id() })
     }
 
-    /// Notes an accepted push of these runs; `rivals` are those that it may have taken over.
+    /// Notes a push of these runs that the engine took; `rivals` are those that it may have
+    /// taken over.
     pub(in crate::exporter) fn pushed<'r>(
         &mut self,
         known: &SummarySource<'_>,
@@ -158,8 +163,8 @@ impl Summaries {
         }
     }
 
-    /// Notes the end of the run: its summary is made of what it came to now, and written at once: people read it as soon as
-    /// their program has ended.
+    /// Notes the end of the run. Its summary is built from the state at this time, and written
+    /// at once: people read it as soon as their program has ended.
     pub(in crate::exporter) fn ended(&mut self, known: &SummarySource<'_>, run: &Run) {
         self.present.remove(run);
         self.sum_up(known, run, true);
@@ -168,7 +173,8 @@ impl Summaries {
         }
     }
 
-    /// Writes the summaries of runs that ended or have no present rank any more, one round at a time.
+    /// Writes the summaries of runs that ended or no longer have a present rank, one round at a
+    /// time.
     pub(in crate::exporter) async fn keep(
         &mut self,
         known: &SummarySource<'_>,
@@ -223,14 +229,14 @@ impl Summaries {
         }
     }
 
-    /// Makes the summary of a run that is over, or that goes on while the exporter stops.
+    /// Builds the summary of a run that is over, or that goes on while the exporter stops.
     fn sum_up(&mut self, known: &SummarySource<'_>, run: &Run, is_over: bool) {
         self.see(known, run);
         let Some(current) = self.launches.get_mut(run) else { return };
         current.is_over |= is_over;
         let of = LaunchOfRun { run: run.clone(), id: current.id() };
         if is_over {
-            // It went on and ended before that was noted on the disk.
+            // It went on, and ended before that was recorded on the disk.
             self.resumed.retain(|(resumed, _)| *resumed != of);
         }
         let is_last = self.is_of_command && !is_over;
@@ -240,9 +246,9 @@ impl Summaries {
         }
     }
 
-    /// Lets a summary wait, and gives up the oldest where too many do: a disk may hang.
+    /// Queues a summary, and drops the oldest where too many wait: a disk may hang.
     fn wait(&mut self, waiting: WaitingSummary) {
-        // Ranks that end one after another after their run was cut off each give a newer one.
+        // Ranks that end one after another after their run was cut off each yield a newer one.
         self.waiting.retain(|earlier| earlier.of != waiting.of);
         self.waiting.push(waiting);
         let n_ranks = |waiting: &[WaitingSummary]| {
@@ -264,7 +270,7 @@ impl Summaries {
         }
     }
 
-    /// Starts writing what waits, on a thread of its own.
+    /// Starts writing the waiting summaries on a new thread.
     fn write(&mut self) {
         let waiting = std::mem::take(&mut self.waiting);
         let resumed = std::mem::take(&mut self.resumed);
@@ -292,13 +298,13 @@ pub(in crate::exporter) fn summary(known: &SummarySource<'_>, view: &RunView<'_>
     Summary::of(view, Some(known.engine.snapshots(view.run)))
 }
 
-/// Returns whether a process is gone, as far as can be seen here.
+/// Returns whether a process is gone, as far as this machine shows.
 fn is_gone(pid: u32) -> bool {
     let has_ended = |pid: u32| ProcessState::of(pid.try_into().unwrap_or_default()).has_ended;
     has_ended(pid) && !has_ended(std::process::id())
 }
 
-/// What is written at a time.
+/// The files to write in one round.
 #[derive(Default)]
 struct Round {
     folders: Option<SummaryFolders>,
@@ -309,7 +315,7 @@ struct Round {
     message: Option<(PathBuf, String)>,
 }
 
-/// What came of a round.
+/// The result of a round.
 #[derive(Default)]
 struct RoundResult {
     written: u64,
@@ -324,7 +330,8 @@ impl RoundResult {
         Self { failed: 1, error: Some(error), ..Self::default() }
     }
 
-    /// Writes a summary, and thins out the launches of its run but the current one. Returns its files, or why there are none.
+    /// Writes a summary, and removes old launches of its run, but not the current one. Returns
+    /// its files, or the reason that there are none.
     fn write(
         &mut self,
         folders: &SummaryFolders,
@@ -351,7 +358,7 @@ impl RoundResult {
         Ok(files)
     }
 
-    /// Notes a failure, if it is one.
+    /// Records a failure, if the result is one.
     fn note(&mut self, result: anyhow::Result<()>) {
         if let Err(error) = result {
             self.error = Some(error);

@@ -2,7 +2,8 @@
 
 use stepmem_types::device::Container;
 
-/// Length of a container id in hexadecimal digits: containerd, CRI-O, Docker and Podman use 256 bits.
+/// Length of a container id in hexadecimal digits: containerd, CRI-O, Docker and Podman use 256
+/// bits.
 const ID_DIGITS: usize = 64;
 
 /// The prefixes of the id with the systemd driver; CRI-O uses its prefix with cgroupfs, too.
@@ -10,8 +11,8 @@ const ID_PREFIXES: [&str; 4] = ["cri-containerd-", "crio-", "docker-", "libpod-"
 
 /// Returns the container of a process, from its `/proc/PID/cgroup` (version 1 or 2).
 ///
-/// For nested containers (Kubernetes in Docker), returns the innermost. `None` outside a container, and when the
-/// path ends at the border of the exporter's control group namespace.
+/// For nested containers (Kubernetes in Docker), returns the innermost. `None` outside a
+/// container, and when the path ends at the border of the exporter's control group namespace.
 pub fn container_of(cgroup: &str) -> Option<Container> {
     let paths = cgroup.lines().filter_map(|line| line.splitn(3, ':').nth(2));
     // In version 1, not every hierarchy names the pod.
@@ -35,8 +36,8 @@ fn id_of(part: &str) -> Option<&str> {
     Some(stripped.unwrap_or(part)).filter(|id| id.len() == ID_DIGITS && is_hex(id))
 }
 
-/// Parses the UID in `podUID` (cgroupfs) or `kubepods-QOS-podUID.slice` (systemd, with underscores for dashes). The
-/// UID of a static pod is a hash of 32 digits.
+/// Parses the UID in `podUID` (cgroupfs) or `kubepods-QOS-podUID.slice` (systemd, with
+/// underscores for dashes). The UID of a static pod is a hash of 32 digits.
 fn pod_uid_of(part: &str) -> Option<String> {
     let part = part.strip_suffix(".slice").unwrap_or(part);
     let uid =
@@ -130,7 +131,8 @@ mod tests {
         check(&format!("0::/docker/{ID}\n"), None);
         check(&format!("0::/system.slice/docker-{ID}.scope\n"), None);
         check(&format!("0::/machine.slice/libpod-{ID}.scope/container\n"), None);
-        // Another container of the pod, as seen from the exporter's own control group namespace.
+        // Another container of the pod, as seen from the exporter's own control group
+        // namespace.
         check(&format!("0::/../cri-containerd-{ID}.scope\n"), None);
     }
 

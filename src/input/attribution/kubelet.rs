@@ -1,7 +1,8 @@
-//! Asks the kubelet which containers have which devices, over its pod-resources socket. That socket is a host path,
-//! so only an exporter that monitors a whole node has it.
+//! Asks the kubelet which containers have which devices, over its pod-resources socket. That
+//! socket is a host path, so only an exporter that monitors a whole node has it.
 //!
-//! The messages contain only the fields of `v1/api.proto` that are used here; protobuf ignores the rest.
+//! The messages contain only the fields of `v1/api.proto` that are used here; protobuf ignores
+//! the rest.
 
 use std::path::Path;
 use std::time::Duration;
@@ -21,7 +22,8 @@ use stepmem_types::units::checked_text;
 pub const ANSWER_BYTES_MAX: usize = 16 << 20;
 /// Timeout of one request.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
-/// Maximum number of pairs of device and container per response; a node has a few hundred pods at most.
+/// Maximum number of pairs of device and container per response; a node has a few hundred pods
+/// at most.
 pub const DEVICE_PODS_MAX: usize = 4096;
 /// The gRPC method.
 const LIST: &str = "/v1.PodResourcesLister/List";
@@ -44,16 +46,16 @@ pub struct Assignments {
 }
 
 impl Assignments {
-    /// Decodes an answer, as gRPC carries it.
+    /// Decodes an answer in the form that gRPC carries.
     ///
     /// # Errors
-    /// It is not one.
+    /// The bytes are not such an answer.
     pub fn decode(answer: &[u8]) -> Result<Self, prost::DecodeError> {
         ListResponse::decode(answer).map(|answer| assignments(&answer))
     }
 }
 
-/// Why a request failed.
+/// Reasons that a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum KubeletError {
     /// The path cannot be part of a URI.
@@ -65,7 +67,8 @@ pub enum KubeletError {
 }
 
 impl Kubelet {
-    /// Creates a client of the kubelet at `socket`. It connects on the first request, and again after a disconnect.
+    /// Creates a client of the kubelet at `socket`. It connects on the first request, and again
+    /// after a disconnect.
     ///
     /// # Errors
     /// The path cannot be part of a URI.

@@ -1,4 +1,4 @@
-//! Processes and PID namespaces from `/proc`. Reads everything when asked, and keeps nothing.
+//! Processes and PID namespaces from `/proc`. Reads everything on each call, and keeps nothing.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ pub enum PidNamespace {
     Own,
 }
 
-/// Where a procfs is mounted.
+/// The mount point of a procfs.
 #[derive(Clone, Debug)]
 pub struct Procfs {
     root: PathBuf,
@@ -40,8 +40,8 @@ impl Procfs {
 
     /// Returns the PID namespace of this process.
     ///
-    /// A process that joined a namespace has no parent there and is not process 1. In a namespace of its own, every
-    /// process descends from process 1.
+    /// A process that joined a namespace has no parent there and is not process 1. In a
+    /// namespace that was created for the exporter, every process descends from process 1.
     pub fn pid_namespace(&self) -> PidNamespace {
         match fs::read_link(self.root.join("self/ns/pid")) {
             Ok(link) if link == Path::new(HOST_PID_NAMESPACE) => PidNamespace::Host,
@@ -50,25 +50,28 @@ impl Procfs {
         }
     }
 
-    /// Whether a process has this id in the namespace of this procfs.
+    /// Returns whether a process has this id in the namespace of this procfs.
     pub fn has_process(&self, pid: u32) -> bool {
         self.root.join(pid.to_string()).is_dir()
     }
 
-    /// Returns the id of process `pid` in its innermost namespace; `None` when the process is gone or the kernel
-    /// does not report it. Differs from `pid` only for processes of inner namespaces, such as seen from the host.
+    /// Returns the id of process `pid` in its innermost namespace. `None` when the process is
+    /// gone or the kernel does not report it. Differs from `pid` only for processes of inner
+    /// namespaces, as seen from the host.
     pub fn innermost_pid(&self, pid: u32) -> Option<u32> {
         innermost_pid(&self.status(&pid.to_string())?)
     }
 
-    /// Returns the name of process `pid` (`comm`), at most [`NAME_BYTES_MAX`] bytes of text; `None` when the process is
-    /// gone. A process chooses it itself, so that control characters are left out.
+    /// Returns the name of process `pid` (`comm`), at most [`NAME_BYTES_MAX`] bytes of text;
+    /// `None` when the process is gone. A process chooses its name itself, so control
+    /// characters are left out.
     pub fn name(&self, pid: u32) -> Option<Box<str>> {
         let comm = fs::read(self.root.join(pid.to_string()).join("comm")).ok()?;
         name_of(&comm)
     }
 
-    /// Returns the container of process `pid`; `None` without one, or when it is not visible from here.
+    /// Returns the container of process `pid`; `None` without one, or when it is not visible
+    /// from here.
     pub fn container(&self, pid: u32) -> Option<Container> {
         let cgroup = fs::read_to_string(self.root.join(pid.to_string()).join("cgroup")).ok()?;
         container_of(&cgroup)

@@ -1,4 +1,4 @@
-//! The poller's configuration: which library, which devices.
+//! The poller's configuration: the library and the devices.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ pub struct PollerConfig {
     pub procfs: PathBuf,
     /// Processes reported per device, the largest first.
     pub processes_max: usize,
-    /// Whether the names of processes are read.
+    /// True if the names of processes are read.
     pub reads_names: bool,
     pub devices: Devices,
 }
@@ -43,7 +43,7 @@ pub enum GivenDevices {
     Unknown(&'static str),
 }
 
-/// How a device is looked up.
+/// The key by which NVML finds a device.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DeviceName {
     /// By NVML's index of the GPU.

@@ -14,17 +14,17 @@ use stepmem_types::ids::GpuUuid;
 pub struct GpuPoll {
     /// The devices that answered; MIG devices replace the GPU that they are part of.
     pub samples: Vec<GpuSample>,
-    /// The devices that failed. An entry without a device means NVML as a whole, or, next to samples, a device that
-    /// failed before NVML returned its UUID.
+    /// The devices that failed. An entry without a device means NVML as a whole, or, next to
+    /// samples, a device that failed before NVML returned its UUID.
     pub unavailable: Vec<GpuUnavailable>,
     /// Processes left out of these samples to keep `processes_max`.
     pub processes_dropped: u64,
-    /// Devices not looked up because there are more than `DEVICES_MAX`.
+    /// Number of devices that were not read because there are more than `DEVICES_MAX`.
     pub devices_dropped: u64,
-    /// Whether NVML was not called because no device is wanted; nothing is open then.
+    /// Set when NVML was not called because no device is wanted; nothing is open then.
     pub is_released: bool,
-    /// Whether NVML was shut down, so that the next poll initialises it again. NVML counts its users: it closes
-    /// devices only after `xid::watch` has ended, too.
+    /// Set when NVML was shut down, so that the next poll initializes it again. NVML counts its
+    /// users: it closes devices only after `xid::watch` has ended, too.
     pub is_shut_down: bool,
 }
 
@@ -40,17 +40,17 @@ pub const RELEASED: GpuPoll = GpuPoll {
 
 /// A device of this or an earlier poll.
 ///
-/// The number of entries grows only with new GPUs: entries of MIG devices are dropped once their GPU answers without
-/// them.
+/// The number of entries grows only with new GPUs: entries of MIG devices are dropped once
+/// their GPU answers without them.
 #[derive(Debug)]
 pub(super) struct DeviceEntry {
-    /// The name that it, or the GPU that it is part of, was looked up by.
+    /// The name by which it, or the GPU that it is part of, was requested.
     pub(super) name: DeviceName,
     /// The GPU that a MIG device is part of.
     pub(super) parent: Option<GpuUuid>,
     /// The code of its last failure.
     pub(super) code: Option<&'static str>,
-    /// Whether it disappeared because its GPU was repartitioned: reported once, then dropped.
+    /// Set when it disappeared because its GPU was repartitioned: reported once, then dropped.
     pub(super) is_reconfigured: bool,
 }
 
@@ -67,7 +67,7 @@ pub(super) struct FailureStreak {
 #[derive(Debug, Default)]
 pub(super) struct Cycle {
     pub(super) poll: GpuPoll,
-    /// Failures by the name that was looked up.
+    /// Failures by the requested name.
     pub(super) reports: BTreeMap<DeviceName, Vec<GpuUnavailable>>,
     /// Names of which at least one device answered.
     pub(super) answered: BTreeSet<DeviceName>,
@@ -92,7 +92,7 @@ impl Cycle {
         self.wants_restart = true;
     }
 
-    /// Whether the GPU that `uuid` is, or is part of, answered in this poll.
+    /// Returns whether the GPU that `uuid` is, or is part of, answered in this poll.
     pub(super) fn has_answered(&self, uuid: &GpuUuid, known: &DeviceEntry) -> bool {
         let is_gpu_found = |gpu| self.found.contains_key(gpu) || self.partitioned.contains(gpu);
         is_gpu_found(uuid) || known.parent.as_ref().is_some_and(is_gpu_found)
@@ -128,7 +128,7 @@ impl Cycle {
         }
     }
 
-    /// Returns the result, and whether NVML should be initialised again.
+    /// Returns the result, and whether NVML should be initialized again.
     pub(super) fn end(self) -> (GpuPoll, bool) {
         let unavailable = self.reports.into_values().flatten().collect();
         (GpuPoll { unavailable, ..self.poll }, self.wants_restart)

@@ -1,4 +1,4 @@
-//! NVML's errors: their numbers, their names, and what follows from them.
+//! NVML's errors: their numbers, their names, and their consequences.
 
 use nvml_wrapper::error::NvmlError;
 
@@ -11,7 +11,7 @@ const LAST_NUMBER: u32 = 30;
 /// The code for an NVML library that is not installed.
 pub const LIBRARY_MISSING: &str = "library_missing";
 
-/// Why a device, or NVML as a whole, does not answer.
+/// Reasons that a device, or NVML as a whole, does not answer.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum GpuError {
     #[error("{call}: {reason}{}", code.advice())]
@@ -35,12 +35,12 @@ impl GpuError {
         self.code().as_label()
     }
 
-    /// Whether a new initialisation may help.
+    /// Returns whether a new initialization may help.
     pub(super) fn wants_restart(&self) -> bool {
         self.is_device_out() || self.code() == NvmlCode::Nvml(999)
     }
 
-    /// Whether the device or all of NVML is unusable, not just the call.
+    /// Returns whether the device or all of NVML is unusable, not just the call.
     pub(super) fn is_device_out(&self) -> bool {
         matches!(self.code(), NvmlCode::Nvml(1 | 9 | 15 | 16 | 28))
     }
@@ -101,7 +101,7 @@ impl From<NvmlError> for NvmlCode {
     }
 }
 
-/// Returns the code of this name, as a recording has it; `unknown` of a name that no version has.
+/// Returns the code of this name in a recording; `unknown` for a name that no version has.
 pub fn known_code(name: &str) -> &'static str {
     let others = [NvmlCode::LibraryMissing.as_label(), NvmlCode::SymbolMissing.as_label()];
     let known = (1..=LAST_NUMBER).map(label).chain(others).find(|label| *label == name);

@@ -1,5 +1,6 @@
-//! Polls NVML: chooses the devices, skips those that keep failing, and initialises NVML again when that may help. A
-//! call may hang as long as the driver does: the caller provides the thread, the interval and the timeout.
+//! Polls NVML: chooses the devices, skips those that keep failing, and initializes NVML again
+//! when that may help. A call may hang as long as the driver does: the caller provides the
+//! thread, the interval and the timeout.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -14,17 +15,18 @@ use crate::input::nvml::session::Session;
 use stepmem_types::device::GpuUnavailable;
 use stepmem_types::ids::GpuUuid;
 
-/// Maximum number of GPUs that are read, and of devices that are looked up by name. No machine has more.
+/// Maximum number of GPUs that are read, and of devices that are requested by name. No machine
+/// has more.
 pub const DEVICES_MAX: u32 = 256;
 
-/// Maximum number of polls that a new initialisation is delayed while some devices answer.
+/// Maximum number of polls that a new initialization is delayed while some devices answer.
 const RESTART_WAIT_POLLS_MAX: u32 = 64;
 
-/// Consecutive failures after which a device is closed and skipped until NVML is initialised again: an open device
-/// file prevents a reset of the device.
+/// Consecutive failures after which a device is closed and skipped until NVML is initialized
+/// again: an open device file prevents a reset of the device.
 pub const FAILURES_MAX: u32 = 5;
 
-/// Polls NVML and initialises it when needed.
+/// Polls NVML and initializes it when needed.
 #[derive(Debug)]
 pub struct Poller {
     config: PollerConfig,
@@ -56,15 +58,16 @@ impl Poller {
         }
     }
 
-    /// Sets the devices that ranks push from, for [`Devices::Pushed`]. Ignores names that are not the UUID of a GPU
-    /// or MIG device.
+    /// Sets the devices that ranks push from, for [`Devices::Pushed`]. Ignores names that are
+    /// not the UUID of a GPU or MIG device.
     pub fn look_for(&mut self, pushed: &BTreeSet<GpuUuid>) {
         let is_gpu = |uuid: &&GpuUuid| uuid.as_str() != GpuUuid::CPU && !uuid.is_unknown_gpu();
         let names = pushed.iter().filter(is_gpu).cloned().map(DeviceName::Uuid);
         self.pushed = Some(names.collect());
     }
 
-    /// Opens every device that NVML counts, for [`Devices::Pushed`], until [`Self::look_for`] names some.
+    /// Opens every device that NVML counts, for [`Devices::Pushed`], until [`Self::look_for`]
+    /// names some.
     pub fn look_for_every(&mut self) {
         self.pushed = None;
     }
@@ -111,7 +114,7 @@ impl Poller {
         GpuPoll { is_shut_down, ..poll }
     }
 
-    /// Shuts NVML down, so that no device file stays open. The next poll initialises it again.
+    /// Shuts NVML down, so that no device file stays open. The next poll initializes it again.
     pub fn release(&mut self) {
         self.session = None;
     }
@@ -120,8 +123,8 @@ impl Poller {
         self.config.library.as_deref()
     }
 
-    /// Drops the devices that are no longer wanted; returns whether there were any. They stay open until NVML is
-    /// shut down.
+    /// Drops the devices that are no longer wanted; returns whether there were any. They stay
+    /// open until NVML is shut down.
     fn forget_unwanted(&mut self, wanted: &[DeviceName]) -> bool {
         let n_known = self.known.len();
         self.known.retain(|_, known| wanted.contains(&known.name));
@@ -170,7 +173,8 @@ impl Poller {
         Ok(names.len())
     }
 
-    /// Reports devices of earlier polls that this poll did not find, and remembers those that it did.
+    /// Reports devices of earlier polls that this poll did not find, and remembers those that
+    /// it did.
     fn account_for_missing(&mut self, cycle: &mut Cycle) {
         let mut unnamed = std::mem::take(&mut cycle.unnamed);
         let mut claimed = BTreeSet::new();
@@ -201,7 +205,7 @@ impl Poller {
         self.known.append(&mut cycle.found);
     }
 
-    /// Counts consecutive failures. A device with too many is closed by a new initialisation.
+    /// Counts consecutive failures. A device with too many is closed by a new initialization.
     fn count_failures(&mut self, cycle: &mut Cycle) {
         let mut failing = BTreeMap::new();
         for (name, reports) in &cycle.reports {
@@ -218,9 +222,9 @@ impl Poller {
     }
 }
 
-/// Polls until the next initialisation, doubled after each that changed nothing.
+/// Polls until the next initialization, doubled after each that changed nothing.
 ///
-/// Counts only while some devices answer: otherwise a new initialisation disturbs nothing.
+/// Counts only while some devices answer: without them, a new initialization disturbs nothing.
 #[derive(Debug, Default)]
 struct RestartWait {
     polls_left: u32,

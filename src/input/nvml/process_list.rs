@@ -1,5 +1,5 @@
-//! The processes of a device: merges the lists of all kinds, rejects implausible ones, and finds out whose process
-//! ids they contain.
+//! The processes of a device: merges the lists of all kinds, rejects implausible ones, and
+//! determines the namespace of their process ids.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -12,11 +12,12 @@ use crate::input::nvml::raw::{self, ProcessKind, ProcessRow};
 use stepmem_types::device::{Attribution, Container, ProcessMemory};
 use stepmem_types::units::Bytes;
 
-/// The greatest process id of a Linux kernel (`PID_MAX_LIMIT`, 2^22). A greater one was read from a wrong offset.
+/// The greatest process id of a Linux kernel (`PID_MAX_LIMIT`, 2^22). A greater one was read
+/// from a wrong offset.
 const PID_MAX: u32 = 1 << 22;
 
-/// The first driver (major, minor) that reports process ids of the container's own namespace; older ones report the
-/// host's.
+/// The first driver (major, minor) that reports process ids of the container's own namespace;
+/// older ones report the host's.
 const TRANSLATING_DRIVER: (u32, u32) = (535, 113);
 
 /// The drivers that report processes to a container with zero memory.
@@ -39,7 +40,7 @@ struct ProcessIdentity {
     own_pid: Option<u32>,
     name: Option<Box<str>>,
     container: Option<Container>,
-    /// Whether it was listed in this cycle.
+    /// True if it was listed in this cycle.
     is_listed: bool,
 }
 
@@ -57,7 +58,8 @@ impl View {
     fn identity(&mut self, pid: u32) -> &mut ProcessIdentity {
         let Self { procfs, namespace, identities, reads_names } = self;
         identities.entry(pid).or_insert_with(|| {
-            // In a shared namespace, a missing NSpid (old kernel) means that the id is the process's own.
+            // In a shared namespace, a missing NSpid (old kernel) means that the id is the
+            // process's own.
             let same = Some(pid).filter(|_| *namespace == PidNamespace::Shared);
             ProcessIdentity {
                 own_pid: procfs.innermost_pid(pid).or(same),
@@ -101,12 +103,12 @@ pub(super) fn list(device: &Device<'_>) -> Result<Option<Vec<ProcessRow>>, GpuEr
     Ok(Some(rows))
 }
 
-/// The processes of a device, and whose process ids they have.
+/// The processes of a device, and the namespace of their ids.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct DeviceProcesses {
     pub(super) processes: Vec<ProcessMemory>,
     pub(super) attribution: Attribution,
-    /// Whether procfs can resolve the ids.
+    /// True if procfs can resolve the ids.
     is_resolvable: bool,
 }
 
@@ -116,7 +118,8 @@ impl DeviceProcesses {
     }
 }
 
-/// Interprets a process list. `total`: the device's capacity; `driver`: the driver's version, if known.
+/// Interprets a process list. `total`: the device's capacity; `driver`: the driver's version,
+/// if known.
 pub(super) fn attribute(
     rows: Option<Vec<ProcessRow>>,
     total: Option<Bytes>,
@@ -170,7 +173,7 @@ fn listed_from(
     Attribution::ForeignPidNamespace
 }
 
-/// Looks up each process's id in its own namespace, and its container.
+/// Finds each process's id in its own namespace, and its container.
 pub(super) fn identify(listed: &mut DeviceProcesses, view: &mut View) {
     if !listed.is_resolvable {
         return;
@@ -184,13 +187,15 @@ pub(super) fn identify(listed: &mut DeviceProcesses, view: &mut View) {
     }
 }
 
-/// Whether a row is possible: rows read at the wrong stride have impossible ids or sizes.
+/// Returns whether a row is possible: rows read at the wrong stride have impossible ids or
+/// sizes.
 fn is_plausible(row: &ProcessRow, total: Option<Bytes>) -> bool {
     let fits = |used| total.is_none_or(|total| used <= total.get());
     (1..=PID_MAX).contains(&row.pid) && row.used_bytes.is_none_or(fits)
 }
 
-/// One entry per process, ascending. Contexts and lists that repeat a process count once, by the maximum.
+/// One entry per process, ascending. Contexts and lists that repeat a process count once, by
+/// the maximum.
 fn merge(rows: &[ProcessRow]) -> Vec<ProcessMemory> {
     let mut used_by_pid: BTreeMap<u32, Option<Bytes>> = BTreeMap::new();
     for row in rows {
@@ -203,7 +208,8 @@ fn merge(rows: &[ProcessRow]) -> Vec<ProcessMemory> {
     used_by_pid.into_iter().map(unidentified).collect()
 }
 
-/// Keeps the `processes_max` largest, in ascending order of their ids; returns the number of the others.
+/// Keeps the `processes_max` largest, in ascending order of their ids; returns the number of
+/// the others.
 pub(super) fn keep_largest(processes: &mut Vec<ProcessMemory>, processes_max: usize) -> u64 {
     let dropped = processes.len().saturating_sub(processes_max);
     if dropped > 0 {

@@ -1,6 +1,7 @@
-//! Calls that `nvml-wrapper` lacks, and process lists, for which its buffers are too small with drivers 535.43 to
-//! 535.86: those write 32-byte rows. The only unsafe code of the program, apart from the end of a session, calls of the
-//! allocator, and what the command of `run` inherits of signals.
+//! Calls that `nvml-wrapper` lacks, and process lists: its buffers are too small for drivers
+//! 535.43 to 535.86, which write 32-byte rows. Most of the program's unsafe code. The rest: the
+//! end of a session, calls of the allocator, and the signals that the command of `run`
+//! inherits.
 
 use std::ptr;
 
@@ -15,7 +16,7 @@ use nvml_wrapper_sys::bindings::{
 
 /// Maximum number of rows of one process list. A longer list counts as invalid.
 const PROCESS_ROWS_MAX: usize = 65_536;
-/// How often a process list is requested again when it grew between count and list.
+/// Number of requests of a process list that grew between count and list.
 const LIST_TRIES: usize = 3;
 /// 24 bytes: pid and padding, memory, two instance ids.
 const ROW_WORDS: usize = 3;
@@ -23,7 +24,8 @@ const ROW_WORDS: usize = 3;
 const WRONG_ROW_WORDS: usize = 4;
 /// Fills the buffer before NVML writes to it; not a possible id or size.
 const UNWRITTEN: u64 = 0xa5a5_a5a5_a5a5_a5a5;
-/// `NVML_STRUCT_VERSION(DeviceAddressingMode, 1)`: the version in the high byte, the size of 8 bytes in the low one.
+/// `NVML_STRUCT_VERSION(DeviceAddressingMode, 1)`: the version in the high byte, the size of 8
+/// bytes in the low one.
 const ADDRESSING_MODE_VERSION: u32 = (1 << 24) | 8;
 const _: () = assert!(size_of::<nvmlDeviceAddressingMode_t>() == 8);
 
@@ -62,7 +64,8 @@ pub(super) struct ProcessList {
 }
 
 impl ProcessList {
-    /// The rows; `None` if NVML wrote past the end of the requested rows at a stride of 24 bytes.
+    /// The rows; `None` if NVML wrote past the end of the requested rows at a stride of 24
+    /// bytes.
     pub(super) fn rows(&self) -> Option<Vec<ProcessRow>> {
         let n_asked = self.words.len() / WRONG_ROW_WORDS;
         let mut beyond = self.words.iter().skip(n_asked * ROW_WORDS);
@@ -145,7 +148,8 @@ pub(super) fn gpu_instance_id(device: &Device<'_>) -> Result<u32, NvmlError> {
     Ok(id)
 }
 
-/// Adds the device's Xid errors to `set`. Unlike with the wrapper's call, the set stays usable after a failure.
+/// Adds the device's Xid errors to `set`. Unlike with the wrapper's call, the set stays usable
+/// after a failure.
 pub(super) fn register_xids(device: &Device<'_>, set: &EventSet<'_>) -> Result<(), NvmlError> {
     let register = *nvml_sym(device.nvml().lib().nvmlDeviceRegisterEvents.as_ref())?;
     let types = EventTypes::CRITICAL_XID_ERROR.bits();
@@ -169,7 +173,7 @@ mod tests {
 
     #[test]
     fn list_written_past_its_end_has_no_rows() {
-        // (pid, used, instance ids) of two processes at 24 bytes, in room for two rows of 32.
+        // (pid, used, instance ids) of two processes at 24 bytes, in space for two rows of 32.
         let right = [41, 7, u64::MAX, 42, u64::MAX, u64::MAX, UNWRITTEN, UNWRITTEN];
         let check = |words: &[u64], n_rows, expected: Option<Vec<ProcessRow>>| {
             // The id is the lower half on every machine that CUDA runs on.

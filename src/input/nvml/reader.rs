@@ -37,8 +37,8 @@ pub(super) struct DeviceReader<'a> {
 struct Target {
     uuid: GpuUuid,
     info: DeviceInfo,
-    /// Whether the operating system manages its memory (Grace in NUMA mode), so that the driver's figures mean
-    /// nothing.
+    /// True if the operating system manages its memory (Grace in NUMA mode). The driver's
+    /// figures mean nothing then.
     is_numa_node: bool,
     /// The GPU instance of a MIG device; `None` when the driver does not report it.
     gpu_instance: Option<u32>,
@@ -113,7 +113,7 @@ impl DeviceReader<'_> {
         Ok(())
     }
 
-    /// Reads a MIG device that was looked up by its own UUID.
+    /// Reads a MIG device that was requested by its own UUID.
     fn read_mig_device(
         &mut self,
         device: &Device<'_>,
@@ -208,7 +208,8 @@ fn addressing_of(device: &Device<'_>) -> Option<&'static str> {
     }
 }
 
-/// The memory of a device, by v1 where the driver (below 510) lacks v2; `None` where it supports neither.
+/// The memory of a device, by v1 where the driver (below 510) lacks v2; `None` where it
+/// supports neither.
 fn memory_of(device: &Device<'_>) -> Result<Option<DeviceMemory>, GpuError> {
     let error = match device.memory_info() {
         Ok(v2) => {

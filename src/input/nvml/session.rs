@@ -1,4 +1,4 @@
-//! An initialised NVML, which is shut down on drop.
+//! An initialized NVML, which is shut down on drop.
 
 use std::mem::ManuallyDrop;
 use std::path::Path;
@@ -7,16 +7,17 @@ use nvml_wrapper::Nvml;
 
 use crate::input::nvml::error::{GpuError, refused};
 
-/// An initialised NVML, which is shut down on drop.
+/// An initialized NVML, which is shut down on drop.
 #[derive(Debug)]
 pub(super) struct Session {
-    // Invariant: dropped only in `drop`, and only if `nvmlShutdown` exists: the wrapper panics without it.
+    // Invariant: dropped only in `drop`, and only if `nvmlShutdown` exists: the wrapper panics
+    // without it.
     pub(super) nvml: ManuallyDrop<Nvml>,
     pub(super) driver_version: Option<String>,
 }
 
 impl Session {
-    /// Initialises NVML from `library`, or from the system's library.
+    /// Initializes NVML from `library`, or from the system's library.
     pub(super) fn start(library: Option<&Path>) -> Result<Self, GpuError> {
         let mut builder = Nvml::builder();
         if let Some(library) = library {

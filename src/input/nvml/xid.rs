@@ -1,5 +1,6 @@
-//! Watches devices for Xid errors, which the driver reports as events. A watch has an NVML session of its own, so
-//! that polls do not wait for events. It keeps its devices open until it ends.
+//! Watches devices for Xid errors, which the driver reports as events. Each watch has a
+//! separate NVML session, so that polls do not wait for events. It keeps its devices open until
+//! it ends.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -17,7 +18,7 @@ const WAIT_MS: u32 = 1000;
 /// NVML's number for an Xid error with an unknown number.
 const XID_UNKNOWN: u64 = 999;
 
-/// Why a watch ended.
+/// Reasons that a watch ended.
 #[derive(Debug, PartialEq, Eq)]
 pub enum WatchEnd {
     /// `is_wanted` returned false.
@@ -28,8 +29,8 @@ pub enum WatchEnd {
     Failed(String),
 }
 
-/// Reports the Xid errors of these GPUs while `is_wanted`, which is called about once a second, returns true. Blocks
-/// meanwhile.
+/// Reports the Xid errors of these GPUs while `is_wanted` returns true, which is called about
+/// once a second. Blocks meanwhile.
 pub fn watch(
     library: Option<&Path>,
     devices: &BTreeSet<GpuUuid>,
@@ -61,7 +62,8 @@ fn watch_or_fail(
             .device_by_uuid(uuid.as_str())
             .map_err(refused("nvmlDeviceGetHandleByUUID"))?;
         match raw::register_xids(&device, &set) {
-            // After a fatal error, a device no longer returns its UUID: its handle identifies it.
+            // After a fatal error, a device no longer returns its UUID: its handle identifies
+            // it.
             Ok(()) => watched.push((raw::handle_of(&device), uuid)),
             Err(NvmlError::NotSupported | NvmlError::FailedToLoadSymbol(_)) => {}
             Err(error) => return Err(refused("nvmlDeviceRegisterEvents")(error)),

@@ -1,4 +1,5 @@
-//! Bodies of pushes: read within bounds of size, time and common room, and unpacked one at a time.
+//! Bodies of pushes: read within bounds of size and time and within shared byte budgets, and
+//! decompressed one at a time.
 
 use std::borrow::Cow;
 use std::io::{self, BufRead, Read};
@@ -20,28 +21,31 @@ use crate::net::room::{Room, RoomPlace, Speed};
 use crate::net::server::Connection;
 use stepmem_types::units::Uptime;
 
-/// The greatest limit of one body after decompression that can be set, in bytes.
+/// The greatest value of the setting that limits one body after decompression, in bytes.
 pub const BODY_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// Room for large bodies that are not whole yet, in bytes, or twice the limit of one where that is more. The slowest of
-/// them gives way to a new one.
+/// Byte budget of incomplete large bodies, or twice the limit of one body where that is more.
+/// The slowest of them is evicted for a new one.
 pub const LARGE_BODIES_BYTES_MAX: usize = 2 * 1024 * 1024;
-/// Room for small bodies that are not whole yet, in bytes: large ones cannot take it.
+/// Byte budget of incomplete small bodies: large ones cannot take it.
 pub const SMALL_BODIES_BYTES_MAX: usize = 512 * 1024;
-/// A body is small up to this many bytes: those that its head announces, or as they come.
+/// The size up to which a body is small, in bytes: those that its head announces, or as they
+/// come.
 pub const SMALL_BODY_BYTES_MAX: usize = 16 * 1024;
-/// A body must arrive completely within this time.
+/// Time limit for a complete body.
 pub const BODY_WITHIN: Duration = Duration::from_secs(10);
-/// A large body must bring so many further bytes…
+/// Bytes that a large body must bring…
 const PROGRESS_BYTES: usize = 16 * 1024;
-/// …within this time.
+/// …within each such interval.
 pub const PROGRESS_WITHIN: Duration = Duration::from_secs(2);
-/// Bytes of bodies that are decoded and wait for the engine at a time, or one body of any size.
+/// Bytes of bodies that may be decoded and wait for the engine at a time; or one body of any
+/// size.
 const TURN_BYTES: u32 = 64 * 1024;
-/// What a read to the end needs beyond the end.
+/// Bytes that a read to the end needs beyond the end.
 const READ_BYTES: usize = 32;
-/// Bytes that are unpacked before others have a turn.
+/// Bytes that are decompressed before others have a turn.
 const UNPACKED_AT_ONCE: usize = 64 * 1024;
-/// Packed bytes that are read before others have a turn: members of gzip that hold nothing unpack to nothing.
+/// Compressed bytes that are read before others have a turn: empty members of gzip decompress
+/// to nothing.
 const PACKED_AT_ONCE: usize = 2 * 1024;
 
 /// Returns the time since the start.
@@ -57,11 +61,11 @@ pub(super) struct Bodies {
     clock: ReadUptime,
 }
 
-/// A body as it came.
+/// A body as received.
 pub(super) struct ReceivedBody {
     bytes: Vec<u8>,
     is_gzip: bool,
-    /// Where it waited, if it did not come at once.
+    /// Its place in the byte budget, if it did not come at once.
     place: Option<RoomPlace>,
 }
 
@@ -81,7 +85,7 @@ impl Bodies {
     /// Reads a body.
     ///
     /// # Errors
-    /// It is too large or too slow, has an unknown coding, had to give way, or its client left.
+    /// It is too large or too slow, has an unknown coding, was evicted, or its client left.
     pub(super) async fn read(
         &self,
         request: Request<Body>,
@@ -102,11 +106,11 @@ impl Bodies {
         whole.map_err(|_| PushRefusal::Slow(BODY_WITHIN))?
     }
 
-    /// Waits until a body may be decoded. The turn lasts until the engine has answered, so that decoded batches do not pile
-    /// up beside the queue.
+    /// Waits until a body may be decoded. The turn lasts until the engine has answered, so that
+    /// decoded batches do not accumulate in addition to those in the queue.
     ///
     /// # Errors
-    /// The body had to give way meanwhile.
+    /// The body was evicted meanwhile.
     pub(super) async fn turn(
         &self,
         body: &ReceivedBody,
@@ -135,7 +139,7 @@ impl Bodies {
     }
 }
 
-/// Returns how many bytes are to come at least: all, where the head has a length.
+/// Returns the least number of bytes that are to come: all, where the head has a length.
 fn announced(body: &Body) -> usize {
     usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX)
 }
@@ -144,18 +148,18 @@ fn entered(room: &Arc<Room>, peer: Peer, now: Uptime) -> RoomPlace {
     room.enter(peer, Speed::Since(now), Arc::new(Notify::new()))
 }
 
-/// A body while it comes.
+/// A body that is being read.
 struct BodyReading<'a> {
     bodies: &'a Bodies,
     peer: Peer,
     is_announced_large: bool,
     body: Body,
     received: ReceivedBody,
-    /// Of a body that counts as large: its place is in the room for large ones.
+    /// Set for a body that counts as large: its place is in the byte budget of large ones.
     mark: Option<Mark>,
 }
 
-/// How far a large body was, and when.
+/// The progress of a large body: its bytes at a time.
 struct Mark {
     n_bytes: usize,
     at: Uptime,
@@ -164,7 +168,7 @@ struct Mark {
 impl BodyReading<'_> {
     async fn whole(mut self) -> Result<ReceivedBody, PushRefusal> {
         loop {
-            // Most bodies came together with their head: these take no room that has to be watched.
+            // Most bodies come together with their head: these take no part of a byte budget.
             let frame = match self.body.frame().now_or_never() {
                 Some(frame) => frame,
                 None => self.awaited().await?,
@@ -177,7 +181,7 @@ impl BodyReading<'_> {
         }
     }
 
-    /// Waits for the next frame, for as long as the body may stay.
+    /// Waits for the next frame, for as long as the body's limits allow.
     async fn awaited(
         &mut self,
     ) -> Result<Option<Result<Frame<Bytes>, axum::Error>>, PushRefusal> {
@@ -188,7 +192,7 @@ impl BodyReading<'_> {
             received.place = Some(place);
         }
         let Some(place) = &received.place else { return Err(bodies.flooded()) };
-        // The time for the whole of a small one ends first.
+        // The time limit for the whole of a small one ends first.
         let patience = mark.as_ref().map_or(2 * BODY_WITHIN, |mark| {
             PROGRESS_WITHIN.saturating_sub(bodies.now().since(mark.at))
         });
@@ -223,7 +227,8 @@ impl BodyReading<'_> {
             place.grow(n_bytes, now).map_err(|_| bodies.flooded())?;
         }
         if after > received.bytes.capacity() {
-            // Memory that is not written to is not taken: it need not be copied as it grows.
+            // Memory that is not written to takes no physical memory. With this capacity, the
+            // body need not be copied as it grows.
             let rest = announced(&self.body).min(bodies.body_bytes_max.saturating_sub(after));
             received.bytes.reserve_exact(chunk.len().saturating_add(rest));
         }
@@ -233,7 +238,7 @@ impl BodyReading<'_> {
 }
 
 impl ReceivedBody {
-    /// Returns the content, unpacked up to a limit.
+    /// Returns the content, decompressed up to a limit.
     ///
     /// # Errors
     /// It is longer, or not gzip although it should be.
@@ -242,14 +247,14 @@ impl ReceivedBody {
             return Ok(Cow::Borrowed(&self.bytes));
         }
         let mut decoder = MultiGzDecoder::new(Sips::of(&self.bytes));
-        // The last bytes are how long the content is, if they are right.
+        // If they are right, the last bytes are the length of the content.
         let length = self.bytes.last_chunk().map_or(0, |word| u32::from_le_bytes(*word));
         let length = usize::try_from(length).unwrap_or(usize::MAX);
         let mut content = Vec::with_capacity(length.min(bytes_max).saturating_add(READ_BYTES));
         loop {
             let room = bytes_max.saturating_add(1).saturating_sub(content.len());
             let room = u64::try_from(room.min(UNPACKED_AT_ONCE)).unwrap_or(u64::MAX);
-            // What was unpacked before an error stays in the content.
+            // Content that was decompressed before an error stays.
             let read = decoder.by_ref().take(room).read_to_end(&mut content);
             if content.len() > bytes_max {
                 return Err(PushRefusal::TooLarge(bytes_max));
@@ -267,7 +272,8 @@ impl ReceivedBody {
     }
 }
 
-/// Bytes that can be read a part at a time: after each part a read would block until `n_left` is set again.
+/// Bytes that can be read a part at a time: after each part, a read would block until `n_left`
+/// is set again.
 struct Sips<'b> {
     rest: &'b [u8],
     n_left: usize,
@@ -301,7 +307,7 @@ impl BufRead for Sips<'_> {
     }
 }
 
-/// Returns whether a body is packed.
+/// Returns whether a body is compressed.
 ///
 /// # Errors
 /// It has another coding, or several.
@@ -334,7 +340,7 @@ mod tests {
         encoder.finish().unwrap()
     }
 
-    /// Decodes a packed body; returns how often others had a turn, too.
+    /// Decodes a compressed body. Also returns how often others had a turn.
     fn decoded(bytes: Vec<u8>) -> (Result<Vec<u8>, PushRefusal>, usize) {
         let body = ReceivedBody { bytes, is_gzip: true, place: None };
         let mut future = pin!(body.decoded(1 << 20));

@@ -40,20 +40,21 @@ pub struct PushConfig {
     pub body_bytes_max: usize,
     /// The token that clients must send; `None` accepts every client.
     pub token_file: Option<TokenFile>,
-    /// The secret by which an operator is known; `None` without one.
+    /// The secret that identifies an operator; `None` without one.
     pub admin_token_file: Option<TokenFile>,
-    /// Whether root over the Unix socket and any client over loopback administer where no token of admins is set.
+    /// Set when root over the Unix socket and any client over loopback administer where no
+    /// token of admins is set.
     pub trusts_machine: bool,
 }
 
-/// The file of a token, as it was read at the start.
+/// The file of a token, with its content at the start.
 #[derive(Clone, Debug)]
 pub struct TokenFile {
     pub path: PathBuf,
     pub token: Token,
 }
 
-/// What the endpoint hands requests on to.
+/// The receivers of the endpoint's requests.
 #[derive(Clone, Debug)]
 pub struct Receivers {
     pub inbox: Inbox,
@@ -100,7 +101,7 @@ struct PushEndpoint {
     bodies: Bodies,
 }
 
-/// Says that the endpoint answers, to a probe that reaches nothing but its socket.
+/// Reports that the endpoint answers, to a probe that only its socket serves.
 async fn healthy() -> &'static str {
     "stepmem is healthy.\n"
 }
@@ -219,7 +220,7 @@ async fn release(
         .await
 }
 
-/// What the path of a request names.
+/// Parses a name in the path of a request.
 fn named<N, E: Display>(
     field: &'static str,
     path: Result<Path<String>, PathRejection>,
@@ -283,7 +284,7 @@ impl PushEndpoint {
         .await
     }
 
-    /// Returns who sent a request, once that may be answered.
+    /// Returns the sender of a request, once the request may be answered.
     fn authorize<'e>(
         &'e self,
         request: &Request<Body>,
@@ -301,12 +302,12 @@ impl PushEndpoint {
             if let Some(connection) = connection {
                 connection.evict().notify_one();
             }
-            // The connection ends, and this with it.
+            // The connection ends, and with it this future.
             std::future::pending().await
         }
     }
 
-    /// Reads and decodes a body, and delivers it.
+    /// Reads and decodes a body, and submits it.
     async fn deliver(
         &self,
         request: Request<Body>,

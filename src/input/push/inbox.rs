@@ -1,4 +1,5 @@
-//! The bounded queue to the engine. Offers never wait for room. Counts the results of all push requests.
+//! The bounded queue to the engine. Submissions never wait for a free place. Counts the results
+//! of all push requests.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,8 +18,8 @@ use stepmem_types::ids::{RankId, Run};
 use stepmem_types::step::StepSample;
 use stepmem_types::units::{DurationBucket, DurationCounts};
 
-/// Maximum number of waiting batches. A batch waits for microseconds; as many as this mean that the engine is gone
-/// or the machine has no CPU time left.
+/// Maximum number of waiting batches. A batch waits for microseconds. So many mean that the
+/// engine is gone or that the machine's CPUs are overloaded.
 pub const INBOX_CAPACITY: usize = 256;
 
 /// Upper bounds of the histogram of push durations, in seconds.
@@ -28,21 +29,21 @@ pub const PUSH_SECONDS_BOUNDS: [f64; 10] =
 /// One request to the engine.
 #[derive(Debug)]
 pub enum Delivery {
-    /// A batch of steps, accepted as a whole or not at all.
+    /// A batch of steps, taken as a whole or not at all.
     Steps(Vec<StepSample>),
-    /// The end of a rank, or of a whole run, and who sent it.
+    /// The end of a rank, or of a whole run, and its sender.
     End(Run, RankEnd, Peer),
-    /// An acknowledgement of a finding, and who sent it.
+    /// An acknowledgement of a finding, and its sender.
     Ack(Ack, Peer),
     /// The result of a memory snapshot.
     Snapshot(CaptureReport),
-    /// An operator's request for a snapshot of a rank, over so many steps, and who sent it.
+    /// An operator's request for a snapshot of a rank, over so many steps, and its sender.
     Demand(RankId, Option<u32>, Peer),
-    /// What holds the tensors of a process.
+    /// The holders of a process's tensors.
     Holders(HoldersReport),
 }
 
-/// The engine's response to an accepted delivery.
+/// The engine's response to an event that it took.
 #[derive(Debug, Default, PartialEq)]
 pub struct Receipt {
     /// The number of records in it.
@@ -53,13 +54,13 @@ pub struct Receipt {
     pub id: Option<Box<str>>,
 }
 
-/// A delivery, and the channel for the engine's response or refusal.
+/// An event, and the channel for the engine's receipt or refusal.
 pub type Offer = (Delivery, oneshot::Sender<Result<Receipt, Refusal>>);
 
 /// Requests that no device is held open for a time.
 #[derive(Debug)]
 pub struct ReleaseRequest {
-    /// For how long; zero resumes polling at once.
+    /// The duration; zero resumes polling at once.
     pub time: Duration,
     /// Resolves once nothing is open; dropped when a call of the driver hangs.
     pub answer: oneshot::Sender<()>,
@@ -87,7 +88,7 @@ impl Releases {
     }
 }
 
-/// Why an offer failed.
+/// Reasons that a submission failed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum OfferError {
     /// The queue is full.
@@ -166,7 +167,7 @@ pub struct PushCounts {
     recorder: OnceLock<Recorder>,
 }
 
-/// Receives each duration, in seconds, beside the counts.
+/// Receives each duration, in seconds, in addition to the counts.
 struct Recorder(Box<dyn Fn(f64) + Send + Sync>);
 
 impl fmt::Debug for Recorder {
@@ -182,10 +183,11 @@ impl Inbox {
         (Self { offers, counts: Arc::default() }, taken)
     }
 
-    /// Offers a delivery and waits for the engine's response, but never for room.
+    /// Submits an event and waits for the engine's response, but never for a free place.
     ///
     /// # Errors
-    /// The queue is full, the exporter is stopping, or the engine refuses the delivery. Nothing was accepted then.
+    /// The queue is full, the exporter is stopping, or the engine refuses the event. The engine
+    /// took nothing then.
     pub async fn offer(&self, delivery: Delivery) -> Result<Receipt, OfferError> {
         let (answer, answered) = oneshot::channel();
         self.offers.try_send((delivery, answer)).map_err(|error| match error {
@@ -220,7 +222,8 @@ impl PushCounts {
         }
     }
 
-    /// Also hands every duration from now on to `record`, in seconds. The first recorder stays.
+    /// Also passes every duration from now on to `record`, in seconds. The first recorder
+    /// stays.
     pub fn record_to(&self, record: impl Fn(f64) + Send + Sync + 'static) {
         self.recorder.set(Recorder(Box::new(record))).ok();
     }

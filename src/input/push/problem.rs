@@ -1,4 +1,4 @@
-//! Why pushes are refused, as status codes and problem+json.
+//! The reasons that pushes are refused, as status codes and problem+json.
 
 use std::time::Duration;
 
@@ -13,15 +13,15 @@ use stepmem_engine::wire::answer::{encode_contest, encode_problem};
 use stepmem_engine::wire::echo::{ECHO_CHARS_MAX, shortened};
 use stepmem_engine::wire::error::DecodeError;
 
-/// The longest detail of a problem, in characters: with its other members, a problem stays below 1 KiB unless it has to
-/// be escaped.
+/// The longest detail of a problem, in characters. With its other members, a problem stays
+/// below 1 KiB unless it has to be escaped.
 pub(super) const DETAIL_CHARS_MAX: usize = 896;
 /// The value of `Retry-After`, in seconds.
 const RETRY_AFTER_SECONDS: &str = "1";
 /// The media type of a refusal.
 const PROBLEM_JSON: &str = "application/problem+json";
 
-/// Why a push is refused. The message is sent to the client.
+/// Reasons that a push is refused. The message is sent to the client.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PushRefusal {
     #[error(transparent)]

@@ -1,4 +1,5 @@
-//! What a client may do, by its token or by who it is: push, or also what an operator does. Wrong tokens are limited.
+//! The rights of a client, by its token or by its identity: push, or also administer. Wrong
+//! tokens are limited.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,13 +16,13 @@ use crate::net::peer::Peer;
 use crate::net::server::Connection;
 use stepmem_types::units::Uptime;
 
-/// Wrong tokens within [`GUESSES_WITHIN`] that are answered at once, of all clients. A right token is always taken, so that
-/// no client keeps another out.
+/// Number of wrong tokens within [`GUESSES_WITHIN`] that are answered at once, of all clients.
+/// A right token is always taken, so that no client keeps another out.
 pub const GUESSES_MAX: u32 = 60;
 /// See [`GUESSES_MAX`].
 pub const GUESSES_WITHIN: Duration = Duration::from_mins(1);
-/// Wrong tokens beyond that are answered after [`GUESS_PAUSE`], so many at a time; the connections of others are closed
-/// without an answer.
+/// Number of wrong tokens beyond that which are answered after [`GUESS_PAUSE`] at a time. The
+/// connections of others are closed without an answer.
 pub const GUESSES_PAUSED_MAX: usize = 16;
 /// See [`GUESSES_PAUSED_MAX`].
 pub const GUESS_PAUSE: Duration = Duration::from_secs(1);
@@ -45,7 +46,7 @@ pub struct Tokens {
     pub admin: Option<watch::Receiver<Token>>,
 }
 
-/// What a client may do.
+/// The rights of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     /// Push steps, end its own ranks and report about them.
@@ -54,7 +55,7 @@ pub(super) enum Role {
     Admin,
 }
 
-/// Why a client may not do what it asks for.
+/// Reasons that a client may not do what it requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum AccessRefusal {
     #[error("the header Authorization: Bearer TOKEN is missing")]
@@ -76,7 +77,8 @@ pub(super) enum AccessRefusal {
 pub(super) struct Caller {
     pub(super) peer: Peer,
     pub(super) role: Role,
-    /// Whether the connection shows who it is: by the system, by a token, or as one of a machine that is trusted.
+    /// True if the connection identifies the client: by the system, by a token, or as one of a
+    /// trusted machine.
     pub(super) is_known: bool,
 }
 
@@ -91,10 +93,11 @@ impl Caller {
 /// Returns the time since the start.
 type ReadClock = Arc<dyn Fn() -> Uptime + Send + Sync>;
 
-/// Who may do what.
+/// The rules by which clients get their roles.
 pub(super) struct Roles {
     tokens: Tokens,
-    /// Whether root over the Unix socket and any client over loopback administer where no token of admins is set.
+    /// Set when root over the Unix socket and any client over loopback administer where no
+    /// token of admins is set.
     trusts_machine: bool,
     own_uid: u32,
     guesses: Guesses,
@@ -110,7 +113,7 @@ impl Roles {
         Self { tokens, trusts_machine, own_uid: geteuid().as_raw(), guesses }
     }
 
-    /// Returns who sent a request, and what it may do.
+    /// Returns the sender of a request, and its role.
     ///
     /// # Errors
     /// It has no token although one is needed, or a wrong one.
@@ -118,7 +121,7 @@ impl Roles {
         let peer =
             request.extensions().get::<Connection>().map_or(Peer::Unknown, Connection::peer);
         let role = self.role(peer, bearer(request.headers()))?;
-        // Whoever was let in past a token has shown it.
+        // A client that was let in by a token has shown it.
         let is_known = self.tokens.push.is_some()
             || role == Role::Admin
             || matches!(peer, Peer::Process { .. });
@@ -136,7 +139,7 @@ impl Roles {
             None if push.is_none() => Ok(by_peer),
             None => Err(AccessRefusal::NoToken),
             Some(shown) => {
-                // Both are compared, whichever is right.
+                // Both are compared, even if the first is right.
                 let [is_admin, is_push] =
                     [admin, push].map(|token| is_right(shown, token.as_ref()));
                 match (is_admin, is_push) {
@@ -148,7 +151,8 @@ impl Roles {
         }
     }
 
-    /// Whether the peer is this process' own user, who can read its files and signal it anyway.
+    /// Returns whether the peer is this process's own user, who can read its files and signal
+    /// it anyway.
     fn is_own(&self, peer: Peer) -> bool {
         let is_known = ![0, UID_OVERFLOW].contains(&self.own_uid);
         matches!(peer, Peer::Process { uid, .. } if is_known && uid == self.own_uid)
@@ -163,18 +167,19 @@ impl Roles {
         self.trusts_machine && self.tokens.admin.is_none() && is_of_machine
     }
 
-    /// Waits before the answer to a wrong token, once there were too many. Returns `None` for one that gets no answer.
+    /// Waits before the answer to a wrong token, once there were too many. Returns `None` for
+    /// one that gets no answer.
     pub(super) async fn paced(&self) -> Option<AccessRefusal> {
         self.guesses.paced().await
     }
 }
 
-/// Compares in a time that depends on the lengths only.
+/// Compares in a time that depends only on the lengths.
 fn is_right(shown: &[u8], token: Option<&watch::Receiver<Token>>) -> bool {
     token.is_some_and(|token| bool::from(shown.ct_eq(&token.borrow().0)))
 }
 
-/// The token that a request shows; `None` also for what is not of the scheme `Bearer`.
+/// Returns the token that a request shows; `None` also for another scheme than `Bearer`.
 fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     let value = headers.get(AUTHORIZATION).map(HeaderValue::as_bytes)?;
     let bearer = value.split_at_checked(b"Bearer ".len());
@@ -182,10 +187,10 @@ fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     bearer.map(|(_, token)| token)
 }
 
-/// The wrong tokens of a while.
+/// The wrong tokens of an interval.
 struct Guesses {
     clock: ReadClock,
-    /// When the while began, and how many there were.
+    /// The start of the interval, and the number of wrong tokens in it.
     window: Mutex<(Uptime, u32)>,
     paused: Semaphore,
 }
@@ -200,7 +205,7 @@ impl Guesses {
         Some(AccessRefusal::Guessed)
     }
 
-    /// Counts one more.
+    /// Counts one more wrong token.
     fn count(&self) -> u32 {
         let now = (self.clock)();
         let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);

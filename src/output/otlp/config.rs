@@ -1,4 +1,4 @@
-//! The configuration of the export, and the URL that it leads to.
+//! The configuration of the export, and the URL that results from it.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,7 +8,8 @@ use base64::engine::general_purpose::STANDARD;
 
 use stepmem_types::url::{percent_decoded, shown, without_user};
 
-/// The path of metrics below an endpoint of all signals, by the specification of OTLP over HTTP.
+/// The path of metrics below an endpoint of all signals, by the specification of OTLP over
+/// HTTP.
 pub const METRICS_PATH: &str = "v1/metrics";
 
 /// The configuration of the export.
@@ -20,7 +21,7 @@ pub struct OtlpConfig {
     pub interval: Duration,
     /// The timeout of an export.
     pub timeout: Duration,
-    /// Whether to also export the metrics of OpenTelemetry's hardware conventions.
+    /// Set to also export the metrics of OpenTelemetry's hardware conventions.
     pub semconv: bool,
     /// The default of `service.instance.id`, which `OTEL_RESOURCE_ATTRIBUTES` overrides.
     pub instance: String,
@@ -38,12 +39,12 @@ impl OtlpConfig {
         }
     }
 
-    /// Returns the URL that metrics are sent to, for people.
+    /// Returns the URL that metrics are sent to, in the form to show to people.
     pub fn shown_url(&self) -> String {
         shown(&self.url())
     }
 
-    /// Returns the header `authorization` by which user and password of the URL are sent.
+    /// Returns the header `authorization` that carries user and password of the URL.
     pub fn authorization(&self) -> Option<String> {
         let user = percent_decoded(without_user(self.endpoint.as_given()).user?);
         let user = if user.contains(&b':') { user } else { [&user[..], b":"].concat() };
@@ -51,7 +52,7 @@ impl OtlpConfig {
     }
 }
 
-/// The URL of a collector as it was given, which may hold a user and a password.
+/// The URL of a collector as configured, which may hold a user and a password.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Endpoint {
     /// Of all signals (`http://host:4318`): over HTTP, [`METRICS_PATH`] is appended.

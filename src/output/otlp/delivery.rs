@@ -1,4 +1,5 @@
-//! Carries an export to the collector, counts the results, and logs why one failed: once until one succeeds again.
+//! Sends an export to the collector, counts the results, and logs the reason of the first of
+//! consecutive failures.
 
 use std::error::Error;
 use std::fmt;
@@ -43,10 +44,10 @@ impl ExportCounts {
 /// An exporter that counts its results and logs the first of consecutive failures.
 pub(super) struct ReportingExporter {
     inner: MetricExporter,
-    /// For people.
+    /// The URL to show to people.
     url: String,
     transport: Transport,
-    /// Why the last request over HTTP failed.
+    /// The reason that the last request over HTTP failed.
     http_cause: HttpCause,
     counts: Arc<ExportCounts>,
     /// The number of failures since the last success.
@@ -61,7 +62,7 @@ impl ReportingExporter {
     ) -> Result<Self, ExporterBuildError> {
         let http_cause = HttpCause::default();
         let built = Self::transport(config, &http_cause);
-        // What cannot be parsed stands in the reason.
+        // The reason contains the part that cannot be parsed.
         let (raw, url) = (config.url(), config.shown_url());
         let inner = built.map_err(|error| {
             ExporterBuildError::InternalFailure(error.to_string().replace(&raw, &url))
@@ -155,12 +156,14 @@ impl PushMetricExporter for ReportingExporter {
     }
 }
 
-/// Returns a client; without TLS it needs none of the system's certificates, which a small image lacks.
+/// Returns a client. Without TLS it needs none of the system's certificates, which a small
+/// image lacks.
 fn client(
     is_tls: bool,
     timeout: Duration,
 ) -> Result<reqwest::blocking::Client, ExporterBuildError> {
-    // Whoever answers must not choose another receiver of the figures and of the headers that are secret.
+    // The answering server must not redirect the figures, and the headers that are secret, to
+    // another receiver.
     let builder = reqwest::blocking::Client::builder()
         .timeout(timeout)
         .redirect(redirect::Policy::none());
@@ -168,7 +171,7 @@ fn client(
     builder.build().map_err(|error| ExporterBuildError::InternalFailure(chain(&error)))
 }
 
-/// Returns the header that shows the user and the password of the URL.
+/// Returns the header that carries the user and the password of the URL.
 fn authorization(config: &OtlpConfig) -> Result<Option<HeaderValue>, ExporterBuildError> {
     let value = config.authorization().map(HeaderValue::try_from).transpose();
     let mut value = value.map_err(|_| {
@@ -180,14 +183,15 @@ fn authorization(config: &OtlpConfig) -> Result<Option<HeaderValue>, ExporterBui
     Ok(value)
 }
 
-/// Why the last request failed; `None` after a success.
+/// The reason that the last request failed; `None` after a success.
 type HttpCause = Arc<Mutex<Option<String>>>;
 
-/// A client that notes why its last request failed, which the exporter around it does not report.
+/// A client that keeps the reason that its last request failed, which the exporter around it
+/// does not report.
 #[derive(Debug)]
 struct Client {
     inner: reqwest::blocking::Client,
-    /// Sent unless the headers that are set have their own.
+    /// Sent unless the configured headers have their own.
     authorization: Option<HeaderValue>,
     cause: HttpCause,
 }
@@ -218,7 +222,8 @@ impl HttpClient for Client {
     }
 }
 
-/// Returns the answer, unless it is a web page: a login in front of the collector answers with one, and with 200.
+/// Returns the answer, unless it is a web page: a login page in front of the collector answers
+/// with one, and with 200.
 fn of_a_collector(response: Response<Bytes>) -> Result<Response<Bytes>, HttpError> {
     let media_type = response.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
     let is_page = |of: &[u8]| {
@@ -281,7 +286,7 @@ fn causes<'e>(
     std::iter::successors(Some(error), |error| (*error).source())
 }
 
-/// An error and its causes, without those that repeat what stands before them.
+/// An error and its causes, without causes that repeat the text before them.
 fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = String::new();
     for cause in causes(error).map(ToString::to_string) {

@@ -1,4 +1,5 @@
-//! The metrics table over OTLP: observable instruments that read the last published status, exported at an interval.
+//! The metrics table over OTLP: observable instruments that read the last published status,
+//! exported at an interval.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +19,8 @@ use stepmem_engine::metrics::types::{Kind, Metric, Read, Visit};
 use stepmem_engine::output::status::Status;
 use stepmem_types::device::DeviceMemory;
 
-/// Maximum number of series per instrument; the SDK sums up the rest. More than all ranks times all signals.
+/// Maximum number of series per instrument; the SDK sums up the rest. More than all ranks times
+/// all signals.
 pub const SERIES_PER_INSTRUMENT_MAX: usize = 16 * 1024;
 /// Timeout of the last export on shutdown.
 pub const FLUSH_WITHIN: Duration = Duration::from_secs(5);
@@ -31,8 +33,8 @@ pub struct Export {
 }
 
 impl Export {
-    /// Starts the export; `bounds` are the upper bounds of the table's histogram. Blocks for a moment. With gRPC, must be
-    /// called within a runtime, which then carries the connection.
+    /// Starts the export; `bounds` are the upper bounds of the table's histogram. Blocks for a
+    /// moment. With gRPC, must be called within a runtime, which then carries the connection.
     ///
     /// # Errors
     /// The endpoint is not a URL, or the transport cannot be set up.
@@ -63,7 +65,8 @@ impl Export {
         Ok(Self { provider, durations })
     }
 
-    /// Returns what records a duration, in seconds, in the table's histogram: the SDK cannot read one from a status.
+    /// Returns a function that records a duration, in seconds, in the table's histogram: the
+    /// SDK cannot read one from a status.
     pub fn recorder(&self) -> impl Fn(f64) + Send + Sync + 'static {
         let durations = self.durations.clone();
         move |seconds| {
@@ -75,7 +78,7 @@ impl Export {
 
     /// Exports a last time and ends. Blocks for at most [`FLUSH_WITHIN`].
     pub fn stop(self) {
-        // Why an export failed is logged already.
+        // The reason for a failed export is already logged.
         if let Err(OTelSdkError::Timeout(within)) =
             self.provider.shutdown_with_timeout(FLUSH_WITHIN)
         {

@@ -1,5 +1,6 @@
-//! The metrics table over OTLP. `export` reads the last published status at an interval, `resource` describes the
-//! exporter, `delivery` carries an export to the collector and reports why that failed.
+//! The metrics table over OTLP. `export` reads the last published status at an interval.
+//! `resource` describes the exporter. `delivery` sends an export to the collector and reports
+//! the reason for a failure.
 
 pub mod config;
 pub mod delivery;

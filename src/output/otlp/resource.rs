@@ -1,4 +1,5 @@
-//! The resource of every export: what `OTEL_RESOURCE_ATTRIBUTES` and `OTEL_SERVICE_NAME` say, completed by stepmem.
+//! The resource of every export: the values of `OTEL_RESOURCE_ATTRIBUTES` and
+//! `OTEL_SERVICE_NAME`, completed by stepmem.
 
 use opentelemetry::{Key, KeyValue, Value};
 use opentelemetry_sdk::Resource;
@@ -6,8 +7,8 @@ use opentelemetry_sdk::Resource;
 const SERVICE_NAME: Key = Key::from_static_str("service.name");
 const SERVICE_INSTANCE: Key = Key::from_static_str("service.instance.id");
 
-/// OpenTelemetry's attributes of a pod, and the labels by which Prometheus' service discovery, and with it our rules and
-/// dashboards, know the same.
+/// OpenTelemetry's attributes of a pod, and the labels under which Prometheus's service
+/// discovery reports the same. stepmem's rules and dashboards use these labels.
 const PLACES: [(Key, Key); 3] = [
     (Key::from_static_str("k8s.cluster.name"), Key::from_static_str("cluster")),
     (Key::from_static_str("k8s.namespace.name"), Key::from_static_str("namespace")),
