@@ -1,7 +1,10 @@
 //! `stepmem snapshot` on the programs of the two guides that users have read: every question that they answer by hand has
 //! its answer by name, with or without annotations in the file.
 
-use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs::read_to_string;
+
+use serde_json::{Value, json};
 
 use crate::rig::command::stepmem_in;
 use crate::rig::folder::root;
@@ -289,4 +292,54 @@ fn a_larger_batch_is_judged_by_what_scales() {
     assert_eq!(fit["savings"][0]["location"]["function"], "Block.forward");
     // Nothing is known of what a file without stacks is for.
     assert_eq!(show(&data("vectors/no_stacks.pickle.gz"), &[]), Value::Null);
+}
+
+/// Recordings of a real device, with what PyTorch counted at the same moment.
+#[test]
+fn recordings_of_a_real_device_add_up_to_what_pytorch_counts() {
+    let text = read_to_string(root().join("tests/data/snapshots/h100/memory_stats.json"));
+    let stats: BTreeMap<String, Value> = serde_json::from_str(&text.unwrap()).unwrap();
+    assert_eq!(stats.len(), 9);
+    for (name, stats) in stats {
+        let device = of_h100(&name);
+        for figure in ["reserved", "active", "allocated", "requested"] {
+            let figure = format!("{figure}_bytes");
+            assert_eq!(device["totals"][&figure], stats[&figure], "{name} {figure}");
+        }
+        if name != "ba.before" {
+            assert_eq!(device["peak"]["active_bytes"], stats["peak_active_bytes"], "{name}");
+        }
+    }
+}
+
+#[test]
+fn recordings_of_a_real_device_are_answered_as_the_guides_answer_them() {
+    let line = |note: &Value| note["location"]["line"].as_u64();
+    for (name, n_steps) in [("amp1", 5), ("amp1_10", 10), ("amp1_all", 5), ("amp2", 4)] {
+        let device = of_h100(name);
+        assert_eq!(device["history"]["steps"], n_steps, "{name}");
+        let notes = |kind: &str| {
+            let notes = device["notes"].as_array().unwrap().iter();
+            notes.filter(|note| note["kind"] == kind).cloned().collect::<Vec<_>>()
+        };
+        assert_eq!(notes("optimizer_skipped")[0]["in_steps"], json!([0]), "{name}");
+        let state = &notes("lazy_optimizer_state")[0];
+        assert_eq!((&state["in_steps"], line(state)), (&json!([1]), Some(55)), "{name}");
+        assert_eq!(notes("stale_gradient")[0]["in_steps"], json!([0]), "{name}");
+        assert!(notes("lingering_output").iter().any(|note| line(note) == Some(49)), "{name}");
+        assert!(!notes("casts").is_empty(), "{name}");
+        // What stays is the workspace of cuBLAS, which zero_grad knows nothing of.
+        assert_eq!(notes("gradients_kept"), [""; 0], "{name}");
+    }
+    let out_of_memory = of_h100("oomloop");
+    let failed = &out_of_memory["oom"][0];
+    assert_eq!(failed["root_cause"]["cause"], "leak", "{failed:#}");
+    assert_eq!(failed["root_cause"]["location"]["line"], 84);
+    for (name, blamed) in [("oomloop", 84), ("ring", 130), ("ba.after", 107)] {
+        assert_eq!(of_h100(name)["leak"]["blame"]["line"], blamed, "{name}");
+    }
+}
+
+fn of_h100(name: &str) -> Value {
+    answer(&["show", &data(&format!("h100/{name}.pickle.gz")), "--json"])["devices"][0].clone()
 }

@@ -177,7 +177,11 @@ pub fn kept(scene: &DeviceScene<'_>, leak: &Leak, categories: &[Category]) -> Op
         })
         .map(|(life, _)| life);
     let (slot, bytes) = one_slot(kept)?;
-    (bytes >= NOTED_BYTES_MIN).then(|| Note {
+    // Gradients that later steps make again were freed, so that this is none: cuBLAS's workspace, for example.
+    let is_made_again = scene.lives().zip(categories).any(|(life, category)| {
+        *category == Category::Gradient && life.from > slot && !life.allocation.is_at_end()
+    });
+    (bytes >= NOTED_BYTES_MIN && !is_made_again).then(|| Note {
         text: format!(
             "Gradients made in {} stay between steps: zero_grad is not called, or fills them with zeros. With \
              set_to_none=True they are free during forward.",
