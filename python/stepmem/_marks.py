@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import Any, Callable, List
 
 from ._process import Process
+from ._torch import leave_out
 from ._warn import warn_once
 from ._wire import MARKS
 
@@ -87,6 +88,7 @@ def _wrapped(function: "Callable[..., Any]", process: Process, name: str, amount
         setattr(wrapper, each, getattr(function, each, None) or getattr(wrapper, each))
     wrapper.__wrapped__ = function
     wrapper._stepmem_process = of
+    leave_out(wrapper)
     return wrapper
 
 

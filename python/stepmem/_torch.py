@@ -26,8 +26,7 @@ def untraced(hook: Callable[..., None]) -> Callable[..., None]:
 
     `torch.compiler.disable` does the same, and imports the compiler, which takes hundreds of MiB.
     """
-    frames = getattr(getattr(getattr(sys.modules.get("torch"), "_C", None), "_dynamo", None), "eval_frame", None)
-    compile_with = getattr(frames, "set_eval_frame", None)
+    compile_with = getattr(_compiler_frames(), "set_eval_frame", None)
     if compile_with is None:
         return hook
 
@@ -40,12 +39,20 @@ def untraced(hook: Callable[..., None]) -> Callable[..., None]:
                 compile_with(compiler)
 
     untraced_hook._torchdynamo_disable = True  # type: ignore[attr-defined]
-    _leave_out(frames, untraced_hook.__code__)
+    leave_out(untraced_hook)
     return untraced_hook
 
 
-def _leave_out(frames: Any, code: Any) -> None:
-    """Lets the compiler leave out frames of this code, but for those that they call."""
+def _compiler_frames() -> Any:
+    """Returns the part of PyTorch by which `torch.compile` sees frames; None where there is none."""
+    return getattr(getattr(getattr(sys.modules.get("torch"), "_C", None), "_dynamo", None), "eval_frame", None)
+
+
+def leave_out(function: Any) -> None:
+    """Lets `torch.compile` leave out frames of this function, but for those that they call."""
+    frames, code = _compiler_frames(), function.__code__
+    if frames is None:
+        return
     try:
         if hasattr(frames, "skip_code"):  # until PyTorch 2.6
             frames.skip_code(code)
