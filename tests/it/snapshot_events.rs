@@ -132,6 +132,29 @@ fn a_free_without_a_stack_lies_between_lines_that_have_one() {
 }
 
 #[test]
+fn autograd_frees_nothing_outside_the_backward_pass() {
+    // The input and the loss of step 0, whose names are bound again in step 1.
+    for event in events(&guide("accum"), &["--from", "73", "--to", "77"]) {
+        if event["action"] == "free" {
+            assert_eq!((&event["step"], &event["phase"]), (&json!(1), &json!("forward")));
+            let ending = &event["block"]["freed_by"];
+            assert_eq!(ending["text"], "freed once its line had made the next");
+        }
+    }
+    for path in files() {
+        for device in devices(&path, &[]) {
+            let frees = device["events"].as_array().unwrap().iter();
+            let wrong = frees.filter(|event| event["action"] == "free").find(|event| {
+                event["phase"] != "backward"
+                    && event["block"]["freed_by"]["kind"] == "backward"
+                    && event["block"]["freed"]["stack"].is_null()
+            });
+            assert_eq!(wrong, None, "{path}");
+        }
+    }
+}
+
+#[test]
 fn an_allocation_takes_the_memory_of_an_earlier_block() {
     let chains = devices(&guide("amp2"), &["--reuse"]).remove(0)["chains"].clone();
     let chain =

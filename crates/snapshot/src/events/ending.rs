@@ -15,12 +15,11 @@ pub enum Ending {
     EndOfWindow,
     /// A stack by number: the one that its free has.
     Stack(u32),
-    /// Autograd: its free has no stack, and comes between allocations of the backward pass, or
-    /// others have one.
+    /// Autograd: its free has no stack, and comes between allocations of the backward pass.
     Backward,
-    /// No free has a stack, and the line that made it had just made the next one.
+    /// Its free has no stack, and the line that made it had just made the next one.
     Replaced,
-    /// No free has a stack: the events that allocate before and after it.
+    /// Its free has no stack: the events that allocate before and after it.
     Between(Option<u32>, Option<u32>),
     /// The trace has no free: the address was allocated again, or the segments do not show the
     /// block.
@@ -47,9 +46,7 @@ pub fn of(scene: &DeviceScene<'_>, course: &Course, allocation: &Allocation) -> 
     if stack != NO_STACK {
         return Ending::Stack(stack);
     }
-    if scene.sites.has_stacks
-        && (course.frees_have_stacks || scene.phases.of(at(free)) == StepPhase::Backward)
-    {
+    if scene.sites.has_stacks && scene.phases.of(at(free)) == StepPhase::Backward {
         return Ending::Backward;
     }
     let before = course.allocation_before(free);
