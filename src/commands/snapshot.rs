@@ -10,7 +10,7 @@ use clap::{Arg, ArgMatches, Command};
 use crate::commands::args::{CommandError, CommandRow, Exit};
 use crate::commands::snapshot_columns;
 use crate::commands::snapshot_common::{
-    Common, file, json, path, stopped, with_common, with_html,
+    Common, file, json, no_step, path, stopped, with_common, with_html,
 };
 use crate::commands::snapshot_events::{self, EVENTS};
 use crate::commands::snapshot_file::{NotASnapshot, shown};
@@ -65,7 +65,7 @@ fn show_arguments() -> Command {
                 .value_parser(moment)
                 .default_value("end")
                 .help(
-                    "Moment of the table: end, peak, oom, a step N (at its peak), N.P (after its backward pass P, from 1) or N.zero_grad (when it calls zero_grad)",
+                    "Moment of the table: end, peak, oom, a step N or step:N (at its peak; in events --at, N alone is an event), N.P (after its backward pass P, from 1) or N.zero_grad (when it calls zero_grad)",
                 ),
         )
         .arg(
@@ -250,7 +250,6 @@ fn name_of(path: &Path) -> String {
 
 /// Refuses a moment that no device has, and names those that exist.
 fn ensure_moment(moment: ShownMoment, studies: &[Study<'_>]) -> anyhow::Result<()> {
-    let steps = || studies.iter().flat_map(|study| &study.stages).map(|stage| stage.step);
     let stage_of = |step: u64| {
         let mut stages = studies.iter().flat_map(|study| &study.stages);
         stages.find(move |stage| stage.step == step)
@@ -258,10 +257,10 @@ fn ensure_moment(moment: ShownMoment, studies: &[Study<'_>]) -> anyhow::Result<(
     match moment {
         ShownMoment::End | ShownMoment::Peak | ShownMoment::Oom => {}
         ShownMoment::Step(step) => {
-            anyhow::ensure!(stage_of(step).is_some(), no_step(step, steps()));
+            anyhow::ensure!(stage_of(step).is_some(), no_step(step, studies));
         }
         ShownMoment::Pass(step, pass) => {
-            let stage = stage_of(step).with_context(|| no_step(step, steps()))?;
+            let stage = stage_of(step).with_context(|| no_step(step, studies))?;
             let n_passes = stage.backward_passes;
             anyhow::ensure!(
                 (1..=n_passes).contains(&pass),
@@ -269,7 +268,7 @@ fn ensure_moment(moment: ShownMoment, studies: &[Study<'_>]) -> anyhow::Result<(
             );
         }
         ShownMoment::ZeroGrad(step) => {
-            stage_of(step).with_context(|| no_step(step, steps()))?;
+            stage_of(step).with_context(|| no_step(step, studies))?;
             anyhow::ensure!(
                 studies.iter().any(|study| passes::before_zero_grad(study, step).is_some()),
                 "--at: step {step} does not call zero_grad, as far as the snapshot shows"
@@ -277,18 +276,6 @@ fn ensure_moment(moment: ShownMoment, studies: &[Study<'_>]) -> anyhow::Result<(
         }
     }
     Ok(())
-}
-
-/// Returns that a snapshot has no such step, with the steps that it has.
-fn no_step(step: u64, steps: impl Iterator<Item = u64> + Clone) -> String {
-    match steps.clone().min().zip(steps.max()) {
-        Some((first, last)) => {
-            format!("--at: no step {step}, the snapshot has steps {first} to {last}")
-        }
-        None => format!(
-            "--at: no step {step}, the snapshot has no steps that it tells apart (end, peak or oom)"
-        ),
-    }
 }
 
 /// The moments that have a name.
@@ -300,8 +287,10 @@ fn moment(text: &str) -> Result<ShownMoment, String> {
     if let Some((_, moment)) = named {
         return Ok(*moment);
     }
-    let found = match text.split_once('.') {
-        None => text.parse().ok().map(ShownMoment::Step),
+    // As `events --at` writes it.
+    let step = text.strip_prefix("step:").unwrap_or(text);
+    let found = match step.split_once('.') {
+        None => step.parse().ok().map(ShownMoment::Step),
         Some((step, "zero_grad")) => step.parse().ok().map(ShownMoment::ZeroGrad),
         Some((step, pass)) => step
             .parse()

@@ -82,6 +82,28 @@ pub(super) fn stopped(error: anyhow::Error) -> CommandError {
     CommandError { exit, error }
 }
 
+/// Returns that no device has such a whole step, with the steps that there are.
+pub(super) fn no_step(step: u64, studies: &[Study<'_>]) -> String {
+    let steps = || studies.iter().flat_map(|study| &study.stages).map(|stage| stage.step);
+    let Some((first, last)) = steps().min().zip(steps().max()) else {
+        return format!(
+            "--at: no step {step}, the snapshot has no steps that it tells apart (end, peak or oom)"
+        );
+    };
+    let has_begun = studies.iter().any(|study| {
+        let scene = &study.scene;
+        scene.steps.label(scene.last_slot()) == Some(step)
+    });
+    if has_begun {
+        let failed = studies.iter().any(|study| !study.oom.is_empty());
+        let instead = if failed { "--at oom" } else { "--at end" };
+        return format!(
+            "--at: step {step} did not end in the window: {instead} shows it, whole steps are {first} to {last}"
+        );
+    }
+    format!("--at: no step {step}, the snapshot has steps {first} to {last}")
+}
+
 /// The arguments that all three take.
 pub(super) struct Common {
     pub(super) is_json: bool,

@@ -8,15 +8,15 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 
 use crate::commands::args::{CommandError, CommandRow, Exit};
 use crate::commands::snapshot_columns;
-use crate::commands::snapshot_common::{Common, file, json, path, stopped};
+use crate::commands::snapshot_common::{Common, file, json, no_step, path, stopped};
 use crate::commands::snapshot_file::shown;
 use stepmem_snapshot::analyze::device_report::Study;
-use stepmem_snapshot::events::answer::{EventsForm, events};
+use stepmem_snapshot::events::answer::{AliveMoment, EventsForm, events};
 use stepmem_snapshot::events::filter::{EventFilter, LineFilter};
 use stepmem_snapshot::events::list::EventList;
 use stepmem_snapshot::events::page::{self, EventsExtent};
 use stepmem_snapshot::events::words::phase_of;
-use stepmem_snapshot::integer::id;
+use stepmem_snapshot::integer::{at, id};
 use stepmem_snapshot::render::json;
 use stepmem_types::format::units::whole_bytes;
 use stepmem_types::units::parse_size;
@@ -67,7 +67,7 @@ fn arguments() -> Command {
                 .help("The tensors that used each address, one after the other"),
         )
         .arg(
-            value("at", "MOMENT", "What is alive after an event, by stack: its number, step:N (its peak), peak, oom or end")
+            value("at", "MOMENT", "What is alive after an event with its free, by stack: its number (in show --at, that is a step's), step:N (its peak), peak, oom or end")
                 .value_parser(moment)
                 .conflicts_with_all(["reuse", "step", "phase", "line", "address", "from", "to", "stacks"]),
         )
@@ -101,9 +101,9 @@ fn size(text: &str) -> Result<u64, String> {
     format!("{bytes:.0}").parse().map_err(|_| "expected a size, such as 1MiB".to_owned())
 }
 
-/// A moment of the window.
+/// A moment of the window as it is asked for.
 #[derive(Clone, Copy, Debug)]
-enum AliveMoment {
+enum AskedMoment {
     After(u32),
     StepPeak(u64),
     Peak,
@@ -112,41 +112,64 @@ enum AliveMoment {
 }
 
 /// The moments that have a name.
-const MOMENTS: [(&str, AliveMoment); 3] =
-    [("peak", AliveMoment::Peak), ("oom", AliveMoment::OutOfMemory), ("end", AliveMoment::End)];
+const MOMENTS: [(&str, AskedMoment); 3] =
+    [("peak", AskedMoment::Peak), ("oom", AskedMoment::OutOfMemory), ("end", AskedMoment::End)];
 
-fn moment(text: &str) -> Result<AliveMoment, String> {
+fn moment(text: &str) -> Result<AskedMoment, String> {
     if let Some((_, moment)) = MOMENTS.iter().find(|(name, _)| *name == text) {
         return Ok(*moment);
     }
     let found = match text.strip_prefix("step:") {
-        Some(step) => step.parse().ok().map(AliveMoment::StepPeak),
-        None => text.parse().ok().map(AliveMoment::After),
+        Some(step) => step.parse().ok().map(AskedMoment::StepPeak),
+        None => text.parse().ok().map(AskedMoment::After),
     };
     found.ok_or_else(|| "expected the number of an event, step:N, peak, oom or end".to_owned())
 }
 
-/// Returns the state of a moment (`None` for the end) and its name; `None` where the window has
-/// no such moment.
-fn state(study: &Study<'_>, moment: AliveMoment) -> Option<(Option<u32>, String)> {
-    match moment {
-        AliveMoment::After(event) => {
-            let state =
-                event.checked_add(1).filter(|state| *state <= study.scene.timeline.end())?;
-            Some((Some(state), format!("after event {event}")))
+/// Returns a moment and its name; `None` where the window has no such moment.
+fn find(study: &Study<'_>, moment: AskedMoment) -> Option<(AliveMoment, String)> {
+    let timeline = &study.scene.timeline;
+    let in_state =
+        |state: u32| AliveMoment { state: Some(state), after_event: state.checked_sub(1) };
+    Some(match moment {
+        AskedMoment::After(event) => {
+            study.scene.events.get(at(event))?;
+            let state = Some(timeline.state_after(event));
+            (AliveMoment { state, after_event: Some(event) }, format!("after event {event}"))
         }
-        AliveMoment::StepPeak(step) => {
+        AskedMoment::StepPeak(step) => {
             let stage = study.stages.iter().find(|stage| stage.step == step)?;
-            Some((Some(stage.peak_event + 1), format!("at the peak of step {step}")))
+            (in_state(stage.peak_event + 1), format!("at the peak of step {step}"))
         }
-        AliveMoment::Peak => {
-            Some((Some(study.scene.timeline.peak.state), "at the peak".to_owned()))
+        AskedMoment::Peak => (in_state(timeline.peak.state), "at the peak".to_owned()),
+        AskedMoment::OutOfMemory => {
+            (in_state(study.oom.first()?.event), "when memory ran out".to_owned())
         }
-        AliveMoment::OutOfMemory => {
-            let failure = study.oom.first()?;
-            Some((Some(failure.event), "when memory ran out".to_owned()))
+        AskedMoment::End => {
+            (AliveMoment { state: None, after_event: None }, "at the end".to_owned())
         }
-        AliveMoment::End => Some((None, "at the end".to_owned())),
+    })
+}
+
+/// Returns why no device has a moment.
+fn no_moment(studies: &[Study<'_>], moment: AskedMoment) -> String {
+    match moment {
+        AskedMoment::After(event) => {
+            let n_events = studies.iter().map(|study| study.scene.events.len()).max();
+            match n_events.and_then(|n_events| n_events.checked_sub(1)) {
+                Some(last) => {
+                    format!("--at: no event {event}, the window has events 0 to {last}")
+                }
+                None => "--at: no such moment, the window has no events".to_owned(),
+            }
+        }
+        AskedMoment::StepPeak(step) => no_step(step, studies),
+        AskedMoment::OutOfMemory => {
+            "--at: the window has no such moment: memory did not run out".to_owned()
+        }
+        AskedMoment::Peak | AskedMoment::End => {
+            "--at: the window has no such moment".to_owned()
+        }
     }
 }
 
@@ -182,11 +205,12 @@ fn print(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<()> {
         };
         anyhow::ensure!(studies.iter().any(has), "--step: the snapshot has no step {step}");
     }
-    let wanted = matches.get_one::<AliveMoment>("at").copied();
-    let moments: Vec<Option<(Option<u32>, String)>> =
-        studies.iter().map(|study| wanted.and_then(|moment| state(study, moment))).collect();
-    if wanted.is_some() {
-        moments.iter().flatten().next().context("--at: the window has no such moment")?;
+    let wanted = matches.get_one::<AskedMoment>("at").copied();
+    let moments: Vec<Option<(AliveMoment, String)>> =
+        studies.iter().map(|study| wanted.and_then(|moment| find(study, moment))).collect();
+    if let Some(wanted) = wanted {
+        let found = moments.iter().flatten().next();
+        found.with_context(|| no_moment(&studies, wanted))?;
     }
     let devices: Vec<(EventList<'_>, EventsForm)> = studies
         .iter()
@@ -194,7 +218,7 @@ fn print(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<()> {
         .filter(|(_, moment)| wanted.is_none() || moment.is_some())
         .map(|(study, moment)| {
             let form = match moment {
-                Some((state, _)) => EventsForm::Alive(*state),
+                Some((moment, _)) => EventsForm::Alive(*moment),
                 None if matches.get_flag("reuse") => EventsForm::Reuse,
                 None => EventsForm::List,
             };
@@ -227,7 +251,7 @@ fn print(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<()> {
         let page = match form {
             EventsForm::List => page::list(list, extent),
             EventsForm::Reuse => page::reuse(list, extent),
-            EventsForm::Alive(state) => page::alive(list, (*state, name), extent),
+            EventsForm::Alive(moment) => page::alive(list, (moment.state, name), extent),
         };
         writeln!(out, "\n{}", page.trim_end())?;
     }

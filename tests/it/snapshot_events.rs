@@ -245,6 +245,32 @@ fn what_is_alive_adds_up_at_every_moment() {
 }
 
 #[test]
+fn the_state_after_an_event_has_its_free_as_the_list_does() {
+    for name in ["amp1", "zero1_rank0", "accum"] {
+        let path = guide(name);
+        let bytes = |event: u64| {
+            let alive =
+                devices(&path, &["--at", &event.to_string()]).remove(0)["alive"].clone();
+            assert_eq!(alive["after_event"], event, "{name}");
+            alive["bytes"].as_u64().unwrap()
+        };
+        let listed = events(&path, &["--to", "100"]);
+        let mut before = None;
+        for row in listed.iter().filter(|row| row["event"].as_u64() >= Some(60)) {
+            let event = row["event"].as_u64().unwrap();
+            let size = row["block"]["block_bytes"].as_u64().unwrap();
+            let after = bytes(event);
+            if let Some(before) = before {
+                let expected =
+                    if row["action"] == "alloc" { before + size } else { before - size };
+                assert_eq!(after, expected, "{name} after event {event}");
+            }
+            before = Some(after);
+        }
+    }
+}
+
+#[test]
 fn filters_choose_what_they_say_and_all_of_it() {
     let path = guide("amp1");
     let all = events(&path, &[]);
@@ -287,8 +313,8 @@ fn a_moment_or_step_that_is_not_there_is_an_error_that_says_so() {
     for (arguments, reason) in [
         (["--step", "99"], "no step 99"),
         (["--at", "oom"], "no such moment"),
-        (["--at", "100000"], "no such moment"),
-        (["--at", "step:99"], "no such moment"),
+        (["--at", "185"], "no event 185, the window has events 0 to 184"),
+        (["--at", "step:99"], "no step 99, the snapshot has steps 0 to 4"),
     ] {
         let ended = page(&path, &arguments);
         assert_eq!((ended.code, ended.out.as_str()), (Some(1), ""), "{arguments:?}");
@@ -303,6 +329,37 @@ fn a_moment_or_step_that_is_not_there_is_an_error_that_says_so() {
     ] {
         assert_eq!(page(&path, &arguments).code, Some(2), "{arguments:?}");
     }
+}
+
+#[test]
+fn a_step_that_did_not_end_is_told_from_one_that_never_was() {
+    let path = guide("oomloop.oom");
+    let said =
+        "step 139 did not end in the window: --at oom shows it, whole steps are 0 to 138";
+    for (command, moment) in
+        [("show", "139"), ("show", "step:139"), ("show", "139.1"), ("events", "step:139")]
+    {
+        let ended = stepmem(&["snapshot", command, &path, "--at", moment], &[], b"");
+        assert_eq!(ended.code, Some(1), "{command} {moment}");
+        assert!(ended.err.contains(said), "{command} {moment}: {}", ended.err);
+    }
+}
+
+#[test]
+fn a_step_is_named_alike_for_the_table_and_for_the_tree() {
+    let path = guide("oomloop.oom");
+    let shown = |moment: &str| {
+        let ended = stepmem(&["snapshot", "show", &path, "--at", moment], &[], b"");
+        assert_eq!(ended.code, Some(0), "{}", ended.err);
+        ended.out
+    };
+    assert_eq!(shown("step:138"), shown("138"));
+    let help = |command: &str| {
+        let out = stepmem(&["snapshot", command, "--help"], &[], b"").out;
+        out.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    assert!(help("show").contains("in events --at"), "N alone is an event there");
+    assert!(help("events").contains("in show --at"), "N alone is a step there");
 }
 
 #[test]

@@ -134,6 +134,17 @@ impl Timeline {
         found.ok().and_then(|found| self.displaced.get(found)).map(|(_, number)| *number)
     }
 
+    /// The state after an event as a list of events shows it: a free includes its completion,
+    /// where that follows directly.
+    pub fn state_after(&self, event: u32) -> u32 {
+        let state = event.saturating_add(1);
+        let is_completed = |allocation: &Allocation| {
+            allocation.freed == state && allocation.until == state.saturating_add(1)
+        };
+        let is_free = self.allocation_of(at(event)).is_some_and(is_completed);
+        state.saturating_add(u32::from(is_free))
+    }
+
     /// Active bytes in state 0.
     pub fn active_at_start(&self) -> u64 {
         self.allocations.iter().filter(|a| a.is_older()).map(|a| a.size).sum()

@@ -4,7 +4,7 @@ use stepmem_snapshot::analyze::device_report::Study;
 use stepmem_snapshot::analyze::diff;
 use stepmem_snapshot::analyze::fit::FitQuestion;
 use stepmem_snapshot::analyze::sites::{SiteRow, Sites};
-use stepmem_snapshot::events::answer::EventsForm;
+use stepmem_snapshot::events::answer::{AliveMoment, EventsForm};
 use stepmem_snapshot::events::filter::EventFilter;
 use stepmem_snapshot::events::list::EventList;
 use stepmem_snapshot::events::page::EventsExtent;
@@ -83,13 +83,16 @@ fn tell_events(snapshot: &Snapshot, studies: &[Study<'_>]) {
     let extent = EventsExtent { rows: Some(50), frames: 2, bytes_min: 0 };
     for study in studies {
         let peak = Some(study.scene.timeline.peak.state);
-        for form in [EventsForm::List, EventsForm::Reuse, EventsForm::Alive(peak)] {
+        let moment = AliveMoment { state: peak, after_event: None };
+        for form in [EventsForm::List, EventsForm::Reuse, EventsForm::Alive(moment)] {
             let devices = [(EventList::new(study, EventFilter::default()), form)];
             let list = &devices[0].0;
             let page = match form {
                 EventsForm::List => events::page::list(list, extent),
                 EventsForm::Reuse => events::page::reuse(list, extent),
-                EventsForm::Alive(state) => events::page::alive(list, (state, "then"), extent),
+                EventsForm::Alive(moment) => {
+                    events::page::alive(list, (moment.state, "then"), extent)
+                }
             };
             assert!(page.chars().all(|c| c == '\n' || !c.is_control()), "{page:?}");
             assert!(page.lines().all(|line| line.chars().count() <= 80), "{page}");

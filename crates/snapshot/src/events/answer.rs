@@ -33,8 +33,17 @@ pub enum EventsForm {
     List,
     /// The tensors of each address.
     Reuse,
-    /// The allocations that are alive in a state, or at the end.
-    Alive(Option<u32>),
+    /// The allocations that are alive at a moment.
+    Alive(AliveMoment),
+}
+
+/// A moment of the window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AliveMoment {
+    /// The end if `None`.
+    pub state: Option<u32>,
+    /// The event that it follows; `None` at the end, and before the first one.
+    pub after_event: Option<u32>,
 }
 
 /// A device's part of the answer.
@@ -82,9 +91,9 @@ impl Serialize for DeviceEvents<'_> {
                 let chains = || chains.iter().map(|chain| self.chain(chain));
                 map.serialize_entry("chains", &Streamed(chains))?;
             }
-            EventsForm::Alive(state) => {
-                let rows = tree::alive(self.list.study, state);
-                map.serialize_entry("alive", &alive(state, &rows))?;
+            EventsForm::Alive(moment) => {
+                let rows = tree::alive(self.list.study, moment.state);
+                map.serialize_entry("alive", &alive(moment, &rows))?;
             }
         }
         map.end()
@@ -194,10 +203,10 @@ struct NodeAnswer<'a> {
     blocks: u64,
 }
 
-fn alive(state: Option<u32>, rows: &[TreeRow]) -> AliveAnswer<'_> {
+fn alive(moment: AliveMoment, rows: &[TreeRow]) -> AliveAnswer<'_> {
     let top = || rows.iter().filter(|row| row.depth == 0).map(|row| row.sum);
     AliveAnswer {
-        after_event: state.and_then(|state| state.checked_sub(1)),
+        after_event: moment.after_event,
         bytes: top().map(|sum| sum.bytes).sum(),
         requested_bytes: top().map(|sum| sum.requested).sum(),
         blocks: top().map(|sum| sum.blocks).sum(),
