@@ -131,6 +131,21 @@ fn pictures_show_the_figures_of_the_answer() {
 }
 
 #[test]
+fn an_event_has_one_number_in_the_document_and_in_the_answers() {
+    let folder = Folder::new("snapshot-numbers");
+    for name in ["guides/amp1", "guides/oomloop.oom"] {
+        let path = data(&format!("{name}.pickle.gz"));
+        let (_, html) = document(&folder, &path, &[]);
+        let peak = answer(&["show", &path, "--json"])["devices"][0]["peak"]["event"].clone();
+        let said = format!("reserved, at event {peak}, in step ");
+        let page = stepmem(&["snapshot", "show", &path], &[], b"").out;
+        assert!(page.contains(&said) && html.contains(&said), "{name}: {said}");
+        // The script's positions count the events before them.
+        assert_eq!(pictures(&html)[0]["peak"].as_u64(), peak.as_u64().map(|n| n + 1));
+    }
+}
+
+#[test]
 fn near_a_step_that_is_asked_for_every_event_is_drawn() {
     let folder = Folder::new("snapshot-focus");
     let path = data("vectors/leak_loss_scalar_var_seq.pickle.gz");

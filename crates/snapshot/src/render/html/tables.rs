@@ -93,15 +93,18 @@ fn verdicts(html: &mut String, study: &Study<'_>, detail: Detail) {
 
 fn peak(html: &mut String, study: &Study<'_>) {
     let peak = study.scene.timeline.peak;
-    let step = study.moment(peak.state).step;
-    let step = step.map_or_else(String::new, |step| format!(", in step {step}"));
+    let moment = study.moment(peak.state);
+    let event = match moment.event {
+        Some(event) => format!("at event {event}"),
+        None => "before the first event".to_owned(),
+    };
+    let step = moment.step.map_or_else(String::new, |step| format!(", in step {step}"));
     add(
         html,
         format_args!(
-            "<div class=\"verdict\"><h3>Peak</h3><p>{} active of {} reserved, after event {}{step}.</p>",
+            "<div class=\"verdict\"><h3>Peak</h3><p>{} active of {} reserved, {event}{step}.</p>",
             whole_bytes(peak.active),
             whole_bytes(peak.reserved),
-            grouped(u64::from(peak.state)),
         ),
     );
     for row in study.at_peak.iter().take(3) {

@@ -248,8 +248,8 @@ export class Timeline {
     const sample = stack.sampleAt(this.cursor ?? 0);
     const state = picture.states[sample];
     const named = this.chosen ?? this.hovered ?? null;
-    const parts = [`after event ${count(state)} of ${count(stack.states.at(-1))}`];
-    const step = this.stepAt(state);
+    const parts = [state > 0 ? `after event ${count(state - 1)}, of ${count(stack.states.at(-1))}` : "before the first event"];
+    const step = state > 0 ? this.stepAt(state - 1) : null;
     if (step !== null) parts.push(`step ${count(step)}`);
     if (picture.micros) parts.push(elapsed(picture.micros[sample]));
     const total = stack.total[sample];
