@@ -363,6 +363,21 @@ fn a_step_is_named_alike_for_the_table_and_for_the_tree() {
 }
 
 #[test]
+fn a_line_that_nothing_passes_through_is_told_with_those_that_are() {
+    let words = |line: &str| {
+        let ended = page(&guide("amp1"), &["--line", line]);
+        assert_eq!(ended.code, Some(0), "{}", ended.err);
+        ended.out.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let out = words("amp_demo.py:999");
+    let said =
+        "No stack passes through line 999 of amp_demo.py; stacks pass through its lines 12, ";
+    assert!(out.contains(said), "{out}");
+    assert!(words("other.py:12").contains("No stack passes through a file other.py"));
+    assert!(!words("amp_demo.py:12").contains("No stack"));
+}
+
+#[test]
 fn pages_fit_80_columns_and_say_what_they_leave_out() {
     for path in files() {
         for form in [&["--stacks", "4"][..], &["--reuse"], &["--at", "peak"]] {

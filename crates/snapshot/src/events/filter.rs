@@ -28,6 +28,20 @@ impl LineFilter {
         before.is_some_and(|before| before.is_empty() || before.ends_with('/'))
     }
 
+    /// The lines of the file that stacks pass through, rising.
+    pub fn lines(&self, snapshot: &Snapshot, stacks: &[u32]) -> Vec<u64> {
+        let frames = stacks.iter().flat_map(|stack| snapshot.stacks.get(*stack));
+        let mut frames: Vec<u32> = frames.copied().collect();
+        frames.sort_unstable();
+        frames.dedup();
+        let frames = frames.into_iter().map(|frame| snapshot.frame(frame));
+        let own = frames.filter(|frame| self.is_file(&snapshot.text(frame.file)));
+        let mut lines: Vec<u64> = own.map(|frame| frame.line).collect();
+        lines.sort_unstable();
+        lines.dedup();
+        lines
+    }
+
     /// Returns whether each stack of a snapshot passes through the line.
     pub fn stacks(&self, snapshot: &Snapshot) -> Vec<bool> {
         let frames: Vec<bool> = snapshot

@@ -4,7 +4,7 @@ use crate::analyze::device_report::Study;
 use crate::analyze::phases::StepPhase;
 use crate::events::course::Course;
 use crate::events::ending::{self, Ending};
-use crate::events::filter::EventFilter;
+use crate::events::filter::{EventFilter, LineFilter};
 use crate::events::reuse::{self, Reuse};
 use crate::integer::at;
 use crate::model::{Action, NO_STACK};
@@ -115,6 +115,24 @@ impl<'a> EventList<'a> {
         let mut rows = events.into_iter().flatten().filter_map(|event| self.row(event));
         let is_whole = self.filter.is_of_blocks();
         if is_whole { self.fits(allocation) } else { rows.any(|row| self.is_wanted(row)) }
+    }
+
+    /// Where a line is asked for that no stack passes through: the lines of its file that
+    /// stacks of the trace pass through, rising.
+    pub fn lines_instead(&self) -> Option<Vec<u64>> {
+        let line = self.filter.line.as_ref().filter(|_| !self.through.contains(&true))?;
+        let scene = &self.study.scene;
+        let allocations = scene.timeline.allocations.iter();
+        let mut stacks: Vec<u32> =
+            allocations.flat_map(|a| [a.stack, self.free_stack(a)]).collect();
+        stacks.sort_unstable();
+        stacks.dedup();
+        Some(line.lines(scene.snapshot, &stacks))
+    }
+
+    /// The line that is asked for.
+    pub fn line(&self) -> Option<&LineFilter> {
+        self.filter.line.as_ref()
     }
 
     fn passes(&self, stack: u32) -> bool {

@@ -8,11 +8,14 @@ use crate::events::words;
 use crate::integer::{at, count};
 use crate::model::NO_STACK;
 use crate::render::layout::{line, part_of, wrapped};
-use crate::render::words::{differs, frame, name, name_of, phase, steps};
+use crate::render::words::{NAME_CHARS, differs, frame, name, name_of, phase, steps};
+use stepmem_types::format::clean::shortened;
 use stepmem_types::format::units::{grouped, many, whole_bytes};
 
 /// Columns of a page.
 const WIDTH: usize = 80;
+/// Lines of a file that are named, at most.
+const LINES_SHOWN: usize = 20;
 /// Columns before the text about an event below its row.
 const INDENT: &str = "               ";
 /// Columns that a tree is indented by, at most.
@@ -53,6 +56,9 @@ pub fn list(list: &EventList<'_>, extent: EventsExtent) -> String {
         }
     }
     let n_left = n_rows.saturating_sub(extent.rows());
+    if n_rows == 0 {
+        page.push_str(&nothing(list));
+    }
     let (allocated, freed) = (whole_bytes(bytes.0), whole_bytes(bytes.1));
     let n_rows = many(count(n_rows), "event");
     line(&mut page, format_args!("\n{n_rows}: {allocated} allocated, {freed} freed"));
@@ -65,6 +71,31 @@ pub fn list(list: &EventList<'_>, extent: EventsExtent) -> String {
         page.push_str(&wrapped(&text, "", WIDTH));
     }
     page
+}
+
+/// Says that nothing is listed, and which lines would be.
+fn nothing(list: &EventList<'_>) -> String {
+    let text = match (list.line(), list.lines_instead()) {
+        (Some(line), Some(lines)) if lines.is_empty() => format!(
+            "No stack passes through a file {}: `stepmem snapshot show` names lines.",
+            shortened(&line.file, NAME_CHARS)
+        ),
+        (Some(line), Some(lines)) => {
+            let n_left = lines.len().saturating_sub(LINES_SHOWN);
+            let shown: Vec<String> =
+                lines.iter().take(LINES_SHOWN).map(ToString::to_string).collect();
+            let others =
+                if n_left == 0 { String::new() } else { format!(" and {n_left} more") };
+            format!(
+                "No stack passes through line {} of {}; stacks pass through its lines {}{others}.",
+                line.line,
+                shortened(&line.file, NAME_CHARS),
+                shown.join(", ")
+            )
+        }
+        _ => "No event is as asked for.".to_owned(),
+    };
+    wrapped(&text, "  ", WIDTH)
 }
 
 fn head(list: &EventList<'_>) -> String {
