@@ -48,10 +48,11 @@ part() {
     skipped_in "$log"
 }
 
-pytest() {
+# In a shell of its own, since it goes to another directory.
+pytest() (
     # `cargo test` of the workspace leaves a program with other features than the one that is packed.
     "$cargo" build --quiet && cd python && ../target/tools/python-venv/bin/python -m pytest -n 4 -p no:cacheprovider -m "not torch"
-}
+)
 
 announce
 for script in tests/peers/install.sh tests/ops/install.sh python/tests/install.sh; do
