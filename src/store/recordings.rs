@@ -137,7 +137,7 @@ pub fn create_in_launch(folder: &Directory, stem: &str) -> io::Result<(OpenRecor
 #[derive(Debug)]
 pub struct RecordingFolder {
     folder: Directory,
-    life: u64,
+    session: u64,
     /// Locked for as long as this value exists.
     _claim: File,
 }
@@ -151,17 +151,17 @@ impl RecordingFolder {
     pub fn claim(path: &Path) -> io::Result<(Self, Vec<ClosedRecording>)> {
         DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(path)?;
         let found = Found::read(path)?;
-        let mut life = found.lives.last().copied().unwrap_or_default();
+        let mut session = found.sessions.last().copied().unwrap_or_default();
         for _ in 0..TRIES_MAX {
-            life += 1;
-            let claim = match open::new_file(&path.join(format!("{CLAIM}{life}"))) {
+            session += 1;
+            let claim = match open::new_file(&path.join(format!("{CLAIM}{session}"))) {
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
                 claim => claim?,
             };
             // Without locks on this file system, files of earlier sessions count as being
             // written.
             flock(&claim, FlockOperation::NonBlockingLockExclusive).ok();
-            let folder = Self { folder: Directory::open(path)?, life, _claim: claim };
+            let folder = Self { folder: Directory::open(path)?, session, _claim: claim };
             let closed = folder.closed(found);
             return Ok((folder, closed));
         }
@@ -174,23 +174,23 @@ impl RecordingFolder {
 
     /// Returns the stem of the files of this name in this session.
     pub fn stem(&self, name: &str) -> String {
-        format!("{name}{CLAIM}{}", self.life)
+        format!("{name}{CLAIM}{}", self.session)
     }
 
     /// Returns the files of sessions that are over, and removes the claims of these sessions.
     fn closed(&self, found: Found) -> Vec<ClosedRecording> {
-        let is_over = |life: &u64| *life < self.life && self.is_over(*life);
-        let over: BTreeSet<u64> = found.lives.into_iter().filter(is_over).collect();
-        for life in &over {
+        let is_over = |session: &u64| *session < self.session && self.is_over(*session);
+        let over: BTreeSet<u64> = found.sessions.into_iter().filter(is_over).collect();
+        for session in &over {
             // The next session checks a claim that stays.
-            fs::remove_file(self.folder.path().join(format!("{CLAIM}{life}"))).ok();
+            fs::remove_file(self.folder.path().join(format!("{CLAIM}{session}"))).ok();
         }
-        let files = found.files.into_iter().filter(|((life, ..), _)| over.contains(life));
+        let files = found.files.into_iter().filter(|((session, ..), _)| over.contains(session));
         files.map(|(_, file)| file).collect()
     }
 
-    fn is_over(&self, life: u64) -> bool {
-        let path = self.folder.path().join(format!("{CLAIM}{life}"));
+    fn is_over(&self, session: u64) -> bool {
+        let path = self.folder.path().join(format!("{CLAIM}{session}"));
         if path.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
             return true;
         }
@@ -201,28 +201,28 @@ impl RecordingFolder {
 
 /// The content of a directory of recordings.
 struct Found {
-    lives: BTreeSet<u64>,
+    sessions: BTreeSet<u64>,
     /// The files by session, part and name.
     files: BTreeMap<(u64, u64, String), ClosedRecording>,
 }
 
 impl Found {
     fn read(folder: &Path) -> io::Result<Self> {
-        let mut found = Self { lives: BTreeSet::new(), files: BTreeMap::new() };
+        let mut found = Self { sessions: BTreeSet::new(), files: BTreeMap::new() };
         for entry in fs::read_dir(folder)? {
             let entry = entry?;
             let Ok(name) = entry.file_name().into_string() else { continue };
-            if let Some(life) = name.strip_prefix(CLAIM).and_then(number) {
-                found.lives.insert(life);
+            if let Some(session) = name.strip_prefix(CLAIM).and_then(number) {
+                found.sessions.insert(session);
                 continue;
             }
-            let Some((life, part)) = life_and_part(&name) else { continue };
-            found.lives.insert(life);
+            let Some((session, part)) = session_and_part(&name) else { continue };
+            found.sessions.insert(session);
             // It may have been removed meanwhile.
             let Ok(metadata) = entry.path().symlink_metadata() else { continue };
             if metadata.is_file() {
                 let file = ClosedRecording { path: entry.path(), bytes: metadata.len() };
-                found.files.insert((life, part, name), file);
+                found.files.insert((session, part, name), file);
             }
         }
         Ok(found)
@@ -230,14 +230,14 @@ impl Found {
 }
 
 /// Returns the numbers in the name of a file.
-fn life_and_part(file: &str) -> Option<(u64, u64)> {
+fn session_and_part(file: &str) -> Option<(u64, u64)> {
     let name = file.strip_suffix(ENDING)?;
-    let life = |name: &str| name.rsplit_once(CLAIM).and_then(|(_, life)| number(life));
-    if let Some(life) = life(name) {
-        return Some((life, 1));
+    let session = |name: &str| name.rsplit_once(CLAIM).and_then(|(_, session)| number(session));
+    if let Some(session) = session(name) {
+        return Some((session, 1));
     }
     let (name, part) = name.rsplit_once('.')?;
-    Some((life(name)?, number(part)?))
+    Some((session(name)?, number(part)?))
 }
 
 #[cfg(test)]
@@ -249,7 +249,7 @@ mod tests {
     use crate::store::directory::Directory;
 
     use super::{
-        OpenRecording, RecordingFolder, create_in_launch, is_of_launch, life_and_part,
+        OpenRecording, RecordingFolder, create_in_launch, is_of_launch, session_and_part,
     };
 
     /// A directory that does not exist yet; `name` distinguishes tests.
@@ -262,16 +262,16 @@ mod tests {
 
     #[test]
     fn names_are_read_from_their_end() {
-        assert_eq!(life_and_part("llm.life3.jsonl.zst"), Some((3, 1)));
-        assert_eq!(life_and_part("llm.7.life3.12.jsonl.zst"), Some((3, 12)));
-        assert_eq!(life_and_part("a.life9.life4.jsonl.zst"), Some((4, 1)));
+        assert_eq!(session_and_part("llm.life3.jsonl.zst"), Some((3, 1)));
+        assert_eq!(session_and_part("llm.7.life3.12.jsonl.zst"), Some((3, 12)));
+        assert_eq!(session_and_part("a.life9.life4.jsonl.zst"), Some((4, 1)));
         for other in [
             "llm.jsonl.zst",
             "llm.life3.jsonl",
             "llm.life03.jsonl.zst",
             "llm.life3.x.jsonl.zst",
         ] {
-            assert_eq!(life_and_part(other), None, "{other}");
+            assert_eq!(session_and_part(other), None, "{other}");
         }
         for own in [
             "steps.jsonl.zst",
@@ -294,7 +294,7 @@ mod tests {
 
     #[test]
     fn exporters_on_one_directory_have_lives_of_their_own_and_leave_each_others_files() {
-        let path = fresh("lives");
+        let path = fresh("sessions");
         let (first, closed) = RecordingFolder::claim(&path).unwrap();
         assert_eq!((first.stem("llm").as_str(), closed.len()), ("llm.life1", 0));
         let mut part = 1;

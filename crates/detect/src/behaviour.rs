@@ -102,8 +102,8 @@ fn straight_leak_creeps_with_its_rate_its_onset_and_its_end() {
     let steps = trend.seen.position - trend.onset.position;
     assert!((trend.growth_bytes / (slope.value * steps) - 1.0).abs() < 0.03, "{trend:?}");
     let left = CAPACITY - BASE - TRANSIENT - 600.0 * rate;
-    let eta = trend.eta_steps().and_then(|eta| trend.known(eta)).unwrap();
-    assert!((eta / (left / rate) - 1.0).abs() < 0.1, "{eta} for {}", left / rate);
+    let left_steps = trend.steps_to_oom().and_then(|time| trend.known(time)).unwrap();
+    assert!((left_steps / (left / rate) - 1.0).abs() < 0.1, "{left_steps} for {}", left / rate);
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn growth_that_ends_is_level_soon_and_then_cleared() {
     let trend = watched.trend().unwrap();
     let since = trend.level_since().expect("an eighth of its length later it is level");
     assert!((since.position - 1_000.0).abs() <= 64.0, "{since:?}");
-    assert_eq!(trend.eta_steps(), None);
+    assert_eq!(trend.steps_to_oom(), None);
     let watched = watched.run(400, leak(4.0 * MEBIBYTE, 1, 1_000));
     assert_eq!(watched.trend(), None);
     let ended = watched.detector.ended_growth(Signal::Allocated).unwrap();

@@ -73,7 +73,7 @@ pub struct Config {
     /// Growth that falls below this share of its slope has ended.
     pub ended_ratio: f64,
     /// Growth has ended after this many samples without it…
-    pub ended_samples: usize,
+    pub ended_samples: u32,
     /// …and this share of its own length…
     pub ended_of_growth: f64,
     /// …and this many times the longest gap between two of its rises.
@@ -129,6 +129,12 @@ impl Config {
     pub fn capacity(&self, known: Option<f64>) -> Option<f64> {
         let known = known.filter(|bytes| *bytes > 0.0);
         known.into_iter().chain(self.budget).reduce(f64::min)
+    }
+
+    /// Returns how many blocks make as many samples as growth must have ended for.
+    pub(super) fn ended_blocks(&self, samples_per_block: u32) -> usize {
+        let n_blocks = self.ended_samples.div_ceil(samples_per_block);
+        usize::try_from(n_blocks).unwrap_or(usize::MAX)
     }
 
     /// Returns the share of growth plus headroom that creep of a signal has used at least.

@@ -17,7 +17,7 @@ use crate::slack::Slack;
 use crate::surroundings::Surroundings;
 use crate::tests::{Shown, Stopped};
 use crate::tracker::ShownBy;
-use crate::trend::{EndedGrowth, Phase, Slope, Stage, Trend};
+use crate::trend::{EndedGrowth, Slope, Trend};
 
 /// Samples that make a block of the lowest level.
 const SAMPLES_PER_BLOCK: u32 = 2;
@@ -157,7 +157,6 @@ impl Detector {
         if self.n_samples <= self.config.warmup_samples {
             return false;
         }
-        let before = self.keys();
         let config = self.config;
         let Some(around) = self.surroundings(&config, Signal::Allocated, capacity) else {
             return false;
@@ -179,7 +178,7 @@ impl Detector {
         if self.axis == Axis::Steps {
             self.readings.notice_silence(sample.at.time);
         }
-        self.keys() != before
+        self.has_changed()
     }
 
     /// Takes a sample by time, as [`Self::train`] does a train sample; where it lies on the
@@ -221,9 +220,8 @@ impl Detector {
         let Some(sample) = self.newest else { return false };
         let taken = self.readings.take(reading, &sample, self.config.warmup_readings);
         let Some(block) = taken else { return false };
-        let before = self.keys();
         self.read(block, Signal::OutsideAllocator, capacity);
-        self.keys() != before
+        self.has_changed()
     }
 
     /// Takes a reading of an unmanaged process, as [`Self::device`] does of a rank.
@@ -247,9 +245,8 @@ impl Detector {
         if !self.readings.is_loaded(&sample, &self.config) {
             return false;
         }
-        let before = self.keys();
         self.read(block, Signal::Process, capacity);
-        self.keys() != before
+        self.has_changed()
     }
 
     /// Forgets the previous incarnation of a restarted rank; the memory that others use on its
@@ -446,12 +443,9 @@ impl Detector {
         }
     }
 
-    fn keys(&self) -> [Option<(Stage, bool, u64)>; Signal::ALL.len()] {
-        Signal::ALL.map(|signal| {
-            self.trend(signal).map(|trend| {
-                let is_growing = matches!(trend.phase, Phase::Growing { .. });
-                (trend.stage, is_growing, trend.raised.time.get().to_bits())
-            })
-        })
+    /// Returns whether a trend has changed since the last call.
+    fn has_changed(&mut self) -> bool {
+        let series = [&mut self.live, &mut self.reserved, &mut self.readings.series];
+        series.into_iter().fold(false, |any, series| series.tracker.take_change() || any)
     }
 }

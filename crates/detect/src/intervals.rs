@@ -88,7 +88,7 @@ impl Newest {
             blocks: self.blocks(),
             highest_before: self.highest_before,
             creeping_min: Some(creeping_min),
-            ended_blocks: 2,
+            samples_per_block: None,
         }
     }
 

@@ -63,8 +63,10 @@ impl Series {
         }
         self.n_open = 0;
         let n_grown = self.ladder.push(block);
-        let sampled = self.sampled(around);
-        self.tracker.advance(&block, sampled, around);
+        if self.tracker.trend().is_some() {
+            let sampled = self.sampled(around);
+            self.tracker.advance(&block, sampled, around);
+        }
         for level_idx in 0..n_grown {
             self.judge_level(level_idx, around);
         }
@@ -103,7 +105,7 @@ impl Series {
         level_idx: usize,
         around: &Surroundings<'_>,
     ) -> Option<Result<Shown, Stopped>> {
-        Some(tests::judge(&self.window(level_idx, around)?, around))
+        Some(tests::judge(&self.window(level_idx)?, around))
     }
 
     /// Returns how many samples a level's window has.
@@ -124,7 +126,7 @@ impl Series {
         if !self.tracker.asks(by) {
             return;
         }
-        let Some(window) = self.window(level_idx, around) else { return };
+        let Some(window) = self.window(level_idx) else { return };
         match tests::judge(&window, around) {
             Ok(shown) => {
                 let found = Tracked::of(&shown, by, &window, around);
@@ -143,30 +145,25 @@ impl Series {
 
     /// Returns the window of a level, since the last growth ended if it did; `None` where there
     /// is no such level.
-    fn window(&self, level_idx: usize, around: &Surroundings<'_>) -> Option<Window<'_>> {
+    fn window(&self, level_idx: usize) -> Option<Window<'_>> {
         let level = self.ladder.levels().get(level_idx)?;
-        let ended_at = self.tracker.ended_at().unwrap_or(f64::NEG_INFINITY);
-        let from_idx = level.blocks().partition_point(|block| block.at.position < ended_at);
+        let from_idx = self.tracker.ended_at().map_or(0, |ended_at| {
+            level.blocks().partition_point(|block| block.at.position < ended_at)
+        });
         let (blocks, highest_before) = level.row.since(from_idx)?;
         Some(Window {
             blocks,
             highest_before,
             creeping_min: None,
-            ended_blocks: self.ended_blocks(around).div_ceil(1 << level_idx),
+            samples_per_block: Some(self.samples_per_block << level_idx),
         })
-    }
-
-    /// Returns how many blocks of the lowest level growth must have ended for.
-    fn ended_blocks(&self, around: &Surroundings<'_>) -> usize {
-        let per_block = usize::try_from(self.samples_per_block).unwrap_or(usize::MAX);
-        around.config.ended_samples.div_ceil(per_block)
     }
 
     /// Returns the units of the axis that bring as many samples.
     fn sampled(&self, around: &Surroundings<'_>) -> f64 {
         let Some(level) = self.ladder.levels().first() else { return 0.0 };
         let blocks = level.blocks();
-        let n_before = self.ended_blocks(around);
+        let n_before = around.config.ended_blocks(self.samples_per_block);
         let from = blocks.iter().rev().nth(n_before).or(blocks.first());
         let span = from.zip(blocks.last());
         span.map_or(0.0, |(from, last)| last.at.position - from.at.position)

@@ -22,6 +22,8 @@ const COMPARED_OF_LARGEST: f64 = 0.1;
 /// Growth worth this share of its increments in equal ones is no matter of a few large
 /// segments.
 const MANY_OF_INCREMENTS: f64 = 0.5;
+/// The intervals between event markers that growth must have ended for.
+const ENDED_INTERVALS: usize = 2;
 
 /// On which side of its limit a value passes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -96,8 +98,8 @@ pub(super) struct Window<'a> {
     /// The number of intervals that the window must have to creep, where a block is an interval
     /// between events. Each increment may then be a level shift.
     pub(super) creeping_min: Option<usize>,
-    /// Blocks that make as many samples as growth must have ended for.
-    pub(super) ended_blocks: usize,
+    /// Samples that make a block; `None` where a block is an interval.
+    pub(super) samples_per_block: Option<u32>,
 }
 
 /// Growth that passed.
@@ -226,7 +228,9 @@ impl Window<'_> {
         let blocks = self.blocks.get(onset_idx..).unwrap_or_default();
         let Some(last) = blocks.last() else { return Ok(()) };
         let position = last.at.position;
-        let newest = self.blocks.iter().rev().nth(self.ended_blocks).or(self.blocks.first());
+        let ended_blocks =
+            self.samples_per_block.map_or(ENDED_INTERVALS, |n| config.ended_blocks(n));
+        let newest = self.blocks.iter().rev().nth(ended_blocks).or(self.blocks.first());
         let sampled = newest.map_or(0.0, |newest| position - newest.at.position);
         let recent = Heights::of(blocks, self.creeping_min.is_some()).and_then(|heights| {
             heights.recent_slope(position, heights.ended_after(sampled, config))

@@ -38,6 +38,9 @@ pub(super) struct Tracker {
     tracked: Option<Box<Tracked>>,
     /// The last growth that crept and ended.
     ended: Option<EndedGrowth>,
+    /// Set when a trend was raised, changed its stage or phase, or was cleared.
+    #[serde(skip)]
+    is_changed: bool,
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -82,9 +85,17 @@ impl Tracker {
         trend.is_growing() && (trend.stage == Stage::Rising || by >= *shown_by)
     }
 
+    /// Returns whether the trend was raised, changed its stage or phase, or was cleared since
+    /// the last call.
+    pub(super) fn take_change(&mut self) -> bool {
+        std::mem::take(&mut self.is_changed)
+    }
+
     /// Takes growth that a window shows.
     pub(super) fn take(&mut self, found: Option<Tracked>) {
         let Some(found) = found else { return };
+        let stage = self.trend().map(|trend| trend.stage);
+        self.is_changed |= stage.is_none_or(|stage| found.trend.stage > stage);
         match &mut self.tracked {
             None => self.tracked = Some(Box::new(found)),
             Some(tracked) => tracked.follow(found),
@@ -150,6 +161,7 @@ impl Tracker {
                 if heights.recent_slope(position, units).is_some_and(|slope| slope < ended) {
                     let since = heights.rose_at();
                     let known_after = position - since.position;
+                    self.is_changed = true;
                     trend.phase = Phase::Level { since, known_after };
                     if trend.stage == Stage::Creeping {
                         let (bytes, onset) = (trend.growth_bytes, trend.onset);
@@ -161,9 +173,9 @@ impl Tracker {
                 let slope = heights.recent_slope(position, sampled);
                 if slope.is_some_and(|slope| slope >= RESUMED_OF_ENDED * ended) {
                     trend.phase = Phase::Growing { resumed: Some(around.now) };
-                    self.ended = None;
+                    (self.ended, self.is_changed) = (None, true);
                 } else if position - since.position >= 2.0 * known_after.max(sampled) {
-                    self.tracked = None;
+                    (self.tracked, self.is_changed) = (None, true);
                 }
             }
         }
@@ -195,7 +207,7 @@ impl Tracker {
 
     /// Forgets the trend.
     pub(super) fn clear(&mut self) {
-        *self = Self::default();
+        *self = Self { is_changed: self.tracked.is_some(), ..Self::default() };
     }
 }
 

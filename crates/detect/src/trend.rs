@@ -107,15 +107,15 @@ impl Trend {
 
     /// Returns the steps left at this slope; `None` when the headroom is unknown, the growth
     /// has ended or the axis is not one of steps.
-    pub fn eta_steps(&self) -> Option<TimeToOom> {
-        self.eta_units().filter(|_| self.axis == Axis::Steps)
+    pub fn steps_to_oom(&self) -> Option<TimeToOom> {
+        self.units_to_oom().filter(|_| self.axis == Axis::Steps)
     }
 
     /// Returns the seconds left at this slope; `None` when the headroom or the pace is unknown,
     /// or the growth has ended.
-    pub fn eta_seconds(&self) -> Option<TimeToOom> {
+    pub fn seconds_to_oom(&self) -> Option<TimeToOom> {
         let pace = self.seconds_per_unit?;
-        self.eta_units().map(|eta| eta.scaled(pace))
+        self.units_to_oom().map(|time| time.scaled(pace))
     }
 
     /// Returns the likely value of a time to OOM; `None` when it is not known well enough.
@@ -124,7 +124,7 @@ impl Trend {
         time.known_within(self.known_within)
     }
 
-    fn eta_units(&self) -> Option<TimeToOom> {
+    fn units_to_oom(&self) -> Option<TimeToOom> {
         let remaining = self.remaining.filter(|_| self.is_growing())?.interval();
         TimeToOom::of(remaining, self.slope_bytes_per_unit, self.time_factor.unwrap_or(1.0))
     }

@@ -36,7 +36,7 @@ pub fn creeping(
         scene.thresholds.creep_critical_eta_seconds * if was_critical { 1.5 } else { 1.0 };
     // Nothing counts down in a process that is silent or has ended.
     let is_over = subject.is_over();
-    let is_soon = trend.eta_seconds().is_some_and(|eta| !is_over && eta.likely < limit);
+    let is_soon = trend.seconds_to_oom().is_some_and(|time| !is_over && time.likely < limit);
     let margin = if was_critical { RELEASE_MARGIN } else { 0.0 };
     let is_full = pressure::of_live_memory(subject)
         .is_some_and(|pressure| pressure.ratio >= scene.thresholds.pressure_warning - margin);

@@ -18,7 +18,9 @@ pub fn soonest(creep: &Detector, is_endless: impl Fn(&Trend) -> bool) -> Option<
     creep
         .trends()
         .filter(|trend| trend.stage == Stage::Creeping && is_endless(trend))
-        .filter_map(|trend| Some((trend.eta_steps().or(trend.eta_seconds())?.likely, trend)))
+        .filter_map(|trend| {
+            Some((trend.steps_to_oom().or(trend.seconds_to_oom())?.likely, trend))
+        })
         .min_by(|a, b| a.0.total_cmp(&b.0))
         .map(|(_, trend)| TrendFigures::of(trend))
 }
@@ -115,7 +117,7 @@ impl TrendFigures {
         let slope =
             Slope::along(trend.axis, trend.slope_bytes_per_unit, trend.seconds_per_unit);
         let (per_step, per_second) = (slope.bytes_per_step, slope.bytes_per_second);
-        let (steps, seconds) = (trend.eta_steps(), trend.eta_seconds());
+        let (steps, seconds) = (trend.steps_to_oom(), trend.seconds_to_oom());
         let level_since = trend.level_since();
         let step_of = |position: f64| {
             Some(position).filter(|_| trend.axis == Axis::Steps).and_then(whole_step)

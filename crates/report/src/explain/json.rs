@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::explain::json_windows::{ClosestWindow, LevelWindows, TestMeaning, WindowShown};
-use crate::explain::story::{Cause, End, Floor, Story, StoryEvent, StoryPoint};
+use crate::explain::story::{Cause, End, PartMinima, Story, StoryEvent, StoryPoint};
 use crate::explain::text::{held, signals, tests};
 use stepmem_detect::signal::Signal;
 use stepmem_engine::diagnosis::DiagnosisKind;
@@ -99,7 +99,8 @@ struct FindingHeld {
 struct SignalTold {
     signal: Signal,
     #[serde(skip_serializing_if = "Option::is_none")]
-    floor: Option<FloorTold>,
+    #[serde(rename = "floor")]
+    minima: Option<MinimaJson>,
     /// Those that were tested, by level.
     windows: Vec<LevelWindows>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -111,10 +112,10 @@ impl SignalTold {
         let is_capacity_known = story.capacity.is_some();
         let of_signal = story.windows.iter().filter(|((of, _), _)| *of == signal);
         let tested = of_signal.map(|(_, level)| level).filter(|level| level.n_tests > 0);
-        let floor = story.floors.get(&signal);
+        let minima = story.minima.get(&signal);
         Self {
             signal,
-            floor: floor.and_then(|floor| FloorTold::of(floor, story.has_readings())),
+            minima: minima.and_then(|minima| MinimaJson::of(minima, story.has_readings())),
             windows: tested.map(|level| LevelWindows::of(level, is_capacity_known)).collect(),
             closest: story
                 .closest
@@ -126,7 +127,7 @@ impl SignalTold {
 
 /// The chart of a signal: its least value in equal parts of an incarnation.
 #[derive(Debug, Serialize)]
-struct FloorTold {
+struct MinimaJson {
     #[serde(skip_serializing_if = "Option::is_none")]
     steps_per_point: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -135,15 +136,15 @@ struct FloorTold {
     points_bytes: Vec<Option<f64>>,
 }
 
-impl FloorTold {
+impl MinimaJson {
     /// Returns a picture with a known point.
-    fn of(floor: &Floor, has_readings: bool) -> Option<Self> {
-        let points = floor.points().iter();
+    fn of(minima: &PartMinima, has_readings: bool) -> Option<Self> {
+        let points = minima.points().iter();
         let points_bytes: Vec<_> =
             points.map(|bytes| Some(*bytes).filter(|bytes| bytes.is_finite())).collect();
         points_bytes.iter().any(Option::is_some).then(|| Self {
-            steps_per_point: (!has_readings).then(|| floor.steps_per_point()),
-            readings_per_point: has_readings.then(|| floor.steps_per_point()),
+            steps_per_point: (!has_readings).then(|| minima.steps_per_point()),
+            readings_per_point: has_readings.then(|| minima.steps_per_point()),
             points_bytes,
         })
     }

@@ -39,7 +39,7 @@ pub struct Story {
     /// Number of its restarts.
     pub n_restarts: u32,
     /// Each signal after the steps, warm-ups left out.
-    pub floors: BTreeMap<Signal, Floor>,
+    pub minima: BTreeMap<Signal, PartMinima>,
     /// The findings that were raised and cleared, in order.
     pub events: Vec<StoryEvent>,
     /// The outcomes of the windows, by signal and level.
@@ -210,7 +210,7 @@ impl Story {
             warmup_pushes: config.creep.warmup_samples,
             rank_ttl: config.rank_ttl,
             n_warmup: 0,
-            floors: BTreeMap::new(),
+            minima: BTreeMap::new(),
             events: Vec::new(),
             windows: BTreeMap::new(),
             closest: BTreeMap::new(),
@@ -255,7 +255,7 @@ impl Story {
             if self.is_by_time && !is_by_time {
                 // The first step begins the pictures again, as it does the windows.
                 (self.span, self.n_warmup) = (None, self.warmup_pushes);
-                self.floors.clear();
+                self.minima.clear();
             }
             self.is_by_time = is_by_time;
             let moment = StoryPoint { step: view.last_step(), time };
@@ -298,7 +298,7 @@ impl Story {
         }
         for signal in Signal::ALL {
             let bytes = view.bytes(signal).unwrap_or(f64::NAN);
-            self.floors.entry(signal).or_default().add(bytes);
+            self.minima.entry(signal).or_default().add(bytes);
         }
     }
 
@@ -323,7 +323,7 @@ impl Story {
         };
         self.events.push(StoryEvent {
             transition: transition.clone(),
-            n_pictured: self.floors.values().map(|floor| floor.n_added).max().unwrap_or(0),
+            n_pictured: self.minima.values().map(|minima| minima.n_added).max().unwrap_or(0),
             window: match shown_by {
                 Some(ShownBy::Window(level_idx)) => window_of(level_idx),
                 _ => None,
@@ -404,7 +404,7 @@ pub fn signal(transition: &Transition) -> Option<Signal> {
 /// The least value of a figure in equal parts of an incarnation, at most [`POINTS_MAX`] of
 /// them.
 #[derive(Debug, Default)]
-pub struct Floor {
+pub struct PartMinima {
     points: Vec<f64>,
     /// Two to the power of this steps make a point.
     halvings: u32,
@@ -412,7 +412,7 @@ pub struct Floor {
     n_added: u64,
 }
 
-impl Floor {
+impl PartMinima {
     /// Returns how many steps make a point.
     pub fn steps_per_point(&self) -> u64 {
         1 << self.halvings
@@ -448,7 +448,9 @@ impl Floor {
 mod tests {
     use std::time::Duration;
 
-    use crate::explain::story::{Cause, Floor, LookTime, POINTS_MAX, Story, SubjectFigures};
+    use crate::explain::story::{
+        Cause, LookTime, POINTS_MAX, PartMinima, Story, SubjectFigures,
+    };
     use stepmem_detect::detector::Detector;
     use stepmem_engine::config::EngineConfig;
     use stepmem_engine::diagnosis::high_pressure::PressureEvidence;
@@ -544,15 +546,15 @@ mod tests {
     }
 
     #[test]
-    fn floor_keeps_the_least_of_equal_parts() {
-        let mut floor = Floor::default();
+    fn minima_keep_the_least_of_equal_parts() {
+        let mut minima = PartMinima::default();
         for step in 0..10_000_u32 {
-            floor.add(f64::from(step));
+            minima.add(f64::from(step));
         }
-        assert!(floor.points().len() <= POINTS_MAX);
-        assert_eq!(floor.points().len(), 79);
-        assert_eq!(floor.steps_per_point(), 128);
-        for (point, n) in floor.points().iter().zip(0_u32..) {
+        assert!(minima.points().len() <= POINTS_MAX);
+        assert_eq!(minima.points().len(), 79);
+        assert_eq!(minima.steps_per_point(), 128);
+        for (point, n) in minima.points().iter().zip(0_u32..) {
             assert!((point - f64::from(128 * n)).abs() < 0.5, "{point}");
         }
     }

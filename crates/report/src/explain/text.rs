@@ -149,15 +149,15 @@ pub fn held(story: &Story) -> impl Iterator<Item = &StoryEvent> {
 }
 
 fn picture(page: &mut Page, story: &Story, of: Signal, columns: Option<usize>) {
-    let Some(floor) = story.floors.get(&of) else { return };
+    let Some(minima) = story.minima.get(&of) else { return };
     let room = columns.unwrap_or(COLUMNS).saturating_sub(2).max(1);
     // So many points of the story make one of the chart, where the width does not hold all.
-    let n_joined = floor.points().len().div_ceil(room).max(1);
-    let joined = floor.points().chunks(n_joined);
+    let n_joined = minima.points().len().div_ceil(room).max(1);
+    let joined = minima.points().chunks(n_joined);
     let points: Vec<f64> =
         joined.map(|points| points.iter().copied().fold(f64::NAN, f64::min)).collect();
-    let n_each = u64::try_from(n_joined).unwrap_or(1) * floor.steps_per_point();
-    let known = || floor.points().iter().copied().filter(|bytes| bytes.is_finite());
+    let n_each = u64::try_from(n_joined).unwrap_or(1) * minima.steps_per_point();
+    let known = || minima.points().iter().copied().filter(|bytes| bytes.is_finite());
     let lowest = known().fold(f64::INFINITY, f64::min);
     let highest = known().fold(f64::NEG_INFINITY, f64::max);
     if lowest > highest {
