@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing import Type
 
     from ._by_time import ByTime
-    from ._holder_asks import HolderAsks
+    from ._holders.requests import HolderAsks
     from ._snapshots import Snapshots
 
 FAILURES_MAX = 16
@@ -239,7 +239,7 @@ class Client:
             self.snapshots.on_capture(action)
             return
         if self._holder_asks is None:
-            from ._holder_asks import HolderAsks  # importing it takes memory
+            from ._holders.requests import HolderAsks  # importing it takes memory
 
             self._holder_asks = HolderAsks(self.process, self._on_result)
             self._may_be_asked = True

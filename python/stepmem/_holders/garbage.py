@@ -11,9 +11,9 @@ import random
 import types
 from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
-from ._heap import BUFFER, CLASS, DICT, LEAF, LIST, RECORD, SET, TENSOR, TUPLE, Heap
-from ._heap_names import NOWHERE, Name, Spot, spot_of_class
-from ._walk import Slice, Walk
+from .heap import BUFFER, CLASS, DICT, LEAF, LIST, RECORD, SET, TENSOR, TUPLE, Heap
+from .heap_scan import Slice, Walk
+from .names import NOWHERE, Name, Spot, spot_of_class
 
 YOUNG_MAX = 400_000
 """With more objects in the youngest generation none is looked at. Importing PyTorch makes 280,000, listed in some 10 ms."""

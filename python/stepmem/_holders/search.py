@@ -10,12 +10,12 @@ import enum
 import time
 from typing import Any, Dict, Iterator, List, Optional
 
-from . import _garbage
-from ._candidates import Candidate, Holder, Whole
-from ._heap import SIZED, Modules, is_profiling, raise_if_programs
-from ._heap_names import NOWHERE, Name
-from ._walk import FRAME, Growth, Slice, Walk, clock
-from ._wire import HOLDER_STEPS_DEFAULT
+from .._wire import HOLDER_STEPS_DEFAULT
+from . import garbage
+from .candidates import Candidate, Holder, Whole
+from .heap import SIZED, Modules, is_profiling, raise_if_programs
+from .heap_scan import FRAME, Growth, Slice, Walk, clock
+from .names import NOWHERE, Name
 
 SLICE_SECONDS = 0.0025
 """Length of a slice, at which the work of one step's end stops."""
@@ -82,7 +82,7 @@ class Search:
         self._is_looking = False
         self._compare: Optional[Iterator[None]] = None
         self._candidates: List[Candidate] = []
-        self._marks: List[_garbage.Mark] = []
+        self._marks: List[garbage.Mark] = []
         """The youngest generation after the first look and before the second."""
         self._n_cycles = 0
         self._check_due = 0
@@ -143,7 +143,7 @@ class Search:
         elif self._second is None:
             if self.first_step is not None and step - self.first_step >= self._n_steps:
                 self._second_step = self.last_step = step
-                self._marks.append(_garbage.mark(step))  # what is made during the look may not be reached by it
+                self._marks.append(garbage.mark(step))  # what is made during the look may not be reached by it
                 self._second = self._look_from(self._first)
                 self._look(step, until)
         elif self._compare is not None:
@@ -170,12 +170,12 @@ class Search:
         self._is_looking = False
         if self._second is None:
             self.first_step = step
-            self._marks.append(_garbage.mark(step))
+            self._marks.append(garbage.mark(step))
             return
         if look.is_complete:
             now = self._slice()
             with now.heap.without_overrides():
-                self._n_cycles = _garbage.graph_cycles(look, now)
+                self._n_cycles = garbage.graph_cycles(look, now)
         self._compare = self._comparison()
 
     def _slice(self) -> Slice:
@@ -191,7 +191,7 @@ class Search:
         now = self._slice()
         with now.heap.without_overrides():
             self._find_names(now)
-        if self._candidates or _garbage.is_growing(self._marks):
+        if self._candidates or garbage.is_growing(self._marks):
             self._check_due = step + self._check_every()
         else:
             self._finish([])
@@ -295,7 +295,7 @@ class Search:
                         candidate.middle, candidate.middle_step = measured, step
             self._candidates = [each for each in self._candidates if not each.has_stopped]
             self.last_step = step
-            if is_last or not (self._candidates or _garbage.is_growing(self._marks)):
+            if is_last or not (self._candidates or garbage.is_growing(self._marks)):
                 self._finish(self._chosen(now))
         self._check_due = step + self._check_every()
 
@@ -325,12 +325,12 @@ class Search:
         second = self._second
         if second is None or not second.is_complete or len(self._marks) < 2:
             return []
-        if not _garbage.is_growing([*self._marks, _garbage.mark(second.step)]):
+        if not garbage.is_growing([*self._marks, garbage.mark(second.step)]):
             return []
         first_mark, second_mark = self._marks[-2:]
         n_steps = max(1, second_mark.step - first_mark.step)
         holders = []
-        for new, whole in _garbage.between(first_mark, second_mark, second, now):
+        for new, whole in garbage.between(first_mark, second_mark, second, now):
             rates = (new.n_tensors / n_steps, new.n_bytes / n_steps)
             holders.append(Holder(new.name, round(whole.n_tensors), round(whole.n_bytes), *rates))
         return holders

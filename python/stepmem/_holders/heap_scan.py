@@ -14,8 +14,8 @@ import types
 from collections import deque
 from typing import Any, Deque, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
-from . import _frames
-from ._heap import (
+from . import frames
+from .heap import (
     BUFFER,
     CACHE,
     CLASS,
@@ -36,7 +36,7 @@ from ._heap import (
     is_foreign,
     module_dict,
 )
-from ._probe import Probe
+from .probe import Probe
 
 Key = Tuple[Any, ...]
 """A root, in plain data: ("frame", thread, id of its code, which of them), ("module", name) or ("context",)."""
@@ -124,17 +124,17 @@ class Roots:
         """Running functions of this thread, the program's modules, other threads, the context, functions of PyTorch and of the
         standard library: what the program reaches too is named as it names it."""
         self._foreign: List[Key] = []
-        frames = sys._current_frames()
+        running = sys._current_frames()
         own = threading.get_ident()
-        del frames[own]  # it would keep this function's own frame alive, and all that it refers to
+        del running[own]  # it would keep this function's own frame alive, and all that it refers to
         self._add_frames(own, sys._getframe(1), modules)
         for name in list(modules.programs):
             namespace = module_dict(sys.modules.get(name))
             if namespace is not None:
                 self._add(("module", name), namespace)
-        for thread, frame in frames.items():
+        for thread, frame in running.items():
             self._add_frames(thread, frame, modules)
-        frames.clear()
+        running.clear()
         self._add(("context",), contextvars.copy_context())
         self.first += self._foreign
         self._libraries = modules.libraries
@@ -165,7 +165,7 @@ class Roots:
     def _add_frames(self, thread: int, frame: Optional[types.FrameType], modules: Modules) -> None:
         seen: Dict[int, int] = {}
         n_frames = 0
-        while frame is not None and n_frames < _frames.FRAMES_MAX:
+        while frame is not None and n_frames < frames.FRAMES_MAX:
             code = frame.f_code
             if not code.co_filename.startswith(HERE):
                 n_frames += 1
@@ -190,7 +190,7 @@ class Slice:
         """Returns what an object refers to; the index is the place."""
         if kind == FRAME:
             found: List[Any] = []
-            for idx, value in _frames.read(thing):
+            for idx, value in frames.read(thing):
                 found += [None] * (idx - len(found))
                 found.append(_content(value))
             return found

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-from ._bounds import Chain, Fill, bound_of
-from ._heap import BUFFER, CLASS, LEAF, LIST, SIZED, TENSOR
-from ._heap_names import Name, line_of, name_place
-from ._walk import HOPS_MAX, Growth, Key, Place, Slice, led_through_dictionaries, resolve
+from .bounds import Chain, Fill, bound_of
+from .heap import BUFFER, CLASS, LEAF, LIST, SIZED, TENSOR
+from .heap_scan import HOPS_MAX, Growth, Key, Place, Slice, led_through_dictionaries, resolve
+from .names import Name, line_of, name_place
 
 BENEATH_OBJECTS_MAX = 2000
 """Objects below one place that are counted, at most."""

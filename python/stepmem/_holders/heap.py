@@ -18,7 +18,7 @@ from itertools import islice, repeat
 from operator import is_not
 from typing import Any, Dict, List, Set, Tuple
 
-from ._sizes import Sizes
+from .sizes import Sizes
 
 LEAF, RECORD, LIST, DICT, SET, DEQUE, TUPLE, TENSOR, CLASS, CACHE, BUFFER = range(11)
 """Kinds of objects. Nothing is looked at beneath a leaf or a buffer; a record is an object that is none of the others."""
@@ -69,7 +69,7 @@ _LEAF_TYPES = (
 )
 
 
-HERE = os.path.dirname(__file__) + os.sep
+HERE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 STANDARD = os.path.dirname(os.__file__) + os.sep
 """Where this package and the standard library are."""
 

@@ -6,10 +6,10 @@ import threading
 from collections import deque
 from typing import Callable, Deque, Optional, Tuple
 
-from ._candidates import Whole
-from ._holders import Outcome, Search
-from ._process import Process
-from ._wire import HoldersAsk, HoldersResult
+from .._process import Process
+from .._wire import HoldersAsk, HoldersResult
+from .candidates import Whole
+from .search import Outcome, Search
 
 ASK_STEPS_MAX = 1000
 """Steps between the two looks that an ask can want, at most."""

@@ -8,10 +8,10 @@ from collections import deque
 from itertools import islice
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-from ._heap import BUFFER, CACHE, DEQUE, DICT, LIST, RECORD, SET, SIZED, TENSOR, TUPLE, Heap, module_dict
-from ._heap_names import attributes, is_indexed, owner_of_dict
-from ._probe import Probe
-from ._walk import Growth
+from .heap import BUFFER, CACHE, DEQUE, DICT, LIST, RECORD, SET, SIZED, TENSOR, TUPLE, Heap, module_dict
+from .heap_scan import Growth
+from .names import attributes, is_indexed, owner_of_dict
+from .probe import Probe
 
 SAMPLE_ITEMS = 8
 """Of the oldest and of the newest items so many are measured."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import types
 from typing import Any, Dict, List, Set, Tuple
 
-from ._heap import BUFFER, CLASS, ITEMS_MAX, LEAF, SIZED, TENSOR, Heap
+from .heap import BUFFER, CLASS, ITEMS_MAX, LEAF, SIZED, TENSOR, Heap
 
 PROBE_OBJECTS = 160
 """Objects below one item that are looked at."""
