@@ -282,6 +282,43 @@ def test_the_largest_holder_of_the_growth_that_is_asked_about_comes_first(answer
     assert [each["name"] for each in result["holders"]] == expected
 
 
+SHARED = """
+    import torch, stepmem
+    class Kept:
+        def __init__(self):
+            self.near, self.far = [], []
+    kept = Kept()
+    for step in range(300):
+        BODY
+        stepmem.step_end(step)
+"""
+
+MODELS = """
+        model = torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.ReLU(), torch.nn.Linear(32, 32))
+        optimizer = torch.optim.AdamW(model.parameters())
+        model(torch.randn(4, 32)).sum().backward()
+        optimizer.step()
+        kept.near.append(model)
+        kept.far.append({"optimizer": optimizer})
+"""
+
+
+@needs_torch[0]
+@needs_torch[1]
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (MODELS, ["`Kept.near`", "`Kept.far`"]),  # the optimizers have the state, too
+        ("kept.near.append(torch.ones(99)); kept.far.append(('t' * 999 + str(step), [kept.near[-1]]))", ["`Kept.near`", "`Kept.far`"]),
+        ("kept.near.append(torch.ones(1)); kept.far.append(([kept.near[-1]], torch.ones(9999)))", ["`Kept.far`", "`Kept.near`"]),
+        ("kept.near.append(torch.ones(1)); kept.far.append(torch.ones(2))", ["`Kept.far`", "`Kept.near`"]),
+    ],
+)
+def test_holder_of_the_same_memory_that_is_nearest_to_it_comes_first(answer, body, expected):
+    (_, *_, result), _ = answer(textwrap.dedent(SHARED).replace("BODY", textwrap.dedent(body).strip().replace("\n", "\n    ")))
+    assert [each["name"] for each in result["holders"]] == expected
+
+
 PROFILED = """
     import torch, stepmem
     torch._C._autograd._profiler_enabled = lambda: True  # a profiler of PyTorch takes half a minute to begin on a busy machine

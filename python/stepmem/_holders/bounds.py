@@ -76,7 +76,7 @@ def bound_of(chain: Chain, growth: Growth, measured: float, heap: Heap) -> Optio
     """Returns the bound of the last object of a chain, of which `measured` is the number of items; None if it has none."""
     thing, kind = chain[-1]
     owner = _owner(chain)
-    state = _of_optimizer(owner, thing, growth, heap) if kind == DICT else None
+    state = _of_optimizer(owner, thing, growth, heap) if kind == DICT and heap.is_optimizer(type(owner)) else None
     if state is not None:
         return state
     items, items_max = round(measured), _items_max(thing, kind, owner, growth, heap)
@@ -144,9 +144,6 @@ def _queue_max(owner: Any, thing: Any) -> Any:
 
 def _of_optimizer(owner: Any, state: Dict[Any, Any], growth: Growth, heap: Heap) -> Optional[Bound]:
     """Returns the bound of an optimizer's state: its items are the elements of the parameters that have one."""
-    class_ = _class("torch.optim", "Optimizer")
-    if owner is None or class_ is None or not _is_subclass(class_, type(owner)):
-        return None
     held = attributes(owner)
     n_before, keys = round(growth.before), list(islice(dict.keys(state), PARAMETERS_MAX + 1))
     parameters = _parameters(held.get("param_groups"))

@@ -18,6 +18,9 @@ SHARE_OF_RATE = 0.4
 EXPLAINED = 0.1
 """A holder of less than this share of the growth does not explain it."""
 
+SHARED = 0.5
+"""Two holders of which one has this share of the other's tensors and arrays hold the same."""
+
 WHOLE = (0.5, 1.5)
 """A holder whose growth is within these shares of the whole is most of it."""
 
@@ -37,6 +40,20 @@ class Holder(NamedTuple):
     """Whether it keeps memory alive that was not measured, as a graph and the frames of a traceback do."""
     fill: Optional[Fill] = None
     """How full it is, if it has a bound."""
+    distances: Dict[int, int] = {}
+    """How many references lead from it to its new tensors and arrays, by the identity of their memory."""
+
+    def is_nearer_than(self, other: "Holder") -> bool:
+        """Returns whether both hold the same memory, this one more directly: a model before its optimizer.
+
+        Not if these are a small part of what the other one keeps, as the losses of kept batches are.
+        """
+        shared = self.distances.keys() & other.distances.keys()
+        if not shared or len(shared) < SHARED * min(len(self.distances), len(other.distances)):
+            return False
+        if not self.keeps_more and self.bytes_per_step < EXPLAINED * other.bytes_per_step:
+            return False
+        return sum(self.distances[each] for each in shared) < sum(other.distances[each] for each in shared)
 
     def joined(self, other: "Holder") -> "Holder":
         """Returns this holder with the memory of another one of its name; the bound of one is not that of both."""
@@ -47,6 +64,7 @@ class Holder(NamedTuple):
             self.tensors_per_step + other.tensors_per_step,
             self.bytes_per_step + other.bytes_per_step,
             self.keeps_more or other.keeps_more,
+            distances={**other.distances, **self.distances},
         )
 
     def located(self) -> "Holder":
@@ -74,10 +92,16 @@ class Whole(NamedTuple):
         return WHOLE[0] <= holder.bytes_per_step / self.bytes_per_step <= WHOLE[1]
 
     def ranked(self, holders: List[Holder]) -> List[Holder]:
-        """Returns the holders, what grows fastest first, without small ones that hold no tensors."""
+        """Returns the holders without small ones that hold no tensors.
+
+        What grows fastest comes first, and before it what holds the same memory more directly.
+        """
         least = DATA_BYTES_MIN if self.bytes_per_step is None else EXPLAINED * self.bytes_per_step
         kept = [each for each in holders if each.n_tensors or each.keeps_more or self.is_on_host and each.bytes_per_step >= least]
-        return sorted(kept, key=lambda each: (self._group(each), -each.bytes_per_step))
+        ranked: List[Holder] = []
+        for each in sorted(kept, key=lambda each: (self._group(each), -each.bytes_per_step)):
+            ranked.insert(next((idx for idx, other in enumerate(ranked) if each.is_nearer_than(other)), len(ranked)), each)
+        return ranked
 
     def _group(self, holder: Holder) -> int:
         if self.bytes_per_step is None:
@@ -107,7 +131,7 @@ class Candidate:
 
     def measure(self, now: Slice, newest_number: int) -> Optional[float]:
         """Measures it again; None if it is gone. `newest_number` is the newest node of a graph at the first look."""
-        chain = resolve(self.key, self.places, now)
+        chain = self.chain(now)
         if len(chain) < len(self.places):
             return None
         thing, kind = chain[-1]
@@ -144,9 +168,12 @@ class Candidate:
         """Makes its growth that between the two looks again."""
         self.last, self.last_step = self.growth.after, self.step
 
-    def find_name(self, now: Slice) -> None:
+    def chain(self, now: Slice) -> Chain:
+        """Returns the objects from its root to it; fewer if one is gone."""
+        return resolve(self.key, self.places, now)
+
+    def find_name(self, chain: Chain, now: Slice) -> None:
         """Names it unless it is gone."""
-        chain = resolve(self.key, self.places, now)
         if len(chain) == len(self.places):
             self.name = name_place(self.key, chain)
             self.places = led_through_dictionaries(chain, self.places, now)
@@ -176,10 +203,11 @@ class Candidate:
             rate * growth.tensors_per_item,
             rate * bytes_per_item,
             growth.is_cut or bool(growth.via),
+            distances={} if growth.via else growth.distances,
         )
         if holder.keeps_more:
             return holder
-        chain = resolve(self.key, self.places, now)
+        chain = self.chain(now)
         return holder if len(chain) < len(self.places) else self._bounded(holder, chain, now, n_steps, is_on_host)
 
     def _bounded(self, holder: Holder, chain: Chain, now: Slice, n_steps: int, is_on_host: bool) -> Holder:

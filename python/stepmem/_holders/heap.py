@@ -187,6 +187,8 @@ class Heap:
         self._shape: Any = getattr(getattr(base, "shape", None), "__get__", None)
         self._is_cpu: Any = getattr(getattr(base, "is_cpu", None), "__get__", None)
         self._grad: Any = getattr(getattr(base, "grad", None), "__get__", None)
+        optimizer = (module_dict(sys.modules.get("torch.optim")) or {}).get("Optimizer")
+        self._optimizer = optimizer if type(optimizer) is type else None
         self.function: Any = getattr(private, "_FunctionBase", None)
         self._next_of_programs: Any = getattr(getattr(self.function, "next_functions", None), "__get__", None)
         self._number_of_programs: Any = getattr(self.function, "_sequence_nr", None)
@@ -220,6 +222,10 @@ class Heap:
     def is_programs_class(self, class_: Any) -> bool:
         """Returns whether a class is the program's own, or one of a library's in which programs leave objects."""
         return class_ is weakref.finalize or self._modules.is_programs(_module(class_))
+
+    def is_optimizer(self, type_: type) -> bool:
+        """Returns whether objects of a type are optimizers of PyTorch."""
+        return self._optimizer is not None and _is_subclass(self._optimizer, type_) is True
 
     def name(self, type_: type) -> str:
         """Returns the name of a type."""

@@ -113,6 +113,8 @@ class Growth(NamedTuple):
     capacity: int = 0
     """Length of a list that was made for its items in advance, of which only those count that are not None; -1 if the
     list grows itself, 0 of all others."""
+    distances: Dict[int, int] = {}
+    """Of what new items hold, as in `Probe`."""
 
 
 class Roots:
@@ -486,7 +488,8 @@ class Walk:
             n = min(len(items), n_items)
             if not n:
                 continue
-            growth = Growth(node, "items", float(old), float(size), self.steps_since(node), *found.per_item(n), found.via, found.is_cut, self._capacity(node))
+            figures = (float(old), float(size), self.steps_since(node), *found.per_item(n))
+            growth = Growth(node, "items", *figures, found.via, found.is_cut, self._capacity(node), found.distances)
             if found.n_holding * 2 >= n:
                 self.growths.append(growth)
                 return

@@ -5,10 +5,16 @@ from __future__ import annotations
 import types
 from typing import Any, Dict, List, Set, Tuple
 
-from .heap import BUFFER, CLASS, ITEMS_MAX, LEAF, SIZED, TENSOR, Heap
+from .heap import BUFFER, CLASS, ITEMS_MAX, LEAF, RECORD, SIZED, TENSOR, Heap
 
 PROBE_OBJECTS = 160
 """Objects below one item that are looked at."""
+
+DISTANCES_MAX = 256
+"""Tensors and arrays of one container whose distance is remembered, at most."""
+
+VIA_OPTIMIZER = 1 << 16
+"""Distance of what an optimizer refers to: it has the parameters and their state, but the model holds them."""
 
 
 class Probe:
@@ -22,6 +28,8 @@ class Probe:
         self.via = ""
         self.is_cut = False
         """Whether an item has more beneath it than is looked at."""
+        self.distances: Dict[int, int] = {}
+        """How many references lead from an item to a tensor or array, at the least; by the identity of the memory."""
         self.some: List[Any] = []
         """The first tensor of each storage."""
         self._seen = seen
@@ -38,14 +46,14 @@ class Probe:
     def add(self, item: Any) -> None:
         """Counts what is below one item that the look before did not meet."""
         heap, seen = self._heap, {id(item)}
-        waiting = [(item, "")]
+        waiting = [(item, "", 0)]
         n_before = self._n_met
-        for thing, via in waiting:
+        for thing, via, distance in waiting:
             kind = heap.kind(type(thing))
             if kind == TENSOR:
-                self._add_tensor(thing, via)
+                self._add_tensor(thing, via, distance)
             elif kind == BUFFER:
-                self._add_buffer(thing, via)
+                self._add_buffer(thing, via, distance)
             elif kind == LEAF:
                 self._n_data += heap.sizes.of_leaf(thing)
             elif kind != CLASS:
@@ -57,12 +65,14 @@ class Probe:
                 continue
             if type(thing) is types.TracebackType:
                 via = "traceback"
+            if kind == RECORD and heap.is_optimizer(type(thing)):
+                distance = VIA_OPTIMIZER
             size = heap.size(thing, kind) if kind in SIZED else 0
             self.is_cut |= size > ITEMS_MAX
             for child in heap.children(thing, kind, size):
                 if id(child) not in seen and heap.kind(type(child)) != CLASS and id(child) not in self._seen:
                     seen.add(id(child))
-                    waiting.append((child, via))
+                    waiting.append((child, via, distance + 1))
         self.n_holding += self._n_met > n_before
 
     def per_item(self, n: int) -> Tuple[float, float, float]:
@@ -70,7 +80,7 @@ class Probe:
         data = self._n_data + sum(map(_part, self._blocks.values()))
         return self.n_tensors / n, sum(map(_part, self._tensors.values())) / n, data / n
 
-    def _add_tensor(self, tensor: Any, via: str) -> None:
+    def _add_tensor(self, tensor: Any, via: str, distance: int) -> None:
         heap = self._heap
         storage, n_bytes = heap.storage(tensor)
         if storage and storage in self._storages:
@@ -79,23 +89,30 @@ class Probe:
         part[1] += 1
         if part[1] == 1:
             self.some.append(tensor)
+        if storage:
+            self._add_distance(storage, distance)
         part[2] += heap.own_bytes(tensor)
         self._n_met += 1
         self.n_tensors += part[1] == 1
         if not self.via:
             self.via = via or ("graph" if heap.graph_root(tensor) is not None else "")
 
-    def _add_buffer(self, thing: Any, via: str) -> None:
+    def _add_buffer(self, thing: Any, via: str, distance: int) -> None:
         sizes = self._heap.sizes
         owner = sizes.base(thing)
         if owner is not None and self._heap.kind(type(owner)) == TENSOR:
-            self._add_tensor(owner, via)
+            self._add_tensor(owner, via, distance)
         elif owner is None or id(owner) not in self._seen:
             block = sizes.block(thing)
             if block.owner not in self._seen:
                 part = self._blocks.setdefault(block.owner, [block.n_bytes, 0, 0])
                 part[1] += 1
                 part[2] += block.n_own_bytes
+                self._add_distance(block.owner, distance)
+
+    def _add_distance(self, memory: int, distance: int) -> None:
+        if memory in self.distances or len(self.distances) < DISTANCES_MAX:
+            self.distances[memory] = min(distance, self.distances.get(memory, distance))
 
 
 def _part(part: List[int]) -> int:

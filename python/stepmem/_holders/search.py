@@ -300,8 +300,9 @@ class Search:
         self._check_due = step + self._check_every()
 
     def _find_names(self, now: Slice) -> None:
-        for candidate in self._candidates:
-            candidate.find_name(now)
+        chains = [each.chain(now) for each in self._candidates]  # first: naming one may change the places of another
+        for candidate, chain in zip(self._candidates, chains):
+            candidate.find_name(chain, now)
 
     def _named(self, now: Slice) -> List[Holder]:
         """Returns what is left, what grows fastest first."""
