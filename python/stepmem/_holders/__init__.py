@@ -1,1 +1,1 @@
-"""The heap analyzer: finds which objects of the program hold ever more memory, when the exporter asks."""
+"""The heap analyzer: finds the objects of the program that hold ever more memory, when the exporter requests it."""

@@ -1,4 +1,4 @@
-"""How full a container is that has a bound, as far as the program says so. Where that is in doubt, it has none."""
+"""Bounds of containers: the number of items that one holds at most, if the program shows it. Where that is in doubt, there is none."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from .names import attributes, is_indexed, owner_of_dict
 from .probe import Probe
 
 SAMPLE_ITEMS = 8
-"""Of the oldest and of the newest items so many are measured."""
+"""Number of the oldest and of the newest items that are measured."""
 
 KEYS_CHECKED = 64
-"""Of the first and of the last keys of a dictionary so many must be indices."""
+"""Number of the first and of the last keys of a dictionary that must be indices."""
 
 PARAMETERS_MAX = 4096
 """An optimizer with more parameters is not counted."""
@@ -35,7 +35,7 @@ Chain = List[Tuple[Any, int]]
 
 
 class Fill(NamedTuple):
-    """How full a container is."""
+    """Items of a container that has a bound."""
 
     items: int
     items_max: int
@@ -48,14 +48,14 @@ class Bound(NamedTuple):
     items: int
     items_max: int
     new_items: int
-    """Those that it got since the first look."""
+    """Those that it got since the first scan."""
     oldest: List[Any]
     newest: List[Any]
     n_oldest: int
-    """As how many items these count."""
+    """The number of items that these count as."""
     n_newest: int
     kind: Optional[str] = None
-    """What the container is, where its type does not say it."""
+    """The kind of container, where its type does not show it."""
 
     def bytes_per_item(self, heap: Heap, is_on_host: bool) -> Optional[Tuple[float, float]]:
         """Returns the bytes of an item and of a new item; None where they are on another device, or not all measured."""
@@ -89,7 +89,7 @@ def bound_of(chain: Chain, growth: Growth, measured: float, heap: Heap) -> Optio
 
 
 def _items_max(thing: Any, kind: int, owner: Any, growth: Growth, heap: Heap) -> int:
-    """Returns how many items a container holds at most; 0 if nothing says so."""
+    """Returns the number of items that a container holds at most; 0 if nothing shows it."""
     found: Any = None
     if kind == DEQUE:
         found = _maxlen(thing)

@@ -38,7 +38,7 @@ _module_of: Any = type.__dict__["__module__"].__get__
 
 
 class Spot(NamedTuple):
-    """Where a name is bound, before its line is known."""
+    """Place in the source where a name is bound, before its line is known."""
 
     file: Optional[str]
     function: Optional[str]
@@ -53,7 +53,7 @@ NOWHERE = Spot(None, None, None, None, None)
 
 
 class Name(NamedTuple):
-    """What a holder is called."""
+    """Name of a holder."""
 
     text: str
     """With code in backticks."""

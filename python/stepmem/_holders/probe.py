@@ -8,28 +8,28 @@ from typing import Any, Dict, List, Set, Tuple
 from .heap import BUFFER, CLASS, ITEMS_MAX, LEAF, RECORD, SIZED, TENSOR, Heap
 
 PROBE_OBJECTS = 160
-"""Objects below one item that are looked at."""
+"""Objects below one item that are followed."""
 
 DISTANCES_MAX = 256
 """Tensors and arrays of one container whose distance is remembered, at most."""
 
 VIA_OPTIMIZER = 1 << 16
-"""Distance of what an optimizer refers to: it has the parameters and their state, but the model holds them."""
+"""Distance of tensors to which an optimizer refers: it lists the parameters of a model, which holds them."""
 
 
 class Probe:
     """Counts the tensors and other memory below the new items of a container."""
 
     def __init__(self, seen: Dict[int, int], storages: Set[int], heap: Heap) -> None:
-        """`seen` are ids of objects and `storages` those of tensors that the look before met."""
+        """`seen` are ids of objects and `storages` those of tensors that the scan before met."""
         self.n_holding = 0
         """Items with a tensor."""
         self.n_tensors = 0
         self.via = ""
         self.is_cut = False
-        """Whether an item has more beneath it than is looked at."""
+        """Set if an item has more beneath it than is followed."""
         self.distances: Dict[int, int] = {}
-        """How many references lead from an item to a tensor or array, at the least; by the identity of the memory."""
+        """Number of references that lead from an item to a tensor or array, the fewest; by the identity of the memory."""
         self.some: List[Any] = []
         """The first tensor of each storage."""
         self._seen = seen
@@ -37,14 +37,14 @@ class Probe:
         self._heap = heap
         self._n_data = 0
         self._n_met = 0
-        """Tensors that the look before did not meet."""
+        """Tensors that the scan before did not meet."""
         self._tensors: Dict[int, List[int]] = {}
-        """Of each storage: its bytes, how many tensors share it, and the bytes that these show."""
+        """Of each storage: its bytes, the number of tensors that share it, and the bytes that these show."""
         self._blocks: Dict[int, List[int]] = {}
         """The same of arrays."""
 
     def add(self, item: Any) -> None:
-        """Counts what is below one item that the look before did not meet."""
+        """Counts the memory below one item that the scan before did not meet."""
         heap, seen = self._heap, {id(item)}
         waiting = [(item, "", 0)]
         n_before = self._n_met
@@ -116,6 +116,6 @@ class Probe:
 
 
 def _part(part: List[int]) -> int:
-    """Returns the bytes that some objects keep of one piece of memory: what they show of it where they share it."""
+    """Returns the bytes that some objects keep of one piece of memory: those that they show of it where they share it."""
     n_bytes, n_objects, n_shown = part
     return n_bytes if n_objects < 2 else min(n_bytes, n_shown)
