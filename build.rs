@@ -5,18 +5,8 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let package = Path::new("python/stepmem");
     let mut files = vec![("sitecustomize.py".to_owned(), "python/run/sitecustomize.py".into())];
-    let mut modules: Vec<PathBuf> = fs::read_dir(package)?
-        .map(|entry| Ok(entry?.path()))
-        .collect::<Result<_, Box<dyn Error>>>()?;
-    modules.retain(|path| path.extension().is_some_and(|ending| ending == "py"));
-    modules.sort();
-    for path in modules {
-        let name =
-            path.file_name().and_then(|name| name.to_str()).ok_or("a name is not UTF-8")?;
-        files.push((format!("stepmem/{name}"), path));
-    }
+    add_modules(Path::new("python/stepmem"), "stepmem", &mut files)?;
     let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").ok_or("no manifest")?);
     let mut list = vec!["&[".to_owned()];
     for (name, path) in files {
@@ -29,5 +19,28 @@ fn main() -> Result<(), Box<dyn Error>> {
     list.push("]\n".to_owned());
     let folder = env::var_os("OUT_DIR").ok_or("OUT_DIR is not set")?;
     fs::write(Path::new(&folder).join("client.rs"), list.join("\n"))?;
+    Ok(())
+}
+
+/// Adds the modules of a package and of its sub-packages, in the order of their names.
+fn add_modules(
+    package: &Path,
+    name: &str,
+    files: &mut Vec<(String, PathBuf)>,
+) -> Result<(), Box<dyn Error>> {
+    let mut paths: Vec<PathBuf> = fs::read_dir(package)?
+        .map(|entry| Ok(entry?.path()))
+        .collect::<Result<_, Box<dyn Error>>>()?;
+    paths.sort();
+    for path in paths {
+        let entry =
+            path.file_name().and_then(|name| name.to_str()).ok_or("a name is not UTF-8")?;
+        let name = format!("{name}/{entry}");
+        if path.is_dir() && entry != "__pycache__" {
+            add_modules(&path, &name, files)?;
+        } else if path.extension().is_some_and(|ending| ending == "py") {
+            files.push((name, path));
+        }
+    }
     Ok(())
 }

@@ -46,7 +46,7 @@ BUFFERS = {
 CHILD = """
 import collections, json, sys, time
 import torch
-from stepmem._holders import Search
+from stepmem._holders.search import Search
 
 class Sample:
     def __init__(self, n):

@@ -50,7 +50,7 @@ def recorded(directory):
     os.environ["STEPMEM_SNAPSHOT_DIRECTORY"] = directory
     results = []
     plan = Plan(SnapshotWriter(Process(), results.append), 2, STEPS, directory)
-    plan.capture_id, plan.reason, plan.max_entries = "1-1", "creep", 1_000_000
+    plan.request_id, plan.reason, plan.max_entries = "1-1", "creep", 1_000_000
     costs = []
     for step in range(1, STEPS):
         step_of_training(malloc, free)
@@ -78,7 +78,7 @@ def dumped(directory, n_events):
     writer = _snapshot_file.SnapshotWriter(Process(), lambda _: written.set())
     alone = longest_gap(lambda: False, 1.0)
     file = _snapshot_file.SnapshotFile("creep", 1, directory)
-    file.capture_id, file.is_beneath = "1-1", True
+    file.request_id, file.is_beneath = "1-1", True
     gc.collect()
     began, worked = time.perf_counter(), time.thread_time()
     writer.write_in_background(file)

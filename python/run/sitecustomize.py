@@ -13,7 +13,7 @@ _OTHER_NAME = "_stepmem"
 """The package's name where the program has another stepmem."""
 
 
-def _give_way():
+def _defer():
     """Moves this directory to the end of the path, so that everything else wins: an installed stepmem, another sitecustomize."""
     folder = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [entry for entry in sys.path if entry != folder]
@@ -44,7 +44,7 @@ def _is_known():
 
 
 def _leave_trace(name):
-    """Lets `stepmem run` say what it could watch, if no step comes."""
+    """Lets `stepmem run` report what it could watch, if no step comes."""
     folder = os.environ.get("STEPMEM_TRACES")
     if folder:
         try:
@@ -129,7 +129,7 @@ def _complain(text):
         pass
 
 
-_give_way()
+_defer()
 _leave_trace("python" if _is_known() else "other")
 if _is_known():
     sys.meta_path.insert(0, _Start())

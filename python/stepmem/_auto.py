@@ -43,7 +43,7 @@ def _install(module: "ModuleType | Any") -> None:
         module.register_optimizer_step_post_hook(untraced(_after_step))
         CLIENT.watch_time()
     except Exception as error:
-        warn_once("hook", f"optimizer steps are not counted, PyTorch 2.0 or newer is required: {error!r}")
+        warn_once("hook", f"optimizer steps are not counted, because PyTorch 2.0 or newer is required: {error!r}")
 
 
 def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:

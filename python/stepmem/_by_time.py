@@ -1,7 +1,7 @@
 """Samples memory by time while a program runs its model and no optimizer steps.
 
-A daemon thread looks at what the other threads execute; they do nothing for it. It never looks at their variables, which would
-keep their tensors, and keeps no frame.
+A daemon thread reads which functions the other threads execute; they do nothing for it. It never reads their variables, which would
+keep their tensors alive, and keeps no frame.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from ._wire import PHASES
 
 SAMPLE, IDLE = PHASES.index("sample"), PHASES.index("idle")
 
-LOOK_SECONDS = (0.1, 1.0)
-"""Shortest and longest time between two looks, while the model has not been seen to run."""
+CHECK_SECONDS = (0.1, 1.0)
+"""Shortest and longest time between two checks, while the model has not been seen to run."""
 
 STEPS_SECONDS = 5.0
-"""Time between two looks at the count of steps, while there are new ones; also the longest time between two samples."""
+"""Time between two checks of the count of steps, while there are new ones; also the longest time between two samples."""
 
 RUNS_MIN = 3
 """The model must be seen to begin so many runs before memory is sampled, since the first may be that of a long first step."""
 
 LONG_RUN_SECONDS = 30.0
-"""Or to run for so long, as in one call of a library for all data; memory is then sampled slowly."""
+"""Duration of a single run from which memory is sampled, too, but slowly: one call of a library may process all data."""
 
 RAN_WITHIN = 2.0
-"""Memory is sampled only if the model ran within so many seconds: what a program loads or writes is no growth of its loop."""
+"""Memory is sampled only if the model ran within so many seconds: data that a program loads or writes is no growth of its loop."""
 
 AGE_PER_SAMPLE = 100.0
 """The time between two samples is at least the time since the first, divided by this: growth must last for longer, the later it
@@ -49,14 +49,14 @@ IDLE_SECONDS = 10.0
 """Time between two records that only show that the process is alive."""
 
 FAILURES_MAX = 10
-"""Looks that may fail in a row, as while a library is being imported."""
+"""Checks that may fail in a row, as while a library is being imported."""
 
 DEPTH_MAX = 500
-"""Frames of a thread that are looked at, at most."""
+"""Frames of a thread that are read, at most."""
 
 
 class ByTime:
-    """The thread, and what it has seen."""
+    """The thread, and the runs of the model that it has seen."""
 
     def __init__(self, process: Process, sample: Callable[[int], None]) -> None:
         """`sample` appends a record of a phase."""
@@ -73,7 +73,7 @@ class ByTime:
         self._run_since = self._ran_at = self._sampled_at = now
         self._sampling_since: Optional[float] = None
         self._is_slow = False
-        """Whether the program also trains, or how often it runs its model is unknown."""
+        """Set if the program also trains, or if it is unknown how often it runs its model."""
         self._allocated = 0
         self._thread = threading.Thread(target=self._run, name="stepmem-time", daemon=True)
 
@@ -90,7 +90,7 @@ class ByTime:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the program's own threads handle signals
         while not self._stop.wait(self._pause(monotonic())):
             try:
-                if not self._look(monotonic()):
+                if not self._check(monotonic()):
                     return
                 n_failures = 0
             except Exception as error:
@@ -100,8 +100,8 @@ class ByTime:
                     return
 
     def _pause(self, now: float) -> float:
-        """Returns the seconds until the next look."""
-        shortest, longest = LOOK_SECONDS
+        """Returns the seconds until the next check."""
+        shortest, longest = CHECK_SECONDS
         if self._sampling_since is not None:
             return STEPS_SECONDS if self._is_slow else self._every(now)
         if self._process.n_steps > 0 and now - self._stepped_at < self._quiet():
@@ -111,13 +111,13 @@ class ByTime:
     def _every(self, now: float) -> float:
         """Returns the seconds from one sample to the next."""
         age = now - (self._sampling_since or now)
-        return min(max(LOOK_SECONDS[0], age / AGE_PER_SAMPLE), STEPS_SECONDS)
+        return min(max(CHECK_SECONDS[0], age / AGE_PER_SAMPLE), STEPS_SECONDS)
 
     def _quiet(self) -> float:
         return max(QUIET_SECONDS, QUIET_GAPS * self._longest_gap)
 
-    def _look(self, now: float) -> bool:
-        """Looks at the process, and samples its memory if that is due. Returns False if it never has to again."""
+    def _check(self, now: float) -> bool:
+        """Checks what the process does, and samples its memory if that is due. Returns False if it never has to again."""
         process = self._process
         if process.n_steps != self._n_steps:
             if self._n_steps:
@@ -136,9 +136,9 @@ class ByTime:
         if is_running:
             self._ran_at = now
         if self._sampling_since is None and not self._begins(now):
-            return self._show_life(now)
+            return self._show_alive(now)
         if now - self._ran_at > RAN_WITHIN:
-            return self._show_life(now)
+            return self._show_alive(now)
         if not is_in_call or now - self._sampled_at >= STEPS_SECONDS:
             return self._record(SAMPLE, now)
         return True
@@ -155,13 +155,13 @@ class ByTime:
         self._sampling_since = now
         return True
 
-    def _show_life(self, now: float) -> bool:
+    def _show_alive(self, now: float) -> bool:
         """Records that the process is alive, if it was ever recorded and that is due."""
         is_known = self._process.n_steps > 0 or self._sampling_since is not None
         return self._record(IDLE, now) if is_known and now - self._sampled_at >= IDLE_SECONDS else True
 
     def _record(self, phase_idx: int, now: float) -> bool:
-        if self._process.gives_way:
+        if self._process.has_lost_rank:
             return False
         self._sampled_at = now
         self._process.is_sampled = True
@@ -209,7 +209,7 @@ class ByTime:
         # Which device is the current one differs by thread.
         devices = [stats(idx)["allocated_bytes"]["all"] for idx in range(cuda.device_count())]
         before, self._allocated = self._allocated, sum(int(each["current"]) for each in devices)
-        self._is_running = False  # each look that finds some is a run
+        self._is_running = False  # each check that finds some is a run
         return self._allocated < before or any(each["peak"] > each["current"] for each in devices)
 
 

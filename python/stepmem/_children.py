@@ -25,7 +25,7 @@ AGE_SECONDS_MIN = 0.5
 """A child is read from this age on: until it runs its program, that of `vfork` shows its parent's memory."""
 
 SHARED_PART = 16
-"""Shared memory of less than one part in so many of a child's private memory is not told apart from it."""
+"""Shared memory of less than one part in so many of a child's private memory is not separated from it."""
 
 FIELD = re.compile(rb"^(Private_Dirty|Anonymous|Pss_Shmem): +(\d+) kB", re.M)
 
@@ -48,7 +48,7 @@ class ChildProcesses:
         self._has_had_any = False
 
     def read(self, now: float) -> Optional[Children]:
-        """Returns the child processes at `now`, on the monotonic clock; None if there never was one, or it is not time for it."""
+        """Returns the child processes at `now`, on the monotonic clock; None if there never was one, or if no reading is due."""
         if now < self._budget.due_at:
             return None
         self._budget.begin()
@@ -96,7 +96,7 @@ def _private_bytes(pid: int) -> Optional[int]:
         return sums[0]
     lines = read(f"/proc/{pid}/smaps")
     if lines:
-        # A mapping at a time: in the sum, dirty pages of files and of shared memory would be told as anonymous ones.
+        # A mapping at a time: in the sum, dirty pages of files and of shared memory would count as anonymous ones.
         mappings = [_fields(each) for each in re.split(rb"^(?=[0-9a-f]+-[0-9a-f]+ )", lines, flags=re.M)]
         return sum(each[0] for each in mappings if each is not None)
     return None if is_over(pid) else UNKNOWN

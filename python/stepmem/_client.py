@@ -17,24 +17,24 @@ from ._sender import Sender
 from ._signals import raise_if_of_handler
 from ._trainer import Training
 from ._warn import inform_once, note_once, warn_once
-from ._wire import MARKS, OUTCOMES, PHASES, TIMED_PHASES, Capture, End, HoldersAsk, HoldersResult, SnapshotResult
+from ._wire import EVENT_MARKERS, OUTCOMES, PHASES, TIMED_PHASES, End, HeapScanRequest, HoldersResult, SnapshotRequest, SnapshotResult
 
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Type
 
     from ._by_time import ByTime
-    from ._holder_asks import HolderAsks
+    from ._holders.requests import HeapScanRequests
     from ._snapshots import Snapshots
 
 FAILURES_MAX = 16
-"""After this many steps in a row that could not be recorded, recording stops."""
+"""Steps in a row that could not be recorded, after which recording stops."""
 
 START_SECONDS = (1.0, 60.0)
 """First and longest pause, in seconds, before recording is started again after that failed; it doubles each time."""
 
 FLUSH_SECONDS = 1.0
-"""How long the interpreter's exit waits for the remaining records to be pushed."""
+"""Time for which the interpreter's exit waits until the remaining records are pushed."""
 
 TRAIN = PHASES.index("train")
 
@@ -49,25 +49,25 @@ class Client:
     def _reset(self) -> None:
         self.process = Process()
         self.is_explicit = False
-        """Whether the program or a callback reports steps, so that the optimizer hook must not count them."""
+        """Set if the program or a callback reports steps, so that the optimizer hook must not count them."""
         self._training: Optional[Training] = None
         """The training whose callback reports them, while it goes on."""
         self.expects_steps = False
-        """Whether to warn at exit if no step was counted."""
+        """Makes the exit warn if no step was counted."""
         self._is_off = False
-        """Whether recording is disabled, misconfigured, or failed too often. There is then no recorder."""
+        """Set if recording is disabled, misconfigured, or failed too often. There is then no recorder."""
         self._n_failures = 0
         self._start_lock = threading.RLock()
         self._is_starting = False
         self._starts_at = 0.0
-        """When recording may be started again after that failed, on the monotonic clock."""
+        """Time from which recording may be started again after that failed, on the monotonic clock."""
         self._recorder: Optional[Recorder] = None
         self._sender: Optional[Sender] = None
-        self._may_be_asked = False
-        """Whether there is one of these two, which a step's end then asks whether it has something to do."""
+        self._has_requests = False
+        """Set once there is one of these two, which then may have work at a step's end."""
         self._by_time: Optional[ByTime] = None
         self._snapshots: Optional[Snapshots] = None
-        self._holder_asks: Optional[HolderAsks] = None
+        self._heap_scans: Optional[HeapScanRequests] = None
 
     def in_child(self) -> None:
         """Runs in each forked child, which has no sender: forgets the parent's state, closes its files."""
@@ -114,11 +114,11 @@ class Client:
         self.record(self.process.step if n is None else n, PHASES.index(name))
 
     def mark(self, name: str) -> None:
-        """Marks the record of the next step: since the one before it an evaluation, a checkpoint or a new epoch came."""
-        if name in MARKS:
-            self.process.marks |= 1 << MARKS.index(name)
+        """Adds an event marker to the next step's record: an evaluation, a checkpoint or a new epoch came before it."""
+        if name in EVENT_MARKERS:
+            self.process.noted_calls |= 1 << EVENT_MARKERS.index(name)
         else:
-            warn_once(f"mark {name}", f"mark {name!r} is not one of {', '.join(MARKS)}")
+            warn_once(f"mark {name}", f"mark {name!r} is not one of {', '.join(EVENT_MARKERS)}")
 
     def watch_time(self) -> None:
         """Begins to sample memory by time while the program runs a model without steps."""
@@ -155,12 +155,12 @@ class Client:
         except Exception as error:
             raise_if_of_handler(error)
             self._on_failure(error)
-        if self._may_be_asked and phase_idx == TRAIN:
-            self._do_asked()
+        if self._has_requests and phase_idx == TRAIN:
+            self._serve_requests()
 
-    def _do_asked(self) -> None:
-        """Does at a step's end what snapshots and searches for holders need."""
-        snapshots, holder_asks = self._snapshots, self._holder_asks
+    def _serve_requests(self) -> None:
+        """Does the part of snapshots and of searches for holders that is due at a step's end."""
+        snapshots, heap_scans = self._snapshots, self._heap_scans
         self.process.is_followed = False  # first: another thread may plan a snapshot or begin a search meanwhile
         try:
             if snapshots is not None and snapshots.is_waiting:
@@ -169,12 +169,12 @@ class Client:
             raise_if_of_handler(error)
             warn_once("snapshots", f"snapshots failed: {error!r}")
         try:
-            if holder_asks is not None and holder_asks.is_waiting:
-                holder_asks.at_step_end(self.process.step)
+            if heap_scans is not None and heap_scans.is_waiting:
+                heap_scans.at_step_end(self.process.step)
         except Exception as error:
             raise_if_of_handler(error)
             warn_once("holders", f"the search for holders failed: {error!r}")
-        if (snapshots is not None and snapshots.has_plans) or (holder_asks is not None and holder_asks.is_waiting):
+        if (snapshots is not None and snapshots.has_plans) or (heap_scans is not None and heap_scans.is_waiting):
             self.process.follow()
 
     def _start_once(self) -> Optional[Recorder]:
@@ -204,9 +204,9 @@ class Client:
         if settings.writes_on_oom:
             self.snapshots.watch_oom()
         identity = self.process.identity()
-        # `stepmem run` says once for all processes that it watches.
-        tell = note_once if os.environ.get("STEPMEM_TRACES") else inform_once
-        tell("identity", f"run {identity.run!r}, rank {identity.rank}, pushes to {sender.target}")
+        # `stepmem run` reports once for all processes that it watches.
+        log_once = note_once if os.environ.get("STEPMEM_TRACES") else inform_once
+        log_once("identity", f"run {identity.run!r}, rank {identity.rank}, pushes to {sender.target}")
 
     def _on_failure(self, error: Exception) -> None:
         self._n_failures += 1
@@ -214,7 +214,7 @@ class Client:
         if recorder is None:
             first, longest = START_SECONDS
             self._starts_at = time.monotonic() + min(longest, first * 2.0 ** min(self._n_failures - 1, 16))
-            warn_once("start", f"recording cannot start, but is tried again: {error!r}")
+            warn_once("start", f"recording cannot start, and will be tried again: {error!r}")
         elif self._n_failures >= FAILURES_MAX:
             self._is_off = True
             self._recorder = None
@@ -230,23 +230,23 @@ class Client:
             from ._snapshots import Snapshots  # importing it takes memory
 
             self._snapshots = Snapshots(self.process, self._on_result)
-            self._may_be_asked = True
+            self._has_requests = True
         return self._snapshots
 
-    def _on_action(self, action: "Capture | HoldersAsk") -> None:
-        """Plans what the exporter asks for. Runs on the sender's thread."""
-        if isinstance(action, Capture):
-            self.snapshots.on_capture(action)
+    def _on_action(self, action: "SnapshotRequest | HeapScanRequest") -> None:
+        """Plans the snapshot or the search that the exporter requests. Runs on the sender's thread."""
+        if isinstance(action, SnapshotRequest):
+            self.snapshots.on_request(action)
             return
-        if self._holder_asks is None:
-            from ._holder_asks import HolderAsks  # importing it takes memory
+        if self._heap_scans is None:
+            from ._holders.requests import HeapScanRequests  # importing it takes memory
 
-            self._holder_asks = HolderAsks(self.process, self._on_result)
-            self._may_be_asked = True
-        self._holder_asks.on_ask(action)
+            self._heap_scans = HeapScanRequests(self.process, self._on_result)
+            self._has_requests = True
+        self._heap_scans.on_request(action)
 
     def _on_result(self, result: "SnapshotResult | HoldersResult") -> None:
-        """Reports to the exporter what it asked for. Does nothing before the first step."""
+        """Reports the result of a request to the exporter. Does nothing before the first step."""
         if self._sender is not None:
             self._sender.add_control(result)
 
@@ -260,11 +260,11 @@ class Client:
     def _report_end(self, sender: Sender, end: End) -> None:
         """Reports an end, with the errors that the program caught and the peaks of the steps that were not read, where they are known.
 
-        Reports before it what a search for holders has come to so far.
+        Reports the result so far of a search for holders before it.
         """
         try:
-            if self._holder_asks is not None:
-                self._holder_asks.at_end()
+            if self._heap_scans is not None:
+                self._heap_scans.at_end()
         except Exception as error:
             raise_if_of_handler(error)
             warn_once("holders", f"the search for holders failed: {error!r}")

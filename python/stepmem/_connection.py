@@ -16,7 +16,7 @@ ANSWER_BYTES_MAX = 65536
 """Longest answer that is read, head and body each."""
 
 TLS_CONTEXT_USES = 16
-"""After so many connections the certificate files are read anew."""
+"""Connections after which the certificate files are read again."""
 
 
 class UntrustedSocket(OSError):
@@ -41,9 +41,9 @@ class Connection:
         self._settings = settings
         self._stream: Optional[Stream] = None
         self.target: Target = settings.target()
-        """Where the connection goes; chosen anew whenever it is opened."""
+        """Target of the connection; chosen again whenever it is opened."""
         self.n_opened = 0
-        """How often it was opened."""
+        """Number of times that it was opened."""
         self._token = settings.token
         self._tls: Any = None
         self._used_socket: Optional[Target] = None
@@ -144,13 +144,13 @@ class Connection:
             raise
 
     def renew_token(self) -> bool:
-        """Reads the token's file anew. Returns whether the token has changed."""
+        """Reads the token's file again. Returns whether the token has changed."""
         before = self._token
         try:
             if self._settings.token_file:
                 self._token = read_token(self._settings.token_file)
         except (OSError, ValueError) as error:
-            warn_once("token", f"the token cannot be read anew: {error}")
+            warn_once("token", f"the token cannot be read again: {error}")
         return self._token != before
 
     def _answer(self, stream: Stream, deadline: float) -> Answer:

@@ -43,7 +43,7 @@ Reading = Tuple[int, bytes]
 class KeptFile:
     """A file of `/proc` that stays open. It is opened again after the program has closed it.
 
-    One thread reads, and another one checks later, with one look for all readings so far, whether the file was still this one: each
+    One thread reads, and another one checks later, with one check for all readings so far, whether the file was still this one: each
     system call takes a training thread up to 20 µs.
     """
 

@@ -1,4 +1,4 @@
-"""Notes how the program ends: by itself, by an exception, or out of memory. Changes neither its output nor its exit code."""
+"""Notes the end of the program: completed, by an exception, or out of memory. Changes neither its output nor its exit code."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from ._torch import is_out_of_memory
 from ._wire import ERROR_TYPE_BYTES_MAX, MESSAGE_BYTES_MAX, End, cut
 
 CAUSES_MAX = 8
-"""Exceptions in a chain of causes that are looked at, at most."""
+"""Exceptions in a chain of causes that are followed, at most."""
 
 HOST_OUT_OF_MEMORY = ("DefaultCPUAllocator", "allocate memory")
-"""Words of the error that PyTorch raises when the host has no memory left; its type is RuntimeError."""
+"""Parts of the message of the error that PyTorch raises when the host has no memory left; its type is RuntimeError."""
 
 REQUEST = re.compile(r"(?:tried|unable) to allocate ([\d.]+) (bytes|[KMGT]iB)\b", re.IGNORECASE)
 UNITS = ("bytes", "kib", "mib", "gib", "tib")
 
 
 class Ending:
-    """Knows how the program ends, from its uncaught exception or its exit code."""
+    """Derives the outcome of the program from its uncaught exception or its exit code."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -55,7 +55,7 @@ class Ending:
         sys.exit = exit  # type: ignore[assignment]
 
     def in_child(self, process: Process) -> None:
-        """Begins anew in a forked child."""
+        """Starts over in a forked child."""
         self._process = process
         self._noted = None
         self._reported_at = -1

@@ -6,7 +6,7 @@ import weakref
 from typing import Any, Callable, Dict, Optional, Set
 
 STAGE_ITERATIONS = 8
-"""After so many iterations in a row in which one optimizer stepped alone, another one that takes over is the next stage."""
+"""Iterations in a row in which one optimizer stepped alone, after which another one that takes over is the next stage."""
 
 OPTIMIZERS_MAX = 4096
 """Optimizers that are remembered, at most. One that is forgotten counts as new, and at worst joins an iteration that it began."""
@@ -33,7 +33,7 @@ class Iterations:
         """Iterations until the last one in which another optimizer stepped too."""
         self._known: "Dict[int, weakref.ReferenceType[Any]]" = {}
         self._n_unknown = 0
-        """How often one stepped that could not be remembered."""
+        """Steps of optimizers that could not be remembered."""
 
     def begun_by(self, optimizer: Any, n_before: int) -> int:
         """Returns how many iterations have begun with this step: 0, 1, or 2 with one that was not counted yet.
@@ -74,7 +74,7 @@ class Iterations:
         if known is not None and known() is optimizer:
             return False
         if len(self._known) >= OPTIMIZERS_MAX:
-            if self._n_unknown % OPTIMIZERS_MAX == 0:  # so that a step of one costs no look at all others
+            if self._n_unknown % OPTIMIZERS_MAX == 0:  # so that a step of one need not go through all others
                 self._known = {key: each for key, each in self._known.items() if each() is not None}
             self._n_unknown += 1
         if len(self._known) < OPTIMIZERS_MAX:

@@ -18,7 +18,7 @@ IMPORTED_AT = time.time()
 """Unix time of the import, in seconds."""
 
 ANCESTORS_MAX = 16
-"""Ancestors that are looked at, at most."""
+"""Ancestors that are read, at most."""
 
 RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 """Variables of the rank: torchrun and Ray, Open MPI, MPICH and Intel MPI, Slurm."""
@@ -40,9 +40,9 @@ class Launcher(NamedTuple):
 
     pid: int
     ticks: str
-    """When it started, in clock ticks since the machine did; empty if unknown."""
+    """Time at which it started, in clock ticks since the machine did; empty if unknown."""
     started_at: float
-    """When it started, in Unix seconds."""
+    """Time at which it started, in Unix seconds."""
 
 
 def find_launcher(environment: Mapping[str, str]) -> Launcher:

@@ -28,7 +28,7 @@ class OomWatch:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it is armed but not attached yet, because the program does not use CUDA so far."""
+        """Set while it is armed but not attached yet, because the program does not use CUDA so far."""
         return self._is_armed and not self._is_attached
 
     def arm(self, directory: Optional[str], max_entries: int) -> None:

@@ -25,10 +25,10 @@ Path = Tuple[str, ...]
 """Keys of one statistic: its kind and its pool, or its kind alone."""
 
 EndedStep = Tuple["_Device", int, Tuple[Dict[str, Any], None]]
-"""The device, how often the program had reset its counters, and the statistics beside what the reset returned."""
+"""The device, how often the program had reset its counters, and the statistics besides those that the reset returned."""
 
 _counters: "Optional[PeakCounters]" = None
-"""Those of this process, which are installed once."""
+"""The shared counters of this process, which are installed once."""
 
 _lock = threading.RLock()
 """Keeps steps, and the program's reading and resetting, in order. Reentrant, because a signal handler may do any of them inside a step."""
@@ -147,7 +147,7 @@ class _Device:
         """The step's peaks until the program's last reset, if it reset them in this step."""
         self.had_reset = False
         self.n_resets = 0
-        """How often the program reset the counters."""
+        """Number of times that the program reset the counters."""
 
     def keep(self, stats: Dict[str, Any]) -> None:
         """Keeps the peaks before they are reset after a step."""

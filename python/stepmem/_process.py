@@ -16,7 +16,7 @@ SCATTER, SCATTERED = 0x9E3779B1, 1 << 32
 
 
 class Process:
-    """What several modules need to know of this process. Settings and identity are read once, when first needed."""
+    """State of this process that several modules need. Settings and identity are read once, when first needed."""
 
     def __init__(self) -> None:
         self.step = 0
@@ -24,21 +24,21 @@ class Process:
         self.n_steps = 0
         """Optimizer steps, read or not."""
         self.n_recorded = 0
-        """Those until the last one that was read."""
+        """Number of steps until the last one that was read."""
         self.iterations = Iterations()
-        """Tells which steps of optimizers begin one of these."""
+        """Iterations, of which the steps of optimizers are parts."""
         self.read_below = SCATTERED
-        """Of the steps that the optimizer hook counts, those are read whose number times SCATTER, modulo SCATTERED, is below this."""
+        """Limit for the steps that the optimizer hook counts: a step is read if its number times SCATTER, modulo SCATTERED, is below it."""
         self.is_followed = False
-        """Whether a snapshot or a search for holders needs each step's end."""
-        self.marks = 0
-        """Calls noted since the last record of a step, see `_marks`."""
+        """Set while a snapshot or a search for holders needs each step's end."""
+        self.noted_calls = 0
+        """Calls since the last record of a step that may be event markers, see `_event_markers`."""
         self.is_sampled = False
-        """Whether it was sampled by time."""
-        self.gives_way = False
-        """Whether it stops to be, because another process has its rank."""
+        """Set once it was sampled by time."""
+        self.has_lost_rank = False
+        """Set once it is no longer sampled, because another process has its rank."""
         self.step_began_at: Optional[float] = None
-        """When the current step began, on the monotonic clock; None if unknown."""
+        """Time at which the current step began, on the monotonic clock; None if unknown."""
         self._settings: Optional[Settings] = None
         self._identity: Optional[Identity] = None
 

@@ -28,7 +28,7 @@ class Budget:
         self._first_at: Optional[float] = None
         self._began = 0.0
         self.due_at = 0.0
-        """When to read again, on the monotonic clock."""
+        """Time from which to read again, on the monotonic clock."""
 
     def begin(self) -> None:
         """Notes that a reading begins."""

@@ -1,6 +1,6 @@
 """Reads the memory of this process: PyTorch's allocator on a GPU, otherwise resident memory.
 
-A reader's `take` reads what changes with each step; `figures` makes figures of it, later and on any thread, in the same order.
+A reader's `take` reads what changes with each step; `figures` turns it into figures later, on any thread, in the same order.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Capacity(NamedTuple):
     total: int
     free: int
 
-    def room(self, reserved: int) -> int:
+    def remaining(self, reserved: int) -> int:
         """Returns the bytes that a process with `reserved` bytes can still take; a negative number if that is unknown."""
         return self.free if self.free != UNKNOWN else self.total - reserved
 
@@ -47,8 +47,8 @@ class Capacity(NamedTuple):
 NO_CAPACITY = Capacity(UNKNOWN, UNKNOWN)
 
 
-class Look:
-    """Figures that were read between steps, in place of a reader in a source."""
+class MemorySample:
+    """Figures that were read between steps; stands for a reader in a source."""
 
     __slots__ = ("_read", "capacity", "high_water")
 
@@ -59,7 +59,7 @@ class Look:
         """None where the reader's own can be read on any thread."""
 
     def figures(self, _taken: Any, _at: float) -> Tuple[Figures, Parts]:
-        """Returns what was read."""
+        """Returns the figures that were read."""
         return self._read
 
 
@@ -94,13 +94,13 @@ class HostReader:
         self._shared.read(time.monotonic())
 
     def read_parts(self) -> Parts:
-        """Reads what does not change with each step, on the sender's thread, and returns what is known of child processes."""
+        """Reads the figures that need not be read at each step, on the sender's thread, and returns those of child processes."""
         self.read_shared()
         children = self._children.read(time.monotonic())
         return NO_PARTS if children is None else (UNKNOWN, UNKNOWN, *children)
 
     def figures(self, taken: Reading, at: float) -> Tuple[Figures, Parts]:
-        """Returns the figures of what `take` returned at a time on the monotonic clock, and the shared memory in them."""
+        """Returns the figures of a value that `take` returned at a time on the monotonic clock, and the shared memory in them."""
         _, resident, of_files, *_ = self._statm.checked(taken).split()
         shared, split = self._shared.at(int(of_files) * self._page, at)
         allocated = (int(resident) - int(of_files)) * self._page + shared
@@ -113,9 +113,9 @@ class HostReader:
         """Returns UNKNOWN: nothing counts the errors of the host."""
         return UNKNOWN
 
-    def look(self) -> "Look":
+    def sample(self) -> "MemorySample":
         """Returns the memory as it is, on any thread."""
-        return Look(*self.figures(self.take(), time.monotonic()))
+        return MemorySample(*self.figures(self.take(), time.monotonic()))
 
     def capacity(self) -> Capacity:
         """Returns the budget, or the smallest of the machine's memory, the cgroup limit and the process's own limits.
@@ -169,19 +169,19 @@ class CudaReader:
         return NO_PARTS
 
     def figures(self, taken: Any, _at: float = 0.0) -> Tuple[Figures, Parts]:
-        """Returns the figures of what `take` returned, and raises the high-water mark to them."""
+        """Returns the figures of a value that `take` returned, and raises the high-water marks to them."""
         counters = self._counters
         stats: Dict[str, Any] = taken if counters is None else counters.settle(taken)
         allocated, reserved = stats["allocated_bytes"]["all"], stats["reserved_bytes"]["all"]
         peak = step_peak = allocated["peak"]
         peak_reserved = step_peak_reserved = reserved["peak"]
-        mark, mark_reserved = self.high_water
+        highest, highest_reserved = self.high_water
         if counters is None:
-            # Only a new mark is known to be of this step. The first may be of any time before.
-            step_peak = peak if UNKNOWN < mark < peak else UNKNOWN
-            step_peak_reserved = peak_reserved if UNKNOWN < mark_reserved < peak_reserved else UNKNOWN
-        if peak > mark or peak_reserved > mark_reserved:
-            self.high_water = max(mark, peak), max(mark_reserved, peak_reserved)
+            # Only a new high-water mark is known to be of this step. The first may be of any time before.
+            step_peak = peak if UNKNOWN < highest < peak else UNKNOWN
+            step_peak_reserved = peak_reserved if UNKNOWN < highest_reserved < peak_reserved else UNKNOWN
+        if peak > highest or peak_reserved > highest_reserved:
+            self.high_water = max(highest, peak), max(highest_reserved, peak_reserved)
         figures = (
             allocated["current"],
             step_peak,
@@ -201,15 +201,15 @@ class CudaReader:
         stats: Dict[str, Any] = read(self._idx)
         return stats
 
-    def look(self) -> "Look":
-        """Returns the memory as it is, on any thread. The steps' peaks stay as they are; what the program sees of them is a mark."""
+    def sample(self) -> "MemorySample":
+        """Returns the memory as it is, on any thread. The steps' peaks stay as they are; those that the program sees become high-water marks."""
         stats = self._raw()
         allocated, reserved = stats["allocated_bytes"]["all"], stats["reserved_bytes"]["all"]
-        look = Look((allocated["current"], UNKNOWN, reserved["current"], UNKNOWN, *_further(stats)), NO_PARTS)
-        look.high_water = max(self.high_water[0], allocated["peak"]), max(self.high_water[1], reserved["peak"])
+        sample = MemorySample((allocated["current"], UNKNOWN, reserved["current"], UNKNOWN, *_further(stats)), NO_PARTS)
+        sample.high_water = max(self.high_water[0], allocated["peak"]), max(self.high_water[1], reserved["peak"])
         total = getattr(self._torch.cuda.get_device_properties(self._idx), "total_memory", None)
-        look.capacity = NO_CAPACITY if total is None else Capacity(int(total), UNKNOWN)
-        return look
+        sample.capacity = NO_CAPACITY if total is None else Capacity(int(total), UNKNOWN)
+        return sample
 
     def capacity(self) -> Capacity:
         """Returns the device's memory. On any but the training thread it would create a context on GPU 0."""
@@ -223,7 +223,7 @@ class CudaReader:
 def _further(stats: Dict[str, Any]) -> Tuple[int, int, int, int]:
     """Returns inactive split bytes, allocation retries, OOMs and requested bytes; an allocator need not count them."""
     inactive = stats["inactive_split_bytes"]["all"]["current"] if "inactive_split_bytes" in stats else UNKNOWN
-    # 0 beside live blocks: this allocator (cudaMallocAsync) does not count what was asked for.
+    # 0 next to live blocks: this allocator (cudaMallocAsync) does not count requested bytes.
     requested = stats["requested_bytes"]["all"]["current"] if "requested_bytes" in stats else 0
     return inactive, stats.get("num_alloc_retries", UNKNOWN), stats.get("num_ooms", UNKNOWN), requested or UNKNOWN
 

@@ -12,11 +12,11 @@ from time import monotonic
 from time import time as unix_time
 from typing import Any, Callable, Deque, Dict, List, Optional, Tuple, Union
 
-from ._marks import Marker, install
+from ._event_markers import EventMarkers, install
 from ._pacing import Pacing
 from ._peaks import step_lock
 from ._process import Process
-from ._readers import NO_CAPACITY, NO_PARTS, Capacity, CudaReader, HostReader, Look, Parts, find_reader
+from ._readers import NO_CAPACITY, NO_PARTS, Capacity, CudaReader, HostReader, MemorySample, Parts, find_reader
 from ._sender import BATCH_RECORDS_MAX, Sender
 from ._settings import Settings
 from ._signals import raise_if_of_handler
@@ -31,13 +31,13 @@ UNPACKED_MAX = 128
 """Steps that wait to be packed, at most: up to 20 KiB each. With more, each step's end packs the oldest one itself."""
 
 PACKED_PER_YIELD = 128
-"""After packing this many steps, a millisecond, the sender's thread yields to the training thread."""
+"""Steps after whose packing, a millisecond, the sender's thread yields to the training thread."""
 
-Source = Tuple[Union[CudaReader, HostReader, Look], int, Capacity]
-"""What is read: the reader, the index of its device, and the device's memory."""
+Source = Tuple[Union[CudaReader, HostReader, MemorySample], int, Capacity]
+"""The source of a step's figures: the reader, the index of its device, and the device's memory."""
 
 Taken = Tuple[float, float, Optional[float], int, int, int, int, Source, Any, float]
-"""A step that is not packed yet: Unix time; end and beginning on the monotonic clock, in seconds; step, index of the phase, what was noted for marks,
+"""A step that is not packed yet: Unix time; end and beginning on the monotonic clock, in seconds; step, index of the phase, the calls that were noted,
 how many steps since the one that was read before, source, what the reader took, and when it had taken that."""
 
 
@@ -53,19 +53,19 @@ class Recorder:
         self._packing = threading.RLock()
         self._is_packing = False
         self._failures: List[Exception] = []
-        """Why the last step could not be packed; empty if it could."""
+        """The error with which packing the last step failed; empty if it did not."""
         self._pacing = Pacing(process, settings.reads_every_step)
-        self._marker = Marker()
+        self._markers = EventMarkers()
         self._n_records = 0
         self._children: Parts = NO_PARTS
         """The reading of child processes since the last record."""
         self._is_reading = True
-        """Whether to read more than each step takes, which has not failed yet."""
-        self._capacity_due_at = self._look_capacity_due_at = 0.0
-        self._look_capacity = NO_CAPACITY
+        """Makes it read more than each step takes, as long as that has not failed."""
+        self._capacity_due_at = self._sample_capacity_due_at = 0.0
+        self._sample_capacity = NO_CAPACITY
         self._reader = find_reader(settings)
         self._is_cuda_up: Optional[Callable[[], bool]] = self._is_cuda_found
-        """Whether the process uses CUDA; None once the reader reads the GPU that holds its tensors, and stays the same."""
+        """Returns whether the process uses CUDA; None once the reader reads the GPU that holds its tensors, and stays the same."""
         self._source: Source = (self._reader, sender.add_device(self._reader.device), NO_CAPACITY)
         self.record = self._recording()
         """Records the end of step `n` (None: the one after the last), or of a phase at step `n`. May raise anything."""
@@ -93,14 +93,14 @@ class Recorder:
                 now = monotonic()
                 began, process.step_began_at = process.step_began_at, now
                 if now >= due_at or (is_cuda_up is not None and is_cuda_up()):
-                    self._look_around(now)
+                    self._refresh(now)
                     source, take, is_cuda_up, due_at = self._source, self._reader.take, self._is_cuda_up, self._capacity_due_at
-                noted = process.marks
+                noted = process.noted_calls
                 append((unix_time(), now, began, n, phase_idx, noted, process.n_steps + 1 - process.n_recorded, source, take(), monotonic()))
                 if not phase_idx:
                     process.n_recorded = process.n_steps = process.n_steps + 1
                 if noted:
-                    process.marks = 0  # after a phase, too: its own record marks it
+                    process.noted_calls = 0  # after a phase, too: it has a record of its own
             if len(taken) > UNPACKED_MAX:
                 self._pack_oldest()
                 if len(ring) == BATCH_RECORDS_MAX:  # steps come so much faster than lately
@@ -116,11 +116,11 @@ class Recorder:
             now = monotonic()
             if self._is_cuda_up is not None and self._is_cuda_up():
                 self._settle()
-            look = self._reader.look()
-            if look.capacity is None and now >= self._look_capacity_due_at:
-                self._look_capacity_due_at = now + CAPACITY_EVERY
-                self._look_capacity = self._reader.capacity()
-            source = (look, self._source[1], look.capacity or self._look_capacity)
+            sample = self._reader.sample()
+            if sample.capacity is None and now >= self._sample_capacity_due_at:
+                self._sample_capacity_due_at = now + CAPACITY_EVERY
+                self._sample_capacity = self._reader.capacity()
+            source = (sample, self._source[1], sample.capacity or self._sample_capacity)
             self._taken.append((unix_time(), now, None, self._process.step, phase_idx, 0, 1, source, None, now))
         if len(self._taken) > UNPACKED_MAX:  # the sender's thread does not keep up, or is gone
             self._pack_oldest()
@@ -191,7 +191,7 @@ class Recorder:
         figures, parts = reader.figures(read, read_at)
         children, self._children = self._children, NO_PARTS
         if not phase_idx and began is not None:
-            self._pacing.add(ended - began, read_at - ended, (figures[0], figures[2], capacity.room(figures[2])))
+            self._pacing.add(ended - began, read_at - ended, (figures[0], figures[2], capacity.remaining(figures[2])))
         return RECORD.pack(
             ended_at,
             UNKNOWN_SECONDS if began is None else ended - began,
@@ -200,7 +200,7 @@ class Recorder:
             1 if phase_idx else n_steps,
             device_idx,
             phase_idx,
-            0 if phase_idx else self._marker.marks(noted, ended, n_steps),
+            0 if phase_idx else self._markers.of_record(noted, ended, n_steps),
             *figures,
             *capacity,
             *reader.high_water,
@@ -216,8 +216,8 @@ class Recorder:
         self._is_cuda_up = is_up
         return is_up()
 
-    def _look_around(self, now: float) -> None:
-        """Finds the GPU that the program uses, and reads its capacity and what was imported if that is due."""
+    def _refresh(self, now: float) -> None:
+        """Finds the GPU that the program uses; if that is due, reads its capacity, and wraps functions of new modules."""
         if self._is_cuda_up is not None and self._is_cuda_up():
             self._settle()
         if now >= self._capacity_due_at:
@@ -238,4 +238,4 @@ class Recorder:
         if self._reader is not before:
             # Steps that are not packed yet keep their source.
             self._source = (self._reader, self._sender.add_device(self._reader.device), NO_CAPACITY)
-            self._capacity_due_at = self._look_capacity_due_at = 0.0
+            self._capacity_due_at = self._sample_capacity_due_at = 0.0

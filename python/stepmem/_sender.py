@@ -21,16 +21,16 @@ from ._warn import inform_once, printable, warn_once
 from ._wire import (
     JSON_LINES,
     STEPS_PATH,
-    Capture,
     Encoder,
     End,
+    HeapScanRequest,
     Held,
-    HoldersAsk,
     HoldersResult,
     Request,
+    SnapshotRequest,
     SnapshotResult,
-    decode_captures,
-    decode_holders_asks,
+    decode_heap_scan_requests,
+    decode_snapshot_requests,
     is_unknown_field,
     is_unknown_fill,
     is_unknown_ooms,
@@ -41,8 +41,8 @@ from ._wire import (
 Ring = Deque[bytes]
 """Packed records, oldest first. A full ring evicts its oldest record when a new one is appended."""
 
-Action = Union[Capture, HoldersAsk]
-"""What the exporter asks for in the answer to a push."""
+Action = Union[SnapshotRequest, HeapScanRequest]
+"""A request of the exporter, in its answer to a push."""
 
 RING_CAPACITY = 8192
 """Records in the ring, at most; 188 bytes each. Evicted ones are counted and the count is pushed."""
@@ -54,13 +54,13 @@ CONTROL_CAPACITY = 32
 """Waiting control requests (ends and results), at most. The oldest is evicted."""
 
 POLL_SECONDS = 0.1
-"""How often the thread checks the ring while records may be due."""
+"""Time between two checks of the ring while records may be due."""
 
 SEND_EVERY = 1.0
-"""After this many seconds a batch is sent even if it is not full…"""
+"""Seconds after which a batch is sent even if it is not full…"""
 
 SEND_OF_AGE = 1 / 3
-"""…and earlier after this share of the time since the first step: what the exporter asks for comes before a short program ends."""
+"""…and earlier after this share of the time since the first step: requests of the exporter arrive before a short program ends."""
 
 ANSWER_WITHIN = 5.0
 """Deadline of one request, in seconds from its start."""
@@ -72,10 +72,10 @@ RETRY_AFTER_MAX = 60.0
 """Longest `Retry-After` that is followed, in seconds."""
 
 LINES_PER_YIELD = 128
-"""After encoding this many records, two milliseconds, the thread yields to the training thread."""
+"""Records after whose encoding, two milliseconds, the thread yields to the training thread."""
 
 UNPACKED_SHARE = 0.8
-"""The thread looks again when this share of the steps that may wait for it does, if they come as fast as lately."""
+"""The thread reads the ring again when this share of the steps that may wait for it does, at the rate of the last ones."""
 
 RETRIED_STATUSES = (408, 429, 500, 502, 503, 504)
 """Statuses after which the same request is sent again."""
@@ -84,7 +84,7 @@ HELD_STATUS = 409
 """Status of a push by a rank that another live process pushes for."""
 
 RENAMES_MAX = 8
-"""How often a process takes another name for its run, at most."""
+"""Other names that a process takes for its run, at most."""
 
 REJECTED_STATUSES = (401, 403, 404)
 """Statuses that every request of this process would get, so the next is sent after the longest pause."""
@@ -99,8 +99,8 @@ class Delivery(enum.Enum):
     TOO_LARGE = 3
     """The exporter may accept fewer records."""
     RETRY = 4
-    """There was no answer, or the exporter is busy."""
-    ENCODE_ANEW = 5
+    """The exporter did not answer, or is busy."""
+    ENCODE_AGAIN = 5
     """The exporter will accept this request in another encoding."""
 
 
@@ -110,7 +110,7 @@ class Backoff:
     def __init__(self) -> None:
         self._n_failures = 0
         self.ends_at = 0.0
-        """When to send again, on the monotonic clock."""
+        """Time from which to send again, on the monotonic clock."""
 
     def is_over(self, now: float) -> bool:
         """Returns whether to send again at `now`, on the monotonic clock."""
@@ -195,7 +195,7 @@ class Sender:
     """Owns the ring and the thread that pushes its records. Public methods are for the training thread."""
 
     def __init__(self, settings: Settings, process: Process, on_action: Callable[[Action], None]) -> None:
-        """`on_action` is called on the sender's thread with each thing that the exporter asks for."""
+        """`on_action` is called on the sender's thread with each request of the exporter."""
         self.ring: Ring = deque(maxlen=RING_CAPACITY)
         self._control: Deque[Union[SnapshotResult, HoldersResult, End]] = deque(maxlen=CONTROL_CAPACITY)
         self._process = process
@@ -207,12 +207,12 @@ class Sender:
         self._flushed = threading.Condition()
         """Guards the two counts, and is notified when the second one rises."""
         self._n_flushes = 0
-        """How often a flush was requested."""
+        """Number of flushes that were requested."""
         self._n_flushed = 0
         """The number of the last request by which everything was pushed."""
         self._is_broken = False
         self._is_hurried = False
-        """Whether the thread was woken by `hurry`."""
+        """Set if `hurry` woke the thread."""
         self._deadline = 0.0
         self._thread = threading.Thread(target=self._run, name="stepmem", daemon=True)
         self._pack: Callable[[], int] = lambda: 0
@@ -224,18 +224,18 @@ class Sender:
         self._started_at = 0.0
         self._packed_at = 0.0
         self._steps_per_second = 0.0
-        """How many were packed lately."""
+        """Rate of those that were packed last."""
         self._n_renames = 0
         self._plain_since = 0
         """The connection, by its number, on which the exporter refused later fields."""
 
     @property
     def target(self) -> Target:
-        """Where the records are pushed."""
+        """Returns the target to which the records are pushed."""
         return self._connection.target
 
     def start(self, pack: Callable[[], int], unpacked_max: int) -> None:
-        """Starts the thread, which calls `pack` before it looks at the ring, before `unpacked_max` steps wait for it.
+        """Starts the thread, which calls `pack` before it reads the ring, before `unpacked_max` steps wait for it.
 
         `pack` returns how many steps it packed.
         """
@@ -263,7 +263,7 @@ class Sender:
             return self._n_flushed >= n
 
     def hurry(self) -> None:
-        """Makes the thread look at the ring now, because a batch is full."""
+        """Makes the thread read the ring now, because a batch is full."""
         self._is_hurried = True
         self._wake.set()
 
@@ -320,7 +320,7 @@ class Sender:
     def _pause(self) -> float:
         """Returns the seconds until records may be due, or as many steps wait as may.
 
-        Each look at the ring makes a training thread that runs Python hand over its lock, after which its caches are cold.
+        Whenever the ring is read, a training thread that runs Python hands over its lock, after which its caches are cold.
         """
         now = time.monotonic()
         pause = max(self._sent_at + self._send_every(now), self._backoff.ends_at) - now
@@ -358,7 +358,7 @@ class Sender:
             delivery = Delivery.REFUSED if request is None else self._deliver(request, deadline)
             if delivery is Delivery.RETRY:
                 return False
-            if delivery is not Delivery.ENCODE_ANEW:
+            if delivery is not Delivery.ENCODE_AGAIN:
                 self._control.popleft()
         return True
 
@@ -372,7 +372,7 @@ class Sender:
             delivery = self._deliver(Request(STEPS_PATH, JSON_LINES, body), deadline, n_records)
             if delivery is Delivery.TOO_LARGE:
                 batch.halve()
-            elif delivery is not Delivery.ENCODE_ANEW:
+            elif delivery is not Delivery.ENCODE_AGAIN:
                 break
         if delivery is Delivery.ACCEPTED:
             batch.remove_part()
@@ -425,16 +425,16 @@ class Sender:
             return Delivery.TOO_LARGE
         if answer.status == 400 and self._encoder.has_ooms and is_unknown_ooms(answer.body):
             self._encoder.has_ooms = False
-            return Delivery.ENCODE_ANEW
+            return Delivery.ENCODE_AGAIN
         if answer.status == 400 and self._encoder.has_fill and is_unknown_fill(answer.body):
             self._encoder.has_fill, self._plain_since = False, self._connection.n_opened
-            return Delivery.ENCODE_ANEW
+            return Delivery.ENCODE_AGAIN
         if answer.status == 400 and self._encoder.has_parts and is_unknown_part(answer.body):
             self._encoder.has_parts, self._plain_since = False, self._connection.n_opened
-            return Delivery.ENCODE_ANEW
+            return Delivery.ENCODE_AGAIN
         if answer.status == 400 and not self._encoder.is_plain and is_unknown_field(answer.body):
             self._leave_out_later_fields()
-            return Delivery.ENCODE_ANEW
+            return Delivery.ENCODE_AGAIN
         warn_once(
             f"status {answer.status}",
             f"the exporter at {self._connection.target} refused a push with status {answer.status}: "
@@ -445,22 +445,22 @@ class Sender:
         return Delivery.REFUSED
 
     def _on_held(self, answer: Answer) -> Delivery:
-        """Takes the name that the exporter offers, if it does; otherwise asks again later. Samples by time give way."""
+        """Takes the name that the exporter offers, if it does; otherwise tries again later. A process that is sampled by time stops."""
         if self._process.is_sampled and not self._process.n_steps:
-            self._process.gives_way = True
+            self._process.has_lost_rank = True
             return Delivery.REFUSED
         run, held = self._process.identity().run, Held(answer.body)
         if held.offer is None or self._n_renames >= RENAMES_MAX:
-            inform_once("held", f"run {run!r} has another live process of this rank; asking again: {printable(held.detail)}")
+            inform_once("held", f"run {run!r} has another live process of this rank; trying again: {printable(held.detail)}")
             self._backoff.wait(answer.retry_after)
             return Delivery.RETRY
         self._n_renames += 1
         self._process.rename_run(held.offer)
         warn_once(f"renamed {held.offer}", f"run {run!r} is pushed by another process too; this one is now {held.offer!r}")
-        return Delivery.ENCODE_ANEW
+        return Delivery.ENCODE_AGAIN
 
     def _leave_out_later_fields(self) -> None:
-        """Encodes for an exporter of before, until the connection is opened again."""
+        """Encodes for an older exporter, until the connection is opened again."""
         self._encoder.is_plain = True
         self._plain_since = self._connection.n_opened
         inform_once(
@@ -471,9 +471,9 @@ class Sender:
 
     def _take_actions(self, body: bytes) -> None:
         try:
-            for capture in decode_captures(body):
-                self._on_action(capture)
-            for ask in decode_holders_asks(body):
-                self._on_action(ask)
+            for snapshot in decode_snapshot_requests(body):
+                self._on_action(snapshot)
+            for scan in decode_heap_scan_requests(body):
+                self._on_action(scan)
         except Exception as error:
             warn_once("actions", f"the exporter sent a malformed answer: {error!r}")

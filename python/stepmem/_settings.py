@@ -55,27 +55,27 @@ class Settings(NamedTuple):
     url: Optional[str]
     token: Optional[str]
     counts_peaks: bool
-    """Whether each step has its exact peak, which resets PyTorch's counters; otherwise there are high-water marks only."""
+    """Gives each step its exact peak, which resets PyTorch's counters; otherwise there are high-water marks only."""
     snapshot_directory: Optional[str]
     is_disabled: bool
     capacity_bytes: Optional[int] = None
     """The memory that a process without CUDA may take."""
     names_holders: bool = True
-    """Whether to look for what holds the memory when the exporter asks."""
+    """Lets the client search for what holds the memory when the exporter requests it."""
     socket_uid: Optional[int] = None
     """User that may own the socket besides root and the own one."""
     token_file: Optional[str] = None
-    """File of `token`, to read it anew after the exporter refused it."""
+    """File of `token`, to read it again after the exporter refused it."""
     ca_file: Optional[str] = None
     """Certificates that the exporter's is checked against; the system's if not set."""
     cert_file: Optional[str] = None
-    """Certificate of this client, if the exporter asks for one."""
+    """Certificate of this client, if the exporter requires one."""
     key_file: Optional[str] = None
     """Key of `cert_file`, if it is in a file of its own."""
     writes_on_oom: bool = False
-    """Whether out-of-memory errors leave a snapshot, without a call of the program."""
+    """Makes out-of-memory errors leave a snapshot, without a call of the program."""
     reads_every_step: bool = False
-    """Whether short steps that the optimizer hook counts are read too, whatever that takes."""
+    """Makes the client read short steps that the optimizer hook counts, too, at any cost."""
 
     @staticmethod
     def read(environment: Mapping[str, str]) -> "Settings":
@@ -341,7 +341,7 @@ def _run(environment: Mapping[str, str]) -> str:
 def _kubernetes_run(environment: Mapping[str, str]) -> str:
     """Returns the name of the Kubernetes job with what distinguishes its reruns; empty if there is none.
 
-    A Job that is deleted and created again has its old name and a new UID. A RayJob names each of its clusters anew, and
+    A Job that is deleted and created again has its old name and a new UID. A RayJob gives each of its clusters a new name, and
     a cluster numbers its jobs.
     """
     variable = next((variable for variable in KUBERNETES_JOBS if environment.get(variable)), None)

@@ -15,7 +15,7 @@ from typing import Dict, List, NamedTuple, Optional, Set, Tuple
 from ._procfs import Budget, children_of, is_rank, parent_of, read
 
 NOTABLE_BYTES = 1 << 20
-"""Shared memory of fewer bytes is not looked into."""
+"""Shared memory of fewer bytes is not listed."""
 
 SHARE_MAX = 0.0005
 CREDIT_SECONDS = 0.1
@@ -26,7 +26,7 @@ RENEW_EVERY = 10.0
 """The list of mappings is read again after so many seconds if nothing here has changed: another rank may map the same by now."""
 
 RESIDENT_BYTES_MAX = 16 << 30
-"""Of a process with more resident memory, the kernel is not asked for the pages of each mapping: it would hold up those who map memory."""
+"""Resident memory up to which the pages of each mapping are read. With more, the kernel would hold up threads that map memory."""
 
 RANKS_MAX = 64
 """Other ranks on this machine whose mappings are read, at most."""
@@ -35,7 +35,7 @@ ANCESTORS_MAX = 8
 """Processes between a rank and the maker of its segment, at most."""
 
 SHARE_OF_RESIDENT_MAX = 4.0
-"""Of a segment that this process has not read in full, so many times its resident pages count until the next reading, at most."""
+"""Multiple of the resident pages that counts until the next reading, at most, of a segment that this process has not read in full."""
 
 OWN_MAX = 4096
 """Processes below this one that are remembered, at most."""

@@ -1,4 +1,4 @@
-"""Tells exceptions of the program's own signal handlers, which run inside this client's code too, from this client's."""
+"""Separates exceptions of the program's own signal handlers, which run inside this client's code too, from this client's."""
 
 from __future__ import annotations
 

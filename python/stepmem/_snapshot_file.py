@@ -17,11 +17,11 @@ from ._wire import SnapshotResult
 class SnapshotFile:
     """A snapshot to take at the end of `step`, and its destination."""
 
-    __slots__ = ("capture_id", "directory", "is_beneath", "label", "path", "reason", "step")
+    __slots__ = ("directory", "is_beneath", "label", "path", "reason", "request_id", "step")
 
     def __init__(self, reason: str, step: Optional[int], directory: Optional[str] = None, label: str = "") -> None:
         self.reason = reason
-        """`creep` (the exporter asked), `oom` or `manual`."""
+        """`creep` (the exporter requested it), `oom` or `manual`."""
         self.step = step
         """None if it failed before any step."""
         self.directory = directory
@@ -30,10 +30,10 @@ class SnapshotFile:
         """Part of the file name; may be empty."""
         self.path: Optional[str] = None
         """If None or empty: a file in `directory`, named after run, label, attempt, rank and step."""
-        self.capture_id: Optional[str] = None
-        """The exporter's id of the capture; None if the exporter did not ask."""
+        self.request_id: Optional[str] = None
+        """The exporter's id of its request; None if the program asked."""
         self.is_beneath = False
-        """Whether its real path must be below `directory`, because the exporter asked for it."""
+        """Requires its real path to be below `directory`, because the exporter requested it."""
 
 
 class SnapshotWriter:
@@ -46,11 +46,11 @@ class SnapshotWriter:
         self._process = process
         self._on_result = on_result
         self._paths: Set[str] = set()
-        """Paths of snapshots that the exporter asked for, so that no two have one name."""
+        """Paths of snapshots that the exporter requested, so that no two have one name."""
 
     def begin(self, file: SnapshotFile, events_per_step: Optional[int] = None) -> None:
-        """Reports that a snapshot which the exporter asked for is being recorded."""
-        result = SnapshotResult(file.reason, file.step, file.capture_id)
+        """Reports that a snapshot which the exporter requested is being recorded."""
+        result = SnapshotResult(file.reason, file.step, file.request_id)
         result.has_begun, result.events_per_step = True, events_per_step
         self._on_result(result)
 
@@ -72,7 +72,7 @@ class SnapshotWriter:
         """Warns and reports that the snapshot failed. Raises the error if it is of a signal handler of the program."""
         raise_if_of_handler(error)
         warn_once(f"snapshot {file.reason}", f"snapshot failed: {error!r}")
-        result = SnapshotResult(file.reason, file.step, file.capture_id)
+        result = SnapshotResult(file.reason, file.step, file.request_id)
         result.path = None if path is None else os.path.abspath(path)
         result.error = str(error) or repr(error)
         self._on_result(result)
@@ -99,7 +99,7 @@ class SnapshotWriter:
         return path
 
     def _save(self, file: SnapshotFile, path: str, state: Any) -> Optional[str]:
-        result = SnapshotResult(file.reason, file.step, file.capture_id)
+        result = SnapshotResult(file.reason, file.step, file.request_id)
         try:
             result.n_bytes = _dump(path, state)
             result.path = os.path.abspath(path)

@@ -12,16 +12,16 @@ from ._readers import HostReader
 from ._snapshot_file import SnapshotFile, SnapshotWriter
 from ._torch import count_events, empty_cache, mark_step, require_cuda
 from ._warn import log, warn_once
-from ._wire import UNKNOWN, Capture, SnapshotResult
+from ._wire import UNKNOWN, SnapshotRequest, SnapshotResult
 
 MAX_ENTRIES = 100_000
 """Allocations and frees in a history, by default. Each takes a few KiB."""
 
-CAPTURE_STEPS_MAX = 1000
-"""Steps that one capture can record, at most."""
+REQUEST_STEPS_MAX = 1000
+"""Steps that one request can record, at most."""
 
-CAPTURES_MAX = 5
-"""Snapshots that a process writes because the exporter asks, at most."""
+REQUESTS_MAX = 5
+"""Snapshots that a process writes because the exporter requests them, at most."""
 
 ENTRY_BYTES = 4096
 """Host memory of one allocation or free in a history, with its stack, while a snapshot of it is taken."""
@@ -33,12 +33,12 @@ ENTRIES_MIN = 1000
 """Entries below which a history is not begun."""
 
 STEPS_MIN = 6
-"""Steps that a recording must hold for a verdict on what leaks."""
+"""Steps that a recording must hold to show which memory leaks."""
 
 NO_DIRECTORY = "no directory: set STEPMEM_SNAPSHOT_DIRECTORY in the environment of the training process"
 
-CAPTURE_IDS_MAX = 64
-"""Ids of captures that are remembered, to ignore repeated ones."""
+REQUEST_IDS_MAX = 64
+"""Ids of requests that are remembered, to ignore repeated ones."""
 
 PLANS_MAX = 8
 """Plans that are waiting or recording, at most."""
@@ -51,17 +51,17 @@ class Plan:
         """`first` is None for the next step. `directory` is that of SnapshotFile."""
         self.max_entries = MAX_ENTRIES
         self.is_pair = False
-        """Whether to also write a snapshot before the first step."""
+        """Makes it write a snapshot before the first step, too."""
         self.is_clean = False
-        """Whether to collect garbage and empty the allocator's cache before that one."""
+        """Makes it collect garbage and empty the allocator's cache before that one."""
         self.is_full = False
-        """Whether to record C++ frames and the stacks of frees."""
-        self.capture_id: Optional[str] = None
-        """The exporter's id of the capture; None if the program asked."""
+        """Makes it record C++ frames and the stacks of frees."""
+        self.request_id: Optional[str] = None
+        """The exporter's id of its request; None if the program asked."""
         self.is_over = False
-        """Whether the snapshot was written or failed, or its steps have passed."""
+        """Set once the snapshot was written or failed, or its steps have passed."""
         self.reason = "manual"
-        """`creep` if the exporter asks because memory grows."""
+        """`creep` if the exporter requests it because memory grows."""
         self._writer = writer
         self._first = first
         self._n_steps = n_steps
@@ -85,7 +85,7 @@ class Plan:
                 warn_once("missed", f"steps {self._first} to {last} were not recorded: they had already ended")
         elif step >= self._first - 1 and not self._is_recording:
             self._start(step)
-        elif self._is_recording and self.capture_id is not None:
+        elif self._is_recording and self.request_id is not None:
             self._follow(step)
 
     def _start(self, step: int) -> None:
@@ -94,7 +94,7 @@ class Plan:
                 _clean(step)
             self._writer.history.start(self.max_entries, self.is_full)
             self._is_recording = True
-            if self.capture_id is not None:
+            if self.request_id is not None:
                 self._n_events = count_events()
                 self._mark(step + 1)
                 self._writer.begin(self._file(step))
@@ -125,12 +125,12 @@ class Plan:
 
     def _stop(self) -> None:
         self._writer.history.stop(self.max_entries, self.is_full)
-        if self.capture_id is not None:
+        if self.request_id is not None:
             self._mark(None)
 
     def _finish(self, step: int) -> None:
         try:
-            if self.capture_id is None:
+            if self.request_id is None:
                 self._writer.write(self._file(step, "after" if self.is_pair else ""))
             else:
                 # Training must not wait for pickling and the disk.
@@ -142,15 +142,15 @@ class Plan:
 
     def _fail(self, step: int, error: Exception) -> None:
         self.is_over = True
-        if self.capture_id is None:
+        if self.request_id is None:
             warn_once("snapshot", f"snapshot of step {step} failed: {error!r}")
         else:
             self._writer.fail(self._file(step), error)
 
     def _file(self, step: int, label: str = "") -> SnapshotFile:
         file = SnapshotFile(self.reason, step, self._directory, label)
-        file.capture_id = self.capture_id
-        file.is_beneath = self.capture_id is not None
+        file.request_id = self.request_id
+        file.is_beneath = self.request_id is not None
         return file
 
 
@@ -161,11 +161,11 @@ class Snapshots:
         """`on_result` is called once for each snapshot, with its path or its error."""
         self._process = process
         self._plans: List[Plan] = []
-        self._capture_ids: Deque[str] = deque(maxlen=CAPTURE_IDS_MAX)
-        self._n_captures = 0
-        """Captures that were planned."""
+        self._request_ids: Deque[str] = deque(maxlen=REQUEST_IDS_MAX)
+        self._n_requests = 0
+        """Requests for which a snapshot was planned."""
         self.is_waiting = False
-        """Whether `at_step_end` has to be called."""
+        """Set while `at_step_end` has to be called."""
         self.writer = SnapshotWriter(process, on_result)
         self.oom = OomWatch(process, self.writer)
 
@@ -192,7 +192,7 @@ class Snapshots:
 
     @property
     def has_plans(self) -> bool:
-        """Whether `at_step_end` has to be called for each step."""
+        """Returns whether `at_step_end` has to be called for each step."""
         return bool(self._plans)
 
     def at_step_end(self, step: int) -> None:
@@ -211,33 +211,33 @@ class Snapshots:
         if self._plans or self.oom.is_waiting:
             self.is_waiting = True
 
-    def on_capture(self, capture: Capture) -> None:
-        """Plans a snapshot that the exporter asks for. Ignores repeated captures. Runs on the sender's thread."""
+    def on_request(self, request: SnapshotRequest) -> None:
+        """Plans a snapshot that the exporter requests. Ignores repeated requests. Runs on the sender's thread."""
         rank = self._process.identity().rank
-        if capture.id in self._capture_ids or str(rank if capture.rank is None else capture.rank) != str(rank):
+        if request.id in self._request_ids or str(rank if request.rank is None else request.rank) != str(rank):
             return
-        self._capture_ids.append(capture.id)
+        self._request_ids.append(request.id)
         try:
-            self.add(self._plan(capture))
-            self._n_captures += 1
+            self.add(self._plan(request))
+            self._n_requests += 1
         except Exception as error:
-            file = SnapshotFile(capture.reason, None)
-            file.capture_id = capture.id
+            file = SnapshotFile(request.reason, None)
+            file.request_id = request.id
             self.writer.fail(file, error)
 
-    def _plan(self, capture: Capture) -> Plan:
-        n_steps = capture.n_steps
-        if not isinstance(n_steps, int) or not 0 < n_steps <= CAPTURE_STEPS_MAX:
-            raise ValueError(f"steps {n_steps!r} is not an integer in 1..={CAPTURE_STEPS_MAX}")
+    def _plan(self, request: SnapshotRequest) -> Plan:
+        n_steps = request.n_steps
+        if not isinstance(n_steps, int) or not 0 < n_steps <= REQUEST_STEPS_MAX:
+            raise ValueError(f"steps {n_steps!r} is not an integer in 1..={REQUEST_STEPS_MAX}")
         require_cuda()
         directory = self._process.snapshot_directory()
         if directory is None:
             raise ValueError(NO_DIRECTORY)
-        if self._n_captures >= CAPTURES_MAX:
-            raise ValueError(f"this process has written {CAPTURES_MAX} snapshots that were asked for already")
+        if self._n_requests >= REQUESTS_MAX:
+            raise ValueError(f"this process has written {REQUESTS_MAX} requested snapshots already")
         plan = Plan(self.writer, None, n_steps, directory)
-        plan.capture_id, plan.reason = capture.id, capture.reason
-        plan.max_entries = _entries(capture.max_entries or MAX_ENTRIES)
+        plan.request_id, plan.reason = request.id, request.reason
+        plan.max_entries = _entries(request.max_entries or MAX_ENTRIES)
         return plan
 
 
@@ -257,5 +257,5 @@ def _entries(wanted: int) -> int:
         return wanted
     fits = free // MEMORY_SHARE // ENTRY_BYTES
     if fits < ENTRIES_MIN:
-        raise MemoryError(f"{free >> 20} MiB of host memory are left, too little for a history of allocations")
+        raise MemoryError(f"{free >> 20} MiB of host memory remain, too little for a history of allocations")
     return min(wanted, fits)

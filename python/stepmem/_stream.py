@@ -16,7 +16,7 @@ NO_SIGNAL = getattr(socket, "MSG_NOSIGNAL", 0)
 """Makes a closed connection an error instead of a SIGPIPE, which would kill a program that restored its default."""
 
 HAS_KERNEL_LIMITS = sys.platform == "linux"
-"""Whether the kernel limits how long a call waits, without Python's `poll` before each, which hands Python's lock over twice as often."""
+"""Set if the kernel limits the time that a call waits, without Python's `poll` before each, which hands Python's lock over twice as often."""
 
 
 class Stream:

@@ -33,7 +33,7 @@ def summary(url: Optional[str] = None, seconds: float = 2.0) -> Dict[str, Figure
         figures.update(_of_run(url or os.environ.get("STEPMEM_WEB_URL") or PAGE_URL, seconds))
     except Exception as error:
         raise_if_of_handler(error)
-        warn_once("summary", f"the summary of the run is not known: {error}")
+        warn_once("summary", f"the summary of the run is unknown: {error}")
     return {f"stepmem/{name}": figure for name, figure in figures.items() if figure is not None}
 
 

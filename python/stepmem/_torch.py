@@ -16,13 +16,13 @@ def cuda_torch() -> Any:
 
 
 def is_cuda_up() -> "Optional[Callable[[], bool]]":
-    """Returns PyTorch's function that says whether this process uses CUDA; None before PyTorch is imported."""
+    """Returns PyTorch's function that reports whether this process uses CUDA; None before PyTorch is imported."""
     found: "Optional[Callable[[], bool]]" = getattr(getattr(sys.modules.get("torch"), "cuda", None), "is_initialized", None)
     return found
 
 
 def untraced(hook: Callable[..., None]) -> Callable[..., None]:
-    """Returns a hook that `torch.compile` does not look into, however it is called; costs 0.2 µs a call.
+    """Returns a hook that `torch.compile` does not trace, however it is called; costs 0.2 µs a call.
 
     `torch.compiler.disable` does the same, and imports the compiler, which takes hundreds of MiB.
     """
@@ -60,7 +60,7 @@ def leave_out(function: Any) -> None:
             actions = frames._FrameAction
             frames.set_code_exec_strategy(code, frames._FrameExecStrategy(actions.SKIP, actions.DEFAULT))
     except Exception as error:
-        warn_once("compiler", f"torch.compile may look into stepmem's hook: {error!r}")
+        warn_once("compiler", f"torch.compile may trace stepmem's hook: {error!r}")
 
 
 def require_cuda() -> Any:
@@ -109,7 +109,7 @@ def count_events() -> int:
 
 
 def mark_step(step: Optional[int]) -> None:
-    """Lets the history mark what follows as of `step`, or as of none, where PyTorch can."""
+    """Lets the history assign the following events to `step`, or to none, where PyTorch can."""
     set_metadata = getattr(require_cuda().cuda.memory, "_set_memory_metadata", None)
     if set_metadata is not None:
         set_metadata("" if step is None else f"step={step}")
@@ -125,12 +125,12 @@ class AllocatorHistory:
 
     def __init__(self) -> None:
         self._wanted: List[Tuple[int, bool]] = []
-        """What each user wants: how many entries are kept, and whether they have C++ frames and the stacks of frees."""
+        """Demands of each user: how many entries are kept, and whether they have C++ frames and the stacks of frees."""
         self._is_programs = False
 
     @property
     def is_programs(self) -> bool:
-        """Whether the program recorded its own history when the first user came; it is left as it is."""
+        """Set if the program recorded its own history when the first user came; it is left as it is."""
         return self._is_programs
 
     def start(self, max_entries: int, is_full: bool = False) -> None:
@@ -164,7 +164,7 @@ class AllocatorHistory:
 
 
 def _most(wanted: List[Tuple[int, bool]]) -> Tuple[int, bool]:
-    """Returns what satisfies every user of a history."""
+    """Returns the least that satisfies every user of a history."""
     return max((size for size, _ in wanted), default=0), any(is_full for _, is_full in wanted)
 
 

@@ -9,15 +9,15 @@ from typing import Optional
 
 
 class Training:
-    """A call of a library's trainer. An error that it raises ends it without a word to all callbacks."""
+    """A call of a library's trainer. An error that it raises ends it, and no callback hears of that."""
 
     def __init__(self, package: str, was_explicit: bool) -> None:
-        """Is called, through a callback, by the trainer, which `package` has."""
+        """Called through a callback of the trainer, which belongs to `package`."""
         self.was_explicit = was_explicit
-        """Whether the program reported steps itself before."""
+        """Set if the program reported steps itself before."""
         self._thread = threading.get_ident()
         self._code: Optional[CodeType] = None
-        """Of the outermost function of the package that is on the stack; None if there is none."""
+        """Frame of the outermost function of the package on the stack; None if there is none."""
         frame: Optional[FrameType] = sys._getframe(1)
         while frame is not None:
             name = frame.f_globals.get("__name__")

@@ -11,7 +11,7 @@ import sys
 from typing import Any, Iterator, Optional, Set
 
 TOPICS_MAX = 64
-"""After this many different topics nothing more is logged."""
+"""Topics after which nothing more is logged."""
 
 LINE_BYTES_MAX = 4096
 """Longest text that is written to a descriptor: as much as a pipe takes at once, or not at all."""

@@ -20,8 +20,8 @@ without steps, and of a process that does neither."""
 TIMED_PHASES = PHASES[1:3]
 """Phases that a program can report."""
 
-MARKS = ("eval", "checkpoint", "epoch")
-"""Marks of a record of a step. A set of them is an integer with a bit for each, in this order."""
+EVENT_MARKERS = ("eval", "checkpoint", "epoch")
+"""Event markers of a record of a step. A set of them is an integer with a bit for each, in this order."""
 
 OUTCOMES = ("completed", "failed", "oom")
 """Outcomes of a rank."""
@@ -37,7 +37,7 @@ UNKNOWN_SECONDS = -1.0
 
 RECORD = struct.Struct("<dfqqIBBB5q2i5q2qiqiq")
 """One record in the ring: Unix time, duration (both in seconds), sequence number, step, how many steps it stands for, indices of
-device and phase, marks, and a value for each of FIGURES."""
+device and phase, event markers, and a value for each of FIGURES."""
 
 HOST_PARTS = (
     "host_shared_bytes",
@@ -81,10 +81,10 @@ LATER_STEP_FIELDS = (
 LATER_END_FIELDS = ("instance", "time", "step", "unread_steps", "error_type", "error_message", OOMS, "requested_bytes", *END_PEAKS)
 LATER_SNAPSHOT_FIELDS = ("instance", "file", "events_per_step")
 LATER_HOLDERS_FIELDS = ("instance",)
-"""Keys of a step, of an end, of a snapshot and of holders that exporters of before refuse."""
+"""Keys of a step, of an end, of a snapshot and of holders that older exporters refuse."""
 
 BEGAN = "began"
-"""Outcome of a snapshot that is being recorded, which exporters of before refuse."""
+"""Outcome of a snapshot that is being recorded, which older exporters refuse."""
 
 STEPS_PATH = "/v1/steps"
 SNAPSHOTS_PATH = "/v1/snapshots"
@@ -108,14 +108,14 @@ HOLDER_FUNCTION_BYTES_MAX = 128
 
 INFINITY = float("inf")
 
-HOLDER_STEPS_DEFAULT = 20
-"""Steps between two looks for an ask that does not name a number."""
+SCAN_STEPS_DEFAULT = 20
+"""Steps between two heap scans for a request that does not name a number."""
 
-CAPTURE_STEPS_DEFAULT = 20
-"""Steps to record for a capture that does not name a number."""
+SNAPSHOT_STEPS_DEFAULT = 20
+"""Steps to record for a request that does not name a number."""
 
-CAPTURE_REASONS = ("creep", "manual")
-"""Why the exporter asks for a snapshot; what it does not name, or names otherwise, is the first."""
+SNAPSHOT_REASONS = ("creep", "manual")
+"""Reasons of the exporter for a snapshot; one that it does not name, or names otherwise, is the first."""
 
 
 class Request:
@@ -129,7 +129,7 @@ class Request:
         self.body = body
 
 
-class Capture:
+class SnapshotRequest:
     """The exporter's request for a snapshot, not validated yet."""
 
     __slots__ = ("id", "max_entries", "n_steps", "rank", "reason")
@@ -137,26 +137,26 @@ class Capture:
     def __init__(self, action: Dict[str, object]) -> None:
         self.id = str(action.get("id", ""))
         self.rank = action.get("rank")
-        self.n_steps = action.get("steps", CAPTURE_STEPS_DEFAULT)
+        self.n_steps = action.get("steps", SNAPSHOT_STEPS_DEFAULT)
         reason = action.get("reason")
-        self.reason = str(reason) if reason in CAPTURE_REASONS else CAPTURE_REASONS[0]
+        self.reason = str(reason) if reason in SNAPSHOT_REASONS else SNAPSHOT_REASONS[0]
         entries = action.get("entries_max")
         self.max_entries: Optional[int] = entries if isinstance(entries, int) and entries > 0 else None
-        """The most allocations and frees to keep; None if the exporter does not say."""
+        """The most allocations and frees to keep; None if the exporter names no number."""
 
 
 class SnapshotResult:
     """Result of one memory snapshot: written if `error` is None, unless it has only begun."""
 
-    __slots__ = ("capture_id", "error", "events_per_step", "has_begun", "n_bytes", "path", "reason", "relative_path", "step")
+    __slots__ = ("error", "events_per_step", "has_begun", "n_bytes", "path", "reason", "relative_path", "request_id", "step")
 
-    def __init__(self, reason: str, step: Optional[int], capture_id: Optional[str]) -> None:
+    def __init__(self, reason: str, step: Optional[int], request_id: Optional[str]) -> None:
         self.reason = reason
-        """`creep` (the exporter asked), `oom` or `manual`."""
+        """`creep` (the exporter requested it), `oom` or `manual`."""
         self.step = step
         """The last step in the snapshot; None if it failed before any."""
-        self.capture_id = capture_id
-        """The exporter's id of the capture; None if the exporter did not ask for this snapshot."""
+        self.request_id = request_id
+        """The exporter's id of its request; None if the program asked."""
         self.path: Optional[str] = None
         """Absolute path of the file; None if it failed before there was one."""
         self.n_bytes: Optional[int] = None
@@ -165,18 +165,18 @@ class SnapshotResult:
         self.relative_path: Optional[str] = None
         """The path below the directory that the training side named; None if it is elsewhere."""
         self.has_begun = False
-        """Whether this only says that the recording has begun."""
+        """Set if this only reports that the recording has begun."""
         self.events_per_step: Optional[int] = None
         """Allocations and frees of the first recorded step; None if unknown."""
 
     def fields(self) -> Dict[str, object]:
-        """Returns the JSON fields beside run and rank."""
+        """Returns the JSON fields other than run and rank."""
         if self.has_begun:
-            began: Dict[str, object] = {"id": self.capture_id, "reason": self.reason, "outcome": BEGAN}
+            began: Dict[str, object] = {"id": self.request_id, "reason": self.reason, "outcome": BEGAN}
             return {**began, "events_per_step": self.events_per_step}
         error = None if self.error is None else "".join(c for c in self.error if c.isprintable())[:ERROR_CHARACTERS_MAX]
         return {
-            "id": self.capture_id,
+            "id": self.request_id,
             "reason": self.reason,
             "step": self.step,
             "path": self.path,
@@ -187,29 +187,29 @@ class SnapshotResult:
         }
 
 
-class HoldersAsk:
-    """The exporter's question for what holds the memory, not validated yet."""
+class HeapScanRequest:
+    """The exporter's request for a search of what holds the memory, not validated yet."""
 
     __slots__ = ("bytes_per_step", "id", "is_on_host", "n_steps", "rank")
 
     def __init__(self, action: Dict[str, object]) -> None:
         self.id = str(action.get("id", ""))
         self.rank = action.get("rank")
-        self.n_steps: Any = action.get("steps", HOLDER_STEPS_DEFAULT)
+        self.n_steps: Any = action.get("steps", SCAN_STEPS_DEFAULT)
         growth: Any = action.get("bytes_per_step")
         self.bytes_per_step: Optional[float] = growth if type(growth) in (int, float) and 0 < growth < INFINITY else None
         """Growth of the memory; None if the exporter does not report it."""
         self.is_on_host = action.get("is_on_host") is not False
-        """Whether that is the host's memory, not a device's."""
+        """Set if that is the host's memory, not a device's."""
 
 
 class HoldersResult:
-    """What a search for holders has come to. `located` reads source files, so it is for the sender's thread."""
+    """The result of a search for holders. `fields` reads source files, so it is for the sender's thread."""
 
-    __slots__ = ("ask_id", "error", "first_step", "holders", "last_step", "outcome")
+    __slots__ = ("error", "first_step", "holders", "last_step", "outcome", "request_id")
 
-    def __init__(self, ask_id: str, outcome: str) -> None:
-        self.ask_id = ask_id
+    def __init__(self, request_id: str, outcome: str) -> None:
+        self.request_id = request_id
         self.outcome = outcome
         """`began`, `named`, `none`, `gave_up` or `failed`."""
         self.error: Optional[str] = None
@@ -219,17 +219,17 @@ class HoldersResult:
         """Holders of `_holders`."""
 
     @staticmethod
-    def of_search(ask_id: str, search: Any) -> "HoldersResult":
+    def of_search(request_id: str, search: Any) -> "HoldersResult":
         """Returns the result of a search that is over."""
-        result = HoldersResult(ask_id, search.outcome.value)
+        result = HoldersResult(request_id, search.outcome.value)
         result.error, result.holders = search.error, search.holders
         result.first_step, result.last_step = search.first_step, search.last_step
         return result
 
     def fields(self, has_fill: bool) -> Dict[str, object]:
-        """Returns the JSON fields beside run and rank; with those of FILL if `has_fill`."""
+        """Returns the JSON fields other than run and rank; with those of FILL if `has_fill`."""
         return {
-            "id": self.ask_id,
+            "id": self.request_id,
             "outcome": self.outcome,
             "error": None if self.error is None else cut(self.error, ERROR_CHARACTERS_MAX) or "unknown",
             "first_step": self.first_step,
@@ -259,7 +259,7 @@ def _holder_fields(holder: Any, has_fill: bool) -> Dict[str, object]:
 
 
 class End:
-    """The end of this rank; what is None is unknown."""
+    """The end of this rank; a field that is None is unknown."""
 
     __slots__ = ("error_message", "error_type", "is_automatic", "ooms", "outcome", "peaks", "requested_bytes", "step", "time", "unread_steps")
 
@@ -267,7 +267,7 @@ class End:
         self.outcome = outcome
         """One of OUTCOMES."""
         self.is_automatic = is_automatic
-        """Whether it is reported because the process exits, and not by the program."""
+        """Set if it is reported because the process exits, and not by the program."""
         self.time: Optional[float] = None
         """Unix time in seconds."""
         self.step: Optional[int] = None
@@ -283,22 +283,22 @@ class End:
         """The request that could not be met."""
 
     def fields(self) -> Dict[str, object]:
-        """Returns the JSON fields beside rank and instance."""
+        """Returns the JSON fields other than rank and instance."""
         return {name: getattr(self, name) for name in self.__slots__ if name not in ("is_automatic", "peaks")} | self.peaks
 
 
 class Encoder:
-    """Encodes what is pushed, in the run's current name, with or without the later fields."""
+    """Encodes all that is pushed, in the run's current name, with or without the later fields."""
 
     def __init__(self, process: Process) -> None:
         self.is_plain = False
-        """Whether to leave the later fields out, because the exporter refuses them."""
+        """Leaves the later fields out, because the exporter refuses them."""
         self.has_ooms = True
-        """Whether ends have `ooms`, which is the latest of their fields: an exporter that refuses it may know the others."""
+        """Gives ends `ooms`, which is the latest of their fields: an exporter that refuses it may know the others."""
         self.has_parts = True
-        """Whether records have HOST_PARTS, which the exporter does not refuse."""
+        """Gives records HOST_PARTS, which the exporter does not refuse."""
         self.has_fill = True
-        """Whether holders have FILL, likewise."""
+        """Gives holders FILL, likewise."""
         self._process = process
         self._devices: List[str] = []
         self._heads: Dict[str, str] = {}
@@ -311,9 +311,9 @@ class Encoder:
 
     def step(self, record: bytes, n_dropped: int) -> str:
         """Returns a packed record as one line of JSON; an empty text if this exporter must not get it."""
-        time, seconds, _, step, n_steps, device_idx, phase_idx, marks, *figures = RECORD.unpack(record)
+        time, seconds, _, step, n_steps, device_idx, phase_idx, markers, *figures = RECORD.unpack(record)
         if self.is_plain and phase_idx > len(TIMED_PHASES):
-            return ""  # an exporter of before does not know records by time
+            return ""  # an older exporter does not know records by time
         head = self._head(self._devices[device_idx])
         line = f'{head}, "step": {step}, "time": {time:.6f}, "dropped_records": {n_dropped}'
         if n_steps > 1 and not self.is_plain:
@@ -322,8 +322,8 @@ class Encoder:
             line += f', "step_seconds": {seconds:.6f}'
         if phase_idx:
             line += f', "phase": "{PHASES[phase_idx]}"'
-        if marks and not self.is_plain:
-            line += f', "marks": {json.dumps(marked(marks))}'
+        if markers and not self.is_plain:
+            line += f', "marks": {json.dumps(marker_names(markers))}'
         for name, value in zip(FIGURES, figures):
             if value >= 0 and not (name in HOST_PARTS and not self.has_parts or self.is_plain and name in LATER_STEP_FIELDS):
                 line += f', "{name}": {value}'
@@ -355,16 +355,16 @@ class Encoder:
             holders = {**subject, **message.fields(self.has_fill and not self.is_plain)}
             return Request(HOLDERS_PATH, JSON, _encode(holders, LATER_HOLDERS_FIELDS if self.is_plain else ()))
         if self.is_plain and message.is_automatic:
-            return None  # an exporter of before forgets a rank's findings at its end
+            return None  # an older exporter forgets a rank's findings at its end
         run = "".join(f"%{byte:02X}" for byte in identity.run.encode())
         fields = {"rank": identity.rank, "instance": identity.instance, **message.fields()}
         latest = () if self.has_ooms else (OOMS,)
         return Request(f"/v1/runs/{run}/end", JSON, _encode(fields, LATER_END_FIELDS if self.is_plain else latest))
 
 
-def marked(marks: int) -> List[str]:
-    """Returns the names of a set of marks."""
-    return [name for idx, name in enumerate(MARKS) if marks >> idx & 1]
+def marker_names(markers: int) -> List[str]:
+    """Returns the names of a set of event markers."""
+    return [name for idx, name in enumerate(EVENT_MARKERS) if markers >> idx & 1]
 
 
 def cut(text: str, n_bytes: int) -> str:
@@ -406,7 +406,7 @@ class Held:
     def __init__(self, body: bytes) -> None:
         try:
             answer: Dict[str, object] = dict(json.loads(body))
-        except Exception:  # also RecursionError: it is the word of another program
+        except Exception:  # also RecursionError: another program wrote it
             answer = {}
         self.detail = str(answer.get("detail", ""))[:ERROR_CHARACTERS_MAX]
         offer = answer.get("offer")
@@ -421,20 +421,20 @@ def sequence_number(record: bytes) -> int:
     return n_before
 
 
-def decode_captures(body: bytes) -> List[Capture]:
-    """Returns the captures in an answer's actions. Ignores other actions; raises if the answer is malformed."""
+def decode_snapshot_requests(body: bytes) -> List[SnapshotRequest]:
+    """Returns the snapshot requests in an answer's actions. Ignores other actions; raises if the answer is malformed."""
     if b'"actions":[]' in body:
         return []
     actions: List[Any] = json.loads(body).get("actions", [])
-    return [Capture(each) for each in actions if isinstance(each, dict) and each.get("type") == "snapshot"]
+    return [SnapshotRequest(each) for each in actions if isinstance(each, dict) and each.get("type") == "snapshot"]
 
 
-def decode_holders_asks(body: bytes) -> List[HoldersAsk]:
-    """Returns the questions for holders in an answer's actions; raises if the answer is malformed."""
+def decode_heap_scan_requests(body: bytes) -> List[HeapScanRequest]:
+    """Returns the heap-scan requests in an answer's actions; raises if the answer is malformed."""
     if b'"holders"' not in body:
         return []
     actions: List[Any] = json.loads(body).get("actions", [])
-    return [HoldersAsk(each) for each in actions if isinstance(each, dict) and each.get("type") == "holders"]
+    return [HeapScanRequest(each) for each in actions if isinstance(each, dict) and each.get("type") == "holders"]
 
 
 def _encode(fields: Dict[str, object], without: Tuple[str, ...] = ()) -> bytes:

@@ -13,7 +13,7 @@ from ._client import CLIENT
 
 
 class StepmemCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
-    """Records every optimizer step with the trainer's step number, and marks evaluations and checkpoints."""
+    """Records every optimizer step with the trainer's step number, and evaluations and checkpoints."""
 
     def __init__(self) -> None:
         self._before = 0
@@ -33,7 +33,7 @@ class StepmemCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
         CLIENT.step_end(self._before + state.global_step)
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Marks the end of an epoch."""
+        """Adds the event marker of an epoch."""
         CLIENT.mark("epoch")
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

@@ -14,7 +14,7 @@ else:
 
 
 class StepmemCallback(Callback):  # type: ignore[misc, unused-ignore]
-    """Records every optimizer step with the trainer's step number, and marks evaluations and checkpoints."""
+    """Records every optimizer step with the trainer's step number, and evaluations and checkpoints."""
 
     def __init__(self) -> None:
         self._step = -1
@@ -39,7 +39,7 @@ class StepmemCallback(Callback):  # type: ignore[misc, unused-ignore]
             CLIENT.step_end(self._before + self._step)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Marks the end of an epoch."""
+        """Adds the event marker of an epoch."""
         CLIENT.mark("epoch")
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from conftest import STUB
 
-from stepmem._marks import EVAL, NO_GRAD, Marker
+from stepmem._event_markers import EVAL, NO_GRAD, EventMarkers
 from stepmem._process import Process
-from stepmem._wire import MARKS, PHASES, RECORD, UNKNOWN, Encoder, is_unknown_field
+from stepmem._wire import EVENT_MARKERS, PHASES, RECORD, UNKNOWN, Encoder, is_unknown_field
 
 MODULES = """
     import sys, time, types
@@ -113,7 +113,7 @@ def test_older_exporter_gets_no_samples_and_no_marks():
     encoder.add_device("cpu")
     figures = [1] + [UNKNOWN] * 17
     record = RECORD.pack(1.0, -1.0, 0, 7, 1, 0, PHASES.index("sample"), 0, *figures)
-    marked = RECORD.pack(1.0, -1.0, 0, 7, 1, 0, 0, (1 << len(MARKS)) - 1, *figures)
+    marked = RECORD.pack(1.0, -1.0, 0, 7, 1, 0, 0, (1 << len(EVENT_MARKERS)) - 1, *figures)
     assert '"phase": "sample"' in encoder.step(record, 0)
     assert '"marks": ["eval", "checkpoint", "epoch"]' in encoder.step(marked, 0)
     encoder.is_plain = True
@@ -192,9 +192,9 @@ def test_no_grad_that_each_step_uses_marks_nothing(fake, train):
 
 def test_no_grad_that_some_steps_use_marks_only_the_first():
     """With times of its own: on a busy machine a step that uses it may take as long as an evaluation."""
-    marker = Marker()
+    markers = EventMarkers()
     noted = [NO_GRAD if n >= 30 and n % 10 == 0 else 0 for n in range(90)]
-    marks = [marker.marks(uses, 0.003 * (n + 1), 1) for n, uses in enumerate(noted)]
+    marks = [markers.of_record(uses, 0.003 * (n + 1), 1) for n, uses in enumerate(noted)]
     assert [n + 1 for n, marked in enumerate(marks) if marked & EVAL] == [31]
 
 

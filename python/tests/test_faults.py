@@ -400,7 +400,7 @@ def test_hanging_exporter_does_not_block_the_training_thread(exporter, train):
 
 def test_sender_that_sees_the_stop_before_it_is_woken_still_flushes(fake):
     exporter = fake(200)
-    sender = Sender(Settings(exporter.url, None, False, None, False), Process(), lambda capture: None)
+    sender = Sender(Settings(exporter.url, None, False, None, False), Process(), lambda request: None)
     sender.add_device("cpu")
     sender.ring.append(RECORD.pack(1.0, -1.0, 0, 1, 1, 0, 0, 0, *[64] * 18))
     sender._stop.set()  # `stop` does this first, and the thread may wake up right then

@@ -1,4 +1,4 @@
-"""What holds the memory: the exporter asks, the client looks twice and names what grew. The programs are in tests/holders."""
+"""What holds the memory: the exporter requests a search, the client scans its heap twice and names what grew. The programs are in tests/holders."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from conftest import ROOT, STUB
 HERE = ROOT / "python/tests/holders"
 LEAKING = sorted(HERE.glob("leaking/*.py"))
 HEALTHY = sorted(HERE.glob("healthy/*.py"))
-ASK = {"type": "holders", "id": "7-h1", "run": "llm", "rank": 0, "steps": 20}
+REQUEST = {"type": "holders", "id": "7-h1", "run": "llm", "rank": 0, "steps": 20}
 
 needs_torch = [
     pytest.mark.torch,
@@ -26,17 +26,17 @@ needs_torch = [
 
 @pytest.fixture
 def answer(fake, train, tmp_path):
-    """Runs a program that is asked at one of its steps, and returns all reports of it."""
+    """Runs a program that gets a request at one of its steps, and returns all its reports."""
 
-    def run(program: "pathlib.Path | str", ask_at: int = 60, **variables):
+    def run(program: "pathlib.Path | str", request_at: int = 60, **variables):
         exporter = fake(200)
-        exporter.actions = [{**ASK, **variables.pop("ask", {})}]
+        exporter.actions = [{**REQUEST, **variables.pop("request", {})}]
         if isinstance(program, str):
             path = tmp_path / "program.py"
             path.write_text(program)
             program = path
         code = (HERE / "run.py").read_text()
-        ended = train(code, exporter.url, str(ask_at), str(program), OMP_NUM_THREADS="1", **variables).ended()
+        ended = train(code, exporter.url, str(request_at), str(program), OMP_NUM_THREADS="1", **variables).ended()
         assert ended.code == 0, ended.err
         return exporter.holders, ended
 
@@ -53,21 +53,21 @@ def test_a_search_begins_once_and_ends_with_its_two_steps(answer):
 
 
 @pytest.mark.parametrize(
-    ("ask", "variables", "error"),
+    ("fields", "variables", "error"),
     [
         ({}, {"STEPMEM_HOLDERS": "off", "PATHS": STUB}, "STEPMEM_HOLDERS=off"),
         ({"steps": 0}, {"PATHS": STUB}, "steps 0 is not an integer in 1..=1000"),
         ({"steps": "7"}, {"PATHS": STUB}, "steps '7' is not an integer in 1..=1000"),
     ],
 )
-def test_a_search_that_cannot_begin_is_answered_with_the_reason(answer, ask, variables, error):
-    (result,), _ = answer("import torch, stepmem\nfor n in range(80):\n    stepmem.step_end(n)\n", ask=ask, **variables)
+def test_a_search_that_cannot_begin_is_answered_with_the_reason(answer, fields, variables, error):
+    (result,), _ = answer("import torch, stepmem\nfor n in range(80):\n    stepmem.step_end(n)\n", request=fields, **variables)
     assert (result["outcome"], result["error"]) == ("failed", error)
 
 
 def test_the_holder_of_a_program_without_pytorch_is_named(answer):
     program = "import sys, stepmem\nkept = []\nfor n in range(400):\n    kept.append(bytearray(100_000))\n    stepmem.step_end(n)\n"
-    (_, *_, result), ended = answer(program + "print('torch' in sys.modules)", ask={"bytes_per_step": 100_000.0})
+    (_, *_, result), ended = answer(program + "print('torch' in sys.modules)", request={"bytes_per_step": 100_000.0})
     [holder] = result["holders"]
     assert (holder["name"], holder["line"], ended.out) == ("`kept`", 2, "False\n")
     assert 0.9 < holder["bytes_per_step"] / 100_000 < 1.1
@@ -86,7 +86,7 @@ def test_an_lru_cache_that_holds_many_arrays_or_texts_is_named(answer):
             frame(n - 1000)
             stepmem.step_end(n)
     """
-    (_, *_, result), _ = answer(textwrap.dedent(program), ask={"bytes_per_step": 20_000.0})
+    (_, *_, result), _ = answer(textwrap.dedent(program), request={"bytes_per_step": 20_000.0})
     [holder] = result["holders"]
     assert holder["name"] == "the lru_cache of `frame`" and (holder["items_max"], holder["line"]) == (8000, 3)
     assert holder["bytes_per_step"] == pytest.approx(20_000, rel=0.05)
@@ -117,7 +117,7 @@ CUT = """
 )
 def test_search_that_the_programs_end_cuts_short_reports_what_goes_on_growing(kept, n_steps, names, answer):
     program = textwrap.dedent(CUT).replace("KEPT", kept).replace("STEPS", str(n_steps))
-    (began, *results), _ = answer(program, ask={"bytes_per_step": 100_000.0})
+    (began, *results), _ = answer(program, request={"bytes_per_step": 100_000.0})
     assert began["outcome"] == "began"
     assert [[holder["name"] for holder in result["holders"]] for result in results] == ([names] if names else [])
     for result in results:
@@ -125,7 +125,7 @@ def test_search_that_the_programs_end_cuts_short_reports_what_goes_on_growing(ke
         assert 0.8 < holder["bytes_per_step"] / 100_000 < 1.2 and holder["line"] in (4, 7)
 
 
-CUT_IN_STAIRS = """
+CUT_IN_SHIFTS = """
     import stepmem
     class Evaluator:
         def __init__(self): self.results = []
@@ -143,26 +143,26 @@ CUT_IN_STAIRS = """
 @pytest.mark.parametrize(
     ("n_steps", "last", "growth", "is_named"),
     [
-        (196, 999, 10_000.0, True),  # its next stair would have come at step 200
+        (196, 999, 10_000.0, True),  # its next level shift would have come at step 200
         (201, 999, 10_000.0, True),  # it came after the last step
-        (196, 999, 900_000.0, False),  # that may have grown once, and is not the growth that is asked about
-        (270, 150, 10_000.0, False),  # no stair came for longer than from one to the next
+        (196, 999, 900_000.0, False),  # that may have grown once, and is not the growth that the request is about
+        (270, 150, 10_000.0, False),  # no level shift came for longer than from one to the next
     ],
 )
-def test_search_in_stairs_that_the_end_cuts_short_names_what_had_no_time_for_another(n_steps, last, growth, is_named, answer):
-    program = textwrap.dedent(CUT_IN_STAIRS).replace("STEPS", str(n_steps)).replace("LAST", str(last))
-    (_, *results), _ = answer(program, ask={"steps": 90, "bytes_per_step": growth})
+def test_search_in_level_shifts_that_the_end_cuts_short_names_what_had_no_time_for_another(n_steps, last, growth, is_named, answer):
+    program = textwrap.dedent(CUT_IN_SHIFTS).replace("STEPS", str(n_steps)).replace("LAST", str(last))
+    (_, *results), _ = answer(program, request={"steps": 90, "bytes_per_step": growth})
     assert [[holder["name"] for holder in result["holders"]] for result in results] == ([["`Evaluator.results`"]] if is_named else [])
     for result in results:
         assert 0.9 < result["holders"][0]["bytes_per_step"] / growth < 1.1
 
 
-def test_an_ask_for_another_rank_is_ignored(answer):
+def test_a_request_for_another_rank_is_ignored(answer):
     program = "import torch, stepmem\nfor n in range(80):\n    stepmem.step_end(n)\n"
-    assert answer(program, ask={"rank": 3}, PATHS=STUB)[0] == []
+    assert answer(program, request={"rank": 3}, PATHS=STUB)[0] == []
 
 
-def test_the_modules_of_a_search_are_imported_when_the_exporter_asks():
+def test_the_modules_of_a_search_are_imported_at_the_first_request():
     code = "import sys, stepmem; stepmem.step_end(); print([each for each in sys.modules if 'heap' in each or 'holder' in each])"
     environment = {"PYTHONPATH": str(ROOT / "python"), "STEPMEM_PUSH_URL": "http://127.0.0.1:9"}
     assert subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True).stdout == "[]\n"
@@ -190,7 +190,7 @@ class TestPrograms:
         named = {}
         for program in HEALTHY:
             (_, result), _ = answer(program)
-            # A busy machine may need longer for a look than a look may take.
+            # A busy machine may need longer for a scan than a scan may take.
             if result["outcome"] not in ("none", "gave_up") or "holders" in result:
                 named[program.stem] = result
         assert named == {}
@@ -211,9 +211,9 @@ PACED = """
 
 @needs_torch[0]
 @needs_torch[1]
-def test_both_looks_and_the_answer_fit_into_a_program_of_400_steps_of_10_ms(fake, train):
+def test_both_scans_and_the_answer_fit_into_a_program_of_400_steps_of_10_ms(fake, train):
     exporter = fake(200)
-    exporter.actions = [ASK]
+    exporter.actions = [REQUEST]
     ended = train(PACED, exporter.url).ended()
     assert ended.code == 0, ended.err
     began, result = exporter.holders
@@ -224,7 +224,7 @@ def test_both_looks_and_the_answer_fit_into_a_program_of_400_steps_of_10_ms(fake
     assert holder["bytes"] == holder["tensors"] * 400
 
 
-STAIRS = """
+LEVEL_SHIFTS = """
     import torch, stepmem
     class Evaluator:
         def __init__(self):
@@ -239,8 +239,8 @@ STAIRS = """
 
 @needs_torch[0]
 @needs_torch[1]
-def test_growth_in_stairs_is_named_after_a_look_that_saw_none(answer):
-    (_, first, last), _ = answer(textwrap.dedent(STAIRS))
+def test_growth_in_level_shifts_is_named_after_a_scan_that_saw_none(answer):
+    (_, first, last), _ = answer(textwrap.dedent(LEVEL_SHIFTS))
     assert first["outcome"] == "none" and first["last_step"] - first["first_step"] < 90
     assert [each["name"] for each in last["holders"]] == ["`Evaluator.results`"]
     assert last["id"] == first["id"] and last["last_step"] - last["first_step"] >= 100
@@ -248,8 +248,8 @@ def test_growth_in_stairs_is_named_after_a_look_that_saw_none(answer):
 
 @needs_torch[0]
 @needs_torch[1]
-def test_a_search_that_knows_the_period_of_stairs_is_over_after_three(answer):
-    (_, result), _ = answer(textwrap.dedent(STAIRS), ask={"steps": 90})
+def test_a_search_that_knows_the_period_of_level_shifts_is_over_after_three(answer):
+    (_, result), _ = answer(textwrap.dedent(LEVEL_SHIFTS), request={"steps": 90})
     (holder,) = result["holders"]
     assert holder["name"] == "`Evaluator.results`"
     assert holder["tensors_per_step"] == pytest.approx(10 / 90, rel=0.3)
@@ -277,8 +277,45 @@ LOGGED = """
         ({"bytes_per_step": 6000.0, "is_on_host": False}, ["`kept`"]),
     ],
 )
-def test_the_largest_holder_of_the_growth_that_is_asked_about_comes_first(answer, growth, expected):
-    (_, result, *_), _ = answer(textwrap.dedent(LOGGED), ask=growth)
+def test_the_largest_holder_of_the_growth_of_the_request_comes_first(answer, growth, expected):
+    (_, result, *_), _ = answer(textwrap.dedent(LOGGED), request=growth)
+    assert [each["name"] for each in result["holders"]] == expected
+
+
+SHARED = """
+    import torch, stepmem
+    class Kept:
+        def __init__(self):
+            self.near, self.far = [], []
+    kept = Kept()
+    for step in range(300):
+        BODY
+        stepmem.step_end(step)
+"""
+
+MODELS = """
+        model = torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.ReLU(), torch.nn.Linear(32, 32))
+        optimizer = torch.optim.AdamW(model.parameters())
+        model(torch.randn(4, 32)).sum().backward()
+        optimizer.step()
+        kept.near.append(model)
+        kept.far.append({"optimizer": optimizer})
+"""
+
+
+@needs_torch[0]
+@needs_torch[1]
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (MODELS, ["`Kept.near`", "`Kept.far`"]),  # the optimizers have the state, too
+        ("kept.near.append(torch.ones(99)); kept.far.append(('t' * 999 + str(step), [kept.near[-1]]))", ["`Kept.near`", "`Kept.far`"]),
+        ("kept.near.append(torch.ones(1)); kept.far.append(([kept.near[-1]], torch.ones(9999)))", ["`Kept.far`", "`Kept.near`"]),
+        ("kept.near.append(torch.ones(1)); kept.far.append(torch.ones(2))", ["`Kept.far`", "`Kept.near`"]),
+    ],
+)
+def test_holder_of_the_same_memory_that_is_nearest_to_it_comes_first(answer, body, expected):
+    (_, *_, result), _ = answer(textwrap.dedent(SHARED).replace("BODY", textwrap.dedent(body).strip().replace("\n", "\n    ")))
     assert [each["name"] for each in result["holders"]] == expected
 
 

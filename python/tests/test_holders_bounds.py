@@ -122,8 +122,8 @@ EXPERTS = """
 """
 
 
-def first_holder(answer, program, **ask):  # noqa: F811
-    (began, *_, result), _ = answer(textwrap.dedent(program), ask=ask)
+def first_holder(answer, program, **request):  # noqa: F811
+    (began, *_, result), _ = answer(textwrap.dedent(program), request=request)
     assert began["outcome"] == "began", result
     return result["holders"][0], result
 

@@ -230,19 +230,19 @@ def test_planned_snapshot_has_its_steps(fake, train, tmp_path):
     assert [path.name.rpartition("_")[2] for path in (tmp_path / "out").iterdir()] == ["step607.pickle"]
 
 
-ASK = {"type": "holders", "id": "a", "run": "r", "rank": 0, "steps": 20}
+REQUEST = {"type": "holders", "id": "a", "run": "r", "rank": 0, "steps": 20}
 
 
 def test_search_for_holders_sees_each_step(fake, train):
     exporter = fake(200)
-    exporter.actions = [ASK]
+    exporter.actions = [REQUEST]
     code = """
     cost = 60e-6
     steps(600, 0.010)
     print((1 << 32) // CLIENT.process.read_below)
     over()      # the answer asks for holders
     print((1 << 32) // CLIENT.process.read_below)
-    while CLIENT._holder_asks.is_waiting:
+    while CLIENT._heap_scans.is_waiting:
         steps(1, 0.010)
         look()
     steps(100, 0.010)

@@ -21,7 +21,9 @@ def test_wheel_is_small_and_typed_and_has_no_dependencies(tmp_path):
     with zipfile.ZipFile(wheel) as files:
         names = files.namelist()
         metadata = files.read(f"stepmem_client-{stepmem.__version__}.dist-info/METADATA").decode()
-    assert "stepmem/py.typed" in names and not [name for name in names if "test" in name]
+    files = [path for path in (ROOT / "python/stepmem").rglob("*") if path.suffix in (".py", ".typed")]
+    sources = sorted(str(path.relative_to(ROOT / "python")) for path in files)
+    assert sorted(name for name in names if ".dist-info/" not in name) == sources
     assert "Requires-Dist" not in metadata and "Requires-Python: >=3.9" in metadata
 
 

@@ -87,7 +87,8 @@ def test_files_are_private_whole_and_stay(run, own):  # noqa: F811
     client = of_cache(own)
     assert re.fullmatch("client-[0-9a-f]{16}", client.name)
     root = pathlib.Path(__file__).parents[1]
-    expected = {f"stepmem/{path.name}": path.read_bytes() for path in (root / "stepmem").glob("*.py")}
+    expected = {str(path.relative_to(root)): path.read_bytes() for path in (root / "stepmem").rglob("*.py")}
+    assert "stepmem/_holders/search.py" in expected
     assert files(client) == {**expected, "sitecustomize.py": (root / "run/sitecustomize.py").read_bytes()}
     for path in (client.parent, client, *client.rglob("*")):
         assert path.stat().st_mode & 0o077 == 0, path
@@ -109,6 +110,14 @@ def more_in_the_package(client: pathlib.Path) -> None:
     (client / "stepmem/os.py").write_bytes(b"raise SystemExit(9)")
 
 
+def missing_in_the_sub_package(client: pathlib.Path) -> None:
+    (client / "stepmem/_holders/heap.py").unlink()
+
+
+def more_in_the_sub_package(client: pathlib.Path) -> None:
+    (client / "stepmem/_holders/os.py").write_bytes(b"raise SystemExit(9)")
+
+
 def linked(client: pathlib.Path) -> None:
     (client / "sitecustomize.py").rename(client.parent.parent / "elsewhere.py")
     (client / "sitecustomize.py").symlink_to(client.parent.parent / "elsewhere.py")
@@ -117,6 +126,11 @@ def linked(client: pathlib.Path) -> None:
 def linked_as_a_whole(client: pathlib.Path) -> None:
     client.rename(client.parent.parent / "elsewhere")
     client.symlink_to(client.parent.parent / "elsewhere")
+
+
+def sub_package_linked(client: pathlib.Path) -> None:
+    (client / "stepmem/_holders").rename(client.parent.parent / "elsewhere")
+    (client / "stepmem/_holders").symlink_to(client.parent.parent / "elsewhere")
 
 
 def a_file(client: pathlib.Path) -> None:
@@ -129,15 +143,17 @@ def open_to_all(client: pathlib.Path) -> None:
 
 
 def compiled(client: pathlib.Path) -> None:
-    for source in ("sitecustomize.py", "stepmem/_auto.py"):
+    for source in ("sitecustomize.py", "stepmem/_auto.py", "stepmem/_holders/search.py"):
         cache = client / source
         (cache.parent / "__pycache__").mkdir(exist_ok=True)
         (cache.parent / "__pycache__" / f"{cache.stem}.{sys.implementation.cache_tag}.pyc").write_bytes(b"\0" * 100)
 
 
-@pytest.mark.parametrize(
-    "change", [changed, missing, more, more_in_the_package, linked, linked_as_a_whole, a_file, open_to_all, compiled]
-)
+CHANGES = [changed, missing, more, more_in_the_package, linked, linked_as_a_whole, a_file, open_to_all, compiled]
+CHANGES += [missing_in_the_sub_package, more_in_the_sub_package, sub_package_linked]
+
+
+@pytest.mark.parametrize("change", CHANGES)
 def test_what_was_changed_is_written_again_before_anything_runs(run, script, own, change):  # noqa: F811
     run("true", HOME=str(own)).ended()
     client = of_cache(own)

@@ -20,7 +20,7 @@ from stepmem._process import Process
 from stepmem._sender import Sender
 from stepmem._settings import SOCKET_DEFAULT, Settings
 from stepmem._warn import printable
-from stepmem._wire import Held, Request, decode_captures, decode_holders_asks, is_unknown_field
+from stepmem._wire import Held, Request, decode_snapshot_requests, decode_heap_scan_requests, is_unknown_field
 
 REQUEST = Request("/v1/steps", "application/json", b"{}")
 OTHER_UID = 12345
@@ -222,8 +222,8 @@ def test_no_answer_breaks_the_sender(caplog: pytest.LogCaptureFixture, monkeypat
 
     of = random.Random(os.environ.get("STEPMEM_FUZZ_SEED", "stepmem"))
     process = Process()
-    captures: List[Any] = []
-    sender = Sender(settings(), process, captures.append)
+    requests: List[Any] = []
+    sender = Sender(settings(), process, requests.append)
     answers: List[bytes] = []
     monkeypatch.setattr("stepmem._connection.Connection._connect", lambda connection, deadline: FromBytes(answers[0]))
     n_answers = int(os.environ.get("STEPMEM_FUZZ_ANSWERS", "3000"))
@@ -234,7 +234,7 @@ def test_no_answer_breaks_the_sender(caplog: pytest.LogCaptureFixture, monkeypat
         delivery = sender._deliver(REQUEST, time.monotonic() + 5, n_records=of.randrange(2))
         assert delivery is not None
         sender._n_renames = 0
-    assert caplog.messages and captures
+    assert caplog.messages and requests
     assert all(message.isprintable() for message in caplog.messages), [m for m in caplog.messages if not m.isprintable()][:5]
 
 
@@ -244,7 +244,7 @@ def test_decoders_of_answers_never_raise_more_than_they_say() -> None:
         body = mutated(of).partition(b"\r\n\r\n")[2]
         Held(body)
         is_unknown_field(body)
-        for decode in (decode_captures, decode_holders_asks):
+        for decode in (decode_snapshot_requests, decode_heap_scan_requests):
             try:
                 decode(body)
             except Exception:

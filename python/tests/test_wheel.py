@@ -81,7 +81,8 @@ def test_wheel_is_for_any_python_on_glibc_and_requires_nothing(environment):
 
 def test_wheel_has_the_client_as_it_is_and_the_program_that_was_built(environment):
     package = ROOT / "python/stepmem"
-    sources = {f"stepmem/{path.name}": path.read_bytes() for path in package.iterdir() if path.suffix in (".py", ".typed")}
+    files = [path for path in package.rglob("*") if path.suffix in (".py", ".typed")]
+    sources = {str(path.relative_to(package.parent)): path.read_bytes() for path in files}
     with zipfile.ZipFile(environment.wheel) as files:
         packed = {name: files.read(name) for name in files.namelist() if name.startswith("stepmem/")}
         (program,) = [name for name in files.namelist() if name.endswith(".data/scripts/stepmem")]

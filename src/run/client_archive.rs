@@ -2,7 +2,7 @@
 //! place where it can stay. Tools that open the files of running modules (`trace`, coverage,
 //! debuggers) find them there.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
@@ -19,8 +19,6 @@ use crate::run::private_directory;
 /// `sitecustomize` and the modules of `stepmem`, as build.rs listed them: the path and the
 /// content of each.
 const FILES: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/client.rs"));
-/// The package, below the client's directory.
-const PACKAGE: &str = "stepmem";
 /// The directory in which Python keeps compiled modules. They cannot be compared with the
 /// embedded files, so each start removes them.
 const COMPILED: &str = "__pycache__";
@@ -110,21 +108,35 @@ fn put(place: &Path, name: &str) -> io::Result<(PathBuf, Option<File>)> {
     Ok((path, None))
 }
 
+/// Returns the directories of the client at this path, each before those below it, and the
+/// names of their entries.
+fn directories(path: &Path) -> BTreeMap<PathBuf, BTreeSet<&'static str>> {
+    let mut found: BTreeMap<PathBuf, BTreeSet<&str>> = BTreeMap::new();
+    for (name, _) in FILES {
+        let mut directory = path.to_owned();
+        for entry in name.split('/') {
+            let below = directory.join(entry);
+            found.entry(directory).or_default().insert(entry);
+            directory = below;
+        }
+    }
+    found
+}
+
 /// Returns whether the directory belongs to this user alone and has exactly the client's files.
 fn is_whole(path: &Path) -> bool {
-    let package = path.join(PACKAGE);
-    for compiled in [path.join(COMPILED), package.join(COMPILED)] {
+    let directories = directories(path);
+    for directory in directories.keys() {
         // Another process may be about to write there.
-        fs::remove_dir_all(compiled).ok();
+        fs::remove_dir_all(directory.join(COMPILED)).ok();
     }
-    let top = FILES.iter().filter_map(|(name, _)| name.split('/').next()).collect();
-    let modules = FILES.iter().filter_map(|(name, _)| Some(name.split_once('/')?.1)).collect();
     let is_same = |(name, content): &(&str, &[u8])| {
         let file = path.join(name);
         is_ours(&file, fs::Metadata::is_file)
             && fs::read(file).is_ok_and(|found| found == *content)
     };
-    has_only(path, &top) && has_only(&package, &modules) && FILES.iter().all(is_same)
+    directories.iter().all(|(directory, names)| has_only(directory, names))
+        && FILES.iter().all(is_same)
 }
 
 /// Returns whether a directory belongs to this user alone and has only these entries, apart
@@ -160,7 +172,7 @@ fn write(path: &Path) -> io::Result<()> {
 }
 
 fn write_files(fresh: &Path) -> io::Result<()> {
-    for directory in [fresh, &fresh.join(PACKAGE)] {
+    for directory in directories(fresh).keys() {
         DirBuilder::new().mode(0o700).create(directory)?;
     }
     for (name, content) in FILES {

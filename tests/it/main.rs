@@ -51,6 +51,8 @@ mod gpu_lost;
 
 mod judged;
 
+mod requested_bytes;
+
 mod by_time;
 
 mod invariance;

@@ -1,4 +1,4 @@
-"""Runs a program, and makes the client push after some of its steps, so that the exporter's question reaches it then.
+"""Runs a program, and makes the client push after some of its steps, so that the exporter's request reaches it then.
 
     python run.py STEP PROGRAM
 """
@@ -8,7 +8,7 @@ import sys
 
 import stepmem
 
-ask_at, program = int(sys.argv[1]), sys.argv[2]
+request_at, program = int(sys.argv[1]), sys.argv[2]
 step_end = stepmem.step_end
 n_steps = 0
 
@@ -17,7 +17,7 @@ def step_end_and_push(n=None):
     global n_steps
     step_end(n)
     n_steps += 1
-    if n_steps == ask_at:
+    if n_steps == request_at:
         assert stepmem.flush(10)
 
 

@@ -10,9 +10,9 @@ import types
 from collections import OrderedDict
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-from . import _frames
-from ._heap import CACHE, CLASS, DICT, HEAP_TYPE, SIZED, STANDARD, TENSOR, is_foreign, module_dict
-from ._walk import FRAME, Key
+from . import frames
+from .heap import CACHE, CLASS, DICT, HEAP_TYPE, SIZED, STANDARD, TENSOR, is_foreign, module_dict
+from .heap_scan import FRAME, Key
 
 _SUSPENDED = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
 
@@ -38,7 +38,7 @@ _module_of: Any = type.__dict__["__module__"].__get__
 
 
 class Spot(NamedTuple):
-    """Where a name is bound, before its line is known."""
+    """Place in the source where a name is bound, before its line is known."""
 
     file: Optional[str]
     function: Optional[str]
@@ -53,7 +53,7 @@ NOWHERE = Spot(None, None, None, None, None)
 
 
 class Name(NamedTuple):
-    """What a holder is called."""
+    """Name of a holder."""
 
     text: str
     """With code in backticks."""
@@ -355,8 +355,8 @@ def _index(names: Tuple[str, ...], name: str) -> int:
 
 def _local(frame: types.FrameType, child: Any) -> Tuple[str, Spot]:
     code = frame.f_code
-    names = _frames.local_names(code)
-    for idx, value in _frames.read(frame):
+    names = frames.local_names(code)
+    for idx, value in frames.read(frame):
         if value is child or (type(value) is types.CellType and any(each is child for each in gc.get_referents(value))):
             return names[idx], Spot(code.co_filename, code.co_name, _line_of_local(code, names[idx]), None, None)
     return "a local variable", Spot(code.co_filename, code.co_name, code.co_firstlineno, None, None)
@@ -369,7 +369,7 @@ def _line_of_local(code: types.CodeType, name: str) -> int:
     if idx >= 0 and name not in code.co_cellvars:
         line = _line_of_store(code, "STORE_FAST", idx)
     else:
-        cells = tuple(_frames.local_names(code)) if sys.version_info >= (3, 11) else code.co_cellvars + code.co_freevars
+        cells = tuple(frames.local_names(code)) if sys.version_info >= (3, 11) else code.co_cellvars + code.co_freevars
         idx = _index(cells, name)
         line = _line_of_store(code, "STORE_DEREF", idx) if idx >= 0 else None
     return line or code.co_firstlineno

@@ -1,4 +1,4 @@
-"""One look: finds the containers and tensors of a process, in slices, from running functions and modules on.
+"""One heap scan: finds the containers and tensors of a process, in slices, from running functions and modules on.
 
 Between two slices there are only numbers: ids, sizes, places. An object is found again by its place below its parent.
 """
@@ -14,8 +14,8 @@ import types
 from collections import deque
 from typing import Any, Deque, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
-from . import _frames
-from ._heap import (
+from . import frames
+from .heap import (
     BUFFER,
     CACHE,
     CLASS,
@@ -36,17 +36,17 @@ from ._heap import (
     is_foreign,
     module_dict,
 )
-from ._probe import Probe
+from .probe import Probe
 
 Key = Tuple[Any, ...]
 """A root, in plain data: ("frame", thread, id of its code, which of them), ("module", name) or ("context",)."""
 
 NODES_MAX = 60_000
-"""Objects of one look, at most."""
+"""Objects of one heap scan, at most."""
 
 CLOCK_EVERY = 128
 CLOCK_COST = 8
-"""The clock is read after this many objects; one that is looked into counts as CLOCK_COST of them."""
+"""The clock is read after this many objects; one whose references are followed counts as CLOCK_COST of them."""
 
 SLOTS = 4096
 """Places below one parent that can be told apart."""
@@ -54,25 +54,25 @@ SLOTS = 4096
 FRAME = 100
 """Kind of a root that is a running function."""
 
-ROOM = 101
-"""Kind of a root that is a library's namespace: only its containers are looked at."""
+LIBRARY = 101
+"""Kind of a root that is a library's namespace: only its containers are followed."""
 
-ROOM_KINDS = (LIST, DICT, SET, DEQUE, CACHE)
+LIBRARY_KINDS = (LIST, DICT, SET, DEQUE, CACHE)
 
 SPECIAL_MODULES = ("logging", "threading", "weakref", "builtins", "sys", "torch.nn.modules.module")
 """Modules of libraries in which programs leave objects."""
 
 BUFFER_BYTES_MIN = 1 << 14
-"""A smaller array by itself is not looked at: a program has many, and one that grows into much passes this soon."""
+"""A smaller array by itself is left out: a program has many, and one that grows much soon passes this."""
 
 PROBES_MAX = 96
-"""Containers that grew whose new items are looked at, at most."""
+"""Containers that grew whose new items are measured, at most."""
 
 DATA_PROBES_MAX = 96
-"""The same of containers whose new items hold no tensors."""
+"""The same for containers whose new items hold no tensors."""
 
 PROBE_ITEMS = 8
-"""New items of a container that are looked at."""
+"""New items of a container that are measured."""
 
 HOPS_MAX = 1500
 """Nodes of one autograd graph that are followed, at most."""
@@ -80,11 +80,11 @@ HOPS_MAX = 1500
 dict_len = dict.__len__
 
 clock = time.thread_time
-"""Processor time of this thread, in seconds: a machine that has other work to do makes no look shorter."""
+"""Processor time of this thread, in seconds: a busy machine shortens no scan."""
 
 
 class Place(NamedTuple):
-    """Where an object is: its own id and type, and which child of its parent it is."""
+    """Place of an object: its own id and type, and its index among the children of its parent."""
 
     id: int
     type_id: int
@@ -92,7 +92,7 @@ class Place(NamedTuple):
 
 
 class Growth(NamedTuple):
-    """What grew between two looks, in plain data."""
+    """Growth of an object between two heap scans, in plain data."""
 
     node: int
     measure: str
@@ -103,16 +103,18 @@ class Growth(NamedTuple):
     """Steps between the two measurements."""
     tensors_per_item: float
     bytes_per_item: float
-    """Of tensors."""
+    """Bytes of tensors."""
     data_per_item: float
     """Bytes of arrays, texts and objects."""
     via: str
-    """How an item holds its tensors: `graph`, `traceback` or empty."""
+    """The way in which an item holds its tensors: `graph`, `traceback` or empty."""
     is_cut: bool = False
-    """Whether an item has more beneath it than was looked at."""
+    """Set if an item has more beneath it than was followed."""
     capacity: int = 0
     """Length of a list that was made for its items in advance, of which only those count that are not None; -1 if the
     list grows itself, 0 of all others."""
+    distances: Dict[int, int] = {}
+    """Distances of the memory in new items, as in `Probe`."""
 
 
 class Roots:
@@ -122,19 +124,19 @@ class Roots:
         self.things: Dict[Key, Any] = {}
         self.first: List[Key] = []
         """Running functions of this thread, the program's modules, other threads, the context, functions of PyTorch and of the
-        standard library: what the program reaches too is named as it names it."""
+        standard library: objects that the program reaches too are named as it names them."""
         self._foreign: List[Key] = []
-        frames = sys._current_frames()
+        running = sys._current_frames()
         own = threading.get_ident()
-        del frames[own]  # it would keep this function's own frame alive, and all that it refers to
+        del running[own]  # it would keep this function's own frame alive, and all that it refers to
         self._add_frames(own, sys._getframe(1), modules)
         for name in list(modules.programs):
             namespace = module_dict(sys.modules.get(name))
             if namespace is not None:
                 self._add(("module", name), namespace)
-        for thread, frame in frames.items():
+        for thread, frame in running.items():
             self._add_frames(thread, frame, modules)
-        frames.clear()
+        running.clear()
         self._add(("context",), contextvars.copy_context())
         self.first += self._foreign
         self._libraries = modules.libraries
@@ -142,7 +144,7 @@ class Roots:
     def thing(self, key: Key) -> Any:
         """Returns a root; None if it is gone."""
         thing = self.things.get(key)
-        if thing is None and key[0] == "module":  # of a library; there may be thousands, so they are looked up singly
+        if thing is None and key[0] == "module":  # of a library; there may be thousands, so they are found singly
             thing = module_dict(sys.modules.get(key[1]))
         return thing
 
@@ -165,7 +167,7 @@ class Roots:
     def _add_frames(self, thread: int, frame: Optional[types.FrameType], modules: Modules) -> None:
         seen: Dict[int, int] = {}
         n_frames = 0
-        while frame is not None and n_frames < _frames.FRAMES_MAX:
+        while frame is not None and n_frames < frames.FRAMES_MAX:
             code = frame.f_code
             if not code.co_filename.startswith(HERE):
                 n_frames += 1
@@ -178,7 +180,7 @@ class Roots:
 
 
 class Slice:
-    """What a slice may refer to. Nothing of it outlives the slice."""
+    """All objects that a slice may refer to. Nothing of it outlives the slice."""
 
     def __init__(self, modules: Modules) -> None:
         self.heap = Heap(modules)
@@ -187,33 +189,33 @@ class Slice:
         self.families: Dict[int, Dict[int, Any]] = {}
 
     def children(self, thing: Any, kind: int, size: int) -> List[Any]:
-        """Returns what an object refers to; the index is the place."""
+        """Returns the objects to which one refers; the index is the place."""
         if kind == FRAME:
             found: List[Any] = []
-            for idx, value in _frames.read(thing):
+            for idx, value in frames.read(thing):
                 found += [None] * (idx - len(found))
                 found.append(_content(value))
             return found
         if kind == TENSOR:
             return gc.get_referents(thing)
-        found = self.heap.children(thing, DICT if kind == ROOM else kind, size)
-        if kind == ROOM:
-            found = [each for each in found if self.heap.kind(type(each)) in ROOM_KINDS]
+        found = self.heap.children(thing, DICT if kind == LIBRARY else kind, size)
+        if kind == LIBRARY:
+            found = [each for each in found if self.heap.kind(type(each)) in LIBRARY_KINDS]
         return found
 
 
 def _content(value: Any) -> Any:
-    """Returns what a cell holds, or the value itself."""
+    """Returns the value in a cell, or the value itself."""
     if type(value) is types.CellType:
         held = gc.get_referents(value)
         return held[0] if held else None
     return value
 
 
-class Walk:
-    """The objects that one look found: a row of numbers each."""
+class HeapScan:
+    """The objects that one heap scan found: a row of numbers each."""
 
-    def __init__(self, modules: Modules, before: "Optional[Walk]" = None) -> None:
+    def __init__(self, modules: Modules, before: "Optional[HeapScan]" = None) -> None:
         self.modules = modules
         self.before = before
         self.step = 0
@@ -229,27 +231,27 @@ class Walk:
         """For a root its index in `keys`."""
         self.kinds: List[int] = []
         self.sizes: List[int] = []
-        """Items of a container, referents of a record, bytes of a tensor; -1 before it was looked at."""
+        """Items of a container, referents of a record, bytes of a tensor; -1 before it was measured."""
         self.tensors: Dict[int, float] = {}
         """Tensors directly in it, by node; those that share a storage count once."""
         self.capacities: Dict[int, int] = {}
         """Lengths of lists that have places for items to come, by node; their size is the number of items that are there."""
         self.scales: Dict[int, float] = {}
-        """How many items each one stands for that was looked at, by node, if more than one."""
+        """Number of items that each one stands for that was followed, by node, if more than one."""
         self.matches: List[int] = []
-        """The same object, or the one at the same place, in the look before; -1 if there was none."""
+        """The same object, or the one at the same place, in the scan before; -1 if there was none."""
         self.numbers: Dict[int, int] = {}
-        """When the autograd graph behind a tensor got its last node."""
+        """Number of the last node of the autograd graph behind a tensor."""
         self.newest_number = -1
         self.seen: Dict[int, int] = {}
         self.by_slot: Dict[int, int] = {}
         self.storages: Set[int] = set()
         self.growths: List[Growth] = []
         self._n_data = 0
-        """How many of them are of containers without tensors."""
+        """Number of those of containers without tensors."""
         self.is_complete = False
-        """Whether everything was looked at but libraries, which come last."""
-        self._n_rooms = 0
+        """Set once everything was scanned but libraries, which come last."""
+        self._n_stages = 0
         self._first: Deque[int] = deque()
         """The node at which the last slice stopped."""
         self._waiting: Deque[int] = deque()
@@ -258,7 +260,7 @@ class Walk:
         self._is_late: Set[int] = set()
 
     def advance(self, until: float) -> bool:
-        """Looks at objects until the time `until` of `clock`. Returns whether the look is over."""
+        """Follows objects until the time `until` of `clock`. Returns whether the scan is over."""
         now = Slice(self.modules)
         with now.heap.without_overrides():
             if not self.keys:
@@ -271,11 +273,11 @@ class Walk:
             while True:
                 node = self._next()
                 if node < 0:
-                    if self._n_rooms == 2:
+                    if self._n_stages == 2:
                         return True
-                    self._n_rooms += 1
-                    self.is_complete = self._n_rooms == 2
-                    self._add_roots(now, now.roots.libraries() if self.is_complete else now.roots.special(), ROOM)
+                    self._n_stages += 1
+                    self.is_complete = self._n_stages == 2
+                    self._add_roots(now, now.roots.libraries() if self.is_complete else now.roots.special(), LIBRARY)
                     continue
                 if n_seen >= CLOCK_EVERY:
                     n_seen = 0
@@ -290,8 +292,8 @@ class Walk:
                     n_seen += self._expand(node, thing, now)
 
     def _next(self) -> int:
-        """Returns the node that is next to look at; -1 if there is none for now."""
-        for waiting in (self._first, self._waiting, self._late if self._n_rooms else ()):
+        """Returns the next node to follow; -1 if there is none for now."""
+        for waiting in (self._first, self._waiting, self._late if self._n_stages else ()):
             if waiting:
                 return waiting.popleft()
         return -1
@@ -305,7 +307,7 @@ class Walk:
             node = len(self.ids)
             self.keys.append(key)
             self._append(id(thing), id(type(thing)), -1, len(self.keys) - 1)
-            self.kinds.append(FRAME if is_frame else ROOM if kind == ROOM and key[1] not in SPECIAL_MODULES else DICT if key[0] == "module" else RECORD)
+            self.kinds.append(FRAME if is_frame else LIBRARY if kind == LIBRARY and key[1] not in SPECIAL_MODULES else DICT if key[0] == "module" else RECORD)
             self.matches.append(matches.get(known.get(key, -1), -1))
             self.seen[id(thing)] = node
             now.live[node] = thing
@@ -353,7 +355,7 @@ class Walk:
         return thing
 
     def _expand(self, node: int, thing: Any, now: Slice) -> int:
-        """Adds what an object refers to, and compares it with the look before. Returns how many objects that were."""
+        """Adds the objects to which one refers, and compares it with the scan before. Returns their number."""
         heap, kind = now.heap, self.kinds[node]
         if kind == BUFFER:
             return 0
@@ -391,7 +393,7 @@ class Walk:
         return len(children)
 
     def _filled(self, node: int, thing: Any, size: int, now: Slice) -> int:
-        """Returns the items of a list; of one that had places for items to come at the first look, those that are there."""
+        """Returns the items of a list; of one that had places for items to come at the first scan, those that are there."""
         before, match = self.before, self.matches[node]
         has_places = now.heap.has_gaps(thing, size) if before is None else match in before.capacities and size <= GAPS_ITEMS_MAX
         if not has_places:
@@ -458,7 +460,7 @@ class Walk:
         self._compare_bytes(node, n_bytes)
 
     def _compare_bytes(self, node: int, n_bytes: int) -> None:
-        """Notes that a tensor or buffer has grown since the look before."""
+        """Notes that a tensor or buffer has grown since the scan before."""
         match = self.matches[node]
         if self.before is not None and match >= 0 and n_bytes > self.before.sizes[match] >= 0:
             before, n_steps = float(self.before.sizes[match]), self.steps_since(node)
@@ -466,7 +468,7 @@ class Walk:
             self.growths.append(Growth(node, "bytes", before, float(n_bytes), n_steps, 0.0, float(not is_data), float(is_data), ""))
 
     def _compare(self, node: int, thing: Any, now: Slice) -> None:
-        """Looks at the new items of a container that has grown since the look before."""
+        """Measures the new items of a container that has grown since the scan before."""
         match = self.matches[node]
         before = self.before
         if before is None or match < 0 or self.kinds[node] in (FRAME, CLASS) or self.parents[node] < 0 and self.kinds[node] != DICT:
@@ -486,7 +488,8 @@ class Walk:
             n = min(len(items), n_items)
             if not n:
                 continue
-            growth = Growth(node, "items", float(old), float(size), self.steps_since(node), *found.per_item(n), found.via, found.is_cut, self._capacity(node))
+            figures = (float(old), float(size), self.steps_since(node), *found.per_item(n))
+            growth = Growth(node, "items", *figures, found.via, found.is_cut, self._capacity(node), found.distances)
             if found.n_holding * 2 >= n:
                 self.growths.append(growth)
                 return
@@ -513,7 +516,7 @@ class Walk:
         return capacity if capacity == before else -1
 
     def steps_since(self, node: int) -> int:
-        """Returns the steps between the measurement of a node and that of its match in the look before."""
+        """Returns the steps between the measurement of a node and that of its match in the scan before."""
         before = self.before
         match = self.matches[node]
         if before is None or match < 0:

@@ -5,23 +5,31 @@ from __future__ import annotations
 import types
 from typing import Any, Dict, List, Set, Tuple
 
-from ._heap import BUFFER, CLASS, ITEMS_MAX, LEAF, SIZED, TENSOR, Heap
+from .heap import BUFFER, CLASS, ITEMS_MAX, LEAF, RECORD, SIZED, TENSOR, Heap
 
 PROBE_OBJECTS = 160
-"""Objects below one item that are looked at."""
+"""Objects below one item that are followed."""
+
+DISTANCES_MAX = 256
+"""Tensors and arrays of one container whose distance is remembered, at most."""
+
+VIA_OPTIMIZER = 1 << 16
+"""Distance of tensors to which an optimizer refers: it lists the parameters of a model, which holds them."""
 
 
 class Probe:
     """Counts the tensors and other memory below the new items of a container."""
 
     def __init__(self, seen: Dict[int, int], storages: Set[int], heap: Heap) -> None:
-        """`seen` are ids of objects and `storages` those of tensors that the look before met."""
+        """`seen` are ids of objects and `storages` those of tensors that the scan before met."""
         self.n_holding = 0
         """Items with a tensor."""
         self.n_tensors = 0
         self.via = ""
         self.is_cut = False
-        """Whether an item has more beneath it than is looked at."""
+        """Set if an item has more beneath it than is followed."""
+        self.distances: Dict[int, int] = {}
+        """Number of references that lead from an item to a tensor or array, the fewest; by the identity of the memory."""
         self.some: List[Any] = []
         """The first tensor of each storage."""
         self._seen = seen
@@ -29,23 +37,23 @@ class Probe:
         self._heap = heap
         self._n_data = 0
         self._n_met = 0
-        """Tensors that the look before did not meet."""
+        """Tensors that the scan before did not meet."""
         self._tensors: Dict[int, List[int]] = {}
-        """Of each storage: its bytes, how many tensors share it, and the bytes that these show."""
+        """Of each storage: its bytes, the number of tensors that share it, and the bytes that these show."""
         self._blocks: Dict[int, List[int]] = {}
         """The same of arrays."""
 
     def add(self, item: Any) -> None:
-        """Counts what is below one item that the look before did not meet."""
+        """Counts the memory below one item that the scan before did not meet."""
         heap, seen = self._heap, {id(item)}
-        waiting = [(item, "")]
+        waiting = [(item, "", 0)]
         n_before = self._n_met
-        for thing, via in waiting:
+        for thing, via, distance in waiting:
             kind = heap.kind(type(thing))
             if kind == TENSOR:
-                self._add_tensor(thing, via)
+                self._add_tensor(thing, via, distance)
             elif kind == BUFFER:
-                self._add_buffer(thing, via)
+                self._add_buffer(thing, via, distance)
             elif kind == LEAF:
                 self._n_data += heap.sizes.of_leaf(thing)
             elif kind != CLASS:
@@ -57,12 +65,14 @@ class Probe:
                 continue
             if type(thing) is types.TracebackType:
                 via = "traceback"
+            if kind == RECORD and heap.is_optimizer(type(thing)):
+                distance = VIA_OPTIMIZER
             size = heap.size(thing, kind) if kind in SIZED else 0
             self.is_cut |= size > ITEMS_MAX
             for child in heap.children(thing, kind, size):
                 if id(child) not in seen and heap.kind(type(child)) != CLASS and id(child) not in self._seen:
                     seen.add(id(child))
-                    waiting.append((child, via))
+                    waiting.append((child, via, distance + 1))
         self.n_holding += self._n_met > n_before
 
     def per_item(self, n: int) -> Tuple[float, float, float]:
@@ -70,7 +80,7 @@ class Probe:
         data = self._n_data + sum(map(_part, self._blocks.values()))
         return self.n_tensors / n, sum(map(_part, self._tensors.values())) / n, data / n
 
-    def _add_tensor(self, tensor: Any, via: str) -> None:
+    def _add_tensor(self, tensor: Any, via: str, distance: int) -> None:
         heap = self._heap
         storage, n_bytes = heap.storage(tensor)
         if storage and storage in self._storages:
@@ -79,26 +89,33 @@ class Probe:
         part[1] += 1
         if part[1] == 1:
             self.some.append(tensor)
+        if storage:
+            self._add_distance(storage, distance)
         part[2] += heap.own_bytes(tensor)
         self._n_met += 1
         self.n_tensors += part[1] == 1
         if not self.via:
             self.via = via or ("graph" if heap.graph_root(tensor) is not None else "")
 
-    def _add_buffer(self, thing: Any, via: str) -> None:
+    def _add_buffer(self, thing: Any, via: str, distance: int) -> None:
         sizes = self._heap.sizes
         owner = sizes.base(thing)
         if owner is not None and self._heap.kind(type(owner)) == TENSOR:
-            self._add_tensor(owner, via)
+            self._add_tensor(owner, via, distance)
         elif owner is None or id(owner) not in self._seen:
             block = sizes.block(thing)
             if block.owner not in self._seen:
                 part = self._blocks.setdefault(block.owner, [block.n_bytes, 0, 0])
                 part[1] += 1
                 part[2] += block.n_own_bytes
+                self._add_distance(block.owner, distance)
+
+    def _add_distance(self, memory: int, distance: int) -> None:
+        if memory in self.distances or len(self.distances) < DISTANCES_MAX:
+            self.distances[memory] = min(distance, self.distances.get(memory, distance))
 
 
 def _part(part: List[int]) -> int:
-    """Returns the bytes that some objects keep of one piece of memory: what they show of it where they share it."""
+    """Returns the bytes that some objects keep of one piece of memory: those that they show of it where they share it."""
     n_bytes, n_objects, n_shown = part
     return n_bytes if n_objects < 2 else min(n_bytes, n_shown)

@@ -1,4 +1,4 @@
-"""Notices evaluations, checkpoints and epochs by the functions that the program calls for them."""
+"""Event markers: notices evaluations, checkpoints and epochs by the functions that the program calls for them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any, Callable, List
 from ._process import Process
 from ._torch import leave_out
 from ._warn import warn_once
-from ._wire import MARKS
+from ._wire import EVENT_MARKERS
 
-EVAL, CHECKPOINT, EPOCH = (1 << idx for idx in range(len(MARKS)))
+EVAL, CHECKPOINT, EPOCH = (1 << idx for idx in range(len(EVENT_MARKERS)))
 
 NO_GRAD = 1 << 8
-"""A process's marks count uses of `no_grad`, and of what else switches gradients off, in multiples of this…"""
+"""`Process.noted_calls` counts uses of `no_grad`, and of all else that switches gradients off, in multiples of this…"""
 
 LOADER = 1 << 4
 """…and data loaders that were begun in multiples of this; more than 15 count as uses of `no_grad`."""
@@ -23,7 +23,7 @@ USUAL_RECORDS = 16
 """Records that the usual duration and number of uses of `no_grad` are of."""
 
 EXTRA_RATIO = 0.5
-"""What uses `no_grad` more than a usual step, and takes this share of one more, is an evaluation."""
+"""A step that uses `no_grad` more than a usual one, and takes this share of one longer, has an evaluation before it."""
 
 
 def install(process: Process) -> None:
@@ -61,25 +61,25 @@ def _wrapped(function: "Callable[..., Any]", process: Process, name: str, amount
     of = [process]
 
     def saving(*arguments: Any, **named: Any) -> Any:
-        of[0].marks |= amount
+        of[0].noted_calls |= amount
         return function(*arguments, **named)
 
     def evaluating(self: Any) -> Any:
-        of[0].marks |= amount
+        of[0].noted_calls |= amount
         return function(self)
 
     def training(self: Any, mode: bool = True) -> Any:
         if mode is False:
-            of[0].marks |= amount
+            of[0].noted_calls |= amount
         return function(self, mode)
 
     def switching(self: Any, mode: bool) -> None:
         if mode is False:
-            of[0].marks += amount
+            of[0].noted_calls += amount
         function(self, mode)
 
     def counting(self: Any) -> Any:
-        of[0].marks += amount
+        of[0].noted_calls += amount
         return function(self)
 
     wrappers = {"eval": evaluating, "train": training, "__init__": switching, "__enter__": counting, "__iter__": counting}
@@ -92,26 +92,26 @@ def _wrapped(function: "Callable[..., Any]", process: Process, name: str, amount
     return wrapper
 
 
-class Marker:
-    """Tells evaluations under `no_grad` from its use in steps: they take longer, or use it more than any step lately."""
+class EventMarkers:
+    """Separates evaluations under `no_grad` from its use in steps: they take longer, or use it more than any recent step."""
 
     def __init__(self) -> None:
         self._ended = 0.0
         self._durations: List[float] = []
         self._uses: List[float] = []
 
-    def marks(self, noted: int, ended: float, n_steps: int) -> int:
-        """Returns the marks of a record of `n_steps` that ended at `ended`, by what the process had noted."""
+    def of_record(self, noted: int, ended: float, n_steps: int) -> int:
+        """Returns the event markers of a record of `n_steps` that ended at `ended`, by the calls that the process had noted."""
         seconds, self._ended = ended - self._ended, ended
-        marks, n_loaders, n_uses = noted & (LOADER - 1), noted % NO_GRAD // LOADER, noted // NO_GRAD
+        markers, n_loaders, n_uses = noted & (LOADER - 1), noted % NO_GRAD // LOADER, noted // NO_GRAD
         if len(self._durations) == USUAL_RECORDS and n_uses:
             usual, uses = sorted(self._durations)[USUAL_RECORDS // 2], sorted(self._uses)
             is_long = seconds - n_steps * usual >= EXTRA_RATIO * usual
             if n_uses > n_steps * (uses[USUAL_RECORDS // 2] if is_long else uses[-1]) + 0.5:
-                marks |= EVAL
-        if n_loaders > (1 if marks & EVAL else 0):
-            marks |= EPOCH
+                markers |= EVAL
+        if n_loaders > (1 if markers & EVAL else 0):
+            markers |= EPOCH
         self._durations.append(seconds / n_steps)
         self._uses.append(n_uses / n_steps)
         del self._durations[:-USUAL_RECORDS], self._uses[:-USUAL_RECORDS]
-        return marks
+        return markers

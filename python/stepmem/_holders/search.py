@@ -1,4 +1,4 @@
-"""Finds what holds ever more memory: looks at the process twice, some steps apart, and then watches what grew.
+"""Finds the objects that hold ever more memory: scans the heap twice, some steps apart, and then watches what grew.
 
 It runs on the training thread at the ends of steps, in slices of SLICE_SECONDS. Between slices it keeps numbers and names,
 never a reference to an object of the program.
@@ -10,40 +10,40 @@ import enum
 import time
 from typing import Any, Dict, Iterator, List, Optional
 
-from . import _garbage
-from ._candidates import Candidate, Holder, Whole
-from ._heap import SIZED, Modules, is_profiling, raise_if_programs
-from ._heap_names import NOWHERE, Name
-from ._walk import FRAME, Growth, Slice, Walk, clock
-from ._wire import HOLDER_STEPS_DEFAULT
+from .._wire import SCAN_STEPS_DEFAULT
+from . import garbage
+from .candidates import Candidate, Holder, Whole
+from .heap import SIZED, Modules, is_profiling, raise_if_programs
+from .heap_scan import FRAME, Growth, HeapScan, Slice, clock
+from .names import NOWHERE, Name
 
 SLICE_SECONDS = 0.0025
 """Length of a slice, at which the work of one step's end stops."""
 
-LOOK_SECONDS = 0.015
-"""Time of one look, in all its slices; the rest of the heap is then left out."""
+SCAN_SECONDS = 0.015
+"""Processor time of one heap scan, in all its slices; the rest of the heap is then left out."""
 
-LOOKS_MAX = 4
-"""Looks of a search, at most. The second is repeated where nothing grew since the first: growth may come in stairs."""
+SCANS_MAX = 4
+"""Heap scans of a search, at most. The second is repeated where nothing grew since the first: growth may come in level shifts."""
 
 FARTHER = 5
-"""Each look after the second is so many times as far from the first as the one before it."""
+"""Each scan after the second is so many times as far from the first as the one before it."""
 
 APART_MAX = 1000
-"""Steps between the first look and a repeated one, at most."""
+"""Steps between the first scan and a repeated one, at most."""
 
 REPEAT_SECONDS_MAX = 300.0
-"""So long after its beginning a search does not wait for another look."""
+"""So long after its beginning a search does not wait for another scan."""
 
 CHECKS = 6
-"""How often what grew is measured again after the second look."""
+"""Number of times that what grew is measured again after the second scan."""
 
 HOLDERS_MAX = 8
 """Holders that are reported, at most."""
 
 
 class Outcome(enum.Enum):
-    """How a search ended."""
+    """The outcome of a search."""
 
     NAMED = "named"
     NONE = "none"
@@ -55,16 +55,16 @@ class Search:
     """One search. `at_step_end` is called at the end of every step until `is_over`."""
 
     def __init__(self, n_steps: int, whole: Whole = Whole()) -> None:
-        """`n_steps` lie between the two looks, at the least. `whole` is the growth that is searched for."""
+        """`n_steps` lie between the two scans, at least. `whole` is the growth that is searched for."""
         self.outcome: Optional[Outcome] = None
-        """What it has come to; a search that found nothing may go on."""
+        """The result so far; a search that found nothing may go on."""
         self.is_over = False
         self.n_results = 0
-        """How often it has come to something."""
+        """Number of results so far."""
         self.error: Optional[str] = None
         self.holders: List[Holder] = []
         self.first_step: Optional[int] = None
-        """Step at which the first look ended."""
+        """Step at which the first scan ended."""
         self.last_step: Optional[int] = None
         """Step of the last measurement."""
         self.pauses: List[float] = []
@@ -73,17 +73,17 @@ class Search:
         self._whole = whole
         self._began = time.monotonic()
         self._modules: Optional[Modules] = None
-        self._first: Optional[Walk] = None
-        self._second: Optional[Walk] = None
+        self._first: Optional[HeapScan] = None
+        self._second: Optional[HeapScan] = None
         self._second_step = 0
-        """Step at which the second look began."""
-        self._n_looks = 0
-        self._look_seconds = 0.0
-        self._is_looking = False
+        """Step at which the second scan began."""
+        self._n_scans = 0
+        self._scan_seconds = 0.0
+        self._is_scanning = False
         self._compare: Optional[Iterator[None]] = None
         self._candidates: List[Candidate] = []
-        self._marks: List[_garbage.Mark] = []
-        """The youngest generation after the first look and before the second."""
+        self._marks: List[garbage.Mark] = []
+        """The youngest generation after the first scan and before the second."""
         self._n_cycles = 0
         self._check_due = 0
         self._n_checks = 0
@@ -100,13 +100,13 @@ class Search:
         self.pauses.append(time.perf_counter() - began)
 
     def cut_short(self, step: int) -> None:
-        """Takes what has grown from look to look, and has gone on since, as the result if there is none: the program ends after `step`."""
+        """Makes what grew between the scans, and has gone on since, the result if there is none: the program ends after `step`."""
         second = self._second
         if self.outcome is not None or second is None:
             return
         now = self._slice()
         with now.heap.without_overrides():
-            if self._is_looking or self._compare is not None:
+            if self._is_scanning or self._compare is not None:
                 self._candidates = [_candidate(growth, second) for growth in second.growths]
                 self._find_names(now)
             if self._n_checks:
@@ -117,13 +117,13 @@ class Search:
         self.is_over = True
 
     def _may_go_on(self, candidate: Candidate, step: int, now: Slice) -> bool:
-        """Returns whether what has grown goes on, or, of stairs, whether its next one has had no time to come."""
+        """Returns whether growth goes on, or, if it comes in level shifts, whether the next one has had no time to come."""
         assert self._first is not None
         if candidate.goes_on(candidate.last, candidate.last_step, self._second_step, True):
             return True
-        if self._n_steps <= HOLDER_STEPS_DEFAULT:
+        if self._n_steps <= SCAN_STEPS_DEFAULT:
             return False
-        # From look to look is one stair, and from then on are parts of them.
+        # Between the scans is one level shift, and from then on are parts of them.
         candidate.forget_watch()
         measured = candidate.measure(now, self._first.newest_number)
         if measured is not None and candidate.goes_on(measured, step, self._second_step, True):
@@ -137,45 +137,45 @@ class Search:
             self._modules = Modules()
         elif self._first is None:
             if self._modules.advance():
-                self._first = self._look_from(None)
-        elif self._is_looking:
-            self._look(step, until)
+                self._first = self._scan_after(None)
+        elif self._is_scanning:
+            self._scan(step, until)
         elif self._second is None:
             if self.first_step is not None and step - self.first_step >= self._n_steps:
                 self._second_step = self.last_step = step
-                self._marks.append(_garbage.mark(step))  # what is made during the look may not be reached by it
-                self._second = self._look_from(self._first)
-                self._look(step, until)
+                self._marks.append(garbage.mark(step))  # the scan may not reach what is made while it runs
+                self._second = self._scan_after(self._first)
+                self._scan(step, until)
         elif self._compare is not None:
             self._go_on_comparing(step, until)
         elif step >= self._check_due:
             self._check(step)
 
-    def _look_from(self, before: Optional[Walk]) -> Walk:
+    def _scan_after(self, before: Optional[HeapScan]) -> HeapScan:
         assert self._modules is not None
-        self._look_seconds = 0.0
-        self._is_looking = True
-        self._n_looks += 1
-        return Walk(self._modules, before)
+        self._scan_seconds = 0.0
+        self._is_scanning = True
+        self._n_scans += 1
+        return HeapScan(self._modules, before)
 
-    def _look(self, step: int, until: float) -> None:
-        look = self._second or self._first
-        assert look is not None
+    def _scan(self, step: int, until: float) -> None:
+        scan = self._second or self._first
+        assert scan is not None
         began = clock()
-        look.step = step
-        is_over = look.advance(min(until, began + LOOK_SECONDS - self._look_seconds))
-        self._look_seconds += clock() - began
-        if not is_over and self._look_seconds < LOOK_SECONDS:
+        scan.step = step
+        is_over = scan.advance(min(until, began + SCAN_SECONDS - self._scan_seconds))
+        self._scan_seconds += clock() - began
+        if not is_over and self._scan_seconds < SCAN_SECONDS:
             return
-        self._is_looking = False
+        self._is_scanning = False
         if self._second is None:
             self.first_step = step
-            self._marks.append(_garbage.mark(step))
+            self._marks.append(garbage.mark(step))
             return
-        if look.is_complete:
+        if scan.is_complete:
             now = self._slice()
             with now.heap.without_overrides():
-                self._n_cycles = _garbage.graph_cycles(look, now)
+                self._n_cycles = garbage.graph_cycles(scan, now)
         self._compare = self._comparison()
 
     def _slice(self) -> Slice:
@@ -191,7 +191,7 @@ class Search:
         now = self._slice()
         with now.heap.without_overrides():
             self._find_names(now)
-        if self._candidates or _garbage.is_growing(self._marks):
+        if self._candidates or garbage.is_growing(self._marks):
             self._check_due = step + self._check_every()
         else:
             self._finish([])
@@ -200,15 +200,15 @@ class Search:
         return max(1, (self._n_watched() + CHECKS - 1) // CHECKS)
 
     def _n_watched(self) -> int:
-        """Returns for how many steps what grew is watched."""
+        """Returns the number of steps for which what grew is watched."""
         return self._n_steps if self._is_repeated() else 2 * self._n_steps
 
     def _is_repeated(self) -> bool:
-        """Returns whether the second look is a repeated one, so that growth comes in stairs or not at all."""
-        return self._n_looks > 2
+        """Returns whether the second scan is a repeated one, so that growth comes in level shifts or not at all."""
+        return self._n_scans > 2
 
     def _comparison(self) -> Iterator[None]:
-        """Chooses what to watch. Works on numbers only, and yields now and then."""
+        """Chooses the candidates to watch. Works on numbers only, and yields now and then."""
         before, after = self._first, self._second
         assert before is not None and after is not None
         for growth in after.growths:
@@ -219,13 +219,13 @@ class Search:
         if not (before.is_complete and after.is_complete):
             return
         sums: List[List[float]] = []
-        for walk in (before, after):
-            beneath = [walk.tensors.get(node, 0.0) for node in range(len(walk.ids))]
+        for scan in (before, after):
+            beneath = [scan.tensors.get(node, 0.0) for node in range(len(scan.ids))]
             sums.append(beneath)
             for node in range(len(beneath) - 1, -1, -1):
-                parent = walk.parents[node]
+                parent = scan.parents[node]
                 if parent >= 0:
-                    beneath[parent] += beneath[node] * walk.scales.get(parent, 1.0)
+                    beneath[parent] += beneath[node] * scan.scales.get(parent, 1.0)
                 if node % 256 == 0:
                     yield
         found = self._most_grown(before, after, sums)
@@ -242,7 +242,7 @@ class Search:
             growth = Growth(node, "beneath", *sizes, after.steps_since(node), 1.0, 0.0, 0.0, "")
             self._candidates.append(_candidate(growth, after))
 
-    def _most_grown(self, before: Walk, after: Walk, sums: List[List[float]]) -> "Any":
+    def _most_grown(self, before: HeapScan, after: HeapScan, sums: List[List[float]]) -> "Any":
         """Returns the deepest place with most of the growth; -1 if there is none."""
         gains: List[float] = []
         for node, parent in enumerate(after.parents):
@@ -275,7 +275,7 @@ class Search:
         return node if after.parents[node] >= 0 else -1
 
     def _check(self, step: int) -> None:
-        """Measures again what grew. What shrank, or has stopped growing, is not a holder."""
+        """Measures the candidates again. One that shrank, or has stopped growing, is not a holder."""
         assert self._first is not None
         self._n_checks += 1
         is_last, is_middle = self._n_checks >= CHECKS, self._n_checks == CHECKS // 2
@@ -295,16 +295,17 @@ class Search:
                         candidate.middle, candidate.middle_step = measured, step
             self._candidates = [each for each in self._candidates if not each.has_stopped]
             self.last_step = step
-            if is_last or not (self._candidates or _garbage.is_growing(self._marks)):
+            if is_last or not (self._candidates or garbage.is_growing(self._marks)):
                 self._finish(self._chosen(now))
         self._check_due = step + self._check_every()
 
     def _find_names(self, now: Slice) -> None:
-        for candidate in self._candidates:
-            candidate.find_name(now)
+        chains = [each.chain(now) for each in self._candidates]  # first: naming one may change the places of another
+        for candidate, chain in zip(self._candidates, chains):
+            candidate.find_name(chain, now)
 
     def _named(self, now: Slice) -> List[Holder]:
-        """Returns what is left, what grows fastest first."""
+        """Returns the holders among the candidates, in the order of `Whole.ranked`."""
         found: Dict[Name, Holder] = {}
         for candidate in self._candidates:
             holder = candidate.holder(now, self._whole.is_on_host)
@@ -314,7 +315,7 @@ class Search:
         return self._whole.ranked(list(found.values()))
 
     def _chosen(self, now: Slice) -> List[Holder]:
-        """Returns what is left; if that does not explain the growth, also unreachable objects."""
+        """Returns the holders; if they do not explain the growth, also unreachable objects."""
         holders = self._named(now)
         if not any(map(self._whole.explained_by, holders)):
             holders = self._whole.ranked(holders + self._garbage(now))
@@ -325,18 +326,18 @@ class Search:
         second = self._second
         if second is None or not second.is_complete or len(self._marks) < 2:
             return []
-        if not _garbage.is_growing([*self._marks, _garbage.mark(second.step)]):
+        if not garbage.is_growing([*self._marks, garbage.mark(second.step)]):
             return []
         first_mark, second_mark = self._marks[-2:]
         n_steps = max(1, second_mark.step - first_mark.step)
         holders = []
-        for new, whole in _garbage.between(first_mark, second_mark, second, now):
+        for new, whole in garbage.between(first_mark, second_mark, second, now):
             rates = (new.n_tensors / n_steps, new.n_bytes / n_steps)
             holders.append(Holder(new.name, round(whole.n_tensors), round(whole.n_bytes), *rates))
         return holders
 
     def _finish(self, holders: List[Holder]) -> None:
-        """Sets the result. Ends the search, or waits for another look if what was found explains nothing."""
+        """Sets the result. Ends the search, or waits for another scan if what was found explains nothing."""
         is_explained = any(map(self._whole.explained_by, holders))
         if not is_explained and self._n_cycles:
             is_explained, holders = True, [Holder(GRAPH_CYCLES, self._n_cycles, 0, 0.0, 0.0, True), *holders]
@@ -347,17 +348,17 @@ class Search:
         if is_explained or not self._can_repeat():
             self.is_over = True
             self._first = None
-        else:  # Growth may come in stairs, of which none lay between the looks.
+        else:  # Growth may come in level shifts, of which none lay between the scans.
             self._n_steps = min(FARTHER * self._n_steps, APART_MAX)
         self._second, self._n_checks = None, 0
         self._candidates, self._marks = [], self._marks[:1]
 
     def _can_repeat(self) -> bool:
         is_soon = time.monotonic() - self._began < REPEAT_SECONDS_MAX
-        return is_soon and self._n_looks < LOOKS_MAX and self._n_steps < APART_MAX
+        return is_soon and self._n_scans < SCANS_MAX and self._n_steps < APART_MAX
 
     def _set_result(self, holders: List[Holder]) -> None:
-        is_complete = all(look is not None and look.is_complete for look in (self._first, self._second))
+        is_complete = all(scan is not None and scan.is_complete for scan in (self._first, self._second))
         self.holders, self.error = holders[:HOLDERS_MAX], None
         self.n_results += 1
         if holders:
@@ -366,7 +367,7 @@ class Search:
             self.outcome = Outcome.NONE
         else:
             self.outcome = Outcome.GAVE_UP
-            self.error = f"too many objects: a look at all of them would take longer than {round(LOOK_SECONDS * 1e3)} ms"
+            self.error = f"too many objects: a scan of all of them would take longer than {round(SCAN_SECONDS * 1e3)} ms"
 
 
 GRAPH_CYCLES = Name("tensors that Python does not reach: cycles of the autograd graph, as of `create_graph=True`", "graph cycle", NOWHERE)
@@ -374,7 +375,7 @@ GRAPH_CYCLES = Name("tensors that Python does not reach: cycles of the autograd 
 PROFILER = Name("PyTorch's profiler, which keeps all events until it stops", "profiler", NOWHERE)
 
 
-def _candidate(growth: Growth, after: Walk) -> Candidate:
+def _candidate(growth: Growth, after: HeapScan) -> Candidate:
     step = after.measured_at.get(growth.node, after.step)
     return Candidate(growth, after.root_key(growth.node), after.path(growth.node), step)
 

@@ -1,7 +1,7 @@
 """Finds objects of the program that nothing reaches but the garbage collector, and that hold tensors: reference cycles.
 
 While the program has the collector switched off, all new objects stay in the youngest generation, in the order in which they
-were made. A mark of this package at the end of each look tells which of them were made between the two.
+were made. A mark of this package at the end of each heap scan separates those that were made between the two.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ import random
 import types
 from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
-from ._heap import BUFFER, CLASS, DICT, LEAF, LIST, RECORD, SET, TENSOR, TUPLE, Heap
-from ._heap_names import NOWHERE, Name, Spot, spot_of_class
-from ._walk import Slice, Walk
+from .heap import BUFFER, CLASS, DICT, LEAF, LIST, RECORD, SET, TENSOR, TUPLE, Heap
+from .heap_scan import HeapScan, Slice
+from .names import NOWHERE, Name, Spot, spot_of_class
 
 YOUNG_MAX = 400_000
-"""With more objects in the youngest generation none is looked at. Importing PyTorch makes 280,000, listed in some 10 ms."""
+"""With more objects in the youngest generation none is read. Importing PyTorch makes 280,000, listed in some 10 ms."""
 
 SAMPLE = 1500
-"""Objects of a list that are looked at; the rest is taken to be like them."""
+"""Objects of a list that are read; the rest is assumed to be like them."""
 
 GROWTH_MIN = 2
-"""By so many objects the youngest generation grows between two looks, or it is not listed."""
+"""By so many objects the youngest generation grows between two scans, or it is not listed."""
 
 NEWEST_MAX = 4000
 """The newest objects among which tensors in a cycle of a graph are searched for, at most."""
 
 CYCLES_MIN = 3
-"""With fewer such tensors nothing is said: those of the current step may be in use."""
+"""Fewer such tensors are not reported: those of the current step may be in use."""
 
 ITEMS_MAX = 64
 """A larger dictionary is not an object's attributes."""
@@ -39,7 +39,7 @@ CYCLE_OBJECTS_MAX = 500
 
 
 class Mark(NamedTuple):
-    """The youngest generation at the end of a look."""
+    """The youngest generation at the end of a heap scan."""
 
     object: List[None]
     """The newest object then. It is this package's own, and keeps nothing alive."""
@@ -56,7 +56,7 @@ class Found(NamedTuple):
 
 
 def mark(step: int) -> Mark:
-    """Marks the end of a look."""
+    """Marks the end of a heap scan."""
     return Mark([], gc.get_count()[0], step)
 
 
@@ -66,8 +66,8 @@ def is_growing(marks: List[Mark]) -> bool:
     return len(counts) > 1 and all(more >= less + GROWTH_MIN for less, more in zip(counts, counts[1:]))
 
 
-def between(first: Mark, second: Mark, reached: Walk, now: Slice) -> "List[Tuple[Found, Found]]":
-    """Returns what was made between two marks and is not `reached` by the look at the second; with it, how much there is in all.
+def between(first: Mark, second: Mark, reached: HeapScan, now: Slice) -> "List[Tuple[Found, Found]]":
+    """Returns the objects made between two marks that the scan at the second has not `reached`; with them, all there are.
 
     It lists the youngest generation once: it is for a search that has found nothing else, of which the marks have grown.
     """
@@ -92,7 +92,7 @@ def _place(ids: List[int], thing: Any) -> Optional[int]:
     return ids.index(id(thing)) if id(thing) in ids else None
 
 
-def _cycles(things: List[Any], reached: Walk, now: Slice) -> Dict[Any, Found]:
+def _cycles(things: List[Any], reached: HeapScan, now: Slice) -> Dict[Any, Found]:
     """Returns the unreachable objects among these by their type; each tensor is counted once."""
     heap = now.heap
     sample = things if len(things) <= SAMPLE else random.Random(0).sample(things, SAMPLE)
@@ -113,7 +113,7 @@ def _cycles(things: List[Any], reached: Walk, now: Slice) -> Dict[Any, Found]:
     return found
 
 
-def _is_in_cycle(thing: Any, reached: Walk, heap: Heap) -> bool:
+def _is_in_cycle(thing: Any, reached: HeapScan, heap: Heap) -> bool:
     """Returns whether references lead from an object back to it, through others that are not reached."""
     seen, waiting = {id(thing)}, [thing]
     for each in waiting:
@@ -151,7 +151,7 @@ def _name(thing: Any, heap: Heap) -> "Tuple[Any, Name]":
     return id(type_), Name(f"a reference cycle of `{heap.name(type_)}` objects", "cycle", spot)
 
 
-def _held(thing: Any, reached: Walk, counted: Set[int], heap: Heap) -> Tuple[int, int]:
+def _held(thing: Any, reached: HeapScan, counted: Set[int], heap: Heap) -> Tuple[int, int]:
     """Returns how many tensors an object refers to, itself or in the dictionary of its attributes, and the bytes of these and of arrays."""
     held = gc.get_referents(thing)
     for each in list(held):
@@ -168,8 +168,8 @@ def _held(thing: Any, reached: Walk, counted: Set[int], heap: Heap) -> Tuple[int
     return n_tensors, n_bytes
 
 
-def graph_cycles(reached: Walk, now: Slice) -> int:
-    """Counts tensors in cycles of the autograd graph among the newest objects that are not `reached`, just after a look.
+def graph_cycles(reached: HeapScan, now: Slice) -> int:
+    """Counts tensors in cycles of the autograd graph among the newest objects that are not `reached`, just after a heap scan.
 
     Neither Python nor its collector sees these cycles, since they lead through C++.
     """

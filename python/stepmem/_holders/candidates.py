@@ -1,32 +1,35 @@
-"""What grew between two looks, while it is measured again: how large it is now, and what it is called."""
+"""The objects that grew between two heap scans, while they are measured again; which of them explain the growth."""
 
 from __future__ import annotations
 
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-from ._bounds import Chain, Fill, bound_of
-from ._heap import BUFFER, CLASS, LEAF, LIST, SIZED, TENSOR
-from ._heap_names import Name, line_of, name_place
-from ._walk import HOPS_MAX, Growth, Key, Place, Slice, led_through_dictionaries, resolve
+from .bounds import Chain, Fill, bound_of
+from .heap import BUFFER, CLASS, LEAF, LIST, SIZED, TENSOR
+from .heap_scan import HOPS_MAX, Growth, Key, Place, Slice, led_through_dictionaries, resolve
+from .names import Name, line_of, name_place
 
 BENEATH_OBJECTS_MAX = 2000
 """Objects below one place that are counted, at most."""
 
 SHARE_OF_RATE = 0.4
-"""What grew goes on growing at this share of its rate, or is not a holder."""
+"""A holder goes on growing at this share of its rate, at least."""
 
 EXPLAINED = 0.1
 """A holder of less than this share of the growth does not explain it."""
+
+SHARED = 0.5
+"""Two holders of which one has this share of the other's tensors and arrays hold the same."""
 
 WHOLE = (0.5, 1.5)
 """A holder whose growth is within these shares of the whole is most of it."""
 
 DATA_BYTES_MIN = 4096.0
-"""Where the growth is unknown, what holds no tensors grows by so many bytes a step, or is not a holder: programs log numbers."""
+"""Bytes a step by which a holder without tensors grows, at least, where the whole growth is unknown: programs log numbers."""
 
 
 class Holder(NamedTuple):
-    """What holds a growing number of tensors, or ever more memory without tensors."""
+    """An object that holds a growing number of tensors, or ever more memory without tensors."""
 
     name: Name
     n_tensors: int
@@ -34,9 +37,23 @@ class Holder(NamedTuple):
     tensors_per_step: float
     bytes_per_step: float
     keeps_more: bool = False
-    """Whether it keeps memory alive that was not measured, as a graph and the frames of a traceback do."""
+    """Set if it keeps memory alive that was not measured, as a graph and the frames of a traceback do."""
     fill: Optional[Fill] = None
-    """How full it is, if it has a bound."""
+    """Its items and their bound, if it has one."""
+    distances: Dict[int, int] = {}
+    """Number of references that lead from it to its new tensors and arrays, by the identity of their memory."""
+
+    def is_nearer_than(self, other: "Holder") -> bool:
+        """Returns whether both hold the same memory, this one more directly: a model before its optimizer.
+
+        Not if these are a small part of what the other one keeps, as the losses of kept batches are.
+        """
+        shared = self.distances.keys() & other.distances.keys()
+        if not shared or len(shared) < SHARED * min(len(self.distances), len(other.distances)):
+            return False
+        if not self.keeps_more and self.bytes_per_step < EXPLAINED * other.bytes_per_step:
+            return False
+        return sum(self.distances[each] for each in shared) < sum(other.distances[each] for each in shared)
 
     def joined(self, other: "Holder") -> "Holder":
         """Returns this holder with the memory of another one of its name; the bound of one is not that of both."""
@@ -47,6 +64,7 @@ class Holder(NamedTuple):
             self.tensors_per_step + other.tensors_per_step,
             self.bytes_per_step + other.bytes_per_step,
             self.keeps_more or other.keeps_more,
+            distances={**other.distances, **self.distances},
         )
 
     def located(self) -> "Holder":
@@ -59,7 +77,7 @@ class Whole(NamedTuple):
 
     bytes_per_step: Optional[float] = None
     is_on_host: bool = True
-    """Whether it is of the host's memory, to which arrays and texts belong, and not of a device's."""
+    """Set if it is of the host's memory, to which arrays and texts belong, and not of a device's."""
 
     def explained_by(self, holder: Holder) -> bool:
         """Returns whether a holder has a telling share of the growth, or may have."""
@@ -74,10 +92,16 @@ class Whole(NamedTuple):
         return WHOLE[0] <= holder.bytes_per_step / self.bytes_per_step <= WHOLE[1]
 
     def ranked(self, holders: List[Holder]) -> List[Holder]:
-        """Returns the holders, what grows fastest first, without small ones that hold no tensors."""
+        """Returns the holders without small ones that hold no tensors.
+
+        What grows fastest comes first, and before it what holds the same memory more directly.
+        """
         least = DATA_BYTES_MIN if self.bytes_per_step is None else EXPLAINED * self.bytes_per_step
         kept = [each for each in holders if each.n_tensors or each.keeps_more or self.is_on_host and each.bytes_per_step >= least]
-        return sorted(kept, key=lambda each: (self._group(each), -each.bytes_per_step))
+        ranked: List[Holder] = []
+        for each in sorted(kept, key=lambda each: (self._group(each), -each.bytes_per_step)):
+            ranked.insert(next((idx for idx, other in enumerate(ranked) if each.is_nearer_than(other)), len(ranked)), each)
+        return ranked
 
     def _group(self, holder: Holder) -> int:
         if self.bytes_per_step is None:
@@ -88,7 +112,7 @@ class Whole(NamedTuple):
 
 
 class Candidate:
-    """Something that grew between the looks, while it is watched. Plain data."""
+    """An object that grew between the scans, while it is watched. Plain data."""
 
     __slots__ = ("growth", "has_stopped", "key", "last", "last_step", "middle", "middle_step", "n_bytes", "name", "places", "step")
 
@@ -98,16 +122,16 @@ class Candidate:
         self.places = places
         self.last = self.middle = growth.after
         self.step = self.last_step = step
-        """Steps of the second look's measurement, and of the last one."""
+        """Steps of the second scan's measurement, and of the last one."""
         self.middle_step = 0
         self.n_bytes = 0
         self.name: Optional[Name] = None
-        """What it is called, as soon as that is known: at the program's end it may be gone."""
+        """Its name, as soon as that is known: at the program's end the object may be gone."""
         self.has_stopped = False
 
     def measure(self, now: Slice, newest_number: int) -> Optional[float]:
-        """Measures it again; None if it is gone. `newest_number` is the newest node of a graph at the first look."""
-        chain = resolve(self.key, self.places, now)
+        """Measures it again; None if it is gone. `newest_number` is the newest node of a graph at the first scan."""
+        chain = self.chain(now)
         if len(chain) < len(self.places):
             return None
         thing, kind = chain[-1]
@@ -129,8 +153,8 @@ class Candidate:
         n_tensors, self.n_bytes = _beneath(thing, now)
         return float(n_tensors)
 
-    def goes_on(self, measured: float, step: int, second_step: int, is_in_stairs: bool) -> bool:
-        """Returns whether it has gone on growing since the second look, at `second_step`."""
+    def goes_on(self, measured: float, step: int, second_step: int, is_in_shifts: bool) -> bool:
+        """Returns whether it has gone on growing since the second scan, at `second_step`."""
         growth = self.growth
         if growth.measure == "graph":
             return measured > growth.after or measured >= HOPS_MAX
@@ -138,21 +162,24 @@ class Candidate:
         if measured - growth.after < SHARE_OF_RATE * rate * (step - second_step):
             return False
         n_late = step - self.middle_step
-        return is_in_stairs or measured - self.middle >= SHARE_OF_RATE * rate * n_late and measured > self.middle
+        return is_in_shifts or measured - self.middle >= SHARE_OF_RATE * rate * n_late and measured > self.middle
 
     def forget_watch(self) -> None:
-        """Makes its growth that between the two looks again."""
+        """Makes its growth that between the two scans again."""
         self.last, self.last_step = self.growth.after, self.step
 
-    def find_name(self, now: Slice) -> None:
+    def chain(self, now: Slice) -> Chain:
+        """Returns the objects from its root to it; fewer if one is gone."""
+        return resolve(self.key, self.places, now)
+
+    def find_name(self, chain: Chain, now: Slice) -> None:
         """Names it unless it is gone."""
-        chain = resolve(self.key, self.places, now)
         if len(chain) == len(self.places):
             self.name = name_place(self.key, chain)
             self.places = led_through_dictionaries(chain, self.places, now)
 
     def holder(self, now: Slice, is_on_host: bool) -> Optional[Holder]:
-        """Returns its growth from the first look to the last measurement; None if it has no name."""
+        """Returns the holder with its growth from the first scan to the last measurement; None if it has no name."""
         growth, name = self.growth, self.name
         if name is None:
             return None
@@ -176,10 +203,11 @@ class Candidate:
             rate * growth.tensors_per_item,
             rate * bytes_per_item,
             growth.is_cut or bool(growth.via),
+            distances={} if growth.via else growth.distances,
         )
         if holder.keeps_more:
             return holder
-        chain = resolve(self.key, self.places, now)
+        chain = self.chain(now)
         return holder if len(chain) < len(self.places) else self._bounded(holder, chain, now, n_steps, is_on_host)
 
     def _bounded(self, holder: Holder, chain: Chain, now: Slice, n_steps: int, is_on_host: bool) -> Holder:

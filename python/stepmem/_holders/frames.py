@@ -1,6 +1,6 @@
 """Reads the local variables of running functions without keeping them alive.
 
-Before Python 3.13, reading `frame.f_locals` copies all local variables into a dictionary that lives as long as the frame: the
+Before Python 3.13, reading `frame.f_locals` copies all local variables into a dictionary that exists as long as the frame: the
 copy would keep tensors alive. So they are read where the interpreter has them, after a check that it has them there.
 """
 

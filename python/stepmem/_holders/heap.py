@@ -18,15 +18,15 @@ from itertools import islice, repeat
 from operator import is_not
 from typing import Any, Dict, List, Set, Tuple
 
-from ._sizes import Sizes
+from .sizes import Sizes
 
 LEAF, RECORD, LIST, DICT, SET, DEQUE, TUPLE, TENSOR, CLASS, CACHE, BUFFER = range(11)
-"""Kinds of objects. Nothing is looked at beneath a leaf or a buffer; a record is an object that is none of the others."""
+"""Kinds of objects. Nothing is followed beneath a leaf or a buffer; a record is an object that is none of the others."""
 
 SIZED = (LIST, DICT, SET, DEQUE, TUPLE, CACHE)
 
 ITEMS_MAX = 512
-"""Of a container with more items, only some of its first and of its last ones are looked at."""
+"""Items of a container up to which all are followed; with more, only some of the first and of the last ones."""
 
 GAPS_ITEMS_MIN = 16
 GAPS_ITEMS_MAX = 1 << 15
@@ -34,7 +34,7 @@ GAPS_PLACES = 8
 """A list of so many items may have been made for items to come; that shows at some of its places, which hold None."""
 
 RESULTS_MAX = 1 << 14
-"""An lru_cache with more results is not looked at."""
+"""An lru_cache with more results is not read."""
 
 HEAD_ITEMS = 32
 TAIL_ITEMS = 224
@@ -51,7 +51,7 @@ _Cache: Any = type(functools.lru_cache(maxsize=None)(len))
 _cache_info: Any = _Cache.cache_info
 
 FINALIZERS: Any = vars(weakref.finalize).get("_registry")
-"""Where `weakref.finalize` keeps its callbacks."""
+"""The dictionary in which `weakref.finalize` keeps its callbacks."""
 
 _LEAF_TYPES = (
     types.ModuleType,
@@ -69,9 +69,9 @@ _LEAF_TYPES = (
 )
 
 
-HERE = os.path.dirname(__file__) + os.sep
+HERE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 STANDARD = os.path.dirname(os.__file__) + os.sep
-"""Where this package and the standard library are."""
+"""Directories of this package and of the standard library."""
 
 
 @functools.lru_cache(maxsize=512)
@@ -98,7 +98,7 @@ def module_dict(module: Any) -> "Dict[str, Any] | None":
 
 
 MODULES_PER_SLICE = 200
-"""Modules of which one slice learns whose they are."""
+"""Modules that one slice classifies."""
 
 
 def is_none(thing: Any) -> bool:
@@ -107,7 +107,7 @@ def is_none(thing: Any) -> bool:
 
 
 class Modules:
-    """Which modules are the program's, and which are libraries."""
+    """The modules of the program, and those of libraries."""
 
     def __init__(self) -> None:
         self.programs: List[str] = []
@@ -121,7 +121,7 @@ class Modules:
         self._waiting = [name for name in list(sys.modules) if type(name) is str][::-1]
 
     def advance(self) -> bool:
-        """Looks at some more modules. Returns whether that were all."""
+        """Classifies some more modules. Returns whether these were all."""
         for _ in range(min(MODULES_PER_SLICE, len(self._waiting))):
             self._add(self._waiting.pop())
         return not self._waiting
@@ -161,7 +161,7 @@ _OWN = __name__.partition(".")[0]
 """This package, which has another name where the program has a module `stepmem` of its own."""
 
 _NEVER = frozenset((_OWN, *"torch torchgen functorch triton numpy scipy pandas sympy networkx mpmath nvidia".split()))
-"""Packages whose modules are no place of a program's tensors, or too large to look through."""
+"""Packages in whose modules a program leaves no tensors, or that are too large to scan."""
 
 
 _LEAF_MODULES = (f"{_OWN}.", "numpy", "_frozen_importlib", "importlib", "typing", "enum", "re.", "ctypes", "cuda.", "ast")
@@ -169,7 +169,7 @@ _LEAF_MODULES = (f"{_OWN}.", "numpy", "_frozen_importlib", "importlib", "typing"
 
 
 class Heap:
-    """Kinds of the types that one slice met, and PyTorch's functions. It lives for one slice."""
+    """Kinds of the types that one slice met, and PyTorch's functions. Exists for one slice."""
 
     def __init__(self, modules: Modules) -> None:
         self.sizes = Sizes()
@@ -187,6 +187,8 @@ class Heap:
         self._shape: Any = getattr(getattr(base, "shape", None), "__get__", None)
         self._is_cpu: Any = getattr(getattr(base, "is_cpu", None), "__get__", None)
         self._grad: Any = getattr(getattr(base, "grad", None), "__get__", None)
+        optimizer = (module_dict(sys.modules.get("torch.optim")) or {}).get("Optimizer")
+        self._optimizer = optimizer if type(optimizer) is type else None
         self.function: Any = getattr(private, "_FunctionBase", None)
         self._next_of_programs: Any = getattr(getattr(self.function, "next_functions", None), "__get__", None)
         self._number_of_programs: Any = getattr(self.function, "_sequence_nr", None)
@@ -220,6 +222,10 @@ class Heap:
     def is_programs_class(self, class_: Any) -> bool:
         """Returns whether a class is the program's own, or one of a library's in which programs leave objects."""
         return class_ is weakref.finalize or self._modules.is_programs(_module(class_))
+
+    def is_optimizer(self, type_: type) -> bool:
+        """Returns whether objects of a type are optimizers of PyTorch."""
+        return self._optimizer is not None and _is_subclass(self._optimizer, type_) is True
 
     def name(self, type_: type) -> str:
         """Returns the name of a type."""
@@ -396,7 +402,7 @@ class Heap:
         return any(each is tensor for each in held)
 
     def number(self, node: Any) -> int:
-        """Returns when a node of a graph was made, as a number that rises; -1 if it is unknown."""
+        """Returns the time at which a node of a graph was made, as a number that rises; -1 if it is unknown."""
         try:
             if not _flags(type(node)) & HEAP_TYPE:
                 made: int = node._sequence_nr()
@@ -438,7 +444,7 @@ class Heap:
             return []
 
     def without_overrides(self) -> Any:
-        """Returns a context in which no function that the program puts in place of PyTorch's is called."""
+        """Returns a context in which no function is called that the program substitutes for one of PyTorch."""
         disable = getattr(getattr(self._torch, "_C", None), "DisableTorchFunction", None)
         return _Nothing() if disable is None else disable()
 

@@ -1,4 +1,4 @@
-"""Sizes of what holds memory without a tensor: arrays, bytes, texts, containers. Calls functions written in C only."""
+"""Sizes of objects that hold memory without a tensor: arrays, bytes, texts, containers. Calls functions written in C only."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Block(NamedTuple):
     n_bytes: int
     """All of it."""
     n_own_bytes: int
-    """What this array shows of it."""
+    """The part of it that this array shows."""
 
 
 class Sizes:
-    """Sizes of objects. Lives for one slice."""
+    """Sizes of objects. Exists for one slice."""
 
     def __init__(self) -> None:
         self.array: Any = None
@@ -87,7 +87,7 @@ class Sizes:
         return shape
 
     def base(self, thing: Any) -> Any:
-        """Returns what owns the memory of an array if it is no array itself, such as a tensor; else None."""
+        """Returns the owner of an array's memory if that is no array itself, such as a tensor; else None."""
         if self.array is None or not _is_subclass(self.array, type(thing)):
             return None
         for _ in range(BASES_MAX):

@@ -1,4 +1,4 @@
-"""How full a container is that has a bound, as far as the program says so. Where that is in doubt, it has none."""
+"""Bounds of containers: the number of items that one holds at most, if the program shows it. Where that is in doubt, there is none."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections import deque
 from itertools import islice
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-from ._heap import BUFFER, CACHE, DEQUE, DICT, LIST, RECORD, SET, SIZED, TENSOR, TUPLE, Heap, module_dict
-from ._heap_names import attributes, is_indexed, owner_of_dict
-from ._probe import Probe
-from ._walk import Growth
+from .heap import BUFFER, CACHE, DEQUE, DICT, LIST, RECORD, SET, SIZED, TENSOR, TUPLE, Heap, module_dict
+from .heap_scan import Growth
+from .names import attributes, is_indexed, owner_of_dict
+from .probe import Probe
 
 SAMPLE_ITEMS = 8
-"""Of the oldest and of the newest items so many are measured."""
+"""Number of the oldest and of the newest items that are measured."""
 
 KEYS_CHECKED = 64
-"""Of the first and of the last keys of a dictionary so many must be indices."""
+"""Number of the first and of the last keys of a dictionary that must be indices."""
 
 PARAMETERS_MAX = 4096
 """An optimizer with more parameters is not counted."""
@@ -35,7 +35,7 @@ Chain = List[Tuple[Any, int]]
 
 
 class Fill(NamedTuple):
-    """How full a container is."""
+    """Items of a container that has a bound."""
 
     items: int
     items_max: int
@@ -48,14 +48,14 @@ class Bound(NamedTuple):
     items: int
     items_max: int
     new_items: int
-    """Those that it got since the first look."""
+    """Those that it got since the first scan."""
     oldest: List[Any]
     newest: List[Any]
     n_oldest: int
-    """As how many items these count."""
+    """The number of items that these count as."""
     n_newest: int
     kind: Optional[str] = None
-    """What the container is, where its type does not say it."""
+    """The kind of container, where its type does not show it."""
 
     def bytes_per_item(self, heap: Heap, is_on_host: bool) -> Optional[Tuple[float, float]]:
         """Returns the bytes of an item and of a new item; None where they are on another device, or not all measured."""
@@ -76,7 +76,7 @@ def bound_of(chain: Chain, growth: Growth, measured: float, heap: Heap) -> Optio
     """Returns the bound of the last object of a chain, of which `measured` is the number of items; None if it has none."""
     thing, kind = chain[-1]
     owner = _owner(chain)
-    state = _of_optimizer(owner, thing, growth, heap) if kind == DICT else None
+    state = _of_optimizer(owner, thing, growth, heap) if kind == DICT and heap.is_optimizer(type(owner)) else None
     if state is not None:
         return state
     items, items_max = round(measured), _items_max(thing, kind, owner, growth, heap)
@@ -89,7 +89,7 @@ def bound_of(chain: Chain, growth: Growth, measured: float, heap: Heap) -> Optio
 
 
 def _items_max(thing: Any, kind: int, owner: Any, growth: Growth, heap: Heap) -> int:
-    """Returns how many items a container holds at most; 0 if nothing says so."""
+    """Returns the number of items that a container holds at most; 0 if nothing shows it."""
     found: Any = None
     if kind == DEQUE:
         found = _maxlen(thing)
@@ -144,9 +144,6 @@ def _queue_max(owner: Any, thing: Any) -> Any:
 
 def _of_optimizer(owner: Any, state: Dict[Any, Any], growth: Growth, heap: Heap) -> Optional[Bound]:
     """Returns the bound of an optimizer's state: its items are the elements of the parameters that have one."""
-    class_ = _class("torch.optim", "Optimizer")
-    if owner is None or class_ is None or not _is_subclass(class_, type(owner)):
-        return None
     held = attributes(owner)
     n_before, keys = round(growth.before), list(islice(dict.keys(state), PARAMETERS_MAX + 1))
     parameters = _parameters(held.get("param_groups"))
