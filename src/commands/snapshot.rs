@@ -10,16 +10,14 @@ use clap::{Arg, ArgMatches, Command};
 use crate::commands::args::{CommandError, CommandRow, Exit};
 use crate::commands::snapshot_columns;
 use crate::commands::snapshot_common::{
-    Common, file, json, no_step, path, stopped, with_common, with_html,
+    Common, ensure_moment, file, json, named_moment, path, stopped, with_common, with_html,
 };
 use crate::commands::snapshot_events::{self, EVENTS};
 use crate::commands::snapshot_file::{NotASnapshot, shown};
 use crate::commands::take;
 use crate::store::atomic;
-use stepmem_snapshot::analyze::device_report::Study;
 use stepmem_snapshot::analyze::diff;
 use stepmem_snapshot::analyze::fit::FitQuestion;
-use stepmem_snapshot::analyze::passes;
 use stepmem_snapshot::analyze::ranks::{self, RankRow, RankSnapshot, rank_of};
 use stepmem_snapshot::render::html::compared;
 use stepmem_snapshot::render::html::document::{self, DocumentHead};
@@ -88,8 +86,7 @@ fn show_arguments() -> Command {
                 .long("capacity")
                 .value_name("SIZE")
                 .value_parser(capacity)
-                .requires("batch-size")
-                .help("Memory that PyTorch may use, as 80GiB: says the largest batch that fits"),
+                .help("Memory of the device, as 80GiB: says what others had when memory ran out, and with --batch-size the largest batch that fits"),
         )
 }
 
@@ -248,55 +245,9 @@ fn name_of(path: &Path) -> String {
     path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }
 
-/// Refuses a moment that no device has, and names those that exist.
-fn ensure_moment(moment: ShownMoment, studies: &[Study<'_>]) -> anyhow::Result<()> {
-    let stage_of = |step: u64| {
-        let mut stages = studies.iter().flat_map(|study| &study.stages);
-        stages.find(move |stage| stage.step == step)
-    };
-    match moment {
-        ShownMoment::End | ShownMoment::Peak | ShownMoment::Oom => {}
-        ShownMoment::Step(step) => {
-            anyhow::ensure!(stage_of(step).is_some(), no_step(step, studies));
-        }
-        ShownMoment::Pass(step, pass) => {
-            let stage = stage_of(step).with_context(|| no_step(step, studies))?;
-            let n_passes = stage.backward_passes;
-            anyhow::ensure!(
-                (1..=n_passes).contains(&pass),
-                "--at: no backward pass {pass} in step {step}, it has {n_passes}"
-            );
-        }
-        ShownMoment::ZeroGrad(step) => {
-            stage_of(step).with_context(|| no_step(step, studies))?;
-            anyhow::ensure!(
-                studies.iter().any(|study| passes::before_zero_grad(study, step).is_some()),
-                "--at: step {step} does not call zero_grad, as far as the snapshot shows"
-            );
-        }
-    }
-    Ok(())
-}
-
-/// The moments that have a name.
-const MOMENTS: [(&str, ShownMoment); 3] =
-    [("end", ShownMoment::End), ("peak", ShownMoment::Peak), ("oom", ShownMoment::Oom)];
-
 fn moment(text: &str) -> Result<ShownMoment, String> {
-    let named = MOMENTS.iter().find(|(name, _)| *name == text);
-    if let Some((_, moment)) = named {
-        return Ok(*moment);
-    }
-    // As `events --at` writes it.
-    let step = text.strip_prefix("step:").unwrap_or(text);
-    let found = match step.split_once('.') {
-        None => step.parse().ok().map(ShownMoment::Step),
-        Some((step, "zero_grad")) => step.parse().ok().map(ShownMoment::ZeroGrad),
-        Some((step, pass)) => step
-            .parse()
-            .ok()
-            .zip(pass.parse().ok())
-            .map(|(step, pass)| ShownMoment::Pass(step, pass)),
-    };
-    found.ok_or_else(|| "expected end, peak, oom, a step N, N.P or N.zero_grad".to_owned())
+    let step = || text.parse().ok().map(ShownMoment::Step);
+    named_moment(text)
+        .or_else(step)
+        .ok_or_else(|| "expected end, peak, oom, a step N, N.P or N.zero_grad".to_owned())
 }

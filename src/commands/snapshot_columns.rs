@@ -10,7 +10,7 @@ Columns:
   line       innermost line of your code, else autograd node, else C++ function
   event      place in the device's trace, from 0; state after it
   step       the program's number of it where it gives one, else from 0
-  peak       of a step: most active bytes at one moment, and the phase then
+  peak, in   of a step: most active bytes at one moment, and the phase then
   at its end bytes that are active when the next step begins
   allocated  bytes of all blocks that the step made, also of freed ones
   a step     of a leak: bytes by which the line's least of a step rises
@@ -23,6 +23,7 @@ Limits: 6 frames a stack here, 16 in JSON; a leak needs 6 begun steps.";
 pub(super) const DIFF: &str = "\
 Columns:
   growth     bytes of blocks AFTER less those BEFORE, by line
+  a step     growth by the steps that begin after BEFORE, where both have steps
   before     bytes of the line's live blocks in BEFORE
   after      bytes of the line's live blocks in AFTER
   line       as in `show`; of two processes, below the folder that they share";
@@ -42,14 +43,18 @@ pub(super) const EVENTS: &str = "\
 Columns:
   event      place in the device's trace, from 0
   step       the program's number of it where it gives one, else from 0
-  phase      forward, backward or optimizer, as the stacks tell
+  phase      forward, backward, collective (ranks exchange data), optimizer or
+             zero_grad, as stacks and marks tell
   size       bytes that the tensor asked for: + allocated, - freed, ! refused
+  active     bytes of all active blocks after the event, a free's completed
   category   what the block is for, by its lifetime, phase and stack
   line       innermost line of your code, else autograd node, that allocated it
   address    first byte of the block, whose size is told where a tenth larger
   lives      events from allocation to free, where both are in the trace
   freed by   line or node of the free's stack; without one, what lies around it
+  peak       most active bytes at one moment of a phase, of what is asked for
   in the memory of
              the block that last used most of these bytes, in this trace
+  +SIZE      of a chain: where the block begins, after the chain's first byte
   share      of a tree: percent of the bytes that are alive at that moment
 Limits: 100 rows without --top; a tree has the innermost 64 frames of a stack.";

@@ -4,6 +4,7 @@
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use anyhow::Context;
 use clap::{Arg, ArgMatches, Command};
 use serde::Serialize;
 
@@ -11,8 +12,10 @@ use crate::commands::args::{CommandError, Exit, json_arg};
 use crate::commands::snapshot_file::{NotASnapshot, read};
 use stepmem_snapshot::analyze::device::DeviceScene;
 use stepmem_snapshot::analyze::device_report::Study;
+use stepmem_snapshot::analyze::passes;
 use stepmem_snapshot::analyze::sites::Sites;
 use stepmem_snapshot::model::Snapshot;
+use stepmem_snapshot::render::text::ShownMoment;
 use stepmem_types::format::clean::is_raw;
 
 /// Maximum number of decompressed bytes that are read of a file.
@@ -83,7 +86,7 @@ pub(super) fn stopped(error: anyhow::Error) -> CommandError {
 }
 
 /// Returns that no device has such a whole step, with the steps that there are.
-pub(super) fn no_step(step: u64, studies: &[Study<'_>]) -> String {
+fn no_step(step: u64, studies: &[Study<'_>]) -> String {
     let steps = || studies.iter().flat_map(|study| &study.stages).map(|stage| stage.step);
     let Some((first, last)) = steps().min().zip(steps().max()) else {
         return format!(
@@ -102,6 +105,54 @@ pub(super) fn no_step(step: u64, studies: &[Study<'_>]) -> String {
         );
     }
     format!("--at: no step {step}, the snapshot has steps {first} to {last}")
+}
+
+/// Refuses a moment that no device has, and names those that exist.
+pub(super) fn ensure_moment(moment: ShownMoment, studies: &[Study<'_>]) -> anyhow::Result<()> {
+    let stage_of = |step: u64| {
+        let mut stages = studies.iter().flat_map(|study| &study.stages);
+        stages.find(move |stage| stage.step == step)
+    };
+    match moment {
+        ShownMoment::End | ShownMoment::Peak | ShownMoment::Oom => {}
+        ShownMoment::Step(step) => {
+            anyhow::ensure!(stage_of(step).is_some(), no_step(step, studies));
+        }
+        ShownMoment::Pass(step, pass) => {
+            let stage = stage_of(step).with_context(|| no_step(step, studies))?;
+            let n_passes = stage.backward_passes;
+            anyhow::ensure!(
+                (1..=n_passes).contains(&pass),
+                "--at: no backward pass {pass} in step {step}, it has {n_passes}"
+            );
+        }
+        ShownMoment::ZeroGrad(step) => {
+            stage_of(step).with_context(|| no_step(step, studies))?;
+            anyhow::ensure!(
+                studies.iter().any(|study| passes::before_zero_grad(study, step).is_some()),
+                "--at: step {step} does not call zero_grad, as far as the snapshot shows"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// The moments that have a name.
+const MOMENTS: [(&str, ShownMoment); 3] =
+    [("end", ShownMoment::End), ("peak", ShownMoment::Peak), ("oom", ShownMoment::Oom)];
+
+/// Reads a moment that is no bare number: `peak`, `step:N`, `N.P` …
+pub(super) fn named_moment(text: &str) -> Option<ShownMoment> {
+    let named = MOMENTS.iter().find(|(name, _)| *name == text);
+    if let Some((_, moment)) = named {
+        return Some(*moment);
+    }
+    let of_step = text.strip_prefix("step:");
+    match of_step.unwrap_or(text).split_once('.') {
+        None => of_step?.parse().ok().map(ShownMoment::Step),
+        Some((step, "zero_grad")) => step.parse().ok().map(ShownMoment::ZeroGrad),
+        Some((step, pass)) => Some(ShownMoment::Pass(step.parse().ok()?, pass.parse().ok()?)),
+    }
 }
 
 /// The arguments that all three take.

@@ -8,7 +8,9 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 
 use crate::commands::args::{CommandError, CommandRow, Exit};
 use crate::commands::snapshot_columns;
-use crate::commands::snapshot_common::{Common, file, json, no_step, path, stopped};
+use crate::commands::snapshot_common::{
+    Common, ensure_moment, file, json, named_moment, path, stopped,
+};
 use crate::commands::snapshot_file::shown;
 use stepmem_snapshot::analyze::device_report::Study;
 use stepmem_snapshot::events::answer::{AliveMoment, EventsForm, events};
@@ -18,6 +20,7 @@ use stepmem_snapshot::events::page::{self, EventsExtent};
 use stepmem_snapshot::events::words::phase_of;
 use stepmem_snapshot::integer::{at, id};
 use stepmem_snapshot::render::json;
+use stepmem_snapshot::render::text::{self, ShownMoment};
 use stepmem_types::format::units::whole_bytes;
 use stepmem_types::units::parse_size;
 
@@ -40,7 +43,7 @@ fn arguments() -> Command {
         )
         .arg(
             value("phase", "PHASE", "Only this phase of each step")
-                .value_parser(["forward", "backward", "optimizer"]),
+                .value_parser(["forward", "backward", "collective", "optimizer", "zero_grad"]),
         )
         .arg(
             value("line", "FILE:LINE", "Only blocks that this line allocates or frees, also by what it calls")
@@ -67,7 +70,7 @@ fn arguments() -> Command {
                 .help("The tensors that used each address, one after the other"),
         )
         .arg(
-            value("at", "MOMENT", "What is alive after an event with its free, by stack: its number (in show --at, that is a step's), step:N (its peak), peak, oom or end")
+            value("at", "MOMENT", "What is alive after an event with its free, by stack: its number (in show --at, that is a step's), step:N (its peak), N.P (after its backward pass P), N.zero_grad, peak, oom or end")
                 .value_parser(moment)
                 .conflicts_with_all(["reuse", "step", "phase", "line", "address", "from", "to", "stacks"]),
         )
@@ -104,73 +107,58 @@ fn size(text: &str) -> Result<u64, String> {
 /// A moment of the window as it is asked for.
 #[derive(Clone, Copy, Debug)]
 enum AskedMoment {
+    /// After an event.
     After(u32),
-    StepPeak(u64),
-    Peak,
-    OutOfMemory,
-    End,
+    /// As `show` names it.
+    Shown(ShownMoment),
 }
 
-/// The moments that have a name.
-const MOMENTS: [(&str, AskedMoment); 3] =
-    [("peak", AskedMoment::Peak), ("oom", AskedMoment::OutOfMemory), ("end", AskedMoment::End)];
-
 fn moment(text: &str) -> Result<AskedMoment, String> {
-    if let Some((_, moment)) = MOMENTS.iter().find(|(name, _)| *name == text) {
-        return Ok(*moment);
-    }
-    let found = match text.strip_prefix("step:") {
-        Some(step) => step.parse().ok().map(AskedMoment::StepPeak),
-        None => text.parse().ok().map(AskedMoment::After),
-    };
-    found.ok_or_else(|| "expected the number of an event, step:N, peak, oom or end".to_owned())
+    let event = text.parse().ok().map(AskedMoment::After);
+    let found = event.or_else(|| named_moment(text).map(AskedMoment::Shown));
+    found.ok_or_else(|| {
+        "expected the number of an event, step:N, N.P, N.zero_grad, peak, oom or end".to_owned()
+    })
 }
 
 /// Returns a moment and its name; `None` where the window has no such moment.
 fn find(study: &Study<'_>, moment: AskedMoment) -> Option<(AliveMoment, String)> {
-    let timeline = &study.scene.timeline;
-    let in_state =
-        |state: u32| AliveMoment { state: Some(state), after_event: state.checked_sub(1) };
-    Some(match moment {
-        AskedMoment::After(event) => {
-            study.scene.events.get(at(event))?;
-            let state = Some(timeline.state_after(event));
-            (AliveMoment { state, after_event: Some(event) }, format!("after event {event}"))
-        }
-        AskedMoment::StepPeak(step) => {
-            let stage = study.stages.iter().find(|stage| stage.step == step)?;
-            (in_state(stage.peak_event + 1), format!("at the peak of step {step}"))
-        }
-        AskedMoment::Peak => (in_state(timeline.peak.state), "at the peak".to_owned()),
-        AskedMoment::OutOfMemory => {
-            (in_state(study.oom.first()?.event), "when memory ran out".to_owned())
-        }
-        AskedMoment::End => {
-            (AliveMoment { state: None, after_event: None }, "at the end".to_owned())
-        }
-    })
-}
-
-/// Returns why no device has a moment.
-fn no_moment(studies: &[Study<'_>], moment: AskedMoment) -> String {
     match moment {
         AskedMoment::After(event) => {
-            let n_events = studies.iter().map(|study| study.scene.events.len()).max();
-            match n_events.and_then(|n_events| n_events.checked_sub(1)) {
-                Some(last) => {
-                    format!("--at: no event {event}, the window has events 0 to {last}")
-                }
-                None => "--at: no such moment, the window has no events".to_owned(),
-            }
+            study.scene.events.get(at(event))?;
+            let state = Some(study.scene.timeline.state_after(event));
+            let moment = AliveMoment { state, after_event: Some(event) };
+            Some((moment, format!("after event {event}")))
         }
-        AskedMoment::StepPeak(step) => no_step(step, studies),
-        AskedMoment::OutOfMemory => {
-            "--at: the window has no such moment: memory did not run out".to_owned()
-        }
-        AskedMoment::Peak | AskedMoment::End => {
-            "--at: the window has no such moment".to_owned()
+        AskedMoment::Shown(shown) => {
+            let (state, name) = text::state(study, shown)?;
+            let after_event = state.and_then(|state| state.checked_sub(1));
+            Some((AliveMoment { state, after_event }, name))
         }
     }
+}
+
+/// Refuses a moment that no device has.
+fn ensure(moment: AskedMoment, studies: &[Study<'_>]) -> anyhow::Result<()> {
+    match moment {
+        AskedMoment::Shown(shown) => {
+            ensure_moment(shown, studies)?;
+            anyhow::ensure!(
+                studies.iter().any(|study| text::state(study, shown).is_some()),
+                "--at: the window has no such moment: memory did not run out"
+            );
+        }
+        AskedMoment::After(event) => {
+            let n_events = studies.iter().map(|study| study.scene.events.len()).max();
+            let last = n_events.and_then(|n_events| n_events.checked_sub(1));
+            let last = last.context("--at: no such moment, the window has no events")?;
+            anyhow::ensure!(
+                at(event) <= last,
+                "--at: no event {event}, the window has events 0 to {last}"
+            );
+        }
+    }
+    Ok(())
 }
 
 fn filter(matches: &ArgMatches) -> EventFilter {
@@ -209,8 +197,7 @@ fn print(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<()> {
     let moments: Vec<Option<(AliveMoment, String)>> =
         studies.iter().map(|study| wanted.and_then(|moment| find(study, moment))).collect();
     if let Some(wanted) = wanted {
-        let found = moments.iter().flatten().next();
-        found.with_context(|| no_moment(&studies, wanted))?;
+        ensure(wanted, &studies)?;
     }
     let devices: Vec<(EventList<'_>, EventsForm)> = studies
         .iter()

@@ -104,6 +104,8 @@ mod snapshot_schema;
 
 mod snapshot_events;
 
+mod snapshot_pages;
+
 // The operator's side: packages, settings, restarts, alerts, dashboards and the chart.
 mod packages;
 

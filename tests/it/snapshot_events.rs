@@ -163,14 +163,17 @@ fn an_allocation_takes_the_memory_of_an_earlier_block() {
     let moment = |tensor: &Value, name: &str| tensor[name]["event"].as_u64();
     let lives: Vec<_> = tensors
         .iter()
+        .filter(|tensor| tensor["address"] == "0x7e0016000000")
         .take(3)
         .map(|tensor| (moment(tensor, "allocated"), moment(tensor, "freed")))
         .collect();
     assert_eq!(lives, [(Some(17), Some(22)), (Some(24), Some(29)), (Some(42), Some(67))]);
     // 32 MiB at the start of the 64 MiB that were there; then 64 MiB that two blocks of 32 MiB had.
     assert_eq!(tensors[1]["reuses"]["event"], 17);
+    // The second of those begins within the chain's memory: it is part of the chain.
+    assert_eq!(tensors[2]["address"], "0x7e0018000000");
     assert_eq!(
-        (&tensors[2]["reuses"]["event"], &tensors[2]["reuses"]["blocks"]),
+        (&tensors[3]["reuses"]["event"], &tensors[3]["reuses"]["blocks"]),
         (&json!(24), &json!(2))
     );
     assert_eq!(tensors[0]["reuses"], Value::Null, "it came from the driver");
@@ -260,6 +263,7 @@ fn the_state_after_an_event_has_its_free_as_the_list_does() {
             let event = row["event"].as_u64().unwrap();
             let size = row["block"]["block_bytes"].as_u64().unwrap();
             let after = bytes(event);
+            assert_eq!(row["active_bytes"], after, "{name} after event {event}");
             if let Some(before) = before {
                 let expected =
                     if row["action"] == "alloc" { before + size } else { before - size };
@@ -268,6 +272,148 @@ fn the_state_after_an_event_has_its_free_as_the_list_does() {
             before = Some(after);
         }
     }
+}
+
+#[test]
+fn a_list_has_the_peak_of_each_phase() {
+    let path = guide("amp1");
+    let shown = answer(&["show", &path, "--json"])["devices"][0].clone();
+    let peaks = |arguments: &[&str]| devices(&path, arguments).remove(0)["peaks"].clone();
+    let all = peaks(&[]);
+    assert_eq!(all[0]["active_bytes"], shown["peak"]["active_bytes"]);
+    assert_eq!(all[0]["event"], shown["peak"]["event"]);
+    let phases: Vec<&str> =
+        all.as_array().unwrap().iter().map(|peak| peak["phase"].as_str().unwrap()).collect();
+    for phase in ["forward", "backward", "optimizer", "zero_grad"] {
+        assert!(phases.contains(&phase), "{phases:?}");
+    }
+    let of_step = peaks(&["--step", "2"]);
+    assert_eq!(of_step[0]["active_bytes"], shown["steps"][2]["peak_bytes"]);
+    assert_eq!(of_step[0]["phase"], shown["steps"][2]["peak_phase"]);
+    let page = page(&path, &["--step", "2"]).out;
+    assert!(page.contains("peak    480 MiB active in forward     after event"), "{page}");
+}
+
+#[test]
+fn a_copy_in_another_precision_is_told_at_its_event() {
+    for name in ["amp1", "amp24", "amp1_all"] {
+        let path = guide(name);
+        let rows = events(&path, &["--step", "1"]);
+        let copies = |of: &str| -> Vec<u64> {
+            let made = rows.iter().filter(|row| row["action"] == "alloc");
+            let copies = made.filter(|row| row["block"]["cast"] == of);
+            copies.map(|row| row["requested_bytes"].as_u64().unwrap() >> 20).collect()
+        };
+        assert_eq!(copies("input"), [32], "{name}");
+        assert_eq!(copies("weight"), [32], "{name}");
+        assert_eq!(copies("gradient"), [64], "{name}");
+        let out = page(&path, &["--step", "1"]).out;
+        for text in ["a weight in half precision", "an input in half precision"] {
+            assert!(out.split_whitespace().collect::<Vec<_>>().join(" ").contains(text));
+        }
+    }
+    for name in ["accum", "zero1_rank0", "ddp_rank0"] {
+        assert!(events(&guide(name), &[]).iter().all(|row| row["block"]["cast"].is_null()));
+    }
+}
+
+#[test]
+fn zero_grad_is_a_phase_with_marks_or_without() {
+    for name in ["amp1", "amp1_nomarks", "amp24", "amp2"] {
+        let dropped = events(&guide(name), &["--phase", "zero_grad"]);
+        assert!(!dropped.is_empty(), "{name}");
+        for row in dropped {
+            assert_eq!(
+                (&row["action"], &row["block"]["category"]),
+                (&json!("free"), &json!("gradient")),
+                "{name}"
+            );
+        }
+    }
+}
+
+#[test]
+fn what_ranks_exchange_is_a_phase_and_what_it_reduces_are_gradients() {
+    for name in ["zero1_rank0", "zero1_rank1"] {
+        let path = guide(name);
+        let rows = events(&path, &["--step", "1"]);
+        let of = |phase: &str| -> Vec<&Value> {
+            rows.iter()
+                .filter(|row| row["phase"] == phase && row["action"] == "alloc")
+                .collect()
+        };
+        // Reduce-scatter before the update, all-gather after it.
+        let exchanged = of("collective");
+        assert_eq!(exchanged.len(), 3, "{name}");
+        assert!(exchanged.iter().all(|row| row["block"]["category"] == "communication"));
+        let gradients: Vec<u64> = of("backward")
+            .iter()
+            .filter(|row| row["block"]["category"] == "gradient")
+            .map(|row| row["requested_bytes"].as_u64().unwrap() >> 20)
+            .collect();
+        assert_eq!(gradients, [8, 8], "{name}: those of the two weights");
+        // Freed where the stack has the call of the function alone.
+        let freed = of("backward")[1]["block"]["freed_by"].clone();
+        assert_eq!(
+            freed["text"],
+            "freed in the call at workspace/zero1.py:90 <module>, between zero1.py:36 and zero1.py:37"
+        );
+        let device = answer(&["show", &path, "--json"])["devices"][0].clone();
+        assert_eq!(device["steps"][1]["peak_phase"], "collective");
+        let mut notes = device["notes"].as_array().unwrap().iter();
+        let note = notes.find(|note| note["kind"] == "optimizer_buffers").unwrap();
+        assert_eq!(note["bytes"], 24 << 20, "{name}: {note}");
+        for line in ["zero1.py:36", "zero1.py:37", "zero1.py:38"] {
+            assert!(note["text"].as_str().unwrap().contains(line), "{note}");
+        }
+    }
+}
+
+#[test]
+fn a_chain_has_what_begins_within_its_memory() {
+    let path = guide("amp2");
+    let chains = devices(&path, &["--reuse"]).remove(0)["chains"].clone();
+    let mut seen = std::collections::BTreeSet::new();
+    let mut n_within = 0;
+    for chain in chains.as_array().unwrap() {
+        let start = &chain["address"];
+        for tensor in chain["tensors"].as_array().unwrap() {
+            let event = tensor["allocated"]["event"].as_u64();
+            assert!(seen.insert((event, tensor["address"].to_string())), "in one chain only");
+            n_within += usize::from(tensor["address"] != *start);
+        }
+    }
+    assert!(n_within > 0, "two halves that used one block's memory");
+    let out = page(&path, &["--reuse", "--address", "0x7e0018000000"]).out;
+    assert!(out.contains(" +32.0 MiB "), "{out}");
+}
+
+#[test]
+fn nothing_found_is_explained_for_chains_and_in_json_too() {
+    let path = guide("amp1");
+    let out = page(&path, &["--reuse", "--line", "amp_demo.py:999"]).out;
+    assert!(out.contains("No stack passes through line 999"), "{out}");
+    for form in [&["--reuse"][..], &[]] {
+        let lines = |line: &str| {
+            devices(&path, &[form, &["--line", line]].concat()).remove(0)["lines_instead"]
+                .clone()
+        };
+        assert_eq!(lines("amp_demo.py:999")[0], 12);
+        assert_eq!(lines("other.py:1"), json!([]));
+        assert_eq!(lines("amp_demo.py:12"), Value::Null);
+    }
+}
+
+#[test]
+fn moments_within_a_step_are_those_of_show() {
+    let path = guide("accum");
+    for moment in ["1.1", "step:1.1", "3.zero_grad"] {
+        let alive = devices(&path, &["--at", moment]).remove(0)["alive"].clone();
+        assert_eq!(alive["bytes"].as_u64().unwrap() >> 20, 257, "{moment}");
+    }
+    let ended = page(&path, &["--at", "1.5"]);
+    assert_eq!(ended.code, Some(1));
+    assert!(ended.err.contains("no backward pass 5 in step 1, it has 4"), "{}", ended.err);
 }
 
 #[test]

@@ -169,7 +169,7 @@ fn what_is_alive_between_two_passes_is_one_command() {
         out.contains("Who holds the memory after backward pass 1 of step 1 (257 MiB)"),
         "{out}"
     );
-    assert!(out.contains("328 MiB allocated  4 passes"), "{out}");
+    assert!(out.contains("    328 MiB       4\n"), "{out}");
     let (_, out, _) = at("3.zero_grad");
     assert!(
         out.contains("Who holds the memory when step 3 calls zero_grad (257 MiB)"),

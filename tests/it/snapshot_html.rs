@@ -146,6 +146,22 @@ fn an_event_has_one_number_in_the_document_and_in_the_answers() {
 }
 
 #[test]
+fn a_free_in_the_document_holds_no_more_than_in_the_list() {
+    let folder = Folder::new("snapshot-cursor");
+    let path = data("guides/amp1.pickle.gz");
+    let picture = pictures(&document(&folder, &path, &[]).1)[0].clone();
+    let states: Vec<u64> = serde_json::from_value(picture["states"].clone()).unwrap();
+    let rows = answer(&["events", &path, "--json"])["devices"][0]["events"].clone();
+    for row in rows.as_array().unwrap() {
+        let state = row["event"].as_u64().unwrap() + 1;
+        let sample = states.iter().position(|of| *of == state).unwrap();
+        let bands = picture["lines"].as_array().unwrap().iter();
+        let held = 512 * bands.map(|band| band["held"][sample].as_u64().unwrap()).sum::<u64>();
+        assert_eq!(row["active_bytes"], held, "at event {}", state - 1);
+    }
+}
+
+#[test]
 fn near_a_step_that_is_asked_for_every_event_is_drawn() {
     let folder = Folder::new("snapshot-focus");
     let path = data("vectors/leak_loss_scalar_var_seq.pickle.gz");

@@ -57,6 +57,12 @@ impl Allocation {
         self.until == NEVER && !self.is_vanished
     }
 
+    /// Returns whether its free was completed right after its request.
+    #[inline]
+    pub fn is_freed_at_once(&self) -> bool {
+        self.freed != NEVER && self.until == self.freed.saturating_add(1)
+    }
+
     /// Returns whether it was made before the window.
     #[inline]
     pub fn is_older(&self) -> bool {
@@ -138,10 +144,9 @@ impl Timeline {
     /// where that follows directly.
     pub fn state_after(&self, event: u32) -> u32 {
         let state = event.saturating_add(1);
-        let is_completed = |allocation: &Allocation| {
-            allocation.freed == state && allocation.until == state.saturating_add(1)
-        };
-        let is_free = self.allocation_of(at(event)).is_some_and(is_completed);
+        let is_free = self.allocation_of(at(event)).is_some_and(|allocation| {
+            allocation.freed == state && allocation.is_freed_at_once()
+        });
         state.saturating_add(u32::from(is_free))
     }
 

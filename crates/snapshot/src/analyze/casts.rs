@@ -4,6 +4,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ops::RangeInclusive;
 
+use serde::Serialize;
+
 use crate::analyze::categories::Category;
 use crate::analyze::device::DeviceScene;
 use crate::analyze::gradients::line_of;
@@ -23,9 +25,10 @@ const COPIED_RATIO_MIN: f64 = 0.8;
 /// Steps that are tried before the search is given up.
 const STEPS_TRIED: u32 = 8;
 
-/// The original of a copy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Source {
+/// The original of a copy in another precision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CastSource {
     Input,
     Weight,
     Gradient,
@@ -40,18 +43,14 @@ struct Copies {
 
 /// A note for each kind of copy.
 pub fn find(scene: &DeviceScene<'_>, categories: &[Category]) -> Vec<Note> {
-    let last = scene.last_whole_slot();
-    let Some(mut search) = CastSearch::new(scene, categories) else { return Vec::new() };
-    // A program that copies does so in every step.
-    search.run(1..=last.min(STEPS_TRIED));
-    if search.found.is_empty() || !search.is_believed() {
-        return Vec::new();
-    }
-    search.run(STEPS_TRIED + 1..=last);
-    if !search.is_believed() {
-        return Vec::new();
-    }
+    let Some(search) = CastSearch::of_window(scene, categories) else { return Vec::new() };
     search.found.iter().filter_map(|(source, copies)| note(scene, *source, copies)).collect()
+}
+
+/// The allocations that are copies in another precision, with their originals.
+pub fn copies(scene: &DeviceScene<'_>, categories: &[Category]) -> HashMap<u32, CastSource> {
+    let search = CastSearch::of_window(scene, categories);
+    search.map(|search| search.copies.into_iter().collect()).unwrap_or_default()
 }
 
 /// Returns whether each allocation is a weight in another precision, made in a slot.
@@ -59,7 +58,8 @@ pub fn weight_copies(scene: &DeviceScene<'_>, categories: &[Category], slot: u32
     let mut copies = vec![false; scene.timeline.allocations.len()];
     let Some(mut search) = CastSearch::new(scene, categories) else { return copies };
     search.run(slot..=slot);
-    for number in search.weight_copies.iter().filter(|_| search.is_believed()) {
+    let of_weights = search.copies.iter().filter(|(_, source)| *source == CastSource::Weight);
+    for (number, _) in of_weights.filter(|_| search.is_believed()) {
         if let Some(copy) = copies.get_mut(at(*number)) {
             *copy = true;
         }
@@ -77,11 +77,11 @@ struct CastSearch<'a> {
     weights: HashMap<u64, u32>,
     /// Of this step: inputs and weights without a copy.
     open: [HashMap<u64, u32>; 2],
-    found: BTreeMap<Source, Copies>,
-    /// Allocations that copy weights.
-    weight_copies: Vec<u32>,
+    found: BTreeMap<CastSource, Copies>,
+    /// The allocations that are copies.
+    copies: Vec<(u32, CastSource)>,
     /// Bytes copied since the loop came to its first line.
-    micro_batch: BTreeMap<Source, u64>,
+    micro_batch: BTreeMap<CastSource, u64>,
     /// Bytes of gradients, and bytes of weights in all steps.
     gradient_bytes: u64,
     weight_bytes: u64,
@@ -114,11 +114,24 @@ impl<'a> CastSearch<'a> {
             weights,
             open: [HashMap::new(), HashMap::new()],
             found: BTreeMap::new(),
-            weight_copies: Vec::new(),
+            copies: Vec::new(),
             micro_batch: BTreeMap::new(),
             gradient_bytes: 0,
             weight_bytes: 0,
         })
+    }
+
+    /// Searches the whole window; `None` if no copies are believed.
+    fn of_window(scene: &'a DeviceScene<'a>, categories: &'a [Category]) -> Option<Self> {
+        let last = scene.last_whole_slot();
+        let mut search = Self::new(scene, categories)?;
+        // A program that copies does so in every step.
+        search.run(1..=last.min(STEPS_TRIED));
+        if search.found.is_empty() || !search.is_believed() {
+            return None;
+        }
+        search.run(STEPS_TRIED + 1..=last);
+        search.is_believed().then_some(search)
     }
 
     fn run(&mut self, slots: RangeInclusive<u32>) {
@@ -167,14 +180,12 @@ impl<'a> CastSearch<'a> {
             (StackRole::Backward, Category::Gradient) => {
                 self.gradient_bytes += event.size;
                 let is_copy = self.is_of_half(number, event.size) && is_copying(self);
-                is_copy.then_some(Source::Gradient)
+                is_copy.then_some(CastSource::Gradient)
             }
             _ => None,
         };
         if let Some(source) = source {
-            if source == Source::Weight {
-                self.weight_copies.push(own);
-            }
+            self.copies.push((own, source));
             let copies = self.found.entry(source).or_default();
             let now = self.micro_batch.entry(source).or_default();
             *now += event.size;
@@ -185,10 +196,10 @@ impl<'a> CastSearch<'a> {
     }
 
     /// The input or weight of twice a size that has no copy yet.
-    fn source_of(&mut self, size: u64) -> Option<Source> {
+    fn source_of(&mut self, size: u64) -> Option<CastSource> {
         let whole = size.checked_mul(2)?;
         let [inputs, weights] = &mut self.open;
-        for (sources, source) in [(inputs, Source::Input), (weights, Source::Weight)] {
+        for (sources, source) in [(inputs, CastSource::Input), (weights, CastSource::Weight)] {
             if let Some(left) = sources.get_mut(&whole).filter(|left| **left > 0) {
                 *left -= 1;
                 return Some(source);
@@ -219,7 +230,7 @@ impl<'a> CastSearch<'a> {
 
     /// C++ that copies, a gradient scaler, or a copy of nearly every weight and gradient.
     fn is_believed(&self) -> bool {
-        let bytes = |source: Source| -> u64 {
+        let bytes = |source: CastSource| -> u64 {
             self.found.get(&source).map_or(0, |copies| copies.of_slot.values().sum())
         };
         let part = |copied: u64, of: u64| of > 0 && real(copied) >= COPIED_RATIO_MIN * real(of);
@@ -229,8 +240,8 @@ impl<'a> CastSearch<'a> {
         };
         self.is_copying.is_some()
             || scales()
-            || part(2 * bytes(Source::Weight), self.weight_bytes)
-                && part(bytes(Source::Gradient), self.gradient_bytes)
+            || part(2 * bytes(CastSource::Weight), self.weight_bytes)
+                && part(bytes(CastSource::Gradient), self.gradient_bytes)
     }
 }
 
@@ -275,7 +286,7 @@ fn copying_stacks(scene: &DeviceScene<'_>) -> Option<Vec<bool>> {
     })
 }
 
-fn note(scene: &DeviceScene<'_>, source: Source, copies: &Copies) -> Option<Note> {
+fn note(scene: &DeviceScene<'_>, source: CastSource, copies: &Copies) -> Option<Note> {
     let bytes = copies.of_slot.values().max().copied()?;
     if bytes < NOTED_BYTES_MIN {
         return None;
@@ -286,13 +297,13 @@ fn note(scene: &DeviceScene<'_>, source: Source, copies: &Copies) -> Option<Note
     let place = line.map_or_else(String::new, |line| format!(" at {}", line.short()));
     let steps = steps_in_words(scene, &slots);
     let what = match source {
-        Source::Input => format!(
+        CastSource::Input => format!(
             "The forward pass copies inputs to half precision{place} in {steps}: both are alive until backward"
         ),
-        Source::Weight => format!(
+        CastSource::Weight => format!(
             "The forward pass copies weights to half precision{place} in {steps}: the copies live until backward is over"
         ),
-        Source::Gradient => format!(
+        CastSource::Gradient => format!(
             "Backward makes gradients in half precision in {steps} and copies each to the precision of its weight"
         ),
     };

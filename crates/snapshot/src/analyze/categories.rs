@@ -9,6 +9,7 @@ use crate::analyze::device::{DeviceScene, Life};
 use crate::analyze::phases::StepPhase;
 use crate::analyze::roles::StackRole;
 use crate::analyze::sites::SiteKind;
+use crate::analyze::steps::spans_of;
 use crate::integer::{at, id, real};
 use crate::model::{Action, NO_STACK, Snapshot};
 use crate::replay::Allocation;
@@ -153,7 +154,7 @@ struct Facts {
     is_call: Vec<bool>,
     /// Sites that fill a batch: at the beginning of an iteration, before the model is called.
     is_input: Vec<bool>,
-    /// Set for each allocation that was made while the data loader ran.
+    /// Events between which the data loader ran: the first, and the one after the last.
     loaded: Vec<(u32, u32)>,
     /// The first state after the first backward allocation.
     setup_end: u32,
@@ -185,7 +186,7 @@ impl Facts {
             is_communication: stacks_with(scene.snapshot, &COMMUNICATION),
             is_loading: stacks_with(scene.snapshot, &["torch/utils/data/"]),
             is_call: stacks_with(scene.snapshot, &["_call_impl"]),
-            loaded: loading(scene),
+            loaded: spans_of(scene.snapshot, scene.device, "enumerate(DataLoader)#"),
             setup_end,
             makes_state,
             main_stream: main_stream(scene),
@@ -382,31 +383,6 @@ fn inputs(scene: &DeviceScene<'_>, habits: &[Habits]) -> Vec<bool> {
         *all > 0 && *leading * 10 >= *all * 9 && (habits.freed == 0 || !in_backward)
     };
     counts.iter().zip(habits).map(is_input).collect()
-}
-
-/// States in which the data loader runs: first and last, rising.
-fn loading(scene: &DeviceScene<'_>) -> Vec<(u32, u32)> {
-    let mut spans = Vec::new();
-    let mut open: Option<u64> = None;
-    let mut names: HashMap<u32, bool> = HashMap::new();
-    let state = |time: u64| id(scene.events.partition_point(|event| event.time_us < time));
-    for mark in &scene.snapshot.annotations {
-        let is_loader = *names.entry(mark.name).or_insert_with(|| {
-            scene.snapshot.strings.get(mark.name).starts_with(b"enumerate(DataLoader)#")
-        });
-        if !is_loader || mark.device.is_some_and(|device| device != scene.device.index) {
-            continue;
-        }
-        match open {
-            None if mark.is_start => open = Some(mark.time_us),
-            Some(start) if !mark.is_start => {
-                spans.push((state(start), state(mark.time_us)));
-                open = None;
-            }
-            _ => {}
-        }
-    }
-    spans
 }
 
 /// The stream that most is allocated on.

@@ -3,6 +3,7 @@
 
 use crate::analyze::device::DeviceScene;
 use crate::analyze::leak::Leak;
+use crate::analyze::mirrors::LinesBySize;
 use crate::analyze::oom::{OomCause, OutOfMemory, RootCause, Why};
 use crate::analyze::phases::StepPhase;
 use crate::analyze::sites::{Site, SiteKind, SiteRow};
@@ -155,18 +156,7 @@ fn mirrored(scene: &DeviceScene<'_>, failure: &OutOfMemory) -> Option<Site> {
     if has_line || scene.phases.of(at(failure.event)) != StepPhase::Backward {
         return None;
     }
-    let rounding = scene.snapshot.rounding;
-    let alike = scene.timeline.allocations.iter().filter(|allocation| {
-        allocation.is_alive(failure.event)
-            && rounding.round(allocation.requested) == failure.requested
-            && !scene.sites.is_optimizer(allocation.stack)
-    });
-    let mut lines = alike.map(|allocation| scene.sites.of(allocation)).filter(|number| {
-        scene.sites.site(*number).is_some_and(|site| site.kind == SiteKind::Python)
-    });
-    let first = lines.next()?;
-    if lines.any(|other| other != first) {
-        return None;
-    }
-    scene.sites.site(first).cloned()
+    let alive = scene.timeline.allocations.iter().filter(|a| a.is_alive(failure.event));
+    let line = LinesBySize::new(scene, alive).only(failure.requested)?;
+    scene.sites.site(line).cloned()
 }

@@ -4,7 +4,7 @@ use crate::analyze::heads::LoopWindow;
 use crate::analyze::phases::Phases;
 use crate::analyze::roles::StackRoles;
 use crate::analyze::sites::Sites;
-use crate::analyze::steps::Steps;
+use crate::analyze::steps::{Steps, spans_of};
 use crate::integer::{at, id};
 use crate::model::{Action, Device, Event, Snapshot};
 use crate::replay::{Allocation, Timeline};
@@ -46,7 +46,8 @@ impl<'a> DeviceScene<'a> {
         let events = snapshot.events_of(device);
         let timeline = Timeline::new(snapshot, device);
         let roles = StackRoles::new(snapshot, sites);
-        let phases = Phases::new(events, &roles);
+        let zero_grads = spans_of(snapshot, device, "Optimizer.zero_grad#");
+        let phases = Phases::new(events, &roles, &zero_grads);
         let window = LoopWindow { snapshot, sites, roles: &roles, events };
         let steps = Steps::find(window, device, &phases);
         let slots = slots(&timeline, events, &steps);

@@ -9,7 +9,7 @@ use crate::analyze::categories::Categories;
 use crate::analyze::device_report::{Study, Totals};
 use crate::analyze::paths::{self, Places};
 use crate::analyze::sites::{Site, Sum};
-use crate::integer::{count, difference, id};
+use crate::integer::{count, difference, id, real, signed_real};
 use crate::model::Event;
 use crate::render::json::{SiteAnswer, row_answer};
 use crate::replay::Allocation;
@@ -33,6 +33,10 @@ pub struct DeviceDiff {
     pub same_process: Option<bool>,
     /// Growth of the blocks that are not inactive.
     pub growth_bytes: i64,
+    /// Steps that begin between the ends of both windows; `None` where that is not known.
+    pub steps_between: Option<u64>,
+    /// Growth for each of them.
+    pub growth_bytes_per_step: Option<f64>,
     /// Growth of what is taken from the driver.
     pub reserved_growth_bytes: i64,
     /// Blocks born after the first snapshot; `None` for two processes.
@@ -68,6 +72,8 @@ pub struct SiteDiff {
     /// Block bytes after.
     pub after_bytes: u64,
     pub growth_bytes: i64,
+    /// Growth for each step between.
+    pub growth_bytes_per_step: Option<f64>,
     /// The difference in blocks.
     pub growth_blocks: i64,
 }
@@ -160,10 +166,41 @@ fn device(
         *diff.categories.of(category) = difference(*new.of(category), *old.of(category));
     }
     if let [Some(old), Some(new)] = studies {
-        blocks(&mut diff, old, new);
+        let first_new = blocks(&mut diff, old, new);
         diff.notes.extend(equality(&diff));
+        diff.steps_between = steps_between(old, new, first_new);
+        rates(&mut diff);
     }
     diff
+}
+
+/// Steps of AFTER that begin after the last one of BEFORE. `first_new`: AFTER's first state that
+/// BEFORE does not know, where the windows overlap. Without that, the program's own numbers tell.
+fn steps_between(before: &Study<'_>, after: &Study<'_>, first_new: Option<u32>) -> Option<u64> {
+    let [old, new] = [&before.scene.steps, &after.scene.steps];
+    if !old.is_known() || !new.is_known() {
+        return None;
+    }
+    let n_steps = match first_new {
+        Some(state) => {
+            // The last step of BEFORE, by its place in AFTER.
+            let back = id(before.scene.events.len()).checked_sub(*old.marks.last()?)?;
+            let last = state.checked_sub(back)?;
+            count(new.marks.iter().filter(|mark| **mark > last).count())
+        }
+        None => new.labels.last()?.checked_sub(*old.labels.last()?)?,
+    };
+    Some(n_steps).filter(|n_steps| *n_steps > 0)
+}
+
+/// Fills in the growth for each step.
+fn rates(diff: &mut DeviceDiff) {
+    let Some(n_steps) = diff.steps_between else { return };
+    let rate = |growth: i64| Some(signed_real(growth) / real(n_steps));
+    diff.growth_bytes_per_step = rate(diff.growth_bytes);
+    for site in &mut diff.sites {
+        site.growth_bytes_per_step = rate(site.growth_bytes);
+    }
 }
 
 /// Returns a note that both files show the same, if they do.
@@ -199,6 +236,7 @@ fn sites(before: Option<&DiffSide>, after: Option<&DiffSide>) -> Vec<SiteDiff> {
                 before_bytes: was.bytes,
                 after_bytes: now.bytes,
                 growth_bytes: difference(now.bytes, was.bytes),
+                growth_bytes_per_step: None,
                 growth_blocks: difference(now.blocks, was.blocks),
             })
         })
@@ -219,7 +257,9 @@ enum Meeting {
     Unknown,
 }
 
-fn blocks(diff: &mut DeviceDiff, before: &Study<'_>, after: &Study<'_>) {
+/// Compares blocks. Returns the first state of AFTER that BEFORE does not know, where the windows
+/// overlap.
+fn blocks(diff: &mut DeviceDiff, before: &Study<'_>, after: &Study<'_>) -> Option<u32> {
     let meeting = meeting(before.scene.events, after.scene.events);
     let note = |kind, text: &str| DiffNote { kind, text: text.to_owned() };
     let first_new = match meeting {
@@ -233,7 +273,7 @@ fn blocks(diff: &mut DeviceDiff, before: &Study<'_>, after: &Study<'_>) {
                 "two_processes",
                 "The files are of two processes: lines are compared, blocks cannot be.",
             ));
-            return;
+            return None;
         }
         Meeting::Later => {
             diff.notes.push(note(
@@ -267,6 +307,7 @@ fn blocks(diff: &mut DeviceDiff, before: &Study<'_>, after: &Study<'_>) {
     let n_gone = old.keys().filter(|address| !kept.contains(address)).count();
     diff.new_blocks = Some(count(new.len()));
     diff.gone_blocks = Some(count(n_gone));
+    matches!(meeting, Meeting::Same(_)).then_some(first_new)
 }
 
 fn meeting(before: &[Event], after: &[Event]) -> Meeting {

@@ -283,8 +283,11 @@ fn checkpointed(
             && own.from > first
             && own.is_alive(stage.peak_event + 1)
             && scene.roles.of(own.stack) == StackRole::Forward;
-        let number = scene.sites.user_frames(scene.snapshot, own.stack).next();
-        let Some(number) = number.filter(|_| is_kept) else { continue };
+        if !is_kept {
+            continue;
+        }
+        let mut frames = scene.sites.user_frames(scene.snapshot, own.stack);
+        let Some(number) = frames.next() else { continue };
         let frame = scene.snapshot.frame(number);
         let block = blocks.entry((frame.file, frame.name)).or_default();
         // A call ends where the function is at an earlier line again.

@@ -36,6 +36,8 @@ pub struct SiteFloor {
 pub struct SiteChange {
     pub site: u32,
     pub bytes: u64,
+    /// Set when its block is not in flight.
+    pub is_long: bool,
 }
 
 impl SiteFloor {
@@ -64,12 +66,13 @@ impl SiteFloor {
     }
 }
 
-/// The floor of every site, over what `counted` picks of the allocations (by number).
+/// The floors of every site over what `counted` picks of the allocations (by number): of blocks
+/// that are not in flight, and of all.
 pub fn floors(
     scene: &DeviceScene<'_>,
     counted: impl Fn(u32) -> Option<SiteChange>,
-) -> Vec<SiteFloor> {
-    let mut floors = vec![SiteFloor::default(); scene.sites.sites.len()];
+) -> [Vec<SiteFloor>; 2] {
+    let mut floors = [(); 2].map(|()| vec![SiteFloor::default(); scene.sites.sites.len()]);
     let mut slot = 0;
     let mut marks = scene.steps.marks.iter().peekable();
     let events = (0..).zip(scene.events).zip(&scene.timeline.of_event);
@@ -83,11 +86,17 @@ pub fn floors(
             _ => continue,
         };
         let Some(change) = counted(*allocation) else { continue };
-        let Some(floor) = floors.get_mut(at(change.site)) else { continue };
         let bytes = difference(change.bytes, 0);
-        floor.add(slot, if is_rise { bytes } else { -bytes });
+        let bytes = if is_rise { bytes } else { -bytes };
+        let [long, all] = &mut floors;
+        if let Some(floor) = all.get_mut(at(change.site)) {
+            floor.add(slot, bytes);
+        }
+        if let Some(floor) = long.get_mut(at(change.site)).filter(|_| change.is_long) {
+            floor.add(slot, bytes);
+        }
     }
-    for floor in &mut floors {
+    for floor in floors.iter_mut().flatten() {
         floor.settle(scene.last_slot() + 1);
     }
     floors

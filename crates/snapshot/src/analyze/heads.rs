@@ -83,7 +83,7 @@ impl LoopWindow<'_> {
                     let anchor = Anchor { event: number, stack: Some(event.stack), is_update };
                     add(&mut found, &mut is_open, anchor);
                 }
-                StackRole::ZeroGrad | StackRole::Collective => {}
+                StackRole::ZeroGrad | StackRole::Collective | StackRole::Exchange => {}
                 StackRole::Forward | StackRole::Backward => is_open = false,
             }
         }

@@ -138,9 +138,11 @@ pub fn find(scene: &DeviceScene<'_>) -> Leak {
     let floors = active_floors(scene, |number, allocation| {
         // Allocations that are made and freed in the window do not grow; their sizes would be
         // noise.
-        let is_passing = !allocation.is_older() && !allocation.is_at_end();
+        if !allocation.is_older() && !allocation.is_at_end() {
+            return true;
+        }
         let site = queues.of_older(number).unwrap_or_else(|| scene.sites.of(allocation));
-        is_passing || !found.contains(&site) && queues.holds(scene, number, allocation)
+        !found.contains(&site) && queues.holds(scene, number, allocation)
     });
     // In a short window the first step counts for lines, but not for the whole: its lazy state
     // would be growth.
@@ -225,19 +227,16 @@ fn suspects(
     let timeline = &scene.timeline;
     // Blocks that a queue made before the window and frees in it count against those that it
     // makes.
-    let of_line = |number: u32, is_counted: &dyn Fn([u32; 2]) -> bool| {
+    let [long, all] = floors(scene, |number| {
         let allocation = timeline.allocations.get(at(number))?;
         let bytes = rounded(allocation.requested);
-        let site = if allocation.is_older() {
-            queues.of_older(number)?
+        Some(if allocation.is_older() {
+            SiteChange { site: queues.of_older(number)?, bytes, is_long: true }
         } else {
-            scene.sites.of(allocation)
-        };
-        (allocation.is_older() || is_counted(scene.slots_of(number)))
-            .then_some(SiteChange { site, bytes })
-    };
-    let long = floors(scene, |number| of_line(number, &is_long));
-    let all = floors(scene, |number| of_line(number, &|_| true));
+            let is_long = is_long(scene.slots_of(number));
+            SiteChange { site: scene.sites.of(allocation), bytes, is_long }
+        })
+    });
     let left = Left::new(scene);
     let mut found = HashMap::new();
     for (site, (long, all)) in (0..).zip(long.iter().zip(&all)) {

@@ -23,6 +23,8 @@ pub enum NoteKind {
     LazyOptimizerState,
     /// A value of one step lives until the next has made its own.
     LingeringOutput,
+    /// Buffers that live only around the optimizer's update.
+    OptimizerBuffers,
     /// `optimizer.step()` was not called.
     OptimizerSkipped,
     /// Gradients stay between steps.

@@ -12,6 +12,7 @@ use crate::analyze::lingering;
 use crate::analyze::note::{Note, NoteKind, in_steps, one_slot, steps_in_words};
 use crate::analyze::sites::Site;
 use crate::analyze::skipped;
+use crate::analyze::update_buffers;
 use crate::integer::count;
 use crate::model::NO_STACK;
 
@@ -27,6 +28,7 @@ pub fn find(
         let skipped = skipped::find(scene, overflowed);
         notes.extend(of_skipped(scene, &skipped));
         notes.extend(lazy_state(scene));
+        notes.extend(update_buffers::find(scene));
         notes.extend(lingering::find(scene, leak));
         notes.extend(gradients::through_forward(scene, leak));
         notes.extend(gradients::stale(scene, leak, &skipped));

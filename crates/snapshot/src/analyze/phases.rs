@@ -20,8 +20,18 @@ pub enum StepPhase {
     Forward,
     /// Making gradients.
     Backward,
+    /// Exchanging data between ranks, outside of the model and of autograd.
+    Collective,
     /// Updating weights.
     Optimizer,
+    /// Dropping gradients.
+    ZeroGrad,
+}
+
+impl StepPhase {
+    /// Every phase.
+    pub const ALL: [Self; 5] =
+        [Self::Forward, Self::Backward, Self::Collective, Self::Optimizer, Self::ZeroGrad];
 }
 
 /// A pass of backward: consecutive allocations that autograd makes.
@@ -51,14 +61,18 @@ impl StackRole {
             Self::Collective => now,
             Self::Forward => StepPhase::Forward,
             Self::Backward => StepPhase::Backward,
-            Self::Scaling | Self::Update | Self::ZeroGrad => StepPhase::Optimizer,
+            Self::Exchange => StepPhase::Collective,
+            Self::Scaling | Self::Update => StepPhase::Optimizer,
+            Self::ZeroGrad => StepPhase::ZeroGrad,
         }
     }
 }
 
 impl Phases {
-    /// Follows the events of a device.
-    pub fn new(events: &[Event], roles: &StackRoles) -> Self {
+    /// Follows the events of a device. `zero_grads`: where marks show calls of `zero_grad`,
+    /// each the first event and the one after its last, rising.
+    pub fn new(events: &[Event], roles: &StackRoles, zero_grads: &[(u32, u32)]) -> Self {
+        let mut zero_grads = zero_grads.iter().peekable();
         let mut phases =
             Self { of_event: Vec::with_capacity(events.len()), passes: Vec::new() };
         let mut now = StepPhase::Forward;
@@ -73,7 +87,13 @@ impl Phases {
                     pass.next = pass.next.min(number);
                 }
             }
-            phases.of_event.push(phase_of(event, roles, now));
+            while zero_grads.next_if(|(_, end)| *end <= number).is_some() {}
+            let is_marked = zero_grads.peek().is_some_and(|(first, _)| *first <= number);
+            phases.of_event.push(if is_marked {
+                StepPhase::ZeroGrad
+            } else {
+                phase_of(event, roles, now)
+            });
         }
         for pass in &mut phases.passes {
             pass.next = pass.next.min(id(events.len()));
@@ -135,7 +155,10 @@ fn phase_of(event: &Event, roles: &StackRoles, now: StepPhase) -> StepPhase {
             role @ (StackRole::Update | StackRole::Scaling | StackRole::ZeroGrad) => {
                 role.phase(now)
             }
-            StackRole::Forward | StackRole::Backward | StackRole::Collective => now,
+            StackRole::Forward
+            | StackRole::Backward
+            | StackRole::Collective
+            | StackRole::Exchange => now,
         },
         Action::SegmentAlloc | Action::SegmentMap | Action::OutOfMemory => {
             roles.of(event.stack).phase(now)

@@ -22,6 +22,8 @@ pub enum StackRole {
     ZeroGrad,
     /// Ranks exchange data: a part of what came before.
     Collective,
+    /// The program itself exchanges data, outside of the model and of autograd.
+    Exchange,
 }
 
 /// The roles of a file's stacks.
@@ -41,6 +43,8 @@ enum FrameRole {
     Closure,
     Scaler,
     Collective,
+    /// A module is called.
+    Module,
     /// Python's side of autograd.
     Autograd,
     /// `autograd.Function`, which calls the user's backward: outermost on autograd's thread.
@@ -70,25 +74,41 @@ fn role(snapshot: &Snapshot, sites: &Sites, frames: &[FrameRole], stack: u32) ->
     let numbers = snapshot.stacks.get(stack);
     let of = |frame: &u32| frames.get(at(*frame)).copied().unwrap_or_default();
     let first = numbers.iter().map(of).find(|role| {
-        !matches!(role, FrameRole::Silent | FrameRole::Function | FrameRole::Autograd)
+        !matches!(
+            role,
+            FrameRole::Silent | FrameRole::Function | FrameRole::Autograd | FrameRole::Module
+        )
     });
+    let kind = |frame: &u32| sites.frame_kinds.get(at(*frame)).copied();
+    let outermost = numbers
+        .iter()
+        .rfind(|frame| matches!(kind(frame), Some(FrameKind::User | FrameKind::Library)));
     match first {
         Some(FrameRole::ZeroGrad) => return StackRole::ZeroGrad,
         Some(FrameRole::Optimizer) => return StackRole::Update,
         Some(FrameRole::Scaler) => return StackRole::Scaling,
-        Some(FrameRole::Collective) => return StackRole::Collective,
+        Some(FrameRole::Collective) => {
+            // A hook is outermost on autograd's thread; on the program's, the script is.
+            let is_own = numbers.iter().all(|frame| {
+                let is_inside = matches!(
+                    of(frame),
+                    FrameRole::Autograd | FrameRole::Function | FrameRole::Module
+                );
+                !is_inside && kind(frame) != Some(FrameKind::Engine)
+            }) && outermost.is_some_and(|frame| {
+                kind(frame) == Some(FrameKind::Library)
+                    || snapshot.strings.get(snapshot.frame(*frame).name) == b"<module>"
+            }) && numbers.iter().any(|frame| kind(frame) == Some(FrameKind::User));
+            return if is_own { StackRole::Exchange } else { StackRole::Collective };
+        }
         _ => {}
     }
-    let kind = |frame: &u32| sites.frame_kinds.get(at(*frame)).copied();
     let site = sites.site(sites.of_origin(stack)).map(|site| site.kind);
     let is_backward = site == Some(SiteKind::Backward)
         || numbers.iter().any(|frame| {
             of(frame) == FrameRole::Autograd || kind(frame) == Some(FrameKind::Engine)
         })
-        || numbers
-            .iter()
-            .rfind(|frame| matches!(kind(frame), Some(FrameKind::User | FrameKind::Library)))
-            .is_some_and(|frame| of(frame) == FrameRole::Function);
+        || outermost.is_some_and(|frame| of(frame) == FrameRole::Function);
     if is_backward { StackRole::Backward } else { StackRole::Forward }
 }
 
@@ -103,6 +123,8 @@ const COLLECTIVES: [&str; 4] = [
     "distributed/fsdp/_fully_shard/_fsdp_collectives.py",
     "distributed/fsdp/_flat_param.py",
 ];
+/// Functions by which a module is called.
+const MODULE_CALLS: [&[u8]; 2] = [b"_call_impl", b"_wrapped_call_impl"];
 /// Functions by which Python enters autograd.
 const ENTERING: [&[u8]; 3] = [b"backward", b"_make_grads", b"_engine_run_backward"];
 
@@ -117,6 +139,9 @@ fn frame_roles(snapshot: &Snapshot) -> Vec<FrameRole> {
             }
             if name == b"_init_group" {
                 return FrameRole::Optimizer;
+            }
+            if MODULE_CALLS.contains(&name) {
+                return FrameRole::Module;
             }
             if name.windows(7).any(|part| part == b"closure") {
                 return FrameRole::Closure;
@@ -203,7 +228,17 @@ mod tests {
         let scale = ("/v/torch/amp/grad_scaler.py", "scale");
         assert_eq!(role_of(&[scale, main]), StackRole::Forward);
         let reduce = ("/v/torch/distributed/distributed_c10d.py", "all_reduce");
-        assert_eq!(role_of(&[reduce, main]), StackRole::Collective);
+        assert_eq!(
+            role_of(&[reduce, main]),
+            StackRole::Collective,
+            "a hook of autograd's thread"
+        );
+        let script = ("/job/train.py", "<module>");
+        assert_eq!(role_of(&[reduce, main, script]), StackRole::Exchange);
+        let module = ("/v/torch/nn/modules/module.py", "_call_impl");
+        assert_eq!(role_of(&[reduce, module, main, script]), StackRole::Collective);
+        let entry = ("/v/torch/autograd/graph.py", "_engine_run_backward");
+        assert_eq!(role_of(&[reduce, entry, main, script]), StackRole::Collective);
         let closure = ("/v/site-packages/lightning/automatic.py", "closure");
         assert_eq!(role_of(&[main, closure, adam]), StackRole::Forward);
     }

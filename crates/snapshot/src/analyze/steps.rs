@@ -214,6 +214,36 @@ pub fn positions(events: &[Event], marks: &[&Annotation]) -> Vec<u32> {
     marks.iter().map(position).collect()
 }
 
+/// The spans between marks that begin so and their ends: the first event of each, and the one
+/// after its last; rising.
+pub fn spans_of(snapshot: &Snapshot, device: &Device, prefix: &str) -> Vec<(u32, u32)> {
+    let events = snapshot.events_of(device);
+    let mut spans = Vec::new();
+    if events.last().is_none_or(|last| last.time_us == 0) {
+        return spans;
+    }
+    let first_after = |time: u64| id(events.partition_point(|event| event.time_us < time));
+    let mut names: HashMap<u32, bool> = HashMap::new();
+    let mut open: Option<u64> = None;
+    for mark in &snapshot.annotations {
+        let is_wanted = *names
+            .entry(mark.name)
+            .or_insert_with(|| snapshot.strings.get(mark.name).starts_with(prefix.as_bytes()));
+        if !is_wanted || mark.device.is_some_and(|of| of != device.index) {
+            continue;
+        }
+        match open {
+            None if mark.is_start => open = Some(mark.time_us),
+            Some(start) if !mark.is_start => {
+                spans.push((first_after(start), first_after(mark.time_us)));
+                open = None;
+            }
+            _ => {}
+        }
+    }
+    spans
+}
+
 fn by_annotations(snapshot: &Snapshot, device: &Device, events: &[Event]) -> Option<Steps> {
     let end = events.last().map_or(0, |last| last.time_us);
     let found = PREFIXES.map(|(prefix, marker)| {

@@ -1,14 +1,18 @@
 //! The JSON of `stepmem snapshot events`: written as it is made, since a window has millions of
 //! events.
 
+use std::collections::HashMap;
+
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
+use crate::analyze::casts::{self, CastSource};
 use crate::analyze::phases::StepPhase;
 use crate::analyze::sites::{STACK_FRAMES_MAX, Site};
 use crate::events::chains::{self, ReuseChain};
 use crate::events::ending::Ending;
 use crate::events::list::{EventList, EventRow, RowAction};
+use crate::events::totals::RunningTotal;
 use crate::events::tree::{self, TreeRow};
 use crate::events::words;
 use crate::integer::{at, count, id};
@@ -52,6 +56,8 @@ struct DeviceEvents<'a> {
     list: &'a EventList<'a>,
     form: EventsForm,
     stacks: StackNumbers,
+    /// Copies in another precision.
+    casts: HashMap<u32, CastSource>,
     frames_max: usize,
 }
 
@@ -66,6 +72,7 @@ pub fn events<'a>(
         list,
         form: *form,
         stacks: StackNumbers::new(list, *form),
+        casts: casts::copies(&list.study.scene, &list.study.categories),
         frames_max: frames_max.unwrap_or(STACK_FRAMES_MAX),
     };
     EventsAnswer { schema: SCHEMA, file, devices: devices.iter().map(device).collect() }
@@ -81,11 +88,16 @@ impl Serialize for DeviceEvents<'_> {
         map.serialize_entry("frees_have_stacks", &self.list.course.frees_have_stacks)?;
         match self.form {
             EventsForm::List => {
+                map.serialize_entry("lines_instead", &self.list.lines_instead())?;
                 map.serialize_entry("stacks", &self.stacks.frames(self))?;
-                let rows = || self.list.rows().map(|row| self.row(row));
+                let total = RunningTotal::new(scene);
+                map.serialize_entry("peaks", &total.peaks(self.list))?;
+                let rows =
+                    || self.list.rows().map(|row| self.row(row, total.after(scene, row.event)));
                 map.serialize_entry("events", &Streamed(rows))?;
             }
             EventsForm::Reuse => {
+                map.serialize_entry("lines_instead", &self.list.lines_instead())?;
                 map.serialize_entry("stacks", &self.stacks.frames(self))?;
                 let chains = chains::find(self.list);
                 let chains = || chains.iter().map(|chain| self.chain(chain));
@@ -122,6 +134,7 @@ struct RowAnswer {
     step: Option<u64>,
     phase: StepPhase,
     requested_bytes: u64,
+    active_bytes: u64,
     stack: Option<u32>,
     block: Option<BlockAnswer>,
 }
@@ -132,6 +145,7 @@ struct BlockAnswer {
     requested_bytes: u64,
     block_bytes: u64,
     category: &'static str,
+    cast: Option<CastSource>,
     line: String,
     allocated: Option<MomentAnswer>,
     freed: Option<MomentAnswer>,
@@ -229,7 +243,7 @@ fn node(row: &TreeRow) -> NodeAnswer<'_> {
 }
 
 impl DeviceEvents<'_> {
-    fn row(&self, row: EventRow) -> RowAnswer {
+    fn row(&self, row: EventRow, active_bytes: u64) -> RowAnswer {
         let event =
             self.list.study.scene.events.get(at(row.event)).copied().unwrap_or_default();
         RowAnswer {
@@ -243,6 +257,7 @@ impl DeviceEvents<'_> {
             step: self.list.step(row.event),
             phase: self.list.phase(row.event),
             requested_bytes: event.size,
+            active_bytes,
             stack: self.stacks.number(event.stack),
             block: self.block(row.allocation),
         }
@@ -258,6 +273,7 @@ impl DeviceEvents<'_> {
             requested_bytes: allocation.requested,
             block_bytes: allocation.size,
             category: words::category_of(list.study, number),
+            cast: self.casts.get(&number).copied(),
             line: words::line_of(list.study, allocation),
             allocated: from.map(|event| self.moment(event, allocation.stack)),
             freed: until.map(|event| self.moment(event, list.free_stack(allocation))),
@@ -282,7 +298,7 @@ impl DeviceEvents<'_> {
         let text = words::ending(self.list, allocation);
         let (kind, site) = match self.list.ending(allocation) {
             Ending::EndOfWindow => ("end_of_window", None),
-            Ending::Stack(stack) => {
+            Ending::Stack(stack) | Ending::Call(stack, ..) => {
                 let site = words::site_of_stack(self.list.study, stack);
                 (kind(site.kind), Some(site))
             }

@@ -15,6 +15,9 @@ pub enum Ending {
     EndOfWindow,
     /// A stack by number: the one that its free has.
     Stack(u32),
+    /// A stack by number that shows a call only: the events that allocate before and after the
+    /// free lie further in. Python gives a function's variables back to the line that calls it.
+    Call(u32, u32, u32),
     /// Autograd: its free has no stack, and comes between allocations of the backward pass.
     Backward,
     /// Its free has no stack, and the line that made it had just made the next one.
@@ -44,7 +47,12 @@ pub fn of(scene: &DeviceScene<'_>, course: &Course, allocation: &Allocation) -> 
     };
     let stack = scene.events.get(at(free)).map_or(NO_STACK, |event| event.stack);
     if stack != NO_STACK {
-        return Ending::Stack(stack);
+        let inner = course.allocation_before(free).zip(course.allocation_after(free));
+        let is_inner = |event| is_below(scene, event, stack);
+        return match inner.filter(|(before, after)| is_inner(*before) && is_inner(*after)) {
+            Some((before, after)) => Ending::Call(stack, before, after),
+            None => Ending::Stack(stack),
+        };
     }
     if scene.sites.has_stacks && scene.phases.of(at(free)) == StepPhase::Backward {
         return Ending::Backward;
@@ -62,4 +70,14 @@ pub fn of(scene: &DeviceScene<'_>, course: &Course, allocation: &Allocation) -> 
         return Ending::Replaced;
     }
     Ending::Between(before, course.allocation_after(free))
+}
+
+/// Returns whether an event's stack goes through all frames of the program that a stack has, and
+/// on from there.
+fn is_below(scene: &DeviceScene<'_>, event: u32, stack: u32) -> bool {
+    let own = scene.events.get(at(event)).map_or(NO_STACK, |event| event.stack);
+    let frames =
+        |stack| -> Vec<u32> { scene.sites.user_frames(scene.snapshot, stack).collect() };
+    let (inner, outer) = (frames(own), frames(stack));
+    !outer.is_empty() && inner.len() > outer.len() && inner.ends_with(&outer)
 }

@@ -86,10 +86,7 @@ impl<'a> EventList<'a> {
 
     fn is_wanted(&self, row: EventRow) -> bool {
         let filter = &self.filter;
-        if !(filter.first_event..=filter.last_event).contains(&row.event)
-            || filter.phase.is_some_and(|phase| self.phase(row.event) != phase)
-            || filter.step.is_some_and(|step| self.step(row.event) != Some(step))
-        {
+        if !self.is_in_range(row.event) {
             return false;
         }
         if let Some(allocation) = self.allocation(row.allocation) {
@@ -99,6 +96,14 @@ impl<'a> EventList<'a> {
         filter.address.is_none()
             && event
                 .is_some_and(|event| event.size >= filter.bytes_min && self.passes(event.stack))
+    }
+
+    /// Returns whether an event lies in the steps, phases and events that are asked for.
+    pub fn is_in_range(&self, event: u32) -> bool {
+        let filter = &self.filter;
+        (filter.first_event..=filter.last_event).contains(&event)
+            && filter.phase.is_none_or(|phase| self.phase(event) == phase)
+            && filter.step.is_none_or(|step| self.step(event) == Some(step))
     }
 
     /// Returns whether a block is asked for by its size, its place or its line.

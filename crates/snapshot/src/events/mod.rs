@@ -13,6 +13,8 @@ pub mod list;
 
 pub mod chains;
 
+pub mod totals;
+
 pub mod tree;
 
 pub mod words;

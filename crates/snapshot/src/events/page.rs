@@ -1,14 +1,18 @@
 //! The page of `stepmem snapshot events`: for a terminal of 80 columns.
 
+use crate::analyze::casts::{self, CastSource};
 use crate::analyze::sites::Sum;
 use crate::events::chains::{self, ReuseChain};
 use crate::events::list::{EventList, EventRow, RowAction};
+use crate::events::totals::{PhasePeak, RunningTotal};
 use crate::events::tree::{self, TreeRow};
 use crate::events::words;
 use crate::integer::{at, count};
 use crate::model::NO_STACK;
 use crate::render::layout::{line, part_of, wrapped};
-use crate::render::words::{NAME_CHARS, differs, frame, name, name_of, phase, steps};
+use crate::render::words::{
+    NAME_CHARS, differs, ending_of, frame, name, name_within, phase, steps,
+};
 use stepmem_types::format::clean::shortened;
 use stepmem_types::format::units::{grouped, many, whole_bytes};
 
@@ -41,7 +45,12 @@ impl EventsExtent {
 /// The list of a device.
 pub fn list(list: &EventList<'_>, extent: EventsExtent) -> String {
     let mut page = head(list);
-    line(&mut page, format_args!("\n  event  step phase           size category      line"));
+    line(
+        &mut page,
+        format_args!("\n  event  step phase            size    active category      line"),
+    );
+    let (scene, total) = (&list.study.scene, RunningTotal::new(&list.study.scene));
+    let copies = casts::copies(scene, &list.study.categories);
     let (mut n_rows, mut bytes) = (0_usize, (0_u64, 0_u64));
     for row in list.rows() {
         n_rows += 1;
@@ -52,7 +61,13 @@ pub fn list(list: &EventList<'_>, extent: EventsExtent) -> String {
             RowAction::OutOfMemory => {}
         }
         if n_rows <= extent.rows() {
-            event(&mut page, list, row, extent);
+            event(&mut page, list, (row, total.after(scene, row.event)));
+            if let Some(text) = told(list, row, copies.get(&row.allocation).copied()) {
+                page.push_str(&wrapped(&text, INDENT, WIDTH));
+            }
+            if extent.frames > 0 {
+                stacks(&mut page, list, row, extent.frames);
+            }
         }
     }
     let n_left = n_rows.saturating_sub(extent.rows());
@@ -62,6 +77,7 @@ pub fn list(list: &EventList<'_>, extent: EventsExtent) -> String {
     let (allocated, freed) = (whole_bytes(bytes.0), whole_bytes(bytes.1));
     let n_rows = many(count(n_rows), "event");
     line(&mut page, format_args!("\n{n_rows}: {allocated} allocated, {freed} freed"));
+    peaks(&mut page, &total.peaks(list));
     if n_left > 0 {
         let text = format!(
             "{} more events are not shown: --top 0 shows all, --step, --phase, --line, --address, --from, --to and \
@@ -112,7 +128,25 @@ fn head(list: &EventList<'_>) -> String {
     page
 }
 
-fn event(page: &mut String, list: &EventList<'_>, row: EventRow, extent: EventsExtent) {
+/// The most that was active in each phase, the highest first.
+fn peaks(page: &mut String, peaks: &[PhasePeak]) {
+    for (place, peak) in peaks.iter().enumerate() {
+        let label = if place == 0 { "peak" } else { "" };
+        let step = peak.step.map_or_else(String::new, |step| format!(", in step {step}"));
+        line(
+            page,
+            format_args!(
+                "{label:4}  {:>9} active in {:10}  after event {}{step}",
+                whole_bytes(peak.active_bytes),
+                phase(peak.phase),
+                peak.event
+            ),
+        );
+    }
+}
+
+/// A row; `active`: the bytes that are active after it.
+fn event(page: &mut String, list: &EventList<'_>, (row, active): (EventRow, u64)) {
     let study = list.study;
     let event = study.scene.events.get(at(row.event)).copied().unwrap_or_default();
     let step = list.step(row.event).map_or_else(|| "-".to_owned(), |step| step.to_string());
@@ -121,30 +155,26 @@ fn event(page: &mut String, list: &EventList<'_>, row: EventRow, extent: EventsE
         RowAction::Free => ('-', words::category_of(study, row.allocation), None),
         RowAction::OutOfMemory => ('!', "out of memory", Some(event.stack)),
     };
-    let site = match (site, list.allocation(row.allocation)) {
-        (None, Some(allocation)) => words::line_of(study, allocation),
-        _ => name_of(study, study.scene.sites.of_origin(event.stack)),
-    };
     let figures = format!(
-        "{:>7} {step:>5} {:9} {:>10} {category:13} ",
+        "{:>7} {step:>5} {:10} {:>10} {:>9} {category:13} ",
         row.event,
         phase(list.phase(row.event)),
         format!("{sign}{}", whole_bytes(event.size)),
+        whole_bytes(active),
     );
     let width = WIDTH.saturating_sub(figures.chars().count());
-    line(page, format_args!("{figures}{}", ending_of(&site, width)));
-    if let Some(text) = told(list, row) {
-        page.push_str(&wrapped(&text, INDENT, WIDTH));
-    }
-    if extent.frames > 0 {
-        stacks(page, list, row, extent.frames);
-    }
+    let site = match (site, list.allocation(row.allocation)) {
+        (None, Some(allocation)) => words::line_within(study, allocation, width),
+        _ => name_within(words::site_of_stack(study, event.stack), width),
+    };
+    line(page, format_args!("{figures}{site}"));
 }
 
 /// Returns the text about an event below its row.
-fn told(list: &EventList<'_>, row: EventRow) -> Option<String> {
+fn told(list: &EventList<'_>, row: EventRow, cast: Option<CastSource>) -> Option<String> {
     let allocation = list.allocation(row.allocation)?;
     let mut told = vec![format!("{:#x}", allocation.address)];
+    told.extend(cast.map(|source| words::cast(source).to_owned()));
     if row.action == RowAction::Alloc {
         if differs(allocation.requested, allocation.size) {
             told.push(format!("a block of {}", whole_bytes(allocation.size)));
@@ -193,21 +223,16 @@ fn stacks(page: &mut String, list: &EventList<'_>, row: EventRow, n_max: usize) 
     }
 }
 
-/// The end of a text that is too long: of a path the file and the line count.
-fn ending_of(text: &str, n_max: usize) -> String {
-    let n_chars = text.chars().count();
-    if n_chars <= n_max {
-        return text.to_owned();
-    }
-    std::iter::once('…').chain(text.chars().skip(n_chars + 1 - n_max)).collect()
-}
-
 /// The tensors of each address.
 pub fn reuse(list: &EventList<'_>, extent: EventsExtent) -> String {
     let mut page = head(list);
     let chains = chains::find(list);
     for chain in chains.iter().take(extent.rows()) {
         address(&mut page, list, chain, extent);
+    }
+    if chains.is_empty() {
+        page.push('\n');
+        page.push_str(&nothing(list));
     }
     let n_left = chains.len().saturating_sub(extent.rows());
     let n_chains = count(chains.len());
@@ -252,9 +277,13 @@ fn address(page: &mut String, list: &EventList<'_>, chain: &ReuseChain, extent: 
             whole_bytes(allocation.requested),
             words::category_of(list.study, *number),
         );
-        let width = WIDTH.saturating_sub(figures.chars().count());
-        let site = words::line_of(list.study, allocation);
-        line(page, format_args!("{figures}{}", ending_of(&site, width)));
+        // Where it does not begin where the chain does.
+        let offset = allocation.address.saturating_sub(chain.address);
+        let offset =
+            if offset == 0 { String::new() } else { format!("+{} ", whole_bytes(offset)) };
+        let width = WIDTH.saturating_sub(figures.chars().count() + offset.chars().count());
+        let site = words::line_within(list.study, allocation, width);
+        line(page, format_args!("{figures}{offset}{site}"));
     }
     let n_left = chain.allocations.len().saturating_sub(extent.rows());
     if n_left > 0 {

@@ -1,5 +1,6 @@
 //! Events in words, for a terminal and for a document.
 
+use crate::analyze::casts::CastSource;
 use crate::analyze::categories::{Categories, Category};
 use crate::analyze::device_report::Study;
 use crate::analyze::phases::StepPhase;
@@ -9,6 +10,7 @@ use crate::events::list::EventList;
 use crate::integer::at;
 use crate::render::words;
 use crate::replay::Allocation;
+use stepmem_types::format::clean::shortened;
 use stepmem_types::format::units::{grouped, many, whole_bytes};
 
 /// The line of what autograd allocates without frames.
@@ -29,9 +31,7 @@ pub fn category_of(study: &Study<'_>, number: u32) -> &'static str {
 
 /// A phase by the name that `--phase` takes.
 pub fn phase_of(name: &str) -> Option<StepPhase> {
-    [StepPhase::Forward, StepPhase::Backward, StepPhase::Optimizer]
-        .into_iter()
-        .find(|phase| words::phase(*phase) == name)
+    StepPhase::ALL.into_iter().find(|phase| words::phase(*phase) == name)
 }
 
 /// The site that stands for what autograd allocates without frames.
@@ -63,6 +63,29 @@ pub fn line_of(study: &Study<'_>, allocation: &Allocation) -> String {
     name_of_site(study, site_of(study, allocation))
 }
 
+/// The line of an allocation in so many characters: without its folder, then without its
+/// function, at last the end of its name.
+pub fn line_within(study: &Study<'_>, allocation: &Allocation, n_max: usize) -> String {
+    let site = site_of(study, allocation);
+    if site == AUTOGRAD_SITE {
+        return if AUTOGRAD.len() > n_max {
+            "autograd".to_owned()
+        } else {
+            AUTOGRAD.to_owned()
+        };
+    }
+    words::name_of_within(study, site, n_max)
+}
+
+/// The text about a copy in another precision.
+pub fn cast(source: CastSource) -> &'static str {
+    match source {
+        CastSource::Input => "an input in half precision",
+        CastSource::Weight => "a weight in half precision",
+        CastSource::Gradient => "a half-precision gradient in its weight's precision",
+    }
+}
+
 /// Returns the line that a stack is counted under.
 pub fn site_of_stack<'a>(study: &'a Study<'_>, stack: u32) -> &'a Site {
     let sites = study.scene.sites;
@@ -79,6 +102,15 @@ pub fn ending(list: &EventList<'_>, allocation: &Allocation) -> String {
         Ending::EndOfWindow => "alive at the end of the window".to_owned(),
         Ending::Stack(stack) => {
             format!("freed by {}", words::name(site_of_stack(list.study, stack)))
+        }
+        Ending::Call(stack, before, after) => {
+            let call = words::name(site_of_stack(list.study, stack));
+            let [before, after] = [before, after].map(|event| {
+                let stack =
+                    list.study.scene.events.get(at(event)).map_or(0, |event| event.stack);
+                shortened(&site_of_stack(list.study, stack).short(), words::NAME_CHARS)
+            });
+            format!("freed in the call at {call}, between {before} and {after}")
         }
         Ending::Backward => "freed by autograd, in the backward pass".to_owned(),
         Ending::Replaced => "freed once its line had made the next".to_owned(),

@@ -352,8 +352,9 @@ impl Machine {
     #[inline]
     fn put(&mut self, number: usize) -> Result<(), Fault> {
         let top = self.top()?;
-        let handle = Handle::pack(top, &mut self.ints)
-            .ok_or(Fault::Pickle("it has more than 2^29 dicts, lists or strings".into()))?;
+        let handle = Handle::pack(top, &mut self.ints).ok_or_else(|| {
+            Fault::Pickle("it has more than 2^29 dicts, lists or strings".into())
+        })?;
         if number == self.memo.len() {
             self.memo.push(handle);
             return Ok(());
@@ -449,7 +450,8 @@ impl Machine {
 
     #[inline]
     fn pop_mark(&mut self) -> Result<usize, Fault> {
-        let start = self.marks.pop().ok_or(Fault::Pickle("items without a mark".into()))?;
+        let start =
+            self.marks.pop().ok_or_else(|| Fault::Pickle("items without a mark".into()))?;
         if start > self.stack.len() {
             return Err(Fault::Pickle("the stack ends below its mark".into()));
         }
@@ -467,12 +469,12 @@ impl Machine {
 
     fn pop(&mut self) -> Result<Value, Fault> {
         self.height_above(1)?;
-        self.stack.pop().ok_or(Fault::Pickle("the stack is empty".into()))
+        self.stack.pop().ok_or_else(|| Fault::Pickle("the stack is empty".into()))
     }
 
     #[inline]
     fn top(&self) -> Result<Value, Fault> {
-        self.stack.last().copied().ok_or(Fault::Pickle("the stack is empty".into()))
+        self.stack.last().copied().ok_or_else(|| Fault::Pickle("the stack is empty".into()))
     }
 }
 

@@ -158,8 +158,9 @@ impl Records {
             Record::Frame(_) | Record::Empty | Record::Other => {}
         }
         if let Some(slot) = self.dicts.get_mut(at(dict)) {
-            *slot = PackedRecord::pack(record)
-                .ok_or(Fault::Pickle("it has more than 2^28 records of a kind".into()))?;
+            *slot = PackedRecord::pack(record).ok_or_else(|| {
+                Fault::Pickle("it has more than 2^28 records of a kind".into())
+            })?;
         }
         Ok(())
     }

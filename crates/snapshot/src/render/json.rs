@@ -155,6 +155,9 @@ struct OomAnswer {
     device_free_bytes: u64,
     reserved_bytes: u64,
     active_bytes: u64,
+    unused_bytes: u64,
+    within_reach_bytes: u64,
+    others_bytes: Option<u64>,
     largest_free_bytes: u64,
     eligible_free_bytes: u64,
     cause: OomCause,
@@ -231,7 +234,7 @@ fn device(study: &Study<'_>, question: FitQuestion) -> DeviceAnswer {
                 })
                 .collect(),
         },
-        oom: study.oom.iter().map(|failure| oom(study, failure)).collect(),
+        oom: study.oom.iter().map(|failure| oom(study, failure, question.capacity)).collect(),
         steps: study.stages.clone(),
         fit: fit::measure(scene, &study.categories, &study.stages, question),
         notes: study.notes.clone(),
@@ -289,8 +292,9 @@ pub fn blamed(scene: &DeviceScene<'_>, blame: &Blame) -> SiteAnswer {
     }
 }
 
-fn oom(study: &Study<'_>, failure: &OutOfMemory) -> OomAnswer {
+fn oom(study: &Study<'_>, failure: &OutOfMemory, capacity: Option<u64>) -> OomAnswer {
     let scene = &study.scene;
+    let within_reach = failure.reserved.saturating_add(failure.device_free);
     let (why, place) = (&failure.why, causes::place(scene, failure));
     let line = why.row.as_ref().and_then(|row| scene.sites.site(row.site));
     let sum = Sum { bytes: failure.requested, requested: failure.requested, blocks: 0 };
@@ -303,6 +307,9 @@ fn oom(study: &Study<'_>, failure: &OutOfMemory) -> OomAnswer {
         device_free_bytes: failure.device_free,
         reserved_bytes: failure.reserved,
         active_bytes: failure.active,
+        unused_bytes: failure.reserved.saturating_sub(failure.active),
+        within_reach_bytes: within_reach,
+        others_bytes: capacity.map(|capacity| capacity.saturating_sub(within_reach)),
         largest_free_bytes: failure.largest_free,
         eligible_free_bytes: failure.eligible_free,
         cause: failure.cause,
@@ -371,6 +378,11 @@ impl SiteAnswer {
     /// The line for a page.
     pub fn name(&self) -> String {
         name(&self.line_of)
+    }
+
+    /// The line in so many characters.
+    pub fn name_within(&self, n_max: usize) -> String {
+        words::name_within(&self.line_of, n_max)
     }
 
     /// Its frames for a page, innermost first.

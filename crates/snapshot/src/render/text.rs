@@ -1,27 +1,33 @@
 //! The page of `stepmem snapshot show`: for a terminal, section by section, ending with what to
 //! do next.
 
+use std::collections::BTreeMap;
+
 use crate::analyze::categories;
 use crate::analyze::device_report::Study;
 use crate::analyze::fit::{self, FitQuestion};
 use crate::analyze::leak::{LeakVerdict, Suspect};
+use crate::analyze::mirrors::{self, Mirrored};
 use crate::analyze::oom::OutOfMemory;
 use crate::analyze::passes;
-use crate::analyze::sites::{STACK_FRAMES_MAX, Site, SiteRow, Sum};
+use crate::analyze::sites::{STACK_FRAMES_MAX, Site, SiteKind, SiteRow, Sum};
+use crate::events::words::category_of;
 use crate::integer::{at, count};
 use crate::model::NO_STACK;
 use crate::render::layout::{line, part_of, wrapped};
-use crate::render::words::{self, Blamed, NAME_CHARS};
+use crate::render::words::{self, Blamed};
 use crate::replay::Allocation;
-use stepmem_types::format::clean::{clean, shortened};
+use stepmem_types::format::clean::clean;
 use stepmem_types::format::units::{bytes, grouped, whole_bytes};
 
 /// Columns of a page.
-pub const WIDTH: usize = 100;
+pub const WIDTH: usize = 80;
 /// Lines that are named as holding stranded memory.
 const PINNERS: usize = 5;
 /// Frames that a page shows of a stack.
 const FRAMES: usize = 6;
+/// Lines that are named below a row.
+const LINES_BELOW: usize = 3;
 
 /// The request for a page.
 #[derive(Clone, Copy, Debug, Default)]
@@ -76,7 +82,7 @@ pub fn device(study: &Study<'_>, question: &Question) -> String {
     holders(&mut page, study, question);
     leak(&mut page, study);
     for failure in &study.oom {
-        out_of_memory(&mut page, study, failure, question.top);
+        out_of_memory(&mut page, study, failure, question);
     }
     fragmentation(&mut page, study, question.top);
     steps(&mut page, study, question.top);
@@ -88,17 +94,15 @@ pub fn device(study: &Study<'_>, question: &Question) -> String {
 
 fn head(page: &mut String, study: &Study<'_>) {
     let (scene, totals) = (&study.scene, study.totals);
-    line(
-        page,
-        format_args!(
-            "device {}: {} active of {} reserved, {} live blocks in {} segments",
-            scene.device.index,
-            whole_bytes(totals.active),
-            whole_bytes(totals.reserved),
-            grouped(totals.live_blocks),
-            grouped(totals.segments),
-        ),
+    let text = format!(
+        "device {}: {} active of {} reserved, {} live blocks in {} segments",
+        scene.device.index,
+        whole_bytes(totals.active),
+        whole_bytes(totals.reserved),
+        grouped(totals.live_blocks),
+        grouped(totals.segments),
     );
+    page.push_str(&wrapped(&text, "", WIDTH));
     if words::differs(totals.requested, totals.active) {
         line(
             page,
@@ -116,14 +120,12 @@ fn head(page: &mut String, study: &Study<'_>) {
         line(page, format_args!("  no events: the snapshot shows the end only"));
         return;
     }
-    line(
-        page,
-        format_args!(
-            "  {} events, {}",
-            grouped(count(scene.events.len())),
-            words::steps(scene)
-        ),
-    );
+    let n_events = grouped(count(scene.events.len()));
+    page.push_str(&wrapped(
+        &format!("{n_events} events, {}", words::steps(scene)),
+        "  ",
+        WIDTH,
+    ));
     let peak = scene.timeline.peak;
     let moment = study.moment(peak.state);
     let place = match (moment.event, moment.step) {
@@ -131,22 +133,15 @@ fn head(page: &mut String, study: &Study<'_>) {
         (Some(event), None) => format!("at event {event}"),
         _ => "before the first event".to_owned(),
     };
-    line(
-        page,
-        format_args!(
-            "  peak {} active, {} reserved, {place}",
-            whole_bytes(peak.active),
-            whole_bytes(peak.reserved)
-        ),
-    );
+    let (active, reserved) = (whole_bytes(peak.active), whole_bytes(peak.reserved));
+    let text = format!("peak {active} active, {reserved} reserved, {place}");
+    page.push_str(&wrapped(&text, "  ", WIDTH));
     if scene.timeline.violations > 0 {
-        line(
-            page,
-            format_args!(
-                "  the file contradicts itself in {} places: PyTorch did not write it like this",
-                grouped(scene.timeline.violations)
-            ),
+        let text = format!(
+            "the file contradicts itself in {} places: PyTorch did not write it like this",
+            grouped(scene.timeline.violations)
         );
+        page.push_str(&wrapped(&text, "  ", WIDTH));
     }
 }
 
@@ -154,8 +149,9 @@ fn section(page: &mut String, title: &str) {
     line(page, format_args!("\n{title}"));
 }
 
-/// The state that a question is about, and its name.
-fn state(study: &Study<'_>, when: ShownMoment) -> Option<(Option<u32>, String)> {
+/// The state that a moment is, the end if `None`, and its name; `None` where the window has no
+/// such moment.
+pub fn state(study: &Study<'_>, when: ShownMoment) -> Option<(Option<u32>, String)> {
     match when {
         ShownMoment::End => Some((None, "at the end".to_owned())),
         ShownMoment::Peak => {
@@ -194,7 +190,7 @@ fn holders(page: &mut String, study: &Study<'_>, question: &Question) {
     let total: u64 = rows.iter().map(|row| row.sum.bytes).sum();
     section(page, &format!("Who holds the memory {name} ({})", whole_bytes(total)));
     match question.rows {
-        RowKind::Line => table(page, study, &rows, question.top),
+        RowKind::Line => table(page, study, (&rows, state), question.top),
         RowKind::Function => table_by_function(page, study, &rows, question.top),
         RowKind::Stack => table_by_stack(page, study, state, question.top),
         RowKind::Category => table_by_category(page, study, state, total),
@@ -202,19 +198,51 @@ fn holders(page: &mut String, study: &Study<'_>, question: &Question) {
     }
 }
 
-fn table(page: &mut String, study: &Study<'_>, rows: &[SiteRow], top: usize) {
-    let named = rows.iter().map(|row| (words::name_of(study, row.site), row.sum)).collect();
-    print(page, named, top);
+/// The lines that hold memory in a state, or at the end.
+fn table(
+    page: &mut String,
+    study: &Study<'_>,
+    (rows, state): (&[SiteRow], Option<u32>),
+    top: usize,
+) {
+    let scene = &study.scene;
+    let total: u64 = rows.iter().map(|row| row.sum.bytes).sum();
+    for shown in rows.iter().take(top) {
+        let site = scene.sites.site(shown.site).unwrap_or(&Site::NOWHERE);
+        let is_unnamed = site.kind == SiteKind::NoFrames;
+        match is_unnamed.then(|| mirrors::find(scene, state)).flatten() {
+            Some(found) => mirrored(page, study, &found, (shown.sum, total)),
+            None => row(page, site, shown.sum, total),
+        }
+    }
+    rest(page, rows.iter().skip(top).map(|row| row.sum), total);
+}
+
+/// The row of what backward made without stacks, and below it the lines that it is as large as.
+fn mirrored(page: &mut String, study: &Study<'_>, found: &Mirrored, (sum, total): (Sum, u64)) {
+    row_named(page, &words::name_of_mirrored(found), sum, total);
+    for (site, sum) in found.lines.iter().take(LINES_BELOW) {
+        let before = format!("{:28}{:>9} as large as what ", "", whole_bytes(sum.bytes));
+        let width = width_left(&before).saturating_sub(" made".len());
+        let name = words::name_of_within(study, *site, width);
+        line(page, format_args!("{before}{name} made"));
+    }
 }
 
 fn table_by_function(page: &mut String, study: &Study<'_>, rows: &[SiteRow], top: usize) {
-    let mut sums = std::collections::BTreeMap::new();
+    let mut sums = BTreeMap::new();
     for row in rows {
         let site = study.scene.sites.site(row.site).unwrap_or(&Site::NOWHERE);
         let name = words::name(&Site { line: None, ..site.clone() });
         sums.entry(name).or_insert_with(Sum::default).join(row.sum);
     }
-    print(page, sums.into_iter().collect(), top);
+    let mut sums: Vec<(String, Sum)> = sums.into_iter().collect();
+    sums.sort_by(|a, b| b.1.bytes.cmp(&a.1.bytes).then_with(|| a.0.cmp(&b.0)));
+    let total: u64 = sums.iter().map(|(_, sum)| sum.bytes).sum();
+    for (name, sum) in sums.iter().take(top) {
+        row_named(page, name, *sum, total);
+    }
+    rest(page, sums.iter().skip(top).map(|(_, sum)| *sum), total);
 }
 
 /// The allocations that are alive in a state, or at the end.
@@ -237,24 +265,34 @@ fn table_by_stack(page: &mut String, study: &Study<'_>, state: Option<u32>, top:
     rows.sort_by_key(|(_, sum)| std::cmp::Reverse(sum.bytes));
     let total: u64 = rows.iter().map(|(_, sum)| sum.bytes).sum();
     for (origin, sum) in rows.iter().take(top) {
-        row(page, &words::name_of(study, scene.sites.of_origin(*origin)), *sum, total);
+        row(page, site_of_stack(study, *origin), *sum, total);
         stack(page, study, *origin, 1);
     }
     rest(page, rows.iter().skip(top).map(|(_, sum)| *sum), total);
 }
 
+/// Each category with the lines that hold most of it: a line may be in several.
 fn table_by_category(page: &mut String, study: &Study<'_>, state: Option<u32>, total: u64) {
-    let sums = categories::sums(&study.scene, &study.categories, state);
-    for (name, size) in sums.named() {
-        if *size > 0 {
-            line(
-                page,
-                format_args!(
-                    "  {:>6}  {:>9}  {name}",
-                    part_of(*size, total),
-                    whole_bytes(*size)
-                ),
-            );
+    let scene = &study.scene;
+    let mut of_category: BTreeMap<&str, Vec<&Allocation>> = BTreeMap::new();
+    for (number, allocation) in (0..).zip(&scene.timeline.allocations) {
+        let is_alive = match state {
+            Some(state) => allocation.is_alive(state),
+            None => allocation.is_at_end(),
+        };
+        if is_alive {
+            of_category.entry(category_of(study, number)).or_default().push(allocation);
+        }
+    }
+    let sums = categories::sums(scene, &study.categories, state);
+    for (name, size) in sums.named().into_iter().filter(|(_, size)| **size > 0) {
+        let (share, bytes) = (part_of(*size, total), whole_bytes(*size));
+        line(page, format_args!("  {share:>6}  {bytes:>9}  {name}"));
+        let own = of_category.remove(name).unwrap_or_default();
+        for row in scene.sites.table(scene.snapshot, own.into_iter()).iter().take(LINES_BELOW) {
+            let before = format!("{:23}{:>9}  ", "", whole_bytes(row.sum.bytes));
+            let name = words::name_of_within(study, row.site, width_left(&before));
+            line(page, format_args!("{before}{name}"));
         }
     }
 }
@@ -267,40 +305,50 @@ fn table_of_blocks(page: &mut String, study: &Study<'_>, state: Option<u32>, top
     let mut others = Sum::default();
     blocks.iter().skip(top).for_each(|block| others.add(block));
     for block in blocks.iter().take(top) {
-        let (share, size) = (part_of(block.size, total), whole_bytes(block.size));
-        let figures = format!("  {share:>6}  {size:>9}  {:#x}  ", block.address);
-        let name = words::name_of(study, study.scene.sites.of(block));
-        line(page, format_args!("{figures}{}", shortened(&name, room(&figures))));
+        let (share, bytes) = (part_of(block.size, total), whole_bytes(block.size));
+        let figures = format!("  {share:>6}  {bytes:>9}  {:#x}  ", block.address);
+        let site = study.scene.sites.of(block);
+        let name = words::name_of_within(study, site, width_left(&figures));
+        line(page, format_args!("{figures}{name}"));
     }
     if others.blocks > 0 {
         let name = "other blocks (--top N shows more)";
-        row(page, name, others, total);
+        row_named(page, name, others, total);
     }
 }
 
-fn print(page: &mut String, mut rows: Vec<(String, Sum)>, top: usize) {
-    rows.sort_by(|a, b| b.1.bytes.cmp(&a.1.bytes).then_with(|| a.0.cmp(&b.0)));
-    let total: u64 = rows.iter().map(|(_, sum)| sum.bytes).sum();
-    for (name, sum) in rows.iter().take(top) {
-        row(page, name, *sum, total);
-    }
-    rest(page, rows.iter().skip(top).map(|(_, sum)| *sum), total);
+fn row(page: &mut String, site: &Site, sum: Sum, total: u64) {
+    let width = width_left(&figures(sum, total)).saturating_sub(asked(sum).chars().count());
+    row_named(page, &words::name_within(site, width), sum, total);
 }
 
-fn row(page: &mut String, name: &str, sum: Sum, total: u64) {
-    let asked = if words::differs(sum.requested, sum.bytes) {
+fn row_named(page: &mut String, name: &str, sum: Sum, total: u64) {
+    let (figures, asked) = (figures(sum, total), asked(sum));
+    let width = width_left(&figures).saturating_sub(asked.chars().count());
+    line(page, format_args!("{figures}{}{asked}", words::ending_of(name, width)));
+}
+
+fn figures(sum: Sum, total: u64) -> String {
+    let (share, size) = (part_of(sum.bytes, total), whole_bytes(sum.bytes));
+    format!("  {share:>6}  {size:>9}  {:>7}  ", grouped(sum.blocks))
+}
+
+/// The tensor bytes, where they differ from those of the blocks.
+fn asked(sum: Sum) -> String {
+    if words::differs(sum.requested, sum.bytes) {
         format!("  (tensors: {})", whole_bytes(sum.requested))
     } else {
         String::new()
-    };
-    let (share, size) = (part_of(sum.bytes, total), whole_bytes(sum.bytes));
-    let figures = format!("  {share:>6}  {size:>9}  {:>7}  ", grouped(sum.blocks));
-    let name = shortened(name, room(&figures).saturating_sub(asked.chars().count()));
-    line(page, format_args!("{figures}{name}{asked}"));
+    }
+}
+
+fn site_of_stack<'a>(study: &'a Study<'_>, origin: u32) -> &'a Site {
+    let sites = study.scene.sites;
+    sites.site(sites.of_origin(origin)).unwrap_or(&Site::NOWHERE)
 }
 
 /// Characters of a line that are left.
-fn room(before: &str) -> usize {
+pub fn width_left(before: &str) -> usize {
     WIDTH.saturating_sub(before.chars().count())
 }
 
@@ -311,7 +359,8 @@ fn rest(page: &mut String, rows: impl Iterator<Item = Sum>, total: u64) {
         n_others += 1;
     }
     if n_others > 0 {
-        row(page, &format!("{} others (--top N shows more)", grouped(n_others)), others, total);
+        let name = format!("{} others (--top N shows more)", grouped(n_others));
+        row_named(page, &name, others, total);
     }
 }
 
@@ -323,17 +372,10 @@ fn stack(page: &mut String, study: &Study<'_>, origin: u32, skipped: usize) {
     let scene = &study.scene;
     let frames = scene.sites.user_frames(scene.snapshot, origin);
     for frame in frames.skip(skipped).take(FRAMES.min(STACK_FRAMES_MAX)) {
-        let frame = scene.snapshot.frame(frame);
-        line(
-            page,
-            format_args!(
-                "{:30}from {}:{} {}",
-                "",
-                words::tail(&scene.snapshot.text(frame.file)),
-                frame.line,
-                shortened(&scene.snapshot.text(frame.name), NAME_CHARS)
-            ),
-        );
+        let before = format!("{:30}from ", "");
+        let site = Site::of_frame(scene.snapshot, frame);
+        let name = words::name_within(&site, width_left(&before));
+        line(page, format_args!("{before}{name}"));
     }
 }
 
@@ -350,7 +392,9 @@ fn leaking(page: &mut String, study: &Study<'_>) {
     let leak = &study.leak;
     let rate = leak.rate.unwrap_or(0.0);
     let Blamed { name: blamed, origin, skipped } = words::blamed(study);
-    line(page, format_args!("  LEAK  {} a step, at {blamed}", bytes(rate)));
+    let before = format!("  LEAK  {} a step, at ", bytes(rate));
+    let blamed = words::ending_of(&blamed, width_left(&before));
+    line(page, format_args!("{before}{blamed}"));
     stack(page, study, origin, skipped);
     if let Some(text) = words::explained(study) {
         page.push_str(&wrapped(&text, "  ", WIDTH));
@@ -364,22 +408,25 @@ fn suspected(page: &mut String, study: &Study<'_>, suspect: &Suspect) {
     let label = |slot| study.scene.steps.label(slot).unwrap_or(0);
     let how =
         if suspect.is_remade { "; one buffer made anew and larger each time" } else { "" };
-    let (rate, name) = (bytes(suspect.rise.rate), words::name_of(study, suspect.row.site));
-    line(page, format_args!("  {rate:>9} a step  {name}"));
-    line(
-        page,
-        format_args!(
-            "{:19}{} of {} allocations stay, steps {} to {}{how}",
-            "",
-            grouped(suspect.n_survivors),
-            grouped(suspect.n_allocations),
-            label(suspect.rise.first),
-            label(suspect.rise.last),
-        ),
+    let before = format!("  {:>9} a step  ", bytes(suspect.rise.rate));
+    let name = words::name_of_within(study, suspect.row.site, width_left(&before));
+    line(page, format_args!("{before}{name}"));
+    let text = format!(
+        "{} of {} allocations stay, steps {} to {}{how}",
+        grouped(suspect.n_survivors),
+        grouped(suspect.n_allocations),
+        label(suspect.rise.first),
+        label(suspect.rise.last),
     );
+    page.push_str(&wrapped(&text, &format!("{:19}", ""), WIDTH));
 }
 
-fn out_of_memory(page: &mut String, study: &Study<'_>, failure: &OutOfMemory, top: usize) {
+fn out_of_memory(
+    page: &mut String,
+    study: &Study<'_>,
+    failure: &OutOfMemory,
+    question: &Question,
+) {
     section(page, "Out of memory");
     let place = words::failure_place(study, failure);
     let (asked, event) = (whole_bytes(failure.requested), failure.event);
@@ -387,7 +434,10 @@ fn out_of_memory(page: &mut String, study: &Study<'_>, failure: &OutOfMemory, to
     page.push_str(&wrapped(&asked, "  ", WIDTH));
     stack(page, study, failure.stack, 1);
     page.push_str(&wrapped(&words::reason(study, failure), "  ", WIDTH));
-    table(page, study, &failure.rows, top);
+    for (size, name) in words::device_figures(failure, question.fit.capacity) {
+        line(page, format_args!("  {:>9}  {name}", whole_bytes(size)));
+    }
+    table(page, study, (&failure.rows, Some(failure.event)), question.top);
 }
 
 fn fragmentation(page: &mut String, study: &Study<'_>, top: usize) {
@@ -399,9 +449,9 @@ fn fragmentation(page: &mut String, study: &Study<'_>, top: usize) {
     let pinners = found.pinners.iter().filter(|(_, share)| *share > 0);
     for (row, share) in pinners.take(top.min(PINNERS)) {
         let (share, size) = (whole_bytes(*share), whole_bytes(row.sum.bytes));
-        let (blocks, name) = (words::blocks(row.sum.blocks), words::name_of(study, row.site));
+        let blocks = words::blocks(row.sum.blocks);
         let holder = format!("  {share:>9}  held by {blocks} of {size}: ");
-        let name = shortened(&name, room(&holder));
+        let name = words::name_of_within(study, row.site, width_left(&holder));
         line(page, format_args!("{holder}{name}"));
     }
 }
@@ -417,19 +467,27 @@ fn steps(page: &mut String, study: &Study<'_>, top: usize) {
         line(page, format_args!("  the last {top} of {}", grouped(count(n_stages))));
     }
     let is_accumulating = study.stages.iter().any(|stage| stage.backward_passes > 1);
+    let passes = if is_accumulating { "  passes" } else { "" };
+    line(
+        page,
+        format_args!(
+            "  {:>6}  {:>9}  {:10}  {:>10}  {:>9}{passes}",
+            "step", "peak", "in", "at its end", "allocated"
+        ),
+    );
     for stage in shown {
         let passes = if is_accumulating {
-            format!("  {} passes", grouped(stage.backward_passes))
+            format!("  {:>6}", grouped(stage.backward_passes))
         } else {
             String::new()
         };
-        let phase = words::phase(stage.peak_phase);
         line(
             page,
             format_args!(
-                "  step {:>6}  peak {:>9} in {phase:9}  {:>9} at its end  {:>9} allocated{passes}",
+                "  {:>6}  {:>9}  {:10}  {:>10}  {:>9}{passes}",
                 stage.step,
                 whole_bytes(stage.peak_bytes),
+                words::phase(stage.peak_phase),
                 whole_bytes(stage.end_bytes),
                 whole_bytes(stage.allocated_bytes)
             ),

@@ -4,13 +4,13 @@ use crate::analyze::diff::{DeviceDiff, Diff};
 use crate::analyze::ranks::{ComparedAt, RANKS_MIN, RankRow, Ranks};
 use crate::integer::signed_real;
 use crate::render::layout::{line, wrapped};
-use crate::render::text::WIDTH;
+use crate::render::text::{WIDTH, width_left};
 use crate::render::words;
-use stepmem_types::format::clean::{clean, shortened};
-use stepmem_types::format::units::{bytes, grouped, signed_bytes, whole_bytes};
+use stepmem_types::format::clean::clean;
+use stepmem_types::format::units::{bytes, grouped, many, signed_bytes, whole_bytes};
 
 /// Characters of a file's name.
-const FILE_CHARS: usize = 60;
+const FILE_CHARS: usize = 36;
 
 /// Shows the growth between two files.
 pub fn diff(diff: &Diff, top: usize) -> String {
@@ -30,6 +30,12 @@ pub fn diff(diff: &Diff, top: usize) -> String {
                 &mut page,
                 format_args!("  {} new blocks, {} gone", grouped(new), grouped(gone)),
             );
+        }
+        if let (Some(n_steps), Some(rate)) =
+            (device.steps_between, device.growth_bytes_per_step)
+        {
+            let (rate, steps) = (signed_bytes(rate), many(n_steps, "step"));
+            line(&mut page, format_args!("  {rate} a step, over {steps}"));
         }
         for note in &device.notes {
             page.push_str(&wrapped(&note.text, "  ", WIDTH));
@@ -68,18 +74,25 @@ fn changes(page: &mut String, device: &DeviceDiff, top: usize) {
     let changed: Vec<_> = device.sites.iter().filter(|site| site.growth_bytes != 0).collect();
     let (grown, shrunk): (Vec<_>, Vec<_>) =
         changed.into_iter().partition(|site| site.growth_bytes > 0);
-    line(page, format_args!("\n{:>12}  {:>10}  {:>10}   line", "growth", "before", "after"));
+    let a_step = if device.steps_between.is_some() {
+        format!("{:>12}", "a step")
+    } else {
+        String::new()
+    };
+    line(
+        page,
+        format_args!("\n{:>12}{a_step}  {:>10}  {:>10}  line", "growth", "before", "after"),
+    );
     for site in grown.iter().take(top).chain(shrunk.iter().rev().take(top)) {
-        line(
-            page,
-            format_args!(
-                "{:>12}  {:>10}  {:>10}   {}",
-                signed_bytes(signed_real(site.growth_bytes)),
-                whole_bytes(site.before_bytes),
-                whole_bytes(site.after_bytes),
-                site.site.name()
-            ),
+        let rate = site.growth_bytes_per_step.map(|rate| format!("{:>12}", signed_bytes(rate)));
+        let figures = format!(
+            "{:>12}{}  {:>10}  {:>10}  ",
+            signed_bytes(signed_real(site.growth_bytes)),
+            rate.unwrap_or_default(),
+            whole_bytes(site.before_bytes),
+            whole_bytes(site.after_bytes),
         );
+        line(page, format_args!("{figures}{}", site.site.name_within(width_left(&figures))));
     }
     if grown.is_empty() && shrunk.is_empty() {
         line(page, format_args!("  no line holds more or less"));
@@ -116,16 +129,14 @@ pub fn ranks(ranks: &Ranks, top: usize) -> String {
             ComparedAt::End => "at the end",
             ComparedAt::Most => "at most",
         };
-        line(
-            &mut page,
-            format_args!(
-                "  rank {:>4}  {:>10} {when:10}  (median {})  {}",
-                entry.rank,
-                whole_bytes(entry.bytes),
-                bytes(entry.median_bytes),
-                entry.site.name()
-            ),
+        let figures = format!(
+            "  rank {:>4}  {:>10} {when:10}  (median {})  ",
+            entry.rank,
+            whole_bytes(entry.bytes),
+            bytes(entry.median_bytes),
         );
+        let name = entry.site.name_within(width_left(&figures));
+        line(&mut page, format_args!("{figures}{name}"));
     }
     page.push_str(&wrapped(
         "Next: `stepmem snapshot show` of that rank's file; `diff` of it against another's compares all lines.",
@@ -152,7 +163,8 @@ fn two_ranks(page: &mut String, ranks: &Ranks, top: usize) {
         };
         let [a, b] = row.bytes.map(whole_bytes);
         let by = signed_bytes(signed_real(row.difference_bytes));
-        line(page, format_args!("{by:>12}  {a:>10}  {b:>10}   {when:10}  {}", row.site.name()));
+        let figures = format!("{by:>12}  {a:>10}  {b:>10}   {when:10}  ");
+        line(page, format_args!("{figures}{}", row.site.name_within(width_left(&figures))));
     }
     let n_more = ranks.differences.len().saturating_sub(top);
     if n_more > 0 {
@@ -172,9 +184,10 @@ fn two_ranks(page: &mut String, ranks: &Ranks, top: usize) {
 }
 
 fn rank(page: &mut String, row: &RankRow) {
-    let file = shortened(&row.file, FILE_CHARS);
+    let file = words::ending_of(&clean(&row.file), FILE_CHARS);
     if let Some(error) = &row.error {
-        line(page, format_args!("{:>6}  {file}: {}", row.rank, clean(error)));
+        let text = wrapped(&format!("{file}: {}", clean(error)), &format!("{:8}", ""), WIDTH);
+        line(page, format_args!("{:>6}  {}", row.rank, text.trim()));
         return;
     }
     let shown = |size: Option<u64>| size.map(whole_bytes).unwrap_or_default();

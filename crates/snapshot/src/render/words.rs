@@ -6,6 +6,7 @@ use crate::analyze::device_report::Study;
 use crate::analyze::fit::{Bounds, Fit, SavingKind};
 use crate::analyze::fragmentation::Fragmentation;
 use crate::analyze::leak::{Blame, LeakVerdict};
+use crate::analyze::mirrors::Mirrored;
 use crate::analyze::note::Note;
 use crate::analyze::oom::{OomCause, OutOfMemory, RootCause};
 use crate::analyze::phases::StepPhase;
@@ -51,6 +52,34 @@ pub fn name(site: &Site) -> String {
         SiteKind::NoFrames => "(no stack recorded)".to_owned(),
         SiteKind::BeforeRecording => "(allocated before the recording)".to_owned(),
     }
+}
+
+/// A site by number in so many characters.
+pub fn name_of_within(study: &Study<'_>, site: u32, n_max: usize) -> String {
+    name_within(study.scene.sites.site(site).unwrap_or(&Site::NOWHERE), n_max)
+}
+
+/// A site in so many characters: without the folder, then without the function, at last the end
+/// of its name.
+pub fn name_within(site: &Site, n_max: usize) -> String {
+    let whole = name(site);
+    let file = site.file.as_deref().and_then(|file| file.rsplit(['/', '\\']).next());
+    let short = |site: &Site| {
+        file.map(|file| name(&Site { file: Some(file.to_owned()), ..site.clone() }))
+    };
+    let fits = |text: &String| text.chars().count() <= n_max;
+    let bare = site.file.as_ref().map(|_| shortened(&site.short(), NAME_CHARS));
+    let candidates = [Some(whole.clone()), short(site), bare];
+    candidates.into_iter().flatten().find(fits).unwrap_or_else(|| ending_of(&whole, n_max))
+}
+
+/// The end of a text that is too long: of a path the file and the line count.
+pub fn ending_of(text: &str, n_max: usize) -> String {
+    let n_chars = text.chars().count();
+    if n_chars <= n_max {
+        return text.to_owned();
+    }
+    std::iter::once('…').chain(text.chars().skip(n_chars + 1 - n_max)).collect()
 }
 
 /// A frame with its whole path.
@@ -152,14 +181,14 @@ pub fn reason(study: &Study<'_>, failure: &OutOfMemory) -> String {
     let why = &failure.why;
     let (absent, free) = (whole_bytes(why.bytes), whole_bytes(why.free_bytes));
     let line = why.row.as_ref().map(|row| name_of(study, row.site)).unwrap_or_default();
-    let had = allocator_had(failure);
+    let had = consequence(failure);
     match why.cause {
         RootCause::Leak => format!(
-            "Leak: without the {absent} that {line} leaked, {free} would have been free. {had}"
+            "Leak: without the {absent} that {line} leaked, {free} would have been free.{had}"
         ),
         RootCause::Others => format!(
             "Others: {absent} that this process had, or could have had, before are taken by someone else; \
-             with them {free} would have been free. {had}"
+             with them {free} would have been free.{had}"
         ),
         RootCause::Peak => {
             let step = study.scene.steps.of_event(at(failure.event));
@@ -169,7 +198,7 @@ pub fn reason(study: &Study<'_>, failure: &OutOfMemory) -> String {
             );
             let most = if line.is_empty() { line } else { format!(", most of it at {line}") };
             format!(
-                "Peak: without the {absent} that {who}{most}, {free} would have been free. {had}"
+                "Peak: without the {absent} that {who}{most}, {free} would have been free.{had}"
             )
         }
         RootCause::Fragmentation => format!(
@@ -190,23 +219,60 @@ pub fn reason(study: &Study<'_>, failure: &OutOfMemory) -> String {
     }
 }
 
-/// States what the allocator had when it failed.
-fn allocator_had(failure: &OutOfMemory) -> String {
-    let (active, reserved) = (whole_bytes(failure.active), whole_bytes(failure.reserved));
-    let (device, eligible) =
-        (whole_bytes(failure.device_free), whole_bytes(failure.eligible_free));
+/// States what the allocator had besides, as a consequence of the cause.
+fn consequence(failure: &OutOfMemory) -> String {
     match failure.cause {
         OomCause::Fragmentation => format!(
-            "{eligible} were free in the pool, in pieces of at most {}: a consequence.",
+            " {} were free in the pool, in pieces of at most {}: a consequence.",
+            whole_bytes(failure.eligible_free),
             whole_bytes(failure.largest_free)
         ),
         OomCause::PendingFree => {
-            format!("{} waited for another stream.", whole_bytes(failure.pending))
+            format!(" {} waited for another stream.", whole_bytes(failure.pending))
         }
-        OomCause::Shortage => format!(
-            "{active} were active of {reserved} reserved, {eligible} free in the pool, and the driver had \
-             {device} left."
+        OomCause::Shortage => String::new(),
+    }
+}
+
+/// Returns the figures of a failed allocation, which add up. `capacity`: bytes of the device,
+/// where they are known.
+pub fn device_figures(failure: &OutOfMemory, capacity: Option<u64>) -> Vec<(u64, String)> {
+    let reach = failure.reserved.saturating_add(failure.device_free);
+    let mut figures = vec![
+        (failure.active, "active".to_owned()),
+        (
+            failure.reserved.saturating_sub(failure.active),
+            format!(
+                "reserved and free; of its pool {}, the largest piece {}",
+                whole_bytes(failure.eligible_free),
+                whole_bytes(failure.largest_free)
+            ),
         ),
+        (failure.device_free, "left at the driver".to_owned()),
+        (reach, "the sum: all that this process could have".to_owned()),
+    ];
+    if let Some(capacity) = capacity {
+        figures.push((
+            capacity.saturating_sub(reach),
+            format!(
+                "others: CUDA, its libraries, other processes; with them {}",
+                whole_bytes(capacity)
+            ),
+        ));
+    }
+    figures
+}
+
+/// Names what backward made without stacks.
+pub fn name_of_mirrored(found: &Mirrored) -> String {
+    match found.steps {
+        None => "autograd, in backward (no stack)".to_owned(),
+        Some((first, last)) if first == last => {
+            format!("autograd, in backward of step {first} (no stack)")
+        }
+        Some((first, last)) => {
+            format!("autograd, in backward of steps {first} to {last} (no stack)")
+        }
     }
 }
 
@@ -307,7 +373,9 @@ pub fn phase(phase: StepPhase) -> &'static str {
     match phase {
         StepPhase::Forward => "forward",
         StepPhase::Backward => "backward",
+        StepPhase::Collective => "collective",
         StepPhase::Optimizer => "optimizer",
+        StepPhase::ZeroGrad => "zero_grad",
     }
 }
 

@@ -14,6 +14,7 @@ use crate::integer::{at, count, id};
 use crate::model::Action;
 use crate::render::html::detail::Detail;
 use crate::render::words::{self, name};
+use crate::replay::Allocation;
 use stepmem_types::format::units::grouped;
 
 /// The unit of bands, in bytes: the allocator rounds up to it.
@@ -186,6 +187,16 @@ fn held(
     };
     note(&now, 0);
     let size = |number: u32| scene.timeline.allocations.get(at(number)).map_or(0, |a| a.size);
+    // As in the answers, a free that is completed at once ends its block.
+    let ends = |action, number: u32| {
+        let allocation = scene.timeline.allocations.get(at(number));
+        let is_at_once = || allocation.is_some_and(Allocation::is_freed_at_once);
+        match action {
+            Action::FreeRequested => is_at_once(),
+            Action::FreeCompleted => !is_at_once(),
+            _ => false,
+        }
+    };
     let events = scene.events.iter().zip(&scene.timeline.of_event);
     for (state, (event, number)) in (1..).zip(events) {
         if event.action == Action::Alloc {
@@ -197,7 +208,7 @@ fn held(
             if let Some(sum) = now.get_mut(band_of(*number)) {
                 *sum += size(*number);
             }
-        } else if event.action == Action::FreeCompleted
+        } else if ends(event.action, *number)
             && let Some(sum) = now.get_mut(band_of(*number))
         {
             *sum = sum.saturating_sub(size(*number));

@@ -68,7 +68,7 @@ export class Blocks {
 
   phase(entry) {
     const both = this.table.phase[entry >> 1];
-    return this.table.phases[entry % 2 === 1 ? both % 4 : both >> 2];
+    return this.table.phases[entry % 2 === 1 ? both % 8 : both >> 3];
   }
 
   ending(block) {

@@ -21,8 +21,8 @@ use crate::render::html::detail::Detail;
 use crate::render::words::{frame, name_of, phase};
 use crate::replay::Allocation;
 
-/// The phases, as blocks number them.
-const PHASES: [StepPhase; 3] = [StepPhase::Forward, StepPhase::Backward, StepPhase::Optimizer];
+/// Above the number of every phase: a pair of phases makes one number.
+const PHASE_BASE: u32 = 8;
 
 /// A device's blocks. Each column has an entry for each of them, in the order of their
 /// allocation.
@@ -54,7 +54,7 @@ pub struct BlockTable {
     line: Vec<u32>,
     category: Vec<u32>,
     ending: Vec<u32>,
-    /// Four times the phase of the allocation, and the phase of the free.
+    /// Eight times the phase of the allocation, and the phase of the free.
     phase: Vec<u32>,
     /// The distance, in blocks, to the earlier block whose memory this one takes; 0 if none
     /// that is listed.
@@ -79,7 +79,7 @@ impl BlockTable {
             left_out_bytes_max: left_out.iter().map(|(bytes, _)| *bytes).max().unwrap_or(0),
             unit: UNIT_BYTES,
             categories: ALL.into_iter().map(words::category).collect(),
-            phases: PHASES.into_iter().map(phase).collect(),
+            phases: StepPhase::ALL.into_iter().map(phase).collect(),
             ..Self::default()
         };
         let mut texts = Texts::new(&list, detail.frames);
@@ -108,7 +108,8 @@ impl BlockTable {
         let free = list.free_event(allocation);
         let lifetime = free.map_or(0, |free| (free + 1).saturating_sub(allocation.from));
         let filled = allocation.requested.div_ceil(UNIT_BYTES).max(1);
-        let place = |phase| PHASES.iter().position(|other| *other == phase).unwrap_or(0);
+        let place =
+            |phase| StepPhase::ALL.iter().position(|other| *other == phase).unwrap_or(0);
         let phase_at =
             |event: Option<u32>| id(event.map_or(0, |event| place(list.phase(event))));
         let category = list.study.categories.get(at(number)).copied().unwrap_or_default();
@@ -120,7 +121,7 @@ impl BlockTable {
         self.line.push(texts.line(allocation));
         self.category.push(id(ALL.iter().position(|other| *other == category).unwrap_or(0)));
         self.ending.push(texts.ending(allocation));
-        self.phase.push(4 * phase_at(list.alloc_event(allocation)) + phase_at(free));
+        self.phase.push(PHASE_BASE * phase_at(list.alloc_event(allocation)) + phase_at(free));
     }
 }
 
@@ -174,7 +175,7 @@ impl<K: Eq + Hash, T> Distinct<K, T> {
 }
 
 /// The key of an ending: its kind, and what its text depends on.
-type EndingKey = (u8, u32, u32);
+type EndingKey = (u8, u32, u32, u32);
 
 /// The texts and stacks that blocks share.
 struct Texts<'a> {
@@ -229,13 +230,21 @@ impl<'a> Texts<'a> {
             let other = event.and_then(|event| timeline.allocation_of(at(event)));
             other.map_or(u32::MAX - 1, |other| words::site_of(list.study, other))
         };
+        let scene = &list.study.scene;
+        let of_stack = |stack: u32| scene.sites.of_origin(stack);
+        let of_event = |event: u32| {
+            of_stack(scene.events.get(at(event)).map_or(NO_STACK, |event| event.stack))
+        };
         let key = match list.ending(allocation) {
-            Ending::EndOfWindow => (0, 0, 0),
-            Ending::Stack(stack) => (1, list.study.scene.sites.of_origin(stack), 0),
-            Ending::Backward => (2, 0, 0),
-            Ending::Replaced => (3, 0, 0),
-            Ending::Between(before, after) => (4, site(before), site(after)),
-            Ending::Lost => (5, 0, 0),
+            Ending::EndOfWindow => (0, 0, 0, 0),
+            Ending::Stack(stack) => (1, of_stack(stack), 0, 0),
+            Ending::Call(stack, before, after) => {
+                (6, of_stack(stack), of_event(before), of_event(after))
+            }
+            Ending::Backward => (2, 0, 0, 0),
+            Ending::Replaced => (3, 0, 0, 0),
+            Ending::Between(before, after) => (4, site(before), site(after), 0),
+            Ending::Lost => (5, 0, 0, 0),
         };
         self.endings.place(key, || words::ending(list, allocation))
     }

@@ -83,6 +83,9 @@ fn verdicts(html: &mut String, study: &Study<'_>, detail: Detail) {
                 escaped(&words::reason(study, failure)),
             ),
         );
+        for (size, name) in words::device_figures(failure, None) {
+            add(html, format_args!("<p>{} {}</p>", whole_bytes(size), escaped(&name)));
+        }
         stack(html, &frames(study, failure.stack, detail.frames));
         html.push_str("</div>\n");
     }
