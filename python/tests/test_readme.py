@@ -352,5 +352,5 @@ def test_every_flag_that_the_readme_names_alone_exists():
 
 def test_an_unknown_flag_is_noticed():
     assert unknown("stepmem serve --no-such-flag") == ["--no-such-flag"]
-    assert unknown("stepmem run --live -- python train.py --lr 1") == []
+    assert unknown("stepmem run --snapshots -- python train.py --lr 1") == []
     assert unknown("stepmem comparee a b") == ["comparee"]

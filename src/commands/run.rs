@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use anyhow::Context;
+use clap::builder::UnknownArgumentValueParser;
 use clap::{Arg, ArgAction, ArgMatches};
 
 use crate::commands::args::{
@@ -96,7 +97,10 @@ fn arguments() -> clap::Command {
             Arg::new(LIVE)
                 .long(LIVE)
                 .action(ArgAction::SetTrue)
-                .help("Keep a table of the ranks at the foot of the terminal"),
+                .value_parser(UnknownArgumentValueParser::suggest(
+                    "in another terminal, `stepmem status --watch` shows the ranks",
+                ))
+                .hide(true),
         )
         .arg(Arg::new(RunPart::OPTION).long(RunPart::OPTION).value_name("PART").hide(true))
         .arg(
@@ -151,7 +155,6 @@ fn start(matches: &ArgMatches) -> Result<Exit, CommandError> {
             unjudged: UNJUDGED_CODE,
             needs_watching: gate.needs_watching(),
         },
-        is_live: matches.get_flag(LIVE),
     };
     match supervisor::run(&launch) {
         Ok(code) => Ok(Exit::Command(code)),
@@ -192,7 +195,6 @@ fn export(matches: &ArgMatches) -> Result<Exit, CommandError> {
         gate: gate(matches, None)?,
         token_file: token_file.cloned(),
         has_snapshots: matches.get_flag(SNAPSHOTS),
-        is_live: matches.get_flag(LIVE),
     };
     let mut settings = settings(matches)?;
     settings.record.is_by_launch = !matches.get_flag(NO_RECORD);
@@ -235,7 +237,7 @@ fn options(matches: &ArgMatches) -> Vec<OsString> {
         }
     }
     options.extend(file.map(|file| option("config.file", &file.into_os_string())));
-    for flag in [SNAPSHOTS, NO_RECORD, LIVE] {
+    for flag in [SNAPSHOTS, NO_RECORD] {
         if matches.get_flag(flag) {
             options.push(format!("--{flag}").into());
         }

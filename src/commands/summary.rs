@@ -21,6 +21,7 @@ use stepmem_engine::config::EngineConfig;
 use stepmem_engine::wire::accepted::Accepted;
 use stepmem_engine::wire::recorded::RecordingEntry;
 use stepmem_report::summary::model::Summary;
+use stepmem_report::summary::traceml_export::TraceMlExport;
 use stepmem_report::traceml::rows::PeakRows;
 use stepmem_report::traceml::trend::WINDOW_STEPS;
 use stepmem_report::{card, traceml};
@@ -64,8 +65,27 @@ pub struct SummaryQuestion {
     pub policy: Policy,
     /// The run; `None` when the recordings hold only one.
     pub run: Option<Run>,
-    /// JSON instead of a card.
-    pub is_json: bool,
+    pub form: SummaryForm,
+}
+
+/// The form of a summary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SummaryForm {
+    Card,
+    Json,
+    /// JSON with the sections that TraceML's tools read.
+    TraceMlJson,
+}
+
+impl SummaryForm {
+    /// Returns the text of a summary; a card is as wide as the reader's terminal.
+    fn text(self, summary: &Summary) -> anyhow::Result<String> {
+        match self {
+            Self::Card => Ok(card::render_within(summary, Reader::of_stdout().columns)),
+            Self::Json => json(summary),
+            Self::TraceMlJson => json(&TraceMlExport::of(summary)),
+        }
+    }
 }
 
 /// Summarizes the files as one recording in order of time (`-` is standard input).
@@ -79,15 +99,16 @@ pub fn run<'f>(
     question: &SummaryQuestion,
     mut out: impl Write,
 ) -> anyhow::Result<()> {
-    let is_json = question.is_json;
     let text = match question.policy {
         Policy::TraceMl(window) => {
             let verdict = traceml_rows(files, window, question.run.as_ref())?.verdict();
-            if is_json { json(&verdict)? } else { traceml::card::render(&verdict) }
+            match question.form {
+                SummaryForm::Card => traceml::card::render(&verdict),
+                SummaryForm::Json | SummaryForm::TraceMlJson => json(&verdict)?,
+            }
         }
         Policy::Stepmem => {
-            let summary = summarize(files, config, question.run.as_ref())?;
-            if is_json { json(&summary)? } else { card(&summary) }
+            question.form.text(&summarize(files, config, question.run.as_ref())?)?
         }
     };
     out.write_all(text.as_bytes())?;
@@ -192,14 +213,13 @@ fn summarize<'f>(
     Ok(Summary::of(&report, None))
 }
 
-/// Returns the summary of a run from the exporter at `url`, as a card or as JSON.
+/// Returns the summary of a run from the exporter at `url`.
 fn live(
     exporter: &LiveExporter,
     url: &str,
-    run: Option<Run>,
-    is_json: bool,
+    question: SummaryQuestion,
 ) -> anyhow::Result<String> {
-    let run = match run {
+    let run = match question.run {
         Some(run) => run,
         None => exporter.only_run(&exporter.status()?)?,
     };
@@ -207,12 +227,11 @@ fn live(
     let summary: Summary = serde_json::from_str(&text).with_context(|| {
         format!("{} does not answer with a summary of stepmem {VERSION}", shown(url))
     })?;
-    if is_json { Ok(plain_json(&json(&summary)?).into_owned()) } else { Ok(card(&summary)) }
-}
-
-/// Returns the card of a summary, as wide as the reader's terminal.
-fn card(summary: &Summary) -> String {
-    card::render_within(summary, Reader::of_stdout().columns)
+    let text = question.form.text(&summary)?;
+    Ok(match question.form {
+        SummaryForm::Card => text,
+        SummaryForm::Json | SummaryForm::TraceMlJson => plain_json(&text).into_owned(),
+    })
 }
 
 fn arguments() -> clap::Command {
@@ -228,7 +247,15 @@ fn arguments() -> clap::Command {
                 .help("Run to summarize; optional when the recordings or the exporter have only one run"),
         )
         .args(policy_args())
-        .arg(json_arg("Print JSON"));
+        .arg(json_arg("Print JSON"))
+        .arg(
+            Arg::new("format")
+                .long("format")
+                .value_name("FORMAT")
+                .value_parser(["traceml"])
+                .conflicts_with_all(["json", "policy", "window"])
+                .help("Print JSON with the sections of TraceML's final summary, for its tools"),
+        );
     with_settings(command, is_replay_setting)
 }
 
@@ -236,7 +263,7 @@ fn command(matches: &ArgMatches) -> Result<Exit, CommandError> {
     let question = question(matches)?;
     let mut out = io::stdout().lock();
     if let Some(url) = matches.get_one::<String>("url") {
-        let text = live(&LiveExporter::at(url, matches)?, url, question.run, question.is_json)?;
+        let text = live(&LiveExporter::at(url, matches)?, url, question)?;
         out.write_all(text.as_bytes()).map_err(anyhow::Error::from)?;
         return Ok(Exit::Success);
     }
@@ -256,7 +283,7 @@ fn command(matches: &ArgMatches) -> Result<Exit, CommandError> {
         summed.with_context(|| format!("{}: there is no summary", folder.display()))?;
         return Ok(Exit::Success);
     };
-    let text = if question.is_json { json(&summary)? } else { card(&summary) };
+    let text = question.form.text(&summary)?;
     out.write_all(text.as_bytes()).map_err(anyhow::Error::from)?;
     Ok(Exit::Success)
 }
@@ -288,6 +315,10 @@ fn question(matches: &ArgMatches) -> anyhow::Result<SummaryQuestion> {
     Ok(SummaryQuestion {
         policy: policy(matches)?,
         run: matches.get_one::<String>("run").map(|run| Run::new(run)).transpose()?,
-        is_json: matches.get_flag("json"),
+        form: match (matches.contains_id("format"), matches.get_flag("json")) {
+            (true, _) => SummaryForm::TraceMlJson,
+            (false, true) => SummaryForm::Json,
+            (false, false) => SummaryForm::Card,
+        },
     })
 }

@@ -12,7 +12,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::exporter::process_state::ProcessState;
+use crate::exporter::process_state::has_exited;
 use stepmem_types::ids::RankId;
 
 /// Time within which a killed process is gone: the kernel takes back its memory first.
@@ -123,9 +123,8 @@ impl OomKills {
         for pid in of_ranks {
             self.watch(pid);
         }
-        let has_ended =
-            |pid: &u32| ProcessState::of(i32::try_from(*pid).unwrap_or_default()).has_ended;
-        let gone: BTreeSet<u32> = self.processes.keys().copied().filter(has_ended).collect();
+        let has_exited = |pid: &u32| has_exited(*pid);
+        let gone: BTreeSet<u32> = self.processes.keys().copied().filter(has_exited).collect();
         let order = |pid: &u32| self.exits.iter().position(|exit| exit == pid);
         let is_new = |pid: &u32| gone.contains(pid) && !self.gone.contains(pid);
         let mut new: Vec<(Option<usize>, &RankId, u32)> = ranks

@@ -5,9 +5,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
@@ -17,28 +16,25 @@ use nix::sys::signal::Signal;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::net::unix::OwnedReadHalf;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tokio::task;
 
 use crate::exporter::notices::{Notice, SummaryNotice};
 use crate::exporter::summaries::directory::WrittenFiles;
-use crate::run::live::{LOOK_EVERY, LiveTable};
 use crate::run::processes::{CommandState, Ready};
 use crate::run::supervisor::KILLED_BY;
 use crate::run::terminal::{self, say};
 use stepmem_engine::diagnosis::DiagnosisKind;
 use stepmem_engine::diagnosis::kind::Severity;
 use stepmem_engine::findings::{Transition, TransitionState};
-use stepmem_engine::output::status::Status;
 use stepmem_report::closing::{
     ClosingFiles, ClosingRun, cleared_line, closing, ended_line, finding_line, oom_kills_line,
     unwatched,
 };
 use stepmem_types::ids::{Run, SubjectId};
 
-/// Maximum number of lines and other requests that wait while the terminal takes none; later
-/// ones are lost.
-const STROKES_MAX: usize = 256;
+/// Maximum number of lines that wait while the terminal takes none; later ones are lost.
+const WAITING_LINES_MAX: usize = 256;
 /// Maximum number of findings of one kind that have a line each, and of lines that name code or
 /// objects. Further ones are on the page.
 const LINES_A_KIND_MAX: usize = 16;
@@ -47,8 +43,6 @@ const LINES_A_KIND_MAX: usize = 16;
 pub(super) struct Control {
     pub(super) socket: UnixStream,
     pub(super) ready: Ready,
-    /// The status that the table of ranks shows; `None` where there is no table.
-    pub(super) live: Option<watch::Receiver<Arc<Status>>>,
 }
 
 /// Traces that processes of the command left in the private directory.
@@ -116,7 +110,6 @@ impl Narrator {
         problems: Vec<String>,
     ) -> anyhow::Result<()> {
         control.socket.set_nonblocking(true)?;
-        let mut shown = control.live.zip(control.socket.try_clone().ok());
         let socket = tokio::net::UnixStream::from_std(control.socket)?;
         let (reader, mut writer) = socket.into_split();
         let line = serde_json::to_string(&control.ready)? + "\n";
@@ -126,14 +119,10 @@ impl Narrator {
         loop {
             tokio::select! {
                 state = command.next() => match state {
-                    Some(CommandState::Started(pid)) => {
+                    Some(CommandState::Started(_)) => {
                         self.is_started = true;
                         self.start(&pages, &problems);
-                        if let Some((status, socket)) = shown.take() {
-                            self.pen.show(LiveTable::new(pid, status, socket));
-                        }
                     }
-                    Some(CommandState::Stopped) => self.pen.leave(),
                     Some(CommandState::Ended(code)) => {
                         self.code.get_or_init(|| code);
                         return Ok(());
@@ -259,7 +248,6 @@ impl Narrator {
             [] => unwatched(traces.has_python, traces.has_torch),
             runs => closing(runs, terminal::columns()),
         };
-        self.pen.close_table();
         if self.is_started {
             self.pen.line(text);
             let code = self.code.get().copied();
@@ -328,80 +316,25 @@ fn ended(process: &OwnedFd) {
 
 /// Writes on its own thread: a terminal may stop taking text.
 struct Pen {
-    strokes: SyncSender<Stroke>,
+    lines: SyncSender<String>,
     thread: JoinHandle<()>,
-}
-
-/// A request to the writing thread.
-enum Stroke {
-    Line(String),
-    /// Keeps a table at the foot from now on.
-    Table(Box<LiveTable>),
-    /// Leaves the terminal to others until the command goes on.
-    Leave,
-    CloseTable,
 }
 
 impl Pen {
     fn new() -> io::Result<Self> {
-        let (strokes, received) = sync_channel(STROKES_MAX);
-        let writing = move || write(&received);
+        let (lines, received) = sync_channel::<String>(WAITING_LINES_MAX);
+        let writing = move || received.iter().for_each(|line| say(&line));
         let thread = std::thread::Builder::new().name("terminal".to_owned()).spawn(writing)?;
-        Ok(Self { strokes, thread })
+        Ok(Self { lines, thread })
     }
 
     fn line(&self, line: String) {
-        self.stroke(Stroke::Line(line));
-    }
-
-    fn show(&self, table: LiveTable) {
-        self.stroke(Stroke::Table(Box::new(table)));
-    }
-
-    fn leave(&self) {
-        self.stroke(Stroke::Leave);
-    }
-
-    fn close_table(&self) {
-        self.stroke(Stroke::CloseTable);
-    }
-
-    fn stroke(&self, stroke: Stroke) {
-        self.strokes.try_send(stroke).ok();
+        self.lines.try_send(line).ok();
     }
 
     /// Waits until everything is written.
     fn end(self) {
-        drop(self.strokes);
+        drop(self.lines);
         self.thread.join().ok();
     }
-}
-
-/// Serves the requests, and updates the table in between.
-fn write(strokes: &Receiver<Stroke>) {
-    let mut table: Option<Box<LiveTable>> = None;
-    loop {
-        let next = match &table {
-            Some(_) => strokes.recv_timeout(LOOK_EVERY),
-            None => strokes.recv().map_err(RecvTimeoutError::from),
-        };
-        match next {
-            Ok(Stroke::Line(line)) => say(&line),
-            Ok(Stroke::Table(new)) => table = Some(new),
-            Ok(Stroke::Leave) => table.iter_mut().for_each(|table| table.leave()),
-            Ok(Stroke::CloseTable) => table = None,
-            Err(RecvTimeoutError::Timeout) => table = table.and_then(looked_after),
-            Err(RecvTimeoutError::Disconnected) => return,
-        }
-    }
-}
-
-/// Returns the table after an update. A table that panics is removed from the terminal, which
-/// goes on taking lines.
-fn looked_after(mut table: Box<LiveTable>) -> Option<Box<LiveTable>> {
-    catch_unwind(AssertUnwindSafe(move || {
-        table.look();
-        table
-    }))
-    .ok()
 }

@@ -18,7 +18,6 @@ use crate::exporter::start;
 use crate::exporter::summaries::directory::WrittenFiles;
 use crate::run::client_archive::{self, Installed};
 use crate::run::console::{Control, Narrator, Traces};
-use crate::run::live::NoTable;
 use crate::run::private_directory::PrivateFolder;
 use crate::run::processes::Ready;
 use crate::run::signals;
@@ -39,8 +38,6 @@ pub struct RunOptions {
     pub token_file: Option<String>,
     /// True if memory snapshots are written on growth and on out-of-memory errors.
     pub has_snapshots: bool,
-    /// True if a table of ranks stands at the foot of the terminal.
-    pub is_live: bool,
 }
 
 /// Runs the exporter while the command of the supervisor, on standard input, runs. Returns the
@@ -50,8 +47,6 @@ pub struct RunOptions {
 /// As of [`start::run`].
 pub fn run(mut settings: Settings, options: &RunOptions) -> anyhow::Result<GateVerdict> {
     let control = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-    // Determined while this process is still in the command's session.
-    let no_table = NoTable::here();
     // An error means that this process already leads its session, which is good enough.
     rustix::process::setsid().ok();
     prctl::set_name(c"stepmem").ok();
@@ -89,16 +84,11 @@ pub fn run(mut settings: Settings, options: &RunOptions) -> anyhow::Result<GateV
     let (notices, receiver) = Notices::channel();
     let mut narrator = Narrator::new(receiver, Arc::clone(notices.command_code()))?;
     let gpu = nvml_source(&settings);
-    let has_table = options.is_live && no_table.is_none_or(NoTable::is_for_now);
-    if options.is_live {
-        problems.extend(no_table.map(NoTable::words));
-    }
-    start::run(settings, gpu, notices, |addresses, status| {
+    start::run(settings, gpu, notices, |addresses, _| {
         let ready = Ready { push_url: push_url(&addresses), ..ready };
         problems.extend(addresses.problems.iter().cloned());
         let pages = addresses.web.iter().map(|address| addresses.url(*address)).collect();
-        let live = has_table.then_some(status);
-        narrator.follow(Control { socket: control, ready, live }, pages, problems)
+        narrator.follow(Control { socket: control, ready }, pages, problems)
     })?;
     let traces = Traces::read(folder.as_ref().map(PrivateFolder::path), has_client);
     let left = snapshots.and_then(SnapshotPlace::close);

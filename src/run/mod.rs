@@ -8,7 +8,6 @@ mod console;
 mod environment;
 pub mod exporter;
 mod inherited;
-pub mod live;
 mod private_directory;
 pub mod processes;
 pub mod signal_monitor;

@@ -20,8 +20,6 @@ use crate::run::signals::{self, STOPS, SignalReceipt, number};
 /// Time after which the supervisor no longer waits for the exporter to be ready; the command
 /// starts without it.
 pub const READY_WITHIN: Duration = Duration::from_secs(5);
-/// Time for which the exporter, while it clears its table, may delay the stop of the job.
-pub const TERMINAL_LEFT_WITHIN: Duration = Duration::from_millis(500);
 /// Time for which a receipt of the signal monitor counts.
 const SIGHTING_VALID: Duration = Duration::from_secs(1);
 /// This program, even after its file was replaced.
@@ -86,9 +84,6 @@ pub(super) struct Ready {
 pub(super) enum CommandState {
     /// It runs as this process.
     Started(i32),
-    /// It is stopped, and the shell gets the terminal next. The exporter answers once its table
-    /// is gone.
-    Stopped,
     /// It ended with this exit code, in a shell's form.
     Ended(u8),
 }
@@ -122,22 +117,6 @@ impl ExporterProcess {
             .set_nonblocking(true)
             .and_then(|()| self.control.write_all(line.as_bytes()))
             .ok();
-    }
-
-    /// Has the exporter clear its table, and waits at most [`TERMINAL_LEFT_WITHIN`] until it
-    /// has.
-    pub(super) fn leave_terminal(&mut self) {
-        self.control.set_nonblocking(true).ok();
-        // Discards answers that came too late.
-        while self.control.read(&mut [0; 16]).is_ok_and(|n_bytes| n_bytes > 0) {}
-        self.tell(CommandState::Stopped);
-        let is_waiting = self
-            .control
-            .set_nonblocking(false)
-            .and_then(|()| self.control.set_read_timeout(Some(TERMINAL_LEFT_WITHIN)));
-        if is_waiting.is_ok() {
-            drop(self.control.read(&mut [0]));
-        }
     }
 }
 

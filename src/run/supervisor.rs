@@ -23,12 +23,11 @@ use nix::unistd::{Pid, getpid, getsid};
 use rustix::process::{WaitOptions, WaitStatus};
 use tokio::time::Instant;
 
-use crate::exporter::process_state::ProcessState;
 use crate::run::environment::{Words, c_strings, environment, variables};
 use crate::run::inherited;
 use crate::run::processes::{CommandState, ExporterProcess, Ready, WitnessProcess, end};
 use crate::run::signals::{self, STOPS, SignalReceipt};
-use crate::run::terminal::{self, say};
+use crate::run::terminal::say;
 
 /// Time that a signal waits for the monitor to get it, too, as from a program that signals one
 /// process after the other.
@@ -51,8 +50,6 @@ pub struct CommandLaunch {
     pub options: Vec<OsString>,
     /// The exit codes of `--fail-on`.
     pub gate: GateCodes,
-    /// True if the exporter keeps a table at the foot of the terminal.
-    pub is_live: bool,
 }
 
 /// Exit codes of the exporter for the verdict of `--fail-on`, which are then those of `run`.
@@ -114,9 +111,8 @@ pub fn run(launch: &CommandLaunch) -> Result<u8, NotStarted> {
     for receipt in early.into_iter().filter(|receipt| receipt.signal != Signal::SIGCHLD) {
         pass_on(command, receipt.signal);
     }
-    let has_table = launch.is_live && terminal::takes_sequences();
     let mut supervisor =
-        Supervisor { signals, exporter, witness, command, has_table, undecided: Vec::new() };
+        Supervisor { signals, exporter, witness, command, undecided: Vec::new() };
     if let Some(exporter) = &mut supervisor.exporter {
         exporter.tell(CommandState::Started(command.as_raw()));
     }
@@ -195,8 +191,6 @@ struct Supervisor {
     exporter: Option<ExporterProcess>,
     witness: Option<WitnessProcess>,
     command: Pid,
-    /// True if there may be a table at the foot of the terminal.
-    has_table: bool,
     undecided: Vec<Undecided>,
 }
 
@@ -233,39 +227,21 @@ impl Supervisor {
             if let Some(code) = self.ask_children() {
                 return code;
             }
-            if self.exporter_code().is_some() {
-                self.clear_table();
-            }
             // Children were asked after the signals were read: a child that ends from now on
             // interrupts this wait.
             self.wait();
         }
     }
 
-    /// Clears the table of an exporter that is gone, once the terminal is this job's and takes
-    /// text.
-    fn clear_table(&mut self) {
-        if self.has_table && terminal::is_ours() && terminal::is_writable() {
-            terminal::restore();
-            self.has_table = false;
-        }
-    }
-
     /// Stops as the command was stopped. Returns once continued.
     fn stop_by(&mut self, signal: i32) {
-        if let (true, Some(exporter)) = (self.has_table, &mut self.exporter) {
-            exporter.leave_terminal();
+        // The signal that continued the group before is not the one that continues this process
+        // next.
+        if let Some(witness) = &mut self.witness {
+            witness.read(Instant::now());
+            witness.forget_discarded(Signal::SIGTSTP);
         }
-        // It may have been continued meanwhile, by a signal that stopping now would discard.
-        if !self.has_table || ProcessState::of(self.command.as_raw()).is_stopped {
-            // The signal that continued the group before is not the one that continues this
-            // process next.
-            if let Some(witness) = &mut self.witness {
-                witness.read(Instant::now());
-                witness.forget_discarded(Signal::SIGTSTP);
-            }
-            stop_by(signal);
-        }
+        stop_by(signal);
         // The signal that stopped the command has reached it: a stop signal that comes from now
         // on is another one.
         self.undecided.retain(|undecided| !STOPS.contains(&undecided.receipt.signal));
@@ -391,7 +367,6 @@ impl Supervisor {
             Some(verdict) if [0, gate.failed, gate.unjudged].contains(&verdict) => code,
             None => gate.without_verdict(code, UNSUMMED),
             Some(failure) => {
-                self.clear_table();
                 say(&format!(
                     "stepmem: no summary: the exporter ended early ({failure}); the command was not affected\n"
                 ));
@@ -404,11 +379,10 @@ impl Supervisor {
         self.exporter.as_ref().and_then(|exporter| exporter.code)
     }
 
-    fn give_up(&mut self) {
+    fn give_up(&self) {
         if let Some(exporter) = &self.exporter {
             end(exporter.pid);
         }
-        self.clear_table();
         say("stepmem: no summary: the exporter was ended before it had one\n");
     }
 }

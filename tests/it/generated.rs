@@ -190,8 +190,8 @@ fn the_page_of_run_names_every_option_of_its_own_every_exit_code_and_every_other
     let page = fs::read_to_string(root().join("docs/run.md")).unwrap();
     let (run, serve) = (of_help("run"), of_help("serve"));
     let own: Vec<&String> = run.difference(&serve).collect();
-    assert!(own.len() > 7, "{own:?}");
-    assert!(run.contains("--live") && run.contains("127"), "{run:?}");
+    assert!(own.len() > 6, "{own:?}");
+    assert!(run.contains("--snapshots") && run.contains("127"), "{run:?}");
     let help = stepmem(&["run", "--help"], &[], b"").out;
     let defaults = help.split("Defaults that differ from serve's: ").nth(1).unwrap();
     let defaults = defaults.split(';').next().unwrap().split_whitespace();

@@ -295,6 +295,14 @@ fn wrong_arguments_are_reported_on_stderr() {
 }
 
 #[test]
+fn live_table_of_run_is_refused_with_the_command_that_shows_it() {
+    let ended = stepmem(&["run", "--live", "--", "true"], &[], b"");
+    assert_eq!(ended.code, Some(2));
+    assert!(ended.err.contains("unexpected argument '--live'"), "{}", ended.err);
+    assert!(ended.err.contains("stepmem status --watch"), "{}", ended.err);
+}
+
+#[test]
 fn settings_of_the_file_reach_the_exporter() {
     let folder = Folder::new("reach");
     let file =

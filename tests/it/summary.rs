@@ -12,7 +12,7 @@ use crate::rig::folder::{Folder, root};
 use crate::rig::job::Job;
 use crate::rig::noise::noise;
 use crate::rig::schema::{holds, schema};
-use crate::rig::summary::summary;
+use crate::rig::summary::{summary, traceml_export};
 use crate::rig::units::{GIB, MIB};
 
 fn index(n: u64) -> usize {
@@ -58,7 +58,6 @@ fn run_with_too_few_steps_to_judge_is_not_called_balanced() {
         let summary = summary(&Job::new(2, steps).live(|_, _| 30 * GIB).recording());
         let verdict = &summary["diagnosis"];
         assert_eq!((&verdict["kind"], &verdict["status"]), (&json!(kind), &json!(status)));
-        assert_eq!(summary["step_memory"]["diagnosis"], *verdict);
         let card = summary["text"].as_str().unwrap();
         assert_eq!(card.lines().next(), Some(status), "{card}");
     }
@@ -88,6 +87,25 @@ fn summary_has_the_shape_that_its_schema_describes() {
     let version = &schema["properties"]["generator"]["properties"]["schema_version"]["const"];
     assert_eq!(summary["generator"]["schema_version"], *version);
     holds(&schema, &summary);
+}
+
+#[test]
+fn export_has_the_sections_of_traceml_and_no_other_json_has_them() {
+    let records = troubled().recording();
+    let (own, export) = (summary(&records), traceml_export(&records));
+    for section in ["system", "process", "step_time"] {
+        assert_eq!(export[section]["diagnosis"]["kind"], "NO_DATA");
+        assert_eq!(own.get(section), None);
+    }
+    assert_eq!(export["schema_version"], 1.7);
+    assert_eq!(export["meta"]["run_name"], own["run"]);
+    for verdict in [&export["primary_diagnosis"], &export["step_memory"]["diagnosis"]] {
+        assert_eq!(verdict["kind"], own["diagnosis"]["kind"]);
+        assert_eq!(verdict["share_pct"], Value::Null);
+    }
+    for (key, value) in own.as_object().unwrap() {
+        assert_eq!(export[key], *value, "{key}");
+    }
 }
 
 #[test]

@@ -453,7 +453,7 @@ fn live_and_recorded_summaries_of_the_same_pushes_agree() {
     let live = exporter.get("/api/v1/runs/r/summary", &[]).json();
     let ended = stepmem(&["summary", "--json", "-"], &[], records.join("\n").as_bytes());
     let recorded: Value = serde_json::from_str(&ended.out).unwrap();
-    for key in ["diagnosis", "issues", "metrics", "coverage", "ranks", "step_memory", "text"] {
+    for key in ["diagnosis", "issues", "metrics", "coverage", "ranks", "text"] {
         assert_eq!(live[key], recorded[key], "{key}");
     }
 }

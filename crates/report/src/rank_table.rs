@@ -1,5 +1,4 @@
-//! Ranks as rows of a table for a terminal: their order, their cells, and the few rows that
-//! stand at its foot.
+//! Ranks as rows of a table for a terminal: their order and their cells.
 
 use std::borrow::Borrow;
 use std::cmp::Reverse;
@@ -9,7 +8,7 @@ use crate::closing::colour_of;
 use stepmem_detect::signal::Signal;
 use stepmem_engine::diagnosis::kind::Severity;
 use stepmem_engine::output::status::{FindingStatus, RankStatus, SignalStatus, Status};
-use stepmem_types::format::page::{Cell, Column, Page, Table, cut};
+use stepmem_types::format::page::{Cell, Column, Table};
 use stepmem_types::format::units::{
     bytes, duration, grouped, hourly, or_unknown, percent, time_left_cell,
 };
@@ -37,15 +36,6 @@ impl RankOrder {
             Self::Rank => "rank",
         }
     }
-}
-
-/// The space for a few rows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TableRoom {
-    /// Lines, with the heads.
-    pub n_lines: usize,
-    /// Characters of a line.
-    pub n_columns: usize,
 }
 
 /// Sorts ranks, the most urgent first; equally urgent ones by run and rank, and those of which
@@ -84,53 +74,6 @@ fn worst_severities(findings: &[FindingStatus]) -> BTreeMap<&SubjectId, Severity
         *of_subject = finding.severity.max(*of_subject);
     }
     worst
-}
-
-/// Returns the lines of a table of ranks that fits the space, heads first. It has all ranks, or
-/// the worst by severity and how many more there are. Empty without ranks, or where there are
-/// fewer than three lines.
-pub fn few_lines(status: &Status, room: TableRoom, is_coloured: bool) -> Vec<String> {
-    let mut ranks: Vec<&RankStatus> = status.ranks.iter().collect();
-    let n_rows = room.n_lines.saturating_sub(1);
-    if ranks.is_empty() || n_rows < 2 {
-        return Vec::new();
-    }
-    let is_all = ranks.len() <= n_rows;
-    let order = if is_all { RankOrder::Rank } else { RankOrder::Severity };
-    sort_ranks(&mut ranks, &status.findings, order);
-    let n_shown = if is_all { ranks.len() } else { n_rows - 1 };
-    let n_hidden = ranks.len() - n_shown;
-    ranks.truncate(n_shown);
-    let mut page = Page::new(is_coloured);
-    page.table(&short_table(status, &ranks));
-    if n_hidden > 0 {
-        let n_hidden = grouped(u64::try_from(n_hidden).unwrap_or(u64::MAX));
-        page.line(&format!(" … {n_hidden} more"));
-    }
-    page.into_text().lines().map(|line| cut(line, room.n_columns)).collect()
-}
-
-/// The most useful columns; the run only where there are several.
-fn short_table(status: &Status, ranks: &[&RankStatus]) -> Table {
-    let has_runs = status.runs.len() > 1;
-    let run = has_runs.then(|| Column::left(1, "RUN"));
-    let mut table = Table::new(run.into_iter().chain([
-        Column::right(1, "RANK"),
-        Column::right(2, "STEP"),
-        Column::right(2, "ALLOCATED"),
-        Column::right(2, "PRESSURE"),
-        Column::right(2, "SLOPE/STEP"),
-        Column::right(2, "OOM IN"),
-        Column::left(2, "DIAGNOSIS"),
-    ]));
-    for rank in ranks {
-        let [run, rank, _, step, _, allocated, _, _, _, pressure, slope, eta, verdict] =
-            rank_row(status, rank);
-        let run = has_runs.then_some(run);
-        let cells = [rank, step, allocated, pressure, slope, eta, verdict];
-        table.row(run.into_iter().chain(cells));
-    }
-    table
 }
 
 /// Returns the table of all ranks of a status, in its order.

@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 
 use crate::config::settings::StartMode;
 use crate::exporter::notices::{Notice, Notices, SummaryNotice};
-use crate::exporter::process_state::ProcessState;
+use crate::exporter::process_state::has_exited;
 use crate::exporter::summaries::directory::{LaunchOfRun, SummaryFolders, WrittenFiles};
 use crate::exporter::summaries::launches::{CurrentLaunch, RunLaunches};
 use crate::exporter::summaries::termination::{self, TerminationMessage};
@@ -300,8 +300,7 @@ pub(in crate::exporter) fn summary(known: &SummarySource<'_>, view: &RunView<'_>
 
 /// Returns whether a process is gone, as far as this machine shows.
 fn is_gone(pid: u32) -> bool {
-    let has_ended = |pid: u32| ProcessState::of(pid.try_into().unwrap_or_default()).has_ended;
-    has_ended(pid) && !has_ended(std::process::id())
+    has_exited(pid) && !has_exited(std::process::id())
 }
 
 /// The files to write in one round.

@@ -3,19 +3,16 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use serde_json::Value;
-
 use crate::card;
 use crate::policy::{PeakMetric, PolicyName};
 use crate::summary::issues::issues;
 use crate::summary::model::{
     Coverage, EndedTrend, FigureSummary, Generator, LostRank, PhaseSummary, RankOutcome,
-    RankSummary, RankTrend, SCHEMA_VERSION, Summary, TRACEML_SCHEMA_VERSION,
+    RankSummary, RankTrend, SCHEMA_VERSION, Summary,
 };
 use crate::summary::neutral::neutral;
 use crate::summary::peaks::{LifePressure, Peaks};
 use crate::summary::run_metrics::{is_judged, run_metrics};
-use crate::summary::traceml_shape;
 use stepmem_detect::sample::Axis;
 use stepmem_detect::signal::Signal;
 use stepmem_detect::trend::Trend;
@@ -65,7 +62,6 @@ impl Summary {
         let diagnosis = first.unwrap_or_else(|| neutral(&coverage, &ranks, highest));
         let span = coverage.first.zip(coverage.last);
         let mut summary = Self {
-            schema_version: TRACEML_SCHEMA_VERSION,
             generator: Generator {
                 name: "stepmem".into(),
                 version: env!("CARGO_PKG_VERSION").into(),
@@ -84,23 +80,15 @@ impl Summary {
                 .map(|(first, last)| (first.time, last.time))
                 .or_else(|| by_time(run))
                 .map(|(first, last)| (last - first).max(0.0)),
-            meta: Value::Null,
             worst_rank: diagnosis.ranks.first().copied().or(highest),
-            primary_diagnosis: diagnosis.clone(),
             diagnosis,
             issues,
             metrics,
             coverage,
             ranks,
             snapshots,
-            system: traceml_shape::no_data("system"),
-            process: traceml_shape::no_data("process"),
-            step_time: traceml_shape::no_data("step_time"),
-            step_memory: Value::Null,
             text: String::new(),
         };
-        summary.meta = traceml_shape::meta(&summary);
-        summary.step_memory = traceml_shape::step_memory(&summary);
         summary.text = card::render(&summary);
         summary
     }

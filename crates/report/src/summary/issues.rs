@@ -67,7 +67,6 @@ fn issue(kind: DiagnosisKind, mut of_ranks: Vec<RankIssue>) -> Option<Issue> {
         metric: worst.metric.into(),
         phase: Some("memory".into()),
         score: Some(worst.score),
-        share_pct: None,
         skew_pct: None,
         ranks,
         evidence: worst.evidence,

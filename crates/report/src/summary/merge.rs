@@ -11,7 +11,6 @@ use crate::summary::model::{Coverage, Issue, RankSummary, RunMetric, Summary};
 use crate::summary::neutral::neutral;
 use crate::summary::peaks::Peaks;
 use crate::summary::run_metrics::{has_more_growth, of_peaks};
-use crate::summary::traceml_shape;
 use stepmem_types::ids::Rank;
 
 /// Why summaries are not of one launch.
@@ -61,7 +60,6 @@ pub fn merged(mut parts: Vec<Summary>) -> Result<Summary, MergeError> {
     let mut whole = parts.into_iter().next().ok_or(MergeError::Nothing)?;
     if let Some(worst) = issues.first() {
         whole.diagnosis = worst.clone();
-        whole.primary_diagnosis = worst.clone();
     }
     whole.generated_at = generated_at.unwrap_or_default();
     whole.duration_s = span.map(|(first, last)| (last.time - first.time).max(0.0));
@@ -69,8 +67,6 @@ pub fn merged(mut parts: Vec<Summary>) -> Result<Summary, MergeError> {
     whole.snapshots = has_snapshots.then_some(snapshots);
     (whole.ranks, whole.issues) = (ranks, issues);
     (whole.coverage, whole.metrics) = (coverage, metrics);
-    whole.meta = traceml_shape::meta(&whole);
-    whole.step_memory = traceml_shape::step_memory(&whole);
     whole.text = card::render(&whole);
     Ok(whole)
 }

@@ -21,14 +21,11 @@ use stepmem_types::launch::Launch;
 use stepmem_types::units::{Bytes, Count};
 
 /// Schema version of stepmem's own keys.
-pub const SCHEMA_VERSION: u32 = 2;
-/// Version of TraceML's final summary whose keys we share.
-pub const TRACEML_SCHEMA_VERSION: f64 = 1.7;
+pub const SCHEMA_VERSION: u32 = 3;
+
 /// One run, summed up: `final_summary.json`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Summary {
-    /// TraceML's version of the keys that we share.
-    pub schema_version: f64,
     /// The program that wrote it.
     pub generator: Generator,
     /// `stepmem`.
@@ -47,8 +44,6 @@ pub struct Summary {
     pub attempt: Count,
     /// From the first to the last train step, in seconds.
     pub duration_s: Option<f64>,
-    /// The run in TraceML's words.
-    pub meta: Value,
     pub diagnosis: Issue,
     /// Every issue, the worst first; never empty.
     pub issues: Vec<Issue>,
@@ -63,16 +58,6 @@ pub struct Summary {
     /// The memory snapshots that were asked for or reported, the oldest first; absent in a
     /// recording.
     pub snapshots: Option<Vec<SnapshotStatus>>,
-    /// The same as `diagnosis`, where TraceML has its verdict.
-    pub primary_diagnosis: Issue,
-    /// No data: not ours.
-    pub system: Value,
-    /// No data: not ours.
-    pub process: Value,
-    /// No data: not ours.
-    pub step_time: Value,
-    /// Step memory in TraceML's shape, means where it has means.
-    pub step_memory: Value,
     /// The card, `final_summary.txt`.
     pub text: String,
 }
@@ -114,8 +99,6 @@ pub struct Issue {
     pub phase: Option<Cow<'static, str>>,
     /// Orders its ranks: a ratio, or bytes of growth.
     pub score: Option<f64>,
-    /// Not used for memory.
-    pub share_pct: Option<f64>,
     /// (worst - median) / median over the ranks' peaks: a ratio.
     pub skew_pct: Option<f64>,
     /// The ranks, the worst first.
@@ -216,7 +199,6 @@ pub enum IssueEvidence {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct RunMetric {
     pub metric: PeakMetric,
-    pub window_size: Option<u64>,
     pub steps_used: u64,
     pub first_step: u64,
     pub completed_step: u64,
@@ -249,7 +231,6 @@ pub struct RunMetricTrend {
     pub allocated_slope_bytes_per_step: Option<f64>,
     pub early: bool,
     pub confirmed: bool,
-    pub score: Option<f64>,
 }
 
 /// The ranks that pushed, and those that did not.

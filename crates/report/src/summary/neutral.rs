@@ -50,7 +50,6 @@ pub fn neutral(coverage: &Coverage, ranks: &[RankSummary], highest: Option<Rank>
         metric: PeakMetric::Allocated.as_label().into(),
         phase: None,
         score: None,
-        share_pct: None,
         skew_pct: None,
         ranks: about.into_iter().collect(),
         evidence: IssueEvidence::Neutral { steps_used, worst_rank: about },

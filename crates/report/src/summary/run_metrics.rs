@@ -63,7 +63,6 @@ pub fn of_peaks(
     };
     Some(RunMetric {
         metric,
-        window_size: None,
         steps_used: ranks.iter().map(|rank| rank.steps).max()?,
         first_step: ranks.iter().filter_map(|rank| Some(rank.first?.step)).min()?,
         completed_step: ranks.iter().filter_map(|rank| Some(rank.last?.step)).max()?,
@@ -133,6 +132,5 @@ fn trend(run: &RunView<'_>, metric: PeakMetric) -> RunMetricTrend {
             .map(|slope| slope.value),
         early: stage(Stage::Rising),
         confirmed: stage(Stage::Creeping),
-        score: None,
     }
 }

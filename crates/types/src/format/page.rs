@@ -371,21 +371,6 @@ impl Colour {
     }
 }
 
-/// Returns at most so many columns of a line of a page, with all of its colors.
-pub fn cut(line: &str, columns_max: usize) -> String {
-    let (mut n_columns, mut is_sequence) = (0, false);
-    let is_kept = |char: &char| {
-        if is_sequence {
-            is_sequence = !char.is_ascii_alphabetic();
-            return true;
-        }
-        is_sequence = *char == '\u{1b}';
-        n_columns += usize::from(!is_sequence);
-        is_sequence || n_columns <= columns_max
-    };
-    line.chars().filter(is_kept).collect()
-}
-
 /// Returns the number of columns of a clean text, one for each character.
 fn width(text: &str) -> usize {
     text.chars().count()
@@ -402,15 +387,7 @@ fn pieces(word: &str, chars_max: usize) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use crate::format::page::{COLUMNS, Cell, Colour, Column, Indent, Page, Table, cut};
-
-    #[test]
-    fn line_that_is_cut_keeps_its_colours() {
-        let line = format!("ab{}e", Colour::Red.paint("…d"));
-        assert_eq!(cut(&line, 3), "ab\u{1b}[31m…\u{1b}[39m");
-        assert_eq!(cut(&line, 5), line);
-        assert_eq!(cut("", 3), "");
-    }
+    use crate::format::page::{COLUMNS, Cell, Colour, Column, Indent, Page, Table};
 
     #[test]
     fn paragraphs_break_between_words() {

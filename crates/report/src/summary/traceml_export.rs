@@ -1,24 +1,56 @@
-//! A summary in the shape of TraceML's final summary (schema 1.7), so that its tools read ours.
-//! The keys are the same where the meaning is the same. Where TraceML has means over the steps,
-//! here are means over the steps.
+//! A summary with the sections of TraceML's final summary (schema 1.7), for its tools. The keys
+//! are the same where the meaning is the same. Where TraceML has means over the steps, here are
+//! means over the steps.
 
 use std::collections::BTreeSet;
 
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::policy::PeakMetric;
-use crate::summary::model::{FigureSummary, RankSummary, Summary};
+use crate::summary::model::{FigureSummary, Issue, RankSummary, Summary};
 use stepmem_detect::stats::median::median;
 use stepmem_types::format::units::bytes;
 
+/// Version of TraceML's final summary.
+const TRACEML_SCHEMA_VERSION: f64 = 1.7;
 /// TraceML's names of the two metrics of the section, in its order.
 const METRICS: [(&str, FigureOf); 2] = [
     ("peak_allocated_bytes", |rank| rank.peak_allocated.as_ref()),
     ("peak_reserved_bytes", |rank| rank.peak_reserved.as_ref()),
 ];
 
+/// A summary of ours, and the sections that TraceML's tools read.
+#[derive(Debug, Serialize)]
+pub struct TraceMlExport<'s> {
+    schema_version: f64,
+    meta: Value,
+    primary_diagnosis: Value,
+    system: Value,
+    process: Value,
+    step_time: Value,
+    step_memory: Value,
+    #[serde(flatten)]
+    summary: &'s Summary,
+}
+
+impl<'s> TraceMlExport<'s> {
+    pub fn of(summary: &'s Summary) -> Self {
+        Self {
+            schema_version: TRACEML_SCHEMA_VERSION,
+            meta: meta(summary),
+            primary_diagnosis: issue(&summary.diagnosis),
+            system: no_data("system"),
+            process: no_data("process"),
+            step_time: no_data("step_time"),
+            step_memory: step_memory(summary),
+            summary,
+        }
+    }
+}
+
 /// Returns the run itself in TraceML's words.
-pub fn meta(summary: &Summary) -> Value {
+fn meta(summary: &Summary) -> Value {
     let nodes: BTreeSet<_> = summary.ranks.iter().filter_map(|rank| rank.node_rank).collect();
     let devices: BTreeSet<_> =
         summary.ranks.iter().filter_map(|rank| rank.device.as_ref()).collect();
@@ -32,7 +64,7 @@ pub fn meta(summary: &Summary) -> Value {
 }
 
 /// Returns the section on step memory.
-pub fn step_memory(summary: &Summary) -> Value {
+fn step_memory(summary: &Summary) -> Value {
     let coverage = &summary.coverage;
     let window = summary.metrics.get(&PeakMetric::Allocated);
     json!({
@@ -43,8 +75,8 @@ pub fn step_memory(summary: &Summary) -> Value {
             "training_total_steps": window.map_or(0, |metric| metric.steps_used),
             "training_latest_step": window.map(|metric| metric.completed_step),
         })),
-        "diagnosis": summary.diagnosis,
-        "issues": summary.issues,
+        "diagnosis": issue(&summary.diagnosis),
+        "issues": summary.issues.iter().map(issue).collect::<Vec<_>>(),
         "global": {
             "index_by": "global_rank",
             "window": {
@@ -65,8 +97,17 @@ pub fn step_memory(summary: &Summary) -> Value {
     })
 }
 
+/// Returns an issue with a key that TraceML uses for other sections.
+fn issue(issue: &Issue) -> Value {
+    let mut issue = json!(issue);
+    if let Some(keys) = issue.as_object_mut() {
+        keys.insert("share_pct".to_owned(), Value::Null);
+    }
+    issue
+}
+
 /// Returns a section that TraceML has and stepmem does not measure.
-pub fn no_data(section: &str) -> Value {
+fn no_data(section: &str) -> Value {
     let diagnosis = json!({
         "kind": "NO_DATA", "status": "NO DATA", "severity": "info",
         "summary": "stepmem does not measure this.", "action": "None.", "metric": null,
