@@ -6,7 +6,6 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::input::nvml::error::known_code;
 use crate::input::recording::{MissingPart, RecordingGap, RecordingLine, played};
 use stepmem_engine::config::EngineConfig;
 use stepmem_engine::engine::Engine;
@@ -18,6 +17,7 @@ use stepmem_engine::wire::accepted::{Accepted, AcceptedEvent, RecordingHead};
 use stepmem_engine::wire::recorded::RecordingEntry;
 use stepmem_types::device::GpuUnavailable;
 use stepmem_types::format::units::rfc3339;
+use stepmem_types::nvml_code::known_code;
 use stepmem_types::step::StepSample;
 use stepmem_types::units::{Seconds, Uptime};
 

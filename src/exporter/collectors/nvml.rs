@@ -16,11 +16,11 @@ use crate::exporter::collectors::thread;
 use crate::exporter::collectors::xid::XidWatch;
 use crate::input::nvml::config::{GivenDevices, PollerConfig};
 use crate::input::nvml::cycle::{GpuPoll, RELEASED};
-use crate::input::nvml::error::LIBRARY_MISSING;
 use crate::input::nvml::poller::Poller;
 use crate::input::push::inbox::ReleaseRequest;
 use stepmem_types::device::{GpuSample, GpuUnavailable};
 use stepmem_types::ids::GpuUuid;
+use stepmem_types::nvml_code::LIBRARY_MISSING;
 
 /// The longest pause between polls while NVML does not answer.
 const BACKOFF_MAX: Duration = Duration::from_mins(1);
