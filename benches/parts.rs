@@ -1,4 +1,4 @@
-//! The parts of the hot path one by one: decoding a batch, applying it, building a status and rendering it, at 8, 64 and
+//! The parts of the hot path one by one: decoding a batch, handling it, building a status and rendering it, at 8, 64 and
 //! 1,024 ranks; and rendering compared with the `prometheus` crate's encoder on the same families, in the same run.
 #![expect(clippy::unwrap_used, reason = "a benchmark stops at the first surprise")]
 
@@ -51,8 +51,7 @@ fn at(step: u64) -> Uptime {
 fn filled(n_ranks: u32) -> Engine {
     let mut engine = Engine::new(EngineConfig::default(), STARTED);
     for step in 0..STEPS_FILLED {
-        let batch = engine.admit(samples(n_ranks, step), at(step)).unwrap();
-        engine.apply(Event::Steps(batch), at(step));
+        engine.handle(&Event::Steps(samples(n_ranks, step)), at(step)).unwrap();
     }
     engine
 }
@@ -72,8 +71,8 @@ fn bench_decode(criterion: &mut Criterion) {
     }
 }
 
-fn bench_apply(criterion: &mut Criterion) {
-    let mut group = criterion.benchmark_group("apply");
+fn bench_handle(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("handle");
     for n_ranks in N_RANKS {
         let mut engine = filled(n_ranks);
         let mut step = STEPS_FILLED;
@@ -85,8 +84,7 @@ fn bench_apply(criterion: &mut Criterion) {
                     (step, samples(n_ranks, step))
                 },
                 |(step, samples)| {
-                    let batch = engine.admit(samples, at(step)).unwrap();
-                    black_box(engine.apply(Event::Steps(batch), at(step)));
+                    black_box(engine.handle(&Event::Steps(samples), at(step)).unwrap());
                 },
                 BatchSize::SmallInput,
             );
@@ -158,6 +156,6 @@ criterion_group! {
         .sample_size(30)
         .warm_up_time(Duration::from_millis(500))
         .measurement_time(Duration::from_secs(2));
-    targets = bench_decode, bench_apply, bench_status, bench_render
+    targets = bench_decode, bench_handle, bench_status, bench_render
 }
 criterion_main!(parts);

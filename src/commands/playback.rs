@@ -6,19 +6,14 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::input::nvml::error::known_code;
 use crate::input::recording::{MissingPart, RecordingGap, RecordingLine, played};
 use stepmem_engine::config::EngineConfig;
 use stepmem_engine::engine::Engine;
 use stepmem_engine::event::Event;
 use stepmem_engine::findings::Transition;
 use stepmem_engine::ranks::refusal::Refusal;
-use stepmem_engine::requests::causes::RecordedSite;
-use stepmem_engine::wire::accepted::{Accepted, AcceptedEvent, RecordingHead};
-use stepmem_engine::wire::recorded::RecordingEntry;
-use stepmem_types::device::GpuUnavailable;
+use stepmem_engine::wire::recording::{RecordedEvent, RecordingHead};
 use stepmem_types::format::units::rfc3339;
-use stepmem_types::step::StepSample;
 use stepmem_types::units::{Seconds, Uptime};
 
 /// Time for which devices stay present after their last reading, in a recording that an
@@ -72,7 +67,7 @@ pub struct Playback<S> {
     engine: Option<(Engine, f64)>,
     /// Time from the engine's start to that of each exporter's session; zero if the session
     /// began earlier.
-    lives: BTreeMap<String, Duration>,
+    sessions: BTreeMap<String, Duration>,
     now: Uptime,
     see: S,
 }
@@ -81,60 +76,69 @@ impl<S: FnMut(&Engine, Uptime, &[Transition]) -> anyhow::Result<()>> Playback<S>
     /// Creates the engine. Calls `see` after each record and after the end, with the
     /// transitions that it caused.
     pub fn new(config: EngineConfig, see: S) -> Self {
-        Self { config, engine: None, lives: BTreeMap::new(), now: Uptime::default(), see }
+        Self { config, engine: None, sessions: BTreeMap::new(), now: Uptime::default(), see }
     }
 
-    /// Applies one line at its own time.
+    /// Lets the engine handle one line at its own time.
     ///
     /// # Errors
     /// A limit on ranks or runs is exceeded, or `see` failed.
     pub fn take(&mut self, line: RecordingLine) -> anyhow::Result<()> {
         match line {
-            RecordingLine::Plain(entry) => self.take_plain(entry),
-            RecordingLine::Accepted(head, event) => self.take_accepted(&head, event),
+            RecordingLine::Plain(event, time) => self.take_plain(&event, time),
+            RecordingLine::Recorded(head, recorded) => self.take_recorded(&head, recorded),
         }
     }
 
-    fn take_plain(&mut self, entry: RecordingEntry) -> anyhow::Result<()> {
-        let time = entry.time();
-        let (engine, started) = self.engine.get_or_insert_with(|| {
-            let started = time.map_or(0.0, Seconds::get);
-            let config = EngineConfig { gpu_ttl: GPU_TTL, ..self.config.clone() };
-            (Engine::new(config, started), started)
-        });
+    fn take_plain(&mut self, event: &Event, time: Option<Seconds>) -> anyhow::Result<()> {
+        let first = time.map_or(0.0, Seconds::get);
+        let started = self.begin(first, GPU_TTL);
         if let Some(time) = time {
-            let since = Duration::try_from_secs_f64(time.get() - *started).unwrap_or_default();
+            let since = Duration::try_from_secs_f64(time.get() - started).unwrap_or_default();
             self.now = self.now.max(Uptime(since));
         }
-        let event = match entry {
-            RecordingEntry::Step(sample) => step(engine, sample, self.now)?,
-            RecordingEntry::Gpu(sample, _) => Event::Gpu(sample),
-        };
-        let transitions = engine.apply(event, self.now);
-        (self.see)(engine, self.now, &transitions)
+        self.handle(event)
     }
 
-    /// Applies an event that an exporter took, at the time at which its engine took it.
-    fn take_accepted(
+    /// Handles an event that an exporter took, at the time at which its engine took it.
+    fn take_recorded(
         &mut self,
         head: &RecordingHead,
-        event: AcceptedEvent,
+        recorded: RecordedEvent,
     ) -> anyhow::Result<()> {
-        let (engine, started) = self.engine.get_or_insert_with(|| {
-            let started = head.started.get();
-            let ttl = Duration::try_from_secs_f64(head.device_ttl_seconds.get());
-            let gpu_ttl = ttl.unwrap_or(Duration::MAX);
+        let RecordedEvent { at, mut event, .. } = recorded;
+        let ttl = Duration::try_from_secs_f64(head.device_ttl_seconds.get());
+        let started = self.begin(head.started.get(), ttl.unwrap_or(Duration::MAX));
+        if !self.sessions.contains_key(&head.life) {
+            let later = Duration::try_from_secs_f64(head.started.get() - started);
+            self.sessions.insert(head.life.clone(), later.unwrap_or_default());
+        }
+        let later = self.sessions.get(&head.life).copied().unwrap_or_default();
+        let by_engine = |uptime: Uptime| Uptime(later.saturating_add(uptime.0));
+        if let Event::CauseFound(found) = &mut event {
+            found.since = by_engine(found.since);
+        }
+        self.now = self.now.max(by_engine(at));
+        self.handle(&event)
+    }
+
+    /// Creates the engine with the first line. Returns the Unix time of its start.
+    fn begin(&mut self, started: f64, gpu_ttl: Duration) -> f64 {
+        let (_, started) = self.engine.get_or_insert_with(|| {
             (Engine::new(EngineConfig { gpu_ttl, ..self.config.clone() }, started), started)
         });
-        if !self.lives.contains_key(&head.life) {
-            let later = Duration::try_from_secs_f64(head.started.get() - *started);
-            self.lives.insert(head.life.clone(), later.unwrap_or_default());
-        }
-        let later = self.lives.get(&head.life).copied().unwrap_or_default();
-        self.now = self.now.max(Uptime(later.saturating_add(event.at.0)));
-        let transitions = match happened(engine, event.what, later, self.now)? {
-            Some(event) => engine.apply(event, self.now),
-            None => Vec::new(),
+        *started
+    }
+
+    fn handle(&mut self, event: &Event) -> anyhow::Result<()> {
+        let Some((engine, _)) = &mut self.engine else { return Ok(()) };
+        let transitions = match engine.handle(event, self.now) {
+            Ok(handled) => handled.transitions,
+            Err(refusal @ (Refusal::TooManyRanks { .. } | Refusal::TooManyRuns { .. })) => {
+                return Err(refusal.into());
+            }
+            // It needs a beginning that is missing, or another process holds its rank.
+            Err(_) => Vec::new(),
         };
         (self.see)(engine, self.now, &transitions)
     }
@@ -146,55 +150,8 @@ impl<S: FnMut(&Engine, Uptime, &[Transition]) -> anyhow::Result<()>> Playback<S>
     pub fn finish(mut self) -> anyhow::Result<(Engine, Uptime)> {
         let (mut engine, _) =
             self.engine.take().unwrap_or_else(|| (Engine::new(self.config.clone(), 0.0), 0.0));
-        let transitions = engine.apply(Event::Tick, self.now);
-        (self.see)(&engine, self.now, &transitions)?;
+        let handled = engine.handle(&Event::Tick, self.now)?;
+        (self.see)(&engine, self.now, &handled.transitions)?;
         Ok((engine, self.now))
     }
-}
-
-fn step(engine: &mut Engine, sample: StepSample, now: Uptime) -> Result<Event, Refusal> {
-    match engine.admit(vec![sample], now) {
-        Ok(admitted) => Ok(Event::Steps(admitted)),
-        // A client would submit it again, or take another name.
-        Err(refusal) if refusal.is_contest() => Ok(Event::Tick),
-        Err(refusal) => Err(refusal),
-    }
-}
-
-/// Returns the event that the engine is to take. `None` for the clock, and for an event that
-/// needs a missing beginning. `later`: the time from the engine's start to that of the
-/// exporter's session.
-fn happened(
-    engine: &mut Engine,
-    what: Accepted,
-    later: Duration,
-    now: Uptime,
-) -> Result<Option<Event>, Refusal> {
-    let at = |since: Uptime| Uptime(later.saturating_add(since.0));
-    Ok(Some(match what {
-        Accepted::Step(sample) => step(engine, *sample, now)?,
-        Accepted::End(run, end) => return Ok(engine.admit_end(run, end).ok().map(Event::End)),
-        Accepted::Ack(ack) => return Ok(engine.admit_ack(ack).ok().map(Event::Ack)),
-        Accepted::Holder(rank, holder, since) => {
-            Event::Site(rank, RecordedSite::Holder(holder), at(since))
-        }
-        Accepted::Searched(rank, search, since) => {
-            Event::Site(rank, RecordedSite::Searched(search), at(since))
-        }
-        Accepted::Verdict(rank, analysis, since) => {
-            Event::Site(rank, RecordedSite::Snapshot(analysis), at(since))
-        }
-        Accepted::Reading(sample) => Event::Gpu(*sample),
-        Accepted::Unavailable(device, code) => {
-            let (code, message) = (known_code(&code), String::new());
-            Event::GpuUnavailable(GpuUnavailable { device, code, message })
-        }
-        Accepted::Released => Event::GpuReleased,
-        Accepted::Xid(device, xid) => Event::Xid(device, xid),
-        Accepted::Clock(unix) => {
-            engine.set_clock(now, unix.get());
-            return Ok(None);
-        }
-        Accepted::Tick => Event::Tick,
-    }))
 }

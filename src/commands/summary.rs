@@ -16,18 +16,15 @@ use crate::commands::launch_summary;
 use crate::commands::live::{LiveExporter, VERSION, instead_of_recordings, plain_json};
 use crate::commands::playback::{self, Playback};
 use crate::commands::reader::Reader;
-use crate::input::recording::{self, RecordingLine};
+use crate::input::recording;
 use stepmem_engine::config::EngineConfig;
-use stepmem_engine::wire::accepted::Accepted;
-use stepmem_engine::wire::recorded::RecordingEntry;
+use stepmem_engine::event::Event;
 use stepmem_report::summary::model::Summary;
 use stepmem_report::summary::traceml_export::TraceMlExport;
 use stepmem_report::traceml::rows::PeakRows;
 use stepmem_report::traceml::trend::WINDOW_STEPS;
 use stepmem_report::{card, traceml};
-use stepmem_types::device::GpuSample;
 use stepmem_types::ids::Run;
-use stepmem_types::step::StepSample;
 use stepmem_types::url::shown;
 
 /// `stepmem summary`.
@@ -138,49 +135,28 @@ fn traceml_rows<'f>(
 ) -> anyhow::Result<PeakRows> {
     let mut rows = PeakRows::new(window);
     let mut found: Option<Run> = run.cloned();
-    let mut take = |sample: Sampled| {
-        match sample {
-            Sampled::Step(sample) => {
-                let of = found.get_or_insert_with(|| sample.run.clone());
-                if *of == sample.run {
-                    rows.push(&sample);
-                } else {
-                    anyhow::ensure!(
-                        run.is_some(),
-                        "the recording holds more than one run, name one with --run: {of}, {}",
-                        sample.run
-                    );
-                }
+    let gaps = recording::merged(files, |line| {
+        let event = line.into_event();
+        if let Event::Reading(sample) = &event {
+            rows.gpu(sample);
+        }
+        let Event::Steps(batch) = &event else { return Ok(()) };
+        for sample in batch {
+            let of = found.get_or_insert_with(|| sample.run.clone());
+            if *of == sample.run {
+                rows.push(sample);
+            } else {
+                anyhow::ensure!(
+                    run.is_some(),
+                    "the recording holds more than one run, name one with --run: {of}, {}",
+                    sample.run
+                );
             }
-            Sampled::Device(sample) => rows.gpu(&sample),
         }
         Ok(())
-    };
-    let gaps = recording::merged(files, |line| sampled(line).map_or(Ok(()), &mut take))?;
+    })?;
     playback::say(&gaps);
     Ok(rows)
-}
-
-/// A record of a recording that TraceML would have sampled.
-enum Sampled {
-    Step(Box<StepSample>),
-    Device(Box<GpuSample>),
-}
-
-fn sampled(line: RecordingLine) -> Option<Sampled> {
-    match line {
-        RecordingLine::Plain(RecordingEntry::Step(sample)) => {
-            Some(Sampled::Step(Box::new(sample)))
-        }
-        RecordingLine::Plain(RecordingEntry::Gpu(sample, _)) => {
-            Some(Sampled::Device(Box::new(sample)))
-        }
-        RecordingLine::Accepted(_, event) => match event.what {
-            Accepted::Step(sample) => Some(Sampled::Step(sample)),
-            Accepted::Reading(sample) => Some(Sampled::Device(sample)),
-            _ => None,
-        },
-    }
 }
 
 /// Returns stepmem's summary of one run.

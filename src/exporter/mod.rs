@@ -5,6 +5,7 @@ mod access;
 pub mod clock;
 pub mod collectors;
 mod engine_task;
+mod event_log;
 pub mod listen;
 pub mod log;
 mod memory;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use prometheus::core::Collector;
 
 use crate::exporter::access::ReloadCounts;
-use crate::exporter::collectors::event::CollectorRound;
+use crate::exporter::collectors::collected::{CollectorRound, DropCounts};
 use crate::exporter::own_process::OwnProcess;
 use crate::exporter::recording::queue::EventRecorder;
 use crate::exporter::summaries::writer::Summaries;
@@ -24,6 +24,7 @@ pub(super) struct ExporterFigures {
     pub(super) web_reloads: Option<Arc<ReloadCounts>>,
     pub(super) export: Option<Arc<ExportCounts>>,
     pub(super) collectors: BTreeMap<&'static str, CollectorRound>,
+    /// What the collectors left out to keep their bounds.
     pub(super) dropped: DropCounts,
     /// The reason that no device is opened, and the setting to change.
     pub(super) devices_hint: Option<&'static str>,
@@ -33,14 +34,6 @@ pub(super) struct ExporterFigures {
     pub(super) oom_kills: Option<u64>,
     pub(super) series: usize,
     pub(super) startup_problems: Vec<String>,
-}
-
-/// Counts of items that the collectors left out to keep their bounds.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct DropCounts {
-    pub(super) devices: u64,
-    pub(super) pods: u64,
-    pub(super) processes: u64,
 }
 
 impl ExporterFigures {
@@ -99,7 +92,7 @@ impl ExporterFigures {
 }
 
 fn collector_status(round: &CollectorRound) -> CollectorStatus {
-    let CollectorRound { collector, duration_seconds, is_success } = *round;
+    let CollectorRound { collector, duration_seconds, is_success, .. } = *round;
     CollectorStatus { collector: collector.into(), duration_seconds, is_success }
 }
 

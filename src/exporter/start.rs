@@ -15,7 +15,7 @@ use crate::config::settings::{NvmlSettings, Settings, StartMode};
 use crate::config::web_file::WebFile;
 use crate::exporter::access::{Access, AccessSource};
 use crate::exporter::clock::Clock;
-use crate::exporter::collectors::event::CollectorEvent;
+use crate::exporter::collectors::collected::{Collected, DropCounts};
 use crate::exporter::collectors::kubelet::{OwnPod, ask_kubelet};
 use crate::exporter::collectors::nvml::{GpuChannels, GpuSource, GpuTask};
 use crate::exporter::collectors::snapshot_analysis::AnalysisQueue;
@@ -26,7 +26,7 @@ use crate::exporter::notices::Notices;
 use crate::exporter::oom_kills::OomKills;
 use crate::exporter::recording::queue;
 use crate::exporter::reload::{ReloadedFiles, keep_token};
-use crate::exporter::self_metrics::{DropCounts, ExporterFigures};
+use crate::exporter::self_metrics::ExporterFigures;
 use crate::exporter::startup::Startup;
 use crate::exporter::state_file::{StateFile, read_state};
 use crate::exporter::stop::{App, Awaited, Signals, Tasks};
@@ -46,10 +46,12 @@ use crate::output::web::{self, StatusSource, WebConfig};
 use crate::store::timelines::TimelineFolder;
 use stepmem_engine::config::EngineConfig;
 use stepmem_engine::engine::Engine;
+use stepmem_engine::event::Event;
 use stepmem_engine::output::saved_state::SavedState;
 use stepmem_engine::output::status::{ExporterStatus, Status};
 use stepmem_engine::requests::snapshots::CaptureSettings;
 use stepmem_types::ids::GpuUuid;
+use stepmem_types::units::Seconds;
 
 /// Number of turns of tasks before the runtime asks the system for new events, which takes a
 /// microsecond. A turn can be a millisecond of pipelined requests, and a scrape over TLS waits
@@ -149,7 +151,7 @@ async fn start(
     let mut startup = Startup::new(settings.start, &settings.problems, &settings.warnings);
     let saved = read_state(settings.state_file.as_deref(), settings.engine.ranks_max).await;
     let clock = Clock::start(saved.as_ref());
-    let (inbox, offers) = Inbox::new();
+    let (inbox, submissions) = Inbox::new();
     let (publisher, latest) = watch::channel(Arc::default());
     let (source, status, summary) = StatusSource::new(latest.clone());
     let [(stop_push, push_stopped), (stop_web, web_stopped)] = stops();
@@ -174,7 +176,7 @@ async fn start(
     let summaries = Summaries::new(folders, message, notices.clone(), start);
     let servers = ServerFigures::new(settings.web_file);
     let exporter = figures(&inbox, &servers, export.is_some().then_some(exports), startup);
-    let (awaited, of_engine) = Awaited::channel(engine.awaits_scrape());
+    let (awaited, of_engine) = Awaited::channel();
     let task = EngineTask {
         engine,
         clock,
@@ -202,7 +204,7 @@ async fn start(
         engine: JoinSet::new(),
         gpu,
     };
-    app.engine.spawn(task.run(offers, Requests::new(status, summary), collected));
+    app.engine.spawn(task.run(submissions, Requests::new(status, summary), collected));
     let serving = Serving {
         push_config: settings.push,
         servers,
@@ -376,7 +378,10 @@ fn engine_of(config: EngineConfig, saved: Option<SavedState>, clock: Clock) -> E
     match saved {
         Some(saved) => {
             let mut engine = Engine::resume(config, saved, now);
-            engine.set_clock(now, unix);
+            if let Ok(unix) = Seconds::new(unix) {
+                // The system's clock is never refused.
+                engine.handle(&Event::ClockSet(unix), now).ok();
+            }
             engine
         }
         None => Engine::new(config, unix - now.0.as_secs_f64()),
@@ -396,7 +401,7 @@ fn push_url(addresses: &Addresses) -> String {
 /// are read, or drawn.
 fn start_analyses(
     settings: &Settings,
-    collect: &mpsc::Sender<CollectorEvent>,
+    collect: &mpsc::Sender<Collected>,
     startup: &mut Startup,
 ) -> anyhow::Result<(Option<AnalysisQueue>, Option<Arc<TimelineFolder>>)> {
     let CaptureSettings { read_directory, timeline_directory, .. } = &settings.snapshots;
@@ -439,7 +444,7 @@ impl DeviceSource {
 /// ranks push from.
 fn start_collectors(
     devices: DeviceSource,
-    collect: mpsc::Sender<CollectorEvent>,
+    collect: mpsc::Sender<Collected>,
     startup: &mut Startup,
 ) -> anyhow::Result<(Tasks, watch::Sender<BTreeSet<GpuUuid>>)> {
     let mut tasks = JoinSet::new();

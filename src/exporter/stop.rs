@@ -87,8 +87,8 @@ pub(super) struct Awaited<T> {
 
 impl Awaited<watch::Sender<bool>> {
     /// Returns the receiving and the sending side of the conditions.
-    pub(super) fn channel(scrape: bool) -> (Self, Awaited<watch::Receiver<bool>>) {
-        let (scrape, of_scrape) = watch::channel(scrape);
+    pub(super) fn channel() -> (Self, Awaited<watch::Receiver<bool>>) {
+        let (scrape, of_scrape) = watch::channel(false);
         let (analysis, of_analysis) = watch::channel(false);
         (Self { scrape, analysis }, Awaited { scrape: of_scrape, analysis: of_analysis })
     }

@@ -10,10 +10,11 @@ use std::rc::Rc;
 use anyhow::Context;
 
 use crate::input::unpacked;
-use stepmem_engine::wire::accepted::{
-    AcceptedEvent, AcceptedLine, RecordingHead, decode_accepted,
+use stepmem_engine::event::Event;
+use stepmem_engine::wire::recorded::decode_recorded;
+use stepmem_engine::wire::recording::{
+    RecordedEvent, RecordedLine, RecordingHead, decode_line,
 };
-use stepmem_engine::wire::recorded::{RecordingEntry, decode_recorded};
 use stepmem_types::ids::{GpuUuid, Rank, Run};
 use stepmem_types::units::Seconds;
 
@@ -37,26 +38,34 @@ const ENDINGS: [&str; 3] = [".jsonl", ".jsonl.gz", ".jsonl.zst"];
 /// The content of a line, by its writer.
 #[derive(Debug)]
 pub enum RecordingLine {
-    /// A push record or a reading, in the form that anybody may write.
-    Plain(RecordingEntry),
+    /// A push record or a reading in the form that anybody may write, and its Unix time.
+    Plain(Event, Option<Seconds>),
     /// An event that an exporter took, with the head of that exporter's session.
-    Accepted(Rc<RecordingHead>, AcceptedEvent),
+    Recorded(Rc<RecordingHead>, RecordedEvent),
 }
 
 impl RecordingLine {
     /// Its Unix time; `None` for a push record without one.
     fn time(&self) -> Option<f64> {
         match self {
-            Self::Plain(entry) => entry.time().map(Seconds::get),
-            Self::Accepted(head, event) => Some(head.started.get() + event.at.0.as_secs_f64()),
+            Self::Plain(_, time) => time.map(Seconds::get),
+            Self::Recorded(head, event) => Some(head.started.get() + event.at.0.as_secs_f64()),
+        }
+    }
+
+    /// Returns the event itself.
+    pub fn into_event(self) -> Event {
+        match self {
+            Self::Plain(event, _) => event,
+            Self::Recorded(_, recorded) => recorded.event,
         }
     }
 
     /// Its place among the events of its exporter.
-    fn event(&self) -> Option<(&str, u64)> {
+    fn number(&self) -> Option<(&str, u64)> {
         match self {
-            Self::Plain(_) => None,
-            Self::Accepted(head, event) => Some((&head.life, event.number)),
+            Self::Plain(..) => None,
+            Self::Recorded(head, event) => Some((&head.life, event.number)),
         }
     }
 }
@@ -195,19 +204,20 @@ impl Lines {
         if line.is_empty() {
             return Ok(None);
         }
-        let Some(accepted) = decode_accepted(line) else {
-            return Ok(Some(RecordingLine::Plain(decode_recorded(line)?)));
+        let Some(decoded) = decode_line(line) else {
+            let (event, time) = decode_recorded(line)?;
+            return Ok(Some(RecordingLine::Plain(event, time)));
         };
-        let event = match accepted? {
-            AcceptedLine::Head(head) => {
+        let event = match decoded? {
+            RecordedLine::Head(head) => {
                 self.head = Some(Rc::new(head));
                 return Ok(None);
             }
-            AcceptedLine::Event(event) => event,
+            RecordedLine::Event(event) => event,
         };
         let head = self.head.as_ref().context("the head of the recording is missing")?;
         self.n_lost += event.n_lost;
-        let line = RecordingLine::Accepted(Rc::clone(head), event);
+        let line = RecordingLine::Recorded(Rc::clone(head), event);
         self.first_time = self.first_time.or_else(|| line.time());
         Ok(Some(line))
     }
@@ -277,8 +287,8 @@ pub fn played<'f>(
     let mut rest = paths.iter();
     let Some(path) = rest.next() else { return Ok(Vec::new()) };
     let mut file = RecordingFile::open(path, READ_BUFFER_BYTES)?;
-    let is_accepted = matches!(file.first, Some(RecordingLine::Accepted(..)));
-    if rest.len() > 0 && (has_directory || is_accepted) {
+    let is_by_exporter = matches!(file.first, Some(RecordingLine::Recorded(..)));
+    if rest.len() > 0 && (has_directory || is_by_exporter) {
         let mut files = vec![file];
         for path in rest {
             files.push(RecordingFile::open(path, SHARED_BUFFER_BYTES)?);
@@ -328,19 +338,19 @@ fn merge(
         next.extend(first.map(|line| Reverse(NextLine::of(line, 0.0, idx))));
         sources.push(lines);
     }
-    let mut group = SameTimeRecords { time: None, records: Vec::new() };
+    let mut group = SameTimeRecords { time: None, events: Vec::new() };
     let mut last: Option<(Rc<RecordingHead>, u64)> = None;
     while let Some(Reverse(NextLine { time, idx, line })) = next.pop() {
         match line {
-            RecordingLine::Plain(record) => group.take(record, &mut take)?,
-            RecordingLine::Accepted(head, event) => {
+            RecordingLine::Plain(event, time) => group.take(event, time, &mut take)?,
+            RecordingLine::Recorded(head, event) => {
                 group.end(&mut take)?;
                 let is_known = last.as_ref().is_some_and(|(before, number)| {
                     before.life == head.life && *number == event.number
                 });
                 if !is_known {
                     last = Some((Rc::clone(&head), event.number));
-                    take(RecordingLine::Accepted(head, event))?;
+                    take(RecordingLine::Recorded(head, event))?;
                 }
             }
         }
@@ -414,7 +424,7 @@ impl Ord for NextLine {
     fn cmp(&self, other: &Self) -> Ordering {
         let by_time = self.time.total_cmp(&other.time);
         by_time
-            .then_with(|| self.line.event().cmp(&other.line.event()))
+            .then_with(|| self.line.number().cmp(&other.line.number()))
             .then(self.idx.cmp(&other.idx))
     }
 }
@@ -422,23 +432,24 @@ impl Ord for NextLine {
 /// The records with the current time.
 struct SameTimeRecords {
     time: Option<Seconds>,
-    records: Vec<RecordingEntry>,
+    events: Vec<Event>,
 }
 
 impl SameTimeRecords {
     fn take(
         &mut self,
-        record: RecordingEntry,
+        event: Event,
+        time: Option<Seconds>,
         take: &mut impl FnMut(RecordingLine) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
-        if record.time() != self.time || self.records.len() >= SAME_TIME_MAX {
+        if time != self.time || self.events.len() >= SAME_TIME_MAX {
             self.end(take)?;
-            self.time = record.time();
+            self.time = time;
         }
-        if self.time.is_none() {
-            return take(RecordingLine::Plain(record));
+        if time.is_none() {
+            return take(RecordingLine::Plain(event, time));
         }
-        self.records.push(record);
+        self.events.push(event);
         Ok(())
     }
 
@@ -446,16 +457,20 @@ impl SameTimeRecords {
         &mut self,
         take: &mut impl FnMut(RecordingLine) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
-        self.records.sort_by(|a, b| place(a).cmp(&place(b)));
-        self.records.drain(..).map(RecordingLine::Plain).try_for_each(take)
+        self.events.sort_by(|a, b| place(a).cmp(&place(b)));
+        let time = self.time;
+        self.events.drain(..).map(|event| RecordingLine::Plain(event, time)).try_for_each(take)
     }
 }
 
 /// The sort key within one time: devices first, so that ranks find their readings.
-fn place(record: &RecordingEntry) -> (Option<(&Run, Rank)>, Option<&GpuUuid>) {
-    match record {
-        RecordingEntry::Step(sample) => (Some((&sample.run, sample.rank)), None),
-        RecordingEntry::Gpu(sample, _) => (None, Some(&sample.device)),
+fn place(event: &Event) -> (Option<(&Run, Rank)>, Option<&GpuUuid>) {
+    if let Event::Steps(batch) = event {
+        (batch.first().map(|first| (&first.run, first.rank)), None)
+    } else if let Event::Reading(sample) = event {
+        (None, Some(&sample.device))
+    } else {
+        (None, None)
     }
 }
 
@@ -465,7 +480,7 @@ mod tests {
     use std::path::PathBuf;
 
     use crate::input::recording::{LINE_BYTES_MAX, RecordingLine, merged};
-    use stepmem_engine::wire::recorded::RecordingEntry;
+    use stepmem_engine::event::Event;
 
     /// Recordings on the disk, removed at the end.
     struct Recordings {
@@ -512,12 +527,13 @@ mod tests {
         let recordings = Recordings::new(name, texts);
         let mut order = Vec::new();
         let see = |line| {
-            let RecordingLine::Plain(entry) = line else { panic!("{line:?}") };
-            order.push(match entry {
-                RecordingEntry::Step(sample) => {
-                    format!("{}/{}/{}", sample.run, sample.rank, sample.step.get())
+            order.push(match RecordingLine::into_event(line) {
+                Event::Steps(batch) => {
+                    let first = &batch[0];
+                    format!("{}/{}/{}", first.run, first.rank, first.step.get())
                 }
-                RecordingEntry::Gpu(sample, _) => sample.device.to_string(),
+                Event::Reading(sample) => sample.device.to_string(),
+                other => panic!("{other:?}"),
             });
             Ok(())
         };

@@ -427,13 +427,13 @@ impl Engined {
         Uptime(Duration::from_secs(seconds))
     }
 
-    fn apply(&mut self, event: Event, seconds: u64) {
-        self.0.apply(event, Self::at(seconds));
+    fn handle(&mut self, event: &Event, seconds: u64) {
+        self.0.handle(event, Self::at(seconds)).unwrap();
     }
 
     /// How many ranks and findings are in the status.
     fn shown(&mut self, seconds: u64) -> (usize, usize) {
-        self.apply(Event::Tick, seconds);
+        self.handle(&Event::Tick, seconds);
         let status = self.0.status(Self::at(seconds), ExporterStatus::default());
         (status.ranks.len(), status.findings.len())
     }
@@ -444,23 +444,21 @@ fn died() -> Engined {
     let mut engine = Engined(Engine::new(EngineConfig::default(), 1e9));
     let body = Value::from(Job::new(1, 5).untimed().records()).to_string();
     let batch = decode(body.as_bytes(), Layout::Json).unwrap();
-    let admitted = engine.0.admit(batch, Engined::at(100)).unwrap();
-    engine.apply(Event::Steps(admitted), 100);
+    engine.handle(&Event::Steps(batch), 100);
     let end = decode_end(oom().to_string().as_bytes()).unwrap();
-    let admitted = engine.0.admit_end(Run::new("job").unwrap(), end).unwrap();
-    engine.apply(Event::End(admitted), 100);
+    engine.handle(&Event::End(Run::new("job").unwrap(), end), 100);
     engine
 }
 
 #[test]
 fn ended_rank_keeps_its_row_and_findings_for_ten_minutes_and_until_a_scrape() {
     let mut scraped = died();
-    scraped.apply(Event::Scrape, 101);
+    scraped.handle(&Event::Scraped, 101);
     assert_eq!(scraped.shown(100 + 600), (1, 1));
     assert_eq!(scraped.shown(100 + 601), (0, 0));
     let mut unread = died();
     assert_eq!(unread.shown(100 + 601), (1, 1), "Prometheus has not read it");
-    unread.apply(Event::Scrape, 1000);
+    unread.handle(&Event::Scraped, 1000);
     assert_eq!(unread.shown(1001), (0, 0));
     let mut forgotten = died();
     assert_eq!(forgotten.shown(100 + 3600), (1, 1));

@@ -9,9 +9,8 @@ use serde_json::{Value, json};
 use stepmem_engine::config::EngineConfig;
 use stepmem_engine::diagnosis::kind::Severity;
 use stepmem_engine::engine::Engine;
-use stepmem_engine::event::Event;
 use stepmem_engine::findings::{Transition as FullTransition, TransitionState};
-use stepmem_engine::wire::recorded::{RecordingEntry, decode_recorded};
+use stepmem_engine::wire::recorded::decode_recorded;
 use stepmem_types::units::Uptime;
 
 use crate::rig::exporter::Exporter;
@@ -58,13 +57,10 @@ fn engine_transitions(records: &[Value]) -> (Vec<FullTransition>, u64) {
     let mut transitions = Vec::new();
     for record in records {
         let line = record.to_string();
-        let RecordingEntry::Step(sample) = decode_recorded(line.as_bytes()).unwrap() else {
-            panic!("{line} is not a push");
-        };
+        let (event, _) = decode_recorded(line.as_bytes()).unwrap();
         let since = record["time"].as_f64().unwrap() - began;
         now = now.max(Uptime(Duration::try_from_secs_f64(since).unwrap_or_default()));
-        let batch = engine.admit(vec![sample], now).unwrap();
-        transitions.extend(engine.apply(Event::Steps(batch), now));
+        transitions.extend(engine.handle(&event, now).unwrap().transitions);
     }
     (transitions, engine.records().restarted)
 }

@@ -9,12 +9,13 @@ use serde_json::{Value, json};
 
 use crate::rig::command::{Ended, stepmem};
 use crate::rig::exporter::Exporter;
-use crate::rig::folder::{Folder, text};
+use crate::rig::folder::{Folder, root, text};
 use crate::rig::job::{Job, record};
 use crate::rig::nvml::{FakeNvml, driver, gpu, process};
 use crate::rig::snapshot::data;
 use crate::rig::units::{GIB, MIB, float};
 use crate::rig::wait::await_true;
+use stepmem_engine::wire::recording::{RecordedLine, decode_line};
 
 const LIFE_1: &str = "leaky.life1.jsonl.zst";
 /// A snapshot with one line that leaks.
@@ -124,6 +125,30 @@ fn recording_gives_the_findings_and_the_summary_of_the_live_exporter() {
     assert_eq!(names, ["%2E.%2Fother%20run.life1.jsonl.zst", ".life1", LIFE_1]);
     let mode = fs::metadata(recorded.join(LIFE_1)).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
+}
+
+/// An exporter of that version wrote the file, but for the last lines, which are as it writes them.
+#[test]
+fn recording_of_version_1_is_read_and_written_again_byte_for_byte() {
+    let path = root().join("tests/data/recordings/version-1.jsonl");
+    for line in fs::read_to_string(&path).unwrap().lines() {
+        let mut written = Vec::new();
+        match decode_line(line.as_bytes()).unwrap().unwrap() {
+            RecordedLine::Head(head) => head.write(&mut written),
+            RecordedLine::Event(event) => event.write(&mut written),
+        }
+        assert_eq!(String::from_utf8(written).unwrap().trim_end(), line);
+    }
+    let ended = stepmem(&["replay", &text(&path)], &[], b"");
+    assert!(ended.err.contains("3 events of run demo could not be written"), "{}", ended.err);
+    let status: Value = serde_json::from_str(ended.out.lines().last().unwrap()).unwrap();
+    let status = &status["status"];
+    let figure = |pointer: &str| status.pointer(pointer).unwrap_or(&Value::Null).clone();
+    assert_eq!((figure("/ranks/0/rank"), figure("/ranks/1/rank")), (json!(3), json!(5)));
+    assert_eq!(figure("/ranks/1/end/error_type"), "ValueError");
+    assert_eq!(figure("/acks/0/kind"), "CREEP_CONFIRMED");
+    assert_eq!(figure("/gpu/xids/0/xid"), 79);
+    assert_eq!(figure("/gpu/errors"), json!({"gpu_is_lost": 1, "timeout": 1}));
 }
 
 /// A client that reads each eighth step only, because steps are short: what is per step is not per record.

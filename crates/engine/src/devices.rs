@@ -105,12 +105,12 @@ impl DeviceTable {
     }
 
     /// Counts an Xid error.
-    pub fn xid(&mut self, uuid: GpuUuid, xid: u64) {
+    pub fn xid(&mut self, uuid: &GpuUuid, xid: u64) {
         let xids = &mut self.nvml.xids;
-        if let Some(seen) = xids.iter_mut().find(|seen| seen.uuid == uuid && seen.xid == xid) {
+        if let Some(seen) = xids.iter_mut().find(|seen| seen.uuid == *uuid && seen.xid == xid) {
             seen.count += 1;
         } else if xids.len() < XIDS_MAX {
-            xids.push(XidErrors { uuid, xid, count: 1 });
+            xids.push(XidErrors { uuid: uuid.clone(), xid, count: 1 });
         } else {
             self.nvml.xids_dropped += 1;
         }
@@ -122,9 +122,9 @@ impl DeviceTable {
     }
 
     /// Takes the containers that the kubelet gave devices to.
-    pub fn assign(&mut self, mut pods: Vec<DevicePod>) {
-        pods.sort_unstable();
-        self.pods = pods;
+    pub fn assign(&mut self, pods: &[DevicePod]) {
+        self.pods = pods.to_vec();
+        self.pods.sort_unstable();
     }
 
     /// Forgets the devices that were not read for longer than `ttl`, and failures that ceased.

@@ -1,4 +1,5 @@
-//! The one owner of all state: events and the time go in, transitions and a status come out.
+//! The one owner of all state: events and the time go in; transitions, effects and a status
+//! come out.
 
 use std::time::Duration;
 
@@ -6,18 +7,17 @@ use crate::config::EngineConfig;
 use crate::devices::{DeviceTable, device_view, pushed_view};
 use crate::diagnosis::scene::{RunScene, Scene};
 use crate::diagnosis::{DiagnosisKind, Evidence};
-use crate::event::Event;
-use crate::findings::acks::{Ack, Acks, AdmittedAck};
+use crate::effects::Told;
+use crate::event::{Event, Handled, Receipt};
+use crate::findings::acks::{Ack, Acks};
 use crate::findings::{Finding, Findings, Transition, TransitionState};
 use crate::processes::{ProcessTable, ProcessView, Reading};
+use crate::ranks::lifecycle::Arrival;
 use crate::ranks::refusal::Refusal;
 use crate::ranks::state::RankState;
-use crate::ranks::table::{Admitted, AdmittedEnd, RankTable};
+use crate::ranks::table::RankTable;
 use crate::ranks::view::RankView;
-use crate::requests::causes::{
-    AnalysisRequest, HoldersReport, KnownHolder, RecordedSite, SiteTable, SiteView,
-    SnapshotAnalysis,
-};
+use crate::requests::causes::{Cause, FoundCause, HoldersReport, SiteTable, SiteView};
 use crate::requests::heap_scans::Looks;
 use crate::requests::schedule::Growth;
 use crate::requests::snapshot::CaptureReport;
@@ -51,6 +51,7 @@ pub struct Engine {
     pub(super) acks: Acks,
     pub(super) captures: Captures,
     pub(super) looks: Looks,
+    pub(super) told: Told,
     /// The lines and objects behind the ranks' memory.
     pub(super) sites: SiteTable,
     pub(super) processes_dropped: u64,
@@ -64,6 +65,7 @@ impl Engine {
             ranks: RankTable::new(config.ranks()),
             captures: Captures::new(config.captures.clone()),
             looks: Looks::new(config.looks_on_creep, config.looks_cooldown),
+            told: Told::default(),
             sites: SiteTable::default(),
             config,
             started,
@@ -80,22 +82,61 @@ impl Engine {
         &self.config
     }
 
-    /// Lets a batch in as a whole. Evicts ranks that have left the outputs where it must.
+    /// Takes one event that happened at `now`, which never falls.
     ///
     /// # Errors
-    ///
-    /// The bound that it would break; its records are counted as dropped.
-    pub fn admit(&mut self, batch: Vec<StepSample>, now: Uptime) -> Result<Admitted, Refusal> {
-        let arrival = self.unix_time(now);
-        self.ranks.admit(batch, now, arrival)
+    /// The event is about what is not held or belongs to another process, or it would break a
+    /// bound. Nothing of it is taken then.
+    pub fn handle(&mut self, event: &Event, now: Uptime) -> Result<Handled, Refusal> {
+        let mut receipt = Receipt::default();
+        let (mut is_changed, mut found) = (false, None);
+        match event {
+            Event::Steps(batch) => {
+                let transitions = self.steps(batch, now)?;
+                receipt.n_records = batch.len();
+                receipt.requests = self.requests(batch);
+                return Ok(Handled { receipt, transitions, effects: self.effects(event, now) });
+            }
+            Event::SnapshotWanted(rank, steps) => {
+                receipt.id = Some(self.want_snapshot(rank, *steps, now)?);
+                return Ok(Handled { receipt, ..Handled::default() });
+            }
+            Event::ClockSet(unix) => {
+                self.set_clock(now, *unix);
+                return Ok(Handled::default());
+            }
+            Event::End(run, end) => is_changed = self.end(run, end, now)?,
+            Event::Ack(ack) => {
+                self.ack(ack, now)?;
+                is_changed = true;
+            }
+            Event::SnapshotReport(report) => self.snapshot_report(report, now)?,
+            Event::HoldersReport(report) => found = self.holders_report(report, now)?,
+            Event::SnapshotAnalyzed(number, analysis) => {
+                found = self.captures.analysed(*number, analysis, now);
+            }
+            Event::CauseFound(found) => is_changed = self.take_cause(found, now),
+            Event::Reading(sample) => is_changed = self.reading(sample, now),
+            Event::DeviceLost(lost) => is_changed = self.devices.fail(lost, now),
+            Event::DevicesReleased => self.devices.release(),
+            Event::Xid(device, xid) => self.devices.xid(device, *xid),
+            Event::Pods(pods) => self.devices.assign(pods),
+            Event::Scraped => self.ranks.scraped(),
+            Event::Tick => {
+                self.tick(now);
+                is_changed = true;
+            }
+        }
+        is_changed |= found.as_ref().is_some_and(|found| self.take_cause(found, now));
+        let transitions = self.judge_if(is_changed, now);
+        let mut effects = self.effects(event, now);
+        if let Some(found) = found {
+            effects.splice(0..0, self.effects_of_cause(found, now));
+        }
+        Ok(Handled { receipt, transitions, effects })
     }
 
-    /// Lets an acknowledgement in.
-    ///
-    /// # Errors
-    ///
-    /// Its subject is not held, or the limit is reached.
-    pub fn admit_ack(&self, ack: Ack) -> Result<AdmittedAck, Refusal> {
+    fn ack(&mut self, ack: &Ack, now: Uptime) -> Result<(), Refusal> {
         let is_held = match ack.subject() {
             SubjectId::Rank(id) => self.ranks.get(&id.run, id.rank).is_some(),
             SubjectId::Process(id) => self.processes.get(id).is_some(),
@@ -104,116 +145,60 @@ impl Engine {
         if !is_held {
             return Err(Refusal::UnknownSubject(ack.subject().clone()));
         }
-        self.acks.admit(ack)
+        self.acks.insert(ack, now)
     }
 
-    /// Checks that an operator ends what has pushed. A process of its own may end before its
-    /// first step.
-    ///
-    /// # Errors
-    /// The run or its rank is not held.
-    pub fn check_known(&self, run: &Run, end: &RankEnd) -> Result<(), Refusal> {
-        let is_meant = |rank: Rank| end.rank.is_none_or(|of| of == rank);
-        if !end.is_of_operator() || self.ranks_of(run).any(is_meant) {
-            return Ok(());
+    fn end(&mut self, run: &Run, end: &RankEnd, now: Uptime) -> Result<bool, Refusal> {
+        self.check_end(run, end)?;
+        let has_ended = self.ranks.end(run, end, Arrival { now, time: self.unix_time(now) });
+        self.forget_sites();
+        Ok(has_ended)
+    }
+
+    /// Checks that an operator ends what has pushed, and a process what it holds. A process may
+    /// end before its first step.
+    fn check_end(&self, run: &Run, end: &RankEnd) -> Result<(), Refusal> {
+        let id = end.rank.map(|rank| RankId { run: run.clone(), rank });
+        if !end.is_of_operator() {
+            return id.map_or(Ok(()), |id| self.ranks.check_own(&id, end.instance));
         }
         let has_run = self.ranks_of(run).next().is_some();
-        match end.rank.filter(|_| has_run) {
-            Some(rank) => {
-                let id = RankId { run: run.clone(), rank };
+        match id.filter(|_| has_run) {
+            Some(id) if self.ranks.get(run, id.rank).is_none() => {
                 Err(Refusal::UnknownSubject(SubjectId::Rank(id)))
             }
-            None => Err(Refusal::UnknownRun(run.clone())),
+            None if !has_run => Err(Refusal::UnknownRun(run.clone())),
+            Some(_) | None => Ok(()),
         }
     }
 
-    /// Lets the end of a rank in.
-    ///
-    /// # Errors
-    /// Another process holds the rank.
-    pub fn admit_end(&self, run: Run, end: RankEnd) -> Result<AdmittedEnd, Refusal> {
-        self.ranks.admit_end(run, end)
-    }
-
-    /// Lets a report about a snapshot in.
-    ///
-    /// # Errors
-    /// Its rank is not held, or by another process.
-    pub fn admit_capture(&self, report: CaptureReport) -> Result<CaptureReport, Refusal> {
+    fn snapshot_report(&mut self, report: &CaptureReport, now: Uptime) -> Result<(), Refusal> {
         self.ranks.check_own(&report.rank, report.instance)?;
-        let RankId { run, rank } = &report.rank;
-        match self.ranks.get(run, *rank) {
-            Some(_) => Ok(report),
-            None => Err(Refusal::UnknownSubject(SubjectId::Rank(report.rank))),
+        if self.ranks.get(&report.rank.run, report.rank.rank).is_none() {
+            return Err(Refusal::UnknownSubject(SubjectId::Rank(report.rank.clone())));
         }
+        self.captures.take(report.clone(), now);
+        Ok(())
     }
 
-    /// Lets a report about live objects in.
-    ///
-    /// # Errors
-    /// Its rank is held by another process.
-    pub fn admit_holders(&self, mut report: HoldersReport) -> Result<HoldersReport, Refusal> {
+    /// Takes what a rank reports of its live objects. Returns the cause that it names.
+    fn holders_report(
+        &mut self,
+        report: &HoldersReport,
+        now: Uptime,
+    ) -> Result<Option<FoundCause>, Refusal> {
         let RankId { run, rank } = &report.rank;
         self.ranks.check_own(&report.rank, report.instance)?;
         let state = self.ranks.get(run, *rank);
         let names_own = state.is_some_and(|state| state.lifecycle().is_named(report.instance));
-        report.mark_own(report.is_known && names_own);
-        Ok(report)
-    }
-
-    /// Takes one event that happened at `now`, and returns what it raised, changed or cleared.
-    /// `now` never falls.
-    pub fn apply(&mut self, event: Event, now: Uptime) -> Vec<Transition> {
-        let is_changed = match event {
-            Event::Steps(batch) => return self.steps(batch, now),
-            Event::Ack(ack) => self.acks.insert(ack, now),
-            Event::End(end) => {
-                let arrival = self.unix_time(now);
-                let has_ended = self.ranks.end(end, now, arrival);
-                self.forget_sites();
-                has_ended
-            }
-            Event::Scrape => {
-                self.ranks.scraped();
-                false
-            }
-            Event::Gpu(sample) => self.gpu(sample, now),
-            Event::GpuUnavailable(unavailable) => self.devices.fail(&unavailable, now),
-            Event::Capture(report) => {
-                self.captures.take(report, now);
-                false
-            }
-            Event::Analysed(number, analysis) => self.analysed(number, *analysis, now),
-            Event::Holders(report) => self.hold(&report, now),
-            Event::Site(rank, site, since) => {
-                self.take_site(&rank, site, AskedAt { since, now })
-            }
-            Event::GpuReleased => {
-                self.devices.release();
-                false
-            }
-            Event::Xid(device, xid) => {
-                self.devices.xid(device, xid);
-                false
-            }
-            Event::DevicePods(pods) => {
-                self.devices.assign(pods);
-                false
-            }
-            Event::Tick => {
-                self.tick(now);
-                true
-            }
-        };
-        self.judge_if(is_changed, now)
+        let since = self.looks.take(report, now);
+        let cause = report.cause(report.is_known && names_own);
+        Ok(cause.map(|cause| FoundCause { rank: report.rank.clone(), cause, since }))
     }
 
     /// Asks a rank for a memory snapshot because an operator wants it. Returns the id of the
     /// request.
-    ///
-    /// # Errors
-    /// The rank does not push.
-    pub fn demand(
+    fn want_snapshot(
         &mut self,
         rank: &RankId,
         steps: Option<u32>,
@@ -227,27 +212,16 @@ impl Engine {
         Ok(self.captures.demand(rank, steps, now))
     }
 
-    /// Returns the next snapshot that another process shall analyze.
-    pub fn next_analysis(&mut self) -> Option<AnalysisRequest> {
-        self.captures.next_analysis()
+    /// Returns whether the system's clock, which shows `unix` at `now`, was set since it was
+    /// last read. Smaller differences than [`CLOCK_STEP_MIN`] do not count, so that times stay
+    /// equal from one status to the next.
+    pub fn is_clock_set(&self, now: Uptime, unix: Seconds) -> bool {
+        (unix.get() - self.unix_time(now)).abs() >= CLOCK_STEP_MIN
     }
 
-    /// Returns which rank a listed snapshot is of, and when it was asked for or reported.
-    pub fn snapshot_of(&self, number: u64) -> Option<(&RankId, Uptime)> {
-        self.captures.listed(number).map(|listed| (&listed.report.rank, listed.since))
-    }
-
-    /// Returns when the heap scan of a report was requested; `now` if it was not requested.
-    pub fn look_since(&self, report: &HoldersReport, now: Uptime) -> Uptime {
-        self.looks.since(report).unwrap_or(now)
-    }
-
-    /// Sets the Unix time at `now`: the system's clock may have been set since it was last
-    /// read. Ignores differences below `CLOCK_STEP_MIN`, so that times stay equal from one
-    /// status to the next.
-    pub fn set_clock(&mut self, now: Uptime, unix: f64) {
-        if (unix - self.unix_time(now)).abs() >= CLOCK_STEP_MIN {
-            self.started = unix - now.0.as_secs_f64();
+    fn set_clock(&mut self, now: Uptime, unix: Seconds) {
+        if self.is_clock_set(now, unix) {
+            self.started = unix.get() - now.0.as_secs_f64();
         }
     }
 
@@ -275,55 +249,34 @@ impl Engine {
         self.sites.retain(|run, rank| Some(ranks.get(run, rank)?.is_ended()));
     }
 
-    /// Takes the result of an analysis. Returns whether it reports something of a rank.
-    fn analysed(&mut self, number: u64, analysis: SnapshotAnalysis, now: Uptime) -> bool {
-        let about = self.captures.analysed(number, &analysis, now);
-        let Some((rank, since)) = about else { return false };
-        self.take_site(
-            &rank,
-            RecordedSite::Snapshot(Box::new(analysis)),
-            AskedAt { since, now },
-        )
-    }
-
     /// Takes what was found out of a rank. Returns whether the rank is held.
-    fn take_site(&mut self, rank: &RankId, site: RecordedSite, asked: AskedAt) -> bool {
-        let AskedAt { since, now } = asked;
-        if self.ranks.get(&rank.run, rank.rank).is_none() {
-            return false;
+    fn take_cause(&mut self, found: &FoundCause, now: Uptime) -> bool {
+        let RankId { run, rank } = &found.rank;
+        let Some(state) = self.ranks.get_mut(run, *rank) else { return false };
+        if let Cause::Holder(holder) = &found.cause
+            && let Some(growth) = growth_of_holder(holder)
+        {
+            state.holder(growth);
         }
-        match site {
-            RecordedSite::Snapshot(analysis) => self.sites.take(rank, *analysis, since),
-            RecordedSite::Holder(holder) => {
-                if let (Some(state), Some(growth)) =
-                    (self.ranks.get_mut(&rank.run, rank.rank), growth_of_holder(&holder))
-                {
-                    state.holder(growth);
-                }
-                let known = KnownHolder { asked: since, reported: now, holder: *holder };
-                self.sites.hold(rank, known);
-            }
-            RecordedSite::Searched(search) => self.sites.search(rank, search, since),
-        }
+        self.sites.take(found, now);
         true
     }
 
-    /// Takes what a rank reports of its live objects. Returns whether it has come to something.
-    fn hold(&mut self, report: &HoldersReport, now: Uptime) -> bool {
-        let since = self.looks.take(report, now);
-        let asked = AskedAt { since, now };
-        report.site().is_some_and(|site| self.take_site(&report.rank, site, asked))
-    }
-
-    fn steps(&mut self, batch: Admitted, now: Uptime) -> Vec<Transition> {
-        let mut transitions = Vec::new();
+    fn steps(&mut self, batch: &[StepSample], now: Uptime) -> Result<Vec<Transition>, Refusal> {
         let arrival = self.unix_time(now);
-        for mut sample in batch.into_samples() {
-            self.ranks.correct_time(&mut sample.time, arrival);
-            let is_changed = self.step(&sample, now);
+        self.ranks.admit(batch, now, arrival)?;
+        let mut transitions = Vec::new();
+        for sample in batch {
+            let mut time = sample.time;
+            self.ranks.correct_time(&mut time, arrival);
+            let is_changed = if time == sample.time {
+                self.step(sample, now)
+            } else {
+                self.step(&StepSample { time, ..sample.clone() }, now)
+            };
             transitions.append(&mut self.judge_if(is_changed, now));
         }
-        transitions
+        Ok(transitions)
     }
 
     fn step(&mut self, sample: &StepSample, now: Uptime) -> bool {
@@ -349,21 +302,21 @@ impl Engine {
         is_changed
     }
 
-    fn gpu(&mut self, sample: GpuSample, now: Uptime) -> bool {
+    fn reading(&mut self, sample: &GpuSample, now: Uptime) -> bool {
         let time = self.unix_time(now);
         let mut is_changed = false;
         for state in self.ranks.states_mut() {
             if state.identity().device.as_ref() == Some(&sample.device)
                 && state.is_pushing(now, self.config.rank_ttl)
             {
-                let view = device_view(&sample, state.identity());
+                let view = device_view(sample, state.identity());
                 is_changed |= state.device(view, time);
             }
         }
         let n_dropped = sample.processes.len().saturating_sub(self.config.processes_max);
         self.devices.drop_processes(n_dropped);
-        is_changed |= self.read_processes(&Reading { sample: &sample, now, time });
-        self.devices.read(sample, now, time);
+        is_changed |= self.read_processes(&Reading { sample, now, time });
+        self.devices.read(sample.clone(), now, time);
         is_changed
     }
 
@@ -470,23 +423,6 @@ impl Engine {
             .collect()
     }
 
-    /// Returns the findings of a rank that name the code or the object behind its memory.
-    pub fn named(&self, rank: &RankId, now: Uptime) -> Vec<Transition> {
-        let of_rank = |finding: &&Finding| finding.subject.rank() == Some(rank);
-        let findings = self.findings.iter().map(|active| &active.finding).filter(of_rank);
-        let named = findings.filter(|finding| match &finding.evidence {
-            Evidence::CreepConfirmed(figures) | Evidence::CreepEarly(figures) => {
-                figures.site.is_some() || figures.holder.is_some()
-            }
-            Evidence::OutOfMemory(figures) => figures.site.is_some(),
-            _ => false,
-        });
-        let time = self.unix_time(now);
-        let transition =
-            |finding: &Finding| self.transition(finding.clone(), TransitionState::Raised, time);
-        named.map(transition).collect()
-    }
-
     /// Asks a rank whose live memory grows what grows. A snapshot shows memory of devices
     /// alone.
     pub(super) fn ask_about(&mut self, finding: &Finding, now: Uptime) {
@@ -506,20 +442,18 @@ impl Engine {
         }
     }
 
-    fn transition(&self, finding: Finding, state: TransitionState, time: f64) -> Transition {
+    pub(super) fn transition(
+        &self,
+        finding: Finding,
+        state: TransitionState,
+        time: f64,
+    ) -> Transition {
         let Finding { subject, kind, severity, evidence } = finding;
         let rank = subject.rank().and_then(|id| self.ranks.get(&id.run, id.rank));
         let step = rank.and_then(RankState::last_step);
         let time = (time * 1000.0).round() / 1000.0;
         Transition { time, step, subject, kind, state, severity, evidence }
     }
-}
-
-/// When a rank was asked for something, and the time of its answer.
-#[derive(Clone, Copy)]
-struct AskedAt {
-    since: Uptime,
-    now: Uptime,
 }
 
 /// Returns when the present incarnation of a rank began.
@@ -586,14 +520,14 @@ mod tests {
     use crate::config::EngineConfig;
     use crate::engine::Engine;
     use crate::output::status::ExporterStatus;
-    use stepmem_types::units::Uptime;
+    use stepmem_types::units::{Seconds, Uptime};
 
     #[test]
     fn clock_that_is_set_moves_every_time_and_one_that_drifts_none() {
         let mut engine = Engine::new(EngineConfig::default(), 1000.0);
         let now = Uptime(Duration::from_secs(100));
         for (unix, expected) in [(1100.3, 1100.0), (4700.0, 4700.0), (1100.0, 1100.0)] {
-            engine.set_clock(now, unix);
+            engine.set_clock(now, Seconds::new(unix).unwrap());
             let time = engine.status(now, ExporterStatus::default()).time;
             assert!((time - expected).abs() < 1e-6, "{unix}: {time}");
         }

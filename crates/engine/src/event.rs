@@ -1,42 +1,124 @@
-//! The events of the engine.
+//! The events of the engine, and the result of each. A recording is a list of them.
 
-use crate::findings::acks::AdmittedAck;
-use crate::ranks::table::{Admitted, AdmittedEnd};
-use crate::requests::causes::{HoldersReport, RecordedSite, SnapshotAnalysis};
-use crate::requests::snapshot::CaptureReport;
+use std::collections::BTreeSet;
+
+use crate::findings::Transition;
+use crate::findings::acks::Ack;
+use crate::requests::causes::{AnalysisRequest, FoundCause, HoldersReport, SnapshotAnalysis};
+use crate::requests::snapshot::{CaptureReport, RankRequest};
 use stepmem_types::device::{DevicePod, GpuSample, GpuUnavailable};
-use stepmem_types::ids::{GpuUuid, RankId};
-use stepmem_types::units::Uptime;
+use stepmem_types::end::RankEnd;
+use stepmem_types::ids::{GpuUuid, RankId, Run};
+use stepmem_types::step::StepSample;
+use stepmem_types::units::Seconds;
 
-/// One thing that happened.
-#[derive(Debug)]
+/// Everything that can happen to the engine.
+#[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// Ranks pushed steps.
-    Steps(Admitted),
-    /// An operator lowered a finding.
-    Ack(AdmittedAck),
+    /// Ranks pushed steps, which are taken as a whole or not at all.
+    Steps(Vec<StepSample>),
     /// A rank, or a whole run, ended.
-    End(AdmittedEnd),
-    /// Prometheus read everything that the last status shows.
-    Scrape,
+    End(Run, RankEnd),
+    /// An operator lowered a finding.
+    Ack(Ack),
     /// A training process reported a memory snapshot.
-    Capture(CaptureReport),
-    /// The analysis of a snapshot, by its number, is over.
-    Analysed(u64, Box<SnapshotAnalysis>),
+    SnapshotReport(CaptureReport),
     /// A training process reported what holds its tensors.
-    Holders(HoldersReport),
-    /// A recording has what was found out of a rank when it was asked at that time.
-    Site(RankId, RecordedSite, Uptime),
+    HoldersReport(HoldersReport),
+    /// An operator wants a snapshot of a rank, over so many steps.
+    SnapshotWanted(RankId, Option<u32>),
+    /// The analysis of a snapshot, by its number, is over.
+    SnapshotAnalyzed(u64, Box<SnapshotAnalysis>),
+    /// A cause of a rank's growth was found. Recordings have this instead of the report or the
+    /// analysis that found it.
+    CauseFound(FoundCause),
     /// A device was read.
-    Gpu(GpuSample),
+    Reading(Box<GpuSample>),
     /// A device, or NVML, gave no answer.
-    GpuUnavailable(GpuUnavailable),
+    DeviceLost(GpuUnavailable),
     /// NVML is released for now.
-    GpuReleased,
+    DevicesReleased,
     /// A device reported an Xid error.
     Xid(GpuUuid, u64),
     /// The kubelet listed the containers that it gave devices to.
-    DevicePods(Vec<DevicePod>),
+    Pods(Vec<DevicePod>),
+    /// Prometheus read everything that the last status shows.
+    Scraped,
+    /// The system's clock was set to this Unix time.
+    ClockSet(Seconds),
     /// Time passed.
     Tick,
+}
+
+impl Event {
+    /// Returns whether recordings have it. Instead of reports and analyses they have what
+    /// [`Effect::Record`] names.
+    pub fn is_recorded(&self) -> bool {
+        match self {
+            Self::Steps(_)
+            | Self::End(..)
+            | Self::Ack(_)
+            | Self::CauseFound(_)
+            | Self::Reading(_)
+            | Self::DeviceLost(_)
+            | Self::DevicesReleased
+            | Self::Xid(..)
+            | Self::ClockSet(_)
+            | Self::Tick => true,
+            Self::SnapshotReport(_)
+            | Self::HoldersReport(_)
+            | Self::SnapshotWanted(..)
+            | Self::SnapshotAnalyzed(..)
+            | Self::Pods(_)
+            | Self::Scraped => false,
+        }
+    }
+}
+
+/// The result of an event that the engine took.
+#[derive(Debug, Default)]
+pub struct Handled {
+    pub receipt: Receipt,
+    /// What the event raised, changed or cleared.
+    pub transitions: Vec<Transition>,
+    /// What the program has to do now, in this order.
+    pub effects: Vec<Effect>,
+}
+
+/// The answer to who submitted an event.
+#[derive(Debug, PartialEq)]
+pub struct Receipt {
+    /// Number of records in it.
+    pub n_records: usize,
+    /// Requests to its ranks.
+    pub requests: Vec<RankRequest>,
+    /// The id of the request that an operator made.
+    pub id: Option<Box<str>>,
+}
+
+impl Default for Receipt {
+    /// The receipt of a single record that requests nothing.
+    fn default() -> Self {
+        Self { n_records: 1, requests: Vec::new(), id: None }
+    }
+}
+
+/// What the program has to do now. It asks the engine nothing else that steers it.
+#[derive(Debug, PartialEq)]
+pub enum Effect {
+    /// Record this event.
+    Record(Event),
+    /// Announce this finding again: the line or the object behind it is known now.
+    Announce(Box<Transition>),
+    /// Write the summary of a run that is over.
+    Summarize(Run),
+    /// Open these devices and close all others: ranks push from them.
+    OpenDevices(BTreeSet<GpuUuid>),
+    /// Before a stop, wait for a scrape (or no longer): a rank ended badly, and Prometheus has
+    /// not read that.
+    AwaitScrape(bool),
+    /// Before a stop, wait for analyses of snapshots (or no longer).
+    AwaitAnalyses(bool),
+    /// Analyze a snapshot.
+    Analyze(AnalysisRequest),
 }

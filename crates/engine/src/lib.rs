@@ -1,9 +1,10 @@
-//! The engine: events and the time come in, a status goes out. Pure: nothing here waits, logs,
+//! The engine: events and the time come in; effects and a status go out. Pure: nothing here waits, logs,
 //! reads a clock, spawns or touches files.
 
 pub mod config;
 pub mod devices;
 pub mod diagnosis;
+mod effects;
 pub mod engine;
 pub mod event;
 pub mod findings;

@@ -8,6 +8,7 @@ pub mod format;
 pub mod host;
 pub mod ids;
 pub mod launch;
+pub mod nvml_code;
 pub mod site;
 pub mod step;
 pub mod units;

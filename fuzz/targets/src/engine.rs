@@ -1,4 +1,4 @@
-//! Lines of a recording, decoded, admitted and applied; what the engine publishes then is rendered in both formats.
+//! Lines of a recording, decoded and handled; what the engine publishes then is rendered in both formats.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use stepmem_engine::engine::Engine;
 use stepmem_engine::event::Event;
 use stepmem_engine::output::status::ExporterStatus;
 use stepmem_engine::wire::control::{decode_ack, decode_end};
-use stepmem_engine::wire::recorded::{RecordingEntry, decode_recorded};
+use stepmem_engine::wire::recorded::decode_recorded;
 use stepmem_report::summary::model::Summary;
 use stepmem_types::ids::Run;
 use stepmem_types::units::Uptime;
@@ -21,9 +21,10 @@ pub fn run(data: &[u8]) {
     for line in data.split(|byte| *byte == b'\n') {
         let millis = 1 + line.len() as u64 * 37 % 4000;
         now = Uptime(now.0 + Duration::from_millis(millis));
-        if let Some(event) = event(&mut engine, &run, line, now) {
-            engine.apply(event, now);
-            engine.apply(Event::Tick, now);
+        if let Some(event) = event(&run, line)
+            && engine.handle(&event, now).is_ok()
+        {
+            engine.handle(&Event::Tick, now).expect("time passes");
         }
     }
     let status = engine.status(now, ExporterStatus::default());
@@ -37,18 +38,12 @@ pub fn run(data: &[u8]) {
     }
 }
 
-fn event(engine: &mut Engine, run: &Run, line: &[u8], now: Uptime) -> Option<Event> {
-    if let Ok(recorded) = decode_recorded(line) {
-        return match recorded {
-            RecordingEntry::Step(sample) => {
-                engine.admit(vec![sample], now).ok().map(Event::Steps)
-            }
-            RecordingEntry::Gpu(sample, _) => Some(Event::Gpu(sample)),
-        };
+fn event(run: &Run, line: &[u8]) -> Option<Event> {
+    if let Ok((recorded, _)) = decode_recorded(line) {
+        return Some(recorded);
     }
     if let Ok(end) = decode_end(line) {
-        return engine.admit_end(run.clone(), end).ok().map(Event::End);
+        return Some(Event::End(run.clone(), end));
     }
-    let ack = decode_ack(run.clone(), line).ok()?;
-    engine.admit_ack(ack).ok().map(Event::Ack)
+    decode_ack(run.clone(), line).ok().map(Event::Ack)
 }

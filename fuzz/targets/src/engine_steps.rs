@@ -14,7 +14,7 @@ use stepmem_engine::event::Event;
 use stepmem_engine::output::saved_state::{SaveCursor, SavedState};
 use stepmem_engine::output::status::ExporterStatus;
 use stepmem_engine::wire::control::decode_end;
-use stepmem_engine::wire::recorded::{RecordingEntry, decode_recorded};
+use stepmem_engine::wire::recorded::decode_recorded;
 use stepmem_types::device::GpuSample;
 use stepmem_types::ids::{Rank, Run};
 use stepmem_types::step::{Phase, StepSample};
@@ -87,14 +87,14 @@ impl Job {
         let level = level.cast_unsigned();
         let above =
             |shift: u32| Bytes::new((level + (u64::from(more) << shift)).min(INTEGER_MAX));
-        let happened = match kind >> 2 & 7 {
+        let event = match kind >> 2 & 7 {
             6 => self.other(figures),
             5 => {
                 let mut reading = self.reading.clone();
                 if let Some(memory) = &mut reading.memory {
                     memory.used = above(24).expect("in range");
                 }
-                Some(Event::Gpu(reading))
+                Event::Reading(Box::new(reading))
             }
             _ => {
                 let last = self.steps[idx];
@@ -117,12 +117,11 @@ impl Job {
                     free: (figures & 32 == 0).then(|| above(12).expect("in range")),
                     ..self.step.clone()
                 };
-                self.engine.admit(vec![sample], self.now).ok().map(Event::Steps)
+                Event::Steps(vec![sample])
             }
         };
-        if let Some(event) = happened {
-            self.engine.apply(event, self.now);
-        }
+        // A rank that another holds is refused.
+        self.engine.handle(&event, self.now).ok();
     }
 
     /// When a step ended by a clock that is off by up to two minutes.
@@ -131,22 +130,22 @@ impl Job {
         Seconds::new(STARTED + self.now.0.as_secs_f64() + off).expect("after 1970")
     }
 
-    fn other(&mut self, figures: u8) -> Option<Event> {
+    fn other(&mut self, figures: u8) -> Event {
         let ends =
             [r#"{"rank":0,"outcome":"oom"}"#, r#"{"rank":1,"outcome":"completed"}"#, "{}"];
         match figures % 6 {
             idx @ 0..3 => {
-                let end = decode_end(ends[usize::from(idx)].as_bytes()).ok()?;
-                self.engine.admit_end(self.run.clone(), end).ok().map(Event::End)
+                let end = decode_end(ends[usize::from(idx)].as_bytes()).expect("an end");
+                Event::End(self.run.clone(), end)
             }
-            3 => Some(Event::GpuReleased),
-            4 => Some(Event::Scrape),
-            _ => Some(Event::Tick),
+            3 => Event::DevicesReleased,
+            4 => Event::Scraped,
+            _ => Event::Tick,
         }
     }
 
     fn check(&mut self) {
-        self.engine.apply(Event::Tick, self.now);
+        self.engine.handle(&Event::Tick, self.now).expect("time passes");
         let status = self.engine.status(self.now, ExporterStatus::default());
         let text = render(&status, Format::OpenMetrics);
         for line in text.lines().filter(|line| !line.starts_with('#')) {
@@ -181,11 +180,11 @@ impl Job {
 fn templates() -> &'static (StepSample, GpuSample) {
     static TEMPLATES: OnceLock<(StepSample, GpuSample)> = OnceLock::new();
     TEMPLATES.get_or_init(|| {
-        let entry = |line: &str| decode_recorded(line.as_bytes()).expect("an entry");
+        let event = |line: &str| decode_recorded(line.as_bytes()).expect("an event").0;
         let step = r#"{"run":"r","rank":0,"world_size":4,"step":0,"pid":7,"device":"GPU-0","allocated_bytes":0,"total_bytes":85899345920}"#;
         let reading = r#"{"nvml":true,"time":1700000000,"device":"GPU-0","used_bytes":0,"total_bytes":85899345920,"processes":[]}"#;
-        match (entry(step), entry(reading)) {
-            (RecordingEntry::Step(step), RecordingEntry::Gpu(reading, _)) => (step, reading),
+        match (event(step), event(reading)) {
+            (Event::Steps(batch), Event::Reading(reading)) => (batch[0].clone(), *reading),
             _ => panic!("a step and a reading"),
         }
     })

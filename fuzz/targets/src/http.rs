@@ -10,7 +10,7 @@ use axum::Router;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use stepmem::input::push::http::{PushConfig, Receivers, router as push_router};
-use stepmem::input::push::inbox::{Delivery, Inbox, Offer, Receipt};
+use stepmem::input::push::inbox::{Inbox, Submission};
 use stepmem::input::push::roles::Tokens;
 use stepmem::net::access::Gate;
 use stepmem::net::guard::Guard;
@@ -20,9 +20,7 @@ use stepmem::net::server::{Connections, ServerCounts, Service, serve_stream};
 use stepmem::output::web::{StatusRequest, StatusSource, WebConfig, router as web_router};
 use stepmem_engine::config::EngineConfig;
 use stepmem_engine::engine::Engine;
-use stepmem_engine::event::Event;
 use stepmem_engine::output::status::{ExporterStatus, Status};
-use stepmem_engine::ranks::refusal::Refusal;
 use stepmem_types::units::Uptime;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::runtime::{Builder, Runtime};
@@ -96,7 +94,7 @@ impl Exporter {
             Builder::new_current_thread().enable_time().build().expect("a runtime without I/O");
         let began = Instant::now();
         let clock = move || Uptime(began.elapsed());
-        let (inbox, offers) = Inbox::new();
+        let (inbox, submissions) = Inbox::new();
         let (published, latest) = watch::channel(Arc::new(Status::default()));
         let (source, statuses, mut summaries) = StatusSource::new(latest);
         let config = PushConfig {
@@ -121,7 +119,7 @@ impl Exporter {
         let web = web_router(config, source, stopped.clone());
         runtime.spawn(async move {
             let _published = published;
-            tokio::join!(engine(offers, statuses, clock), async {
+            tokio::join!(engine(submissions, statuses, clock), async {
                 while summaries.recv().await.is_some() {}
             })
         });
@@ -194,16 +192,16 @@ fn check(answer: &[u8]) {
 }
 
 async fn engine(
-    mut offers: mpsc::Receiver<Offer>,
+    mut submissions: mpsc::Receiver<Submission>,
     mut statuses: mpsc::Receiver<StatusRequest>,
     clock: impl Fn() -> Uptime,
 ) {
     let mut engine = Engine::new(EngineConfig::default(), 1.7e9);
     loop {
         tokio::select! {
-            offer = offers.recv() => {
-                let Some((delivery, answer)) = offer else { return };
-                answer.send(take(&mut engine, delivery, clock())).ok();
+            submission = submissions.recv() => {
+                let Some(Submission { event, reply, .. }) = submission else { return };
+                reply.send(engine.handle(&event, clock()).map(|handled| handled.receipt)).ok();
             }
             request = statuses.recv() => {
                 let Some(StatusRequest { answer, .. }) = request else { return };
@@ -212,24 +210,4 @@ async fn engine(
             }
         }
     }
-}
-
-fn take(engine: &mut Engine, delivery: Delivery, now: Uptime) -> Result<Receipt, Refusal> {
-    let mut receipt = Receipt { n_records: 1, ..Receipt::default() };
-    let event = match delivery {
-        Delivery::Steps(batch) => {
-            receipt.n_records = batch.len();
-            Event::Steps(engine.admit(batch, now)?)
-        }
-        Delivery::End(run, end, _) => Event::End(engine.admit_end(run, end)?),
-        Delivery::Ack(ack, _) => Event::Ack(engine.admit_ack(ack)?),
-        Delivery::Snapshot(report) => Event::Capture(engine.admit_capture(report)?),
-        Delivery::Holders(report) => Event::Holders(engine.admit_holders(report)?),
-        Delivery::Demand(rank, steps, _) => {
-            receipt.id = Some(engine.demand(&rank, steps, now)?);
-            Event::Tick
-        }
-    };
-    engine.apply(event, now);
-    Ok(receipt)
 }

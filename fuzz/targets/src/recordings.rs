@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use stepmem::input::recording::{self, RecordingLine};
-use stepmem_engine::wire::recorded::RecordingEntry;
+use stepmem::input::recording;
+use stepmem_engine::event::Event;
 use stepmem_report::traceml::card;
 use stepmem_report::traceml::rows::PeakRows;
 
@@ -24,10 +24,10 @@ pub fn run(data: &[u8]) {
     let mut n_entries = 0_u64;
     let merged = recording::merged(&files, |line| {
         n_entries += 1;
-        match line {
-            RecordingLine::Plain(RecordingEntry::Step(sample)) => rows.push(&sample),
-            RecordingLine::Plain(RecordingEntry::Gpu(sample, _)) => rows.gpu(&sample),
-            RecordingLine::Accepted(_, event) => assert!(event.at.0.as_secs_f64() >= 0.0),
+        match line.into_event() {
+            Event::Steps(batch) => batch.iter().for_each(|sample| rows.push(sample)),
+            Event::Reading(sample) => rows.gpu(&sample),
+            _ => {}
         }
         Ok(())
     });

@@ -6,8 +6,9 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep};
 
-use crate::exporter::collectors::event::{CollectorEvent, CollectorRound};
+use crate::exporter::collectors::collected::{Collected, CollectorRound, DropCounts};
 use crate::input::attribution::kubelet::{Assignments, Kubelet};
+use stepmem_engine::event::Event;
 use stepmem_types::device::{DevicePod, PodName};
 use stepmem_types::ids::GpuUuid;
 
@@ -42,7 +43,7 @@ pub(in crate::exporter) async fn ask_kubelet(
     mut kubelet: Kubelet,
     own: Option<OwnPod>,
     every: Duration,
-    collected: mpsc::Sender<CollectorEvent>,
+    collected: mpsc::Sender<Collected>,
 ) -> anyhow::Result<()> {
     let mut is_failing = false;
     loop {
@@ -57,13 +58,15 @@ pub(in crate::exporter) async fn ask_kubelet(
             _ => {}
         }
         is_failing = listed.is_err();
-        let status = CollectorRound {
+        let is_success = listed.is_ok();
+        let Assignments { pods, dropped } = listed.unwrap_or_default();
+        let round = CollectorRound {
             collector: "kubelet",
             duration_seconds: began.elapsed().as_secs_f64(),
-            is_success: listed.is_ok(),
+            is_success,
+            dropped: DropCounts { pods: dropped, ..DropCounts::default() },
         };
-        let Assignments { pods, dropped } = listed.unwrap_or_default();
-        collected.send(CollectorEvent::DevicePods(pods, dropped, status)).await?;
+        collected.send(Collected::Round(round, vec![Event::Pods(pods)])).await?;
         sleep(every).await;
     }
 }

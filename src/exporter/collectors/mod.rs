@@ -1,7 +1,7 @@
 //! Collectors feed the engine in addition to pushes: devices, their Xid errors, the kubelet,
 //! and memory snapshots.
 
-pub mod event;
+pub mod collected;
 pub mod kubelet;
 mod memory_left;
 pub mod nvml;

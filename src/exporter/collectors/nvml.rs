@@ -10,17 +10,18 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::config::settings::{NvmlSettings, Settings};
-use crate::exporter::collectors::event::{CollectorEvent, CollectorRound};
+use crate::exporter::collectors::collected::{Collected, CollectorRound, DropCounts};
 use crate::exporter::collectors::kubelet::PodDevices;
 use crate::exporter::collectors::thread;
 use crate::exporter::collectors::xid::XidWatch;
 use crate::input::nvml::config::{GivenDevices, PollerConfig};
 use crate::input::nvml::cycle::{GpuPoll, RELEASED};
-use crate::input::nvml::error::LIBRARY_MISSING;
 use crate::input::nvml::poller::Poller;
 use crate::input::push::inbox::ReleaseRequest;
+use stepmem_engine::event::Event;
 use stepmem_types::device::{GpuSample, GpuUnavailable};
 use stepmem_types::ids::GpuUuid;
+use stepmem_types::nvml_code::LIBRARY_MISSING;
 
 /// The longest pause between polls while NVML does not answer.
 const BACKOFF_MAX: Duration = Duration::from_mins(1);
@@ -102,7 +103,7 @@ enum PollRequest {
 pub(in crate::exporter) struct GpuTask {
     settings: NvmlSettings,
     pushed_devices: watch::Receiver<BTreeSet<GpuUuid>>,
-    collected: mpsc::Sender<CollectorEvent>,
+    collected: mpsc::Sender<Collected>,
     releases: mpsc::Receiver<ReleaseRequest>,
     asks: SyncSender<PollRequest>,
     polls: mpsc::Receiver<GpuPoll>,
@@ -119,7 +120,7 @@ pub(in crate::exporter) struct GpuChannels {
     /// The devices of the exporter's own pod, as the kubelet lists them.
     pub(in crate::exporter) pod_devices: watch::Receiver<PodDevices>,
     /// The channel to the engine.
-    pub(in crate::exporter) collected: mpsc::Sender<CollectorEvent>,
+    pub(in crate::exporter) collected: mpsc::Sender<Collected>,
     /// Requests to hold no device open for a time.
     pub(in crate::exporter) releases: mpsc::Receiver<ReleaseRequest>,
 }
@@ -170,7 +171,7 @@ impl GpuTask {
                 if let Some(hint) = hint {
                     tracing::info!("no device is opened: {hint}");
                 }
-                self.collected.send(CollectorEvent::DevicesHint(hint)).await?;
+                self.collected.send(Collected::DevicesHint(hint)).await?;
             }
             let poll = self.round(request).await?;
             log_gpu(&mut self.failing, &poll.unavailable);
@@ -246,13 +247,27 @@ impl GpuTask {
     }
 
     async fn collect(&self, poll: GpuPoll, began: Instant) -> anyhow::Result<()> {
-        let status = CollectorRound {
+        let round = CollectorRound {
             collector: "nvml",
             duration_seconds: began.elapsed().as_secs_f64(),
             is_success: poll.unavailable.is_empty(),
+            dropped: DropCounts {
+                devices: poll.devices_dropped,
+                processes: poll.processes_dropped,
+                ..DropCounts::default()
+            },
         };
-        Ok(self.collected.send(CollectorEvent::Devices(poll, status)).await?)
+        Ok(self.collected.send(Collected::Round(round, events(poll))).await?)
     }
+}
+
+/// Returns what happened in a poll. Failures come first: a device that answers in the same poll
+/// shows that NVML is up.
+fn events(poll: GpuPoll) -> Vec<Event> {
+    let released = poll.is_released.then_some(Event::DevicesReleased).into_iter();
+    let lost = poll.unavailable.into_iter().map(Event::DeviceLost);
+    let read = poll.samples.into_iter().map(|sample| Event::Reading(Box::new(sample)));
+    released.chain(lost).chain(read).collect()
 }
 
 /// The devices to open: those that ranks push from, or those that the pod was given once none

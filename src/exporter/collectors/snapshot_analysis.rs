@@ -18,10 +18,11 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::exporter::clock::Clock;
-use crate::exporter::collectors::event::CollectorEvent;
+use crate::exporter::collectors::collected::Collected;
 use crate::exporter::collectors::memory_left::memory_left;
 use crate::exporter::collectors::thread;
 use crate::store::timelines::{DRAWN, TimelineFolder};
+use stepmem_engine::event::Event;
 use stepmem_engine::requests::causes::{
     AnalysisOutcome, AnalysisRequest, SnapshotAnalysis, TimelineOutcome,
 };
@@ -55,7 +56,7 @@ impl AnalysisQueue {
     pub(in crate::exporter) fn start(
         directory: PathBuf,
         timelines: Option<Arc<TimelineFolder>>,
-        collected: mpsc::Sender<CollectorEvent>,
+        collected: mpsc::Sender<Collected>,
     ) -> io::Result<Self> {
         let start: StartProcess =
             Box::new(move |request, sheet| start(&directory, request, sheet));
@@ -63,7 +64,7 @@ impl AnalysisQueue {
         Self::of(Analyser { start, within: ANALYSIS_WITHIN, timelines }, collected)
     }
 
-    fn of(analyser: Analyser, collected: mpsc::Sender<CollectorEvent>) -> io::Result<Self> {
+    fn of(analyser: Analyser, collected: mpsc::Sender<Collected>) -> io::Result<Self> {
         let (requests, requested) = sync_channel(QUEUE_CAPACITY);
         thread::start("snapshots", move || analyser.run(&requested, &collected))?;
         Ok(Self(requests))
@@ -125,15 +126,11 @@ fn warn_of_timeline(error: &io::Error) {
 
 impl Analyser {
     /// Answers requests until either side is gone.
-    fn run(
-        &self,
-        requested: &Receiver<AnalysisRequest>,
-        collected: &mpsc::Sender<CollectorEvent>,
-    ) {
+    fn run(&self, requested: &Receiver<AnalysisRequest>, collected: &mpsc::Sender<Collected>) {
         while let Ok(request) = requested.recv() {
             let (analysis, child) = self.analyse(&request);
-            let event = CollectorEvent::Analysed(request.number, Box::new(analysis));
-            let is_wanted = collected.blocking_send(event).is_ok();
+            let event = Event::SnapshotAnalyzed(request.number, Box::new(analysis));
+            let is_wanted = collected.blocking_send(Collected::Event(event)).is_ok();
             if let Some(mut child) = child {
                 // A process that the kernel cannot end yet holds up the next: one at a time.
                 child.wait().ok();
@@ -350,7 +347,11 @@ mod tests {
             }));
         }
         let answers = (0..).zip(scripts).map(|(expected, _)| match events.blocking_recv() {
-            Some(CollectorEvent::Analysed(number, analysis)) if number == expected => *analysis,
+            Some(Collected::Event(Event::SnapshotAnalyzed(number, analysis)))
+                if number == expected =>
+            {
+                *analysis
+            }
             other => panic!("{other:?}"),
         });
         let answers = answers.collect();

@@ -10,9 +10,10 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
-use crate::exporter::collectors::event::CollectorEvent;
+use crate::exporter::collectors::collected::Collected;
 use crate::exporter::collectors::thread;
 use crate::input::nvml::xid::{self, WatchEnd};
+use stepmem_engine::event::Event;
 use stepmem_types::ids::GpuUuid;
 
 /// Time that the watch may take to end: twice the wait for one event, plus time for a shutdown
@@ -43,7 +44,7 @@ impl XidWatch {
     /// The system cannot start another thread.
     pub(super) fn start(
         library: Option<PathBuf>,
-        events: mpsc::Sender<CollectorEvent>,
+        events: mpsc::Sender<Collected>,
     ) -> std::io::Result<Self> {
         let (requests, received) = sync_channel(1);
         thread::start("nvml-xid", move || serve(library.as_deref(), &received, &events))?;
@@ -84,7 +85,7 @@ impl XidWatch {
 fn serve(
     library: Option<&Path>,
     requests: &ThreadReceiver<WatchRequest>,
-    events: &mpsc::Sender<CollectorEvent>,
+    events: &mpsc::Sender<Collected>,
 ) {
     let mut next = requests.recv().ok();
     while let Some(WatchRequest { gpus, closed }) = next.take() {
@@ -100,13 +101,14 @@ fn watch_until_next(
     library: Option<&Path>,
     gpus: &BTreeSet<GpuUuid>,
     requests: &ThreadReceiver<WatchRequest>,
-    events: &mpsc::Sender<CollectorEvent>,
+    events: &mpsc::Sender<Collected>,
 ) -> Option<WatchRequest> {
     let mut pause = RETRY_AFTER;
     while !gpus.is_empty() {
         let mut next = Err(TryRecvError::Empty);
         // The engine's end is the program's end.
-        let report = |gpu, xid| drop(events.blocking_send(CollectorEvent::Xid(gpu, xid)));
+        let report =
+            |gpu, xid| drop(events.blocking_send(Collected::Event(Event::Xid(gpu, xid))));
         let end = xid::watch(library, gpus, report, || {
             next = requests.try_recv();
             matches!(next, Err(TryRecvError::Empty))

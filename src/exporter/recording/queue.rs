@@ -24,9 +24,8 @@ use crate::store::launches::{self, LaunchId};
 use crate::store::recordings::RecordingFolder;
 use stepmem_engine::config::EngineConfig;
 use stepmem_engine::engine::Engine;
-use stepmem_engine::wire::accepted::Accepted;
+use stepmem_engine::event::Event;
 use stepmem_types::ids::Run;
-use stepmem_types::step::StepSample;
 use stepmem_types::units::{Seconds, Uptime};
 
 /// Maximum number of batches, readings and other events that wait to be recorded.
@@ -116,14 +115,9 @@ impl EventRecorder {
         self.counts.given_up.load(Ordering::Relaxed)
     }
 
-    /// Records the steps of a batch that the engine took at `at`.
-    pub(in crate::exporter) fn steps(&mut self, batch: Vec<StepSample>, at: Uptime) {
-        self.offer(RecordedWhat::Steps(batch), at);
-    }
-
-    /// Records any other event that the engine took at `at`.
-    pub(in crate::exporter) fn event(&mut self, what: Accepted, at: Uptime) {
-        self.offer(RecordedWhat::Other(what), at);
+    /// Records an event that the engine took at `at`.
+    pub(in crate::exporter) fn event(&mut self, event: Event, at: Uptime) {
+        self.offer(RecordedWhat::Event(event), at);
     }
 
     /// Reports which launch a run belongs to, where that decides about its file. Comes before
@@ -145,18 +139,18 @@ impl EventRecorder {
     }
 
     fn offer(&mut self, what: RecordedWhat, at: Uptime) {
-        let n_events = what.n_events();
-        let n_numbers = u64::try_from(n_events).unwrap_or(u64::MAX);
+        let n_lines = what.n_lines();
+        let n_numbers = u64::try_from(n_lines).unwrap_or(u64::MAX);
         let item = RecordedItem { number: self.next, at, n_lost: self.n_lost, what };
         self.next += n_numbers;
         let waiting = &self.counts.waiting;
-        let has_room = waiting.load(Ordering::Relaxed) + n_events <= WAITING_RECORDS_MAX;
-        waiting.fetch_add(n_events, Ordering::Relaxed);
+        let has_room = waiting.load(Ordering::Relaxed) + n_lines <= WAITING_RECORDS_MAX;
+        waiting.fetch_add(n_lines, Ordering::Relaxed);
         if has_room && self.items.try_send(item).is_ok() {
             self.n_lost = 0;
             return;
         }
-        waiting.fetch_sub(n_events, Ordering::Relaxed);
+        waiting.fetch_sub(n_lines, Ordering::Relaxed);
         self.n_lost += n_numbers;
         self.counts.dropped.fetch_add(n_numbers, Ordering::Relaxed);
     }
@@ -179,7 +173,7 @@ mod tests {
 
     use super::{EventRecorder, QUEUE_CAPACITY};
     use crate::exporter::recording::writer::RecordingCounts;
-    use stepmem_engine::wire::accepted::Accepted;
+    use stepmem_engine::event::Event;
     use stepmem_types::units::Uptime;
 
     #[test]
@@ -190,11 +184,11 @@ mod tests {
         let mut recorder =
             EventRecorder { items, counts, launches: None, next: 0, n_lost: 0, finished };
         for _ in 0..QUEUE_CAPACITY + 3 {
-            recorder.event(Accepted::Tick, Uptime::default());
+            recorder.event(Event::Tick, Uptime::default());
         }
         assert_eq!(recorder.results(), [("written", 0), ("failed", 0), ("dropped", 3)]);
         assert_eq!(taken.try_iter().count(), QUEUE_CAPACITY);
-        recorder.event(Accepted::Tick, Uptime::default());
+        recorder.event(Event::Tick, Uptime::default());
         let next = taken.recv().unwrap();
         let expected = u64::try_from(QUEUE_CAPACITY).unwrap() + 3;
         assert_eq!((next.number, next.n_lost), (expected, 3));

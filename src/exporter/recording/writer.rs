@@ -19,9 +19,9 @@ use crate::store::recordings::{
     ClosedRecording, OpenRecording, RecordingFolder, create_in_launch,
 };
 use crate::store::zstd;
-use stepmem_engine::wire::accepted::{
-    Accepted, AcceptedEvent, RECORDING_VERSION, RecordingHead,
-};
+use stepmem_engine::event::Event;
+use stepmem_engine::wire::recording::{RECORDING_VERSION, RecordedEvent, RecordingHead};
+use stepmem_types::device::GpuUnavailable;
 use stepmem_types::ids::{GpuUuid, Run, SubjectId};
 use stepmem_types::step::StepSample;
 use stepmem_types::units::{Seconds, Uptime};
@@ -64,17 +64,17 @@ pub(in crate::exporter) struct RecordedItem {
 
 #[derive(Debug)]
 pub(in crate::exporter) enum RecordedWhat {
-    Steps(Vec<StepSample>),
-    Other(Accepted),
+    Event(Event),
     /// The current launch of a run is this one.
     Launch(LaunchOfRun),
 }
 
 impl RecordedWhat {
-    pub(in crate::exporter) fn n_events(&self) -> usize {
+    /// Returns the number of lines that it becomes.
+    pub(in crate::exporter) fn n_lines(&self) -> usize {
         match self {
-            Self::Steps(batch) => batch.len(),
-            Self::Other(_) => 1,
+            Self::Event(Event::Steps(batch)) => batch.len(),
+            Self::Event(_) => 1,
             Self::Launch(_) => 0,
         }
     }
@@ -133,7 +133,7 @@ pub(in crate::exporter) struct RecordingWriter {
     /// The closed files, the oldest first.
     closed: VecDeque<ClosedRecording>,
     /// The last time that the system's clock was set, for files that begin later.
-    clock: Option<AcceptedEvent>,
+    clock: Option<RecordedEvent>,
     is_failing: bool,
 }
 
@@ -189,18 +189,17 @@ impl RecordingWriter {
         for files in self.files.values_mut() {
             files.n_lost += n_lost;
         }
+        self.counts.waiting.fetch_sub(what.n_lines(), Ordering::Relaxed);
         match what {
             RecordedWhat::Launch(of) => self.launch(of),
-            RecordedWhat::Other(what) => {
-                self.counts.waiting.fetch_sub(1, Ordering::Relaxed);
-                self.event(&mut AcceptedEvent { number, at, n_lost: 0, what });
-            }
-            RecordedWhat::Steps(batch) => {
-                self.counts.waiting.fetch_sub(batch.len(), Ordering::Relaxed);
+            RecordedWhat::Event(Event::Steps(batch)) => {
                 for (number, sample) in (number..).zip(batch) {
-                    let what = Accepted::Step(Box::new(sample));
-                    self.event(&mut AcceptedEvent { number, at, n_lost: 0, what });
+                    let event = Event::Steps(vec![sample]);
+                    self.event(&mut RecordedEvent { number, at, n_lost: 0, event });
                 }
+            }
+            RecordedWhat::Event(event) => {
+                self.event(&mut RecordedEvent { number, at, n_lost: 0, event });
             }
         }
     }
@@ -215,27 +214,22 @@ impl RecordingWriter {
         files.begin(self.clock.as_ref());
     }
 
-    fn event(&mut self, event: &mut AcceptedEvent) {
-        if let Accepted::Clock(_) = &event.what {
-            self.clock = Some(event.clone());
+    fn event(&mut self, recorded: &mut RecordedEvent) {
+        if let Event::ClockSet(_) = &recorded.event {
+            self.clock = Some(recorded.clone());
         }
-        for subject in self.subjects(&event.what) {
+        for subject in self.subjects(&recorded.event) {
             let clock = self.clock.as_ref();
             let files = self.files.entry(subject.clone()).or_insert_with(|| {
                 let mut files = RunFiles::default();
                 files.begin(clock);
                 files
             });
-            if let Accepted::Step(sample) = &event.what {
-                files.last_push = event.at;
-                if let Some(device) = &sample.device
-                    && !files.devices.contains(device)
-                {
-                    files.devices.insert(device.clone());
-                }
+            if let Event::Steps(batch) = &recorded.event {
+                files.note_push(batch, recorded.at);
             }
-            event.n_lost = std::mem::take(&mut files.n_lost);
-            if !files.note(event) {
+            recorded.n_lost = std::mem::take(&mut files.n_lost);
+            if !files.note(recorded) {
                 self.counts.failed.fetch_add(1, Ordering::Relaxed);
             }
             if files.text.len() >= FRAME_BYTES {
@@ -244,28 +238,33 @@ impl RecordingWriter {
         }
     }
 
-    /// Returns the subjects in whose files an event stands.
-    fn subjects(&self, what: &Accepted) -> Vec<FileSubject> {
+    /// Returns the subjects in whose files an event stands; that of the first of several steps.
+    fn subjects(&self, event: &Event) -> Vec<FileSubject> {
         let one = |run: &Run| vec![FileSubject(Some(run.clone()))];
-        match what {
-            Accepted::Step(sample) => one(&sample.run),
-            Accepted::End(run, _) => one(run),
-            Accepted::Holder(id, ..)
-            | Accepted::Searched(id, ..)
-            | Accepted::Verdict(id, ..) => one(&id.run),
-            Accepted::Ack(ack) => match ack.subject() {
+        match event {
+            Event::Steps(batch) => {
+                batch.first().map(|first| one(&first.run)).unwrap_or_default()
+            }
+            Event::End(run, _) => one(run),
+            Event::CauseFound(found) => one(&found.rank.run),
+            Event::Ack(ack) => match ack.subject() {
                 SubjectId::Rank(id) => one(&id.run),
                 SubjectId::Process(id) => self.on_device(&id.uuid),
                 SubjectId::Device(uuid) => self.on_device(uuid),
             },
-            Accepted::Reading(sample) => self.on_device(&sample.device),
-            Accepted::Unavailable(Some(device), _) | Accepted::Xid(device, _) => {
-                self.on_device(device)
-            }
-            Accepted::Unavailable(None, _)
-            | Accepted::Released
-            | Accepted::Clock(_)
-            | Accepted::Tick => self.files.keys().cloned().collect(),
+            Event::Reading(sample) => self.on_device(&sample.device),
+            Event::DeviceLost(GpuUnavailable { device: Some(device), .. })
+            | Event::Xid(device, _) => self.on_device(device),
+            Event::DeviceLost(GpuUnavailable { device: None, .. })
+            | Event::DevicesReleased
+            | Event::ClockSet(_)
+            | Event::Tick => self.files.keys().cloned().collect(),
+            Event::SnapshotReport(_)
+            | Event::HoldersReport(_)
+            | Event::SnapshotWanted(..)
+            | Event::SnapshotAnalyzed(..)
+            | Event::Pods(_)
+            | Event::Scraped => Vec::new(),
         }
     }
 
@@ -363,14 +362,24 @@ impl RecordingWriter {
 
 impl RunFiles {
     /// Begins with the last event that set the clock.
-    fn begin(&mut self, clock: Option<&AcceptedEvent>) {
+    fn begin(&mut self, clock: Option<&RecordedEvent>) {
         if let Some(clock) = clock {
             self.note(clock);
         }
     }
 
+    /// Notes when ranks of the run pushed last, and from which devices.
+    fn note_push(&mut self, batch: &[StepSample], at: Uptime) {
+        self.last_push = at;
+        for device in batch.iter().filter_map(|sample| sample.device.as_ref()) {
+            if !self.devices.contains(device) {
+                self.devices.insert(device.clone());
+            }
+        }
+    }
+
     /// Adds an event to the waiting text. Returns whether it fits in a line.
-    fn note(&mut self, event: &AcceptedEvent) -> bool {
+    fn note(&mut self, event: &RecordedEvent) -> bool {
         let before = self.text.len();
         event.write(&mut self.text);
         let n_bytes = self.text.len() - before;
@@ -464,6 +473,7 @@ mod tests {
     };
     use crate::input::recording::{MissingPart, merged};
     use crate::store::recordings::RecordingFolder;
+    use stepmem_engine::event::Event;
     use stepmem_engine::wire::step::{Layout, decode};
     use stepmem_types::ids::Run;
     use stepmem_types::units::{Seconds, Uptime};
@@ -495,7 +505,7 @@ mod tests {
                 let text: String = steps.collect();
                 let batch = decode(text.as_bytes(), Layout::NdJson).unwrap();
                 counts.waiting.fetch_add(batch.len(), Ordering::Relaxed);
-                let what = RecordedWhat::Steps(batch);
+                let what = RecordedWhat::Event(Event::Steps(batch));
                 writer.take(RecordedItem { number: 0, at: Uptime::default(), n_lost: 0, what });
             }
             writer.flush();

@@ -4,12 +4,8 @@ use nvml_wrapper::error::NvmlError;
 
 use stepmem_types::device::GpuUnavailable;
 use stepmem_types::ids::GpuUuid;
+use stepmem_types::nvml_code::{LIBRARY_MISSING, SYMBOL_MISSING, nvml_code};
 use stepmem_types::units::OutOfRange;
-
-/// The last number of `nvmlReturn_t` that has a name here.
-const LAST_NUMBER: u32 = 30;
-/// The code for an NVML library that is not installed.
-pub const LIBRARY_MISSING: &str = "library_missing";
 
 /// Reasons that a device, or NVML as a whole, does not answer.
 #[derive(Debug, thiserror::Error)]
@@ -54,7 +50,7 @@ impl GpuError {
 pub(super) fn refused(call: &'static str) -> impl Fn(NvmlError) -> GpuError {
     move |error| {
         let reason = match &error {
-            NvmlError::UnexpectedVariant(number) => label(*number).replace('_', " "),
+            NvmlError::UnexpectedVariant(number) => nvml_code(*number).replace('_', " "),
             other => other.to_string(),
         };
         GpuError::Refused { call, code: NvmlCode::from(error), reason }
@@ -73,9 +69,9 @@ pub(super) enum NvmlCode {
 impl NvmlCode {
     fn as_label(self) -> &'static str {
         match self {
-            Self::Nvml(number) => label(number),
+            Self::Nvml(number) => nvml_code(number),
             Self::LibraryMissing => LIBRARY_MISSING,
-            Self::SymbolMissing => "symbol_missing",
+            Self::SymbolMissing => SYMBOL_MISSING,
         }
     }
 
@@ -101,65 +97,9 @@ impl From<NvmlError> for NvmlCode {
     }
 }
 
-/// Returns the code of this name in a recording; `unknown` for a name that no version has.
-pub fn known_code(name: &str) -> &'static str {
-    let others = [NvmlCode::LibraryMissing.as_label(), NvmlCode::SymbolMissing.as_label()];
-    let known = (1..=LAST_NUMBER).map(label).chain(others).find(|label| *label == name);
-    known.unwrap_or(label(0))
-}
-
-/// NVML's name of an `nvmlReturn_t`, in lower case and without `NVML_ERROR_`.
-pub(super) fn label(number: u32) -> &'static str {
-    match number {
-        1 => "uninitialized",
-        2 => "invalid_argument",
-        3 => "not_supported",
-        4 => "no_permission",
-        5 => "already_initialized",
-        6 => "not_found",
-        7 => "insufficient_size",
-        8 => "insufficient_power",
-        9 => "driver_not_loaded",
-        10 => "timeout",
-        11 => "irq_issue",
-        12 => "library_not_found",
-        13 => "function_not_found",
-        14 => "corrupted_inforom",
-        15 => "gpu_is_lost",
-        16 => "reset_required",
-        17 => "operating_system",
-        18 => "lib_rm_version_mismatch",
-        19 => "in_use",
-        20 => "memory",
-        21 => "no_data",
-        22 => "vgpu_ecc_not_supported",
-        23 => "insufficient_resources",
-        24 => "freq_not_supported",
-        25 => "argument_version_mismatch",
-        26 => "deprecated",
-        27 => "not_ready",
-        28 => "gpu_not_found",
-        29 => "invalid_state",
-        30 => "reset_type_not_supported",
-        _ => "unknown",
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn label_is_nvmls_own_name_in_lower_case() {
-        let check = |number, expected| assert_eq!(label(number), expected);
-        check(1, "uninitialized");
-        check(15, "gpu_is_lost");
-        check(18, "lib_rm_version_mismatch");
-        check(25, "argument_version_mismatch");
-        check(28, "gpu_not_found");
-        check(999, "unknown");
-        check(31, "unknown");
-    }
 
     #[test]
     fn code_keeps_the_number_that_nvml_gave() {

@@ -8,12 +8,13 @@ use std::path::Path;
 use crate::input::attribution::procfs::Procfs;
 use crate::input::nvml::config::{DeviceName, Devices, PollerConfig};
 use crate::input::nvml::cycle::{Cycle, DeviceEntry, FailureStreak, GpuPoll, RELEASED};
-use crate::input::nvml::error::{GpuError, label, refused};
+use crate::input::nvml::error::{GpuError, refused};
 use crate::input::nvml::process_list::View;
 use crate::input::nvml::reader::DeviceReader;
 use crate::input::nvml::session::Session;
 use stepmem_types::device::GpuUnavailable;
 use stepmem_types::ids::GpuUuid;
+use stepmem_types::nvml_code::nvml_code;
 
 /// Maximum number of GPUs that are read, and of devices that are requested by name. No machine
 /// has more.
@@ -190,9 +191,9 @@ impl Poller {
                     (error.as_label(), error.to_string())
                 }
                 None if known.is_reconfigured => {
-                    (label(6), "the device was removed by a change of mig mode".to_owned())
+                    (nvml_code(6), "the device was removed by a change of mig mode".to_owned())
                 }
-                None => (known.code.unwrap_or(label(28)), "the device is gone".to_owned()),
+                None => (known.code.unwrap_or(nvml_code(28)), "the device is gone".to_owned()),
             };
             cycle.wants_restart |= !known.is_reconfigured;
             known.code = Some(code);

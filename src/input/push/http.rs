@@ -15,11 +15,12 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 
 use crate::input::push::bodies::{Bodies, ReadUptime};
-use crate::input::push::inbox::{Delivery, Inbox, PushResult, Receipt, Releases};
+use crate::input::push::inbox::{Inbox, PushResult, Releases};
 use crate::input::push::problem::{PushRefusal, problem};
 use crate::input::push::roles::{AccessRefusal, Caller, Role, Roles, Token, Tokens};
 use crate::net::peer::Peer;
 use crate::net::server::Connection;
+use stepmem_engine::event::{Event, Receipt};
 use stepmem_engine::requests::causes::HoldersReport;
 use stepmem_engine::wire::answer::{encode_accepted, encode_demanded};
 use stepmem_engine::wire::control::{
@@ -109,10 +110,10 @@ async fn healthy() -> &'static str {
 async fn steps(State(endpoint): State<Arc<PushEndpoint>>, request: Request<Body>) -> Response {
     endpoint
         .timed(async |endpoint| {
-            endpoint.authorize(&request).await?;
+            let Caller { peer, .. } = endpoint.authorize(&request).await?;
             let layout = layout_of(request.headers())?;
-            let read = |content: &[u8]| Ok(Delivery::Steps(decode(content, layout)?));
-            endpoint.deliver(request, read).await
+            let read = |content: &[u8]| Ok(Event::Steps(decode(content, layout)?));
+            endpoint.submit(request, peer, read).await
         })
         .await
 }
@@ -126,7 +127,7 @@ async fn snapshots(
             Peer::Process { uid, .. } => Some(uid),
             _ => None,
         };
-        Ok(Delivery::Snapshot(decode_snapshot(body, owner)?))
+        Ok(Event::SnapshotReport(decode_snapshot(body, owner)?))
     };
     endpoint.about(request, read).await
 }
@@ -137,7 +138,7 @@ async fn holders(
 ) -> Response {
     let read = |body: &[u8], caller: Caller| {
         let report = decode_holders(body)?;
-        Ok(Delivery::Holders(HoldersReport { is_known: caller.is_known, ..report }))
+        Ok(Event::HoldersReport(HoldersReport { is_known: caller.is_known, ..report }))
     };
     endpoint.about(request, read).await
 }
@@ -155,7 +156,7 @@ async fn end(
         } else if end.rank.is_none() && end.instance.is_none() {
             return Err(AccessRefusal::NeedsAdmin.into());
         }
-        Ok(Delivery::End(run, end, caller.peer))
+        Ok(Event::End(run, end))
     };
     endpoint.about(request, read).await
 }
@@ -165,9 +166,9 @@ async fn ack(
     run: Result<Path<String>, PathRejection>,
     request: Request<Body>,
 ) -> Response {
-    let read = |body: &[u8], caller: Caller| {
+    let read = |body: &[u8], _| {
         let run = named("run", run, Run::new);
-        Ok(Delivery::Ack(decode_ack(run?, body)?, caller.peer))
+        Ok(Event::Ack(decode_ack(run?, body)?))
     };
     endpoint.administer(request, read).await
 }
@@ -177,9 +178,9 @@ async fn demand(
     run: Result<Path<String>, PathRejection>,
     request: Request<Body>,
 ) -> Response {
-    let read = |body: &[u8], caller: Caller| {
+    let read = |body: &[u8], _| {
         let (rank, steps) = decode_demand(named("run", run, Run::new)?, body)?;
-        Ok(Delivery::Demand(rank, steps, caller.peer))
+        Ok(Event::SnapshotWanted(rank, steps))
     };
     endpoint.administer(request, read).await
 }
@@ -189,9 +190,9 @@ async fn device_ack(
     uuid: Result<Path<String>, PathRejection>,
     request: Request<Body>,
 ) -> Response {
-    let read = |body: &[u8], caller: Caller| {
+    let read = |body: &[u8], _| {
         let uuid = named("uuid", uuid, GpuUuid::new);
-        Ok(Delivery::Ack(decode_device_ack(uuid?, body)?, caller.peer))
+        Ok(Event::Ack(decode_device_ack(uuid?, body)?))
     };
     endpoint.administer(request, read).await
 }
@@ -213,9 +214,9 @@ async fn release(
             tracing::info!(?time, %peer, "release wanted");
             // Without a collector, no device is open.
             if let Some(releases) = &endpoint.releases {
-                releases.release(time).await.map_err(PushRefusal::Offer)?;
+                releases.release(time).await.map_err(PushRefusal::Submit)?;
             }
-            Ok(Receipt { n_records: 1, ..Receipt::default() })
+            Ok(Receipt::default())
         })
         .await
 }
@@ -242,10 +243,10 @@ impl PushEndpoint {
             outcome.as_ref().map_or_else(PushRefusal::result, |_| PushResult::Accepted);
         self.inbox.counts().add(result, (self.clock)().since(began));
         match outcome {
-            Ok(Receipt { n_records, asks, id }) => {
+            Ok(Receipt { n_records, requests, id }) => {
                 let body = match id {
                     Some(id) => encode_demanded(&id),
-                    None => encode_accepted(n_records, &asks),
+                    None => encode_accepted(n_records, &requests),
                 };
                 ([(CONTENT_TYPE, "application/json")], body).into_response()
             }
@@ -260,12 +261,12 @@ impl PushEndpoint {
     async fn about(
         &self,
         request: Request<Body>,
-        read: impl FnOnce(&[u8], Caller) -> Result<Delivery, PushRefusal>,
+        read: impl FnOnce(&[u8], Caller) -> Result<Event, PushRefusal>,
     ) -> Response {
         self.timed(async |endpoint| {
             let caller = endpoint.authorize(&request).await?;
             json_only(request.headers())?;
-            endpoint.deliver(request, |content| read(content, caller)).await
+            endpoint.submit(request, caller.peer, |content| read(content, caller)).await
         })
         .await
     }
@@ -274,12 +275,12 @@ impl PushEndpoint {
     async fn administer(
         &self,
         request: Request<Body>,
-        read: impl FnOnce(&[u8], Caller) -> Result<Delivery, PushRefusal>,
+        read: impl FnOnce(&[u8], Caller) -> Result<Event, PushRefusal>,
     ) -> Response {
         self.timed(async |endpoint| {
             let caller = endpoint.authorize(&request).await?.administering()?;
             json_only(request.headers())?;
-            endpoint.deliver(request, |content| read(content, caller)).await
+            endpoint.submit(request, caller.peer, |content| read(content, caller)).await
         })
         .await
     }
@@ -308,20 +309,17 @@ impl PushEndpoint {
     }
 
     /// Reads and decodes a body, and submits it.
-    async fn deliver(
+    async fn submit(
         &self,
         request: Request<Body>,
-        read: impl FnOnce(&[u8]) -> Result<Delivery, PushRefusal>,
+        peer: Peer,
+        read: impl FnOnce(&[u8]) -> Result<Event, PushRefusal>,
     ) -> Result<Receipt, PushRefusal> {
         let body = self.bodies.read(request).await?;
         let _turn = self.bodies.turn(&body).await?;
-        let delivery = read(&body.decoded(self.body_bytes_max).await?)?;
+        let event = read(&body.decoded(self.body_bytes_max).await?)?;
         drop(body);
-        self.offer(delivery).await
-    }
-
-    async fn offer(&self, delivery: Delivery) -> Result<Receipt, PushRefusal> {
-        self.inbox.offer(delivery).await.map_err(PushRefusal::Offer)
+        self.inbox.submit(event, peer).await.map_err(PushRefusal::Submit)
     }
 }
 

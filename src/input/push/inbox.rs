@@ -9,13 +9,8 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::net::peer::Peer;
-use stepmem_engine::findings::acks::Ack;
+use stepmem_engine::event::{Event, Receipt};
 use stepmem_engine::ranks::refusal::Refusal;
-use stepmem_engine::requests::causes::HoldersReport;
-use stepmem_engine::requests::snapshot::{CaptureReport, RankRequest};
-use stepmem_types::end::RankEnd;
-use stepmem_types::ids::{RankId, Run};
-use stepmem_types::step::StepSample;
 use stepmem_types::units::{DurationBucket, DurationCounts};
 
 /// Maximum number of waiting batches. A batch waits for microseconds. So many mean that the
@@ -26,36 +21,17 @@ pub const INBOX_CAPACITY: usize = 256;
 pub const PUSH_SECONDS_BOUNDS: [f64; 10] =
     [0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.1, 1.0];
 
-/// One request to the engine.
+/// The channel for the engine's receipt or refusal.
+pub type Reply = oneshot::Sender<Result<Receipt, Refusal>>;
+
+/// An event for the engine.
 #[derive(Debug)]
-pub enum Delivery {
-    /// A batch of steps, taken as a whole or not at all.
-    Steps(Vec<StepSample>),
-    /// The end of a rank, or of a whole run, and its sender.
-    End(Run, RankEnd, Peer),
-    /// An acknowledgement of a finding, and its sender.
-    Ack(Ack, Peer),
-    /// The result of a memory snapshot.
-    Snapshot(CaptureReport),
-    /// An operator's request for a snapshot of a rank, over so many steps, and its sender.
-    Demand(RankId, Option<u32>, Peer),
-    /// The holders of a process's tensors.
-    Holders(HoldersReport),
+pub struct Submission {
+    pub event: Event,
+    /// The client that sent it.
+    pub peer: Peer,
+    pub reply: Reply,
 }
-
-/// The engine's response to an event that it took.
-#[derive(Debug, Default, PartialEq)]
-pub struct Receipt {
-    /// The number of records in it.
-    pub n_records: usize,
-    /// Requests to its ranks.
-    pub asks: Vec<RankRequest>,
-    /// The id of the request that an operator made.
-    pub id: Option<Box<str>>,
-}
-
-/// An event, and the channel for the engine's receipt or refusal.
-pub type Offer = (Delivery, oneshot::Sender<Result<Receipt, Refusal>>);
 
 /// Requests that no device is held open for a time.
 #[derive(Debug)]
@@ -81,16 +57,16 @@ impl Releases {
     ///
     /// # Errors
     /// Another request is waiting, or a call of the driver hangs.
-    pub async fn release(&self, time: Duration) -> Result<(), OfferError> {
+    pub async fn release(&self, time: Duration) -> Result<(), SubmitError> {
         let (answer, answered) = oneshot::channel();
-        self.0.try_send(ReleaseRequest { time, answer }).map_err(|_| OfferError::Hanging)?;
-        answered.await.map_err(|_| OfferError::Hanging)
+        self.0.try_send(ReleaseRequest { time, answer }).map_err(|_| SubmitError::Hanging)?;
+        answered.await.map_err(|_| SubmitError::Hanging)
     }
 }
 
 /// Reasons that a submission failed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum OfferError {
+pub enum SubmitError {
     /// The queue is full.
     #[error("{INBOX_CAPACITY} batches are waiting already")]
     Full,
@@ -153,7 +129,7 @@ impl PushResult {
 /// The sending side of the queue; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Inbox {
-    offers: mpsc::Sender<Offer>,
+    submissions: mpsc::Sender<Submission>,
     counts: Arc<PushCounts>,
 }
 
@@ -178,9 +154,9 @@ impl fmt::Debug for Recorder {
 
 impl Inbox {
     /// Creates the queue and its receiver.
-    pub fn new() -> (Self, mpsc::Receiver<Offer>) {
-        let (offers, taken) = mpsc::channel(INBOX_CAPACITY);
-        (Self { offers, counts: Arc::default() }, taken)
+    pub fn new() -> (Self, mpsc::Receiver<Submission>) {
+        let (submissions, taken) = mpsc::channel(INBOX_CAPACITY);
+        (Self { submissions, counts: Arc::default() }, taken)
     }
 
     /// Submits an event and waits for the engine's response, but never for a free place.
@@ -188,13 +164,14 @@ impl Inbox {
     /// # Errors
     /// The queue is full, the exporter is stopping, or the engine refuses the event. The engine
     /// took nothing then.
-    pub async fn offer(&self, delivery: Delivery) -> Result<Receipt, OfferError> {
-        let (answer, answered) = oneshot::channel();
-        self.offers.try_send((delivery, answer)).map_err(|error| match error {
-            mpsc::error::TrySendError::Full(_) => OfferError::Full,
-            mpsc::error::TrySendError::Closed(_) => OfferError::Closed,
+    pub async fn submit(&self, event: Event, peer: Peer) -> Result<Receipt, SubmitError> {
+        let (reply, answered) = oneshot::channel();
+        let submission = Submission { event, peer, reply };
+        self.submissions.try_send(submission).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => SubmitError::Full,
+            mpsc::error::TrySendError::Closed(_) => SubmitError::Closed,
         })?;
-        Ok(answered.await.map_err(|_| OfferError::Closed)??)
+        Ok(answered.await.map_err(|_| SubmitError::Closed)??)
     }
 
     /// The counts of push requests.

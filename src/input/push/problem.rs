@@ -6,7 +6,7 @@ use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 
-use crate::input::push::inbox::{OfferError, PushResult};
+use crate::input::push::inbox::{PushResult, SubmitError};
 use crate::input::push::roles::AccessRefusal;
 use stepmem_engine::ranks::refusal::Refusal;
 use stepmem_engine::wire::answer::{encode_contest, encode_problem};
@@ -51,7 +51,7 @@ pub(super) enum PushRefusal {
     #[error(transparent)]
     Malformed(#[from] DecodeError),
     #[error(transparent)]
-    Offer(OfferError),
+    Submit(SubmitError),
 }
 
 impl PushRefusal {
@@ -66,7 +66,9 @@ impl PushRefusal {
             }
             Self::Access(AccessRefusal::Guessed) => PushResult::Guessed,
             Self::Access(AccessRefusal::NeedsAdmin)
-            | Self::Offer(OfferError::Refused(Refusal::OfUnnamed(_))) => PushResult::Forbidden,
+            | Self::Submit(SubmitError::Refused(Refusal::OfUnnamed(_))) => {
+                PushResult::Forbidden
+            }
             Self::MediaType(_) | Self::Encoding(_) => PushResult::UnsupportedMediaType,
             Self::TooLarge(_) => PushResult::TooLarge,
             Self::Slow(_) | Self::Stalled(_) => PushResult::Timeout,
@@ -75,15 +77,15 @@ impl PushRefusal {
             Self::Malformed(error) if error.is_too_long() => PushResult::TooLarge,
             Self::Malformed(error) if error.is_out_of_range() => PushResult::OutOfRange,
             Self::NoGzip(_) | Self::Malformed(_) => PushResult::Malformed,
-            Self::Offer(OfferError::Refused(
+            Self::Submit(SubmitError::Refused(
                 Refusal::UnknownSubject(_) | Refusal::UnknownRun(_),
             )) => PushResult::UnknownRank,
-            Self::Offer(OfferError::Refused(Refusal::Held(_) | Refusal::OfAnother(_))) => {
+            Self::Submit(SubmitError::Refused(Refusal::Held(_) | Refusal::OfAnother(_))) => {
                 PushResult::NameTaken
             }
-            Self::Offer(OfferError::Refused(_)) => PushResult::TooMany,
+            Self::Submit(SubmitError::Refused(_)) => PushResult::TooMany,
             Self::Flooded(_)
-            | Self::Offer(OfferError::Full | OfferError::Closed | OfferError::Hanging) => {
+            | Self::Submit(SubmitError::Full | SubmitError::Closed | SubmitError::Hanging) => {
                 PushResult::Busy
             }
         }
@@ -114,7 +116,7 @@ impl PushRefusal {
 impl IntoResponse for PushRefusal {
     fn into_response(self) -> Response {
         let (status, title) = self.status();
-        if let Self::Offer(OfferError::Refused(Refusal::Held(contest))) = &self {
+        if let Self::Submit(SubmitError::Refused(Refusal::Held(contest))) = &self {
             let body = encode_contest(title, &self.to_string(), contest);
             let seconds = contest.retry_after.as_secs_f64().ceil();
             let headers = [

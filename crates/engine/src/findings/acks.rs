@@ -62,10 +62,6 @@ impl Ack {
     }
 }
 
-/// An acknowledgement that is within the limit: only [`Acks::admit`] makes one.
-#[derive(Debug)]
-pub struct AdmittedAck(Ack);
-
 /// An acknowledgement in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ActiveAck {
@@ -109,26 +105,18 @@ pub struct Acks {
 }
 
 impl Acks {
-    /// Lets an acknowledgement in: there are fewer than [`ACKS_MAX`], or it replaces one.
+    /// Puts an acknowledgement in force from `now` on.
     ///
     /// # Errors
-    ///
-    /// The limit is reached.
-    pub fn admit(&self, ack: Ack) -> Result<AdmittedAck, Refusal> {
-        let is_known = self.active.contains_key(&(ack.subject.clone(), ack.kind));
-        if self.active.len() < ACKS_MAX || is_known {
-            Ok(AdmittedAck(ack))
-        } else {
-            Err(Refusal::TooManyAcks { max: ACKS_MAX })
-        }
-    }
-
-    /// Puts an acknowledgement in force from `now` on; whether that is news.
-    pub fn insert(&mut self, AdmittedAck(ack): AdmittedAck, now: Uptime) -> bool {
-        let until = Uptime(now.0 + ack.duration);
+    /// There are [`ACKS_MAX`], and it replaces none.
+    pub fn insert(&mut self, ack: &Ack, now: Uptime) -> Result<(), Refusal> {
         let key = (ack.subject.clone(), ack.kind);
-        self.active.insert(key, ActiveAck { ack, since: now, until });
-        true
+        if self.active.len() >= ACKS_MAX && !self.active.contains_key(&key) {
+            return Err(Refusal::TooManyAcks { max: ACKS_MAX });
+        }
+        let until = Uptime(now.0 + ack.duration);
+        self.active.insert(key, ActiveAck { ack: ack.clone(), since: now, until });
+        Ok(())
     }
 
     /// Puts a saved acknowledgement in force again, unless it has expired at `now`.
@@ -184,14 +172,10 @@ mod tests {
         Uptime(Duration::from_secs(seconds))
     }
 
-    fn insert(acks: &mut Acks, ack: Ack, now: Uptime) -> bool {
-        acks.admit(ack).is_ok_and(|ack| acks.insert(ack, now))
-    }
-
     #[test]
     fn acknowledgement_lowers_its_own_diagnosis_until_it_expires() {
         let mut acks = Acks::default();
-        assert!(insert(&mut acks, ack(3, 60), at(10)));
+        assert!(acks.insert(&ack(3, 60), at(10)).is_ok());
         assert!(acks.lowers(&subject(3), DiagnosisKind::CreepConfirmed, at(69)));
         assert!(!acks.lowers(&subject(3), DiagnosisKind::CreepConfirmed, at(70)));
         assert!(!acks.lowers(&subject(3), DiagnosisKind::Imbalance, at(20)));
@@ -204,11 +188,11 @@ mod tests {
     fn no_more_than_the_limit_are_in_force() {
         let mut acks = Acks::default();
         for rank in 0..u64::try_from(ACKS_MAX).unwrap() {
-            assert!(insert(&mut acks, ack(rank, 60), at(0)));
+            assert!(acks.insert(&ack(rank, 60), at(0)).is_ok());
         }
-        assert!(!insert(&mut acks, ack(5000, 60), at(0)));
+        assert!(acks.insert(&ack(5000, 60), at(0)).is_err());
         assert!(
-            insert(&mut acks, ack(7, 120), at(0)),
+            acks.insert(&ack(7, 120), at(0)).is_ok(),
             "a newer one takes the older one's place"
         );
     }

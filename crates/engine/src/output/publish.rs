@@ -24,23 +24,26 @@ use crate::ranks::state::RankState;
 use crate::ranks::table::RecordCounts;
 use crate::ranks::view::RankView;
 use crate::requests::heap_scans::LookRequest;
-use crate::requests::snapshot::{AnalysisState, RankRequest};
+use crate::requests::snapshot::RankRequest;
 use stepmem_detect::signal::Signal;
 use stepmem_detect::trend::Trend;
 use stepmem_types::device::GpuSample;
 use stepmem_types::end::EndOutcome;
 use stepmem_types::ids::{GpuUuid, ProcessId, Rank, RankId, Run};
+use stepmem_types::step::StepSample;
 use stepmem_types::units::Uptime;
 
 /// A rank that no other outlasted by more than this stopped with the run.
 const TOGETHER_WITHIN: Duration = Duration::from_mins(1);
 
 impl Engine {
-    /// Returns the requests to these ranks in the answer to their records.
-    pub fn requests(&self, ranks: &[RankId]) -> Vec<RankRequest> {
+    /// Returns the requests to the ranks of a batch in the answer to it.
+    pub(crate) fn requests(&self, batch: &[StepSample]) -> Vec<RankRequest> {
         // A later process under the same name is not the one that grew.
         let is_present = |rank: &RankId, since| {
-            ranks.contains(rank) && self.ranks.is_of_present_life(rank, since)
+            let is_of =
+                |sample: &StepSample| sample.run == rank.run && sample.rank == rank.rank;
+            batch.iter().any(is_of) && self.ranks.is_of_present_life(rank, since)
         };
         let snapshots = self.captures.requests(is_present).into_iter();
         let looks = self.looks.requests(is_present).into_iter();
@@ -57,17 +60,6 @@ impl Engine {
             fastest.filter_map(|figures| figures.slope_bytes_per_step).max_by(f64::total_cmp);
         let device = state.identity().device.as_ref();
         LookRequest { bytes_per_step, is_on_host: device.is_some_and(GpuUuid::is_host), ..look }
-    }
-
-    /// Returns the devices that present ranks push from, which are the ones to open.
-    pub fn pushed_devices(&self, now: Uptime) -> BTreeSet<GpuUuid> {
-        let present = self.ranks.pushing(now);
-        present.filter_map(|(_, state)| state.identity().device.clone()).collect()
-    }
-
-    /// Returns whether a rank ended badly that Prometheus has not read since.
-    pub fn awaits_scrape(&self) -> bool {
-        self.ranks.awaits_scrape()
     }
 
     /// Returns whether a rank of the run pushes or may push again: not all have ended, and it
@@ -192,17 +184,6 @@ impl Engine {
         let mut snapshots = self.snapshot_statuses();
         snapshots.retain(|snapshot| snapshot.rank.run == *run);
         snapshots
-    }
-
-    /// Returns whether a snapshot is being analyzed or waits for it.
-    pub fn awaits_analysis(&self) -> bool {
-        self.captures.iter().any(|listed| listed.analysis == Some(AnalysisState::Waiting))
-    }
-
-    /// Returns the rank that a listed snapshot is of.
-    pub fn rank_of_snapshot(&self, number: u64) -> Option<&RankId> {
-        let listed = self.captures.iter().find(|listed| listed.number == number)?;
-        Some(&listed.report.rank)
     }
 
     /// Returns a run as a summary sees it; `None` when no rank of it is held.

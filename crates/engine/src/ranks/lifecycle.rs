@@ -50,12 +50,12 @@ pub enum RecordVerdict {
     Late,
 }
 
-/// When a record arrived.
+/// When a record or an end arrived.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrival {
     /// The uptime.
     pub now: Uptime,
-    /// When its step ended, as a Unix time.
+    /// When the record's step ended, or the end arrived, as a Unix time.
     pub time: f64,
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::ranks::ended::RankEnded;
-use crate::ranks::lifecycle::RecordVerdict;
+use crate::ranks::lifecycle::{Arrival, RecordVerdict};
 use crate::ranks::name_conflicts::{Challenge, Challengers};
 use crate::ranks::refusal::Refusal;
 use crate::ranks::state::RankState;
@@ -46,24 +46,6 @@ impl RankSettings {
         let warmup_samples = warmup.unwrap_or(self.creep.warmup_samples);
         DetectConfig { warmup_samples, ..self.creep }
     }
-}
-
-/// A batch that is within the limits: only [`RankTable::admit`] makes one.
-#[derive(Debug)]
-pub struct Admitted(Vec<StepSample>);
-
-impl Admitted {
-    /// Returns the records, in the order in which they were pushed.
-    pub fn into_samples(self) -> Vec<StepSample> {
-        self.0
-    }
-}
-
-/// An end of a rank that its process reports: only [`RankTable::admit_end`] makes one.
-#[derive(Debug)]
-pub struct AdmittedEnd {
-    run: Run,
-    end: RankEnd,
 }
 
 /// The outcomes of the records of accepted pushes.
@@ -172,43 +154,43 @@ impl RankTable {
         table
     }
 
-    /// Lets a batch in as a whole, which arrived at `now`, the Unix time `arrival`. Evicts
-    /// ranks that have left the outputs where it must.
+    /// Makes place for the ranks of a batch that arrived at `now`, the Unix time `arrival`.
+    /// Evicts ranks that have left the outputs where it must.
     ///
     /// # Errors
     ///
-    /// The bound that it would break; its records are counted as dropped.
+    /// The bound that the batch would break; its records are counted as dropped.
     pub fn admit(
         &mut self,
-        batch: Vec<StepSample>,
+        batch: &[StepSample],
         now: Uptime,
         arrival: f64,
-    ) -> Result<Admitted, Refusal> {
-        self.contest(&batch, now, arrival)?;
+    ) -> Result<(), Refusal> {
+        self.contest(batch, now, arrival)?;
         let is_held = |sample: &StepSample| {
             self.get(&sample.run, sample.rank).is_some_and(|state| !state.is_ended())
         };
         if batch.iter().all(is_held) {
-            return Ok(Admitted(batch));
+            return Ok(());
         }
         let (max_ranks, max_runs) = (self.settings.ranks_max, self.settings.runs_max);
-        let (mut ranks, mut runs) = self.with_newcomers(&batch);
+        let (mut ranks, mut runs) = self.with_newcomers(batch);
         if ranks > max_ranks || runs > max_runs {
             self.make_room(now);
-            (ranks, runs) = self.with_newcomers(&batch);
+            (ranks, runs) = self.with_newcomers(batch);
         }
         let refusal = if ranks > max_ranks {
             Refusal::TooManyRanks { ranks, max: max_ranks }
         } else if runs > max_runs {
             Refusal::TooManyRuns { runs, max: max_runs }
         } else {
-            return Ok(Admitted(batch));
+            return Ok(());
         };
         self.records_dropped += u64::try_from(batch.len()).unwrap_or(u64::MAX);
         Err(refusal)
     }
 
-    /// Takes one record of an admitted batch that arrived at `now`, which is the Unix time
+    /// Takes one record of a batch that was admitted and arrived at `now`, which is the Unix time
     /// `arrival`.
     pub fn push(&mut self, sample: &StepSample, now: Uptime, arrival: f64) -> RecordResult {
         let settings = &self.settings;
@@ -239,20 +221,6 @@ impl RankTable {
         RecordResult { is_used, is_changed }
     }
 
-    /// Lets an end in: a rank is ended by the process that holds it, or by an operator who
-    /// names none.
-    ///
-    /// # Errors
-    /// Another process holds the rank.
-    pub fn admit_end(&self, run: Run, end: RankEnd) -> Result<AdmittedEnd, Refusal> {
-        let Some(rank) = end.rank.filter(|_| !end.is_of_operator()) else {
-            return Ok(AdmittedEnd { run, end });
-        };
-        let id = RankId { run, rank };
-        self.check_own(&id, end.instance)?;
-        Ok(AdmittedEnd { run: id.run, end })
-    }
-
     /// Checks that a process speaks of a rank of its own. One that is not held is.
     ///
     /// # Errors
@@ -266,21 +234,20 @@ impl RankTable {
         }
     }
 
-    /// Ends a rank, or all ranks of a run that the process holds, at the Unix time `arrival`;
-    /// whether the run is held. The ranks give their place free at once; what they came to
-    /// stays, for at most [`ENDED_MAX`] ranks.
-    pub fn end(&mut self, admitted: AdmittedEnd, now: Uptime, arrival: f64) -> bool {
-        let AdmittedEnd { run, mut end } = admitted;
-        self.correct_time(&mut end.report.time, arrival);
-        let RankEnd { rank, instance, report, .. } = &end;
-        let Some(ranks) = self.runs.get_mut(&run) else { return false };
+    /// Ends a rank, or all ranks of a run that the process holds. Returns whether the run is
+    /// held. The ranks give their place free at once; what they came to stays, for at most
+    /// [`ENDED_MAX`] ranks.
+    pub fn end(&mut self, run: &Run, end: &RankEnd, arrival: Arrival) -> bool {
+        let mut report = end.report.clone();
+        self.correct_time(&mut report.time, arrival.time);
+        let Some(ranks) = self.runs.get_mut(run) else { return false };
         for (of, state) in ranks.iter_mut() {
-            let is_own = end.is_of_operator() || state.lifecycle().is_of(*instance);
-            if rank.is_none_or(|rank| rank == *of) && is_own {
-                state.end(report, now);
+            let is_own = end.is_of_operator() || state.lifecycle().is_of(end.instance);
+            if end.rank.is_none_or(|rank| rank == *of) && is_own {
+                state.end(&report, arrival.now);
             }
         }
-        self.bound_ended(now);
+        self.bound_ended(arrival.now);
         self.count();
         true
     }

@@ -160,25 +160,16 @@ pub struct HoldersReport {
 }
 
 impl HoldersReport {
-    /// Sets whether the rank's own process reports it.
-    pub fn mark_own(&mut self, is_own: bool) {
-        if let HoldersOutcome::Named(holders) = &mut self.outcome {
-            holders
-                .iter_mut()
-                .filter_map(|holder| holder.fill.as_mut())
-                .for_each(|fill| fill.is_own = is_own);
-        }
-    }
-
-    /// Returns what it reports of the rank's memory; `None` while the search goes on, and of
-    /// one that failed.
-    pub fn site(&self) -> Option<RecordedSite> {
-        let empty = |is_complete| {
-            RecordedSite::Searched(EmptySearch { step: self.last_step, is_complete })
-        };
+    /// Returns what it reports of the rank's memory, and `is_own` of its bound: whether the
+    /// rank's own process reports it. `None` while the search goes on, and of one that failed.
+    pub fn cause(&self, is_own: bool) -> Option<Cause> {
+        let empty =
+            |is_complete| Cause::Searched(EmptySearch { step: self.last_step, is_complete });
         match &self.outcome {
             HoldersOutcome::Named(holders) => {
-                holders.first().map(|first| RecordedSite::Holder(Box::new(first.clone())))
+                let mut first = holders.first()?.clone();
+                first.fill.iter_mut().for_each(|fill| fill.is_own = is_own);
+                Some(Cause::Holder(Box::new(first)))
             }
             HoldersOutcome::Nothing => Some(empty(true)),
             HoldersOutcome::GaveUp { .. } => Some(empty(false)),
@@ -218,15 +209,24 @@ impl HoldersOutcome {
     }
 }
 
-/// A recording's entry on the code behind a rank's memory.
-#[derive(Debug)]
-pub enum RecordedSite {
+/// The line or the object behind a rank's growth, as one report names it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Cause {
     /// The result of a snapshot.
     Snapshot(Box<SnapshotAnalysis>),
     /// The fastest-growing live object.
     Holder(Box<TensorHolder>),
     /// A search that named no holder.
     Searched(EmptySearch),
+}
+
+/// A cause, and the rank that it is of.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FoundCause {
+    pub rank: RankId,
+    pub cause: Cause,
+    /// When the rank was asked for it.
+    pub since: Uptime,
 }
 
 /// The known facts of the code behind a rank's memory, in its present incarnation.
@@ -314,34 +314,40 @@ pub struct SiteTable {
 }
 
 impl SiteTable {
+    /// Takes a cause that was found at `now`. A holder that is known stays against a search
+    /// that names none: its figures are dated.
+    pub fn take(&mut self, found: &FoundCause, now: Uptime) {
+        let FoundCause { rank, cause, since } = found;
+        match cause {
+            Cause::Snapshot(analysis) => self.take_analysis(rank, analysis, *since),
+            Cause::Holder(holder) => {
+                let holder = (**holder).clone();
+                let known = KnownHolder { asked: *since, reported: now, holder };
+                self.of_mut(rank).holder = Some(Box::new(known));
+            }
+            Cause::Searched(search) => {
+                self.of_mut(rank).searched = Some((*since, Box::new(*search)));
+            }
+        }
+    }
+
     /// Takes the result of a snapshot. A result that names a line stays against one that names
     /// none, and newer replaces older.
-    pub fn take(&mut self, rank: &RankId, analysis: SnapshotAnalysis, since: Uptime) {
+    fn take_analysis(&mut self, rank: &RankId, analysis: &SnapshotAnalysis, since: Uptime) {
         if analysis.leak.is_none() && analysis.oom.is_none() {
             return;
         }
         let sites = self.of_mut(rank);
-        if let Some(leak) = analysis.leak {
+        if let Some(leak) = &analysis.leak {
             let before = sites.leak.as_ref().map(|(at, before)| (*at, before.verdict));
             // A verdict of an earlier incarnation is not better than one of this.
             if before.is_none_or(|(at, before)| before <= leak.verdict || at > since) {
-                sites.leak = Some((since, Box::new(leak)));
+                sites.leak = Some((since, Box::new(leak.clone())));
             }
         }
-        if let Some(oom) = analysis.oom {
-            sites.oom = Some((since, Box::new(oom)));
+        if let Some(oom) = &analysis.oom {
+            sites.oom = Some((since, Box::new(oom.clone())));
         }
-    }
-
-    /// Takes the fastest-growing live object of a rank.
-    pub fn hold(&mut self, rank: &RankId, known: KnownHolder) {
-        self.of_mut(rank).holder = Some(Box::new(known));
-    }
-
-    /// Takes that a search named no holder. A holder that is known stays: its figures are
-    /// dated.
-    pub fn search(&mut self, rank: &RankId, search: EmptySearch, since: Uptime) {
-        self.of_mut(rank).searched = Some((since, Box::new(search)));
     }
 
     /// Returns the known facts of a rank whose present incarnation began at `began`.
@@ -454,11 +460,11 @@ mod tests {
         let steps = |table: &SiteTable, began| {
             table.of(&id.run, id.rank, Some(at(began))).leak.map(|leak| leak.steps)
         };
-        table.take(&id, analysis(SiteVerdict::None, 1), at(10));
-        table.take(&id, analysis(SiteVerdict::Leak, 2), at(20));
-        table.take(&id, analysis(SiteVerdict::InsufficientHistory, 3), at(30));
+        table.take_analysis(&id, &analysis(SiteVerdict::None, 1), at(10));
+        table.take_analysis(&id, &analysis(SiteVerdict::Leak, 2), at(20));
+        table.take_analysis(&id, &analysis(SiteVerdict::InsufficientHistory, 3), at(30));
         assert_eq!(steps(&table, 5), Some(2));
-        table.take(&id, analysis(SiteVerdict::Leak, 4), at(40));
+        table.take_analysis(&id, &analysis(SiteVerdict::Leak, 4), at(40));
         assert_eq!((steps(&table, 40), steps(&table, 41)), (Some(4), None));
         table.retain(|_, _| None);
         assert_eq!(steps(&table, 5), None);
@@ -473,7 +479,7 @@ mod tests {
         for idx in 0..ENDED_SITES_MAX + 3 {
             let id = RankId { run: run.clone(), rank: rank(idx) };
             let asked = Uptime(Duration::from_secs(1000 - number(idx)));
-            table.take(&id, analysis(SiteVerdict::Leak, 1), asked);
+            table.take_analysis(&id, &analysis(SiteVerdict::Leak, 1), asked);
         }
         let n_known = |table: &SiteTable, ranks: std::ops::Range<usize>| {
             ranks.filter(|idx| table.of(&run, rank(*idx), None).leak.is_some()).count()

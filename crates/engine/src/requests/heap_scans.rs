@@ -156,11 +156,6 @@ impl Looks {
         wanted.map(|look| look.request.clone()).collect()
     }
 
-    /// Returns when the heap scan of a report was asked for.
-    pub fn since(&self, report: &HoldersReport) -> Option<Uptime> {
-        self.listed.iter().find(|look| look.is_of(report)).map(|look| look.since)
-    }
-
     /// Takes a report. Returns since when what it names is known: when the rank was asked, or
     /// now.
     pub fn take(&mut self, report: &HoldersReport, now: Uptime) -> Uptime {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::requests::causes::{
-    AnalysisOutcome, AnalysisRequest, SnapshotAnalysis, TimelineOutcome,
+    AnalysisOutcome, AnalysisRequest, Cause, FoundCause, SnapshotAnalysis, TimelineOutcome,
 };
 use crate::requests::schedule::{
     AskPlan, EpisodeSettings, EpisodeStep, Episodes, Growth, REPORT_WITHIN, STEPS_MAX,
@@ -241,14 +241,14 @@ impl Captures {
         self.to_analyse.pop_front()
     }
 
-    /// Takes the result of an analysis. Returns the rank that it is about and since when;
-    /// `None` for a snapshot that has left the list.
+    /// Takes the result of an analysis. Returns the cause that it found; `None` for a snapshot
+    /// that has left the list.
     pub fn analysed(
         &mut self,
         number: u64,
         analysis: &SnapshotAnalysis,
         now: Uptime,
-    ) -> Option<(RankId, Uptime)> {
+    ) -> Option<FoundCause> {
         let outcome = analysis.outcome;
         let idx = AnalysisOutcome::ALL.iter().position(|of| *of == outcome);
         if let Some(count) = idx.and_then(|idx| self.n_analyses.get_mut(idx)) {
@@ -265,7 +265,7 @@ impl Captures {
         if is_short && let Some(plan) = self.episodes.longer(&rank) {
             self.ask(CaptureReport::of_creep(&rank), plan, now);
         }
-        Some((rank, since))
+        Some(FoundCause { rank, cause: Cause::Snapshot(Box::new(analysis.clone())), since })
     }
 
     /// Counts what became of a timeline. Returns its id.
@@ -283,9 +283,9 @@ impl Captures {
         }
     }
 
-    /// Returns a listed snapshot.
-    pub fn listed(&self, number: u64) -> Option<&Capture> {
-        self.listed.iter().find(|listed| listed.number == number)
+    /// Returns whether a snapshot is being analyzed or waits for it.
+    pub fn awaits_analysis(&self) -> bool {
+        self.listed.iter().any(|listed| listed.analysis == Some(AnalysisState::Waiting))
     }
 
     /// Gives up requests that have waited too long, and those whose process has gone, where
@@ -491,8 +491,8 @@ mod tests {
         let outcome = AnalysisOutcome::Analysed;
         let analysis =
             SnapshotAnalysis { leak: Some(leak), ..SnapshotAnalysis::failed(outcome, "") };
-        let about = captures.analysed(request.number, &analysis, at(6));
-        assert_eq!(about, Some((who(3), at(0))));
+        let found = captures.analysed(request.number, &analysis, at(6)).unwrap();
+        assert_eq!((found.rank, found.since), (who(3), at(0)));
         let again = captures.requests(|rank, _| *rank == who(3));
         assert_eq!(again.iter().map(|ask| ask.steps).collect::<Vec<_>>(), [60]);
         assert_eq!(captures.analyses().find(|(label, _)| *label == "analysed").unwrap().1, 1);

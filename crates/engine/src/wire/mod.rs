@@ -1,7 +1,6 @@
 //! The push format, version 1: bytes to samples, and responses to bytes. The only module that
 //! knows its JSON keys. Pure.
 
-pub mod accepted;
 pub mod answer;
 pub mod control;
 pub mod echo;
@@ -12,6 +11,7 @@ mod json;
 mod number;
 mod plain;
 pub mod recorded;
+pub mod recording;
 pub mod request;
 pub mod step;
 mod step_text;

@@ -1,49 +1,32 @@
-//! The lines of recordings: push records and device readings.
+//! The lines of recordings that anybody may write: push records and device readings.
 
 use serde::Deserialize;
 
+use crate::event::Event;
 use crate::wire::error::DecodeError;
 use crate::wire::field::{PID_MAX, bytes_of, device_of, optional, seconds_of, small_of};
 use crate::wire::json::{Object, Text, parse};
 use crate::wire::number::Number;
 use crate::wire::step::{decode_plain_step, decode_step};
 use stepmem_types::device::{Attribution, DeviceInfo, DeviceMemory, GpuSample, ProcessMemory};
-use stepmem_types::step::StepSample;
 use stepmem_types::units::Seconds;
 
-/// One line of a recording.
-#[derive(Debug, PartialEq)]
-pub enum RecordingEntry {
-    Step(StepSample),
-    /// An NVML reading of one device, with its Unix time.
-    Gpu(GpuSample, Seconds),
-}
-
-impl RecordingEntry {
-    /// Its Unix time; `None` for a push record without one.
-    pub fn time(&self) -> Option<Seconds> {
-        match self {
-            Self::Step(sample) => sample.time,
-            Self::Gpu(_, time) => Some(*time),
-        }
-    }
-}
-
 /// Decodes one line of a recording: a push record or an NVML reading (an object with the key
-/// `nvml`).
+/// `nvml`). Returns the event and its Unix time; `None` for a push record without one.
 ///
 /// # Errors
 /// The line is neither.
-pub fn decode_recorded(line: &[u8]) -> Result<RecordingEntry, DecodeError> {
-    if let Some(step) = decode_plain_step(line) {
-        return step.map(RecordingEntry::Step);
-    }
-    if has_key_nvml(line) {
-        let (sample, time) = parse::<Object<RawReading<'_>>>(line)?.0.checked()?;
-        Ok(RecordingEntry::Gpu(sample, time))
-    } else {
-        decode_step(line).map(RecordingEntry::Step)
-    }
+pub fn decode_recorded(line: &[u8]) -> Result<(Event, Option<Seconds>), DecodeError> {
+    let step = match decode_plain_step(line) {
+        Some(step) => step?,
+        None if has_key_nvml(line) => {
+            let (sample, time) = parse::<Object<RawReading<'_>>>(line)?.0.checked()?;
+            return Ok((Event::Reading(Box::new(sample)), Some(time)));
+        }
+        None => decode_step(line)?,
+    };
+    let time = step.time;
+    Ok((Event::Steps(vec![step]), time))
 }
 
 /// Returns whether the key `"nvml"` occurs: inside a text its quotes would be escaped, and a
@@ -109,17 +92,19 @@ impl RawReading<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::{RecordingEntry, decode_recorded};
+    use super::decode_recorded;
+    use crate::event::Event;
 
     #[test]
     fn recordings_mix_pushes_and_readings() {
         let reading = br#"{"nvml":true,"time":1.5,"device":"GPU-0","used_bytes":5,"total_bytes":9,"processes":[{"pid":7,"used_bytes":3}]}"#;
-        let RecordingEntry::Gpu(sample, time) = decode_recorded(reading).unwrap() else {
+        let (Event::Reading(sample), Some(time)) = decode_recorded(reading).unwrap() else {
             panic!("a reading")
         };
         assert_eq!((sample.processes[0].pid, sample.device.as_str()), (7, "GPU-0"));
         assert!((time.get() - 1.5).abs() < f64::EPSILON);
         let push = br#"{"run":"nvml","rank":0,"step":1,"allocated_bytes":1}"#;
-        assert!(matches!(decode_recorded(push).unwrap(), RecordingEntry::Step(_)));
+        let (push, time) = decode_recorded(push).unwrap();
+        assert!(matches!(push, Event::Steps(batch) if batch.len() == 1) && time.is_none());
     }
 }

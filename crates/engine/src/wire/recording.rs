@@ -1,13 +1,14 @@
-//! The lines that an exporter records: what it accepted, in the order and at the time at which
-//! the engine took it.
+//! The lines that an exporter records: events in the order and at the time at which the engine
+//! took them.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::diagnosis::DiagnosisKind;
+use crate::event::Event;
 use crate::findings::acks::{Ack, FOR_SECONDS_MAX};
-use crate::requests::causes::SnapshotAnalysis;
+use crate::requests::causes::{Cause, FoundCause, SnapshotAnalysis};
 use crate::wire::control::missing;
 use crate::wire::error::{DecodeError, DecodeFault};
 use crate::wire::field::{in_field, seconds_of};
@@ -15,11 +16,11 @@ use crate::wire::json::{Object, parse};
 use crate::wire::number::Number;
 use crate::wire::step::RawStep;
 use crate::wire::step_text::StepText;
-use stepmem_types::device::GpuSample;
+use stepmem_types::device::{GpuSample, GpuUnavailable};
 use stepmem_types::end::RankEnd;
 use stepmem_types::ids::{GpuUuid, RankId, Run, SubjectId};
+use stepmem_types::nvml_code::known_code;
 use stepmem_types::site::{EmptySearch, TensorHolder};
-use stepmem_types::step::StepSample;
 use stepmem_types::units::{OutOfRange, Seconds, Uptime};
 
 /// The layout of these lines; higher ones are refused.
@@ -28,7 +29,7 @@ pub const RECORDING_VERSION: u32 = 1;
 const HEAD: &[u8] = b"{\"recording\":";
 const EVENT: &[u8] = b"{\"event\":";
 /// The longest name of a session, in bytes.
-const LIFE_BYTES_MAX: usize = 64;
+const SESSION_BYTES_MAX: usize = 64;
 
 /// The first line of a file: whose events follow.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -51,57 +52,33 @@ pub struct RecordingHead {
 
 /// One event of a recording.
 #[derive(Clone, Debug, PartialEq)]
-pub struct AcceptedEvent {
+pub struct RecordedEvent {
     /// Its number in its session, ascending; an event that stands in several files has one
     /// number.
     pub number: u64,
     pub at: Uptime,
     /// Number of events before it that could not be written to this file.
     pub n_lost: u64,
-    pub what: Accepted,
-}
-
-/// An event that an exporter took.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Accepted {
-    Step(Box<StepSample>),
-    End(Run, RankEnd),
-    /// The holder of a rank's tensors, and when it was asked.
-    Holder(RankId, Box<TensorHolder>, Uptime),
-    /// A search of a rank that named no holder, and when it was asked.
-    Searched(RankId, EmptySearch, Uptime),
-    /// The result of a memory snapshot of a rank, and when it was asked for.
-    Verdict(RankId, Box<SnapshotAnalysis>, Uptime),
-    Ack(Ack),
-    Reading(Box<GpuSample>),
-    /// A device, or NVML as a whole, answered with this error.
-    Unavailable(Option<GpuUuid>, String),
-    /// NVML was released.
-    Released,
-    Xid(GpuUuid, u64),
-    /// The system's clock was set: the Unix time now.
-    Clock(Seconds),
-    /// Time passed.
-    Tick,
+    pub event: Event,
 }
 
 /// A line that an exporter recorded.
 #[derive(Debug, PartialEq)]
-pub enum AcceptedLine {
+pub enum RecordedLine {
     Head(RecordingHead),
-    Event(AcceptedEvent),
+    Event(RecordedEvent),
 }
 
 /// Decodes a line that an exporter recorded; `None` for lines of another layout.
 ///
 /// # Errors
 /// The line is of this layout and cannot be read.
-pub fn decode_accepted(line: &[u8]) -> Option<Result<AcceptedLine, DecodeError>> {
+pub fn decode_line(line: &[u8]) -> Option<Result<RecordedLine, DecodeError>> {
     if line.starts_with(EVENT) {
         let raw = parse::<Object<RawEvent<'_>>>(line);
-        return Some(raw.and_then(|raw| raw.0.checked()).map(AcceptedLine::Event));
+        return Some(raw.and_then(|raw| raw.0.checked()).map(RecordedLine::Event));
     }
-    line.starts_with(HEAD).then(|| head(line).map(AcceptedLine::Head))
+    line.starts_with(HEAD).then(|| head(line).map(RecordedLine::Head))
 }
 
 fn head(line: &[u8]) -> Result<RecordingHead, DecodeError> {
@@ -115,8 +92,8 @@ fn head(line: &[u8]) -> Result<RecordingHead, DecodeError> {
         return in_field("recording", Err(range(&head.recording, &RECORDING_VERSION)));
     }
     let bytes = head.life.len();
-    if !(1..=LIFE_BYTES_MAX).contains(&bytes) {
-        return in_field("life", Err(OutOfRange::Length { bytes, max: LIFE_BYTES_MAX }));
+    if !(1..=SESSION_BYTES_MAX).contains(&bytes) {
+        return in_field("life", Err(OutOfRange::Length { bytes, max: SESSION_BYTES_MAX }));
     }
     Ok(head)
 }
@@ -128,42 +105,52 @@ impl RecordingHead {
     }
 }
 
-impl AcceptedEvent {
-    /// Appends it as a line.
+impl RecordedEvent {
+    /// Appends it as a line; as one for each of its steps, which are numbered on. Of an event
+    /// that recordings do not have it appends none.
     pub fn write(&self, text: &mut Vec<u8>) {
-        let Self { number, at, n_lost, what } = self;
+        let Self { number, at, n_lost, event } = self;
         let mut line = EventText {
             event: *number,
             uptime: at.0.as_secs_f64(),
             lost: *n_lost,
             ..EventText::default()
         };
-        match what {
-            Accepted::Step(sample) => line.step = Some(StepText::of(sample)),
-            Accepted::End(run, end) => {
+        match event {
+            Event::Steps(batch) => {
+                for sample in batch {
+                    line.step = Some(StepText::of(sample));
+                    write_line(&line, text);
+                    (line.event, line.lost) = (line.event + 1, 0);
+                }
+                return;
+            }
+            Event::End(run, end) => {
                 line.end = Some(RecordedEnd { run: run.clone(), of: end.clone() });
             }
-            Accepted::Holder(rank, holder, since) => {
-                line.holder = Some(site(rank, &**holder, *since));
+            Event::CauseFound(FoundCause { rank, cause, since }) => match cause {
+                Cause::Holder(holder) => line.holder = Some(site(rank, &**holder, *since)),
+                Cause::Searched(search) => line.searched = Some(site(rank, search, *since)),
+                Cause::Snapshot(analysis) => {
+                    line.verdict = Some(site(rank, &**analysis, *since));
+                }
+            },
+            Event::Ack(ack) => line.ack = Some(RecordedAck::of(ack)),
+            Event::Reading(sample) => line.reading = Some(sample),
+            Event::DeviceLost(GpuUnavailable { device, code, .. }) => {
+                let (device, code) = (device.clone(), (*code).to_owned());
+                line.unavailable = Some(RecordedFailure { device, code });
             }
-            Accepted::Searched(rank, search, since) => {
-                line.searched = Some(site(rank, search, *since));
-            }
-            Accepted::Verdict(rank, analysis, since) => {
-                line.verdict = Some(site(rank, &**analysis, *since));
-            }
-            Accepted::Ack(ack) => line.ack = Some(RecordedAck::of(ack)),
-            Accepted::Reading(sample) => line.reading = Some(sample),
-            Accepted::Unavailable(device, code) => {
-                line.unavailable =
-                    Some(RecordedFailure { device: device.clone(), code: code.clone() });
-            }
-            Accepted::Released => line.released = Some(true),
-            Accepted::Xid(device, xid) => {
-                line.xid = Some((device.clone(), *xid));
-            }
-            Accepted::Clock(unix) => line.clock = Some(*unix),
-            Accepted::Tick => line.tick = Some(true),
+            Event::DevicesReleased => line.released = Some(true),
+            Event::Xid(device, xid) => line.xid = Some((device.clone(), *xid)),
+            Event::ClockSet(unix) => line.clock = Some(*unix),
+            Event::Tick => line.tick = Some(true),
+            Event::SnapshotReport(_)
+            | Event::HoldersReport(_)
+            | Event::SnapshotWanted(..)
+            | Event::SnapshotAnalyzed(..)
+            | Event::Pods(_)
+            | Event::Scraped => return,
         }
         write_line(&line, text);
     }
@@ -239,39 +226,46 @@ struct RawEvent<'a> {
 }
 
 impl RawEvent<'_> {
-    fn checked(self) -> Result<AcceptedEvent, DecodeError> {
+    fn checked(self) -> Result<RecordedEvent, DecodeError> {
         let (number, n_lost) = (self.event, self.lost);
         let at = uptime_of("uptime", seconds_of("uptime", self.uptime)?.get())?;
-        let what = if let Some(step) = self.step {
-            Accepted::Step(Box::new(step.0.checked()?))
+        let event = if let Some(step) = self.step {
+            Event::Steps(vec![step.0.checked()?])
         } else if let Some(RecordedEnd { run, of }) = self.end {
-            Accepted::End(run, of)
-        } else if let Some(SiteLine { rank, since_uptime, of }) = self.holder {
-            let since = uptime_of("since_uptime", since_uptime)?;
-            Accepted::Holder(rank, Box::new(of), since)
-        } else if let Some(SiteLine { rank, since_uptime, of }) = self.searched {
-            Accepted::Searched(rank, of, uptime_of("since_uptime", since_uptime)?)
-        } else if let Some(SiteLine { rank, since_uptime, of }) = self.verdict {
-            let since = uptime_of("since_uptime", since_uptime)?;
-            Accepted::Verdict(rank, Box::new(of), since)
+            Event::End(run, of)
+        } else if let Some(line) = self.holder {
+            line.found(|holder| Cause::Holder(Box::new(holder)))?
+        } else if let Some(line) = self.searched {
+            line.found(Cause::Searched)?
+        } else if let Some(line) = self.verdict {
+            line.found(|analysis| Cause::Snapshot(Box::new(analysis)))?
         } else if let Some(ack) = self.ack {
-            Accepted::Ack(ack.checked()?)
+            Event::Ack(ack.checked()?)
         } else if let Some(sample) = self.reading {
-            Accepted::Reading(Box::new(sample))
+            Event::Reading(Box::new(sample))
         } else if let Some(RecordedFailure { device, code }) = self.unavailable {
-            Accepted::Unavailable(device, code)
+            let (code, message) = (known_code(&code), String::new());
+            Event::DeviceLost(GpuUnavailable { device, code, message })
         } else if self.released.is_some() {
-            Accepted::Released
+            Event::DevicesReleased
         } else if let Some((device, xid)) = self.xid {
-            Accepted::Xid(device, xid)
+            Event::Xid(device, xid)
         } else if let Some(unix) = self.clock {
-            Accepted::Clock(seconds_of("clock", unix)?)
+            Event::ClockSet(seconds_of("clock", unix)?)
         } else if self.tick.is_some() {
-            Accepted::Tick
+            Event::Tick
         } else {
             return Err(missing("step"));
         };
-        Ok(AcceptedEvent { number, at, n_lost, what })
+        Ok(RecordedEvent { number, at, n_lost, event })
+    }
+}
+
+impl<T> SiteLine<T> {
+    fn found(self, cause: impl FnOnce(T) -> Cause) -> Result<Event, DecodeError> {
+        let Self { rank, since_uptime, of } = self;
+        let since = uptime_of("since_uptime", since_uptime)?;
+        Ok(Event::CauseFound(FoundCause { rank, cause: cause(of), since }))
     }
 }
 
@@ -346,27 +340,29 @@ impl RecordedAck {
 mod tests {
     use std::time::Duration;
 
-    use super::{Accepted, AcceptedEvent, AcceptedLine, RecordingHead, decode_accepted};
+    use super::{RecordedEvent, RecordedLine, RecordingHead, decode_line};
     use crate::diagnosis::DiagnosisKind;
+    use crate::event::Event;
     use crate::findings::acks::Ack;
+    use crate::requests::causes::{Cause, FoundCause};
     use crate::wire::control::decode_end;
     use crate::wire::step::{Layout, decode};
     use stepmem_types::device::{
-        Attribution, DeviceInfo, DeviceMemory, GpuSample, ProcessMemory,
+        Attribution, DeviceInfo, DeviceMemory, GpuSample, GpuUnavailable, ProcessMemory,
     };
     use stepmem_types::ids::{GpuUuid, Rank, RankId, Run, SubjectId};
     use stepmem_types::site::{EmptySearch, Fill, SiteText, TensorHolder};
     use stepmem_types::units::{Bytes, Count, Seconds, Uptime};
 
-    fn read_back(what: Accepted) {
+    fn read_back(event: Event) {
         let at = Uptime(Duration::new(86_400, 123_456_789));
-        let event = AcceptedEvent { number: 7, at, n_lost: 2, what };
+        let event = RecordedEvent { number: 7, at, n_lost: 2, event };
         let mut text = Vec::new();
         event.write(&mut text);
         let line = text.trim_ascii_end();
         let shown = String::from_utf8_lossy(line);
-        match decode_accepted(line) {
-            Some(Ok(AcceptedLine::Event(read))) => assert_eq!(read, event, "{shown}"),
+        match decode_line(line) {
+            Some(Ok(RecordedLine::Event(read))) => assert_eq!(read, event, "{shown}"),
             other => panic!("{shown}: {other:?}"),
         }
     }
@@ -382,7 +378,7 @@ mod tests {
             "workers":15,"workers_bytes":16,"child_processes":17,"child_processes_bytes":18,"requested_bytes":1}"#;
         for record in [&record[..], br#"{"rank":0,"step":1,"allocated_bytes":1}"#] {
             let sample = decode(record, Layout::Json).unwrap().remove(0);
-            read_back(Accepted::Step(Box::new(sample)));
+            read_back(Event::Steps(vec![sample]));
         }
     }
 
@@ -426,25 +422,25 @@ mod tests {
         };
         let subject = SubjectId::Rank(id.clone());
         let ack = Ack::new(subject, DiagnosisKind::HighPressure, 3600, "a cache").unwrap();
-        for what in [
-            Accepted::End(run, decode_end(end).unwrap()),
-            Accepted::Holder(id.clone(), Box::new(holder), since),
-            Accepted::Searched(
-                id.clone(),
-                EmptySearch { step: None, is_complete: true },
-                since,
-            ),
-            Accepted::Verdict(id, Box::new(serde_json::from_slice(analysis).unwrap()), since),
-            Accepted::Ack(ack),
-            Accepted::Reading(Box::new(reading)),
-            Accepted::Unavailable(Some(device.clone()), "gpu_is_lost".to_owned()),
-            Accepted::Unavailable(None, "timeout".to_owned()),
-            Accepted::Released,
-            Accepted::Xid(device, 79),
-            Accepted::Clock(Seconds::new(1_795_347_375.5).unwrap()),
-            Accepted::Tick,
+        let found = |cause| Event::CauseFound(FoundCause { rank: id.clone(), cause, since });
+        let lost = |device, code| {
+            Event::DeviceLost(GpuUnavailable { device, code, message: String::new() })
+        };
+        for event in [
+            Event::End(run, decode_end(end).unwrap()),
+            found(Cause::Holder(Box::new(holder))),
+            found(Cause::Searched(EmptySearch { step: None, is_complete: true })),
+            found(Cause::Snapshot(Box::new(serde_json::from_slice(analysis).unwrap()))),
+            Event::Ack(ack),
+            Event::Reading(Box::new(reading)),
+            lost(Some(device.clone()), "gpu_is_lost"),
+            lost(None, "timeout"),
+            Event::DevicesReleased,
+            Event::Xid(device, 79),
+            Event::ClockSet(Seconds::new(1_795_347_375.5).unwrap()),
+            Event::Tick,
         ] {
-            read_back(what);
+            read_back(event);
         }
     }
 
@@ -460,14 +456,14 @@ mod tests {
         };
         let mut text = Vec::new();
         head.write(&mut text);
-        let read = decode_accepted(text.trim_ascii_end()).unwrap().unwrap();
-        assert_eq!(read, AcceptedLine::Head(head.clone()));
+        let read = decode_line(text.trim_ascii_end()).unwrap().unwrap();
+        assert_eq!(read, RecordedLine::Head(head.clone()));
         text.clear();
         RecordingHead { recording: 2, ..head }.write(&mut text);
-        let refused = decode_accepted(text.trim_ascii_end()).unwrap().unwrap_err();
+        let refused = decode_line(text.trim_ascii_end()).unwrap().unwrap_err();
         assert_eq!(refused.to_string(), "recording: 2 is outside 1..=1");
-        let nothing = decode_accepted(br#"{"event":1,"uptime":2}"#).unwrap().unwrap_err();
+        let nothing = decode_line(br#"{"event":1,"uptime":2}"#).unwrap().unwrap_err();
         assert_eq!(nothing.to_string(), "missing field `step`");
-        assert!(decode_accepted(br#"{"rank":0,"step":1,"allocated_bytes":1}"#).is_none());
+        assert!(decode_line(br#"{"rank":0,"step":1,"allocated_bytes":1}"#).is_none());
     }
 }
