@@ -1,9 +1,9 @@
-# `make` or `make help` says what there is.
+# `make` or `make help` lists the targets.
 .DEFAULT_GOAL := help
 .PHONY: help demo tools test test-rust test-python test-interpreters test-helm test-torch wheel deb test-otlp bless look look-page look-snapshot bench bench-client bench-snapshot eval eval-toys soak cluster attack fuzz release lint fmt clippy deny types workflows docs rust debian
 SHELL := /bin/bash
 CARGO ?= cargo
-# What the tests and lints need beside Rust and Python goes here, and nowhere else.
+# What the tests and lints need in addition to Rust and Python is installed here, and nowhere else.
 TOOLS := target/tools
 
 help: ## Show the targets
@@ -16,7 +16,7 @@ tools: ## Install what the tests need, by pinned version
 	@tests/peers/install.sh
 	@tests/ops/install.sh
 
-test: ## Run every test: says first what it installs, and last what failed
+test: ## Run every test: print first what it installs, and last what failed
 	@CARGO="$(CARGO)" tests/run.sh
 
 test-rust: ## Run the tests of the crates only
@@ -89,7 +89,7 @@ look-snapshot: ## Draw documents of memory snapshots into docs/ (a minute)
 	node tests/ops/draw_snapshot.mjs target/diff.html docs/snapshot-diff.png light 730
 	node tests/ops/draw_snapshot.mjs target/ranks.html docs/snapshot-ranks.png dark 610
 
-bench: ## Measure: benchmarks of the parts, then the load beside Pushgateway and node-exporter
+bench: ## Measure: benchmarks of the parts, then the load next to Pushgateway and node-exporter
 	@tests/peers/install.sh bench
 	$(CARGO) bench --quiet --bench parts
 	$(CARGO) build --quiet --profile dist
@@ -97,7 +97,7 @@ bench: ## Measure: benchmarks of the parts, then the load beside Pushgateway and
 	python3 benches/load target/dist/stepmem --fake-nvml target/dist/libfake_nvml.so
 	python3 benches/summary.py target/dist/stepmem
 
-bench-client: ## Measure what the Python client costs a training thread, beside TraceML (installs 6 GB)
+bench-client: ## Measure what the Python client costs a training thread, next to TraceML (installs 6 GB)
 	@python/tests/install.sh torch
 	$(CARGO) build --quiet --profile dist
 	python3 benches/client.py target/dist/stepmem --python $(TOOLS)/torch-venv/bin/python
@@ -105,7 +105,7 @@ bench-client: ## Measure what the Python client costs a training thread, beside 
 	python3 benches/recording.py
 	python3 benches/run.py target/dist/stepmem
 
-bench-snapshot: ## Measure the snapshot reader beside pickle.load and other programs on the same files (minutes, 4 GB of memory)
+bench-snapshot: ## Measure the snapshot reader next to pickle.load and other programs on the same files (minutes, 4 GB of memory)
 	$(CARGO) build --quiet --profile dist
 	@test -x $(TOOLS)/snapshot-venv/bin/ptmem || { python3 -m venv $(TOOLS)/snapshot-venv && \
 		$(TOOLS)/snapshot-venv/bin/pip install --quiet ptmem==0.1.2 pt-snap-cli==0.4.1; }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Writes what goes beside the program below share/ of a prefix: completion scripts and manual pages.
+# Writes what is installed with the program below share/ of a prefix: completion scripts and manual pages.
 #
 #     packaging/extras.sh BINARY SHARE
 set -euo pipefail
