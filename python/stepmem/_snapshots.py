@@ -234,7 +234,7 @@ class Snapshots:
         if directory is None:
             raise ValueError(NO_DIRECTORY)
         if self._n_requests >= REQUESTS_MAX:
-            raise ValueError(f"this process has written {REQUESTS_MAX} requested snapshots already")
+            raise ValueError(f"this process has written {REQUESTS_MAX} snapshots on request already")
         plan = Plan(self.writer, None, n_steps, directory)
         plan.request_id, plan.reason = request.id, request.reason
         plan.max_entries = _entries(request.max_entries or MAX_ENTRIES)

@@ -109,7 +109,7 @@ def test_sudden_burst_of_steps_wakes_the_sender_when_a_batch_is_full(fake, train
         stepmem.step_end(0)
         assert stepmem.flush(60)
         sender, calls, waits = stepmem._client.CLIENT._sender, [], threading.Event()
-        hurry, sender._pack = sender.hurry, lambda: (waits.wait(), 0)[1]   # it looks at the ring at no moment of its own
+        hurry, sender._pack = sender.hurry, lambda: (waits.wait(), 0)[1]   # it reads the ring at no time of its own
         stepmem._client.CLIENT._recorder._sender.hurry = lambda: calls.append(len(sender.ring)) or hurry()
         stepmem._client.CLIENT._recorder.record = stepmem._client.CLIENT._recorder._recording()
         for n in range(1, 385):

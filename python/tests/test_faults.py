@@ -97,23 +97,23 @@ def test_exporter_that_hangs_is_left_at_the_deadline(tmp_path, kind, n_bytes):
             connection.post(Request(STEPS_PATH, JSON_LINES, b" " * n_bytes), time.monotonic() + 0.2)
 
 
-def test_sender_looks_for_steps_when_a_push_is_due(fake, train):
+def test_sender_packs_steps_when_a_push_is_due(fake, train):
     exporter = fake(200)
     code = """
         import stepmem, time
         stepmem.step_end(0)
-        sender, looks = stepmem._client.CLIENT._sender, []
+        sender, packs = stepmem._client.CLIENT._sender, []
         pack = sender._pack
-        sender._pack = lambda: looks.append(1) or pack()
+        sender._pack = lambda: packs.append(1) or pack()
         for n in range(1, 301):
             stepmem.step_end(n)
             time.sleep(0.01)
-        print(len(looks))
+        print(len(packs))
         assert stepmem.flush(60)
     """
     ended = train(code, exporter.url).ended()
     assert len(exporter.records) == 301
-    assert int(ended.out) <= 4 * len(exporter.accepted), "it looked ten times a push before"
+    assert int(ended.out) <= 4 * len(exporter.accepted), "it packed ten times a push before"
 
 
 def test_pushing_resumes_after_the_exporter_was_killed_and_restarted(start, train):

@@ -109,10 +109,10 @@ CUT = """
 @pytest.mark.parametrize(
     ("kept", "n_steps", "names"),
     [
-        ("[]", 100, ["`kept`"]),  # between the second look and the last check
+        ("[]", 100, ["`kept`"]),  # between the second scan and the last check
         ("Kept()", 100, ["`Kept.rows`"]),  # naming gives an object a dictionary
-        ("[]", 70, None),  # before the second look
-        ("collections.deque(maxlen=85)", 100, None),  # it has filled since the second look
+        ("[]", 70, None),  # before the second scan
+        ("collections.deque(maxlen=85)", 100, None),  # it has filled since the second scan
     ],
 )
 def test_search_that_the_programs_end_cuts_short_reports_what_goes_on_growing(kept, n_steps, names, answer):
