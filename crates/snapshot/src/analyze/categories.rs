@@ -356,6 +356,7 @@ fn inputs(scene: &DeviceScene<'_>, habits: &[Habits]) -> Vec<bool> {
     let is_module = stacks_with(scene.snapshot, &["_call_impl", "torch/nn/"]);
     let has_modules = is_module.contains(&true);
     let mut arrivals = found.arrivals.iter().peekable();
+    let first_step = scene.steps.marks.first().copied();
     let mut is_open = false;
     for (number, event) in (0..).zip(scene.events) {
         is_open |= arrivals.next_if(|arrival| **arrival == number).is_some();
@@ -371,7 +372,7 @@ fn inputs(scene: &DeviceScene<'_>, habits: &[Habits]) -> Vec<bool> {
             && (has_modules || is_own());
         if let Some([leading, all]) = counts
             .get_mut(at(scene.sites.of_origin(event.stack)))
-            .filter(|_| scene.steps.slot(at(number)) > 0)
+            .filter(|_| first_step.is_some_and(|first| first <= number))
         {
             *leading += u64::from(is_open);
             *all += 1;

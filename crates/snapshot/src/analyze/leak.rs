@@ -347,13 +347,14 @@ fn build(scene: &DeviceScene<'_>, found: &HashMap<u32, (Rise, bool)>) -> Vec<Sus
     if found.is_empty() {
         return Vec::new();
     }
-    let mut counts: HashMap<u32, [u64; 2]> = HashMap::new();
+    let mut counts = vec![[0_u64; 2]; scene.sites.sites.len()];
     for Lifetime { allocation, .. } in
         scene.lifetimes().filter(|lifetime| !lifetime.allocation.is_older())
     {
-        let [made, kept] = counts.entry(scene.sites.of(allocation)).or_default();
-        *made += 1;
-        *kept += u64::from(allocation.is_at_end());
+        if let Some([made, kept]) = counts.get_mut(at(scene.sites.of(allocation))) {
+            *made += 1;
+            *kept += u64::from(allocation.is_at_end());
+        }
     }
     let leaked = || scene.lifetimes().filter(|lifetime| is_leaked(scene, found, *lifetime));
     // Minima are of rounded requests: a remainder that a block happens to keep would be noise
@@ -369,7 +370,7 @@ fn build(scene: &DeviceScene<'_>, found: &HashMap<u32, (Rise, bool)>) -> Vec<Sus
         .filter_map(|row| {
             let (mut rise, is_remade) = *found.get(&row.site)?;
             let [n_allocations, n_survivors] =
-                counts.get(&row.site).copied().unwrap_or_default();
+                counts.get(at(row.site)).copied().unwrap_or_default();
             let asked = asked.get(&row.site).copied().unwrap_or(0);
             if !is_remade && asked > 0 {
                 rise.rate *= real(row.sum.bytes) / real(asked);
