@@ -17,7 +17,7 @@ use crate::commands::snapshot_file::{ReadError, unpack};
 use crate::store::timelines::{DRAWN, TIMELINE_BYTES_MAX};
 use stepmem_engine::requests::causes::{AnalysisOutcome, SnapshotAnalysis};
 use stepmem_snapshot::analyze::device::DeviceScene;
-use stepmem_snapshot::analyze::device_report::Study;
+use stepmem_snapshot::analyze::device_report::DeviceReport;
 use stepmem_snapshot::analyze::leak::{Blame, LeakVerdict};
 use stepmem_snapshot::analyze::sites::{Site, SiteKind, SiteRow, Sites};
 use stepmem_snapshot::integer::real;
@@ -97,8 +97,8 @@ impl Analysed {
     /// standard input. The verdict counts even if the timeline takes more than it may.
     fn answer(&self, matches: &ArgMatches) -> anyhow::Result<()> {
         let sites = Sites::new(&self.snapshot, None);
-        let studies = Study::of_devices(&self.snapshot, &sites);
-        say(&understand(&studies))?;
+        let reports = DeviceReport::of_devices(&self.snapshot, &sites);
+        say(&understand(&reports))?;
         if !matches.get_flag("timeline") {
             return Ok(());
         }
@@ -107,7 +107,7 @@ impl Analysed {
         let (size, protocol) = (whole_bytes(self.n_bytes), self.snapshot.protocol);
         let about = format!("{size}, pickle protocol {protocol}");
         let head = DocumentHead { name, about: &about, moment: ShownMoment::default() };
-        let document = document::write(head, &studies)?;
+        let document = document::write(head, &reports)?;
         File::from(rustix::io::dup(stdin())?).write_all(document.as_bytes())?;
         Ok(writeln!(stdout().lock(), "{DRAWN}")?)
     }
@@ -231,29 +231,29 @@ fn of_system(error: &io::Error) -> Unanalysed {
 }
 
 /// Returns the findings in a snapshot, for the device that grows fastest or else holds most.
-fn understand(studies: &[Study<'_>]) -> SnapshotAnalysis {
-    let growth = |study: &&Study<'_>| {
-        let is_leak = study.leak.verdict == LeakVerdict::Leak;
-        (is_leak, study.leak.rate.unwrap_or(0.0), study.totals.active)
+fn understand(reports: &[DeviceReport<'_>]) -> SnapshotAnalysis {
+    let growth = |report: &&DeviceReport<'_>| {
+        let is_leak = report.leak.verdict == LeakVerdict::Leak;
+        (is_leak, report.leak.rate.unwrap_or(0.0), report.totals.active)
     };
-    let study = studies.iter().max_by(|a, b| {
+    let report = reports.iter().max_by(|a, b| {
         let (a, b) = (growth(a), growth(b));
         a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)).then(a.2.cmp(&b.2))
     });
-    let failed = studies.iter().find(|study| !study.oom.is_empty());
+    let failed = reports.iter().find(|report| !report.oom.is_empty());
     SnapshotAnalysis {
         outcome: AnalysisOutcome::Analysed,
         reason: None,
-        leak: study.map(leak_site),
+        leak: report.map(leak_site),
         oom: failed.and_then(oom_site),
         timeline: None,
     }
 }
 
-fn leak_site(study: &Study<'_>) -> LeakSite {
-    let scene = &study.scene;
+fn leak_site(report: &DeviceReport<'_>) -> LeakSite {
+    let scene = &report.scene;
     let steps = u64::try_from(scene.steps.n_whole()).unwrap_or(0);
-    let verdict = match study.leak.verdict {
+    let verdict = match report.leak.verdict {
         LeakVerdict::Leak => SiteVerdict::Leak,
         LeakVerdict::None => SiteVerdict::None,
         LeakVerdict::InsufficientHistory => SiteVerdict::InsufficientHistory,
@@ -267,15 +267,15 @@ fn leak_site(study: &Study<'_>) -> LeakSite {
         stack: Vec::new(),
     };
     match verdict {
-        SiteVerdict::Leak => blamed(study, unknown),
-        SiteVerdict::None => most_grown(study, unknown),
+        SiteVerdict::Leak => blamed(report, unknown),
+        SiteVerdict::None => most_grown(report, unknown),
         SiteVerdict::InsufficientHistory => unknown,
     }
 }
 
 /// Adds the line that causes the growth, and the part of the growth that it explains.
-fn blamed(study: &Study<'_>, unknown: LeakSite) -> LeakSite {
-    let (scene, leak) = (&study.scene, &study.leak);
+fn blamed(report: &DeviceReport<'_>, unknown: LeakSite) -> LeakSite {
+    let (scene, leak) = (&report.scene, &report.leak);
     let Some(blame) = &leak.blame else { return unknown };
     let (line, origin, sum) = match blame {
         Blame::Frame { frame, origin, sum } => {
@@ -305,13 +305,13 @@ fn blamed(study: &Study<'_>, unknown: LeakSite) -> LeakSite {
 
 /// Adds the line whose memory grew most in the recording: memory that was allocated in it and
 /// stays for more than two steps.
-fn most_grown(study: &Study<'_>, unknown: LeakSite) -> LeakSite {
-    let scene = &study.scene;
-    let kept = scene.lives().filter(|life| {
-        let is_new = !life.allocation.is_older() && life.allocation.is_at_end();
-        is_new && life.until.saturating_sub(life.from) > 2
+fn most_grown(report: &DeviceReport<'_>, unknown: LeakSite) -> LeakSite {
+    let scene = &report.scene;
+    let kept = scene.lifetimes().filter(|lifetime| {
+        let is_new = !lifetime.allocation.is_older() && lifetime.allocation.is_at_end();
+        is_new && lifetime.until.saturating_sub(lifetime.from) > 2
     });
-    let rows = scene.sites.table(scene.snapshot, kept.map(|life| life.allocation));
+    let rows = scene.sites.table(scene.snapshot, kept.map(|lifetime| lifetime.allocation));
     let Some(row) = rows.first() else { return unknown };
     let rate = real(row.sum.bytes) / real(unknown.steps.max(1));
     LeakSite {
@@ -323,9 +323,9 @@ fn most_grown(study: &Study<'_>, unknown: LeakSite) -> LeakSite {
 }
 
 /// Returns the request of the last failed allocation, and the holders of the memory.
-fn oom_site(study: &Study<'_>) -> Option<OomSite> {
-    let failure = study.oom.last()?;
-    let scene = &study.scene;
+fn oom_site(report: &DeviceReport<'_>) -> Option<OomSite> {
+    let failure = report.oom.last()?;
+    let scene = &report.scene;
     let site = scene.sites.site(scene.sites.of_origin(failure.stack)).unwrap_or(&Site::NOWHERE);
     let held = failure.rows.iter().take(OOM_LINES_MAX).filter_map(|row| {
         let bytes = Bytes::new(row.sum.bytes).ok()?;

@@ -129,7 +129,7 @@ fn print_show(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<()> {
     let common = Common::new(matches);
     let path = path(matches, "FILE");
     let opened = common.open(&path)?;
-    let studies = opened.studies(&common);
+    let reports = opened.reports(&common);
     let fit = FitQuestion {
         batch_size: matches.get_one("batch-size").copied(),
         capacity: matches.get_one("capacity").copied(),
@@ -140,15 +140,15 @@ fn print_show(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<()> {
             bytes: opened.bytes,
             protocol: opened.snapshot.protocol,
         };
-        return json(&json::show(file, &studies, fit), out);
+        return json(&json::show(file, &reports, fit), out);
     }
     let moment = matches.get_one("at").copied().unwrap_or_default();
-    ensure_moment(moment, &studies)?;
+    ensure_moment(moment, &reports)?;
     let about =
         format!("{}, pickle protocol {}", whole_bytes(opened.bytes), opened.snapshot.protocol);
     if let Some(to) = common.html.as_deref() {
         let head = DocumentHead { name: &name_of(&path), about: &about, moment };
-        let document = document::write(head, &studies)?;
+        let document = document::write(head, &reports)?;
         return put(to, &document);
     }
     let question = Question {
@@ -164,11 +164,11 @@ fn print_show(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<()> {
         fit,
     };
     writeln!(out, "{}: {about}", shown(&path))?;
-    if studies.is_empty() {
+    if reports.is_empty() {
         writeln!(out, "no device has segments or events")?;
     }
-    for study in &studies {
-        writeln!(out, "\n{}", text::device(study, &question).trim_end())?;
+    for report in &reports {
+        writeln!(out, "\n{}", text::device(report, &question).trim_end())?;
     }
     Ok(())
 }
@@ -183,7 +183,7 @@ fn print_compare(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<()
     let paths = [path(matches, "BEFORE"), path(matches, "AFTER")];
     let before = common.open(&paths[0])?;
     let after = common.open(&paths[1])?;
-    let diff = diff::compare(&before.studies(&common), &after.studies(&common));
+    let diff = diff::compare(&before.reports(&common), &after.reports(&common));
     if let Some(to) = common.html.as_deref() {
         return put(to, &compared::diff(paths.each_ref().map(|path| name_of(path)), &diff));
     }
@@ -210,7 +210,7 @@ fn print_compare_ranks(matches: &ArgMatches, mut out: impl Write) -> anyhow::Res
         let rank = name.and_then(|name| rank_of(&name)).unwrap_or(position);
         match common.open(path) {
             Ok(opened) => {
-                let summary = RankSnapshot::new(&opened.studies(&common));
+                let summary = RankSnapshot::new(&opened.reports(&common));
                 rows.push(summary.row(rank, file));
                 summaries.push(Some(summary));
             }

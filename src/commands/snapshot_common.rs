@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::commands::args::{CommandError, Exit, json_arg};
 use crate::commands::snapshot_file::{NotASnapshot, read};
 use stepmem_snapshot::analyze::device::DeviceScene;
-use stepmem_snapshot::analyze::device_report::Study;
+use stepmem_snapshot::analyze::device_report::DeviceReport;
 use stepmem_snapshot::analyze::passes;
 use stepmem_snapshot::analyze::sites::Sites;
 use stepmem_snapshot::model::Snapshot;
@@ -86,19 +86,24 @@ pub(super) fn stopped(error: anyhow::Error) -> CommandError {
 }
 
 /// Returns that no device has such a whole step, with the steps that there are.
-fn no_step(step: u64, studies: &[Study<'_>]) -> String {
-    let steps = || studies.iter().flat_map(|study| &study.stages).map(|stage| stage.step);
+fn no_step(step: u64, reports: &[DeviceReport<'_>]) -> String {
+    let steps = || {
+        reports
+            .iter()
+            .flat_map(|report| &report.step_reports)
+            .map(|step_report| step_report.step)
+    };
     let Some((first, last)) = steps().min().zip(steps().max()) else {
         return format!(
             "--at: no step {step}, the snapshot has no steps that it tells apart (end, peak or oom)"
         );
     };
-    let has_begun = studies.iter().any(|study| {
-        let scene = &study.scene;
+    let has_begun = reports.iter().any(|report| {
+        let scene = &report.scene;
         scene.steps.label(scene.last_slot()) == Some(step)
     });
     if has_begun {
-        let failed = studies.iter().any(|study| !study.oom.is_empty());
+        let failed = reports.iter().any(|report| !report.oom.is_empty());
         let instead = if failed { "--at oom" } else { "--at end" };
         return format!(
             "--at: step {step} did not end in the window: {instead} shows it, whole steps are {first} to {last}"
@@ -108,28 +113,31 @@ fn no_step(step: u64, studies: &[Study<'_>]) -> String {
 }
 
 /// Refuses a moment that no device has, and names those that exist.
-pub(super) fn ensure_moment(moment: ShownMoment, studies: &[Study<'_>]) -> anyhow::Result<()> {
+pub(super) fn ensure_moment(
+    moment: ShownMoment,
+    reports: &[DeviceReport<'_>],
+) -> anyhow::Result<()> {
     let stage_of = |step: u64| {
-        let mut stages = studies.iter().flat_map(|study| &study.stages);
-        stages.find(move |stage| stage.step == step)
+        let mut step_reports = reports.iter().flat_map(|report| &report.step_reports);
+        step_reports.find(move |step_report| step_report.step == step)
     };
     match moment {
         ShownMoment::End | ShownMoment::Peak | ShownMoment::Oom => {}
         ShownMoment::Step(step) => {
-            anyhow::ensure!(stage_of(step).is_some(), no_step(step, studies));
+            anyhow::ensure!(stage_of(step).is_some(), no_step(step, reports));
         }
         ShownMoment::Pass(step, pass) => {
-            let stage = stage_of(step).with_context(|| no_step(step, studies))?;
-            let n_passes = stage.backward_passes;
+            let step_report = stage_of(step).with_context(|| no_step(step, reports))?;
+            let n_passes = step_report.backward_passes;
             anyhow::ensure!(
                 (1..=n_passes).contains(&pass),
                 "--at: no backward pass {pass} in step {step}, it has {n_passes}"
             );
         }
         ShownMoment::ZeroGrad(step) => {
-            stage_of(step).with_context(|| no_step(step, studies))?;
+            stage_of(step).with_context(|| no_step(step, reports))?;
             anyhow::ensure!(
-                studies.iter().any(|study| passes::before_zero_grad(study, step).is_some()),
+                reports.iter().any(|report| passes::before_zero_grad(report, step).is_some()),
                 "--at: step {step} does not call zero_grad, as far as the snapshot shows"
             );
         }
@@ -196,11 +204,13 @@ pub(super) struct Opened {
 }
 
 impl Opened {
-    pub(super) fn studies(&self, common: &Common) -> Vec<Study<'_>> {
+    pub(super) fn reports(&self, common: &Common) -> Vec<DeviceReport<'_>> {
         let devices = self.snapshot.devices.iter();
         devices
             .filter(|device| common.device.is_none_or(|only| only == device.index))
-            .map(|device| Study::new(DeviceScene::new(&self.snapshot, device, &self.sites)))
+            .map(|device| {
+                DeviceReport::new(DeviceScene::new(&self.snapshot, device, &self.sites))
+            })
             .collect()
     }
 }

@@ -12,7 +12,7 @@ use crate::commands::snapshot_common::{
     Common, ensure_moment, file, json, named_moment, path, stopped,
 };
 use crate::commands::snapshot_file::shown;
-use stepmem_snapshot::analyze::device_report::Study;
+use stepmem_snapshot::analyze::device_report::DeviceReport;
 use stepmem_snapshot::events::answer::{AliveMoment, EventsForm, events};
 use stepmem_snapshot::events::filter::{EventFilter, LineFilter};
 use stepmem_snapshot::events::list::EventList;
@@ -122,16 +122,16 @@ fn moment(text: &str) -> Result<AskedMoment, String> {
 }
 
 /// Returns a moment and its name; `None` where the window has no such moment.
-fn find(study: &Study<'_>, moment: AskedMoment) -> Option<(AliveMoment, String)> {
+fn find(report: &DeviceReport<'_>, moment: AskedMoment) -> Option<(AliveMoment, String)> {
     match moment {
         AskedMoment::After(event) => {
-            study.scene.events.get(at(event))?;
-            let state = Some(study.scene.timeline.state_after(event));
+            report.scene.events.get(at(event))?;
+            let state = Some(report.scene.timeline.state_after(event));
             let moment = AliveMoment { state, after_event: Some(event) };
             Some((moment, format!("after event {event}")))
         }
         AskedMoment::Shown(shown) => {
-            let (state, name) = text::state(study, shown)?;
+            let (state, name) = text::state(report, shown)?;
             let after_event = state.and_then(|state| state.checked_sub(1));
             Some((AliveMoment { state, after_event }, name))
         }
@@ -139,17 +139,17 @@ fn find(study: &Study<'_>, moment: AskedMoment) -> Option<(AliveMoment, String)>
 }
 
 /// Refuses a moment that no device has.
-fn ensure(moment: AskedMoment, studies: &[Study<'_>]) -> anyhow::Result<()> {
+fn ensure(moment: AskedMoment, reports: &[DeviceReport<'_>]) -> anyhow::Result<()> {
     match moment {
         AskedMoment::Shown(shown) => {
-            ensure_moment(shown, studies)?;
+            ensure_moment(shown, reports)?;
             anyhow::ensure!(
-                studies.iter().any(|study| text::state(study, shown).is_some()),
+                reports.iter().any(|report| text::state(report, shown).is_some()),
                 "--at: the window has no such moment: memory did not run out"
             );
         }
         AskedMoment::After(event) => {
-            let n_events = studies.iter().map(|study| study.scene.events.len()).max();
+            let n_events = reports.iter().map(|report| report.scene.events.len()).max();
             let last = n_events.and_then(|n_events| n_events.checked_sub(1));
             let last = last.context("--at: no such moment, the window has no events")?;
             anyhow::ensure!(
@@ -184,32 +184,32 @@ fn print(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<()> {
     let common = Common::new(matches);
     let path = path(matches, "FILE");
     let opened = common.open(&path)?;
-    let studies = opened.studies(&common);
+    let reports = opened.reports(&common);
     let filter = filter(matches);
     if let Some(step) = filter.step {
-        let has = |study: &Study<'_>| {
-            let steps = &study.scene.steps;
+        let has = |report: &DeviceReport<'_>| {
+            let steps = &report.scene.steps;
             (1..=id(steps.marks.len())).any(|slot| steps.label(slot) == Some(step))
         };
-        anyhow::ensure!(studies.iter().any(has), "--step: the snapshot has no step {step}");
+        anyhow::ensure!(reports.iter().any(has), "--step: the snapshot has no step {step}");
     }
     let wanted = matches.get_one::<AskedMoment>("at").copied();
     let moments: Vec<Option<(AliveMoment, String)>> =
-        studies.iter().map(|study| wanted.and_then(|moment| find(study, moment))).collect();
+        reports.iter().map(|report| wanted.and_then(|moment| find(report, moment))).collect();
     if let Some(wanted) = wanted {
-        ensure(wanted, &studies)?;
+        ensure(wanted, &reports)?;
     }
-    let devices: Vec<(EventList<'_>, EventsForm)> = studies
+    let devices: Vec<(EventList<'_>, EventsForm)> = reports
         .iter()
         .zip(&moments)
         .filter(|(_, moment)| wanted.is_none() || moment.is_some())
-        .map(|(study, moment)| {
+        .map(|(report, moment)| {
             let form = match moment {
                 Some((moment, _)) => EventsForm::Alive(*moment),
                 None if matches.get_flag("reuse") => EventsForm::Reuse,
                 None => EventsForm::List,
             };
-            (EventList::new(study, filter.clone()), form)
+            (EventList::new(report, filter.clone()), form)
         })
         .collect();
     let frames = matches.get_one::<u16>("stacks").copied().map(usize::from);
@@ -229,7 +229,7 @@ fn print(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<()> {
     let about =
         format!("{}, pickle protocol {}", whole_bytes(opened.bytes), opened.snapshot.protocol);
     writeln!(out, "{}: {about}", shown(&path))?;
-    if studies.is_empty() {
+    if reports.is_empty() {
         writeln!(out, "no device has segments or events")?;
     }
     let names =

@@ -1,6 +1,6 @@
 //! Any bytes as a memory snapshot: refused or answered, and what is answered adds up. The bytes also arrive in pieces.
 
-use stepmem_snapshot::analyze::device_report::Study;
+use stepmem_snapshot::analyze::device_report::DeviceReport;
 use stepmem_snapshot::analyze::diff;
 use stepmem_snapshot::analyze::fit::FitQuestion;
 use stepmem_snapshot::analyze::sites::{SiteRow, Sites};
@@ -56,36 +56,36 @@ fn in_pieces(data: &[u8]) -> Result<Snapshot, stepmem_snapshot::error::Unreadabl
 
 fn check(snapshot: &Snapshot) {
     let sites = Sites::new(snapshot, None);
-    let studies = Study::of_devices(snapshot, &sites);
+    let reports = DeviceReport::of_devices(snapshot, &sites);
     let sum = |rows: &[SiteRow]| rows.iter().map(|row| row.sum.bytes).sum::<u64>();
-    for study in &studies {
-        assert_eq!(sum(&study.at_peak), study.scene.timeline.peak.active);
-        for failure in &study.oom {
+    for report in &reports {
+        assert_eq!(sum(&report.at_peak), report.scene.timeline.peak.active);
+        for failure in &report.oom {
             assert_eq!(sum(&failure.rows), failure.active);
         }
         for rows in [RowKind::Line, RowKind::Function, RowKind::Stack, RowKind::Category] {
             let question = Question { moment: ShownMoment::Peak, rows, top: 3, fit: FIT };
-            let page = text::device(study, &question);
+            let page = text::device(report, &question);
             assert!(page.chars().all(|c| c == '\n' || !c.is_control()), "{page:?}");
         }
     }
-    tell_events(snapshot, &studies);
+    tell_events(snapshot, &reports);
     let file = File { path: String::new(), bytes: 0, protocol: snapshot.protocol };
-    serde_json::to_string(&json::show(file, &studies, FIT)).expect("an answer is JSON");
-    for device in diff::compare(&studies, &studies).devices {
+    serde_json::to_string(&json::show(file, &reports, FIT)).expect("an answer is JSON");
+    for device in diff::compare(&reports, &reports).devices {
         let growth: i64 = device.sites.iter().map(|site| site.growth_bytes).sum();
         assert_eq!(growth, device.growth_bytes);
     }
 }
 
 /// Lists every event, every chain of tensors and what is alive, as a page and as JSON.
-fn tell_events(snapshot: &Snapshot, studies: &[Study<'_>]) {
+fn tell_events(snapshot: &Snapshot, reports: &[DeviceReport<'_>]) {
     let extent = EventsExtent { rows: Some(50), frames: 2, bytes_min: 0 };
-    for study in studies {
-        let peak = Some(study.scene.timeline.peak.state);
+    for report in reports {
+        let peak = Some(report.scene.timeline.peak.state);
         let moment = AliveMoment { state: peak, after_event: None };
         for form in [EventsForm::List, EventsForm::Reuse, EventsForm::Alive(moment)] {
-            let devices = [(EventList::new(study, EventFilter::default()), form)];
+            let devices = [(EventList::new(report, EventFilter::default()), form)];
             let list = &devices[0].0;
             let page = match form {
                 EventsForm::List => events::page::list(list, extent),
@@ -100,9 +100,9 @@ fn tell_events(snapshot: &Snapshot, studies: &[Study<'_>]) {
             let answer = events::answer::events(file, &devices, None);
             serde_json::to_string(&answer).expect("an answer is JSON");
         }
-        let alive = tree::alive(study, peak);
+        let alive = tree::alive(report, peak);
         let bytes: u64 =
             alive.iter().filter(|row| row.depth == 0).map(|row| row.sum.bytes).sum();
-        assert_eq!(bytes, study.at_peak.iter().map(|row| row.sum.bytes).sum::<u64>());
+        assert_eq!(bytes, report.at_peak.iter().map(|row| row.sum.bytes).sum::<u64>());
     }
 }

@@ -2,7 +2,7 @@
 //! and numbers of steps. What is written reads back the same, and what is answered adds up.
 
 use stepmem_snapshot::analyze::device::DeviceScene;
-use stepmem_snapshot::analyze::device_report::Study;
+use stepmem_snapshot::analyze::device_report::DeviceReport;
 use stepmem_snapshot::analyze::sites::Sites;
 use stepmem_snapshot::model::{
     Action, Annotation, Block, Device, Event, MetadataRun, Place, Segment, Snapshot, State,
@@ -81,13 +81,13 @@ pub fn run(data: &[u8]) {
     }
     let sites = Sites::new(&read, None);
     for device in &read.devices {
-        let study = Study::new(DeviceScene::new(&read, device, &sites));
+        let report = DeviceReport::new(DeviceScene::new(&read, device, &sites));
         let sum = |rows: &[stepmem_snapshot::analyze::sites::SiteRow]| {
             rows.iter().map(|row| row.sum.bytes).sum::<u64>()
         };
-        assert_eq!(sum(&study.at_end), study.totals.active);
-        assert_eq!(sum(&study.at_peak), study.scene.timeline.peak.active);
-        for failure in &study.oom {
+        assert_eq!(sum(&report.at_end), report.totals.active);
+        assert_eq!(sum(&report.at_peak), report.scene.timeline.peak.active);
+        for failure in &report.oom {
             assert_eq!(sum(&failure.rows), failure.active);
         }
     }

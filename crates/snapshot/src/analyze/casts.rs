@@ -249,10 +249,13 @@ impl<'a> CastSearch<'a> {
 fn gradients_a_step(scene: &DeviceScene<'_>, categories: &[Category]) -> HashMap<u64, u32> {
     let mut most: HashMap<u64, u32> = HashMap::new();
     let mut now: HashMap<(u32, u64), u32> = HashMap::new();
-    for (life, category) in scene.lives().zip(categories) {
-        if *category == Category::Gradient && life.from > 0 && !life.allocation.is_older() {
-            let size = life.allocation.requested;
-            let n = now.entry((life.from, size)).or_default();
+    for (lifetime, category) in scene.lifetimes().zip(categories) {
+        if *category == Category::Gradient
+            && lifetime.from > 0
+            && !lifetime.allocation.is_older()
+        {
+            let size = lifetime.allocation.requested;
+            let n = now.entry((lifetime.from, size)).or_default();
             *n += 1;
             let most = most.entry(size).or_default();
             *most = (*most).max(*n);

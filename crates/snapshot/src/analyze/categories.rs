@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 
-use crate::analyze::device::{DeviceScene, Life};
+use crate::analyze::device::{DeviceScene, Lifetime};
 use crate::analyze::phases::StepPhase;
 use crate::analyze::roles::StackRole;
 use crate::analyze::sites::SiteKind;
@@ -133,7 +133,7 @@ pub fn phase(scene: &DeviceScene<'_>, stack: u32) -> StepPhase {
 /// The category of every allocation.
 pub fn categorize(scene: &DeviceScene<'_>) -> Vec<Category> {
     let facts = Facts::new(scene);
-    scene.lives().map(|life| facts.category(scene, life)).collect()
+    scene.lifetimes().map(|lifetime| facts.category(scene, lifetime)).collect()
 }
 
 /// The behavior of a site's blocks.
@@ -193,8 +193,8 @@ impl Facts {
         }
     }
 
-    fn category(&self, scene: &DeviceScene<'_>, life: Life<'_>) -> Category {
-        let Life { allocation, from, until } = life;
+    fn category(&self, scene: &DeviceScene<'_>, lifetime: Lifetime<'_>) -> Category {
+        let Lifetime { allocation, from, until } = lifetime;
         let has = |stacks: &[bool]| stacks.get(at(allocation.stack)).copied().unwrap_or(false);
         let is_kept = allocation.is_at_end() || until > from;
         if has(&self.is_communication)
@@ -228,7 +228,7 @@ impl Facts {
         {
             return Category::Input;
         }
-        self.of_forward(scene, life, has(&self.is_call))
+        self.of_forward(scene, lifetime, has(&self.is_call))
     }
 
     fn is_loaded(&self, allocation: &Allocation) -> bool {
@@ -241,7 +241,7 @@ impl Facts {
     fn of_forward(
         &self,
         scene: &DeviceScene<'_>,
-        Life { allocation, from, until }: Life<'_>,
+        Lifetime { allocation, from, until }: Lifetime<'_>,
         is_call: bool,
     ) -> Category {
         let site = scene.sites.of(allocation);
@@ -356,6 +356,7 @@ fn inputs(scene: &DeviceScene<'_>, habits: &[Habits]) -> Vec<bool> {
     let is_module = stacks_with(scene.snapshot, &["_call_impl", "torch/nn/"]);
     let has_modules = is_module.contains(&true);
     let mut arrivals = found.arrivals.iter().peekable();
+    let first_step = scene.steps.marks.first().copied();
     let mut is_open = false;
     for (number, event) in (0..).zip(scene.events) {
         is_open |= arrivals.next_if(|arrival| **arrival == number).is_some();
@@ -371,7 +372,7 @@ fn inputs(scene: &DeviceScene<'_>, habits: &[Habits]) -> Vec<bool> {
             && (has_modules || is_own());
         if let Some([leading, all]) = counts
             .get_mut(at(scene.sites.of_origin(event.stack)))
-            .filter(|_| scene.steps.slot(at(number)) > 0)
+            .filter(|_| first_step.is_some_and(|first| first <= number))
         {
             *leading += u64::from(is_open);
             *all += 1;

@@ -24,11 +24,11 @@ pub struct FailurePlace {
     pub mirrors: Option<Site>,
 }
 
-/// Finds the root cause of each failed allocation. `stages`: what each step did.
+/// Finds the root cause of each failed allocation. `step_reports`: the figures of each step.
 pub fn explain(
     scene: &DeviceScene<'_>,
     leak: &Leak,
-    stages: &[StepReport],
+    step_reports: &[StepReport],
     failures: &mut [OutOfMemory],
 ) {
     let mut most = 0;
@@ -40,7 +40,7 @@ pub fn explain(
         }
         let reach = failure.reserved.saturating_add(failure.device_free);
         failure.why = if n_explained < EXPLAINED_MAX {
-            why(scene, leak, failure, Other { taken: most.saturating_sub(reach), stages })
+            why(scene, leak, failure, Other { taken: most.saturating_sub(reach), step_reports })
         } else {
             by_allocator(failure, || (0, None))
         };
@@ -52,14 +52,14 @@ pub fn explain(
 struct Other<'a> {
     /// Bytes that this process had, or could have had, and someone else has now.
     taken: u64,
-    stages: &'a [StepReport],
+    step_reports: &'a [StepReport],
 }
 
 fn why(
     scene: &DeviceScene<'_>,
     leak: &Leak,
     failure: &OutOfMemory,
-    Other { taken, stages }: Other<'_>,
+    Other { taken, step_reports }: Other<'_>,
 ) -> Why {
     let reachable = failure.eligible_free.saturating_add(failure.device_free);
     let of = |cause, bytes: u64, row| Why {
@@ -72,7 +72,7 @@ fn why(
         |bytes: u64| bytes > 0 && reachable.saturating_add(bytes) >= failure.requested;
     let leaked = leaked(scene, leak, failure.event);
     let leaked_bytes: u64 = leaked.iter().map(|row| row.sum.bytes).sum();
-    let unusual = unusual_need(scene, failure, stages);
+    let unusual = unusual_need(scene, failure, step_reports);
     if suffices(leaked_bytes) && leaked_bytes >= taken.max(unusual) {
         return of(RootCause::Leak, leaked_bytes, leaked.into_iter().next());
     }
@@ -119,13 +119,19 @@ fn own_rows(scene: &DeviceScene<'_>, failure: &OutOfMemory) -> Vec<SiteRow> {
 
 /// Returns the bytes that the step that fails needs more than earlier ones did; 0 where that is
 /// unknown.
-fn unusual_need(scene: &DeviceScene<'_>, failure: &OutOfMemory, stages: &[StepReport]) -> u64 {
-    let earlier: Vec<&StepReport> =
-        stages.iter().filter(|stage| stage.peak_event < failure.event).collect();
+fn unusual_need(
+    scene: &DeviceScene<'_>,
+    failure: &OutOfMemory,
+    step_reports: &[StepReport],
+) -> u64 {
+    let earlier: Vec<&StepReport> = step_reports
+        .iter()
+        .filter(|step_report| step_report.peak_event < failure.event)
+        .collect();
     let mut needs: Vec<u64> = earlier
         .iter()
         .zip(earlier.iter().skip(1))
-        .map(|(before, stage)| stage.peak_bytes.saturating_sub(before.end_bytes))
+        .map(|(before, step_report)| step_report.peak_bytes.saturating_sub(before.end_bytes))
         .collect();
     needs.sort_unstable();
     let usual = needs.get(needs.len() / 2).filter(|_| needs.len() >= EARLIER_STEPS_MIN);

@@ -32,7 +32,7 @@ pub struct DeviceScene<'a> {
 /// An allocation with the slots in which it begins and ends: 0 if before the first mark, the
 /// number of marks if after the last.
 #[derive(Clone, Copy, Debug)]
-pub struct Life<'a> {
+pub struct Lifetime<'a> {
     pub allocation: &'a Allocation,
     /// The slot in which it begins.
     pub from: u32,
@@ -55,12 +55,10 @@ impl<'a> DeviceScene<'a> {
     }
 
     /// Allocations with the slots in which they begin and end.
-    pub fn lives(&self) -> impl Iterator<Item = Life<'_>> {
-        self.timeline
-            .allocations
-            .iter()
-            .zip(&self.slots)
-            .map(|(allocation, [from, until])| Life { allocation, from: *from, until: *until })
+    pub fn lifetimes(&self) -> impl Iterator<Item = Lifetime<'_>> {
+        self.timeline.allocations.iter().zip(&self.slots).map(|(allocation, [from, until])| {
+            Lifetime { allocation, from: *from, until: *until }
+        })
     }
 
     /// The slots of an allocation by number.

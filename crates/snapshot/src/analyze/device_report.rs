@@ -15,7 +15,7 @@ use crate::model::{NO_STACK, Snapshot, State};
 
 /// A device with all answers.
 #[derive(Debug)]
-pub struct Study<'a> {
+pub struct DeviceReport<'a> {
     pub scene: DeviceScene<'a>,
     /// Sums over its segments.
     pub totals: Totals,
@@ -36,7 +36,7 @@ pub struct Study<'a> {
     /// Failed allocations.
     pub oom: Vec<OutOfMemory>,
     /// The figures of each step.
-    pub stages: Vec<StepReport>,
+    pub step_reports: Vec<StepReport>,
     /// Further notes for the user.
     pub notes: Vec<Note>,
 }
@@ -58,7 +58,7 @@ pub struct Totals {
     pub live_blocks: u64,
 }
 
-impl<'a> Study<'a> {
+impl<'a> DeviceReport<'a> {
     /// Answers everything for each device of a snapshot.
     pub fn of_devices(snapshot: &'a Snapshot, sites: &'a Sites) -> Vec<Self> {
         let scenes = snapshot.devices.iter();
@@ -70,9 +70,9 @@ impl<'a> Study<'a> {
         let categories = categories::categorize(&scene);
         let leak = leak::find(&scene);
         let overflowed = overflowed(&scene);
-        let stages = step_figures::find(&scene);
+        let step_reports = step_figures::find(&scene);
         let mut oom = oom::find(&scene);
-        causes::explain(&scene, &leak, &stages, &mut oom);
+        causes::explain(&scene, &leak, &step_reports, &mut oom);
         Self {
             totals: totals(&scene),
             overflowed,
@@ -85,7 +85,7 @@ impl<'a> Study<'a> {
             categories_at_end: categories::sums(&scene, &categories, None),
             fragmentation: fragmentation::measure(&scene),
             oom,
-            stages,
+            step_reports,
             notes: notes::find(&scene, &leak, &categories, overflowed),
             leak,
             categories,

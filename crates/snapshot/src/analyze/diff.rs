@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use serde::Serialize;
 
 use crate::analyze::categories::Categories;
-use crate::analyze::device_report::{Study, Totals};
-use crate::analyze::paths::{self, Places};
+use crate::analyze::device_report::{DeviceReport, Totals};
+use crate::analyze::paths::{self, PathNormalizer};
 use crate::analyze::sites::{Site, Sum};
 use crate::integer::{count, difference, id, real, signed_real};
 use crate::model::Event;
@@ -90,17 +90,19 @@ pub struct DiffNote {
 const EQUAL: &str = "equal";
 
 /// Compares two files.
-pub fn compare(before: &[Study<'_>], after: &[Study<'_>]) -> Diff {
-    let roots = paths::roots(&[places_of(before), places_of(after)]);
+pub fn compare(before: &[DeviceReport<'_>], after: &[DeviceReport<'_>]) -> Diff {
+    let roots = paths::roots(&[normalizer_of(before), normalizer_of(after)]);
     let root = |number: usize| roots.get(number).map_or("", String::as_str);
-    let mut devices: BTreeMap<u64, [Option<&Study<'_>>; 2]> = BTreeMap::new();
-    for study in before {
-        devices.entry(study.scene.device.index).or_default()[0] = Some(study);
+    let mut devices: BTreeMap<u64, [Option<&DeviceReport<'_>>; 2]> = BTreeMap::new();
+    for report in before {
+        devices.entry(report.scene.device.index).or_default()[0] = Some(report);
     }
-    for study in after {
-        devices.entry(study.scene.device.index).or_default()[1] = Some(study);
+    for report in after {
+        devices.entry(report.scene.device.index).or_default()[1] = Some(report);
     }
-    let sides = |study: Option<&Study<'_>>, root| study.map(|study| DiffSide::new(study, root));
+    let sides = |report: Option<&DeviceReport<'_>>, root| {
+        report.map(|report| DiffSide::new(report, root))
+    };
     Diff {
         schema: SCHEMA,
         devices: devices
@@ -117,10 +119,10 @@ pub fn compare(before: &[Study<'_>], after: &[Study<'_>]) -> Diff {
     }
 }
 
-fn places_of(studies: &[Study<'_>]) -> Places {
-    studies
+fn normalizer_of(reports: &[DeviceReport<'_>]) -> PathNormalizer {
+    reports
         .first()
-        .map(|study| Places::new(study.scene.snapshot, study.scene.sites))
+        .map(|report| PathNormalizer::new(report.scene.snapshot, report.scene.sites))
         .unwrap_or_default()
 }
 
@@ -130,12 +132,12 @@ struct DiffSide {
 }
 
 impl DiffSide {
-    fn new(study: &Study<'_>, root: &str) -> Self {
-        let comparable = paths::all_comparable(study.scene.sites, root);
+    fn new(report: &DeviceReport<'_>, root: &str) -> Self {
+        let comparable = paths::all_comparable(report.scene.sites, root);
         let mut rows: HashMap<Site, (Sum, SiteAnswer)> = HashMap::new();
-        for row in &study.at_end {
+        for row in &report.at_end {
             let site = paths::of(&comparable, row.site).clone();
-            let answer = row_answer(study.scene.snapshot, study.scene.sites, row);
+            let answer = row_answer(report.scene.snapshot, report.scene.sites, row);
             let (sum, _) = rows.entry(site).or_insert((Sum::default(), answer));
             sum.join(row.sum);
         }
@@ -147,9 +149,9 @@ fn device(
     index: u64,
     before: Option<&DiffSide>,
     after: Option<&DiffSide>,
-    studies: [Option<&Study<'_>>; 2],
+    reports: [Option<&DeviceReport<'_>>; 2],
 ) -> DeviceDiff {
-    let totals = studies.map(|study| study.map(|study| study.totals).unwrap_or_default());
+    let totals = reports.map(|report| report.map(|report| report.totals).unwrap_or_default());
     let [old, new] = totals;
     let mut diff = DeviceDiff {
         device: index,
@@ -160,12 +162,12 @@ fn device(
         ..DeviceDiff::default()
     };
     let mut categories =
-        studies.map(|study| study.map(|study| study.categories_at_end).unwrap_or_default());
+        reports.map(|report| report.map(|report| report.categories_at_end).unwrap_or_default());
     for category in crate::analyze::categories::ALL {
         let [old, new] = &mut categories;
         *diff.categories.of(category) = difference(*new.of(category), *old.of(category));
     }
-    if let [Some(old), Some(new)] = studies {
+    if let [Some(old), Some(new)] = reports {
         let first_new = blocks(&mut diff, old, new);
         diff.notes.extend(equality(&diff));
         diff.steps_between = steps_between(old, new, first_new);
@@ -176,7 +178,11 @@ fn device(
 
 /// Steps of AFTER that begin after the last one of BEFORE. `first_new`: AFTER's first state that
 /// BEFORE does not know, where the windows overlap. Without that, the program's own numbers tell.
-fn steps_between(before: &Study<'_>, after: &Study<'_>, first_new: Option<u32>) -> Option<u64> {
+fn steps_between(
+    before: &DeviceReport<'_>,
+    after: &DeviceReport<'_>,
+    first_new: Option<u32>,
+) -> Option<u64> {
     let [old, new] = [&before.scene.steps, &after.scene.steps];
     if !old.is_known() || !new.is_known() {
         return None;
@@ -259,7 +265,11 @@ enum Meeting {
 
 /// Compares blocks. Returns the first state of AFTER that BEFORE does not know, where the windows
 /// overlap.
-fn blocks(diff: &mut DeviceDiff, before: &Study<'_>, after: &Study<'_>) -> Option<u32> {
+fn blocks(
+    diff: &mut DeviceDiff,
+    before: &DeviceReport<'_>,
+    after: &DeviceReport<'_>,
+) -> Option<u32> {
     let meeting = meeting(before.scene.events, after.scene.events);
     let note = |kind, text: &str| DiffNote { kind, text: text.to_owned() };
     let first_new = match meeting {
@@ -291,8 +301,8 @@ fn blocks(diff: &mut DeviceDiff, before: &Study<'_>, after: &Study<'_>) -> Optio
             u32::MAX
         }
     };
-    let live = |study: &Study<'_>| -> HashMap<u64, u64> {
-        let live = study.scene.timeline.allocations.iter().filter(|a| a.is_at_end());
+    let live = |report: &DeviceReport<'_>| -> HashMap<u64, u64> {
+        let live = report.scene.timeline.allocations.iter().filter(|a| a.is_at_end());
         live.map(|allocation| (allocation.address, allocation.requested)).collect()
     };
     let old = live(before);

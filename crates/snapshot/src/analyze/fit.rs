@@ -117,33 +117,38 @@ impl Need {
 pub fn measure(
     scene: &DeviceScene<'_>,
     categories: &[Category],
-    stages: &[StepReport],
+    step_reports: &[StepReport],
     question: FitQuestion,
 ) -> Option<Fit> {
     let known = scene.steps.is_known() && scene.sites.has_stacks;
-    let stage = stages.iter().rev().max_by_key(|stage| stage.peak_bytes).filter(|_| known)?;
-    let needs = needs(scene, categories, stage);
+    let step_report = step_reports
+        .iter()
+        .rev()
+        .max_by_key(|step_report| step_report.peak_bytes)
+        .filter(|_| known)?;
+    let needs = needs(scene, categories, step_report);
     let peak = needs.iter().max_by_key(|need| need.active()).copied()?;
     if peak.batch == 0 {
         return None;
     }
     let scaling = Bounds { low: peak.batch, high: peak.batch + peak.unsure };
     let batch_size = question.batch_size.filter(|size| *size > 0);
-    let largest = batch_size
-        .zip(question.capacity)
-        .map(|(size, capacity)| largest_batch(&needs, size, capacity, overhead(scene, stage)));
+    let largest = batch_size.zip(question.capacity).map(|(size, capacity)| {
+        largest_batch(&needs, size, capacity, overhead(scene, step_report))
+    });
     let mut savings = Vec::new();
-    let slot = scene.steps.slot(at(stage.first_event));
+    let slot = scene.steps.slot(at(step_report.first_event));
     let forward = gradients::forward_end(scene, slot);
-    let forward = forward.and_then(|end| needs.get(..=at(end.checked_sub(stage.first_event)?)));
+    let forward =
+        forward.and_then(|end| needs.get(..=at(end.checked_sub(step_report.first_event)?)));
     savings.extend(forward.and_then(|forward| without_old_gradients(&needs, forward)));
-    savings.extend(checkpointed(scene, categories, stage));
+    savings.extend(checkpointed(scene, categories, step_report));
     savings.retain(|saving| {
         saving.bytes.max(saving.forward_bytes.unwrap_or(0)) >= SAVED_BYTES_MIN
     });
     Some(Fit {
-        step: stage.step,
-        peak_bytes: stage.peak_bytes,
+        step: step_report.step,
+        peak_bytes: step_report.peak_bytes,
         fixed_bytes: peak.fixed,
         scaling_bytes: scaling,
         batch_size,
@@ -156,8 +161,12 @@ pub fn measure(
 }
 
 /// Returns the active bytes in each state of a step.
-fn needs(scene: &DeviceScene<'_>, categories: &[Category], stage: &StepReport) -> Vec<Need> {
-    let slot = scene.steps.slot(at(stage.first_event));
+fn needs(
+    scene: &DeviceScene<'_>,
+    categories: &[Category],
+    step_report: &StepReport,
+) -> Vec<Need> {
+    let slot = scene.steps.slot(at(step_report.first_event));
     let (first, end) = scene.steps.events_of(slot, scene.events.len());
     let copies = casts::weight_copies(scene, categories, slot);
     let scaling = |number: usize, own: &Allocation| {
@@ -215,8 +224,8 @@ fn of_category(
 }
 
 /// Returns the bytes that the allocator has reserved beyond the active ones, at the peak.
-fn overhead(scene: &DeviceScene<'_>, stage: &StepReport) -> u64 {
-    let level = scene.timeline.levels(scene.events).nth(at(stage.peak_event));
+fn overhead(scene: &DeviceScene<'_>, step_report: &StepReport) -> u64 {
+    let level = scene.timeline.levels(scene.events).nth(at(step_report.peak_event));
     level.map_or(0, |level| level.reserved.saturating_sub(level.active))
 }
 
@@ -273,15 +282,15 @@ struct CheckpointedCalls {
 fn checkpointed(
     scene: &DeviceScene<'_>,
     categories: &[Category],
-    stage: &StepReport,
+    step_report: &StepReport,
 ) -> Option<Saving> {
-    let slot = scene.steps.slot(at(stage.first_event));
+    let slot = scene.steps.slot(at(step_report.first_event));
     let (first, _) = scene.steps.events_of(slot, scene.events.len());
     let mut blocks: HashMap<(u32, u32), CheckpointedCalls> = HashMap::new();
     for (own, category) in scene.timeline.allocations.iter().zip(categories) {
         let is_kept = *category == Category::Activation
             && own.from > first
-            && own.is_alive(stage.peak_event + 1)
+            && own.is_alive(step_report.peak_event + 1)
             && scene.roles.of(own.stack) == StackRole::Forward;
         if !is_kept {
             continue;

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use crate::analyze::categories::Category;
-use crate::analyze::device::{DeviceScene, Life};
+use crate::analyze::device::{DeviceScene, Lifetime};
 use crate::analyze::leak::Leak;
 use crate::analyze::note::{
     NOTED_BYTES_MIN, Note, NoteKind, in_steps, one_slot, steps_in_words,
@@ -33,7 +33,7 @@ fn outliving<'a>(
     scene: &'a DeviceScene<'_>,
     leak: &'a Leak,
 ) -> impl Iterator<Item = Outliving<'a>> {
-    scene.lives().filter_map(move |Life { allocation, from, until }| {
+    scene.lifetimes().filter_map(move |Lifetime { allocation, from, until }| {
         let event = allocation.from.checked_sub(1)?;
         let is_freed = allocation.until != NEVER;
         let site = scene.sites.of(allocation);
@@ -165,21 +165,23 @@ pub fn stale(scene: &DeviceScene<'_>, leak: &Leak, skipped: &[u32]) -> Vec<Note>
 pub fn kept(scene: &DeviceScene<'_>, leak: &Leak, categories: &[Category]) -> Option<Note> {
     let last = scene.last_slot();
     let kept = scene
-        .lives()
+        .lifetimes()
         .zip(categories)
-        .filter(|(life, category)| {
-            let (a, site) = (life.allocation, scene.sites.of(life.allocation));
+        .filter(|(lifetime, category)| {
+            let (a, site) = (lifetime.allocation, scene.sites.of(lifetime.allocation));
             **category == Category::Gradient
                 && a.is_at_end()
-                && (a.is_older() || last - life.from > 2)
+                && (a.is_older() || last - lifetime.from > 2)
                 && leak.suspects.iter().all(|suspect| suspect.row.site != site)
                 && scene.roles.of(a.stack) == StackRole::Backward
         })
-        .map(|(life, _)| life);
+        .map(|(lifetime, _)| lifetime);
     let (slot, bytes) = one_slot(kept)?;
     // Gradients that later steps make again were freed, so that this is none: cuBLAS's workspace, for example.
-    let is_made_again = scene.lives().zip(categories).any(|(life, category)| {
-        *category == Category::Gradient && life.from > slot && !life.allocation.is_at_end()
+    let is_made_again = scene.lifetimes().zip(categories).any(|(lifetime, category)| {
+        *category == Category::Gradient
+            && lifetime.from > slot
+            && !lifetime.allocation.is_at_end()
     });
     (bytes >= NOTED_BYTES_MIN && !is_made_again).then(|| Note {
         text: format!(

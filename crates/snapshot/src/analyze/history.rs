@@ -25,7 +25,7 @@ pub struct Range {
 
 /// A moment that is reached by going back from the end: what was mapped, and what was alive.
 #[derive(Debug)]
-pub struct Past {
+pub struct History {
     /// The mapped ranges, by address.
     pub ranges: BTreeMap<u64, Range>,
     /// Allocations by number, in no order.
@@ -39,7 +39,7 @@ pub struct Past {
     event: usize,
 }
 
-impl Past {
+impl History {
     /// The end of the window.
     pub fn at_end(scene: &DeviceScene<'_>) -> Self {
         let ranges = scene.device.segments.iter().map(|segment| {
@@ -52,7 +52,7 @@ impl Past {
             };
             (segment.address, range)
         });
-        let mut past = Self {
+        let mut history = Self {
             ranges: ranges.collect(),
             alive: Vec::new(),
             places: vec![0; scene.timeline.allocations.len()],
@@ -61,10 +61,10 @@ impl Past {
         };
         for (number, allocation) in (0..).zip(&scene.timeline.allocations) {
             if allocation.until == NEVER {
-                past.revive(number);
+                history.revive(number);
             }
         }
-        past
+        history
     }
 
     /// The state that it is at.
@@ -75,9 +75,9 @@ impl Past {
     /// Goes back to the state before an event.
     pub fn rewind(&mut self, scene: &DeviceScene<'_>, event: usize) {
         for number in (event..self.event).rev() {
-            let Some(past) = scene.events.get(number) else { continue };
+            let Some(undone) = scene.events.get(number) else { continue };
             let own = scene.timeline.of_event.get(number).copied().unwrap_or(NO_ALLOCATION);
-            match past.action {
+            match undone.action {
                 Action::Alloc => {
                     self.unmake(own);
                     if let Some(displaced) = scene.timeline.displaced_by(id(number)) {
@@ -86,15 +86,15 @@ impl Past {
                 }
                 Action::FreeCompleted => self.revive(own),
                 Action::SegmentAlloc => {
-                    self.ranges.remove(&past.address);
+                    self.ranges.remove(&undone.address);
                 }
                 Action::SegmentFree => {
-                    self.insert(past, past.size == SMALL_SEGMENT_BYTES, false);
+                    self.insert(undone, undone.size == SMALL_SEGMENT_BYTES, false);
                 }
-                Action::SegmentMap => self.carve(past.address, past.size),
+                Action::SegmentMap => self.carve(undone.address, undone.size),
                 Action::SegmentUnmap => {
-                    let is_small = self.is_small(past);
-                    self.insert(past, is_small, true);
+                    let is_small = self.is_small(undone);
+                    self.insert(undone, is_small, true);
                 }
                 _ => {}
             }

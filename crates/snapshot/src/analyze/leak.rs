@@ -1,4 +1,4 @@
-//! The line that leaks: the lines whose floor goes on rising, what they explain of the growth,
+//! The line that leaks: the lines whose minimum goes on rising, what they explain of the growth,
 //! and the frame to blame. docs/detector/meaning.md defines a leak; a few steps of a snapshot
 //! show less of it than a run does.
 
@@ -7,10 +7,12 @@ use std::ops::RangeInclusive;
 
 use serde::Serialize;
 
-use crate::analyze::device::{DeviceScene, Life};
-use crate::analyze::floors::{Judgement, RISES_MIN, Rise, SiteChange, SiteFloor, Span, floors};
+use crate::analyze::device::{DeviceScene, Lifetime};
 use crate::analyze::queues::Queues;
 use crate::analyze::sites::{SiteKind, SiteRow, Sum};
+use crate::analyze::step_minima::{
+    Judgement, RISES_MIN, Rise, SiteChange, SiteMinima, Span, minima,
+};
 use crate::analyze::steps::Marker;
 use crate::integer::{at, count, id, real};
 use crate::model::Action;
@@ -25,8 +27,8 @@ const STEPS_FEW: usize = 7;
 const IN_FLIGHT_STEPS: u32 = 2;
 /// Rises that one buffer needs that is made again and larger each time.
 const REMADE_RISES_MIN: usize = 6;
-/// The part of the active floor's slope that suspects may exceed it by.
-const FLOOR_RATIO_MIN: f64 = 0.5;
+/// The part of the active minimum's slope that suspects may exceed it by.
+const SLOPE_RATIO_MIN: f64 = 0.5;
 /// Suspects that keep more than this of what a recurring step allocates are its own layers.
 const KEPT_RATIO_MAX: f64 = 1.0 / 3.0;
 /// A frame to blame is over this much of the largest site's bytes, and its survival is this
@@ -76,9 +78,9 @@ impl Leak {
     ) -> impl Iterator<Item = &'a Allocation> {
         let found = found_of(&self.suspects);
         scene
-            .lives()
-            .filter(move |life| is_leaked(scene, &found, *life))
-            .map(|life| life.allocation)
+            .lifetimes()
+            .filter(move |lifetime| is_leaked(scene, &found, *lifetime))
+            .map(|lifetime| lifetime.allocation)
     }
 }
 
@@ -135,7 +137,7 @@ pub fn find(scene: &DeviceScene<'_>) -> Leak {
     let mut suspects = suspects(scene, span, &queues, &mut leak.cached);
     let found: BTreeSet<u32> = suspects.iter().map(|suspect| suspect.row.site).collect();
     leak.turning = queues.sites.difference(&found).copied().collect();
-    let floors = active_floors(scene, |number, allocation| {
+    let minima = active_minima(scene, |number, allocation| {
         // Allocations that are made and freed in the window do not grow; their sizes would be
         // noise.
         if !allocation.is_older() && !allocation.is_at_end() {
@@ -148,8 +150,8 @@ pub fn find(scene: &DeviceScene<'_>) -> Leak {
     // would be growth.
     let last = if n_whole < STEPS_FEW { scene.last_whole_slot() - 1 } else { span.last };
     let after_first = Span { first: span.first.max(2), last: last.max(span.last) };
-    leak.floor_rate = slope(&floors, after_first).map(|slope| slope.rate);
-    let whole = Whole { floors, freed: freed_unknown(scene, &queues) };
+    leak.floor_rate = slope(&minima, after_first).map(|slope| slope.rate);
+    let whole = Whole { minima, freed: freed_unknown(scene, &queues) };
     if !whole.covers(&suspects) {
         // The growth that one line alone keeps cannot be more than that of the whole: others
         // give it back.
@@ -171,13 +173,13 @@ pub fn find(scene: &DeviceScene<'_>) -> Leak {
 /// The growth of the whole window, to compare suspects with.
 struct Whole {
     /// The least that is active in each slot.
-    floors: Vec<f64>,
+    minima: Vec<f64>,
     /// Bytes of each slot that are freed, older than the window, and of no line that is known.
     freed: Vec<u64>,
 }
 
 impl Whole {
-    /// Returns whether it grows as fast as suspects do: its floor rises with them, or nothing
+    /// Returns whether it grows as fast as suspects do: its minimum rises with them, or nothing
     /// that goes on being freed outweighs them.
     fn covers(&self, suspects: &[Suspect]) -> bool {
         let Some(first) = suspects.iter().map(|suspect| suspect.rise.first).min() else {
@@ -186,22 +188,22 @@ impl Whole {
         let last = suspects.iter().map(|suspect| suspect.rise.last).max().unwrap_or(first);
         let rate: f64 = suspects.iter().map(|suspect| suspect.rise.rate).sum();
         let rises = || {
-            slope(&self.floors, Span { first: first.saturating_sub(1), last })
-                .is_some_and(|slope| slope.rate + 2.0 * slope.error >= FLOOR_RATIO_MIN * rate)
+            slope(&self.minima, Span { first: first.saturating_sub(1), last })
+                .is_some_and(|slope| slope.rate + 2.0 * slope.error >= SLOPE_RATIO_MIN * rate)
         };
         let middle = first.midpoint(last);
         let freed = |slots: RangeInclusive<u32>| -> u64 {
             self.freed.get(at(*slots.start())..=at(*slots.end())).unwrap_or(&[]).iter().sum()
         };
         let lasting = 2 * freed(first..=middle).min(freed(middle + 1..=last));
-        rises() || real(lasting) <= FLOOR_RATIO_MIN * rate * f64::from(last - first)
+        rises() || real(lasting) <= SLOPE_RATIO_MIN * rate * f64::from(last - first)
     }
 }
 
 /// Bytes of each slot that are freed, older than the window, and of no line that is known.
 fn freed_unknown(scene: &DeviceScene<'_>, queues: &Queues) -> Vec<u64> {
     let mut freed = vec![0_u64; scene.steps.marks.len() + 1];
-    for (number, Life { allocation, until, .. }) in (0..).zip(scene.lives()) {
+    for (number, Lifetime { allocation, until, .. }) in (0..).zip(scene.lifetimes()) {
         if allocation.is_older()
             && !allocation.is_at_end()
             && queues.of_older(number).is_none()
@@ -227,7 +229,7 @@ fn suspects(
     let timeline = &scene.timeline;
     // Blocks that a queue made before the window and frees in it count against those that it
     // makes.
-    let [long, all] = floors(scene, |number| {
+    let [long, all] = minima(scene, |number| {
         let allocation = timeline.allocations.get(at(number))?;
         let bytes = rounded(allocation.requested);
         Some(if allocation.is_older() {
@@ -260,8 +262,8 @@ fn suspects(
     build(scene, &found)
 }
 
-fn judge(floor: &SiteFloor, span: Span, rises_min: usize, left: Option<&u64>) -> Judgement {
-    floor.trend(span).judge(span, rises_min, left.copied().unwrap_or(0))
+fn judge(minimum: &SiteMinima, span: Span, rises_min: usize, left: Option<&u64>) -> Judgement {
+    minimum.trend(span).judge(span, rises_min, left.copied().unwrap_or(0))
 }
 
 /// Bytes of each site that were allocated in the window and are there at the end.
@@ -275,7 +277,7 @@ impl Left {
     fn new(scene: &DeviceScene<'_>) -> Self {
         let n_sites = scene.sites.sites.len();
         let mut left = Self { long: vec![0; n_sites], all: vec![0; n_sites] };
-        for Life { allocation, from, until } in scene.lives() {
+        for Lifetime { allocation, from, until } in scene.lifetimes() {
             if allocation.is_older() || !allocation.is_at_end() {
                 continue;
             }
@@ -296,8 +298,8 @@ impl Left {
 fn grows_with_others(scene: &DeviceScene<'_>, suspect: u32, rise: Rise) -> bool {
     let middle = rise.first.midpoint(rise.last);
     let mut halves = vec![[0_u64; 2]; scene.sites.sites.len()];
-    for Life { allocation, from, .. } in
-        scene.lives().filter(|life| !life.allocation.is_older())
+    for Lifetime { allocation, from, .. } in
+        scene.lifetimes().filter(|lifetime| !lifetime.allocation.is_older())
     {
         if from < rise.first || from > rise.last || scene.sites.is_optimizer(allocation.stack) {
             continue;
@@ -332,7 +334,7 @@ fn grows_with_others(scene: &DeviceScene<'_>, suspect: u32, rise: Rise) -> bool 
 fn is_leaked(
     scene: &DeviceScene<'_>,
     found: &HashMap<u32, (Rise, bool)>,
-    Life { allocation, from, until }: Life<'_>,
+    Lifetime { allocation, from, until }: Lifetime<'_>,
 ) -> bool {
     !allocation.is_older()
         && allocation.is_at_end()
@@ -345,27 +347,30 @@ fn build(scene: &DeviceScene<'_>, found: &HashMap<u32, (Rise, bool)>) -> Vec<Sus
     if found.is_empty() {
         return Vec::new();
     }
-    let mut counts: HashMap<u32, [u64; 2]> = HashMap::new();
-    for Life { allocation, .. } in scene.lives().filter(|life| !life.allocation.is_older()) {
-        let [made, kept] = counts.entry(scene.sites.of(allocation)).or_default();
-        *made += 1;
-        *kept += u64::from(allocation.is_at_end());
+    let mut counts = vec![[0_u64; 2]; scene.sites.sites.len()];
+    for Lifetime { allocation, .. } in
+        scene.lifetimes().filter(|lifetime| !lifetime.allocation.is_older())
+    {
+        if let Some([made, kept]) = counts.get_mut(at(scene.sites.of(allocation))) {
+            *made += 1;
+            *kept += u64::from(allocation.is_at_end());
+        }
     }
-    let leaked = || scene.lives().filter(|life| is_leaked(scene, found, *life));
-    // Floors are of rounded requests: a remainder that a block happens to keep would be noise
+    let leaked = || scene.lifetimes().filter(|lifetime| is_leaked(scene, found, *lifetime));
+    // Minima are of rounded requests: a remainder that a block happens to keep would be noise
     // in a short window.
     let mut asked: HashMap<u32, u64> = HashMap::new();
-    for Life { allocation, .. } in leaked() {
+    for Lifetime { allocation, .. } in leaked() {
         *asked.entry(scene.sites.of(allocation)).or_default() += rounded(allocation.requested);
     }
     let leaked = leaked();
-    let rows = scene.sites.table(scene.snapshot, leaked.map(|life| life.allocation));
+    let rows = scene.sites.table(scene.snapshot, leaked.map(|lifetime| lifetime.allocation));
     let mut suspects: Vec<Suspect> = rows
         .into_iter()
         .filter_map(|row| {
             let (mut rise, is_remade) = *found.get(&row.site)?;
             let [n_allocations, n_survivors] =
-                counts.get(&row.site).copied().unwrap_or_default();
+                counts.get(at(row.site)).copied().unwrap_or_default();
             let asked = asked.get(&row.site).copied().unwrap_or(0);
             if !is_remade && asked > 0 {
                 rise.rate *= real(row.sum.bytes) / real(asked);
@@ -378,7 +383,7 @@ fn build(scene: &DeviceScene<'_>, found: &HashMap<u32, (Rise, bool)>) -> Vec<Sus
 }
 
 /// The least that is active in each slot, without some allocations.
-fn active_floors(
+fn active_minima(
     scene: &DeviceScene<'_>,
     is_left_out: impl Fn(u32, &Allocation) -> bool,
 ) -> Vec<f64> {
@@ -391,7 +396,7 @@ fn active_floors(
     let older = (0..).zip(allocations).filter(|(_, own)| own.is_older());
     let mut out: u64 = older.map(|(number, _)| size(number)).sum();
     let mut marks = scene.steps.marks.iter().peekable();
-    let mut floors = vec![f64::INFINITY; scene.steps.marks.len() + 1];
+    let mut minima = vec![f64::INFINITY; scene.steps.marks.len() + 1];
     let mut slot = 0;
     let mut before = scene.timeline.active_at_start().saturating_sub(out);
     let levels = scene.timeline.levels(scene.events);
@@ -399,8 +404,8 @@ fn active_floors(
     for ((number, level), (event, own)) in (0..).zip(levels).zip(events) {
         while marks.next_if(|mark| **mark <= number).is_some() {
             slot += 1;
-            if let Some(floor) = floors.get_mut(slot) {
-                *floor = real(before);
+            if let Some(minimum) = minima.get_mut(slot) {
+                *minimum = real(before);
             }
         }
         match event.action {
@@ -409,22 +414,22 @@ fn active_floors(
             _ => {}
         }
         let active = level.active.saturating_sub(out);
-        if let Some(floor) = floors.get_mut(slot) {
-            *floor = floor.min(real(active));
+        if let Some(minimum) = minima.get_mut(slot) {
+            *minimum = minimum.min(real(active));
         }
         before = active;
     }
-    floors
+    minima
 }
 
 /// A line through points, by least squares.
-struct FloorSlope {
+struct MinimaSlope {
     rate: f64,
     error: f64,
 }
 
-fn slope(floors: &[f64], span: Span) -> Option<FloorSlope> {
-    let values = floors.get(at(span.first)..=at(span.last))?;
+fn slope(minima: &[f64], span: Span) -> Option<MinimaSlope> {
+    let values = minima.get(at(span.first)..=at(span.last))?;
     let n = real(count(values.len()));
     if values.len() < 2 || values.iter().any(|value| !value.is_finite()) {
         return None;
@@ -437,16 +442,18 @@ fn slope(floors: &[f64], span: Span) -> Option<FloorSlope> {
     let rate = xy / xx;
     let rest: f64 = points().map(|(x, y)| (y - mean_y - rate * (x - mean_x)).powi(2)).sum();
     let error = if values.len() > 2 { (rest / (n - 2.0) / xx).sqrt() } else { 0.0 };
-    Some(FloorSlope { rate, error })
+    Some(MinimaSlope { rate, error })
 }
 
 /// Mean bytes that a whole step allocates.
 fn allocated_a_step(scene: &DeviceScene<'_>) -> f64 {
     let last = scene.last_slot();
     let allocated: u64 = scene
-        .lives()
-        .filter(|life| !life.allocation.is_older() && (1..last).contains(&life.from))
-        .map(|life| life.allocation.size)
+        .lifetimes()
+        .filter(|lifetime| {
+            !lifetime.allocation.is_older() && (1..last).contains(&lifetime.from)
+        })
+        .map(|lifetime| lifetime.allocation.size)
         .sum();
     real(allocated) / real(count(scene.steps.n_whole()))
 }
@@ -496,10 +503,10 @@ impl<'a> Beneath<'a> {
             allocated: vec![[0; 2]; n_stacks],
             frames: HashMap::new(),
         };
-        for life in scene.lives().filter(|life| !life.allocation.is_older()) {
-            let Life { allocation, from, .. } = life;
+        for lifetime in scene.lifetimes().filter(|lifetime| !lifetime.allocation.is_older()) {
+            let Lifetime { allocation, from, .. } = lifetime;
             let stack = at(allocation.stack);
-            let is_leaked = is_leaked(scene, &found, life);
+            let is_leaked = is_leaked(scene, &found, lifetime);
             if let Some(sum) = beneath.leaked.get_mut(stack).filter(|_| is_leaked) {
                 sum.add(allocation);
             }

@@ -38,7 +38,7 @@ impl LinesBySize {
     }
 }
 
-/// What backward made without stacks.
+/// Memory that backward made without stacks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mirrored {
     /// The first and the last step that made any of it.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 
-use crate::analyze::device::{DeviceScene, Life};
+use crate::analyze::device::{DeviceScene, Lifetime};
 use crate::analyze::sites::CodeLocation;
 use crate::integer::real;
 
@@ -75,9 +75,9 @@ impl Note {
 
 /// The slot in which most of some allocations were made, if it is nearly all, and their bytes.
 /// `None` if any of them is older than the window.
-pub fn one_slot<'a>(lives: impl Iterator<Item = Life<'a>>) -> Option<(u32, u64)> {
+pub fn one_slot<'a>(lives: impl Iterator<Item = Lifetime<'a>>) -> Option<(u32, u64)> {
     let mut by_slot: HashMap<u32, u64> = HashMap::new();
-    for Life { allocation, from, .. } in lives {
+    for Lifetime { allocation, from, .. } in lives {
         if allocation.is_older() {
             return None;
         }

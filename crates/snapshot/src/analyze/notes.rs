@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use crate::analyze::casts;
 use crate::analyze::categories::Category;
-use crate::analyze::device::{DeviceScene, Life};
+use crate::analyze::device::{DeviceScene, Lifetime};
 use crate::analyze::gradients::{self, line_of};
 use crate::analyze::leak::Leak;
 use crate::analyze::lingering;
@@ -79,13 +79,13 @@ fn of_skipped(scene: &DeviceScene<'_>, slots: &[u32]) -> Option<Note> {
 
 fn lazy_state(scene: &DeviceScene<'_>) -> Option<Note> {
     let state = || {
-        scene.lives().filter(|Life { allocation, .. }| {
+        scene.lifetimes().filter(|Lifetime { allocation, .. }| {
             allocation.is_at_end() && scene.sites.is_optimizer(allocation.stack)
         })
     };
     let (slot, bytes) = one_slot(state())?;
     let mut stacks: HashMap<u32, u64> = HashMap::new();
-    for Life { allocation, .. } in state() {
+    for Lifetime { allocation, .. } in state() {
         *stacks.entry(allocation.stack).or_default() += allocation.size;
     }
     let line = line_of(scene, stacks);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::analyze::device::DeviceScene;
-use crate::analyze::history::{Past, Range};
+use crate::analyze::history::{History, Range};
 use crate::analyze::sites::{SiteRow, Sum};
 use crate::integer::{at, id};
 use crate::model::{Action, Event};
@@ -117,25 +117,28 @@ pub fn find(scene: &DeviceScene<'_>) -> Vec<OutOfMemory> {
             })
         })
         .collect();
-    let mut past = Past::at_end(scene);
+    let mut history = History::at_end(scene);
     for out_of_memory in found.iter_mut().rev() {
-        past.rewind(scene, at(out_of_memory.event));
-        out_of_memory.explain(scene, &past);
+        history.rewind(scene, at(out_of_memory.event));
+        out_of_memory.explain(scene, &history);
     }
     found
 }
 
 impl OutOfMemory {
-    fn explain(&mut self, scene: &DeviceScene<'_>, past: &Past) {
+    fn explain(&mut self, scene: &DeviceScene<'_>, history: &History) {
         let state = self.event;
         let Some(event) = scene.events.get(at(state)) else { return };
         let wanted = Wanted::new(event);
         let alive = || {
-            past.alive.iter().filter_map(|number| scene.timeline.allocations.get(at(*number)))
+            history
+                .alive
+                .iter()
+                .filter_map(|number| scene.timeline.allocations.get(at(*number)))
         };
         let mut live: Vec<(u64, u64)> = alive().map(|a| (a.address, a.size)).collect();
         live.sort_unstable();
-        for gap in past.gaps(|range| wanted.is_from(range), &live) {
+        for gap in history.gaps(|range| wanted.is_from(range), &live) {
             self.largest_free = self.largest_free.max(gap);
             self.eligible_free += gap;
         }

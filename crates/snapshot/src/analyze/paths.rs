@@ -9,12 +9,12 @@ use crate::model::Snapshot;
 
 /// Where a file's own code and its packages lie.
 #[derive(Clone, Debug, Default)]
-pub struct Places {
+pub struct PathNormalizer {
     /// Files of the user.
     files: HashSet<String>,
 }
 
-impl Places {
+impl PathNormalizer {
     /// The user's files of a snapshot.
     pub fn new(snapshot: &Snapshot, sites: &Sites) -> Self {
         let frames = snapshot.frames.iter().zip(&sites.frame_kinds);
@@ -55,10 +55,11 @@ impl Places {
 
 /// Returns the prefix that is cut from the paths of each file: nothing if the files have files
 /// of the user in common.
-pub fn roots(places: &[Places]) -> Vec<String> {
-    let is_shared =
-        places.first().is_none_or(|first| places.iter().all(|each| first.meets(each)));
-    places.iter().map(|each| if is_shared { String::new() } else { each.root() }).collect()
+pub fn roots(normalizers: &[PathNormalizer]) -> Vec<String> {
+    let is_shared = normalizers
+        .first()
+        .is_none_or(|first| normalizers.iter().all(|each| first.meets(each)));
+    normalizers.iter().map(|each| if is_shared { String::new() } else { each.root() }).collect()
 }
 
 /// A site as it is compared.
@@ -86,13 +87,16 @@ pub fn of(comparable: &[Site], site: u32) -> &Site {
 mod tests {
     use super::*;
 
-    fn places(files: &[&str]) -> Places {
-        Places { files: files.iter().map(|file| (*file).to_owned()).collect() }
+    fn normalizers(files: &[&str]) -> PathNormalizer {
+        PathNormalizer { files: files.iter().map(|file| (*file).to_owned()).collect() }
     }
 
     #[test]
     fn two_checkouts_are_cut_to_their_roots() {
-        let both = [places(&["/a/job/train.py", "/a/job/src/m.py"]), places(&["/b/train.py"])];
+        let both = [
+            normalizers(&["/a/job/train.py", "/a/job/src/m.py"]),
+            normalizers(&["/b/train.py"]),
+        ];
         assert_eq!(roots(&both), ["/a/job/", "/b/"]);
         let site = Site { file: Some("/a/job/src/m.py".to_owned()), ..Site::NOWHERE };
         assert_eq!(comparable(&site, "/a/job/").file.as_deref(), Some("src/m.py"));
@@ -100,7 +104,7 @@ mod tests {
 
     #[test]
     fn one_checkout_keeps_its_paths() {
-        let both = [places(&["/a/train.py", "/log/x.py"]), places(&["/a/train.py"])];
+        let both = [normalizers(&["/a/train.py", "/log/x.py"]), normalizers(&["/a/train.py"])];
         assert_eq!(roots(&both), ["", ""]);
     }
 }

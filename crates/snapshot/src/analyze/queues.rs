@@ -5,8 +5,8 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 
-use crate::analyze::device::{DeviceScene, Life};
-use crate::analyze::floors::Rise;
+use crate::analyze::device::{DeviceScene, Lifetime};
+use crate::analyze::step_minima::Rise;
 use crate::integer::{at, real};
 use crate::model::{Action, NO_STACK};
 use crate::replay::Allocation;
@@ -50,7 +50,7 @@ impl Queues {
             first,
             queues: Self::default(),
         };
-        for Life { allocation, from, until } in scene.lives() {
+        for Lifetime { allocation, from, until } in scene.lifetimes() {
             if !allocation.is_older() && allocation.is_at_end() && is_long([from, until]) {
                 search.keep(allocation);
             }

@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use serde::Serialize;
 
 use crate::analyze::categories::{self, Categories};
-use crate::analyze::device_report::Study;
-use crate::analyze::paths::{self, Places};
+use crate::analyze::device_report::DeviceReport;
+use crate::analyze::paths::{self, PathNormalizer};
 use crate::analyze::sites::{Site, SiteRow, Sum};
 use crate::integer::{at, count, difference, real};
 use crate::model::Action;
@@ -118,7 +118,7 @@ pub enum ComparedAt {
 /// The parts of a rank's file that a comparison needs.
 #[derive(Debug)]
 pub struct RankSnapshot {
-    places: Places,
+    places: PathNormalizer,
     sites: HashMap<Site, SiteSummary>,
     categories: Categories,
     peak: u64,
@@ -144,19 +144,19 @@ impl SiteSummary {
 
 impl RankSnapshot {
     /// Sums up the devices of a file.
-    pub fn new(studies: &[Study<'_>]) -> Self {
+    pub fn new(reports: &[DeviceReport<'_>]) -> Self {
         let mut summary = Self {
-            places: Places::default(),
+            places: PathNormalizer::default(),
             sites: HashMap::new(),
             categories: Categories::default(),
-            peak: studies.iter().map(|study| study.scene.timeline.peak.active).sum(),
-            end: studies.iter().map(|study| study.totals.active).sum(),
-            reserved: studies.iter().map(|study| study.totals.reserved).sum(),
+            peak: reports.iter().map(|report| report.scene.timeline.peak.active).sum(),
+            end: reports.iter().map(|report| report.totals.active).sum(),
+            reserved: reports.iter().map(|report| report.totals.reserved).sum(),
         };
-        for study in studies {
-            summary.places = Places::new(study.scene.snapshot, study.scene.sites);
-            summary.add(study);
-            let mut here = study.categories_at_end;
+        for report in reports {
+            summary.places = PathNormalizer::new(report.scene.snapshot, report.scene.sites);
+            summary.add(report);
+            let mut here = report.categories_at_end;
             for category in categories::ALL {
                 *summary.categories.of(category) += *here.of(category);
             }
@@ -164,11 +164,11 @@ impl RankSnapshot {
         summary
     }
 
-    fn add(&mut self, study: &Study<'_>) {
-        let scene = &study.scene;
+    fn add(&mut self, report: &DeviceReport<'_>) {
+        let scene = &report.scene;
         let ends: HashMap<u32, &SiteRow> =
-            study.at_end.iter().map(|row| (row.site, row)).collect();
-        for (site, (origin, most)) in most_at_once(study) {
+            report.at_end.iter().map(|row| (row.site, row)).collect();
+        for (site, (origin, most)) in most_at_once(report) {
             let Some(key) = scene.sites.site(site) else { continue };
             let end = ends.get(&site);
             let row = SiteRow { site, origin, sum: most };
@@ -196,8 +196,8 @@ impl RankSnapshot {
 }
 
 /// Of each site the state of the window in which it holds most tensor bytes, with an origin.
-fn most_at_once(study: &Study<'_>) -> HashMap<u32, (u32, Sum)> {
-    let scene = &study.scene;
+fn most_at_once(report: &DeviceReport<'_>) -> HashMap<u32, (u32, Sum)> {
+    let scene = &report.scene;
     let n_sites = scene.sites.sites.len();
     let mut now = vec![(0, Sum::default()); n_sites];
     for allocation in scene.timeline.allocations.iter().filter(|a| a.is_older()) {
@@ -297,7 +297,8 @@ type RankLines<'a> = (Site, Vec<Option<&'a SiteSummary>>);
 
 /// The lines of all ranks, their paths cut to the folder that they share.
 fn lines<'a>(ranks: &[(u64, &'a RankSnapshot)]) -> Vec<RankLines<'a>> {
-    let places: Vec<Places> = ranks.iter().map(|(_, summary)| summary.places.clone()).collect();
+    let places: Vec<PathNormalizer> =
+        ranks.iter().map(|(_, summary)| summary.places.clone()).collect();
     let roots = paths::roots(&places);
     let mut lines: HashMap<Site, Vec<Option<&SiteSummary>>> = HashMap::new();
     for (position, ((_, summary), root)) in ranks.iter().zip(&roots).enumerate() {

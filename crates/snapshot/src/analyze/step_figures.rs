@@ -27,33 +27,33 @@ pub struct StepReport {
 
 /// Every whole step of a device.
 pub fn find(scene: &DeviceScene<'_>) -> Vec<StepReport> {
-    let mut stages: Vec<StepReport> = Vec::with_capacity(scene.steps.marks.len());
+    let mut step_reports: Vec<StepReport> = Vec::with_capacity(scene.steps.marks.len());
     let mut marks = scene.steps.marks.iter().peekable();
     let (mut slot, mut before) = (0, scene.timeline.active_at_start());
     let levels = scene.timeline.levels(scene.events);
     for ((number, event), level) in (0..).zip(scene.events).zip(levels) {
         while marks.next_if(|mark| **mark <= number).is_some() {
             slot += 1;
-            stages.push(begun(scene, slot, before));
+            step_reports.push(begun(scene, slot, before));
         }
-        if let Some(stage) = stages.last_mut() {
+        if let Some(step_report) = step_reports.last_mut() {
             if event.action == Action::Alloc {
-                stage.allocated_bytes +=
+                step_report.allocated_bytes +=
                     scene.timeline.allocation_of(at(number)).map_or(0, |own| own.size);
             }
-            stage.end_bytes = level.active;
-            if level.active > stage.peak_bytes {
-                stage.peak_bytes = level.active;
-                stage.peak_event = number;
-                stage.peak_phase = scene.phases.of(at(number));
+            step_report.end_bytes = level.active;
+            if level.active > step_report.peak_bytes {
+                step_report.peak_bytes = level.active;
+                step_report.peak_event = number;
+                step_report.peak_phase = scene.phases.of(at(number));
             }
         }
         before = level.active;
     }
     // The last mark may begin a step that is not whole.
     let n_whole = at(scene.last_whole_slot());
-    stages.truncate(n_whole.max(1));
-    stages
+    step_reports.truncate(n_whole.max(1));
+    step_reports
 }
 
 /// A step of which only its first event is known.

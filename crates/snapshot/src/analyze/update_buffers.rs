@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::analyze::device::{DeviceScene, Life};
+use crate::analyze::device::{DeviceScene, Lifetime};
 use crate::analyze::note::{NOTED_BYTES_MIN, Note, NoteKind, in_steps, steps_in_words};
 use crate::analyze::phases::StepPhase;
 use crate::analyze::sites::{Site, SiteKind};
@@ -18,7 +18,7 @@ const LINES_NAMED_MAX: usize = 3;
 pub fn find(scene: &DeviceScene<'_>) -> Option<Note> {
     let mut changes: Vec<(u32, u32, bool, u64)> = Vec::new();
     let mut of_site: HashMap<u32, u64> = HashMap::new();
-    for Life { allocation, from, until } in scene.lives() {
+    for Lifetime { allocation, from, until } in scene.lifetimes() {
         let is_of_update = || {
             let event = allocation.from.checked_sub(1);
             event.is_some_and(|event| {

@@ -72,7 +72,7 @@ pub fn events<'a>(
         list,
         form: *form,
         stacks: StackNumbers::new(list, *form),
-        casts: casts::copies(&list.study.scene, &list.study.categories),
+        casts: casts::copies(&list.report.scene, &list.report.categories),
         frames_max: frames_max.unwrap_or(STACK_FRAMES_MAX),
     };
     EventsAnswer { schema: SCHEMA, file, devices: devices.iter().map(device).collect() }
@@ -80,12 +80,12 @@ pub fn events<'a>(
 
 impl Serialize for DeviceEvents<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let scene = &self.list.study.scene;
+        let scene = &self.list.report.scene;
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("device", &scene.device.index)?;
         map.serialize_entry("events_in_trace", &count(scene.events.len()))?;
         map.serialize_entry("events_of_other_kinds", &count(self.list.n_others()))?;
-        map.serialize_entry("frees_have_stacks", &self.list.course.frees_have_stacks)?;
+        map.serialize_entry("frees_have_stacks", &self.list.order.frees_have_stacks)?;
         match self.form {
             EventsForm::List => {
                 map.serialize_entry("lines_instead", &self.list.lines_instead())?;
@@ -104,7 +104,7 @@ impl Serialize for DeviceEvents<'_> {
                 map.serialize_entry("chains", &Streamed(chains))?;
             }
             EventsForm::Alive(moment) => {
-                let rows = tree::alive(self.list.study, moment.state);
+                let rows = tree::alive(self.list.report, moment.state);
                 map.serialize_entry("alive", &alive(moment, &rows))?;
             }
         }
@@ -245,7 +245,7 @@ fn node(row: &TreeRow) -> NodeAnswer<'_> {
 impl DeviceEvents<'_> {
     fn row(&self, row: EventRow, active_bytes: u64) -> RowAnswer {
         let event =
-            self.list.study.scene.events.get(at(row.event)).copied().unwrap_or_default();
+            self.list.report.scene.events.get(at(row.event)).copied().unwrap_or_default();
         RowAnswer {
             event: row.event,
             action: match row.action {
@@ -272,9 +272,9 @@ impl DeviceEvents<'_> {
             address: format!("{:#x}", allocation.address),
             requested_bytes: allocation.requested,
             block_bytes: allocation.size,
-            category: words::category_of(list.study, number),
+            category: words::category_of(list.report, number),
             cast: self.casts.get(&number).copied(),
-            line: words::line_of(list.study, allocation),
+            line: words::line_of(list.report, allocation),
             allocated: from.map(|event| self.moment(event, allocation.stack)),
             freed: until.map(|event| self.moment(event, list.free_stack(allocation))),
             lifetime_events: lifetime,
@@ -299,13 +299,13 @@ impl DeviceEvents<'_> {
         let (kind, site) = match self.list.ending(allocation) {
             Ending::EndOfWindow => ("end_of_window", None),
             Ending::Stack(stack) | Ending::Call(stack, ..) => {
-                let site = words::site_of_stack(self.list.study, stack);
+                let site = words::site_of_stack(self.list.report, stack);
                 (kind(site.kind), Some(site))
             }
             Ending::Backward => ("backward", None),
             Ending::Replaced => (
                 "replaced",
-                self.list.study.scene.sites.site(self.list.study.scene.sites.of(allocation)),
+                self.list.report.scene.sites.site(self.list.report.scene.sites.of(allocation)),
             ),
             Ending::Between(..) => ("between", None),
             Ending::Lost => ("lost", None),
@@ -325,7 +325,7 @@ impl DeviceEvents<'_> {
             event: self.list.alloc_event(allocation),
             address: format!("{:#x}", allocation.address),
             block_bytes: allocation.size,
-            line: words::line_of(self.list.study, allocation),
+            line: words::line_of(self.list.report, allocation),
             blocks,
         })
     }
@@ -361,7 +361,7 @@ struct StackNumbers {
 
 impl StackNumbers {
     fn new(list: &EventList<'_>, form: EventsForm) -> Self {
-        let scene = &list.study.scene;
+        let scene = &list.report.scene;
         let mut is_used = vec![false; scene.snapshot.stacks.len()];
         let mut add = |stack: u32| {
             if let Some(is_used) = is_used.get_mut(at(stack)) {
@@ -400,8 +400,8 @@ impl StackNumbers {
 
     /// The frames of each stack, innermost first.
     fn frames(&self, device: &DeviceEvents<'_>) -> Vec<Vec<LocationAnswer>> {
-        let study = device.list.study;
-        let snapshot = study.scene.snapshot;
+        let report = device.list.report;
+        let snapshot = report.scene.snapshot;
         let frame = |number: u32| {
             let frame = snapshot.frame(number);
             LocationAnswer {
@@ -411,7 +411,7 @@ impl StackNumbers {
             }
         };
         let frames = |stack: &u32| {
-            let frames = words::frames(study, *stack).into_iter().take(device.frames_max);
+            let frames = words::frames(report, *stack).into_iter().take(device.frames_max);
             frames.map(frame).collect()
         };
         self.stacks.iter().map(frames).collect()

@@ -31,7 +31,7 @@ struct Start {
 /// Every piece of memory that more than one of the allocations uses: those with the most bytes
 /// that changed hands first. An allocation is in one chain.
 pub fn find(list: &EventList<'_>) -> Vec<ReuseChain> {
-    let allocations = &list.study.scene.timeline.allocations;
+    let allocations = &list.report.scene.timeline.allocations;
     let mut starts: BTreeMap<u64, Start> = BTreeMap::new();
     for (number, allocation) in (0..).zip(allocations) {
         let start = starts.entry(allocation.address).or_default();
@@ -66,7 +66,7 @@ fn chain(
     if numbers.len() < 2 {
         return None;
     }
-    let allocation = |number: &u32| list.study.scene.timeline.allocations.get(at(*number));
+    let allocation = |number: &u32| list.report.scene.timeline.allocations.get(at(*number));
     let from = |number: &u32| allocation(number).map_or(0, |allocation| allocation.from);
     numbers.sort_by_key(from);
     let sizes =

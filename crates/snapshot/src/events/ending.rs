@@ -3,7 +3,7 @@
 
 use crate::analyze::device::DeviceScene;
 use crate::analyze::phases::StepPhase;
-use crate::events::course::Course;
+use crate::events::order::AllocationOrder;
 use crate::integer::at;
 use crate::model::{Action, NO_STACK};
 use crate::replay::{Allocation, NEVER};
@@ -40,14 +40,14 @@ pub fn free_event(scene: &DeviceScene<'_>, allocation: &Allocation) -> Option<u3
 }
 
 /// Returns what ended an allocation.
-pub fn of(scene: &DeviceScene<'_>, course: &Course, allocation: &Allocation) -> Ending {
+pub fn of(scene: &DeviceScene<'_>, order: &AllocationOrder, allocation: &Allocation) -> Ending {
     let Some(free) = free_event(scene, allocation) else {
         let is_alive = allocation.is_at_end();
         return if is_alive { Ending::EndOfWindow } else { Ending::Lost };
     };
     let stack = scene.events.get(at(free)).map_or(NO_STACK, |event| event.stack);
     if stack != NO_STACK {
-        let inner = course.allocation_before(free).zip(course.allocation_after(free));
+        let inner = order.allocation_before(free).zip(order.allocation_after(free));
         let is_inner = |event| is_below(scene, event, stack);
         return match inner.filter(|(before, after)| is_inner(*before) && is_inner(*after)) {
             Some((before, after)) => Ending::Call(stack, before, after),
@@ -57,7 +57,7 @@ pub fn of(scene: &DeviceScene<'_>, course: &Course, allocation: &Allocation) -> 
     if scene.sites.has_stacks && scene.phases.of(at(free)) == StepPhase::Backward {
         return Ending::Backward;
     }
-    let before = course.allocation_before(free);
+    let before = order.allocation_before(free);
     let is_next = |event: u32| {
         let other = scene.timeline.allocation_of(at(event));
         other.is_some_and(|other| {
@@ -69,7 +69,7 @@ pub fn of(scene: &DeviceScene<'_>, course: &Course, allocation: &Allocation) -> 
     if before.is_some_and(is_next) {
         return Ending::Replaced;
     }
-    Ending::Between(before, course.allocation_after(free))
+    Ending::Between(before, order.allocation_after(free))
 }
 
 /// Returns whether an event's stack goes through all frames of the program that a stack has, and

@@ -1,10 +1,10 @@
 //! The list of a device's allocations and frees, in order.
 
-use crate::analyze::device_report::Study;
+use crate::analyze::device_report::DeviceReport;
 use crate::analyze::phases::StepPhase;
-use crate::events::course::Course;
 use crate::events::ending::{self, Ending};
 use crate::events::filter::{EventFilter, LineFilter};
+use crate::events::order::AllocationOrder;
 use crate::events::reuse::{self, Reuse};
 use crate::integer::at;
 use crate::model::{Action, NO_STACK};
@@ -13,8 +13,8 @@ use crate::replay::{Allocation, NO_ALLOCATION};
 /// A device's events, with the data for the text about each.
 #[derive(Debug)]
 pub struct EventList<'a> {
-    pub study: &'a Study<'a>,
-    pub course: Course,
+    pub report: &'a DeviceReport<'a>,
+    pub order: AllocationOrder,
     /// The allocation whose memory each allocation takes.
     pub reuses: Vec<Reuse>,
     filter: EventFilter,
@@ -44,18 +44,24 @@ pub struct EventRow {
 
 impl<'a> EventList<'a> {
     /// Makes the list of what is asked for.
-    pub fn new(study: &'a Study<'a>, filter: EventFilter) -> Self {
-        let scene = &study.scene;
+    pub fn new(report: &'a DeviceReport<'a>, filter: EventFilter) -> Self {
+        let scene = &report.scene;
         let through = match &filter.line {
             Some(line) => line.stacks(scene.snapshot),
             None => Vec::new(),
         };
-        Self { study, course: Course::new(scene), reuses: reuse::find(scene), filter, through }
+        Self {
+            report,
+            order: AllocationOrder::new(scene),
+            reuses: reuse::find(scene),
+            filter,
+            through,
+        }
     }
 
     /// Allocations, frees and failed allocations, in order; those that are asked for.
     pub fn rows(&self) -> impl Iterator<Item = EventRow> + '_ {
-        let events = &self.study.scene.events;
+        let events = &self.report.scene.events;
         let numbered = (0..).zip(events.iter());
         numbered.filter_map(|(event, _)| self.row(event)).filter(|row| self.is_wanted(*row))
     }
@@ -63,12 +69,12 @@ impl<'a> EventList<'a> {
     /// Returns the number of events that the list leaves out although the filter does not:
     /// segments, completions of frees, marks.
     pub fn n_others(&self) -> usize {
-        let events = (0..).zip(self.study.scene.events);
+        let events = (0..).zip(self.report.scene.events);
         events.filter(|(event, _)| self.row(*event).is_none()).count()
     }
 
     fn row(&self, event: u32) -> Option<EventRow> {
-        let scene = &self.study.scene;
+        let scene = &self.report.scene;
         let number = scene.timeline.of_event.get(at(event)).copied().unwrap_or(NO_ALLOCATION);
         let action = match scene.events.get(at(event))?.action {
             Action::Alloc => RowAction::Alloc,
@@ -92,7 +98,7 @@ impl<'a> EventList<'a> {
         if let Some(allocation) = self.allocation(row.allocation) {
             return self.fits(allocation);
         }
-        let event = self.study.scene.events.get(at(row.event));
+        let event = self.report.scene.events.get(at(row.event));
         filter.address.is_none()
             && event
                 .is_some_and(|event| event.size >= filter.bytes_min && self.passes(event.stack))
@@ -126,7 +132,7 @@ impl<'a> EventList<'a> {
     /// stacks of the trace pass through, rising.
     pub fn lines_instead(&self) -> Option<Vec<u64>> {
         let line = self.filter.line.as_ref().filter(|_| !self.through.contains(&true))?;
-        let scene = &self.study.scene;
+        let scene = &self.report.scene;
         let allocations = scene.timeline.allocations.iter();
         let mut stacks: Vec<u32> =
             allocations.flat_map(|a| [a.stack, self.free_stack(a)]).collect();
@@ -146,17 +152,17 @@ impl<'a> EventList<'a> {
 
     /// An allocation by number.
     pub fn allocation(&self, number: u32) -> Option<&Allocation> {
-        self.study.scene.timeline.allocations.get(at(number))
+        self.report.scene.timeline.allocations.get(at(number))
     }
 
     /// The step of an event.
     pub fn step(&self, event: u32) -> Option<u64> {
-        self.study.scene.steps.of_event(at(event))
+        self.report.scene.steps.of_event(at(event))
     }
 
     /// Returns the program's phase at an event.
     pub fn phase(&self, event: u32) -> StepPhase {
-        self.study.scene.phases.of(at(event))
+        self.report.scene.phases.of(at(event))
     }
 
     /// The event that made an allocation; `None` before the window.
@@ -166,26 +172,26 @@ impl<'a> EventList<'a> {
 
     /// The event that freed an allocation.
     pub fn free_event(&self, allocation: &Allocation) -> Option<u32> {
-        ending::free_event(&self.study.scene, allocation)
+        ending::free_event(&self.report.scene, allocation)
     }
 
     /// The stack of an allocation's free.
     pub fn free_stack(&self, allocation: &Allocation) -> u32 {
         let event = self
             .free_event(allocation)
-            .and_then(|event| self.study.scene.events.get(at(event)));
+            .and_then(|event| self.report.scene.events.get(at(event)));
         event.map_or(NO_STACK, |event| event.stack)
     }
 
     /// Returns the end of an allocation.
     pub fn ending(&self, allocation: &Allocation) -> Ending {
-        ending::of(&self.study.scene, &self.course, allocation)
+        ending::of(&self.report.scene, &self.order, allocation)
     }
 
     /// Steps that begin while an allocation lives; `None` if its beginning or end is not in the
     /// window, or there are no steps.
     pub fn lifetime_steps(&self, allocation: &Allocation) -> Option<u32> {
-        let steps = &self.study.scene.steps;
+        let steps = &self.report.scene.steps;
         let (from, until) = (self.alloc_event(allocation)?, self.free_event(allocation)?);
         let n_begun = steps.slot(at(until)).checked_sub(steps.slot(at(from)))?;
         (!steps.marks.is_empty()).then_some(n_begun)

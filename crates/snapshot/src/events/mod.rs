@@ -1,7 +1,7 @@
 //! The trace, event by event: what was allocated and freed in order, and by which line. Also
 //! how long it lived, what ended it, and which earlier block's memory it took.
 
-pub mod course;
+pub mod order;
 
 pub mod ending;
 

@@ -49,12 +49,12 @@ pub fn list(list: &EventList<'_>, extent: EventsExtent) -> String {
         &mut page,
         format_args!("\n  event  step phase            size    active category      line"),
     );
-    let (scene, total) = (&list.study.scene, RunningTotal::new(&list.study.scene));
-    let copies = casts::copies(scene, &list.study.categories);
+    let (scene, total) = (&list.report.scene, RunningTotal::new(&list.report.scene));
+    let copies = casts::copies(scene, &list.report.categories);
     let (mut n_rows, mut bytes) = (0_usize, (0_u64, 0_u64));
     for row in list.rows() {
         n_rows += 1;
-        let size = list.study.scene.events.get(at(row.event)).map_or(0, |event| event.size);
+        let size = list.report.scene.events.get(at(row.event)).map_or(0, |event| event.size);
         match row.action {
             RowAction::Alloc => bytes.0 = bytes.0.saturating_add(size),
             RowAction::Free => bytes.1 = bytes.1.saturating_add(size),
@@ -115,12 +115,12 @@ fn nothing(list: &EventList<'_>) -> String {
 }
 
 fn head(list: &EventList<'_>) -> String {
-    let (study, mut page) = (list.study, String::new());
-    let n_events = many(count(study.scene.events.len()), "event");
+    let (report, mut page) = (list.report, String::new());
+    let n_events = many(count(report.scene.events.len()), "event");
     let text =
-        format!("device {}: {n_events}, {}", study.scene.device.index, steps(&study.scene));
+        format!("device {}: {n_events}, {}", report.scene.device.index, steps(&report.scene));
     page.push_str(&wrapped(&text, "", WIDTH));
-    if study.scene.sites.has_stacks && !list.course.frees_have_stacks {
+    if report.scene.sites.has_stacks && !list.order.frees_have_stacks {
         let text = "Frees have no stacks in this file, so what freed a block is told from its neighbors: record with \
                     context=\"all\" for the lines.";
         page.push_str(&wrapped(text, "  ", WIDTH));
@@ -147,12 +147,12 @@ fn peaks(page: &mut String, peaks: &[PhasePeak]) {
 
 /// A row; `active`: the bytes that are active after it.
 fn event(page: &mut String, list: &EventList<'_>, (row, active): (EventRow, u64)) {
-    let study = list.study;
-    let event = study.scene.events.get(at(row.event)).copied().unwrap_or_default();
+    let report = list.report;
+    let event = report.scene.events.get(at(row.event)).copied().unwrap_or_default();
     let step = list.step(row.event).map_or_else(|| "-".to_owned(), |step| step.to_string());
     let (sign, category, site) = match row.action {
-        RowAction::Alloc => ('+', words::category_of(study, row.allocation), None),
-        RowAction::Free => ('-', words::category_of(study, row.allocation), None),
+        RowAction::Alloc => ('+', words::category_of(report, row.allocation), None),
+        RowAction::Free => ('-', words::category_of(report, row.allocation), None),
         RowAction::OutOfMemory => ('!', "out of memory", Some(event.stack)),
     };
     let figures = format!(
@@ -164,8 +164,8 @@ fn event(page: &mut String, list: &EventList<'_>, (row, active): (EventRow, u64)
     );
     let width = WIDTH.saturating_sub(figures.chars().count());
     let site = match (site, list.allocation(row.allocation)) {
-        (None, Some(allocation)) => words::line_within(study, allocation, width),
-        _ => name_within(words::site_of_stack(study, event.stack), width),
+        (None, Some(allocation)) => words::line_within(report, allocation, width),
+        _ => name_within(words::site_of_stack(report, event.stack), width),
     };
     line(page, format_args!("{figures}{site}"));
 }
@@ -189,7 +189,7 @@ fn told(list: &EventList<'_>, row: EventRow, cast: Option<CastSource>) -> Option
         });
         told.push(words::ending(list, allocation));
         let completed = allocation.until.saturating_sub(1);
-        if list.study.scene.events.get(at(completed)).is_some() && completed > row.event + 1 {
+        if list.report.scene.events.get(at(completed)).is_some() && completed > row.event + 1 {
             told.push(format!("another stream used it until event {completed}"));
         }
     }
@@ -198,16 +198,16 @@ fn told(list: &EventList<'_>, row: EventRow, cast: Option<CastSource>) -> Option
 
 /// Both stacks of an event's block.
 fn stacks(page: &mut String, list: &EventList<'_>, row: EventRow, n_max: usize) {
-    let failed = list.study.scene.events.get(at(row.event)).map(|event| event.stack);
+    let failed = list.report.scene.events.get(at(row.event)).map(|event| event.stack);
     let both = match list.allocation(row.allocation) {
         Some(allocation) => {
             vec![("allocated at", allocation.stack), ("freed at", list.free_stack(allocation))]
         }
         None => vec![("asked for at", failed.unwrap_or(NO_STACK))],
     };
-    let snapshot = list.study.scene.snapshot;
+    let snapshot = list.report.scene.snapshot;
     for (what, stack) in both.into_iter().filter(|(_, stack)| *stack != NO_STACK) {
-        let frames = words::frames(list.study, stack);
+        let frames = words::frames(list.report, stack);
         for (place, number) in frames.iter().take(n_max).enumerate() {
             let label = if place == 0 { what } else { "from" };
             let of = snapshot.frame(*number);
@@ -275,14 +275,14 @@ fn address(page: &mut String, list: &EventList<'_>, chain: &ReuseChain, extent: 
             format!("{}-{}", or_open(from), or_open(until)),
             step.map_or_else(|| "-".to_owned(), |step| step.to_string()),
             whole_bytes(allocation.requested),
-            words::category_of(list.study, *number),
+            words::category_of(list.report, *number),
         );
         // Where it does not begin where the chain does.
         let offset = allocation.address.saturating_sub(chain.address);
         let offset =
             if offset == 0 { String::new() } else { format!("+{} ", whole_bytes(offset)) };
         let width = WIDTH.saturating_sub(figures.chars().count() + offset.chars().count());
-        let site = words::line_within(list.study, allocation, width);
+        let site = words::line_within(list.report, allocation, width);
         line(page, format_args!("{figures}{offset}{site}"));
     }
     let n_left = chain.allocations.len().saturating_sub(extent.rows());
@@ -299,7 +299,7 @@ pub fn alive(
     extent: EventsExtent,
 ) -> String {
     let mut page = head(list);
-    let rows = tree::alive(list.study, state);
+    let rows = tree::alive(list.report, state);
     let mut all = Sum::default();
     rows.iter().filter(|row| row.depth == 0).for_each(|row| all.join(row.sum));
     line(

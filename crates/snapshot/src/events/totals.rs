@@ -43,7 +43,7 @@ impl RunningTotal {
     pub fn peaks(&self, list: &EventList<'_>) -> Vec<PhasePeak> {
         let mut most: Vec<PhasePeak> = Vec::new();
         for event in (0..id(self.after.len())).filter(|event| list.is_in_range(*event)) {
-            let active_bytes = self.after(&list.study.scene, event);
+            let active_bytes = self.after(&list.report.scene, event);
             let phase = list.phase(event);
             let peak = PhasePeak { phase, event, step: list.step(event), active_bytes };
             match most.iter_mut().find(|other| other.phase == phase) {

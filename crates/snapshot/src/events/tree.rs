@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use crate::analyze::device_report::Study;
+use crate::analyze::device_report::DeviceReport;
 use crate::analyze::sites::{Site, Sum};
 use crate::integer::at;
 
@@ -39,8 +39,8 @@ struct Node {
 }
 
 /// The allocations that are alive in a state, from the outside in; of two, the larger first.
-pub fn alive(study: &Study<'_>, state: Option<u32>) -> Vec<TreeRow> {
-    let nodes = grow(study, state);
+pub fn alive(report: &DeviceReport<'_>, state: Option<u32>) -> Vec<TreeRow> {
+    let nodes = grow(report, state);
     let mut rows = Vec::with_capacity(nodes.len());
     let mut open: Vec<(usize, usize)> = Vec::new();
     let by_size = |children: &BTreeMap<BranchKey, usize>| {
@@ -59,7 +59,7 @@ pub fn alive(study: &Study<'_>, state: Option<u32>) -> Vec<TreeRow> {
         let Some(node) = nodes.get(number) else { continue };
         rows.push(TreeRow {
             depth,
-            site: site_of(study, node.key),
+            site: site_of(report, node.key),
             sum: node.sum,
             n_children: node.children.len(),
         });
@@ -69,8 +69,8 @@ pub fn alive(study: &Study<'_>, state: Option<u32>) -> Vec<TreeRow> {
 }
 
 /// The nodes; the first is the root of them all.
-fn grow(study: &Study<'_>, state: Option<u32>) -> Vec<Node> {
-    let scene = &study.scene;
+fn grow(report: &DeviceReport<'_>, state: Option<u32>) -> Vec<Node> {
+    let scene = &report.scene;
     let mut of_origin = vec![Sum::default(); at(scene.sites.before()) + 1];
     for allocation in &scene.timeline.allocations {
         let is_alive = match state {
@@ -87,7 +87,7 @@ fn grow(study: &Study<'_>, state: Option<u32>) -> Vec<Node> {
     let mut nodes = vec![node(BranchKey::Site(0))];
     for (origin, sum) in (0..).zip(of_origin).filter(|(_, sum)| sum.blocks > 0) {
         let mut place = 0;
-        for key in path(study, origin) {
+        for key in path(report, origin) {
             let next = nodes.len();
             let Some(parent) = nodes.get_mut(place) else { break };
             place = *parent.children.entry(key).or_insert(next);
@@ -103,9 +103,9 @@ fn grow(study: &Study<'_>, state: Option<u32>) -> Vec<Node> {
 }
 
 /// The frames of the program from the outermost one; the site alone where there are none.
-fn path(study: &Study<'_>, origin: u32) -> Vec<BranchKey> {
-    let sites = study.scene.sites;
-    let frames = sites.user_frames(study.scene.snapshot, origin).take(TREE_DEPTH_MAX);
+fn path(report: &DeviceReport<'_>, origin: u32) -> Vec<BranchKey> {
+    let sites = report.scene.sites;
+    let frames = sites.user_frames(report.scene.snapshot, origin).take(TREE_DEPTH_MAX);
     let mut keys: Vec<BranchKey> = frames.map(BranchKey::Frame).collect();
     keys.reverse();
     if keys.is_empty() {
@@ -114,9 +114,11 @@ fn path(study: &Study<'_>, origin: u32) -> Vec<BranchKey> {
     keys
 }
 
-fn site_of(study: &Study<'_>, key: BranchKey) -> Site {
+fn site_of(report: &DeviceReport<'_>, key: BranchKey) -> Site {
     match key {
-        BranchKey::Frame(frame) => Site::of_frame(study.scene.snapshot, frame),
-        BranchKey::Site(site) => study.scene.sites.site(site).cloned().unwrap_or(Site::NOWHERE),
+        BranchKey::Frame(frame) => Site::of_frame(report.scene.snapshot, frame),
+        BranchKey::Site(site) => {
+            report.scene.sites.site(site).cloned().unwrap_or(Site::NOWHERE)
+        }
     }
 }

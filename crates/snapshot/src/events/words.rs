@@ -2,7 +2,7 @@
 
 use crate::analyze::casts::CastSource;
 use crate::analyze::categories::{Categories, Category};
-use crate::analyze::device_report::Study;
+use crate::analyze::device_report::DeviceReport;
 use crate::analyze::phases::StepPhase;
 use crate::analyze::sites::{FrameKind, Site, SiteKind};
 use crate::events::ending::Ending;
@@ -25,8 +25,8 @@ pub fn category(category: Category) -> &'static str {
 }
 
 /// The name of the category of an allocation by number.
-pub fn category_of(study: &Study<'_>, number: u32) -> &'static str {
-    category(study.categories.get(at(number)).copied().unwrap_or_default())
+pub fn category_of(report: &DeviceReport<'_>, number: u32) -> &'static str {
+    category(report.categories.get(at(number)).copied().unwrap_or_default())
 }
 
 /// A phase by the name that `--phase` takes.
@@ -39,8 +39,8 @@ pub const AUTOGRAD_SITE: u32 = u32::MAX;
 
 /// The site of an allocation. Where only autograd's threads have no frames, one without frames
 /// is autograd's.
-pub fn site_of(study: &Study<'_>, allocation: &Allocation) -> u32 {
-    let scene = &study.scene;
+pub fn site_of(report: &DeviceReport<'_>, allocation: &Allocation) -> u32 {
+    let scene = &report.scene;
     let is_backward = || {
         let event = allocation.from.checked_sub(1);
         event.is_some_and(|event| scene.phases.of(at(event)) == StepPhase::Backward)
@@ -54,19 +54,19 @@ pub fn site_of(study: &Study<'_>, allocation: &Allocation) -> u32 {
 }
 
 /// The name of a site as of [`site_of`].
-pub fn name_of_site(study: &Study<'_>, site: u32) -> String {
-    if site == AUTOGRAD_SITE { AUTOGRAD.to_owned() } else { words::name_of(study, site) }
+pub fn name_of_site(report: &DeviceReport<'_>, site: u32) -> String {
+    if site == AUTOGRAD_SITE { AUTOGRAD.to_owned() } else { words::name_of(report, site) }
 }
 
 /// The line of an allocation.
-pub fn line_of(study: &Study<'_>, allocation: &Allocation) -> String {
-    name_of_site(study, site_of(study, allocation))
+pub fn line_of(report: &DeviceReport<'_>, allocation: &Allocation) -> String {
+    name_of_site(report, site_of(report, allocation))
 }
 
 /// The line of an allocation in so many characters: without its folder, then without its
 /// function, at last the end of its name.
-pub fn line_within(study: &Study<'_>, allocation: &Allocation, n_max: usize) -> String {
-    let site = site_of(study, allocation);
+pub fn line_within(report: &DeviceReport<'_>, allocation: &Allocation, n_max: usize) -> String {
+    let site = site_of(report, allocation);
     if site == AUTOGRAD_SITE {
         return if AUTOGRAD.len() > n_max {
             "autograd".to_owned()
@@ -74,7 +74,7 @@ pub fn line_within(study: &Study<'_>, allocation: &Allocation, n_max: usize) -> 
             AUTOGRAD.to_owned()
         };
     }
-    words::name_of_within(study, site, n_max)
+    words::name_of_within(report, site, n_max)
 }
 
 /// The text about a copy in another precision.
@@ -87,28 +87,28 @@ pub fn cast(source: CastSource) -> &'static str {
 }
 
 /// Returns the line that a stack is counted under.
-pub fn site_of_stack<'a>(study: &'a Study<'_>, stack: u32) -> &'a Site {
-    let sites = study.scene.sites;
+pub fn site_of_stack<'a>(report: &'a DeviceReport<'_>, stack: u32) -> &'a Site {
+    let sites = report.scene.sites;
     sites.site(sites.of_origin(stack)).unwrap_or(&Site::NOWHERE)
 }
 
 /// Names the end of an allocation, after "freed by" where something freed it.
 pub fn ending(list: &EventList<'_>, allocation: &Allocation) -> String {
     let line = |event: Option<u32>| {
-        let other = event.and_then(|event| list.study.scene.timeline.allocation_of(at(event)));
-        other.map(|other| line_of(list.study, other))
+        let other = event.and_then(|event| list.report.scene.timeline.allocation_of(at(event)));
+        other.map(|other| line_of(list.report, other))
     };
     match list.ending(allocation) {
         Ending::EndOfWindow => "alive at the end of the window".to_owned(),
         Ending::Stack(stack) => {
-            format!("freed by {}", words::name(site_of_stack(list.study, stack)))
+            format!("freed by {}", words::name(site_of_stack(list.report, stack)))
         }
         Ending::Call(stack, before, after) => {
-            let call = words::name(site_of_stack(list.study, stack));
+            let call = words::name(site_of_stack(list.report, stack));
             let [before, after] = [before, after].map(|event| {
                 let stack =
-                    list.study.scene.events.get(at(event)).map_or(0, |event| event.stack);
-                shortened(&site_of_stack(list.study, stack).short(), words::NAME_CHARS)
+                    list.report.scene.events.get(at(event)).map_or(0, |event| event.stack);
+                shortened(&site_of_stack(list.report, stack).short(), words::NAME_CHARS)
             });
             format!("freed in the call at {call}, between {before} and {after}")
         }
@@ -150,14 +150,14 @@ pub fn reuse(list: &EventList<'_>, number: u32) -> Option<String> {
     Some(format!(
         "in the memory of {made} ({}, {}){others}",
         whole_bytes(allocation.size),
-        line_of(list.study, allocation),
+        line_of(list.report, allocation),
     ))
 }
 
 /// The useful frames of a stack: the program's, else all but those of the recording and the
 /// allocator.
-pub fn frames(study: &Study<'_>, stack: u32) -> Vec<u32> {
-    let (snapshot, sites) = (study.scene.snapshot, study.scene.sites);
+pub fn frames(report: &DeviceReport<'_>, stack: u32) -> Vec<u32> {
+    let (snapshot, sites) = (report.scene.snapshot, report.scene.sites);
     let own: Vec<u32> = sites.user_frames(snapshot, stack).collect();
     if !own.is_empty() {
         return own;

@@ -294,11 +294,17 @@ impl Machine {
         loop {
             rest = match rest {
                 [b'h', number, after @ ..] => {
-                    self.get(u32::from(*number))?;
+                    let number = u32::from(*number);
+                    if !self.get(number) {
+                        return Err(never_set(number));
+                    }
                     after
                 }
                 [b'j', a, b, c, d, after @ ..] => {
-                    self.get(u32::from_le_bytes([*a, *b, *c, *d]))?;
+                    let number = u32::from_le_bytes([*a, *b, *c, *d]);
+                    if !self.get(number) {
+                        return Err(never_set(number));
+                    }
                     after
                 }
                 [b'h' | b'j', ..] if rest.len() == bytes.len() => return Ok(None),
@@ -337,16 +343,13 @@ impl Machine {
         Ok(Some(after))
     }
 
+    /// Pushes a memo entry; false if it was never set.
     #[inline]
-    fn get(&mut self, number: u32) -> Result<(), Fault> {
+    fn get(&mut self, number: u32) -> bool {
         let value = self.memo.get(at(number)).and_then(|handle| handle.unpack(&self.ints));
-        match value {
-            Some(value) => {
-                self.stack.push(value);
-                Ok(())
-            }
-            None => Err(Fault::Pickle(format!("memo entry {number} was never set").into())),
-        }
+        let Some(value) = value else { return false };
+        self.stack.push(value);
+        true
     }
 
     #[inline]
@@ -492,6 +495,11 @@ fn references(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
             _ => return None,
         }
     }
+}
+
+#[cold]
+fn never_set(number: u32) -> Fault {
+    Fault::Pickle(format!("memo entry {number} was never set").into())
 }
 
 /// Why an opcode is refused.

@@ -5,7 +5,7 @@ use serde::Serialize;
 use crate::analyze::categories::Categories;
 use crate::analyze::causes;
 use crate::analyze::device::DeviceScene;
-use crate::analyze::device_report::Study;
+use crate::analyze::device_report::DeviceReport;
 use crate::analyze::fit::{self, Fit, FitQuestion};
 use crate::analyze::leak::{Blame, Leak, LeakVerdict, Suspect};
 use crate::analyze::note::Note;
@@ -187,15 +187,15 @@ struct PlaceAnswer {
 }
 
 /// The answer to `show`.
-pub fn show(file: File, studies: &[Study<'_>], question: FitQuestion) -> ShowAnswer {
-    let devices = studies.iter().map(|study| device(study, question));
+pub fn show(file: File, reports: &[DeviceReport<'_>], question: FitQuestion) -> ShowAnswer {
+    let devices = reports.iter().map(|report| device(report, question));
     ShowAnswer { schema: SCHEMA, file, devices: devices.collect() }
 }
 
-fn device(study: &Study<'_>, question: FitQuestion) -> DeviceAnswer {
-    let scene = &study.scene;
-    let totals = study.totals;
-    let fragmentation = &study.fragmentation;
+fn device(report: &DeviceReport<'_>, question: FitQuestion) -> DeviceAnswer {
+    let scene = &report.scene;
+    let totals = report.totals;
+    let fragmentation = &report.fragmentation;
     DeviceAnswer {
         device: scene.device.index,
         totals: TotalsAnswer {
@@ -209,17 +209,17 @@ fn device(study: &Study<'_>, question: FitQuestion) -> DeviceAnswer {
         },
         history: History {
             events: count(scene.events.len()),
-            overflowed: study.overflowed,
+            overflowed: report.overflowed,
             steps: count(scene.steps.marks.len()),
             step_marker: scene.steps.marker,
             unmatched_frees: scene.timeline.unmatched_frees,
             violations: scene.timeline.violations,
         },
-        peak: peak(study),
-        sites_at_end: rows(scene, &study.at_end),
-        sites_at_peak: rows(scene, &study.at_peak),
-        categories_at_end: study.categories_at_end,
-        leak: leak(scene, &study.leak),
+        peak: peak(report),
+        sites_at_end: rows(scene, &report.at_end),
+        sites_at_peak: rows(scene, &report.at_peak),
+        categories_at_end: report.categories_at_end,
+        leak: leak(scene, &report.leak),
         fragmentation: FragmentationAnswer {
             internal_bytes: fragmentation.internal,
             releasable_bytes: fragmentation.releasable,
@@ -234,16 +234,16 @@ fn device(study: &Study<'_>, question: FitQuestion) -> DeviceAnswer {
                 })
                 .collect(),
         },
-        oom: study.oom.iter().map(|failure| oom(study, failure, question.capacity)).collect(),
-        steps: study.stages.clone(),
-        fit: fit::measure(scene, &study.categories, &study.stages, question),
-        notes: study.notes.clone(),
+        oom: report.oom.iter().map(|failure| oom(report, failure, question.capacity)).collect(),
+        steps: report.step_reports.clone(),
+        fit: fit::measure(scene, &report.categories, &report.step_reports, question),
+        notes: report.notes.clone(),
     }
 }
 
-fn peak(study: &Study<'_>) -> PeakAnswer {
-    let peak = study.scene.timeline.peak;
-    let moment = study.moment(peak.state);
+fn peak(report: &DeviceReport<'_>) -> PeakAnswer {
+    let peak = report.scene.timeline.peak;
+    let moment = report.moment(peak.state);
     PeakAnswer {
         active_bytes: peak.active,
         reserved_bytes: peak.reserved,
@@ -292,8 +292,8 @@ pub fn blamed(scene: &DeviceScene<'_>, blame: &Blame) -> SiteAnswer {
     }
 }
 
-fn oom(study: &Study<'_>, failure: &OutOfMemory, capacity: Option<u64>) -> OomAnswer {
-    let scene = &study.scene;
+fn oom(report: &DeviceReport<'_>, failure: &OutOfMemory, capacity: Option<u64>) -> OomAnswer {
+    let scene = &report.scene;
     let within_reach = failure.reserved.saturating_add(failure.device_free);
     let (why, place) = (&failure.why, causes::place(scene, failure));
     let line = why.row.as_ref().and_then(|row| scene.sites.site(row.site));
@@ -318,10 +318,10 @@ fn oom(study: &Study<'_>, failure: &OutOfMemory, capacity: Option<u64>) -> OomAn
             bytes: why.bytes,
             free_bytes: why.free_bytes,
             location: line.and_then(Site::location),
-            text: words::reason(study, failure),
+            text: words::reason(report, failure),
         },
         place: PlaceAnswer {
-            text: words::failure_place(study, failure),
+            text: words::failure_place(report, failure),
             step: place.step,
             phase: place.phase,
             mirrors: place.mirrors.as_ref().and_then(Site::location),

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::analyze::categories;
-use crate::analyze::device_report::Study;
+use crate::analyze::device_report::DeviceReport;
 use crate::analyze::fit::{self, FitQuestion};
 use crate::analyze::leak::{LeakVerdict, Suspect};
 use crate::analyze::mirrors::{self, Mirrored};
@@ -76,24 +76,24 @@ pub enum RowKind {
 }
 
 /// The page of one device.
-pub fn device(study: &Study<'_>, question: &Question) -> String {
+pub fn device(report: &DeviceReport<'_>, question: &Question) -> String {
     let mut page = String::new();
-    head(&mut page, study);
-    holders(&mut page, study, question);
-    leak(&mut page, study);
-    for failure in &study.oom {
-        out_of_memory(&mut page, study, failure, question);
+    head(&mut page, report);
+    holders(&mut page, report, question);
+    leak(&mut page, report);
+    for failure in &report.oom {
+        out_of_memory(&mut page, report, failure, question);
     }
-    fragmentation(&mut page, study, question.top);
-    steps(&mut page, study, question.top);
-    will_it_fit(&mut page, study, question.fit);
-    notes(&mut page, study);
-    next(&mut page, study);
+    fragmentation(&mut page, report, question.top);
+    steps(&mut page, report, question.top);
+    will_it_fit(&mut page, report, question.fit);
+    notes(&mut page, report);
+    next(&mut page, report);
     page
 }
 
-fn head(page: &mut String, study: &Study<'_>) {
-    let (scene, totals) = (&study.scene, study.totals);
+fn head(page: &mut String, report: &DeviceReport<'_>) {
+    let (scene, totals) = (&report.scene, report.totals);
     let text = format!(
         "device {}: {} active of {} reserved, {} live blocks in {} segments",
         scene.device.index,
@@ -127,7 +127,7 @@ fn head(page: &mut String, study: &Study<'_>) {
         WIDTH,
     ));
     let peak = scene.timeline.peak;
-    let moment = study.moment(peak.state);
+    let moment = report.moment(peak.state);
     let place = match (moment.event, moment.step) {
         (Some(event), Some(step)) => format!("at event {event}, in step {step}"),
         (Some(event), None) => format!("at event {event}"),
@@ -151,67 +151,68 @@ fn section(page: &mut String, title: &str) {
 
 /// The state that a moment is, the end if `None`, and its name; `None` where the window has no
 /// such moment.
-pub fn state(study: &Study<'_>, when: ShownMoment) -> Option<(Option<u32>, String)> {
+pub fn state(report: &DeviceReport<'_>, when: ShownMoment) -> Option<(Option<u32>, String)> {
     match when {
         ShownMoment::End => Some((None, "at the end".to_owned())),
         ShownMoment::Peak => {
-            Some((Some(study.scene.timeline.peak.state), "at the peak".to_owned()))
+            Some((Some(report.scene.timeline.peak.state), "at the peak".to_owned()))
         }
         ShownMoment::Oom => {
-            let first = study.oom.first()?;
+            let first = report.oom.first()?;
             Some((Some(first.event), "when memory ran out".to_owned()))
         }
         ShownMoment::Step(step) => {
-            let stage = study.stages.iter().find(|stage| stage.step == step)?;
-            Some((Some(stage.peak_event + 1), format!("at the peak of step {step}")))
+            let step_report =
+                report.step_reports.iter().find(|step_report| step_report.step == step)?;
+            Some((Some(step_report.peak_event + 1), format!("at the peak of step {step}")))
         }
         ShownMoment::Pass(step, number) => {
-            let state = passes::after(study, step, number)?;
+            let state = passes::after(report, step, number)?;
             Some((Some(state), format!("after backward pass {number} of step {step}")))
         }
         ShownMoment::ZeroGrad(step) => {
-            let state = passes::before_zero_grad(study, step)?;
+            let state = passes::before_zero_grad(report, step)?;
             Some((Some(state), format!("when step {step} calls zero_grad")))
         }
     }
 }
 
-fn holders(page: &mut String, study: &Study<'_>, question: &Question) {
-    let Some((state, name)) = state(study, question.moment) else {
+fn holders(page: &mut String, report: &DeviceReport<'_>, question: &Question) {
+    let Some((state, name)) = state(report, question.moment) else {
         section(page, "Who holds the memory: this window has no such moment");
         return;
     };
     let rows = match state {
-        None => study.at_end.clone(),
+        None => report.at_end.clone(),
         Some(state) => {
-            study.scene.sites.at_state(study.scene.snapshot, &study.scene.timeline, state)
+            report.scene.sites.at_state(report.scene.snapshot, &report.scene.timeline, state)
         }
     };
     let total: u64 = rows.iter().map(|row| row.sum.bytes).sum();
     section(page, &format!("Who holds the memory {name} ({})", whole_bytes(total)));
     match question.rows {
-        RowKind::Line => table(page, study, (&rows, state), question.top),
-        RowKind::Function => table_by_function(page, study, &rows, question.top),
-        RowKind::Stack => table_by_stack(page, study, state, question.top),
-        RowKind::Category => table_by_category(page, study, state, total),
-        RowKind::Block => table_of_blocks(page, study, state, question.top),
+        RowKind::Line => table(page, report, (&rows, state), question.top),
+        RowKind::Function => table_by_function(page, report, &rows, question.top),
+        RowKind::Stack => table_by_stack(page, report, state, question.top),
+        RowKind::Category => table_by_category(page, report, state, total),
+        RowKind::Block => table_of_blocks(page, report, state, question.top),
     }
 }
 
 /// The lines that hold memory in a state, or at the end.
 fn table(
     page: &mut String,
-    study: &Study<'_>,
+    report: &DeviceReport<'_>,
     (rows, state): (&[SiteRow], Option<u32>),
     top: usize,
 ) {
-    let scene = &study.scene;
+    let scene = &report.scene;
     let total: u64 = rows.iter().map(|row| row.sum.bytes).sum();
     for shown in rows.iter().take(top) {
         let site = scene.sites.site(shown.site).unwrap_or(&Site::NOWHERE);
         let is_unnamed = site.kind == SiteKind::NoFrames;
         match is_unnamed.then(|| mirrors::find(scene, state)).flatten() {
-            Some(found) => mirrored(page, study, &found, (shown.sum, total)),
+            Some(found) => mirrored(page, report, &found, (shown.sum, total)),
             None => row(page, site, shown.sum, total),
         }
     }
@@ -219,20 +220,30 @@ fn table(
 }
 
 /// The row of what backward made without stacks, and below it the lines that it is as large as.
-fn mirrored(page: &mut String, study: &Study<'_>, found: &Mirrored, (sum, total): (Sum, u64)) {
+fn mirrored(
+    page: &mut String,
+    report: &DeviceReport<'_>,
+    found: &Mirrored,
+    (sum, total): (Sum, u64),
+) {
     row_named(page, &words::name_of_mirrored(found), sum, total);
     for (site, sum) in found.lines.iter().take(LINES_BELOW) {
         let before = format!("{:28}{:>9} as large as what ", "", whole_bytes(sum.bytes));
         let width = width_left(&before).saturating_sub(" made".len());
-        let name = words::name_of_within(study, *site, width);
+        let name = words::name_of_within(report, *site, width);
         line(page, format_args!("{before}{name} made"));
     }
 }
 
-fn table_by_function(page: &mut String, study: &Study<'_>, rows: &[SiteRow], top: usize) {
+fn table_by_function(
+    page: &mut String,
+    report: &DeviceReport<'_>,
+    rows: &[SiteRow],
+    top: usize,
+) {
     let mut sums = BTreeMap::new();
     for row in rows {
-        let site = study.scene.sites.site(row.site).unwrap_or(&Site::NOWHERE);
+        let site = report.scene.sites.site(row.site).unwrap_or(&Site::NOWHERE);
         let name = words::name(&Site { line: None, ..site.clone() });
         sums.entry(name).or_insert_with(Sum::default).join(row.sum);
     }
@@ -246,17 +257,25 @@ fn table_by_function(page: &mut String, study: &Study<'_>, rows: &[SiteRow], top
 }
 
 /// The allocations that are alive in a state, or at the end.
-fn alive<'a>(study: &'a Study<'_>, state: Option<u32>) -> impl Iterator<Item = &'a Allocation> {
-    study.scene.timeline.allocations.iter().filter(move |allocation| match state {
+fn alive<'a>(
+    report: &'a DeviceReport<'_>,
+    state: Option<u32>,
+) -> impl Iterator<Item = &'a Allocation> {
+    report.scene.timeline.allocations.iter().filter(move |allocation| match state {
         Some(state) => allocation.is_alive(state),
         None => allocation.is_at_end(),
     })
 }
 
-fn table_by_stack(page: &mut String, study: &Study<'_>, state: Option<u32>, top: usize) {
-    let scene = &study.scene;
+fn table_by_stack(
+    page: &mut String,
+    report: &DeviceReport<'_>,
+    state: Option<u32>,
+    top: usize,
+) {
+    let scene = &report.scene;
     let mut sums = vec![Sum::default(); at(scene.sites.before()) + 1];
-    for allocation in alive(study, state) {
+    for allocation in alive(report, state) {
         if let Some(sum) = sums.get_mut(at(scene.sites.origin(allocation))) {
             sum.add(allocation);
         }
@@ -265,15 +284,20 @@ fn table_by_stack(page: &mut String, study: &Study<'_>, state: Option<u32>, top:
     rows.sort_by_key(|(_, sum)| std::cmp::Reverse(sum.bytes));
     let total: u64 = rows.iter().map(|(_, sum)| sum.bytes).sum();
     for (origin, sum) in rows.iter().take(top) {
-        row(page, site_of_stack(study, *origin), *sum, total);
-        stack(page, study, *origin, 1);
+        row(page, site_of_stack(report, *origin), *sum, total);
+        stack(page, report, *origin, 1);
     }
     rest(page, rows.iter().skip(top).map(|(_, sum)| *sum), total);
 }
 
 /// Each category with the lines that hold most of it: a line may be in several.
-fn table_by_category(page: &mut String, study: &Study<'_>, state: Option<u32>, total: u64) {
-    let scene = &study.scene;
+fn table_by_category(
+    page: &mut String,
+    report: &DeviceReport<'_>,
+    state: Option<u32>,
+    total: u64,
+) {
+    let scene = &report.scene;
     let mut of_category: BTreeMap<&str, Vec<&Allocation>> = BTreeMap::new();
     for (number, allocation) in (0..).zip(&scene.timeline.allocations) {
         let is_alive = match state {
@@ -281,25 +305,30 @@ fn table_by_category(page: &mut String, study: &Study<'_>, state: Option<u32>, t
             None => allocation.is_at_end(),
         };
         if is_alive {
-            of_category.entry(category_of(study, number)).or_default().push(allocation);
+            of_category.entry(category_of(report, number)).or_default().push(allocation);
         }
     }
-    let sums = categories::sums(scene, &study.categories, state);
+    let sums = categories::sums(scene, &report.categories, state);
     for (name, size) in sums.named().into_iter().filter(|(_, size)| **size > 0) {
         let (share, bytes) = (part_of(*size, total), whole_bytes(*size));
         line(page, format_args!("  {share:>6}  {bytes:>9}  {name}"));
         let own = of_category.remove(name).unwrap_or_default();
         for row in scene.sites.table(scene.snapshot, own.into_iter()).iter().take(LINES_BELOW) {
             let before = format!("{:23}{:>9}  ", "", whole_bytes(row.sum.bytes));
-            let name = words::name_of_within(study, row.site, width_left(&before));
+            let name = words::name_of_within(report, row.site, width_left(&before));
             line(page, format_args!("{before}{name}"));
         }
     }
 }
 
 /// The largest blocks, each with its address.
-fn table_of_blocks(page: &mut String, study: &Study<'_>, state: Option<u32>, top: usize) {
-    let mut blocks: Vec<&Allocation> = alive(study, state).collect();
+fn table_of_blocks(
+    page: &mut String,
+    report: &DeviceReport<'_>,
+    state: Option<u32>,
+    top: usize,
+) {
+    let mut blocks: Vec<&Allocation> = alive(report, state).collect();
     let total = blocks.iter().map(|block| block.size).sum();
     blocks.sort_by_key(|block| (std::cmp::Reverse(block.size), block.address));
     let mut others = Sum::default();
@@ -307,8 +336,8 @@ fn table_of_blocks(page: &mut String, study: &Study<'_>, state: Option<u32>, top
     for block in blocks.iter().take(top) {
         let (share, bytes) = (part_of(block.size, total), whole_bytes(block.size));
         let figures = format!("  {share:>6}  {bytes:>9}  {:#x}  ", block.address);
-        let site = study.scene.sites.of(block);
-        let name = words::name_of_within(study, site, width_left(&figures));
+        let site = report.scene.sites.of(block);
+        let name = words::name_of_within(report, site, width_left(&figures));
         line(page, format_args!("{figures}{name}"));
     }
     if others.blocks > 0 {
@@ -342,8 +371,8 @@ fn asked(sum: Sum) -> String {
     }
 }
 
-fn site_of_stack<'a>(study: &'a Study<'_>, origin: u32) -> &'a Site {
-    let sites = study.scene.sites;
+fn site_of_stack<'a>(report: &'a DeviceReport<'_>, origin: u32) -> &'a Site {
+    let sites = report.scene.sites;
     sites.site(sites.of_origin(origin)).unwrap_or(&Site::NOWHERE)
 }
 
@@ -365,11 +394,11 @@ fn rest(page: &mut String, rows: impl Iterator<Item = Sum>, total: u64) {
 }
 
 /// The user's frames of a stack.
-fn stack(page: &mut String, study: &Study<'_>, origin: u32, skipped: usize) {
+fn stack(page: &mut String, report: &DeviceReport<'_>, origin: u32, skipped: usize) {
     if origin == NO_STACK {
         return;
     }
-    let scene = &study.scene;
+    let scene = &report.scene;
     let frames = scene.sites.user_frames(scene.snapshot, origin);
     for frame in frames.skip(skipped).take(FRAMES.min(STACK_FRAMES_MAX)) {
         let before = format!("{:30}from ", "");
@@ -379,37 +408,37 @@ fn stack(page: &mut String, study: &Study<'_>, origin: u32, skipped: usize) {
     }
 }
 
-fn leak(page: &mut String, study: &Study<'_>) {
+fn leak(page: &mut String, report: &DeviceReport<'_>) {
     section(page, "Leak");
-    if study.leak.verdict == LeakVerdict::Leak {
-        leaking(page, study);
+    if report.leak.verdict == LeakVerdict::Leak {
+        leaking(page, report);
     } else {
-        page.push_str(&wrapped(&words::no_leak(study), "  ", WIDTH));
+        page.push_str(&wrapped(&words::no_leak(report), "  ", WIDTH));
     }
 }
 
-fn leaking(page: &mut String, study: &Study<'_>) {
-    let leak = &study.leak;
+fn leaking(page: &mut String, report: &DeviceReport<'_>) {
+    let leak = &report.leak;
     let rate = leak.rate.unwrap_or(0.0);
-    let Blamed { name: blamed, origin, skipped } = words::blamed(study);
+    let Blamed { name: blamed, origin, skipped } = words::blamed(report);
     let before = format!("  LEAK  {} a step, at ", bytes(rate));
     let blamed = words::ending_of(&blamed, width_left(&before));
     line(page, format_args!("{before}{blamed}"));
-    stack(page, study, origin, skipped);
-    if let Some(text) = words::explained(study) {
+    stack(page, report, origin, skipped);
+    if let Some(text) = words::explained(report) {
         page.push_str(&wrapped(&text, "  ", WIDTH));
     }
     for suspect in &leak.suspects {
-        suspected(page, study, suspect);
+        suspected(page, report, suspect);
     }
 }
 
-fn suspected(page: &mut String, study: &Study<'_>, suspect: &Suspect) {
-    let label = |slot| study.scene.steps.label(slot).unwrap_or(0);
+fn suspected(page: &mut String, report: &DeviceReport<'_>, suspect: &Suspect) {
+    let label = |slot| report.scene.steps.label(slot).unwrap_or(0);
     let how =
         if suspect.is_remade { "; one buffer made anew and larger each time" } else { "" };
     let before = format!("  {:>9} a step  ", bytes(suspect.rise.rate));
-    let name = words::name_of_within(study, suspect.row.site, width_left(&before));
+    let name = words::name_of_within(report, suspect.row.site, width_left(&before));
     line(page, format_args!("{before}{name}"));
     let text = format!(
         "{} of {} allocations stay, steps {} to {}{how}",
@@ -423,25 +452,25 @@ fn suspected(page: &mut String, study: &Study<'_>, suspect: &Suspect) {
 
 fn out_of_memory(
     page: &mut String,
-    study: &Study<'_>,
+    report: &DeviceReport<'_>,
     failure: &OutOfMemory,
     question: &Question,
 ) {
     section(page, "Out of memory");
-    let place = words::failure_place(study, failure);
+    let place = words::failure_place(report, failure);
     let (asked, event) = (whole_bytes(failure.requested), failure.event);
     let asked = format!("{asked} asked for at event {event}, {place}");
     page.push_str(&wrapped(&asked, "  ", WIDTH));
-    stack(page, study, failure.stack, 1);
-    page.push_str(&wrapped(&words::reason(study, failure), "  ", WIDTH));
+    stack(page, report, failure.stack, 1);
+    page.push_str(&wrapped(&words::reason(report, failure), "  ", WIDTH));
     for (size, name) in words::device_figures(failure, question.fit.capacity) {
         line(page, format_args!("  {:>9}  {name}", whole_bytes(size)));
     }
-    table(page, study, (&failure.rows, Some(failure.event)), question.top);
+    table(page, report, (&failure.rows, Some(failure.event)), question.top);
 }
 
-fn fragmentation(page: &mut String, study: &Study<'_>, top: usize) {
-    let found = &study.fragmentation;
+fn fragmentation(page: &mut String, report: &DeviceReport<'_>, top: usize) {
+    let found = &report.fragmentation;
     section(page, "Fragmentation");
     for (figure, name) in words::unused(found) {
         line(page, format_args!("  {:>9}  {name}", whole_bytes(figure)));
@@ -451,22 +480,23 @@ fn fragmentation(page: &mut String, study: &Study<'_>, top: usize) {
         let (share, size) = (whole_bytes(*share), whole_bytes(row.sum.bytes));
         let blocks = words::blocks(row.sum.blocks);
         let holder = format!("  {share:>9}  held by {blocks} of {size}: ");
-        let name = words::name_of_within(study, row.site, width_left(&holder));
+        let name = words::name_of_within(report, row.site, width_left(&holder));
         line(page, format_args!("{holder}{name}"));
     }
 }
 
-fn steps(page: &mut String, study: &Study<'_>, top: usize) {
-    if study.stages.is_empty() {
+fn steps(page: &mut String, report: &DeviceReport<'_>, top: usize) {
+    if report.step_reports.is_empty() {
         return;
     }
     section(page, "Steps");
-    let n_stages = study.stages.len();
-    let shown = study.stages.iter().skip(n_stages.saturating_sub(top));
+    let n_stages = report.step_reports.len();
+    let shown = report.step_reports.iter().skip(n_stages.saturating_sub(top));
     if n_stages > top {
         line(page, format_args!("  the last {top} of {}", grouped(count(n_stages))));
     }
-    let is_accumulating = study.stages.iter().any(|stage| stage.backward_passes > 1);
+    let is_accumulating =
+        report.step_reports.iter().any(|step_report| step_report.backward_passes > 1);
     let passes = if is_accumulating { "  passes" } else { "" };
     line(
         page,
@@ -475,9 +505,9 @@ fn steps(page: &mut String, study: &Study<'_>, top: usize) {
             "step", "peak", "in", "at its end", "allocated"
         ),
     );
-    for stage in shown {
+    for step_report in shown {
         let passes = if is_accumulating {
-            format!("  {:>6}", grouped(stage.backward_passes))
+            format!("  {:>6}", grouped(step_report.backward_passes))
         } else {
             String::new()
         };
@@ -485,18 +515,18 @@ fn steps(page: &mut String, study: &Study<'_>, top: usize) {
             page,
             format_args!(
                 "  {:>6}  {:>9}  {:10}  {:>10}  {:>9}{passes}",
-                stage.step,
-                whole_bytes(stage.peak_bytes),
-                words::phase(stage.peak_phase),
-                whole_bytes(stage.end_bytes),
-                whole_bytes(stage.allocated_bytes)
+                step_report.step,
+                whole_bytes(step_report.peak_bytes),
+                words::phase(step_report.peak_phase),
+                whole_bytes(step_report.end_bytes),
+                whole_bytes(step_report.allocated_bytes)
             ),
         );
     }
 }
 
-fn will_it_fit(page: &mut String, study: &Study<'_>, question: FitQuestion) {
-    let found = fit::measure(&study.scene, &study.categories, &study.stages, question);
+fn will_it_fit(page: &mut String, report: &DeviceReport<'_>, question: FitQuestion) {
+    let found = fit::measure(&report.scene, &report.categories, &report.step_reports, question);
     let Some(found) = found else { return };
     section(page, "Will it fit?");
     for text in words::fit(&found) {
@@ -504,16 +534,16 @@ fn will_it_fit(page: &mut String, study: &Study<'_>, question: FitQuestion) {
     }
 }
 
-fn notes(page: &mut String, study: &Study<'_>) {
+fn notes(page: &mut String, report: &DeviceReport<'_>) {
     section(page, "Notes");
-    for note in &study.notes {
+    for note in &report.notes {
         let text = wrapped(&clean(&words::note(note)), "    ", WIDTH);
         page.push_str("  - ");
         page.push_str(text.trim_start());
     }
 }
 
-fn next(page: &mut String, study: &Study<'_>) {
+fn next(page: &mut String, report: &DeviceReport<'_>) {
     section(page, "Next");
-    page.push_str(&wrapped(words::advice(study), "  ", WIDTH));
+    page.push_str(&wrapped(words::advice(report), "  ", WIDTH));
 }

@@ -2,7 +2,7 @@
 
 use crate::analyze::causes;
 use crate::analyze::device::DeviceScene;
-use crate::analyze::device_report::Study;
+use crate::analyze::device_report::DeviceReport;
 use crate::analyze::fit::{Bounds, Fit, SavingKind};
 use crate::analyze::fragmentation::Fragmentation;
 use crate::analyze::leak::{Blame, LeakVerdict};
@@ -25,8 +25,8 @@ const TURNING_NAMED_MAX: usize = 3;
 const FRAME_CHARS: usize = 160;
 
 /// A site by number, for a page.
-pub fn name_of(study: &Study<'_>, site: u32) -> String {
-    name(study.scene.sites.site(site).unwrap_or(&Site::NOWHERE))
+pub fn name_of(report: &DeviceReport<'_>, site: u32) -> String {
+    name(report.scene.sites.site(site).unwrap_or(&Site::NOWHERE))
 }
 
 /// A site for a page: the folder that a file is in is shown, the path to it is not.
@@ -55,8 +55,8 @@ pub fn name(site: &Site) -> String {
 }
 
 /// A site by number in so many characters.
-pub fn name_of_within(study: &Study<'_>, site: u32, n_max: usize) -> String {
-    name_within(study.scene.sites.site(site).unwrap_or(&Site::NOWHERE), n_max)
+pub fn name_of_within(report: &DeviceReport<'_>, site: u32, n_max: usize) -> String {
+    name_within(report.scene.sites.site(site).unwrap_or(&Site::NOWHERE), n_max)
 }
 
 /// A site in so many characters: without the folder, then without the function, at last the end
@@ -105,9 +105,9 @@ pub struct Blamed {
 }
 
 /// Returns the line to blame for a leak.
-pub fn blamed(study: &Study<'_>) -> Blamed {
-    let scene = &study.scene;
-    match &study.leak.blame {
+pub fn blamed(report: &DeviceReport<'_>) -> Blamed {
+    let scene = &report.scene;
+    match &report.leak.blame {
         Some(Blame::Frame { frame, origin, .. }) => {
             let frames = scene.sites.user_frames(scene.snapshot, *origin);
             Blamed {
@@ -117,17 +117,17 @@ pub fn blamed(study: &Study<'_>) -> Blamed {
             }
         }
         Some(Blame::Site(row)) => {
-            Blamed { name: name_of(study, row.site), origin: row.origin, skipped: 1 }
+            Blamed { name: name_of(report, row.site), origin: row.origin, skipped: 1 }
         }
         None => Blamed { name: "an unknown line".to_owned(), origin: NO_STACK, skipped: 0 },
     }
 }
 
 /// States why no leak is reported.
-pub fn no_leak(study: &Study<'_>) -> String {
-    if study.leak.verdict == LeakVerdict::InsufficientHistory {
-        let marks = study.scene.steps.marks.len();
-        let seen = if study.scene.events.is_empty() {
+pub fn no_leak(report: &DeviceReport<'_>) -> String {
+    if report.leak.verdict == LeakVerdict::InsufficientHistory {
+        let marks = report.scene.steps.marks.len();
+        let seen = if report.scene.events.is_empty() {
             "the snapshot has no events".to_owned()
         } else {
             let begin = if marks == 1 { "step begins" } else { "steps begin" };
@@ -138,9 +138,9 @@ pub fn no_leak(study: &Study<'_>) -> String {
              steps."
         );
     }
-    let floor = study.leak.floor_rate.map_or_else(String::new, |rate| {
+    let floor = report.leak.floor_rate.map_or_else(String::new, |rate| {
         let rate = bytes(rate);
-        match turning(study) {
+        match turning(report) {
             None => format!(" The least active memory of a step changes by {rate} a step."),
             Some(lines) => format!(
                 " Without {lines}, the least active memory of a step changes by {rate} a step."
@@ -151,11 +151,12 @@ pub fn no_leak(study: &Study<'_>) -> String {
 }
 
 /// States how much of the growth the suspects explain.
-pub fn explained(study: &Study<'_>) -> Option<String> {
-    let leak = &study.leak;
+pub fn explained(report: &DeviceReport<'_>) -> Option<String> {
+    let leak = &report.leak;
     let floor = leak.floor_rate.filter(|floor| *floor > 0.0)?;
     let ratio = 100.0 * leak.rate.unwrap_or(0.0) / floor;
-    let turning = turning(study).map_or_else(String::new, |lines| format!("Without {lines}, "));
+    let turning =
+        turning(report).map_or_else(String::new, |lines| format!("Without {lines}, "));
     let the = if turning.is_empty() { "The" } else { "the" };
     Some(format!(
         "{turning}{the} least active memory of a step grows by {} a step; the lines below explain \
@@ -165,22 +166,22 @@ pub fn explained(study: &Study<'_>) -> Option<String> {
 }
 
 /// Names the lines that free in the window what they made before it.
-fn turning(study: &Study<'_>) -> Option<String> {
-    let sites = study.leak.turning.iter().filter_map(|site| study.scene.sites.site(*site));
+fn turning(report: &DeviceReport<'_>) -> Option<String> {
+    let sites = report.leak.turning.iter().filter_map(|site| report.scene.sites.site(*site));
     let names: Vec<String> = sites.map(Site::short).take(TURNING_NAMED_MAX).collect();
-    let is_many = study.leak.turning.len() > names.len();
+    let is_many = report.leak.turning.len() > names.len();
     let others = if is_many { " and others" } else { "" };
-    let turn = if study.leak.turning.len() == 1 { "which turns" } else { "which turn" };
+    let turn = if report.leak.turning.len() == 1 { "which turns" } else { "which turn" };
     (!names.is_empty())
         .then(|| format!("{}{others}, {turn} over what is older", names.join(", ")))
 }
 
 /// States why an allocation failed: what would have had to be absent, and what the allocator
 /// had.
-pub fn reason(study: &Study<'_>, failure: &OutOfMemory) -> String {
+pub fn reason(report: &DeviceReport<'_>, failure: &OutOfMemory) -> String {
     let why = &failure.why;
     let (absent, free) = (whole_bytes(why.bytes), whole_bytes(why.free_bytes));
-    let line = why.row.as_ref().map(|row| name_of(study, row.site)).unwrap_or_default();
+    let line = why.row.as_ref().map(|row| name_of(report, row.site)).unwrap_or_default();
     let had = consequence(failure);
     match why.cause {
         RootCause::Leak => format!(
@@ -191,7 +192,7 @@ pub fn reason(study: &Study<'_>, failure: &OutOfMemory) -> String {
              with them {free} would have been free.{had}"
         ),
         RootCause::Peak => {
-            let step = study.scene.steps.of_event(at(failure.event));
+            let step = report.scene.steps.of_event(at(failure.event));
             let who = step.map_or_else(
                 || "is alive".to_owned(),
                 |step| format!("step {step} has allocated itself"),
@@ -205,7 +206,7 @@ pub fn reason(study: &Study<'_>, failure: &OutOfMemory) -> String {
             "Fragmentation: {} were free in the pool, but the largest piece was {}; no leak explains it. {}",
             whole_bytes(failure.eligible_free),
             whole_bytes(failure.largest_free),
-            if is_expandable(study) {
+            if is_expandable(report) {
                 "Segments are expandable already: free the blocks that lie between, or make fewer sizes."
             } else {
                 "Try PYTORCH_ALLOC_CONF=expandable_segments:True."
@@ -278,8 +279,8 @@ pub fn name_of_mirrored(found: &Mirrored) -> String {
 
 /// Names where an allocation failed: its line, else its phase and what it is as large as, never
 /// nothing.
-pub fn failure_place(study: &Study<'_>, failure: &OutOfMemory) -> String {
-    let scene = &study.scene;
+pub fn failure_place(report: &DeviceReport<'_>, failure: &OutOfMemory) -> String {
+    let scene = &report.scene;
     let site = scene.sites.site(scene.sites.of_origin(failure.stack)).unwrap_or(&Site::NOWHERE);
     let place = causes::place(scene, failure);
     let step = place.step.map(|step| format!("of step {step}"));
@@ -299,8 +300,8 @@ pub fn failure_place(study: &Study<'_>, failure: &OutOfMemory) -> String {
     }
 }
 
-fn is_expandable(study: &Study<'_>) -> bool {
-    study.scene.device.segments.iter().any(|segment| segment.is_expandable)
+fn is_expandable(report: &DeviceReport<'_>) -> bool {
+    report.scene.device.segments.iter().any(|segment| segment.is_expandable)
 }
 
 /// Writes a number of blocks.
@@ -386,15 +387,15 @@ pub fn note(note: &Note) -> String {
 }
 
 /// Returns what to do next.
-pub fn advice(study: &Study<'_>) -> &'static str {
+pub fn advice(report: &DeviceReport<'_>) -> &'static str {
     let failures =
-        study.scene.events.iter().filter(|event| event.action == Action::OutOfMemory);
-    if study.leak.verdict == LeakVerdict::Leak {
+        report.scene.events.iter().filter(|event| event.action == Action::OutOfMemory);
+    if report.leak.verdict == LeakVerdict::Leak {
         "Look at the line named under Leak: something keeps what it makes. After the fix, record again \
          and compare with `stepmem snapshot diff BEFORE AFTER`."
     } else if failures.count() > 0 {
         "Look at what holds most under Out of memory; `--at oom --by category` sums it up."
-    } else if study.leak.verdict == LeakVerdict::InsufficientHistory {
+    } else if report.leak.verdict == LeakVerdict::InsufficientHistory {
         "To tell a leak, record 20 steps or more: torch.cuda.memory._record_memory_history(\
          max_entries=1000000, context=\"alloc\", stacks=\"python\"), then _dump_snapshot()."
     } else {

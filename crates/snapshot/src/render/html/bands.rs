@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::analyze::categories::ALL;
 use crate::analyze::device::DeviceScene;
-use crate::analyze::device_report::Study;
+use crate::analyze::device_report::DeviceReport;
 use crate::analyze::sites::{Site, SiteKind, SiteRow};
 use crate::integer::{at, count, id};
 use crate::model::Action;
@@ -50,9 +50,9 @@ pub enum BandKind {
 }
 
 /// The lines of a device: some by name and one for the rest, the steadiest lowest.
-pub fn lines(study: &Study<'_>, states: &[u32], detail: Detail) -> Vec<MemoryBand> {
-    let scene = &study.scene;
-    let chosen = largest(study, detail.bands);
+pub fn lines(report: &DeviceReport<'_>, states: &[u32], detail: Detail) -> Vec<MemoryBand> {
+    let scene = &report.scene;
+    let chosen = largest(report, detail.bands);
     let rest = chosen.len();
     let mut band_of = vec![rest; scene.sites.sites.len()];
     for (band, row) in chosen.iter().enumerate() {
@@ -68,7 +68,7 @@ pub fn lines(study: &Study<'_>, states: &[u32], detail: Detail) -> Vec<MemoryBan
     let mut held = held(scene, states, rest + 1, of);
     let others = held.pop().unwrap_or_default();
     let leaking: HashSet<u32> =
-        study.leak.suspects.iter().map(|suspect| suspect.row.site).collect();
+        report.leak.suspects.iter().map(|suspect| suspect.row.site).collect();
     let mut bands: Vec<MemoryBand> = chosen
         .iter()
         .zip(held)
@@ -82,7 +82,7 @@ pub fn lines(study: &Study<'_>, states: &[u32], detail: Detail) -> Vec<MemoryBan
             MemoryBand {
                 name: name(site),
                 kind,
-                stack: frames(study, row.origin, detail.frames),
+                stack: frames(report, row.origin, detail.frames),
                 held,
             }
         })
@@ -97,13 +97,13 @@ pub fn lines(study: &Study<'_>, states: &[u32], detail: Detail) -> Vec<MemoryBan
 }
 
 /// The categories of a device that hold anything.
-pub fn categories(study: &Study<'_>, states: &[u32]) -> Vec<MemoryBand> {
+pub fn categories(report: &DeviceReport<'_>, states: &[u32]) -> Vec<MemoryBand> {
     let of = |number: u32| {
-        let category = study.categories.get(at(number)).copied().unwrap_or_default();
+        let category = report.categories.get(at(number)).copied().unwrap_or_default();
         ALL.iter().position(|other| *other == category).unwrap_or(0)
     };
-    let held = held(&study.scene, states, ALL.len(), of);
-    study
+    let held = held(&report.scene, states, ALL.len(), of);
+    report
         .categories_at_end
         .named()
         .into_iter()
@@ -117,9 +117,9 @@ pub fn categories(study: &Study<'_>, states: &[u32]) -> Vec<MemoryBand> {
 }
 
 /// The innermost of the user's frames of a stack, for a reader.
-pub fn frames(study: &Study<'_>, origin: u32, n_max: usize) -> Vec<String> {
-    let snapshot = study.scene.snapshot;
-    let frames = study.scene.sites.user_frames(snapshot, origin).take(n_max);
+pub fn frames(report: &DeviceReport<'_>, origin: u32, n_max: usize) -> Vec<String> {
+    let snapshot = report.scene.snapshot;
+    let frames = report.scene.sites.user_frames(snapshot, origin).take(n_max);
     frames
         .map(|number| {
             let frame = snapshot.frame(number);
@@ -130,8 +130,8 @@ pub fn frames(study: &Study<'_>, origin: u32, n_max: usize) -> Vec<String> {
 }
 
 /// The lines with the most bytes over the window, and the ones that leak most.
-fn largest(study: &Study<'_>, n_max: usize) -> Vec<SiteRow> {
-    let scene = &study.scene;
+fn largest(report: &DeviceReport<'_>, n_max: usize) -> Vec<SiteRow> {
+    let scene = &report.scene;
     let mut areas = vec![0_u128; scene.sites.sites.len()];
     let end = scene.timeline.end();
     for allocation in scene.timeline.allocations.iter().filter(|a| !a.is_vanished) {
@@ -145,7 +145,7 @@ fn largest(study: &Study<'_>, n_max: usize) -> Vec<SiteRow> {
     sites.retain(|site| areas.get(at(*site)).is_some_and(|area| *area > 0));
     sites.sort_by_key(|site| Reverse(areas.get(at(*site)).copied()));
     let mut chosen: Vec<SiteRow> =
-        study.leak.suspects.iter().take(SUSPECTS.min(n_max)).map(|s| s.row.clone()).collect();
+        report.leak.suspects.iter().take(SUSPECTS.min(n_max)).map(|s| s.row.clone()).collect();
     let known: HashSet<u32> = chosen.iter().map(|row| row.site).collect();
     let rows = scene.sites.table(scene.snapshot, scene.timeline.allocations.iter());
     let row_of = |site| rows.iter().find(|row| row.site == site).cloned();

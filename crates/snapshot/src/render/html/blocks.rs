@@ -8,7 +8,7 @@ use std::hash::Hash;
 use serde::Serialize;
 
 use crate::analyze::categories::ALL;
-use crate::analyze::device_report::Study;
+use crate::analyze::device_report::DeviceReport;
 use crate::analyze::phases::StepPhase;
 use crate::events::ending::Ending;
 use crate::events::filter::EventFilter;
@@ -70,11 +70,11 @@ pub struct BlockTable {
 impl BlockTable {
     /// Lists the largest blocks of a device; what is alive at its peak or its first failed
     /// allocation goes first.
-    pub fn new(study: &Study<'_>, detail: Detail) -> Self {
-        let list = EventList::new(study, EventFilter::default());
-        let (numbers, left_out) = chosen(study, detail.blocks);
+    pub fn new(report: &DeviceReport<'_>, detail: Detail) -> Self {
+        let list = EventList::new(report, EventFilter::default());
+        let (numbers, left_out) = chosen(report, detail.blocks);
         let mut table = Self {
-            device: study.scene.device.index,
+            device: report.scene.device.index,
             left_out: count(left_out.len()),
             left_out_bytes_max: left_out.iter().map(|(bytes, _)| *bytes).max().unwrap_or(0),
             unit: UNIT_BYTES,
@@ -112,7 +112,7 @@ impl BlockTable {
             |phase| StepPhase::ALL.iter().position(|other| *other == phase).unwrap_or(0);
         let phase_at =
             |event: Option<u32>| id(event.map_or(0, |event| place(list.phase(event))));
-        let category = list.study.categories.get(at(number)).copied().unwrap_or_default();
+        let category = list.report.categories.get(at(number)).copied().unwrap_or_default();
         self.lifetime.push(lifetime);
         self.requested.push(allocation.requested);
         self.extra.push((allocation.size / UNIT_BYTES).saturating_sub(filled));
@@ -127,10 +127,10 @@ impl BlockTable {
 
 /// The blocks that are listed, in the order of their allocation, and bytes and numbers of the
 /// others.
-fn chosen(study: &Study<'_>, n_max: usize) -> (Vec<u32>, Vec<(u64, u32)>) {
-    let allocations = &study.scene.timeline.allocations;
-    let mut moments = vec![study.scene.timeline.peak.state];
-    moments.extend(study.oom.first().map(|failure| failure.event));
+fn chosen(report: &DeviceReport<'_>, n_max: usize) -> (Vec<u32>, Vec<(u64, u32)>) {
+    let allocations = &report.scene.timeline.allocations;
+    let mut moments = vec![report.scene.timeline.peak.state];
+    moments.extend(report.oom.first().map(|failure| failure.event));
     let is_held =
         |allocation: &Allocation| moments.iter().any(|moment| allocation.is_alive(*moment));
     let mut numbers: Vec<u32> = (0..id(allocations.len())).collect();
@@ -202,8 +202,8 @@ impl<'a> Texts<'a> {
     }
 
     fn stack(&mut self, stack: u32) -> u32 {
-        let (study, frames_max, all) = (self.list.study, self.frames_max, &mut self.frames);
-        let snapshot = study.scene.snapshot;
+        let (report, frames_max, all) = (self.list.report, self.frames_max, &mut self.frames);
+        let snapshot = report.scene.snapshot;
         let mut place = |number: u32| {
             all.place(number, || {
                 let of = snapshot.frame(number);
@@ -211,26 +211,26 @@ impl<'a> Texts<'a> {
             })
         };
         self.stacks.place(stack, || {
-            let frames = words::frames(study, stack).into_iter().take(frames_max);
+            let frames = words::frames(report, stack).into_iter().take(frames_max);
             frames.map(&mut place).collect()
         })
     }
 
     fn line(&mut self, allocation: &Allocation) -> u32 {
-        let study = self.list.study;
+        let report = self.list.report;
         // As the bands of the timeline are named.
-        let site = study.scene.sites.of(allocation);
-        self.lines.place(site, || name_of(study, site))
+        let site = report.scene.sites.of(allocation);
+        self.lines.place(site, || name_of(report, site))
     }
 
     fn ending(&mut self, allocation: &Allocation) -> u32 {
         let list = self.list;
         let site = |event: Option<u32>| {
-            let timeline = &list.study.scene.timeline;
+            let timeline = &list.report.scene.timeline;
             let other = event.and_then(|event| timeline.allocation_of(at(event)));
-            other.map_or(u32::MAX - 1, |other| words::site_of(list.study, other))
+            other.map_or(u32::MAX - 1, |other| words::site_of(list.report, other))
         };
-        let scene = &list.study.scene;
+        let scene = &list.report.scene;
         let of_stack = |stack: u32| scene.sites.of_origin(stack);
         let of_event = |event: u32| {
             of_stack(scene.events.get(at(event)).map_or(NO_STACK, |event| event.stack))

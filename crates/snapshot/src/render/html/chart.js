@@ -120,7 +120,7 @@ function line(ctx, plane, stack, values) {
   ctx.setLineDash([]);
 }
 
-/** Marks where steps begin; numbers as many as there is room for. */
+/** Marks where steps begin; numbers as many as fit. */
 function steps(ctx, plane, all) {
   const seen = all.filter(([event]) => event >= plane.view.from && event <= plane.view.to);
   const every = Math.max(Math.ceil((seen.length * LABEL_WIDTH) / plane.width), 1);

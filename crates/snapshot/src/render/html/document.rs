@@ -5,7 +5,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use ring::digest::{SHA256, digest};
 
-use crate::analyze::device_report::Study;
+use crate::analyze::device_report::DeviceReport;
 use crate::render::html::blocks::BlockTable;
 use crate::render::html::detail::Detail;
 use crate::render::html::escape::{data, escaped};
@@ -50,11 +50,11 @@ pub struct DocumentHead<'a> {
 /// A picture has no JSON.
 pub fn write(
     head: DocumentHead<'_>,
-    studies: &[Study<'_>],
+    reports: &[DeviceReport<'_>],
 ) -> Result<String, serde_json::Error> {
-    fitted(studies.len(), |detail, n_shown| {
-        let shown = studies.get(..n_shown).unwrap_or(studies);
-        assemble(head, shown, (detail, studies.len() - n_shown))
+    fitted(reports.len(), |detail, n_shown| {
+        let shown = reports.get(..n_shown).unwrap_or(reports);
+        assemble(head, shown, (detail, reports.len() - n_shown))
     })
 }
 
@@ -83,19 +83,20 @@ pub fn fitted<E>(
 
 fn assemble(
     head: DocumentHead<'_>,
-    studies: &[Study<'_>],
+    reports: &[DeviceReport<'_>],
     (detail, n_left): (Detail, usize),
 ) -> Result<String, serde_json::Error> {
     let pictures: Vec<DevicePicture> =
-        studies.iter().map(|study| DevicePicture::new(study, detail, head.moment)).collect();
-    let mut body: String = studies.iter().map(|study| tables::device(study, detail)).collect();
-    if studies.is_empty() && n_left == 0 {
+        reports.iter().map(|report| DevicePicture::new(report, detail, head.moment)).collect();
+    let mut body: String =
+        reports.iter().map(|report| tables::device(report, detail)).collect();
+    if reports.is_empty() && n_left == 0 {
         body.push_str("<p>No device has segments or events.</p>\n");
     }
     body.push_str(&left_out(n_left));
     let sheet = Sheet { title: head.name, about: head.about, command: "show", body: &body };
     let blocks: Vec<BlockTable> =
-        studies.iter().map(|study| BlockTable::new(study, detail)).collect();
+        reports.iter().map(|report| BlockTable::new(report, detail)).collect();
     let scripts =
         format!("{}{}", data_of("data", &data(&pictures)?), data_of("blocks", &data(&blocks)?));
     Ok(sheet.written(&script(), &scripts))

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::analyze::device::DeviceScene;
 use crate::analyze::fragmentation::page_bytes;
-use crate::analyze::history::{Past, Range};
+use crate::analyze::history::{History, Range};
 use crate::integer::{at, id};
 use crate::render::words::name;
 use crate::replay::Allocation;
@@ -55,29 +55,29 @@ const STRANDED: u8 = 2;
 const RELEASABLE: u8 = 3;
 const MIXED: u8 = 4;
 
-/// Draws the map of a moment that the past was rewound to. `n_max`: spans, about.
-pub fn draw(scene: &DeviceScene<'_>, past: &Past, moment: (&str, usize)) -> SegmentMap {
+/// Draws the map of a moment that the history was rewound to. `n_max`: spans, about.
+pub fn draw(scene: &DeviceScene<'_>, history: &History, moment: (&str, usize)) -> SegmentMap {
     let (moment, n_max) = moment;
-    let mut live: Vec<u32> = past.alive.clone();
+    let mut live: Vec<u32> = history.alive.clone();
     let address = |number: &u32| of(scene, *number).map_or(0, |allocation| allocation.address);
     live.retain(|number| of(scene, *number).is_some_and(|allocation| !allocation.is_vanished));
     live.sort_unstable_by_key(address);
     let mut map = SegmentMap { moment: moment.to_owned(), ..SegmentMap::default() };
     let mut groups: BTreeMap<(u32, bool, u32), Vec<MapSpan>> = BTreeMap::new();
     let mut numbers = HashMap::new();
-    for (start, range) in joined(past) {
+    for (start, range) in joined(history) {
         let first = live.partition_point(|number| address(number) < start);
         let end = live.partition_point(|number| address(number) < range.end);
         let blocks = live.get(first..end).unwrap_or(&[]);
         let spans = groups.entry((range.pool, range.is_small, range.stream)).or_default();
-        let room = SegmentRoom { start, range };
+        let mapped = MappedSegment { start, range };
         let from = spans.len();
         let mut free_from = start;
         for number in blocks {
             let Some(allocation) = of(scene, *number) else { continue };
-            room.free(spans, free_from, allocation.address);
-            let is_pending = allocation.freed <= past.state()
-                || (past.state() == scene.timeline.end() && allocation.is_pending);
+            mapped.free(spans, free_from, allocation.address);
+            let is_pending = allocation.freed <= history.state()
+                || (history.state() == scene.timeline.end() && allocation.is_pending);
             let site = map.number_of(scene, allocation, &mut numbers);
             let kind = if is_pending { PENDING } else { LIVE };
             spans.push(MapSpan(allocation.size, kind, site, 1, allocation.size, 0));
@@ -86,7 +86,7 @@ pub fn draw(scene: &DeviceScene<'_>, past: &Past, moment: (&str, usize)) -> Segm
         if blocks.is_empty() {
             spans.push(MapSpan(range.end.saturating_sub(start), RELEASABLE, -1, 0, 0, 0));
         } else {
-            room.free(spans, free_from, range.end);
+            mapped.free(spans, free_from, range.end);
         }
         if let Some(span) = spans.get_mut(from) {
             span.5 = 1;
@@ -144,9 +144,9 @@ fn of<'a>(scene: &'a DeviceScene<'_>, number: u32) -> Option<&'a Allocation> {
 }
 
 /// Ranges by address; mapped pieces of an expandable segment that touch are one.
-fn joined(past: &Past) -> Vec<(u64, Range)> {
-    let mut joined: Vec<(u64, Range)> = Vec::with_capacity(past.ranges.len());
-    for (start, range) in &past.ranges {
+fn joined(history: &History) -> Vec<(u64, Range)> {
+    let mut joined: Vec<(u64, Range)> = Vec::with_capacity(history.ranges.len());
+    for (start, range) in &history.ranges {
         match joined.last_mut() {
             Some((_, before))
                 if before.is_expandable
@@ -164,12 +164,12 @@ fn joined(past: &Past) -> Vec<(u64, Range)> {
 }
 
 /// A range that has live blocks.
-struct SegmentRoom {
+struct MappedSegment {
     start: u64,
     range: Range,
 }
 
-impl SegmentRoom {
+impl MappedSegment {
     /// Adds free bytes: whole pages of an expandable range could go back.
     fn free(&self, spans: &mut Vec<MapSpan>, from: u64, to: u64) {
         let mut add = |size: u64, kind| {

@@ -3,8 +3,8 @@
 
 use serde::Serialize;
 
-use crate::analyze::device_report::Study;
-use crate::analyze::history::Past;
+use crate::analyze::device_report::DeviceReport;
+use crate::analyze::history::History;
 use crate::integer::{at, id};
 use crate::render::html::bands::{self, MemoryBand, UNIT_BYTES};
 use crate::render::html::detail::Detail;
@@ -35,14 +35,15 @@ pub struct DevicePicture {
 
 impl DevicePicture {
     /// Draws a device. Near `moment` everything is shown.
-    pub fn new(study: &Study<'_>, detail: Detail, moment: ShownMoment) -> Self {
-        let scene = &study.scene;
-        let failures: Vec<u32> = study.oom.iter().map(|failure| failure.event).collect();
+    pub fn new(report: &DeviceReport<'_>, detail: Detail, moment: ShownMoment) -> Self {
+        let scene = &report.scene;
+        let failures: Vec<u32> = report.oom.iter().map(|failure| failure.event).collect();
         let mut moments = vec![scene.timeline.peak.state];
         moments.extend(failures.first());
         if let ShownMoment::Step(step) = moment {
-            let stage = study.stages.iter().find(|stage| stage.step == step);
-            moments.extend(stage.map(|stage| stage.peak_event + 1));
+            let step_report =
+                report.step_reports.iter().find(|step_report| step_report.step == step);
+            moments.extend(step_report.map(|step_report| step_report.peak_event + 1));
         }
         let states = samples::choose(scene, detail.samples, &moments);
         let every = scene.steps.marks.len().div_ceil(detail.marks.max(1)).max(1);
@@ -50,24 +51,24 @@ impl DevicePicture {
         Self {
             device: scene.device.index,
             unit: UNIT_BYTES,
-            micros: micros(study, &states),
-            reserved: reserved(study, &states),
-            lines: bands::lines(study, &states, detail),
-            categories: bands::categories(study, &states),
+            micros: micros(report, &states),
+            reserved: reserved(report, &states),
+            lines: bands::lines(report, &states, detail),
+            categories: bands::categories(report, &states),
             steps: steps
                 .map(|(slot, mark)| (*mark, scene.steps.label(slot).unwrap_or(0)))
                 .collect(),
             every,
             peak: scene.timeline.peak.state,
             failures: failures.into_iter().take(detail.marks).collect(),
-            maps: maps(study, detail.spans),
+            maps: maps(report, detail.spans),
             states,
         }
     }
 }
 
-fn micros(study: &Study<'_>, states: &[u32]) -> Option<Vec<u64>> {
-    let events = study.scene.events;
+fn micros(report: &DeviceReport<'_>, states: &[u32]) -> Option<Vec<u64>> {
+    let events = report.scene.events;
     let first = events.first().filter(|event| event.time_us > 0)?.time_us;
     let time = |state: &u32| {
         let event = state.checked_sub(1).and_then(|event| events.get(at(event)));
@@ -76,8 +77,8 @@ fn micros(study: &Study<'_>, states: &[u32]) -> Option<Vec<u64>> {
     Some(states.iter().map(time).collect())
 }
 
-fn reserved(study: &Study<'_>, states: &[u32]) -> Vec<u64> {
-    let timeline = &study.scene.timeline;
+fn reserved(report: &DeviceReport<'_>, states: &[u32]) -> Vec<u64> {
+    let timeline = &report.scene.timeline;
     let mut states = states.iter().copied().peekable();
     let mut reserved = Vec::with_capacity(states.len());
     let mut note = |state: u32, bytes: u64| {
@@ -86,28 +87,28 @@ fn reserved(study: &Study<'_>, states: &[u32]) -> Vec<u64> {
         }
     };
     note(0, timeline.reserved_at_start);
-    for (state, level) in (1..).zip(timeline.levels(study.scene.events)) {
+    for (state, level) in (1..).zip(timeline.levels(report.scene.events)) {
         note(state, level.reserved);
     }
     reserved
 }
 
 /// The end, the peak, and the first failed allocation.
-fn maps(study: &Study<'_>, n_spans: usize) -> Vec<SegmentMap> {
-    let scene = &study.scene;
+fn maps(report: &DeviceReport<'_>, n_spans: usize) -> Vec<SegmentMap> {
+    let scene = &report.scene;
     let end = id(scene.events.len());
     let mut moments = vec![(end, "at the end"), (scene.timeline.peak.state, "at the peak")];
-    moments.extend(study.oom.first().map(|failure| (failure.event, "when memory ran out")));
+    moments.extend(report.oom.first().map(|failure| (failure.event, "when memory ran out")));
     let mut backwards = moments.clone();
     backwards.sort_by_key(|(state, _)| std::cmp::Reverse(*state));
-    let mut past = Past::at_end(scene);
+    let mut history = History::at_end(scene);
     let mut maps: Vec<(u32, SegmentMap)> = Vec::new();
     for (state, name) in backwards {
         if maps.iter().any(|(other, _)| *other == state) {
             continue;
         }
-        past.rewind(scene, at(state));
-        maps.push((state, map::draw(scene, &past, (name, n_spans))));
+        history.rewind(scene, at(state));
+        maps.push((state, map::draw(scene, &history, (name, n_spans))));
     }
     maps.into_iter().map(|(_, map)| map).filter(|map| !map.groups.is_empty()).collect()
 }

@@ -2,7 +2,7 @@
 //! the pictures show in words.
 
 use crate::analyze::categories;
-use crate::analyze::device_report::Study;
+use crate::analyze::device_report::DeviceReport;
 use crate::analyze::leak::LeakVerdict;
 use crate::analyze::sites::{SiteRow, Sum};
 use crate::integer::count;
@@ -15,13 +15,13 @@ use crate::render::words;
 use stepmem_types::format::units::{bytes, grouped, whole_bytes};
 
 /// Everything about a device but its pictures' data.
-pub fn device(study: &Study<'_>, detail: Detail) -> String {
+pub fn device(report: &DeviceReport<'_>, detail: Detail) -> String {
     let mut html = String::new();
-    let index = study.scene.device.index;
+    let index = report.scene.device.index;
     add(&mut html, format_args!("<section id=\"device-{index}\">\n<h2>Device {index}</h2>"));
-    head(&mut html, study);
-    verdicts(&mut html, study, detail);
-    if !study.scene.events.is_empty() {
+    head(&mut html, report);
+    verdicts(&mut html, report, detail);
+    if !report.scene.events.is_empty() {
         add(
             &mut html,
             format_args!(
@@ -35,7 +35,7 @@ pub fn device(study: &Study<'_>, detail: Detail) -> String {
             ),
         );
     }
-    if study.totals.segments > 0 {
+    if report.totals.segments > 0 {
         add(
             &mut html,
             format_args!(
@@ -43,16 +43,16 @@ pub fn device(study: &Study<'_>, detail: Detail) -> String {
             ),
         );
     }
-    holders(&mut html, study, detail);
-    steps(&mut html, study, detail);
-    unused(&mut html, study, detail);
-    notes(&mut html, study);
+    holders(&mut html, report, detail);
+    steps(&mut html, report, detail);
+    unused(&mut html, report, detail);
+    notes(&mut html, report);
     html.push_str("</section>\n");
     html
 }
 
-fn head(html: &mut String, study: &Study<'_>) {
-    let totals = study.totals;
+fn head(html: &mut String, report: &DeviceReport<'_>) {
+    let totals = report.totals;
     add(
         html,
         format_args!(
@@ -62,17 +62,17 @@ fn head(html: &mut String, study: &Study<'_>) {
             grouped(totals.live_blocks),
             grouped(totals.segments),
             whole_bytes(totals.requested),
-            grouped(count(study.scene.events.len())),
-            words::steps(&study.scene),
+            grouped(count(report.scene.events.len())),
+            words::steps(&report.scene),
         ),
     );
 }
 
-fn verdicts(html: &mut String, study: &Study<'_>, detail: Detail) {
+fn verdicts(html: &mut String, report: &DeviceReport<'_>, detail: Detail) {
     html.push_str("<div class=\"verdicts\">\n");
-    leak(html, study, detail);
-    for failure in study.oom.iter().take(3) {
-        let place = words::failure_place(study, failure);
+    leak(html, report, detail);
+    for failure in report.oom.iter().take(3) {
+        let place = words::failure_place(report, failure);
         add(
             html,
             format_args!(
@@ -80,23 +80,23 @@ fn verdicts(html: &mut String, study: &Study<'_>, detail: Detail) {
                 whole_bytes(failure.requested),
                 failure.event,
                 escaped(&place),
-                escaped(&words::reason(study, failure)),
+                escaped(&words::reason(report, failure)),
             ),
         );
         for (size, name) in words::device_figures(failure, None) {
             add(html, format_args!("<p>{} {}</p>", whole_bytes(size), escaped(&name)));
         }
-        stack(html, &frames(study, failure.stack, detail.frames));
+        stack(html, &frames(report, failure.stack, detail.frames));
         html.push_str("</div>\n");
     }
-    peak(html, study);
+    peak(html, report);
     html.push_str("</div>\n");
-    add(html, format_args!("<p class=\"next\">Next: {}</p>", with_code(words::advice(study))));
+    add(html, format_args!("<p class=\"next\">Next: {}</p>", with_code(words::advice(report))));
 }
 
-fn peak(html: &mut String, study: &Study<'_>) {
-    let peak = study.scene.timeline.peak;
-    let moment = study.moment(peak.state);
+fn peak(html: &mut String, report: &DeviceReport<'_>) {
+    let peak = report.scene.timeline.peak;
+    let moment = report.moment(peak.state);
     let event = match moment.event {
         Some(event) => format!("at event {event}"),
         None => "before the first event".to_owned(),
@@ -110,41 +110,41 @@ fn peak(html: &mut String, study: &Study<'_>) {
             whole_bytes(peak.reserved),
         ),
     );
-    for row in study.at_peak.iter().take(3) {
+    for row in report.at_peak.iter().take(3) {
         add(
             html,
             format_args!(
                 "<p>{} {}: {}</p>",
                 part_of(row.sum.bytes, peak.active),
                 whole_bytes(row.sum.bytes),
-                escaped(&words::name_of(study, row.site)),
+                escaped(&words::name_of(report, row.site)),
             ),
         );
     }
     html.push_str("</div>\n");
 }
 
-fn leak(html: &mut String, study: &Study<'_>, detail: Detail) {
-    let leak = &study.leak;
+fn leak(html: &mut String, report: &DeviceReport<'_>, detail: Detail) {
+    let leak = &report.leak;
     if leak.verdict != LeakVerdict::Leak {
         let tone = if leak.verdict == LeakVerdict::None { " is-good" } else { "" };
-        let text = escaped(&words::no_leak(study));
+        let text = escaped(&words::no_leak(report));
         add(
             html,
             format_args!("<div class=\"verdict{tone}\"><h3>Leak</h3><p>{text}</p></div>"),
         );
         return;
     }
-    let blamed = words::blamed(study);
+    let blamed = words::blamed(report);
     let rate = bytes(leak.rate.unwrap_or(0.0));
     let name = escaped(&blamed.name);
     add(
         html,
         format_args!("<div class=\"verdict is-bad\"><h3>Leak: {rate} a step, at {name}</h3>"),
     );
-    let outer = frames(study, blamed.origin, detail.frames);
+    let outer = frames(report, blamed.origin, detail.frames);
     stack(html, outer.get(blamed.skipped.saturating_sub(1)..).unwrap_or(&[]));
-    if let Some(text) = words::explained(study) {
+    if let Some(text) = words::explained(report) {
         add(html, format_args!("<p>{}</p>", escaped(&text)));
     }
     for suspect in leak.suspects.iter().take(5) {
@@ -153,7 +153,7 @@ fn leak(html: &mut String, study: &Study<'_>, detail: Detail) {
             format_args!(
                 "<p>{} a step: {}; {} of {} allocations stay.</p>",
                 bytes(suspect.rise.rate),
-                escaped(&words::name_of(study, suspect.row.site)),
+                escaped(&words::name_of(report, suspect.row.site)),
                 grouped(suspect.n_survivors),
                 grouped(suspect.n_allocations),
             ),
@@ -162,20 +162,20 @@ fn leak(html: &mut String, study: &Study<'_>, detail: Detail) {
     html.push_str("</div>\n");
 }
 
-fn holders(html: &mut String, study: &Study<'_>, detail: Detail) {
+fn holders(html: &mut String, report: &DeviceReport<'_>, detail: Detail) {
     let table = |title, rows| HolderTable { title, rows, detail };
-    table_of(html, study, &table("Who holds the memory at the end", &study.at_end));
-    if !study.scene.events.is_empty() {
-        table_of(html, study, &table("Who held the memory at the peak", &study.at_peak));
+    table_of(html, report, &table("Who holds the memory at the end", &report.at_end));
+    if !report.scene.events.is_empty() {
+        table_of(html, report, &table("Who held the memory at the peak", &report.at_peak));
     }
-    for failure in study.oom.iter().take(1) {
-        table_of(html, study, &table("Who held the memory when it ran out", &failure.rows));
+    for failure in report.oom.iter().take(1) {
+        table_of(html, report, &table("Who held the memory when it ran out", &failure.rows));
     }
-    let peak = study.scene.timeline.peak.state;
-    let at_peak = categories::sums(&study.scene, &study.categories, Some(peak));
+    let peak = report.scene.timeline.peak.state;
+    let at_peak = categories::sums(&report.scene, &report.categories, Some(peak));
     open(html, "By category", &["At the end", "At the peak", "Category"]);
     for ((name, end), (_, peak)) in
-        study.categories_at_end.named().into_iter().zip(at_peak.named())
+        report.categories_at_end.named().into_iter().zip(at_peak.named())
     {
         if *end > 0 || *peak > 0 {
             add(
@@ -198,14 +198,14 @@ struct HolderTable<'a> {
     detail: Detail,
 }
 
-fn table_of(html: &mut String, study: &Study<'_>, table: &HolderTable<'_>) {
+fn table_of(html: &mut String, report: &DeviceReport<'_>, table: &HolderTable<'_>) {
     let HolderTable { title, rows, detail } = table;
     let total: u64 = rows.iter().map(|row| row.sum.bytes).sum();
     let title = format!("{title} ({})", whole_bytes(total));
     open(html, &title, &["Share", "Bytes", "Tensors", "Blocks", "Line"]);
     for row in rows.iter().take(detail.rows) {
-        let frames = frames(study, row.origin, detail.frames);
-        let line = line_with(&words::name_of(study, row.site), &frames);
+        let frames = frames(report, row.origin, detail.frames);
+        let line = line_with(&words::name_of(report, row.site), &frames);
         sum(html, (row.sum, total), &line);
     }
     let mut others = Sum::default();
@@ -230,8 +230,8 @@ fn sum(html: &mut String, (sum, total): (Sum, u64), line: &str) {
     );
 }
 
-fn steps(html: &mut String, study: &Study<'_>, detail: Detail) {
-    let n_stages = study.stages.len();
+fn steps(html: &mut String, report: &DeviceReport<'_>, detail: Detail) {
+    let n_stages = report.step_reports.len();
     if n_stages == 0 {
         return;
     }
@@ -242,31 +242,31 @@ fn steps(html: &mut String, study: &Study<'_>, detail: Detail) {
         "Steps".to_owned()
     };
     open(html, &title, &["Step", "Peak", "At its end", "Allocated", "Phase of the peak"]);
-    for stage in study.stages.iter().skip(skipped) {
+    for step_report in report.step_reports.iter().skip(skipped) {
         add(
             html,
             format_args!(
                 "<tr><td class=\"num\">{}</td><td class=\"num\">{}</td><td class=\"num\">{}</td><td class=\"num\">{}</td><td>{}</td></tr>",
-                stage.step,
-                whole_bytes(stage.peak_bytes),
-                whole_bytes(stage.end_bytes),
-                whole_bytes(stage.allocated_bytes),
-                words::phase(stage.peak_phase),
+                step_report.step,
+                whole_bytes(step_report.peak_bytes),
+                whole_bytes(step_report.end_bytes),
+                whole_bytes(step_report.allocated_bytes),
+                words::phase(step_report.peak_phase),
             ),
         );
     }
     close(html);
 }
 
-fn unused(html: &mut String, study: &Study<'_>, detail: Detail) {
+fn unused(html: &mut String, report: &DeviceReport<'_>, detail: Detail) {
     open(html, "Fragmentation, at the end", &["Bytes", "What they are"]);
-    for (figure, meaning) in words::unused(&study.fragmentation) {
+    for (figure, meaning) in words::unused(&report.fragmentation) {
         let figure = whole_bytes(figure);
         add(html, format_args!("<tr><td class=\"num\">{figure}</td><td>{meaning}</td></tr>"));
     }
     close(html);
     let pinners: Vec<_> =
-        study.fragmentation.pinners.iter().filter(|(_, share)| *share > 0).collect();
+        report.fragmentation.pinners.iter().filter(|(_, share)| *share > 0).collect();
     if pinners.is_empty() {
         return;
     }
@@ -279,16 +279,16 @@ fn unused(html: &mut String, study: &Study<'_>, detail: Detail) {
                 whole_bytes(*share),
                 grouped(row.sum.blocks),
                 whole_bytes(row.sum.bytes),
-                escaped(&words::name_of(study, row.site)),
+                escaped(&words::name_of(report, row.site)),
             ),
         );
     }
     close(html);
 }
 
-fn notes(html: &mut String, study: &Study<'_>) {
+fn notes(html: &mut String, report: &DeviceReport<'_>) {
     html.push_str("<h3>Notes</h3>\n<ul class=\"notes\">\n");
-    for note in &study.notes {
+    for note in &report.notes {
         add(html, format_args!("<li>{}</li>", escaped(&words::note(note))));
     }
     html.push_str("</ul>\n");

@@ -5,14 +5,14 @@ use crate::model::{Action, NO_STACK};
 
 /// The allocations around each event.
 #[derive(Debug)]
-pub struct Course {
+pub struct AllocationOrder {
     /// Events that allocate, rising.
     allocating: Vec<u32>,
     /// Set when frees have stacks: it was recorded with `context="all"`.
     pub frees_have_stacks: bool,
 }
 
-impl Course {
+impl AllocationOrder {
     /// Follows the events of a device.
     pub fn new(scene: &DeviceScene<'_>) -> Self {
         let is_free = |action| matches!(action, Action::FreeRequested | Action::FreeCompleted);

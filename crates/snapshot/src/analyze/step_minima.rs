@@ -21,10 +21,10 @@ const SPAN_STEPS: u32 = 10;
 /// Rises that a trend needs.
 pub const RISES_MIN: usize = 3;
 
-/// The movement of a line's floor; first and last slot, and the floor from each slot on in
+/// The movement of a line's minimum; first and last slot, and the minimum from each slot on in
 /// which it changes.
 #[derive(Clone, Debug, Default)]
-pub struct SiteFloor {
+pub struct SiteMinima {
     current: i64,
     lowest: i64,
     slot: u32,
@@ -40,7 +40,7 @@ pub struct SiteChange {
     pub is_long: bool,
 }
 
-impl SiteFloor {
+impl SiteMinima {
     #[inline]
     fn add(&mut self, slot: u32, change: i64) {
         if self.slot < slot {
@@ -59,20 +59,20 @@ impl SiteFloor {
         (self.slot, self.lowest) = (slot, self.current);
     }
 
-    fn push(&mut self, slot: u32, floor: i64) {
-        if self.changes.last().is_none_or(|(_, last)| *last != floor) {
-            self.changes.push((slot, floor));
+    fn push(&mut self, slot: u32, minimum: i64) {
+        if self.changes.last().is_none_or(|(_, last)| *last != minimum) {
+            self.changes.push((slot, minimum));
         }
     }
 }
 
-/// The floors of every site over what `counted` picks of the allocations (by number): of blocks
+/// The minima of every site over what `counted` picks of the allocations (by number): of blocks
 /// that are not in flight, and of all.
-pub fn floors(
+pub fn minima(
     scene: &DeviceScene<'_>,
     counted: impl Fn(u32) -> Option<SiteChange>,
-) -> [Vec<SiteFloor>; 2] {
-    let mut floors = [(); 2].map(|()| vec![SiteFloor::default(); scene.sites.sites.len()]);
+) -> [Vec<SiteMinima>; 2] {
+    let mut minima = [(); 2].map(|()| vec![SiteMinima::default(); scene.sites.sites.len()]);
     let mut slot = 0;
     let mut marks = scene.steps.marks.iter().peekable();
     let events = (0..).zip(scene.events).zip(&scene.timeline.of_event);
@@ -88,18 +88,18 @@ pub fn floors(
         let Some(change) = counted(*allocation) else { continue };
         let bytes = difference(change.bytes, 0);
         let bytes = if is_rise { bytes } else { -bytes };
-        let [long, all] = &mut floors;
-        if let Some(floor) = all.get_mut(at(change.site)) {
-            floor.add(slot, bytes);
+        let [long, all] = &mut minima;
+        if let Some(minimum) = all.get_mut(at(change.site)) {
+            minimum.add(slot, bytes);
         }
-        if let Some(floor) = long.get_mut(at(change.site)).filter(|_| change.is_long) {
-            floor.add(slot, bytes);
+        if let Some(minimum) = long.get_mut(at(change.site)).filter(|_| change.is_long) {
+            minimum.add(slot, bytes);
         }
     }
-    for floor in floors.iter_mut().flatten() {
-        floor.settle(scene.last_slot() + 1);
+    for minimum in minima.iter_mut().flatten() {
+        minimum.settle(scene.last_slot() + 1);
     }
-    floors
+    minima
 }
 
 /// The slots that are analyzed, both included.
@@ -111,9 +111,9 @@ pub struct Span {
     pub last: u32,
 }
 
-/// The rise of a floor.
+/// The rise of a minimum.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct FloorTrend {
+pub struct MinimaTrend {
     /// Slots and bytes.
     pub rises: Vec<(u32, i64)>,
     /// Bytes that it lost.
@@ -140,22 +140,22 @@ pub struct Rise {
     pub last: u32,
 }
 
-impl SiteFloor {
+impl SiteMinima {
     /// Returns its rise in some slots, one-offs left out.
-    pub fn trend(&self, span: Span) -> FloorTrend {
-        let mut trend = FloorTrend::default();
+    pub fn trend(&self, span: Span) -> MinimaTrend {
+        let mut trend = MinimaTrend::default();
         let mut before = 0;
-        for (slot, floor) in &self.changes {
+        for (slot, minimum) in &self.changes {
             if *slot > span.last {
                 break;
             }
             if *slot > span.first {
-                match floor - before {
+                match minimum - before {
                     rise @ 1.. => trend.rises.push((*slot, rise)),
                     fall => trend.falls -= fall,
                 }
             }
-            before = *floor;
+            before = *minimum;
         }
         let mut sorted: Vec<i64> = trend.rises.iter().map(|(_, rise)| *rise).collect();
         sorted.sort_unstable();
@@ -167,7 +167,7 @@ impl SiteFloor {
     }
 }
 
-impl FloorTrend {
+impl MinimaTrend {
     fn rise(&self) -> i64 {
         self.rises.iter().map(|(_, rise)| rise).sum()
     }
@@ -221,7 +221,7 @@ mod tests {
 
     fn judge(rises: &[(u32, i64)], falls: i64) -> Judgement {
         let left = rises.iter().map(|(_, rise)| rise.unsigned_abs()).sum();
-        FloorTrend { rises: rises.to_vec(), falls }.judge(SPAN, RISES_MIN, left)
+        MinimaTrend { rises: rises.to_vec(), falls }.judge(SPAN, RISES_MIN, left)
     }
 
     #[test]
@@ -256,12 +256,12 @@ mod tests {
 
     #[test]
     fn a_one_off_is_left_out() {
-        let mut floor = SiteFloor::default();
+        let mut minimum = SiteMinima::default();
         for slot in 1..40 {
-            floor.add(slot, if slot == 7 { 1_000_000 } else { 512 });
+            minimum.add(slot, if slot == 7 { 1_000_000 } else { 512 });
         }
-        floor.settle(41);
-        let trend = floor.trend(SPAN);
+        minimum.settle(41);
+        let trend = minimum.trend(SPAN);
         assert!(trend.rises.iter().all(|(_, rise)| *rise == 512), "{trend:?}");
         assert_eq!(trend.rises.len(), 37);
     }
