@@ -120,9 +120,9 @@ const checks = {
     const hidden = { attribution: "own_pid_namespace", processes: [], other_processes_bytes: null };
     await reader.open(nvmlUrl, { ...status, devices: status.devices.map((device) => ({ ...device, ...hidden })) });
     await reader.has("#devices-rows tr", "with shareProcessNamespace: true in the pod they are");
-    const exporter = { ...status.exporter, devices_hint: "no rank pushes from one; set --nvml.devices" };
+    const exporter = { ...status.exporter, devices_hint: "no rank pushes from a device; set --nvml.devices" };
     await reader.open(nvmlUrl, { ...status, devices: [], findings: [], exporter });
-    await reader.has("#devices-note", "No device readings: no rank pushes from one; set --nvml.devices.");
+    await reader.has("#devices-note", "No device readings: no rank pushes from a device; set --nvml.devices.");
   },
 
   async "two programs under one name are named below the runs"(reader) {

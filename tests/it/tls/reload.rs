@@ -86,7 +86,7 @@ fn changed_password_counts_at_once_and_users_do_not_vanish() {
     exporter.await_log("the refusal", DEADLINE, |entry| {
         entry["fields"]["error"]
             .as_str()
-            .is_some_and(|error| error.contains("basic_auth_users goes with a restart only"))
+            .is_some_and(|error| error.contains("only a restart can remove basic_auth_users"))
     });
     assert_eq!((status("second"), exporter.get("/metrics", &[]).status), (200, 401));
 }
