@@ -53,7 +53,7 @@ fn finding_is_acknowledged_and_a_run_ended_over_tcp_and_the_unix_socket() {
     assert!(refused.err.contains("answers 401"), "{}", refused.err);
     for url in [&tcp, &unix] {
         let with_token = [&ack[..], &["--token-file", &token]].concat();
-        let sentence = "Acknowledged for 2 h: HIGH PRESSURE of rank 3 of llm/7b, which is info until then, and pages nobody.";
+        let sentence = "Acknowledged for 2 h: HIGH PRESSURE of rank 3 of llm/7b. Until then it is info and pages nobody.";
         assert_eq!(done(&run(&with_token, url)), sentence);
     }
     let status = exporter.status();
@@ -132,7 +132,7 @@ fn live_question_without_an_answer_is_an_error() {
     other["run"] = "b".into();
     exporter.push(&[other]);
     for question in [&["summary"][..], &["explain", "--rank", "0"]] {
-        assert!(why(question).contains("has 2 runs, name one with --run: a, b"));
+        assert!(why(question).contains("has 2 runs; name one with --run: a, b"));
     }
     for arguments in [
         &["summary", "steps.jsonl"][..],
@@ -234,7 +234,7 @@ fn only_rank_needs_no_number_and_the_host_has_no_reserved_memory() {
     }
     let two = stepmem(&["explain", &folder.write("two.jsonl", &lines(2))], &[], b"");
     assert_eq!(two.code, Some(1));
-    assert!(two.err.contains("run job has 2 ranks, name one with --rank: 0, 1"), "{}", two.err);
+    assert!(two.err.contains("run job has 2 ranks; name one with --rank: 0, 1"), "{}", two.err);
     let exporter = Exporter::start(&[]);
     exporter.push(&[record(5, 1)]);
     let url = format!("http://{}", exporter.web);

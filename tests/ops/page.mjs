@@ -133,7 +133,7 @@ const checks = {
     const runs = [{ ...run, challengers: 2 }, { ...run, run: `${run.run}~2`, asked_for: run.run }];
     await reader.open(nvmlUrl, { ...status, runs });
     await reader.has("#runs-note", `Two programs push under the name ${run.run}; refused lately: 2.`);
-    await reader.has("#runs-note", `${run.run}~2 asked for the name ${run.run}, under which another program pushes.`);
+    await reader.has("#runs-note", `${run.run}~2 requested the name ${run.run}, under which another program pushes.`);
   },
 
   async "a lost device is on top, in its row, and not called a rank"(reader) {
