@@ -263,7 +263,7 @@ const checks = {
       const heads = await reader.page.locator("#ranks thead th").filter({ visible: true }).allInnerTexts();
       for (const head of ["Rank", "Findings", "Allocated", "Creep per step", "OOM in"]) assert.ok(heads.includes(head), `${head} of ${heads}`);
       const missing = (await reader.page.locator("#ranks thead th").allTextContents()).filter((head) => !heads.includes(head));
-      assert.match(await reader.page.locator("#ranks .columns").innerText(), new RegExp(`^No room for: ${missing.join(", ")}\\.`));
+      assert.match(await reader.page.locator("#ranks .columns").innerText(), new RegExp(`^No space for: ${missing.join(", ")}\\.`));
     }
     await reader.page.locator("#ranks .columns button").click();
     assert.equal(await reader.page.locator("#ranks thead th").filter({ visible: true }).count(), 15);

@@ -58,7 +58,7 @@ export class Fitted {
 
   tell() {
     const names = this.heads.filter((head) => this.out.has(head)).map((head) => head.textContent);
-    text(this.words, names.length > 0 ? `No room for: ${names.join(", ")}. ` : "");
+    text(this.words, names.length > 0 ? `No space for: ${names.join(", ")}. ` : "");
     text(this.button, this.isWhole ? "Fit the columns to the window" : "Show all columns");
     attribute(this.button, "aria-pressed", String(this.isWhole));
     show(this.note, names.length > 0 || this.isWhole);

@@ -68,7 +68,7 @@ fn mistakes_of_tls_are_named_by_their_key() {
         ("  min_version: TLS13\n  max_version: TLS12\n".to_owned(), "min_version: it is above"),
         (
             "  cipher_suites: [RC4]\n".to_owned(),
-            "cipher_suites: \"RC4\" is not supported; these",
+            "cipher_suites: \"RC4\" is not supported; supported are",
         ),
         (
             "  curve_preferences: [CurveP521]\n".to_owned(),
