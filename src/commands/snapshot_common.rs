@@ -33,9 +33,7 @@ pub(super) fn with_html(command: Command) -> Command {
             .value_name("OUT")
             .value_parser(clap::value_parser!(PathBuf))
             .conflicts_with("json")
-            .help(
-                "Write an HTML document with pictures to this file, of at most 5 MB",
-            ),
+            .help("Write an HTML document with pictures to this file, of at most 5 MB"),
     )
 }
 

@@ -50,7 +50,9 @@ pub fn read(path: &Path, unpacked_max: u64) -> anyhow::Result<(Snapshot, u64)> {
     let file = File::open(path).with_context(shown)?;
     let metadata = file.metadata().with_context(shown)?;
     if metadata.is_dir() {
-        return Err(NotASnapshot { path: shown(), reason: "it is a directory".to_owned() }.into());
+        return Err(
+            NotASnapshot { path: shown(), reason: "it is a directory".to_owned() }.into()
+        );
     }
     let mut progress = ReadProgress::new(metadata.len());
     let file = Counted { file, progress: &mut progress };

@@ -109,7 +109,8 @@ mod tests {
     #[test]
     fn slip_is_named_with_what_was_meant() {
         let check = |name: &str, meant: Option<&str>| {
-            let meant = meant.map(|meant| format!("; did you mean {meant}?")).unwrap_or_default();
+            let meant =
+                meant.map(|meant| format!("; did you mean {meant}?")).unwrap_or_default();
             assert_eq!(sentences([name]), [format!("{name}: no such variable{meant}")]);
         };
         check("STEPMEM_PUSH_ADRESS", Some("STEPMEM_PUSH_LISTEN_ADDRESS"));

@@ -325,9 +325,7 @@ fn rate(raw: &RawRate) -> Result<Option<RateLimit>, String> {
         return Ok(None);
     }
     if raw.burst == 0 {
-        return Err(
-            "rate_limit.burst: it is 0, so no request would be answered".to_owned()
-        );
+        return Err("rate_limit.burst: it is 0, so no request would be answered".to_owned());
     }
     Ok(Some(RateLimit { interval, burst: raw.burst }))
 }

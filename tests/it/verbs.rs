@@ -269,7 +269,10 @@ fn tables_fit_the_terminal_and_name_the_columns_that_have_no_room() {
         assert!(widest <= 80, "{widest} columns: {text}");
     }
     let narrow = stepmem(&["status", "--url", &url], &[("COLUMNS", "80")], b"").out;
-    assert!(narrow.contains("MEMORY CREEP") && narrow.contains("\n No space for: "), "{narrow}");
+    assert!(
+        narrow.contains("MEMORY CREEP") && narrow.contains("\n No space for: "),
+        "{narrow}"
+    );
     let piped = stepmem(&["status", "--url", &url], &[], b"").out;
     assert!(piped.lines().next().unwrap().contains("RESERVED"), "{piped}");
     // Ranks that nothing is wrong with stand in the order of their numbers.

@@ -175,7 +175,9 @@ fn client(
 fn authorization(config: &OtlpConfig) -> Result<Option<HeaderValue>, ExporterBuildError> {
     let value = config.authorization().map(HeaderValue::try_from).transpose();
     let mut value = value.map_err(|_| {
-        ExporterBuildError::InternalFailure("user and password of the URL cannot be sent as a header".to_owned())
+        ExporterBuildError::InternalFailure(
+            "user and password of the URL cannot be sent as a header".to_owned(),
+        )
     })?;
     if let Some(value) = &mut value {
         value.set_sensitive(true);
