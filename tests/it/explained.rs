@@ -62,7 +62,7 @@ fn row(window: &Value) -> (u64, String) {
 
 /// The words of the glossary of a text.
 fn glossary(text: &str) -> usize {
-    let title = "These words, in the order in which a window is tested";
+    let title = "These outcomes, in the order in which a window is tested";
     let lines = text.lines().skip_while(|line| *line != title).skip(1);
     lines.filter(|line| line.starts_with("  ") && !line.starts_with("   ")).count()
 }
