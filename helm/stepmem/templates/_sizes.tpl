@@ -2,9 +2,9 @@
 
 {{/* What a rank takes, in KiB, in memory as in the state file. */}}
 {{- define "stepmem.rankKiB" -}}159{{- end }}
-{{/* The same of all else: 64 processes that do not push, 1,024 ranks that ended, the lines behind 64 of those, findings and acknowledgements. */}}
+{{/* The same of all else: 64 unmanaged processes, 1,024 ranks that ended, the lines behind 64 of those, findings and acknowledgements. */}}
 {{- define "stepmem.otherKiB" -}}18123{{- end }}
-{{/* What the exporter takes beside that, in MiB: the most under any attack in docs/security.md, with TLS. */}}
+{{/* What the exporter takes in addition, in MiB: the most under any attack in docs/security.md, with TLS. */}}
 {{- define "stepmem.baseMiB" -}}24{{- end }}
 
 {{/* How many ranks an exporter of this mode holds. */}}
@@ -22,12 +22,12 @@
 {{ add (mul (include "stepmem.ranksMax" .) (include "stepmem.rankKiB" .)) (include "stepmem.otherKiB" .) }}
 {{- end }}
 
-{{/* Memory: half as much again as the ranks take, since a state is read and a summary made beside them. */}}
+{{/* Memory: half as much again as the ranks take, since a state is read and a summary made at the same time. */}}
 {{- define "stepmem.memoryLimit" -}}
 {{ add (include "stepmem.baseMiB" .) (div (add (mul 3 (include "stepmem.stateKiB" .)) 2047) 2048) }}Mi
 {{- end }}
 
-{{/* The volume of the state: the file, and the next one while it is written. One MiB is for what is beside it. */}}
+{{/* The volume of the state: the file, and the next one while it is written. One MiB is for what is next to it. */}}
 {{- define "stepmem.stateSize" -}}
 {{ add 1 (div (add (mul 2 (include "stepmem.stateKiB" .)) 1023) 1024) }}Mi
 {{- end }}
