@@ -138,7 +138,7 @@ fn head(page: &mut String, study: &Study<'_>) {
     page.push_str(&wrapped(&text, "  ", WIDTH));
     if scene.timeline.violations > 0 {
         let text = format!(
-            "the file contradicts itself in {} places: PyTorch did not write it like this",
+            "the file contradicts itself in {} places: PyTorch did not write it this way",
             grouped(scene.timeline.violations)
         );
         page.push_str(&wrapped(&text, "  ", WIDTH));
