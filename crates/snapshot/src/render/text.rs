@@ -407,7 +407,7 @@ fn leaking(page: &mut String, study: &Study<'_>) {
 fn suspected(page: &mut String, study: &Study<'_>, suspect: &Suspect) {
     let label = |slot| study.scene.steps.label(slot).unwrap_or(0);
     let how =
-        if suspect.is_remade { "; one buffer made anew and larger each time" } else { "" };
+        if suspect.is_remade { "; one buffer made again, and larger, each time" } else { "" };
     let before = format!("  {:>9} a step  ", bytes(suspect.rise.rate));
     let name = words::name_of_within(study, suspect.row.site, width_left(&before));
     line(page, format_args!("{before}{name}"));
