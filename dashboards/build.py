@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the dashboards beside it from the tables in `source/`.
+"""Writes the dashboards next to it from the tables in `source/`.
 
     dashboards/build.py            write them
     dashboards/build.py --check    compare only; exits with 1 when one is stale
@@ -17,7 +17,7 @@ import json
 import pathlib
 import sys
 
-# Everything in dashboards/ is read as text by the tests, so no compiled modules beside the sources.
+# Everything in dashboards/ is read as text by the tests, so no compiled modules next to the sources.
 sys.dont_write_bytecode = True
 from source import exporter, fleet, rank, run  # noqa: E402
 

@@ -123,7 +123,7 @@ PUSHES = [
     TimeSeries(
         "Waiting, shed and dropped",
         (12, 8),
-        "Waiting batches, connections closed to make room, and items dropped to keep a limit.",
+        "Waiting batches, connections closed for newer ones, and items dropped to stay within a limit.",
         [
             query("sum(stepmem_inbox_depth{<EXPORTER>})", "waiting batches"),
             query(
@@ -241,11 +241,11 @@ NVML = [
 ]
 
 WITHOUT_PUSHES = [
-    Row("Processes that do not push, and devices"),
+    Row("Unmanaged processes and devices"),
     Table(
-        "Processes that do not push",
+        "Unmanaged processes",
         (24, 9),
-        "Processes judged by NVML's figures alone, because nothing pushes about their device. "
+        "Processes judged by NVML's figures alone, because nobody pushes for them. "
         "Their memory includes the allocator's cache.",
         columns=[
             Column(
@@ -278,12 +278,12 @@ WITHOUT_PUSHES = [
             ),
         ],
         sort="Pressure",
-        no_value="every process pushes",
+        no_value="no unmanaged process",
     ),
     StateTimeline(
         "Diagnoses of processes and devices",
         (24, 6),
-        "Diagnoses over time, with their severity, of processes that don't push (by device and "
+        "Diagnoses over time, with their severity, of unmanaged processes (by device and "
         "process id) and of devices. Those of ranks are on the Run dashboard.",
         [
             query(
@@ -379,8 +379,8 @@ ITSELF = [
 DASHBOARD = Dashboard(
     "stepmem-exporter",
     "stepmem / Exporter",
-    "The exporters' own health: pushes, NVML, limits, memory and processor; and the processes that "
-    "do not push.",
+    "The exporters' own health: pushes, NVML, limits, memory and processor; and unmanaged processes, "
+    "which nobody pushes for.",
     [CLUSTER, NAMESPACE, PODS],
     [*FIGURES, *WITHOUT_PUSHES, *PUSHES, *NVML, *ITSELF],
     [diagnoses_since('<EXPORTER>,run="",uuid!=""', "device {{uuid}}, process {{pid}}")],

@@ -58,7 +58,7 @@ FIGURES = [
     Stat(
         "Next OOM",
         (3, 4),
-        "Shortest time to out-of-memory of all ranks, and of processes that don't push, the least "
+        "Shortest time to out-of-memory of all ranks and unmanaged processes, or its lower bound "
         "where it is not known; empty while nothing creeps.",
         [
             instant(
@@ -120,8 +120,8 @@ CREEPING = [
     Table(
         "Creeping ranks, soonest out of memory first",
         (24, 9),
-        "Every rank with a time to out-of-memory. Click a run to open it. Processes that don't "
-        "push are on the Exporter dashboard.",
+        "Every rank with a time to out-of-memory. Click a run to open it. "
+        "Unmanaged processes are on the Exporter dashboard.",
         columns=[
             Column(
                 "Out of memory in",
@@ -213,7 +213,7 @@ OVER_TIME = [
     TimeSeries(
         "Diagnoses",
         (12, 8),
-        "Number of ranks, processes that don't push, and devices with each diagnosis.",
+        "Number of ranks, unmanaged processes and devices with each diagnosis.",
         [query(titled("count by (kind) (stepmem_diagnosis{<PLACE>})"), "{{kind}}")],
         "none",
         overrides=BY_KIND,

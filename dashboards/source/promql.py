@@ -26,7 +26,7 @@ PARTS = {
         "(stepmem_diagnosis_severity{<RANK>}"
         " or <OF_DEVICES> and on (uuid) stepmem_rank_step{<RANK>})"
     ),
-    # What a run is grouped by where there are many, and a process that does not push.
+    # What a run is grouped by where there are many, and an unmanaged process.
     "BY_RUN": "cluster, namespace, run",
     "BY_PROCESS": "node, pod, uuid, pid",
     # Recent peak of each rank of the run, over all its pods.

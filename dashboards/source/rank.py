@@ -17,14 +17,14 @@ VERDICT = [
     Stat(
         "Judged",
         (3, 4),
-        "Whether creep detection has seen enough of the rank's life. A restart begins a new life.",
+        "Whether creep detection has seen enough of the rank since its process started. A restart begins again.",
         [instant("min(stepmem_rank_judged{<RANK>})")],
         mappings=JUDGED,
     ),
     Stat(
         "Out of memory in",
         (4, 4),
-        "Headroom divided by slope, the least where that is not known; empty while nothing creeps.",
+        "Headroom divided by slope, or its lower bound where that is not known; empty while nothing creeps.",
         [instant("min(stepmem_oom_eta_seconds{<RANK>} or stepmem_oom_eta_lower_seconds{<RANK>})")],
         "s",
         thresholds=ETA,
@@ -42,14 +42,14 @@ VERDICT = [
     Stat(
         "Headroom",
         (4, 4),
-        "Memory the rank can still allocate before its device is full.",
+        "Memory that the rank can still allocate before its device is full.",
         [instant("min(stepmem_headroom_bytes{<RANK>})")],
         "bytes",
     ),
     Stat(
         "Step",
         (3, 4),
-        "Last global step completed by the rank.",
+        "Last global step that the rank completed.",
         [instant("max(stepmem_rank_step{<RANK>})")],
         "none",
         decimals=0,
@@ -126,7 +126,7 @@ CREEP = [
         zero=True,
     ),
     TimeSeries(
-        "Grown since the onset",
+        "Growth since the onset",
         (12, 9),
         "Growth of each signal since the step at which it began.",
         [query("stepmem_creep_growth_bytes{<RANK>}", "{{signal}}")],
@@ -137,7 +137,7 @@ CREEP = [
     Table(
         "Leaking line",
         (12, 5),
-        "The line that a memory snapshot of the rank shows to leak, and the part of the growth that it explains. "
+        "The line that leaks, by a memory snapshot of the rank, and its share of the growth. "
         "Empty without a snapshot that shows one.",
         columns=[
             Column(
@@ -184,7 +184,7 @@ CREEP = [
     TimeSeries(
         "Out of memory in",
         (8, 7),
-        "Headroom divided by slope, the least where that is not known, while the rank creeps.",
+        "Headroom divided by slope, or its lower bound where that is not known, while the rank creeps.",
         [query("min(stepmem_oom_eta_seconds{<RANK>} or stepmem_oom_eta_lower_seconds{<RANK>})", "rank {{rank}}")],
         "s",
         no_value="nothing creeps",

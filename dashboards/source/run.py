@@ -31,7 +31,7 @@ VERDICT = [
         "Verdict",
         (4, 4),
         "Worst severity of any active diagnosis of the run's ranks and their devices. Without one, "
-        "the run is healthy once creep detection has seen enough of every rank's life; until then "
+        "the run is healthy once creep detection has seen enough of every rank; until then "
         "it is not judged yet.",
         [instant("max(<RANKS_FINDINGS>) or min(stepmem_rank_judged{<RANKS>}) - 1")],
         mappings=SEVERITY,
@@ -39,7 +39,7 @@ VERDICT = [
     Stat(
         "Out of memory in",
         (4, 4),
-        "Shortest time to out-of-memory of any rank, the least where it is not known; empty while nothing creeps.",
+        "Shortest time to out-of-memory of any rank, or its lower bound where it is not known; empty while nothing creeps.",
         [instant("min(stepmem_oom_eta_seconds{<RANKS>} or stepmem_oom_eta_lower_seconds{<RANKS>})")],
         "s",
         thresholds=ETA,
@@ -68,7 +68,7 @@ VERDICT = [
     Stat(
         "Ranks",
         (4, 4),
-        "Ranks that push, and the world size reported by the run.",
+        "Ranks that push, and the world size that the run reports.",
         [
             instant("count(count by (rank) (stepmem_rank_step{<RUN>}))", "seen"),
             instant("max(stepmem_run_ranks_expected{<RUN>})", "expected"),
@@ -142,14 +142,14 @@ CREEP = [
     TimeSeries(
         "Out of memory in",
         (12, 9),
-        "Headroom divided by slope, the least where that is not known, for ranks that creep.",
+        "Headroom divided by slope, or its lower bound where that is not known, for ranks that creep.",
         [query("min by (rank) (stepmem_oom_eta_seconds{<RANKS>} or stepmem_oom_eta_lower_seconds{<RANKS>})", "rank {{rank}}")],
         "s",
         no_value="nothing creeps",
         min=0,
     ),
     TimeSeries(
-        "Grown since the onset",
+        "Growth since the onset",
         (12, 8),
         "Growth of each signal since the step at which it began.",
         [query("stepmem_creep_growth_bytes{<RANKS>}", "rank {{rank}} · {{signal}}")],
@@ -173,7 +173,7 @@ CREEP = [
     Table(
         "Leaking lines",
         (12, 6),
-        "The line that a memory snapshot of each rank shows to leak, and the part of the growth that it explains.",
+        "The line that leaks, by a memory snapshot of each rank, and its share of the growth.",
         columns=[
             Column(
                 "Share of the growth",
@@ -220,7 +220,7 @@ ROOM = [
     TimeSeries(
         "Headroom",
         (12, 8),
-        "Memory the rank can still allocate before its device is full.",
+        "Memory that the rank can still allocate before its device is full.",
         [query("min by (rank) (stepmem_headroom_bytes{<RANKS>})", "rank {{rank}}")],
         "bytes",
         fill=0,
@@ -318,7 +318,7 @@ PACE = [
         "Ranks",
         (24, 9),
         "Current figures of each rank. Click a rank to open it. A rank that is not judged yet has "
-        "no verdict: creep detection has not seen enough of its life.",
+        "no verdict: creep detection has not seen enough of it.",
         columns=[
             Column(
                 "Step",

@@ -102,7 +102,7 @@ def test_directory_of_two_launches_is_not_one_run(run, script, without_cuda, tmp
             run, script(CODE), str(rank), PYTHONPATH=without_cuda, options=(f"--summary-json=mixed/final_summary.{rank}.json",)
         ).ended().code == 0
     said = subprocess.run([BINARY, "summary", str(folder)], capture_output=True, text=True)
-    assert said.returncode != 0 and "they are of different runs: " in said.stderr, said
+    assert said.returncode != 0 and "they belong to different runs: " in said.stderr, said
 
 
 def test_directory_without_a_summary_is_said_to_have_none(tmp_path: pathlib.Path):

@@ -25,7 +25,7 @@ fn arguments() -> clap::Command {
         .about("Acknowledge a finding of a running exporter: lower it to info for a time, with a reason")
         .arg(value("run", "RUN", "Run of the rank").requires("rank"))
         .arg(rank_arg("Rank that has the finding").requires("run"))
-        .arg(value("device", "UUID", "Device that has the finding, or on which the process is"))
+        .arg(value("device", "UUID", "Device that has the finding, or that the process is on"))
         .arg(
             value("pid", "PID", "Process on the device that has the finding")
                 .value_parser(clap::value_parser!(u32).range(1..))
@@ -45,14 +45,14 @@ fn arguments() -> clap::Command {
                 .default_value("1d")
                 .value_parser(seconds),
         )
-        .arg(value("reason", "TEXT", "Why, for those who come later").required(true))
+        .arg(value("reason", "TEXT", "Reason, for those who read it later").required(true))
         .args(push_args())
 }
 
 fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
     let ack = ack(matches)?;
     let done = format!(
-        "Acknowledged for {}: {} of {}, which is info until then, and pages nobody.",
+        "Acknowledged for {}: {} of {}. Until then it is info and pages nobody.",
         period(std::time::Duration::from_secs(ack.seconds())),
         ack.kind().about().title,
         ack.subject()

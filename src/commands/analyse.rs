@@ -52,7 +52,7 @@ fn arguments() -> Command {
     let number =
         |name: &'static str| Arg::new(name).long(name).value_parser(clap::value_parser!(u64));
     Command::new("analyse")
-        .about("Analyse a memory snapshot for an exporter, within limits on memory and time")
+        .about("Analyze a memory snapshot for an exporter, within limits on memory and time")
         .hide(true)
         .arg(
             Arg::new("directory")
@@ -134,7 +134,7 @@ fn analyse(matches: &ArgMatches) -> Result<Analysed, Unanalysed> {
     let needed = MEMORY_BYTES_BASE + n_bytes / FILE_BYTES_A_BYTE;
     if needed > memory_max {
         let reason = format!(
-            "a file of {} MiB takes about {} MiB of memory to analyse, and {} MiB are left",
+            "a file of {} MiB takes about {} MiB of memory to analyze, but only {} MiB are left",
             n_bytes >> 20,
             needed >> 20,
             memory_max >> 20
@@ -203,7 +203,7 @@ fn check(stat: &Stat, owner: Option<u64>) -> Result<(), Unanalysed> {
     let own = u64::from(rustix::process::geteuid().as_raw());
     if of_file != 0 && of_file != own && Some(of_file) != owner {
         let reason = format!(
-            "it belongs to user {of_file}, and was reported by {}",
+            "it belongs to user {of_file}, but was reported by {}",
             owner.map_or(
                 "a process whose user is not known: push over the Unix socket".to_owned(),
                 |owner| { format!("user {owner}") }

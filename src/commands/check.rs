@@ -21,12 +21,12 @@ pub(super) const CHECK: CommandRow = CommandRow { name: "check", arguments, run 
 
 fn arguments() -> clap::Command {
     let command = clap::Command::new("check").about(
-        "Check the settings; show the addresses they listen on and whether NVML is available",
+        "Check the settings; show the addresses to listen on and whether NVML is available",
     );
     with_settings(command, |_| true)
         .arg(Arg::new("url").long("url").value_name("URL").help(
-            "Ask only whether the exporter at http://HOST:PORT, https://HOST:PORT or unix:///PATH (its push socket) is healthy, and \
-             check no settings: for a probe",
+            "Only ask whether the exporter at http://HOST:PORT, https://HOST:PORT or unix:///PATH (its push socket) is healthy, and \
+             check no settings; for a probe",
         ))
         .args(credential_args())
 }
@@ -92,7 +92,7 @@ fn check(settings: &Settings, mut out: impl Write) -> anyhow::Result<()> {
         writeln!(out, "NVML:             not available ({}): {}", gone.code, gone.message)?;
     }
     if poll.is_released {
-        writeln!(out, "NVML:             not polled, as no device is wanted yet")?;
+        writeln!(out, "NVML:             not polled, because no device is needed yet")?;
     } else if poll.samples.is_empty() && poll.unavailable.is_empty() {
         writeln!(out, "NVML:             no device")?;
     }

@@ -19,7 +19,9 @@ const SHELLS: [(&str, Shell); 3] =
 
 fn arguments() -> Command {
     Command::new("completions")
-        .about("Print a completion script for a shell, such as for source <(stepmem completions bash)")
+        .about(
+            "Print a completion script for a shell, as in source <(stepmem completions bash)",
+        )
         .arg(
             Arg::new("SHELL")
                 .required(true)

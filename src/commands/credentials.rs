@@ -17,7 +17,7 @@ const ARGUMENTS: [[&str; 4]; 5] = [
         "ca-file",
         "PATH",
         "STEPMEM_PUSH_CA_FILE",
-        "PEM file with the certificates that the exporter's is checked by, instead of the system's",
+        "PEM file with the authorities that the exporter's certificate is checked against, instead of the system's",
     ],
     [
         "cert-file",
@@ -29,7 +29,7 @@ const ARGUMENTS: [[&str; 4]; 5] = [
         "key-file",
         "PATH",
         "STEPMEM_PUSH_KEY_FILE",
-        "PEM file with the key of --cert-file, if that has none",
+        "PEM file with the key of --cert-file, if that file has none",
     ],
     ["user", "NAME", "STEPMEM_PUSH_USER", "User of the exporter, with --password-file"],
     ["password-file", "PATH", "STEPMEM_PUSH_PASSWORD_FILE", "File with the password of --user"],

@@ -85,7 +85,7 @@ fn command(matches: &ArgMatches) -> Result<Exit, CommandError> {
 fn run(mut settings: Settings, leak_bytes_per_step: u64) -> anyhow::Result<()> {
     anyhow::ensure!(
         settings.web_file.is_none(),
-        "the simulated job knows neither TLS nor passwords: leave out --{}",
+        "the simulated job supports neither TLS nor passwords: leave out --{}",
         keys::WEB_FILE
     );
     settings.nvml = Some(NvmlSettings {
@@ -368,7 +368,7 @@ fn reachable(address: SocketAddr) -> SocketAddr {
 fn announcement(web: SocketAddr, telemetry_path: &str, is_fixed: bool) -> String {
     let web = reachable(web);
     let plan = if is_fixed {
-        "None leaks".to_owned()
+        "No rank leaks".to_owned()
     } else {
         format!(
             "Rank {LEAKING} leaks until it is out of memory, after about 2.5 minutes; then the job restarts"
@@ -377,6 +377,6 @@ fn announcement(web: SocketAddr, telemetry_path: &str, is_fixed: bool) -> String
     format!(
         "A simulated job of {N_RANKS} ranks trains on simulated GPUs of 80 GiB and pushes to this exporter.\n\
          \n  page     http://{web}/\n  metrics  http://{web}{telemetry_path}\n  status   stepmem status --url http://{web}\n\
-         \nRank {HEAVY} holds more than the others. {plan}. Ctrl-C ends it.\n\n"
+         \nRank {HEAVY} uses more memory than the others. {plan}. Ctrl-C ends it.\n\n"
     )
 }

@@ -28,7 +28,7 @@ fn arguments() -> clap::Command {
                 .value_name("OUTCOME")
                 .value_parser(PossibleValuesParser::new(OUTCOMES.map(EndOutcome::as_label)))
                 .default_value(EndOutcome::Completed.as_label())
-                .help("How"),
+                .help("How it ended"),
         )
         .args(push_args())
 }

@@ -66,7 +66,7 @@ impl ExplainQuery {
                 let run = run.as_ref().map_or(String::new(), |run| format!(" of run {run}"));
                 format!("no train step of {rank}{run}, and no sample by time")
             }
-            Self::Process(pid) => format!("no reading of a process {pid} that does not push"),
+            Self::Process(pid) => format!("no reading of an unmanaged process {pid}"),
         }
     }
 }
@@ -98,7 +98,7 @@ fn story_in<'f>(
     let runs: Vec<&str> = engine.runs().map(Run::as_str).collect();
     anyhow::ensure!(
         !matches!(question, ExplainQuery::Rank(None, _)) || runs.len() < 2,
-        "the recording holds {} runs, name one with --run: {}",
+        "the recording has {} runs; name one with --run: {}",
         runs.len(),
         runs.join(", ")
     );
@@ -117,7 +117,7 @@ fn several_ranks(run: &Run, ranks: &[Rank]) -> String {
         ranks.iter().take(RANKS_NAMED_MAX).map(ToString::to_string).collect();
     let more = if ranks.len() > shown.len() { ", …" } else { "" };
     let n = ranks.len();
-    format!("run {run} has {n} ranks, name one with --rank: {}{more}", shown.join(", "))
+    format!("run {run} has {n} ranks; name one with --rank: {}{more}", shown.join(", "))
 }
 
 /// Returns the information of the exporter at `url` about a rank, as text or as JSON.
@@ -217,7 +217,7 @@ fn arguments() -> clap::Command {
                 .value_name("PID")
                 .value_parser(clap::value_parser!(u32))
                 .conflicts_with_all(["rank", "run"])
-                .help("Process that does not push, by its id as NVML reports it"),
+                .help("Unmanaged process (nobody pushes for it), by the id that NVML reports"),
         )
         .arg(json_arg("Print JSON"));
     with_settings(command, is_replay_setting)

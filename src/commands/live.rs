@@ -40,7 +40,7 @@ const PUSH_URL: &str = "http://127.0.0.1:9478";
 /// The variables that name the file of a token; the first one that is set counts.
 const TOKEN_VARIABLES: [&str; 2] = ["STEPMEM_ADMIN_TOKEN_FILE", "STEPMEM_PUSH_TOKEN_FILE"];
 /// The help of `--token-file`.
-const TOKEN_HELP: &str = "File with the exporter's token of admins [env: STEPMEM_ADMIN_TOKEN_FILE, else \
+const TOKEN_HELP: &str = "File with the exporter's admin token [env: STEPMEM_ADMIN_TOKEN_FILE, else \
      STEPMEM_PUSH_TOKEN_FILE]";
 
 /// An exporter at an address.
@@ -135,7 +135,7 @@ impl LiveExporter {
             [only] => Ok(only.run.clone()),
             [] => anyhow::bail!("no rank pushes to {}", self.name),
             _ => anyhow::bail!(
-                "{} has {} runs, name one with --run: {}",
+                "{} has {} runs; name one with --run: {}",
                 self.name,
                 names.len(),
                 names.join(", ")
@@ -176,7 +176,7 @@ impl LiveExporter {
         let answer = request.send().map_err(reqwest::Error::without_url);
         let answer = answer.with_context(|| {
             format!(
-                "no exporter answers at {place}: start one (stepmem serve), or give the address of one that runs (--url)"
+                "no exporter answers at {place}: start one (stepmem serve), or give the address of a running one (--url)"
             )
         })?;
         let status = answer.status();
@@ -322,7 +322,7 @@ pub(super) fn told_push_address(
     push_address_at(url, told.trim()).with_context(|| {
         let (told, url) = (shown(told.trim()), shown(url));
         format!(
-            "the exporter at {url} takes pushes at {told:?} only: ask there, or give --push-url"
+            "the exporter at {url} accepts pushes only at {told:?}: ask there, or give --push-url"
         )
     })
 }

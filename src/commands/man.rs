@@ -15,7 +15,7 @@ pub(super) const MAN: GeneratorRow = GeneratorRow { name: "man", arguments, run 
 
 fn arguments() -> Command {
     Command::new("man")
-        .about("Print a manual page, such as for stepmem man serve | man -l -, or write all of them")
+        .about("Print a manual page, as in stepmem man serve | man -l -, or write all of them")
         .arg(
             Arg::new("COMMAND")
                 .conflicts_with("directory")

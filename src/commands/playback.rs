@@ -45,7 +45,7 @@ pub(super) fn say(gaps: &[RecordingGap]) {
         let sentence = match missing {
             MissingPart::Beginning(from) => {
                 format!(
-                    "the beginning{of} was given up: it is known from {} on",
+                    "the beginning{of} is missing: what is left starts at {}",
                     rfc3339(*from)
                 )
             }
@@ -53,7 +53,7 @@ pub(super) fn say(gaps: &[RecordingGap]) {
                 format!("{n_events} events{of} could not be written and are missing")
             }
             MissingPart::End => {
-                format!("the recording{of} is cut short; what is whole was read")
+                format!("the recording{of} is cut short; all complete lines were read")
             }
         };
         // A reader of the answer may have closed it.

@@ -12,7 +12,7 @@ pub(super) const RELEASE: CommandRow = CommandRow { name: "release", arguments, 
 
 fn arguments() -> clap::Command {
     clap::Command::new("release")
-        .about("Have a running exporter close all devices for a time, such as for nvidia-smi --gpu-reset")
+        .about("Have a running exporter close all devices for a time, for example for nvidia-smi --gpu-reset")
         .arg(
             Arg::new("for")
                 .long("for")

@@ -67,7 +67,7 @@ fn arguments() -> clap::Command {
                 .long(SUMMARY_JSON)
                 .value_name("FILE")
                 .value_parser(clap::value_parser!(PathBuf))
-                .help("Also write the summary there; of several runs, that of the worst"),
+                .help("Also write the summary to this file; of several runs, that of the worst"),
         )
         .arg(
             Arg::new(FAIL_ON)
@@ -76,8 +76,8 @@ fn arguments() -> clap::Command {
                 .action(ArgAction::Append)
                 .value_parser(FailOn::parse)
                 .help(format!(
-                    "Exit with {FAILED_ON_CODE} if the command succeeds and the summary has creep, pressure, imbalance or any \
-                     as critical (:warning also as a warning), or a peak of reserved memory above peak:SIZE or \
+                    "Exit with {FAILED_ON_CODE} if the command succeeds and the summary has a critical finding of creep, pressure, imbalance \
+                     or any kind (with :warning, also a warning), or a peak of reserved memory above peak:SIZE or \
                      peak:+PERCENT%:SUMMARY; with {UNJUDGED_CODE} if that cannot be judged, unless unwatched-ok is given"
                 )),
         )
@@ -85,13 +85,13 @@ fn arguments() -> clap::Command {
             Arg::new(SNAPSHOTS)
                 .long(SNAPSHOTS)
                 .action(ArgAction::SetTrue)
-                .help("Have PyTorch memory snapshots written on MEMORY CREEP and out-of-memory errors, beside the summary, and read"),
+                .help("On MEMORY CREEP and out-of-memory errors, have PyTorch memory snapshots written next to the summary, and read them"),
         )
         .arg(
             Arg::new(NO_RECORD)
                 .long(NO_RECORD)
                 .action(ArgAction::SetTrue)
-                .help("Write no recording (steps.jsonl.zst) beside the summary"),
+                .help("Write no recording (steps.jsonl.zst) next to the summary"),
         )
         .arg(
             Arg::new(LIVE)
@@ -121,7 +121,7 @@ fn shown_default(key: &str, default: &str) -> String {
 /// Returns the end of both kinds of help.
 fn more_help() -> String {
     format!(
-        "Exit code: the command's; 128 and the signal's number if one killed it; 127 if it is not found, 126 if it cannot \
+        "Exit code: the command's; 128 plus the signal's number if a signal killed it; 127 if it is not found, 126 if it cannot \
          be run; {FAILED_ON_CODE} by --fail-on, {UNJUDGED_CODE} if that could not be judged.\n\n\
          Try it:\n  stepmem run -- python train.py\n  stepmem run -- torchrun --nproc-per-node 8 train.py"
     )
@@ -136,7 +136,7 @@ fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
             signal_monitor::run()?;
             Ok(Exit::Success)
         }
-        Some(None) => Err(anyhow::anyhow!("--{} is not for people", RunPart::OPTION).into()),
+        Some(None) => Err(anyhow::anyhow!("--{} is internal", RunPart::OPTION).into()),
     }
 }
 

@@ -29,8 +29,8 @@ fn list() -> String {
     let mut page = Page::default().within(Reader::of_stdout().columns);
     let words = format!(
         "Settings of serve, run, demo and check. Each is a flag, an environment variable, or a key (its flag without the \
-         dashes) of the TOML or YAML file that --config.file or {FILE_VARIABLE} names; a flag comes before a variable, and \
-         that before the file. Defaults are those of serve; stepmem run --help has those of run."
+         dashes) of the TOML or YAML file that --config.file or {FILE_VARIABLE} names; a flag overrides a variable, \
+         which overrides the file. Defaults are those of serve; stepmem run --help has those of run."
     );
     page.paragraph(Indent { first: 0, rest: 0 }, &words);
     for setting in SETTINGS {

@@ -79,20 +79,20 @@ fn show_arguments() -> Command {
                 .long("batch-size")
                 .value_name("N")
                 .value_parser(clap::value_parser!(u64).range(1..))
-                .help("Samples of the recorded batch: says what the peak needs per sample"),
+                .help("Samples of the recorded batch: shows what the peak needs per sample"),
         )
         .arg(
             Arg::new("capacity")
                 .long("capacity")
                 .value_name("SIZE")
                 .value_parser(capacity)
-                .help("Memory of the device, as 80GiB: says what others had when memory ran out, and with --batch-size the largest batch that fits"),
+                .help("Memory of the device, such as 80GiB: shows what others had when memory ran out, and with --batch-size the largest batch that fits"),
         )
 }
 
 fn capacity(text: &str) -> Result<u64, String> {
     let bytes = parse_size(text).and_then(|bytes| format!("{bytes:.0}").parse().ok());
-    bytes.ok_or_else(|| "expected a size, as 80GiB".to_owned())
+    bytes.ok_or_else(|| "expected a size, such as 80GiB".to_owned())
 }
 
 fn diff_arguments() -> Command {
@@ -104,10 +104,10 @@ fn diff_arguments() -> Command {
 }
 
 fn ranks_arguments() -> Command {
-    let help = "One file a rank; the rank is the number after \"rank\" in its name";
+    let help = "One file per rank; the rank is the number after \"rank\" in its name";
     Command::default()
         .after_help(snapshot_columns::RANKS)
-        .about("Compare the snapshots of a job's ranks: which differs, in which line?")
+        .about("Compare the snapshots of a job's ranks: which rank differs, in which line?")
         .arg(file("FILE", help).num_args(1..))
 }
 

@@ -33,9 +33,7 @@ pub(super) fn with_html(command: Command) -> Command {
             .value_name("OUT")
             .value_parser(clap::value_parser!(PathBuf))
             .conflicts_with("json")
-            .help(
-                "Write a document with pictures to this file: for any browser, of at most 5 MB",
-            ),
+            .help("Write an HTML document with pictures to this file, of at most 5 MB"),
     )
 }
 
@@ -70,7 +68,7 @@ pub(super) fn with_common(command: Command) -> Command {
                 .value_name("BYTES")
                 .value_parser(clap::value_parser!(u64))
                 .help(format!(
-                    "Most bytes to read of a file, unpacked [default: {UNPACKED_BYTES_MAX}]"
+                    "Maximum number of unpacked bytes to read of a file [default: {UNPACKED_BYTES_MAX}]"
                 )),
         )
 }
@@ -95,7 +93,7 @@ fn no_step(step: u64, reports: &[DeviceReport<'_>]) -> String {
     };
     let Some((first, last)) = steps().min().zip(steps().max()) else {
         return format!(
-            "--at: no step {step}, the snapshot has no steps that it tells apart (end, peak or oom)"
+            "--at: no step {step}: no steps can be told apart in the snapshot (use end, peak or oom)"
         );
     };
     let has_begun = reports.iter().any(|report| {

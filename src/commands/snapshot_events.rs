@@ -56,7 +56,7 @@ fn arguments() -> Command {
         .arg(value("from", "EVENT", "Only from this event on").value_parser(clap::value_parser!(u32)))
         .arg(value("to", "EVENT", "Only up to this event").value_parser(clap::value_parser!(u32)))
         .arg(
-            value("min-size", "SIZE", "Only blocks of at least so many bytes, such as 1MiB")
+            value("min-size", "SIZE", "Only blocks of at least this size, such as 1MiB")
                 .value_parser(size),
         )
         .arg(
@@ -70,7 +70,7 @@ fn arguments() -> Command {
                 .help("The tensors that used each address, one after the other"),
         )
         .arg(
-            value("at", "MOMENT", "What is alive after an event with its free, by stack: its number (in show --at, that is a step's), step:N (its peak), N.P (after its backward pass P), N.zero_grad, peak, oom or end")
+            value("at", "MOMENT", "What is alive, by stack, once an event and its free are done: the number of the event (in show --at, a number is a step), step:N (its peak), N.P (after its backward pass P), N.zero_grad, peak, oom or end")
                 .value_parser(moment)
                 .conflicts_with_all(["reuse", "step", "phase", "line", "address", "from", "to", "stacks"]),
         )

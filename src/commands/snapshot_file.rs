@@ -50,7 +50,9 @@ pub fn read(path: &Path, unpacked_max: u64) -> anyhow::Result<(Snapshot, u64)> {
     let file = File::open(path).with_context(shown)?;
     let metadata = file.metadata().with_context(shown)?;
     if metadata.is_dir() {
-        return Err(NotASnapshot { path: shown(), reason: "it is a folder".to_owned() }.into());
+        return Err(
+            NotASnapshot { path: shown(), reason: "it is a directory".to_owned() }.into()
+        );
     }
     let mut progress = ReadProgress::new(metadata.len());
     let file = Counted { file, progress: &mut progress };
@@ -70,7 +72,7 @@ pub(super) enum ReadError {
     Io(io::Error),
     #[error("{0}")]
     Unreadable(#[from] Unreadable),
-    #[error("its {0} data is damaged or truncated at byte {1} of what it unpacks to: {2}")]
+    #[error("its {0} data is damaged or truncated at byte {1} of the unpacked data: {2}")]
     Damaged(&'static str, u64, io::Error),
     #[error("it has more than {0} bytes unpacked; --unpacked-max raises the limit")]
     TooLarge(u64),

@@ -103,7 +103,7 @@ fn render(status: &Status, n_hidden: usize, reader: Reader) -> String {
     }
     if n_hidden > 0 {
         let ranks = many(u64::try_from(n_hidden).unwrap_or(u64::MAX), "more rank");
-        page.line(&format!("… and {ranks} with less to say; --all shows them"));
+        page.line(&format!("… and {ranks}, less severe; --all shows them"));
     }
     for words in host_memory(status) {
         page.paragraph(Indent::hanging(2), &words);
@@ -161,13 +161,13 @@ fn host_memory(status: &Status) -> Vec<String> {
 fn shared_name(run: &RunStatus) -> impl Iterator<Item = String> {
     let refused = (run.challengers > 0).then(|| {
         format!(
-            "Two programs push under the name {}; refused lately: {}. Give one of them another (STEPMEM_RUN).",
+            "Two programs push under the name {}; refused lately: {}. Give one of them another name (STEPMEM_RUN).",
             run.run, run.challengers
         )
     });
     let renamed = run.asked_for.as_ref().map(|name| {
         format!(
-            "{} asked for the name {name}, under which another program pushes. Give one of them another (STEPMEM_RUN).",
+            "{} requested the name {name}, under which another program pushes. Give one of them another name (STEPMEM_RUN).",
             run.run
         )
     });
@@ -273,7 +273,7 @@ fn arguments() -> clap::Command {
                 .value_parser(clap::value_parser!(u32).range(1..))
                 .num_args(0..=1)
                 .default_missing_value("2")
-                .help("Show it again every so many seconds (2 unless given)"),
+                .help("Show it again after this many seconds, repeatedly (2 unless given)"),
         )
         .arg(json_arg("Print the whole status as JSON"))
 }

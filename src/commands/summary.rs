@@ -148,7 +148,7 @@ fn traceml_rows<'f>(
             } else {
                 anyhow::ensure!(
                     run.is_some(),
-                    "the recording holds more than one run, name one with --run: {of}, {}",
+                    "the recording has more than one run; name one with --run: {of}, {}",
                     sample.run
                 );
             }
@@ -176,16 +176,16 @@ fn summarize<'f>(
     let run = match (run, runs.as_slice()) {
         (Some(run), _) => run,
         (None, [run]) => run,
-        (None, []) => anyhow::bail!("the recording holds no step"),
+        (None, []) => anyhow::bail!("the recording has no step"),
         (None, _) => anyhow::bail!(
-            "the recording holds {} runs, name one with --run: {}",
+            "the recording has {} runs; name one with --run: {}",
             runs.len(),
             names()
         ),
     };
     let report = engine
         .run(run, now)
-        .with_context(|| format!("the recording holds no run {run}, but: {}", names()))?;
+        .with_context(|| format!("the recording has no run {run}; it has: {}", names()))?;
     Ok(Summary::of(&report, None))
 }
 
@@ -271,12 +271,12 @@ pub(super) fn policy_args() -> [Arg; 2] {
             .long("policy")
             .value_name("POLICY")
             .default_value("stepmem")
-            .help("Diagnose as stepmem, or as TraceML 0.3.6 does (traceml)"),
+            .help("Diagnose as stepmem does, or as TraceML 0.3.6 does (traceml)"),
         Arg::new("window")
             .long("window")
             .value_name("STEPS")
             .value_parser(clap::value_parser!(u32).range(1..))
-            .help("Number of last common steps that TraceML considers [default: 10000]"),
+            .help("Number of most recent common steps that TraceML considers [default: 10000]"),
     ]
 }
 

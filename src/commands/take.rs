@@ -27,7 +27,7 @@ pub(super) const NAME: &str = "take";
 const STATUS_URL: &str = "http://127.0.0.1:9477";
 /// The help on the destination of the request without an address.
 const PUSH_URL_HELP: &str = "Address of the push endpoint, http://HOST:PORT, https://HOST:PORT or unix:///PATH [env: \
-     STEPMEM_PUSH_URL] [default: as the exporter at --url tells]";
+     STEPMEM_PUSH_URL] [default: as the exporter at --url reports]";
 /// Interval at which the status is read.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
@@ -75,7 +75,7 @@ fn take(matches: &ArgMatches) -> anyhow::Result<Exit> {
     let body = json!({ "rank": rank, "steps": steps });
     let answer = push.post(&ControlRequest { path: path.to_vec(), body })?;
     let Asked { id } = serde_json::from_str(&answer).context("the answer has no id")?;
-    writeln!(stdout().lock(), "rank {rank} of {run} is asked for a snapshot")?;
+    writeln!(stdout().lock(), "a snapshot is requested from rank {rank} of {run}")?;
     loop {
         thread::sleep(LOOK_EVERY);
         let status = page.status()?;

@@ -14,11 +14,11 @@ const CUDA_VARIABLE: &str = "CUDA_VISIBLE_DEVICES";
 const TOOLKIT_VARIABLE: &str = "NVIDIA_VISIBLE_DEVICES";
 
 /// The reason that devices are not opened where the variable allows every device of the node.
-const ALL_GIVEN: &str = "no rank pushes from one, and NVIDIA_VISIBLE_DEVICES=all names every device of the node, not those of \
+const ALL_GIVEN: &str = "no rank pushes from a device, and NVIDIA_VISIBLE_DEVICES=all names every device of the node, not those of \
      this pod; set --nvml.devices to their UUIDs, or to all where the pod has the whole node, or give the exporter the pod's claim, \
      or --kubelet.socket with --kubelet.pod";
 /// The reason that devices are not opened where the variable names none.
-const NONE_GIVEN: &str = "no rank pushes from one, and NVIDIA_VISIBLE_DEVICES does not name those of this pod; set --nvml.devices to \
+const NONE_GIVEN: &str = "no rank pushes from a device, and NVIDIA_VISIBLE_DEVICES does not name those of this pod; set --nvml.devices to \
      their UUIDs, or to all where the pod has the whole node, or give the exporter the pod's claim, or --kubelet.socket with \
      --kubelet.pod";
 

@@ -39,7 +39,7 @@ pub enum Mistake {
         error: ValueError,
     },
     /// A setting that takes one value has several.
-    #[error("{source_name}: given {n_values} times, may be given once")]
+    #[error("{source_name}: given {n_values} times, but may be given only once")]
     Repeated {
         /// The flag, variable or key.
         source_name: String,
@@ -70,7 +70,7 @@ pub enum Mistake {
     },
     /// Every client in the network could push.
     #[error(
-        "push.listen-address: {0} takes pushes from the network without a token: set --push.token-file, or --push.insecure to take \
+        "push.listen-address: {0} accepts pushes from the network without a token: set --push.token-file, or --push.insecure to accept \
          them from anyone"
     )]
     OpenPush(SocketAddr),
@@ -164,7 +164,7 @@ pub enum ValueError {
     #[error("{0:?} is not the name of a host, without a port")]
     Host(String),
     /// Not a path for the metrics.
-    #[error("{0:?} is not a path of letters, digits, / - _ . that is free")]
+    #[error("{0:?} is not a free path of letters, digits and / - _ .")]
     TelemetryPath(String),
     #[error("{0:?} is not an absolute path")]
     RelativePath(String),
@@ -205,7 +205,7 @@ pub enum ValueError {
         reason: OutOfRange,
     },
     /// Not the name of a workload.
-    #[error("{0}, so that it cannot be a workload")]
+    #[error("{0}, so it cannot be a workload")]
     Workload(String),
     /// Not a choice of devices.
     #[error("{0:?} is not all, visible, pushed or a UUID (GPU-…, MIG-…)")]

@@ -55,7 +55,7 @@ pub(super) fn sentences<'n>(names: impl IntoIterator<Item = &'n str>) -> Vec<Str
         .into_iter()
         .filter(|name| !known.iter().any(|known| known == name))
         .filter_map(|name| match nearest(name, &known) {
-            Some(known) => Some(format!("{name}: no such variable; {known} is one")),
+            Some(known) => Some(format!("{name}: no such variable; did you mean {known}?")),
             None => is_ours(name).then(|| format!("{name}: no such variable")),
         })
         .collect();
@@ -109,7 +109,8 @@ mod tests {
     #[test]
     fn slip_is_named_with_what_was_meant() {
         let check = |name: &str, meant: Option<&str>| {
-            let meant = meant.map(|meant| format!("; {meant} is one")).unwrap_or_default();
+            let meant =
+                meant.map(|meant| format!("; did you mean {meant}?")).unwrap_or_default();
             assert_eq!(sentences([name]), [format!("{name}: no such variable{meant}")]);
         };
         check("STEPMEM_PUSH_ADRESS", Some("STEPMEM_PUSH_LISTEN_ADDRESS"));

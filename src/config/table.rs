@@ -101,7 +101,7 @@ pub const SETTINGS: &[Setting] = &[
         |d, v| { d.settings.web_hosts = hosts(v)?; Ok(()) }).repeatable(),
     setting(keys::WEB_FILE, "PATH",
         "File with TLS, client certificates, users with passwords, headers and a rate for the page, /metrics and pushes over TCP, in \
-         the format of the Prometheus exporter-toolkit. Read anew when it, or a file that it names, changes. A Unix socket needs \
+         the format of the Prometheus exporter-toolkit. Read again when it, or a file that it names, changes. A Unix socket needs \
          none of it.",
         |d, v| put(&mut d.settings.web_file, v, web_file))
         .closing(|d| { d.settings.web_addresses.clear(); d.settings.push_addresses.clear(); }),
@@ -117,12 +117,12 @@ pub const SETTINGS: &[Setting] = &[
         |d, v| put(&mut d.settings.push.token_file, v, token_file))
         .guarding(|d| { d.settings.push_addresses.clear(); d.settings.push_socket = None; }),
     setting("push.insecure", "",
-        "Take pushes from the network without a token: without it, a --push.listen-address beyond loopback needs --push.token-file.",
+        "Accept pushes from the network without a token; otherwise a --push.listen-address beyond loopback needs --push.token-file.",
         |d, v| put(&mut d.is_push_open, v, switch)).by_default("false"),
     setting(keys::ADMIN_TOKEN_FILE, "PATH",
-        "File with the token of admins, who alone may acknowledge, release devices, ask for snapshots and end ranks of others. Over \
-         the Unix socket the exporter's own user is one without it. Empty: also root and any client over loopback, except in \
-         Kubernetes and with --sidecar or --kubelet.socket.",
+        "File with the token of admins. Only admins may acknowledge findings, release devices, request snapshots and end ranks of \
+         other processes. Over the Unix socket, the exporter's own user is an admin without the token. If empty, root and any \
+         client over loopback are admins too, except in Kubernetes and with --sidecar or --kubelet.socket.",
         |d, v| put(&mut d.settings.push.admin_token_file, v, token_file))
         .guarding(|d| d.is_admin_closed = true),
     setting("push.body-max", "BYTES",
@@ -145,16 +145,17 @@ pub const SETTINGS: &[Setting] = &[
         "Maximum number of runs (1 to 65536).",
         |d, v| put(&mut d.settings.engine.runs_max, v, number(1, 65_536_u64))).by_default("64"),
     setting("creep.warmup-steps", "[RUN=]N",
-        "Steps at the start of a rank's life that creep detection ignores (0 to 1000000), for all runs or for one.",
+        "First steps of a rank's process that creep detection ignores (0 to 1000000), for all runs or for one.",
         |d, v| warmups(&mut d.settings.engine, v)).by_default("23").repeatable(),
     setting("creep.process-warmup", "DURATION",
-        "Creep detection ignores a process that does not push for this long, while it loads its model, or until it was level for a tenth of it.",
+        "Creep detection ignores an unmanaged process (one that nobody pushes for) for this long, since it may be loading its model, \
+         or until its memory has been level for a tenth of this time.",
         |d, v| put(&mut d.settings.engine.creep.process_warmup_seconds, v, |v| Ok(any_duration(v)?.as_secs_f64()))).by_default("10m"),
     setting("creep.process-interval", "DURATION",
-        "Sample a process that does not push at most this often. Its windows hold 32 to 60000000 samples.",
+        "Sample an unmanaged process at most this often. Its windows hold 32 to 60000000 samples.",
         |d, v| put(&mut d.settings.engine.process_reading_every, v, duration)).by_default("10s"),
     setting("creep.capacity", "SIZE",
-        "A memory budget, as 2GiB or 512MB: growth and time to out-of-memory are judged against it where it is less than the capacity \
+        "A memory budget, such as 2GiB or 512MB: growth and time to out-of-memory are judged against it where it is less than the capacity \
          of the device or machine.",
         |d, v| put(&mut d.settings.engine.creep.budget, v, size)),
     setting("creep.critical-eta", "DURATION",
@@ -190,7 +191,7 @@ pub const SETTINGS: &[Setting] = &[
          with --kubelet.pod, otherwise all.",
         |d, v| { d.devices = d.device_environment.parse(v)?; Ok(()) }).repeatable().closing(|d| d.is_without_nvml = true),
     setting("nvml.open-given-after", "DURATION",
-        "In a pod in which no rank has pushed from a device for this long, open the devices that the pod was given: by \
+        "If no rank of the pod has pushed from a device for this long, open the devices that the pod was given: by \
          UUIDs in NVIDIA_VISIBLE_DEVICES, by a claim, or by the kubelet (--kubelet.pod). Only where --nvml.devices is empty.",
         |d, v| put(&mut d.nvml.open_given_after, v, any_duration)).by_default("1m"),
     setting("nvml.no-process-names", "",
@@ -205,32 +206,33 @@ pub const SETTINGS: &[Setting] = &[
          reported, and opened as --nvml.open-given-after describes. Empty means that the exporter monitors the whole node.",
         |d, v| put(&mut d.nvml.kubelet_pod, v, pod)),
     setting("nvml.processes.max", "N",
-        "Processes per device with series of their own (0 to 4096). The rest is summed up.",
+        "Maximum number of processes per device with series of their own (0 to 4096). The rest are summed up.",
         |d, v| put(&mut d.settings.engine.processes_max, v, number(0, 4096_u64))).by_default("64"),
     setting("snapshot.on-creep", "",
         "Request a PyTorch memory snapshot from a rank when MEMORY RISING or MEMORY CREEP is raised for it. The training \
          process writes it below its own STEPMEM_SNAPSHOT_DIRECTORY.",
         |d, v| put(&mut d.settings.snapshots.on_creep, v, switch)).by_default("false"),
     setting(keys::SNAPSHOT_READ_DIRECTORY, "PATH",
-        "The directory that training processes write snapshots below, as the exporter sees it, for instance the same volume mounted \
-         read-only. Snapshots there are analysed, one at a time, by a process of its own with limits on memory and time. Empty \
-         reads none.",
+        "Directory below which training processes write snapshots, as the exporter sees it, such as the same volume mounted \
+         read-only. A separate process with limits on memory and time analyzes them, one at a time. Empty reads none.",
         |d, v| put(&mut d.settings.snapshots.read_directory, v, absolute)),
     setting(keys::SNAPSHOT_TIMELINE_DIRECTORY, "PATH",
-        "The exporter's own directory for timelines of the snapshots that it analyses: the newest 16, of at most 5 MB each, served at \
+        "The exporter's own directory for timelines of the snapshots that it analyzes: the newest 16, of at most 5 MB each, served at \
          /snapshots/ID, to which the page links. Training processes must not write there. Empty draws none.",
         |d, v| put(&mut d.settings.snapshots.timeline_directory, v, absolute)),
     setting("snapshot.steps", "N",
-        "Steps for which a rank records allocations at the least (6 to 1000). Three periods are recorded where growth comes in stairs.",
+        "Minimum number of steps for which a rank records allocations (6 to 1000). Where memory grows in regular level shifts, it \
+         records three of their periods.",
         |d, v| put(&mut d.settings.snapshots.episodes.steps, v, number(6, 1000_u64))).by_default("20"),
     setting("snapshot.run-max", "N",
-        "Maximum number of creeps of a run that snapshots are requested for (1 to 64): of one creep from at most two ranks.",
+        "Maximum number of creeps of a run for which snapshots are requested (1 to 64), each from at most two ranks.",
         |d, v| put(&mut d.settings.snapshots.episodes.run_max, v, number(1, 64_u64))).by_default("3"),
     setting("snapshot.cooldown", "DURATION",
         "Minimum time between snapshot requests for two creeps of one run.",
         |d, v| put(&mut d.settings.snapshots.episodes.cooldown, v, any_duration)).by_default("1h"),
     setting(keys::HOLDERS_ON_CREEP, "",
-        "Ask a rank with MEMORY RISING or MEMORY CREEP which of its live objects hold the tensors. Needs no GPU and no directory.",
+        "Request a heap scan from a rank with MEMORY RISING or MEMORY CREEP: which of its live objects hold the tensors? Needs neither \
+         a GPU nor a directory.",
         |d, v| put(&mut d.settings.engine.looks_on_creep, v, switch)).by_default("false"),
     setting(keys::OTLP_ENDPOINT, "URL",
         "URL of an OTLP receiver; over HTTP, v1/metrics is appended. Empty uses OTEL_EXPORTER_OTLP_METRICS_ENDPOINT (as it \
@@ -256,26 +258,26 @@ pub const SETTINGS: &[Setting] = &[
          (UTC) is the start of the launch, and a link RUN/latest. Empty disables it.",
         |d, v| put(&mut d.settings.summary_dir, v, |v| Ok(path(v)))),
     setting("summary.launches-max", "N",
-        "Launches of a run that keep their summaries (1 to 65536). Beyond, the oldest one that ended is removed.",
+        "Maximum number of launches of a run that keep their summaries (1 to 65536). Beyond that, the oldest ended launch is removed.",
         |d, v| put(&mut d.settings.summary_launches_max, v, number(1, 65_536_u64))).by_default("32"),
     setting("workload", "NAME",
-        "Name of the workload that is trained (model, batch, sequence length), for summaries: compare takes only runs of one \
-         workload for comparable.",
+        "Name of the training workload (model, batch, sequence length), for summaries: compare treats only runs of the same \
+         workload as comparable.",
         |d, v| put(&mut d.settings.engine.workload, v, workload)),
     setting(keys::RECORD_DIRECTORY, "PATH",
-        "Directory for recordings of what is accepted, one file per run and life of the exporter, which replay, explain and \
-         summary read. Empty disables it.",
+        "Directory for recordings of what the exporter accepts, one file per run and session of the exporter. replay, explain and \
+         summary read them. Empty disables it.",
         |d, v| put(&mut d.settings.record.directory, v, |v| Ok(path(v)))),
     setting("record.max-bytes", "SIZE",
-        "Most bytes of all recordings together, as 256MiB (1 MiB to 1 PiB). Beyond, the oldest files are removed.",
+        "Maximum size of all recordings together, such as 256MiB (1 MiB to 1 PiB). Beyond that, the oldest files are removed.",
         |d, v| put(&mut d.settings.record.bytes_max, v, bytes(RECORD_BYTES_MIN, RECORD_BYTES_MAX))).by_default("256MiB"),
     setting("stop.linger", "DURATION",
         "Keep serving the page and /metrics for this long after SIGTERM, for a last scrape.",
         |d, v| put(&mut d.settings.linger, v, any_duration)).by_default("0s"),
     setting(keys::SIDECAR, "",
-        "Run beside training, which must start all the same: do without what is wrong or taken at the start (a setting, a \
-         file, a port, a socket) instead of exiting, and report it in the log and as a metric. A listener \
-         whose token, certificate or users cannot be read stays closed; a taken port of the page is replaced by a free one.",
+        "Run next to training, which must start in any case: instead of exiting, run without what is wrong or taken at the start (a \
+         setting, a file, a port, a socket), and report it in the log and as a metric. A listener whose token, certificate or \
+         users cannot be read stays closed; if the page's port is taken, the page gets a free one.",
         |d, v| { if switch(only(v))? { d.settings.start = StartMode::Sidecar; } Ok(()) }).by_default("false"),
     setting("termination-message-path", "PATH",
         "File for the verdict of the runs, at most 4 KiB, written when a run ends and on shutdown: the container's \

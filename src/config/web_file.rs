@@ -130,10 +130,10 @@ impl WebFile {
             Err(ValueError::WebFile { path, reason: reason.to_owned() })
         };
         if fresh.speaks_tls() != self.speaks_tls() {
-            return refuse("tls_server_config comes and goes with a restart only");
+            return refuse("only a restart can add or remove tls_server_config");
         }
         if fresh.policy.users.is_empty() && !self.policy.users.is_empty() {
-            return refuse("basic_auth_users goes with a restart only");
+            return refuse("only a restart can remove basic_auth_users");
         }
         Ok(Some(fresh))
     }
@@ -152,8 +152,7 @@ impl WebFile {
         };
         let mode = open::public_mode(&place)?;
         Some(format!(
-            "{}: tls_server_config.{key}: every user of this machine may read {} (mode {mode:o}); chmod o= takes that from \
-             them",
+            "{}: tls_server_config.{key}: every user of this machine can read {} (mode {mode:o}); chmod o= prevents that",
             self.path.display(),
             place.display()
         ))
@@ -278,7 +277,7 @@ fn users(users: BTreeMap<String, String>) -> Result<BTreeMap<String, String>, St
         // The hash itself is a secret.
         let parts = hash.parse::<HashParts>();
         let cost = parts
-            .map_err(|_| format!("basic_auth_users.{user}: it is not a hash by bcrypt"))?
+            .map_err(|_| format!("basic_auth_users.{user}: it is not a bcrypt hash"))?
             .get_cost();
         if cost > HASH_COST_MAX {
             return Err(format!(
@@ -326,9 +325,7 @@ fn rate(raw: &RawRate) -> Result<Option<RateLimit>, String> {
         return Ok(None);
     }
     if raw.burst == 0 {
-        return Err(
-            "rate_limit.burst: it is 0, so that no request would be answered".to_owned()
-        );
+        return Err("rate_limit.burst: it is 0, so no request would be answered".to_owned());
     }
     Ok(Some(RateLimit { interval, burst: raw.burst }))
 }

@@ -138,12 +138,12 @@ async fn keep_file(
                 if let Some(warning) = file.warning() {
                     tracing::warn!("{warning}");
                 }
-                tracing::info!(path = %file.path().display(), "TLS and users read anew");
+                tracing::info!(path = %file.path().display(), "TLS and users reloaded");
             }
             Err(error) => {
                 counts.failed.fetch_add(1, Ordering::Relaxed);
                 if !is_failing {
-                    tracing::warn!(%error, "TLS and users not read anew; those before stay");
+                    tracing::warn!(%error, "TLS and users not reloaded; the previous ones stay in force");
                 }
                 is_failing = true;
             }

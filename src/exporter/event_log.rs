@@ -32,7 +32,7 @@ pub(super) fn log_event(event: &Event, peer: Option<Peer>) {
         }
         Event::HoldersReport(report) => log_holders(report),
         Event::SnapshotWanted(RankId { run, rank }, steps) => {
-            tracing::info!(%run, rank = rank.get(), steps, peer, "snapshot wanted");
+            tracing::info!(%run, rank = rank.get(), steps, peer, "snapshot requested");
         }
         Event::SnapshotAnalyzed(number, analysis) => log_analysis(*number, analysis),
         Event::Xid(device, xid) => tracing::warn!(%device, xid, "xid error"),
@@ -63,7 +63,7 @@ fn log_analysis(number: u64, analysis: &SnapshotAnalysis) {
     let outcome = analysis.outcome.as_label();
     let reason = analysis.reason.as_ref().map(tracing::field::display);
     if analysis.outcome != AnalysisOutcome::Analysed {
-        tracing::warn!(number, outcome, reason, "snapshot not analysed");
+        tracing::warn!(number, outcome, reason, "snapshot not analyzed");
         return;
     }
     let leak = analysis.leak.as_ref();
@@ -77,7 +77,7 @@ fn log_analysis(number: u64, analysis: &SnapshotAnalysis) {
         site,
         share_ratio = share,
         bytes_per_step = slope,
-        "snapshot analysed"
+        "snapshot analyzed"
     );
 }
 

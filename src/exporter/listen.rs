@@ -169,7 +169,7 @@ impl SocketFile {
         if (metadata.dev(), metadata.ino()) == self.identity {
             std::fs::remove_file(&self.path)
         } else {
-            Err(io::Error::other("another socket took its place, which stays"))
+            Err(io::Error::other("another socket has replaced it and stays"))
         }
     }
 }

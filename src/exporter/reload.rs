@@ -55,12 +55,12 @@ pub(super) async fn keep_token(
                     is_new
                 });
                 if is_new {
-                    tracing::info!(path = %path.display(), "token read anew");
+                    tracing::info!(path = %path.display(), "token reloaded");
                 }
             }
             Err(error) => {
                 if !is_failing {
-                    tracing::warn!(%error, "token not read anew; the one before stays");
+                    tracing::warn!(%error, "token not reloaded; the previous one stays in force");
                 }
                 is_failing = true;
             }
@@ -74,7 +74,7 @@ fn warn_if_short(path: &Path, token: &Token) {
     let n_bytes = token.0.len();
     if n_bytes < TOKEN_BYTES_MIN {
         let path = path.display();
-        tracing::warn!(%path, n_bytes, "the token is short: make it of at least {TOKEN_BYTES_MIN} random characters");
+        tracing::warn!(%path, n_bytes, "the token is short: use at least {TOKEN_BYTES_MIN} random characters");
     }
 }
 
@@ -82,6 +82,6 @@ fn warn_if_short(path: &Path, token: &Token) {
 fn warn_if_public(path: &Path) {
     if open::public_mode(path).is_some() {
         let path = path.display();
-        tracing::warn!(%path, "every user can read the token: make it readable by its owner only");
+        tracing::warn!(%path, "every user can read the token: make it readable only by its owner");
     }
 }

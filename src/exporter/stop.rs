@@ -62,7 +62,7 @@ impl Signals {
                 _ = self.interrupt.recv() => return false,
                 _ = self.quit.recv() => return false,
                 _ = self.hangup.recv() => {
-                    tracing::info!("SIGHUP: reading token and certificates anew");
+                    tracing::info!("SIGHUP: reloading token and certificates");
                     self.reloads.send_modify(|n| *n = n.wrapping_add(1));
                 }
                 _ = user1.recv() => tracing::info!("SIGUSR1 ignored"),
@@ -162,7 +162,7 @@ impl App {
     async fn last_analyses(&mut self) {
         let analysed = self.awaited.analysis.wait_for(|is_awaited| !is_awaited);
         if tokio::time::timeout(ANALYSES_AWAITED_MAX, analysed).await.is_err() {
-            tracing::warn!("a snapshot is not analysed yet");
+            tracing::warn!("a snapshot is not analyzed yet");
         }
     }
 

@@ -77,7 +77,7 @@ impl Guard {
             return Ok(());
         }
         Err(GuardRefusal::Foreign(
-            "the name in the Host header is not one of this server: add it to web.allowed-hosts",
+            "the name in the Host header is not a name of this server: add it to web.allowed-hosts",
         ))
     }
 
@@ -137,11 +137,11 @@ impl<'h> HostName<'h> {
 fn check_form(head: &RequestHead<'_>) -> Result<(), GuardRefusal> {
     let RequestHead { version, headers, .. } = head;
     if *version == Version::HTTP_11 && !headers.contains_key(HOST) {
-        return Err(GuardRefusal::Malformed("a request of HTTP/1.1 has a Host header"));
+        return Err(GuardRefusal::Malformed("an HTTP/1.1 request must have a Host header"));
     }
     if ONCE.iter().any(|name| headers.get_all(name).iter().nth(1).is_some()) {
         return Err(GuardRefusal::Malformed(
-            "a request has one Host header, and at most one Origin and Sec-Fetch-Site",
+            "a request must have one Host header, and at most one Origin and one Sec-Fetch-Site",
         ));
     }
     Ok(())

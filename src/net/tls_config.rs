@@ -82,10 +82,10 @@ pub enum TlsError {
     #[error("client_ca_file: {0}")]
     Authorities(String),
     #[error(
-        "client_auth_type {0} needs the certificates that clients are checked by: set client_ca_file"
+        "client_auth_type {0} needs the authorities that client certificates are checked against: set client_ca_file"
     )]
     NoAuthorities(&'static str),
-    #[error("client_ca_file: no certificate is asked for: set client_auth_type")]
+    #[error("client_ca_file: no certificate is requested: set client_auth_type")]
     UnusedAuthorities,
     #[error(
         "client_allowed_sans: it needs client_auth_type RequireAnyClientCert or RequireAndVerifyClientCert"
@@ -93,10 +93,10 @@ pub enum TlsError {
     UnusedNames,
     #[error("min_version: it is above max_version")]
     Versions,
-    #[error("cipher_suites: {0:?} is not supported; these are: {1}")]
+    #[error("cipher_suites: {0:?} is not supported; supported are: {1}")]
     CipherSuite(String, String),
     #[error(
-        "curve_preferences: {0:?} is not supported; these are: CurveP256, CurveP384, X25519"
+        "curve_preferences: {0:?} is not supported; supported are: CurveP256, CurveP384, X25519"
     )]
     Curve(String),
 }

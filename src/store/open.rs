@@ -30,7 +30,8 @@ pub fn own_file(path: &Path) -> io::Result<(File, Metadata)> {
         return Err(io::Error::other("it is not a regular file"));
     }
     if metadata.uid() != geteuid().as_raw() {
-        let text = format!("it belongs to uid {}, not to this one", metadata.uid());
+        let text =
+            format!("it belongs to uid {}, not to the user of this process", metadata.uid());
         return Err(io::Error::other(text));
     }
     Ok((file, metadata))

@@ -328,7 +328,7 @@ fn a_withheld_page_outlasts_a_restart_and_is_replayed() {
     assert_eq!(again["evidence"]["filling"], before["evidence"]["filling"], "{again:#}");
     assert_eq!(again["severity"], "info");
     let explained = stepmem(&["explain", "--run", "job", "--rank", "0", &recorded], &[], b"");
-    let said = "MEMORY CREEP (info; critical until a bound was known that fits)";
+    let said = "MEMORY CREEP (info; critical until a bound that fits was known)";
     assert!(explained.out.contains(said), "{}", explained.out);
 }
 

@@ -229,8 +229,7 @@ fn a_search_that_named_no_holder_is_told_until_one_does() {
     assert!(advice.contains("CUDA graph") && !advice.contains("arrays"), "{advice}");
     assert_eq!(finding["evidence"]["searched"], json!({"step": 900, "is_complete": true}));
     let finding = post(json!({"outcome": "gave_up", "error": "too many objects"}));
-    let partly =
-        "no growing tensor was found among the objects that were looked at by step 900";
+    let partly = "no growing tensor was found among the objects scanned by step 900";
     assert!(finding["sentence"].as_str().unwrap().contains(partly), "{finding}");
 
     let array = json!({"name": "`Memory.frames`", "kind": "list", "tensors": 0, "bytes": 3 * GIB,

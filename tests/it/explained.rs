@@ -62,7 +62,7 @@ fn row(window: &Value) -> (u64, String) {
 
 /// The words of the glossary of a text.
 fn glossary(text: &str) -> usize {
-    let title = "These words, in the order in which a window is tested";
+    let title = "These outcomes, in the order in which a window is tested";
     let lines = text.lines().skip_while(|line| *line != title).skip(1);
     lines.filter(|line| line.starts_with("  ") && !line.starts_with("   ")).count()
 }
@@ -286,7 +286,7 @@ fn subject_that_is_not_there_is_an_error_without_json() {
     for (ended, why) in [
         (explain(&["--json", &file], "7"), "no train step of rank 7 of run llm/7b"),
         (explain(&["--json", "--url", &url], "7"), "has no rank 7 of run llm/7b"),
-        (of_process, "no reading of a process 7 that does not push"),
+        (of_process, "no reading of an unmanaged process 7"),
     ] {
         assert_eq!((ended.code, ended.out.as_str()), (Some(1), ""));
         assert!(ended.err.contains(why), "{}", ended.err);

@@ -277,7 +277,7 @@ fn memory_that_cannot_be_read_is_absent() {
     assert_eq!(host["workers"]["bytes"], Value::Null);
     assert_eq!(
         host["sentence"],
-        "the memory of 4 workers cannot be read; 300 MiB is shared memory, 40.0 MiB of it its part of segments of several ranks"
+        "the memory of 4 workers cannot be read; 300 MiB is shared memory, 40.0 MiB of it its share of segments that several ranks use"
     );
 }
 

@@ -85,7 +85,7 @@ fn name_is_offered_once_the_first_has_pushed_again_and_is_one_for_the_launch() {
     );
     assert!(
         table.contains(
-            "train.py~2 asked for the name train.py, under which another program pushes."
+            "train.py~2 requested the name train.py, under which another program pushes."
         ),
         "{table}"
     );

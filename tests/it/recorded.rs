@@ -395,7 +395,7 @@ fn recording_of_an_exporter_that_was_killed_is_read_to_its_last_whole_frame() {
     let cut = summary(&[&text(&path)]);
     assert_eq!((cut.code, last_step(&cut)), (Some(0), json!(300)), "{}", cut.err);
     assert!(
-        cut.err.contains("of run leaky is cut short; what is whole was read"),
+        cut.err.contains("of run leaky is cut short; all complete lines were read"),
         "{}",
         cut.err
     );

@@ -115,7 +115,7 @@ fn all_mistakes_are_reported_at_once_with_source_value_and_limit() {
     let mut expected = [
         "push.buddy-max: no such setting",
         "STEPMEM_WEB_LISTEN_ADDRESS: \"nowhere\" is not HOST:PORT or :PORT",
-        "--web.telemetry-path: \"metrics\" is not a path of letters, digits, / - _ . that is free",
+        "--web.telemetry-path: \"metrics\" is not a free path of letters, digits and / - _ .",
         "STEPMEM_PUSH_UNIX_SOCKET: mode \"9\" is not octal 0..=777",
         "push.body-max: \"1 MB\" is not an integer of 1024..=8388608",
         "--rank.ttl: \"soon\" is not a duration such as 90s, 10m or 6h, up to a year",
@@ -123,7 +123,7 @@ fn all_mistakes_are_reported_at_once_with_source_value_and_limit() {
         "run.max: \"true\" is not an integer of 1..=65536",
         "--nvml.interval: a duration of 0 makes no sense here",
         "--stop.linger: \"-1s\" is not a duration such as 90s, 10m or 6h, up to a year",
-        "--log.level: given 2 times, may be given once",
+        "--log.level: given 2 times, but may be given only once",
         "pressure.warning: 0.99 exceeds pressure.critical, which is 0.97",
     ];
     expected.sort_unstable();

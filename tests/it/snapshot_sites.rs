@@ -348,7 +348,7 @@ fn nothing_is_read_without_a_directory() {
 #[test]
 fn demo_names_the_line_that_leaks_and_what_holds_the_memory() {
     let demo = Exporter::start_command("demo", &[], &[]);
-    let is_named = |entry: &Value| entry["fields"]["message"] == "snapshot analysed";
+    let is_named = |entry: &Value| entry["fields"]["message"] == "snapshot analyzed";
     let logged = demo.await_log("the line", DEADLINE, is_named);
     assert_eq!(logged["fields"]["site"], "train.py:151 in training_step", "{logged}");
 

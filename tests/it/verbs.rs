@@ -53,7 +53,7 @@ fn finding_is_acknowledged_and_a_run_ended_over_tcp_and_the_unix_socket() {
     assert!(refused.err.contains("answers 401"), "{}", refused.err);
     for url in [&tcp, &unix] {
         let with_token = [&ack[..], &["--token-file", &token]].concat();
-        let sentence = "Acknowledged for 2 h: HIGH PRESSURE of rank 3 of llm/7b, which is info until then, and pages nobody.";
+        let sentence = "Acknowledged for 2 h: HIGH PRESSURE of rank 3 of llm/7b. Until then it is info and pages nobody.";
         assert_eq!(done(&run(&with_token, url)), sentence);
     }
     let status = exporter.status();
@@ -132,7 +132,7 @@ fn live_question_without_an_answer_is_an_error() {
     other["run"] = "b".into();
     exporter.push(&[other]);
     for question in [&["summary"][..], &["explain", "--rank", "0"]] {
-        assert!(why(question).contains("has 2 runs, name one with --run: a, b"));
+        assert!(why(question).contains("has 2 runs; name one with --run: a, b"));
     }
     for arguments in [
         &["summary", "steps.jsonl"][..],
@@ -234,7 +234,7 @@ fn only_rank_needs_no_number_and_the_host_has_no_reserved_memory() {
     }
     let two = stepmem(&["explain", &folder.write("two.jsonl", &lines(2))], &[], b"");
     assert_eq!(two.code, Some(1));
-    assert!(two.err.contains("run job has 2 ranks, name one with --rank: 0, 1"), "{}", two.err);
+    assert!(two.err.contains("run job has 2 ranks; name one with --rank: 0, 1"), "{}", two.err);
     let exporter = Exporter::start(&[]);
     exporter.push(&[record(5, 1)]);
     let url = format!("http://{}", exporter.web);
@@ -269,7 +269,10 @@ fn tables_fit_the_terminal_and_name_the_columns_that_have_no_room() {
         assert!(widest <= 80, "{widest} columns: {text}");
     }
     let narrow = stepmem(&["status", "--url", &url], &[("COLUMNS", "80")], b"").out;
-    assert!(narrow.contains("MEMORY CREEP") && narrow.contains("\n No room for: "), "{narrow}");
+    assert!(
+        narrow.contains("MEMORY CREEP") && narrow.contains("\n No space for: "),
+        "{narrow}"
+    );
     let piped = stepmem(&["status", "--url", &url], &[], b"").out;
     assert!(piped.lines().next().unwrap().contains("RESERVED"), "{piped}");
     // Ranks that nothing is wrong with stand in the order of their numbers.
@@ -321,7 +324,7 @@ fn what_to_do_is_said_of_a_taken_port_a_missing_exporter_and_a_mistyped_variable
         [("STEPMEM_PUSH_ADRESS", ":1"), ("STEPMEM_LIMIT", "1"), ("STEPMEM_SERVICE_HOST", "a")];
     let checked = stepmem(&["check", "--no-nvml"], &slips, b"");
     for words in [
-        "STEPMEM_PUSH_ADRESS: no such variable; STEPMEM_PUSH_LISTEN_ADDRESS is one\n",
+        "STEPMEM_PUSH_ADRESS: no such variable; did you mean STEPMEM_PUSH_LISTEN_ADDRESS?\n",
         "STEPMEM_LIMIT: no such variable\n",
     ] {
         assert!(checked.out.contains(words), "{}", checked.out);

@@ -42,7 +42,7 @@ REPEATS = {
     "StepmemAllocRetries": "StepmemOOMImminent",
     "StepmemRankSilent": "StepmemRanksMissing",
 }
-# What an inhibition must have in common for a rank, and for a process that does not push.
+# What an inhibition must have in common for a rank, and for an unmanaged process.
 SUBJECT = {"run", "rank", "uuid", "pid"}
 
 

@@ -88,7 +88,7 @@ def diagnoses(dashboards, page):
         yield f"stepmem-fleet, Diagnoses: {shown} are not the diagnoses {titles}"
     if len(set(shown.values())) != len(shown):
         yield f"stepmem-fleet, Diagnoses: two have the same colour: {shown}"
-    table = panel_of(dashboards["stepmem-exporter"], "Processes that do not push")
+    table = panel_of(dashboards["stepmem-exporter"], "Unmanaged processes")
     ranks = dict(re.findall(r'(\d+) \* stepmem_diagnosis\{[^}]*kind=\\"(\w+)\\"', json.dumps(table["targets"])))
     [words] = [each["value"] for override in table["fieldConfig"]["overrides"] if override["matcher"]["options"] == "Diagnosis" for each in override["properties"] if each["id"] == "mappings"]
     words = {rank: word["text"] for rank, word in words[0]["options"].items()}

@@ -245,7 +245,7 @@ class Job:
 
 
 class Process:
-    """A process that does not push and takes ever more of the scenario's first device; when that is full, it begins anew."""
+    """An unmanaged process that takes ever more of the scenario's first device; when that is full, it begins again."""
 
     BYTES_PER_SECOND = 768 * MIB
     FIRST, LAST = 8 * GIB, 78 * GIB

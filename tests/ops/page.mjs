@@ -1,6 +1,6 @@
 // Reads the page in a browser: page.mjs DEMO_URL NVML_URL
 //
-// DEMO_URL is a demo whose leak is fixed. NVML_URL is an exporter with a process 4711 that does not push and fills GPU-a, a lost device
+// DEMO_URL is a demo whose leak is fixed. NVML_URL is an exporter with an unmanaged process 4711 that fills GPU-a, a lost device
 // GPU-b, and rank 0 of run "young" on GPU-c, which has pushed one step. Prints what does not hold and exits with 1.
 import assert from "node:assert/strict";
 
@@ -95,7 +95,7 @@ const checks = {
     assert.equal((await reader.texts("#ranks-rows tr")).length, 1);
   },
 
-  async "a process that does not push has its row, its finding and its subject"(reader) {
+  async "an unmanaged process has its row, its finding and its subject"(reader) {
     await reader.open(nvmlUrl);
     await reader.has("#findings-list li", "process 4711 on GPU-a (device 0)");
     const row = await reader.has("#processes-rows tr", "HIGH PRESSURE");
@@ -106,7 +106,7 @@ const checks = {
     assert.equal((await reader.texts("#ranks-rows tr")).length, 1, "a process is not a rank");
   },
 
-  async "a process has its name beside its id where that is seen"(reader) {
+  async "a process has its name next to its id where that is visible"(reader) {
     const status = await statusOf(nvmlUrl);
     const named = (process) => ({ ...process, name: "python" });
     const devices = status.devices.map((device) => ({ ...device, processes: device.processes.map(named) }));
@@ -119,10 +119,10 @@ const checks = {
     const status = await statusOf(nvmlUrl);
     const hidden = { attribution: "own_pid_namespace", processes: [], other_processes_bytes: null };
     await reader.open(nvmlUrl, { ...status, devices: status.devices.map((device) => ({ ...device, ...hidden })) });
-    await reader.has("#devices-rows tr", "with shareProcessNamespace: true in the pod they are");
-    const exporter = { ...status.exporter, devices_hint: "no rank pushes from one; set --nvml.devices" };
+    await reader.has("#devices-rows tr", "set shareProcessNamespace: true in the pod to see and judge them");
+    const exporter = { ...status.exporter, devices_hint: "no rank pushes from a device; set --nvml.devices" };
     await reader.open(nvmlUrl, { ...status, devices: [], findings: [], exporter });
-    await reader.has("#devices-note", "No device readings: no rank pushes from one; set --nvml.devices.");
+    await reader.has("#devices-note", "No device readings: no rank pushes from a device; set --nvml.devices.");
   },
 
   async "two programs under one name are named below the runs"(reader) {
@@ -133,7 +133,7 @@ const checks = {
     const runs = [{ ...run, challengers: 2 }, { ...run, run: `${run.run}~2`, asked_for: run.run }];
     await reader.open(nvmlUrl, { ...status, runs });
     await reader.has("#runs-note", `Two programs push under the name ${run.run}; refused lately: 2.`);
-    await reader.has("#runs-note", `${run.run}~2 asked for the name ${run.run}, under which another program pushes.`);
+    await reader.has("#runs-note", `${run.run}~2 requested the name ${run.run}, under which another program pushes.`);
   },
 
   async "a lost device is on top, in its row, and not called a rank"(reader) {
@@ -166,7 +166,7 @@ const checks = {
     const ranks = [{ ...young, rank: 1, is_judged: true, judging_from_step: undefined }, young];
     await reader.open(nvmlUrl, { ...status, ranks, findings: [], processes: [] });
     assert.equal(await reader.verdict(), "No finding so far: 2 ranks of 1 run push");
-    await reader.has("#verdict-more", "1 of 2 is not judged for growth yet; that is from step 47.");
+    await reader.has("#verdict-more", "1 of 2 is not judged for growth yet; it will be from step 47.");
     assert.match(await reader.page.locator("#verdict").getAttribute("class"), /level-pending/);
   },
 
@@ -263,7 +263,7 @@ const checks = {
       const heads = await reader.page.locator("#ranks thead th").filter({ visible: true }).allInnerTexts();
       for (const head of ["Rank", "Findings", "Allocated", "Creep per step", "OOM in"]) assert.ok(heads.includes(head), `${head} of ${heads}`);
       const missing = (await reader.page.locator("#ranks thead th").allTextContents()).filter((head) => !heads.includes(head));
-      assert.match(await reader.page.locator("#ranks .columns").innerText(), new RegExp(`^No room for: ${missing.join(", ")}\\.`));
+      assert.match(await reader.page.locator("#ranks .columns").innerText(), new RegExp(`^No space for: ${missing.join(", ")}\\.`));
     }
     await reader.page.locator("#ranks .columns button").click();
     assert.equal(await reader.page.locator("#ranks thead th").filter({ visible: true }).count(), 15);

@@ -75,7 +75,7 @@ volumeMounts:
 {{- end }}
 
 {{/*
-Volume mounts of the training containers. Connecting to a socket writes nothing: read-only, they cannot put anything in its place.
+Volume mounts of the training containers. Connecting to a socket writes nothing: read-only, they cannot replace it.
 */}}
 {{- define "stepmem.volumeMounts" -}}
 - name: stepmem

@@ -30,9 +30,9 @@ const PROCESSES_MAX: usize = 4096;
 
 /// Reason that devices are not opened before the kubelet answers.
 const KUBELET_SILENT: &str =
-    "no rank pushes from one, and the kubelet has not answered yet at --kubelet.socket";
+    "no rank pushes from a device, and the kubelet has not answered yet at --kubelet.socket";
 /// Reason that devices are not opened where the kubelet lists none for the pod.
-const KUBELET_LISTS_NONE: &str = "no rank pushes from one, and the kubelet lists none for this pod; set --kubelet.pod to its \
+const KUBELET_LISTS_NONE: &str = "no rank pushes from a device, and the kubelet lists none for this pod; set --kubelet.pod to its \
      namespace and name, or --nvml.devices to their UUIDs";
 
 /// The source of device readings. May block as long as a driver does.

@@ -299,9 +299,9 @@ fn unsaid(status: io::Result<ExitStatus>, answer: &[u8]) -> SnapshotAnalysis {
         Err(error) => return failed(AnalysisOutcome::Crashed, &error.to_string()),
     };
     match status.signal() {
-        Some(SIGABRT) => failed(AnalysisOutcome::Memory, "it took more memory than it may"),
+        Some(SIGABRT) => failed(AnalysisOutcome::Memory, "it took more memory than allowed"),
         Some(SIGXCPU | SIGKILL) => {
-            failed(AnalysisOutcome::CpuTime, "it took more processor time than it may")
+            failed(AnalysisOutcome::CpuTime, "it took more processor time than allowed")
         }
         _ if status.success() => {
             let error = serde_json::from_slice::<SnapshotAnalysis>(answer).err();

@@ -118,7 +118,7 @@ fn watch_until_next(
             (Err(TryRecvError::Disconnected), _) => return None,
             (_, WatchEnd::Stopped | WatchEnd::Unsupported) => break,
             (_, WatchEnd::Failed(error)) => {
-                tracing::debug!(error, "watch for xid errors failed");
+                tracing::debug!(error, "watching for xid errors failed");
                 match requests.recv_timeout(pause) {
                     Ok(request) => return Some(request),
                     Err(RecvTimeoutError::Disconnected) => return None,

@@ -160,7 +160,7 @@ impl EventRecorder {
         let Self { items, finished, .. } = self;
         drop(items);
         if tokio::time::timeout(FINISH_WITHIN, finished).await.is_err() {
-            tracing::warn!("the recording is not whole: its disk takes too long");
+            tracing::warn!("the recording is incomplete: its disk is too slow");
         }
     }
 }

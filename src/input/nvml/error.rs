@@ -79,8 +79,8 @@ impl NvmlCode {
     fn advice(self) -> &'static str {
         match self {
             Self::Nvml(18) => {
-                "; the library and the kernel module are of different driver versions, \
-                 which only a restart of the container or the node mends"
+                "; the library and the kernel module have different driver versions: \
+                 restart the container or the node"
             }
             _ => "",
         }

@@ -211,7 +211,7 @@ async fn release(
                 decode_release(&body.decoded(endpoint.body_bytes_max).await?)?
             };
             drop(body);
-            tracing::info!(?time, %peer, "release wanted");
+            tracing::info!(?time, %peer, "release requested");
             // Without a collector, no device is open.
             if let Some(releases) = &endpoint.releases {
                 releases.release(time).await.map_err(PushRefusal::Submit)?;

@@ -74,7 +74,7 @@ pub enum SubmitError {
     #[error("the exporter is stopping")]
     Closed,
     /// A call of the driver hangs, so that devices cannot be released.
-    #[error("a call of the driver hangs, which holds the devices open")]
+    #[error("a call to the driver hangs and keeps the devices open")]
     Hanging,
     /// The engine refused it.
     #[error(transparent)]

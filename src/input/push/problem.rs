@@ -32,13 +32,13 @@ pub(super) enum PushRefusal {
     Encoding(String),
     #[error("the decoded body exceeds {0} bytes")]
     TooLarge(usize),
-    #[error("the body was not whole within {0:?}")]
+    #[error("the body was not complete within {0:?}")]
     Slow(Duration),
     #[error("the body could not be read: {0}")]
     Interrupted(String),
     #[error("the body is not gzip: {0}")]
     NoGzip(String),
-    #[error("a body over 16 KiB must bring 16 KiB more within {0:?}")]
+    #[error("a body over 16 KiB must deliver another 16 KiB within {0:?}")]
     Stalled(Duration),
     #[error("all bodies together exceed {0} bytes, and this one was slow")]
     Flooded(usize),
@@ -104,7 +104,7 @@ impl PushRefusal {
             PushResult::TooMany => (StatusCode::TOO_MANY_REQUESTS, "Too many"),
             PushResult::UnknownRank => (StatusCode::NOT_FOUND, "No such rank"),
             PushResult::NameTaken => (StatusCode::CONFLICT, "Run name taken"),
-            PushResult::Busy => (StatusCode::SERVICE_UNAVAILABLE, "No room"),
+            PushResult::Busy => (StatusCode::SERVICE_UNAVAILABLE, "Busy"),
             PushResult::Accepted
             | PushResult::Malformed
             | PushResult::OutOfRange

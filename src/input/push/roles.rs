@@ -67,7 +67,7 @@ pub(super) enum AccessRefusal {
     )]
     Guessed,
     #[error(
-        "this needs the role of an admin: send the token of --admin.token-file, or come over the Unix socket as the exporter's own user"
+        "this needs the role of an admin: send the token of --admin.token-file, or connect over the Unix socket as the exporter's own user"
     )]
     NeedsAdmin,
 }

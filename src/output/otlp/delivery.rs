@@ -114,7 +114,7 @@ impl ReportingExporter {
             url,
             protocol,
             cause,
-            "OTLP export failed; further failures are only counted, until one succeeds"
+            "OTLP export failed; until an export succeeds, further failures are only counted"
         );
     }
 
@@ -175,7 +175,9 @@ fn client(
 fn authorization(config: &OtlpConfig) -> Result<Option<HeaderValue>, ExporterBuildError> {
     let value = config.authorization().map(HeaderValue::try_from).transpose();
     let mut value = value.map_err(|_| {
-        ExporterBuildError::InternalFailure("the user of the URL cannot be a header".to_owned())
+        ExporterBuildError::InternalFailure(
+            "user and password of the URL cannot be sent as a header".to_owned(),
+        )
     })?;
     if let Some(value) = &mut value {
         value.set_sensitive(true);
@@ -231,7 +233,7 @@ fn of_a_collector(response: Response<Bytes>) -> Result<Response<Bytes>, HttpErro
         media_type.trim_ascii().eq_ignore_ascii_case(b"text/html")
     };
     if response.status().is_success() && media_type.is_some_and(is_page) {
-        return Err("the answer is a web page (text/html) and none of a collector".into());
+        return Err("the answer is a web page (text/html), not a collector's".into());
     }
     Ok(response)
 }
@@ -256,7 +258,7 @@ fn http_cause(error: &(dyn Error + 'static)) -> String {
         return text;
     }
     format!(
-        "{text}: the answer is not HTTP/1.1; a port of gRPC? The collector's port for HTTP is often 4318, and \
+        "{text}: the answer is not HTTP/1.1; is it a gRPC port? The collector's port for HTTP is often 4318, and \
          --otlp.protocol=grpc speaks gRPC"
     )
 }
@@ -275,7 +277,7 @@ fn grpc_cause(error: &OTelSdkError) -> String {
         return text.to_owned();
     }
     format!(
-        "{text}: the answer is not gRPC; a port of HTTP? The collector's port for gRPC is often 4317, and \
+        "{text}: the answer is not gRPC; is it an HTTP port? The collector's port for gRPC is often 4317, and \
          --otlp.protocol=http/protobuf speaks HTTP"
     )
 }

@@ -7,8 +7,8 @@ import { badges, gauge, mark } from "./parts.js";
 import { deviceKey } from "./view.js";
 
 const ATTRIBUTION_WORDS = {
-  own_pid_namespace: "not visible from this PID namespace: with shareProcessNamespace: true in the pod they are, and are judged",
-  foreign_pid_namespace: "listed with ids of another PID namespace, unknown here: set hostPID, or shareProcessNamespace in the pod",
+  own_pid_namespace: "not visible from this PID namespace: set shareProcessNamespace: true in the pod to see and judge them",
+  foreign_pid_namespace: "listed with ids of another PID namespace, which are unknown here: set hostPID, or shareProcessNamespace in the pod",
   memory_hidden: "visible, but the driver hides their memory",
   unsupported: "the driver has no process list",
 };
@@ -38,7 +38,7 @@ function noteOf({ devices, status, now }) {
     return nUnread > 0 ? `${number(nUnread)} of ${plural(devices.length, "device")} ${nUnread === 1 ? "gives" : "give"} no reading.` : "";
   }
   const why = status.exporter.devices_hint ?? `NVML ${nvmlState(status.gpu, now)}`;
-  return `No device readings: ${why}. Pushed steps are judged all the same.`;
+  return `No device readings: ${why}. Pushed steps are still judged.`;
 }
 
 /** What NVML does, as the rest of a sentence. */
@@ -64,7 +64,7 @@ function update(row, device, { status }) {
   const [, , uuid, , unattributed, , xids] = row.cells;
   const { memory, level } = device;
   tone(row.node, level || null, level ? "is-found" : "");
-  // Only findings are judged of a device: without one it has no mark, rather than a tick beside its Xid errors.
+  // Only findings are judged of a device: without one it has no mark, rather than a tick next to its Xid errors.
   tone(row.dot, level, "mark");
   show(row.dot, level > 0);
   const name = [device.index, device.model, device.mig_profile].filter(isKnown).join(" · ");
@@ -83,7 +83,7 @@ function update(row, device, { status }) {
 function processLines(device) {
   if (device.isUnread) return [{ key: "unread", words: DASH }];
   const lines = device.processes.map(({ pid, name, used_bytes: used, owner }) => {
-    const whose = owner ? `rank ${owner.rank} of ${owner.run}` : "does not push";
+    const whose = owner ? `rank ${owner.rank} of ${owner.run}` : "unmanaged";
     return { key: pid, words: `${known(used, bytes)} · pid ${pid}${isKnown(name) ? ` (${name})` : ""} · ${whose}` };
   });
   const others = device.other_processes_bytes;

@@ -31,7 +31,7 @@ export function hint(node, value) {
   if (node.title !== value) node.title = value;
 }
 
-/** Gives `node` the class of a level beside those of `extra`; `null` is none. */
+/** Gives `node` the class of a level in addition to those of `extra`; `null` is none. */
 export function tone(node, level, extra = "") {
   const name = `${extra}${level === null ? "" : ` level-${level}`}`.trim();
   if (node.className !== name) node.className = name;

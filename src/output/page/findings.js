@@ -70,11 +70,11 @@ function snapshotsOf({ run, rank, evidence }, snapshots) {
 function snapshotNote({ evidence }, newest) {
   if (evidence.signal !== "allocated" || !newest) return "";
   const { outcome, error, analysis, analysis_error: reason, path } = newest;
-  if (outcome === "waiting") return "A memory snapshot was asked for.";
+  if (outcome === "waiting") return "A memory snapshot was requested.";
   if (outcome === "recording") return "A memory snapshot is being recorded.";
-  if (outcome === "unanswered") return "A memory snapshot was asked for, and did not come.";
+  if (outcome === "unanswered") return "A memory snapshot was requested, but did not arrive.";
   if (outcome === "failed") return `No memory snapshot: ${error}.`;
   if (!analysis) return `A memory snapshot was written to ${path}; the exporter reads it where --snapshot.read-directory is set and the client reports its place below STEPMEM_SNAPSHOT_DIRECTORY.`;
-  if (analysis === "waiting") return "A memory snapshot is being analysed.";
-  return analysis === "analysed" ? "" : `The memory snapshot ${path} was not analysed (${analysis}): ${reason}.`;
+  if (analysis === "waiting") return "A memory snapshot is being analyzed.";
+  return analysis === "analysed" ? "" : `The memory snapshot ${path} was not analyzed (${analysis}): ${reason}.`;
 }

@@ -1,10 +1,10 @@
-// Tables as wide as their box: columns that have no room are left out, the least important first, and named below.
+// Tables as wide as their box: columns that do not fit are left out, the least important first, and named below.
 
 import { attribute, element, show, text } from "./dom.js";
 
 /**
  * Fits a table into its box. A head with `data-drop` may be left out, the lowest number first; the others stay, and the
- * box scrolls if even they have no room. A button shows all columns.
+ * box scrolls if even they do not fit. A button shows all columns.
  */
 export class Fitted {
   constructor(tbody, redraw) {
@@ -28,7 +28,7 @@ export class Fitted {
     addEventListener("resize", redraw);
   }
 
-  /** Leaves out what has no room. What is out stays out until the box or the `shape` of the content changes. */
+  /** Leaves out what does not fit. What is out stays out until the box or the `shape` of the content changes. */
   fit(shape) {
     const seen = `${shape} ${this.box.clientWidth}`;
     if (seen !== this.shape) this.out.clear();
@@ -58,7 +58,7 @@ export class Fitted {
 
   tell() {
     const names = this.heads.filter((head) => this.out.has(head)).map((head) => head.textContent);
-    text(this.words, names.length > 0 ? `No room for: ${names.join(", ")}. ` : "");
+    text(this.words, names.length > 0 ? `No space for: ${names.join(", ")}. ` : "");
     text(this.button, this.isWhole ? "Fit the columns to the window" : "Show all columns");
     attribute(this.button, "aria-pressed", String(this.isWhole));
     show(this.note, names.length > 0 || this.isWhole);

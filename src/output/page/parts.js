@@ -4,7 +4,7 @@ import { Rows, element, hint, plainly, show, text, tone } from "./dom.js";
 import { isKnown, plural } from "./format.js";
 import { PENDING, levelOf } from "./severity.js";
 
-/** Makes the shape that stands for a level beside its colour. */
+/** Makes the shape that stands for a level in addition to its color. */
 export function mark() {
   const node = element("span", "mark");
   node.setAttribute("aria-hidden", "true");
@@ -40,7 +40,7 @@ export function badges(parent) {
   };
 }
 
-/** Adds a bar of a ratio with words beside it. */
+/** Adds a bar of a ratio with words next to it. */
 export function gauge(parent, className = "") {
   const bar = element("i");
   const track = element("span", "track", bar);

@@ -1,4 +1,4 @@
-// The table of processes that do not push, the worst first: what the driver reports of them, judged.
+// The table of unmanaged processes, the worst first: what the driver reports of them, judged.
 
 import { $, Rows, element, hint, show, tableRow, text, tone } from "./dom.js";
 import { DASH, bytes, isKnown, known, number, oomEta, percent } from "./format.js";

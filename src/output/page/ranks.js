@@ -101,9 +101,9 @@ function updateMemory(row, rank) {
   const levelOfSignal = (signal) => levelWhere(rank.findings, (evidence) => evidence.signal === signal);
   text(allocated, known(rank.allocated_bytes, bytes));
   row.spark(rankKey(rank), levelOfSignal("allocated"));
-  text(peak, known(rank.recent_peak_allocated_bytes, bytes), `in the last step ${known(rank.peak_allocated_bytes, bytes)}, since the process began ${known(rank.high_water_allocated_bytes, bytes)}`);
+  text(peak, known(rank.recent_peak_allocated_bytes, bytes), `in the last step ${known(rank.peak_allocated_bytes, bytes)}, since the process started ${known(rank.high_water_allocated_bytes, bytes)}`);
   text(reserved, known(rank.reserved_bytes, bytes), `${known(rank.fragmentation_ratio, percent)} of it not in use at the peak of the step`);
-  text(capacity, known(rank.capacity_bytes, bytes), `headroom ${known(rank.headroom_bytes, bytes)}, by ${known(rank.headroom_basis, String)}`);
+  text(capacity, known(rank.capacity_bytes, bytes), `headroom ${known(rank.headroom_bytes, bytes)}, based on ${known(rank.headroom_basis, String)}`);
   const highest = most(Object.values(rank.pressures));
   row.pressure(highest, known(highest, percent), levelWhere(rank.findings, (evidence) => "basis" in evidence));
   hint(pressure, Object.entries(rank.pressures).map(([basis, ratio]) => `${basis} ${percent(ratio)}`).join(", "));

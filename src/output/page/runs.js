@@ -26,9 +26,9 @@ export function runsSection(redraw) {
 
 /** What two programs under one run name mean for this run, in words. */
 function sharedName({ run, challengers, asked_for: name }) {
-  const remedy = "Give one of them another (STEPMEM_RUN).";
+  const remedy = "Give one of them another name (STEPMEM_RUN).";
   const refused = `Two programs push under the name ${run}; refused lately: ${number(challengers)}. ${remedy}`;
-  const renamed = `${run} asked for the name ${name}, under which another program pushes. ${remedy}`;
+  const renamed = `${run} requested the name ${name}, under which another program pushes. ${remedy}`;
   return [...(challengers > 0 ? [refused] : []), ...(isKnown(name) ? [renamed] : [])];
 }
 

@@ -31,7 +31,7 @@ function inFull(signal) {
   return `${words}, ${bytes(growth)} since ${onset}, confidence ${percent(confidence)}`;
 }
 
-// A process that does not push has no steps.
+// An unmanaged process has no steps.
 function rate(signal) {
   if (!isKnown(signal.slope_bytes_per_step)) return `${perHour(signal)} per hour`;
   const lower = bytes(signal.slope_lower_bytes_per_step);

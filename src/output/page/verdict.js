@@ -67,7 +67,7 @@ function pending(view, watched) {
   const nOver = watched.filter((subject) => subject.pending && subject.end).length;
   const over = nOver > 0 ? `${number(nOver)} of ${number(watched.length)} ended too soon to be judged for growth.` : "";
   const step = most(view.ranks.map((rank) => rank.judging_from_step));
-  const from = isKnown(step) ? `; that is ${nPending === 1 ? "" : "for the last one "}from step ${number(step)}` : "";
+  const from = isKnown(step) ? `; ${nPending === 1 ? "it" : "the last one"} will be from step ${number(step)}` : "";
   const young = `${number(nPending)} of ${number(watched.length)} ${nPending === 1 ? "is" : "are"} not judged for growth yet${from}.`;
   const more = [nPending > 0 || nOver === 0 ? young : "", over].filter(Boolean).join(" ");
   return { level: PENDING, headline: `No finding so far: ${who(view)}`, more, said: "No finding so far" };
@@ -82,7 +82,7 @@ function who({ ranks, processes }) {
     [nPushing, `${plural(nPushing, "rank")} of ${plural(nRuns, "run")} ${nPushing === 1 ? "pushes" : "push"}`],
     [nSilent, `${plural(nSilent, "rank")} ${nSilent === 1 ? "is" : "are"} silent`],
     [nEnded, `${plural(nEnded, "rank")} ended`],
-    [nProcesses, `${number(nProcesses)} ${nProcesses === 1 ? "process does" : "processes do"} not push`],
+    [nProcesses, plural(nProcesses, "unmanaged process")],
   ].filter(([n]) => n > 0).map(([, words]) => words).join(", ");
 }
 

@@ -185,7 +185,7 @@ fn large_body_without_progress_is_refused_after_2_s() {
     let mut stalled = sent(&victim, &[JSON], &vec![b' '; 40_000], 80_000);
     stalled.set_read_timeout(Some(DEADLINE)).unwrap();
     let answer = read_answer(&mut stalled);
-    check_problem(&answer, 408, "a body over 16 KiB must bring 16 KiB more within 2s");
+    check_problem(&answer, 408, "a body over 16 KiB must deliver another 16 KiB within 2s");
     victim.survives("a stalled body");
 }
 

@@ -202,7 +202,7 @@ fn explain_shows_the_life_of_a_process() {
     let text = ended.out;
     for part in [
         "Process 4711 on GPU-7 (80.0 GiB)",
-        "1,200 readings, it does not push; 2025-11-24 16:00:00 to",
+        "1,200 readings, unmanaged; 2025-11-24 16:00:00 to",
         "Memory of the process, the least of each",
         "MEMORY CREEP, critical",
         "/h, ",

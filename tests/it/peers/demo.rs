@@ -92,7 +92,7 @@ fn demo_dies_out_of_memory_and_after_its_restart_names_line_and_holder_again() {
     let holders = |fields: &Value| {
         fields["message"] == "holders" && fields["holder"] == "`Trainer.history`"
     };
-    let analysed = |fields: &Value| fields["message"] == "snapshot analysed";
+    let analysed = |fields: &Value| fields["message"] == "snapshot analyzed";
     let (n_holders, n_analysed) = (n_logged(&demo, holders), n_logged(&demo, analysed));
     await_logged(&demo, n_holders + 1, holders);
     await_logged(&demo, n_analysed + 1, analysed);

@@ -34,14 +34,14 @@ fn a_collector_that_never_answers_is_named() {
 fn http_to_a_port_of_grpc_is_named() {
     let otlp = Otlp::start("decode");
     let endpoint = otlp.endpoint("grpc");
-    check(&endpoint, "http", &format!("{endpoint}/v1/metrics"), "a port of gRPC?");
+    check(&endpoint, "http", &format!("{endpoint}/v1/metrics"), "is it a gRPC port?");
 }
 
 #[test]
 fn grpc_to_a_port_of_http_is_named() {
     let otlp = Otlp::start("decode");
     let endpoint = otlp.endpoint("http");
-    check(&endpoint, "grpc", &endpoint, "a port of HTTP?");
+    check(&endpoint, "grpc", &endpoint, "is it an HTTP port?");
 }
 
 /// Exports until several have failed, and looks for the one line.

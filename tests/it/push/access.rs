@@ -151,7 +151,7 @@ fn rotated_token_is_taken_after_a_hangup_and_a_broken_file_changes_nothing() {
     for signal in ["HUP", "USR1", "USR2", "ALRM"] {
         exporter.signal(signal);
     }
-    await_true("the warning", || exporter.logged("WARN", "token not read anew") == 1);
+    await_true("the warning", || exporter.logged("WARN", "token not reloaded") == 1);
     assert_eq!(status("second"), 200);
 }
 

@@ -141,7 +141,7 @@ fn slow_bodies_and_silent_clients_are_disconnected_after_10_s() {
     slow.write_all(head("POST", "/v1/steps", &[JSON], 100).as_bytes()).unwrap();
     slow.write_all(b"{\"rank\":7,").unwrap();
     let answer = read_answer(&mut slow);
-    check_problem(&answer, 408, "the body was not whole within 10s");
+    check_problem(&answer, 408, "the body was not complete within 10s");
     for stream in &mut silent {
         let mut said = Vec::new();
         stream.read_to_end(&mut said).ok();

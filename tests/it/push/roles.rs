@@ -139,7 +139,7 @@ fn only_an_admin_acknowledges_releases_asks_and_ends_a_run_which_the_log_names()
     }
     // The one who may do more may also push.
     assert_eq!(guarded.post(ADMIN, "/v1/steps", &record(1, 1, None)).status, 200);
-    for message in ["acknowledged", "snapshot wanted", "release wanted", "ended"] {
+    for message in ["acknowledged", "snapshot requested", "release requested", "ended"] {
         guarded.exporter.await_log(message, DEADLINE, |entry| {
             let fields = &entry["fields"];
             fields["message"] == message && fields["peer"] == "127.0.0.1"

@@ -31,7 +31,7 @@ fn mistakes_are_named_by_their_key_and_end_an_ordinary_start() {
             "tls_server_config:\n  min_version: TLS12\n",
             "tls_server_config.cert_file: it is missing",
         ),
-        ("basic_auth_users:\n  a: secret\n", "basic_auth_users.a: it is not a hash by bcrypt"),
+        ("basic_auth_users:\n  a: secret\n", "basic_auth_users.a: it is not a bcrypt hash"),
         (
             "basic_auth_users:\n  a: $2y$17$JPR3zqAYqMAnHRDeXiQmBOxa1Gz1FYNhC6Kc.yDTLHhIBZgZGmRxK\n",
             "basic_auth_users.a: cost 17 exceeds 16",
@@ -68,7 +68,7 @@ fn mistakes_of_tls_are_named_by_their_key() {
         ("  min_version: TLS13\n  max_version: TLS12\n".to_owned(), "min_version: it is above"),
         (
             "  cipher_suites: [RC4]\n".to_owned(),
-            "cipher_suites: \"RC4\" is not supported; these",
+            "cipher_suites: \"RC4\" is not supported; supported are",
         ),
         (
             "  curve_preferences: [CurveP521]\n".to_owned(),
@@ -139,7 +139,7 @@ fn key_that_every_user_may_read_is_warned_of() {
     let warned = |file: &str| {
         let ended = stepmem(&["check", "--no-nvml", "--web.config.file", file], &[], b"");
         assert_eq!(ended.code, Some(0), "{ended:?}");
-        ended.out.contains("every user of this machine may read")
+        ended.out.contains("every user of this machine can read")
     };
     assert!(!warned(&file));
     set(&server.key, 0o640);
@@ -147,7 +147,7 @@ fn key_that_every_user_may_read_is_warned_of() {
     set(&server.key, 0o644);
     assert!(warned(&file));
     let exporter = Exporter::start(&["--web.config.file", &file]);
-    assert_eq!(exporter.logged("WARN", "key_file: every user of this machine may read"), 1);
+    assert_eq!(exporter.logged("WARN", "key_file: every user of this machine can read"), 1);
     assert_eq!(exporter.logged("WARN", &server.key), 1);
     // A directory that nobody else enters keeps it.
     set(&text(&folder.path("")), 0o700);

@@ -44,14 +44,14 @@ fn renewed_certificate_is_shown_and_a_broken_one_changes_nothing() {
     let server = second.server(&folder);
     // Without a signal: it is looked at now and then.
     exporter.await_log("the new certificate", DEADLINE, |entry| {
-        entry["fields"]["message"] == "TLS and users read anew"
+        entry["fields"]["message"] == "TLS and users reloaded"
     });
     assert_eq!(new.get(exporter.web, "/-/healthy", &[]).status, 200);
     assert_eq!(reloads(&new, &exporter, "ok"), 1);
     ask(&mut kept);
     // Half of a pair, and an empty file: what was before stays, with one warning. A look may have met the new pair half
     // written before.
-    let n_warnings = || exporter.logged("WARN", "TLS and users not read anew");
+    let n_warnings = || exporter.logged("WARN", "TLS and users not reloaded");
     let n_before = n_warnings();
     let n_failed = reloads(&new, &exporter, "failed");
     std::fs::write(&server.cert, "").unwrap();
@@ -86,7 +86,7 @@ fn changed_password_counts_at_once_and_users_do_not_vanish() {
     exporter.await_log("the refusal", DEADLINE, |entry| {
         entry["fields"]["error"]
             .as_str()
-            .is_some_and(|error| error.contains("basic_auth_users goes with a restart only"))
+            .is_some_and(|error| error.contains("only a restart can remove basic_auth_users"))
     });
     assert_eq!((status("second"), exporter.get("/metrics", &[]).status), (200, 401));
 }

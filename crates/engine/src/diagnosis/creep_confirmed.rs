@@ -1,4 +1,4 @@
-//! MEMORY CREEP: live memory grows steadily and has eaten a telling share of the headroom.
+//! MEMORY CREEP: live memory grows steadily and has used a significant share of the headroom.
 
 use crate::diagnosis::growth::{LIVE_SIGNALS, creeping};
 use crate::diagnosis::kind::{About, Severity};
@@ -10,8 +10,8 @@ pub const ABOUT: About = About {
     label: "CREEP_CONFIRMED",
     title: "MEMORY CREEP",
     mark: 'C',
-    help: "Live tensor memory at the end of the step, or all memory of a process that does not push, grows \
-           steadily and has eaten a telling share of the headroom; critical when the time to out-of-memory is \
+    help: "Live tensor memory at the end of the step, or all memory of an unmanaged process, grows \
+           steadily and has used a significant share of the headroom; critical when the time to out-of-memory is \
            short or live memory is near the capacity. A buffer that is still filling looks the same until it stops.",
     advice: "First look at tensors kept across steps: losses or logits appended with their graph, caches, \
              metrics that hold tensors, validation code.",

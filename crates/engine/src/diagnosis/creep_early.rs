@@ -11,10 +11,10 @@ pub const ABOUT: About = About {
     label: "CREEP_EARLY",
     title: "MEMORY RISING",
     mark: 'e',
-    help: "Live tensor memory at the end of the step, or all memory of a process that does not push, grows \
-           steadily; it has not yet eaten enough of the headroom to be called creep.",
+    help: "Live tensor memory at the end of the step, or all memory of an unmanaged process, grows \
+           steadily; it has not yet used enough of the headroom to be called creep.",
     advice: "Compare with a known stable run (stepmem compare). Where its memory stays level, look at tensors kept \
-             across steps; if it goes on, it becomes MEMORY CREEP.",
+             across steps; if the growth goes on, it becomes MEMORY CREEP.",
 };
 
 /// Judges live memory that rises.

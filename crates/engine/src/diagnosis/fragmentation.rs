@@ -21,8 +21,8 @@ pub const ABOUT: About = About {
     label: "FRAGMENTATION",
     title: "FRAGMENTATION",
     mark: 'F',
-    help: "The allocator reserves ever more memory that no larger batch explains (judged as creep is); info when \
-           the reserved peak is merely at least twice the allocated peak. It stands down where peaks are unknown.",
+    help: "The allocator reserves ever more memory that no larger batch explains (judged like creep); info when \
+           the reserved peak is merely at least twice the allocated peak. It is not judged where peaks are unknown.",
     advice: "Try PYTORCH_ALLOC_CONF=expandable_segments:True (before PyTorch 2.9: PYTORCH_CUDA_ALLOC_CONF); pad or \
              bucket varying shapes.",
 };
@@ -79,7 +79,7 @@ impl Figures for FragmentationEvidence {
         match self {
             Self::Growth(growth) => growth.sentence(),
             Self::Unused(unused) => format!(
-                "{} of the {} that the allocator held at its peak was never live at once",
+                "{} of the {} that the allocator had reserved at its peak was never live at the same time",
                 percent(unused.peak_fragmentation_ratio),
                 whole_bytes(unused.peak_reserved_bytes)
             ),

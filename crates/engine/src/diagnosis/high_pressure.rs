@@ -21,9 +21,9 @@ pub const ABOUT: About = About {
     title: "HIGH PRESSURE",
     mark: 'P',
     help: "The recent peak of allocated or reserved memory, or what is in use on the device, is near the \
-           capacity of the rank's own device; of a process that does not push, its recent peak. Critical only \
+           capacity of the rank's own device, or the recent peak of an unmanaged process. Critical only \
            when that is live memory, or when the allocator had to flush its cache in the last 15 minutes: a \
-           healthy cache fills the device. Also a warning while a buffer with a bound fills up that will not fit.",
+           healthy cache fills the device. Also a warning while a bounded buffer that will not fit fills up.",
     advice: "Reduce the memory load: batch or sequence length, activation checkpointing, sharding; see who \
              else uses the device.",
 };
@@ -72,7 +72,7 @@ impl TooLarge {
 const NEVER_LIVE_MIN: f64 = 0.20;
 
 /// Where much of the memory is never live, what helps is that the allocator splits less.
-const FRAGMENTED_ADVICE: &str = "Much of what the allocator holds is never live at once: try PYTORCH_ALLOC_CONF=expandable_segments:True (before \
+const FRAGMENTED_ADVICE: &str = "Much of what the allocator reserves is never live at the same time: try PYTORCH_ALLOC_CONF=expandable_segments:True (before \
      PyTorch 2.9: PYTORCH_CUDA_ALLOC_CONF), and pad or bucket varying shapes. That alone takes the pressure away, without a smaller batch.";
 
 /// The advice for pressure on the host.
@@ -168,7 +168,7 @@ impl Figures for PressureEvidence {
         let (ratio, capacity) =
             (percent(self.pressure_ratio), whole_bytes(self.capacity_bytes));
         let never_live = self.never_live_ratio.map_or_else(String::new, |ratio| {
-            format!("; {} of it was never live at once", percent(ratio))
+            format!("; {} of it was never live at the same time", percent(ratio))
         });
         let ahead = self.too_large.as_ref().map_or_else(String::new, |of| {
             format!("{}; ", site_words::of_too_large(&of.holder, &of.filling))

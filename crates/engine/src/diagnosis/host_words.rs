@@ -17,7 +17,7 @@ fn sentence(host: &HostView) -> String {
     };
     let shared = notable(host.shared_bytes).map(|shared| {
         let split = notable(host.split_bytes).map_or(String::new(), |split| {
-            format!(", {split} of it its part of segments of several ranks")
+            format!(", {split} of it its share of segments that several ranks use")
         });
         format!("{shared} is shared memory{split}")
     });

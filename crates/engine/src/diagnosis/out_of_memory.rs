@@ -137,7 +137,7 @@ impl Figures for OutOfMemoryEvidence {
     fn sentence(&self) -> String {
         let mut text = self.course();
         if let Some(requested) = self.requested_bytes {
-            text = format!("{text}; {} were asked for", bytes(requested.as_f64()));
+            text = format!("{text}; {} were requested", bytes(requested.as_f64()));
         }
         if let Some(headroom) = self.headroom_bytes {
             text = format!("{text}; the last headroom was {}", bytes(headroom));
@@ -147,7 +147,7 @@ impl Figures for OutOfMemoryEvidence {
         }
         if let Some(site) = &self.site {
             text = format!(
-                "{text}; {} asked for {}",
+                "{text}; {} requested {}",
                 site.at,
                 bytes(site.requested_bytes.as_f64())
             );
@@ -155,7 +155,7 @@ impl Figures for OutOfMemoryEvidence {
             let held = held.map(|of| format!("{} by {}", bytes(of.bytes.as_f64()), of.at));
             let held: Vec<String> = held.collect();
             if !held.is_empty() {
-                text = format!("{text}, while most was held: {}", held.join(", "));
+                text = format!("{text}, while most memory was held: {}", held.join(", "));
             }
         }
         text

@@ -20,7 +20,7 @@ pub const ABOUT: About = About {
     title: "OUTSIDE ALLOCATOR",
     mark: 'O',
     help: "Device memory of the process that the allocator does not hold (CUDA context, NCCL, other \
-           libraries) grows (judged as creep is); info when it is merely large.",
+           libraries) grows (judged like creep); info when it is merely large.",
     advice: "No PyTorch tool sees this memory: look at NCCL communicators and libraries that allocate by \
              themselves.",
 };

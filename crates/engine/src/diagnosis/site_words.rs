@@ -32,7 +32,7 @@ pub fn verdict(site: &LeakSite) -> String {
     }
     let kept = site.at.as_ref();
     let kept = kept.map_or_else(String::new, |at| {
-        format!("; most of what was made in it and stays is of {at}")
+        format!("; most of what was allocated in it and stays is from {at}")
     });
     format!("nothing grew in its {}{kept}", many(site.steps, "whole step"))
 }
@@ -210,7 +210,7 @@ fn rate(own: f64, slope: Option<f64>) -> String {
 
 /// States that a search named no holder, and what else takes memory of that kind.
 pub fn of_search(search: EmptySearch, is_on_host: bool) -> String {
-    let among = if search.is_complete { "" } else { " among the objects that were looked at" };
+    let among = if search.is_complete { "" } else { " among the objects scanned" };
     let step = search.step.map_or_else(String::new, |step| format!(" by step {}", step.get()));
     format!("no growing tensor was found{among}{step}: look at {}", unseen(is_on_host))
 }

@@ -105,7 +105,7 @@ impl Group {
             Self::Nvml => "From NVML",
             Self::Pushed => "As pushed",
             Self::Derived => "Derived",
-            Self::Own => "Of the exporter itself",
+            Self::Own => "The exporter itself",
         }
     }
 }

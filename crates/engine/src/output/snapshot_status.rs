@@ -53,20 +53,20 @@ impl SnapshotStatus {
         let path = self.path.as_deref().unwrap_or("unknown path");
         let reason = self.analysis_error.as_deref().unwrap_or("unknown reason");
         Some(match (&*self.outcome, self.analysis.as_deref()) {
-            ("waiting", _) => "A memory snapshot was asked for.".to_owned(),
+            ("waiting", _) => "A memory snapshot was requested.".to_owned(),
             ("recording", _) => "A memory snapshot is being recorded.".to_owned(),
             ("unanswered", _) => {
-                "A memory snapshot was asked for, and did not come.".to_owned()
+                "A memory snapshot was requested, but did not arrive.".to_owned()
             }
             ("failed", _) => format!("No memory snapshot: {error}."),
             (_, None) => format!(
                 "A memory snapshot was written to {path}; the exporter reads it where --snapshot.read-directory is set \
                  and the client reports its place below STEPMEM_SNAPSHOT_DIRECTORY."
             ),
-            (_, Some("waiting")) => "A memory snapshot is being analysed.".to_owned(),
+            (_, Some("waiting")) => "A memory snapshot is being analyzed.".to_owned(),
             (_, Some("analysed")) => return None,
             (_, Some(outcome)) => {
-                format!("The memory snapshot {path} was not analysed ({outcome}): {reason}.")
+                format!("The memory snapshot {path} was not analyzed ({outcome}): {reason}.")
             }
         })
     }

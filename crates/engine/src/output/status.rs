@@ -317,7 +317,7 @@ pub struct ExporterStatus {
     pub pushes: LabelCounts,
     /// The durations of push requests.
     pub push_seconds: DurationCounts,
-    /// Batches that wait to be taken.
+    /// Pushed batches that wait for the engine.
     pub inbox_depth: usize,
     /// Why no device is opened, and what to set, while it is unknown which ones to open.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -28,7 +28,7 @@ pub enum Refusal {
     OfAnother(RankId),
     /// The end or report names no process, and its rank was pushed by one that named itself.
     #[error(
-        "rank {} of {} was pushed with an instance: its process names the same one, anyone else needs the role of an admin",
+        "rank {} of {} was pushed with an instance: only a process that names the same one, or an admin, may end it or report on it",
         .0.rank,
         .0.run
     )]

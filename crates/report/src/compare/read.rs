@@ -55,7 +55,9 @@ fn check_version(version: Option<u32>) -> Result<(), NotASummary> {
         return Ok(());
     }
     let shown = version.map_or("missing".to_owned(), |version| version.to_string());
-    let reason = format!("generator.schema_version is {shown}, beyond {SCHEMA_VERSION}");
+    let reason = format!(
+        "generator.schema_version is {shown}; this version reads up to {SCHEMA_VERSION}"
+    );
     Err(NotASummary(reason))
 }
 

@@ -74,7 +74,7 @@ const FAR_OFF: TestWords = TestWords {
     name: "far off",
     unit: TestUnit::Seconds,
     reason: |value, limit| {
-        format!("what is left lasts {value}, and creep is what ends within {limit}")
+        format!("what is left lasts {value}; only growth that ends within {limit} is creep")
     },
     meaning: "grows, but what is left lasts more than three days",
 };
@@ -85,7 +85,7 @@ const ENDED: TestWords = TestWords {
     reason: |value, limit| {
         format!("its newest blocks gained {value} of what its slope gives, and need {limit}")
     },
-    meaning: "grew, and is level since",
+    meaning: "grew, and has been level since",
 };
 
 const SEEN_BEFORE: TestWords = TestWords {
@@ -102,7 +102,7 @@ const EVER_LARGER: TestWords = TestWords {
     unit: TestUnit::Number,
     reason: |value, limit| {
         format!(
-            "each of its few increments is larger than the last: their tau is {value} and may be {limit}"
+            "each of its few increments is larger than the last: their tau is {value} and may be at most {limit}"
         )
     },
     meaning: "grows in few increments, each larger than the last: so do larger batches",
@@ -122,7 +122,7 @@ const CACHE: TestWords = TestWords {
     unit: TestUnit::Share,
     reason: |value, limit| {
         format!(
-            "it slows down as a cache that fills: it has used {value} of what there was to grow into, and needs {limit}"
+            "it slows down like a cache that fills: it has used {value} of what there was to grow into, and needs {limit}"
         )
     },
     meaning: "slows down, and would end as a healthy cache does",

@@ -75,7 +75,7 @@ fn head(page: &mut Page, story: &Story) {
     let device =
         story.device.as_deref().map_or(String::new(), |device| format!(" on {device}"));
     let capacity = story.capacity.map_or_else(
-        || "capacity unknown, 80 GiB stand in".to_owned(),
+        || "capacity unknown, 80 GiB assumed".to_owned(),
         |capacity| bytes(capacity.as_f64()),
     );
     let restarts = match story.n_restarts {
@@ -105,7 +105,7 @@ fn head(page: &mut Page, story: &Story) {
             )
         } else {
             let n_readings = many(story.n_steps, "reading");
-            format!("{n_readings}, it does not push; {from} to {to} ({lasted})")
+            format!("{n_readings}, unmanaged; {from} to {to} ({lasted})")
         };
         page.paragraph(Indent::hanging(0), &words);
     }
@@ -129,7 +129,7 @@ fn severity(story: &Story, event: &StoryEvent) -> String {
     let before = before.map(|before| before.transition.severity);
     match before.filter(|before| severity == Severity::Info && *before > severity) {
         Some(before) if event.transition.evidence.ends() => {
-            format!("info; {} until a bound was known that fits", before.as_label())
+            format!("info; {} until a bound that fits was known", before.as_label())
         }
         Some(before) if !event.transition.evidence.is_level() => format!(
             "info; {} until the rank ended or the finding was acknowledged",
@@ -251,11 +251,11 @@ fn finding(page: &mut Page, event: &StoryEvent, story: &Story) {
         (TransitionState::Cleared, Cause::Became(_)) => {}
         (TransitionState::Cleared, cause) => {
             let why = match cause {
-                Cause::Restart => "the rank restarted, and its past is forgotten",
+                Cause::Restart => "the rank restarted, and its history is forgotten",
                 Cause::Silence => "the rank was silent for longer than --rank.ttl",
                 _ if kind == DiagnosisKind::CreepEarly => "its growth ended",
                 _ if signal(transition).is_some() => {
-                    "its growth ended, and it stayed level as long again"
+                    "its growth ended, and it stayed level for as long again"
                 }
                 _ => "its figures no longer show it",
             };
@@ -298,7 +298,7 @@ fn shown(page: &mut Page, window: &WindowReport, stage: Stage, story: &Story) {
 
 /// Returns what a window shows in words.
 fn grown(place: &str, shown: &Shown, story: &Story) -> String {
-    let stand_in = if story.capacity.is_some() { "" } else { " (of a stand-in)" };
+    let stand_in = if story.capacity.is_some() { "" } else { " (of an assumed capacity)" };
     format!(
         "seen in {place}: +{} without its largest increment, {} of that and the {} \
          left{stand_in}; t of the walk {:.1}",
@@ -421,7 +421,7 @@ fn closest_word(page: &mut Page, closest: &Closest) {
     let words = match &window.outcome {
         Ok(shown) => match &shown.obstacle {
             None => return,
-            Some(stop) => format!("it rose, and was not called creep: {}", reason(stop)),
+            Some(stop) => format!("it rose, but was not called creep: {}", reason(stop)),
         },
         // A signal that does not rise needs no further word.
         Err(Stopped { test: Test::Growth, .. }) => return,
@@ -458,7 +458,7 @@ pub fn meanings(page: &mut Page, ends: impl Iterator<Item = End>) {
         return;
     }
     page.blank();
-    page.line("These words, in the order in which a window is tested");
+    page.line("These outcomes, in the order in which a window is tested");
     for row in tests.iter().map(|test| words_of(*test)) {
         page.paragraph(Indent::hanging(2), &format!("{:14} {}", row.name, row.meaning));
     }

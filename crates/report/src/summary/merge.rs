@@ -18,9 +18,9 @@ use stepmem_types::ids::Rank;
 pub enum MergeError {
     #[error("there is no summary")]
     Nothing,
-    #[error("they are of different runs: {0} and {1}")]
+    #[error("they belong to different runs: {0} and {1}")]
     Runs(String, String),
-    #[error("they are of different launches of run {0}")]
+    #[error("they belong to different launches of run {0}")]
     Launches(String),
 }
 

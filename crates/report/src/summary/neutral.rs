@@ -94,7 +94,7 @@ fn without_steps() -> NeutralWords {
             "no pressure or imbalance, and too few steps to judge creep: the process went \
                   on without steps"
                 .to_owned(),
-        action: "If it trained on in a loop of its own, report its steps with stepmem.step().",
+        action: "If it went on training in a loop of its own, report its steps with stepmem.step().",
     }
 }
 
@@ -301,9 +301,9 @@ struct AbruptEnd {
 impl AbruptEnd {
     fn advice(&self) -> &'static str {
         if self.is_failure {
-            "Look at the error: nothing that was seen of memory explains it."
+            "Look at the error: nothing that was seen of its memory explains it."
         } else {
-            "Look at its exit code and log, and at the kernel's log for an out-of-memory kill: it announced no end."
+            "Look at its exit code and log, and at the kernel's log for an out-of-memory kill: it reported no end."
         }
     }
 }

@@ -22,7 +22,7 @@ fn sentence(issue: &TraceMlIssue, metric: Option<&TraceMlMetric>) -> String {
     let severity = issue.severity.as_label();
     if issue.kind == TraceMlKind::NoData {
         return format!(
-            "{} ({severity}): it needs {STEPS_MIN} steps that all ranks have, with peak_allocated_bytes and \
+            "{} ({severity}): it needs {STEPS_MIN} steps that all ranks have in common, with peak_allocated_bytes and \
              peak_reserved_bytes",
             issue.status
         );

@@ -40,7 +40,7 @@ pub fn find(
         notes.push(Note::saying(
             NoteKind::Overflow,
             "Older events are missing: the ring was full or recording restarted. Record with a larger \
-             max_entries, or fewer steps.",
+             max_entries, or for fewer steps.",
         ));
     }
     if !has_stacks(scene) {

@@ -81,7 +81,7 @@ pub fn list(list: &EventList<'_>, extent: EventsExtent) -> String {
     if n_left > 0 {
         let text = format!(
             "{} more events are not shown: --top 0 shows all, --step, --phase, --line, --address, --from, --to and \
-             --min-size choose.",
+             --min-size select.",
             grouped(count(n_left))
         );
         page.push_str(&wrapped(&text, "", WIDTH));
@@ -109,7 +109,7 @@ fn nothing(list: &EventList<'_>) -> String {
                 shown.join(", ")
             )
         }
-        _ => "No event is as asked for.".to_owned(),
+        _ => "No event matches.".to_owned(),
     };
     wrapped(&text, "  ", WIDTH)
 }
@@ -121,7 +121,7 @@ fn head(list: &EventList<'_>) -> String {
         format!("device {}: {n_events}, {}", report.scene.device.index, steps(&report.scene));
     page.push_str(&wrapped(&text, "", WIDTH));
     if report.scene.sites.has_stacks && !list.order.frees_have_stacks {
-        let text = "Frees have no stacks in this file, so what freed a block is told from its neighbors: record with \
+        let text = "Frees have no stacks in this file, so what freed a block is inferred from its neighbors: record with \
                     context=\"all\" for the lines.";
         page.push_str(&wrapped(text, "  ", WIDTH));
     }

@@ -138,7 +138,7 @@ fn head(page: &mut String, report: &DeviceReport<'_>) {
     page.push_str(&wrapped(&text, "  ", WIDTH));
     if scene.timeline.violations > 0 {
         let text = format!(
-            "the file contradicts itself in {} places: PyTorch did not write it like this",
+            "the file contradicts itself in {} places: PyTorch did not write it this way",
             grouped(scene.timeline.violations)
         );
         page.push_str(&wrapped(&text, "  ", WIDTH));
@@ -436,7 +436,7 @@ fn leaking(page: &mut String, report: &DeviceReport<'_>) {
 fn suspected(page: &mut String, report: &DeviceReport<'_>, suspect: &Suspect) {
     let label = |slot| report.scene.steps.label(slot).unwrap_or(0);
     let how =
-        if suspect.is_remade { "; one buffer made anew and larger each time" } else { "" };
+        if suspect.is_remade { "; one buffer made again, and larger, each time" } else { "" };
     let before = format!("  {:>9} a step  ", bytes(suspect.rise.rate));
     let name = words::name_of_within(report, suspect.row.site, width_left(&before));
     line(page, format_args!("{before}{name}"));

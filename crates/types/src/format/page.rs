@@ -99,7 +99,7 @@ impl Page {
         }
         if !fitted.dropped.is_empty() {
             let words = format!(
-                "No room for: {}. A wider terminal shows more.",
+                "No space for: {}. A wider terminal shows more.",
                 fitted.dropped.join(", ")
             );
             self.paragraph(Indent::hanging(1), &words);
@@ -448,7 +448,7 @@ mod tests {
             text(Some(50)),
             "DEVICE                 DIAGNOSIS\n\
              GPU-000000…0000000000  MEMORY CREEP, HIGH PRESSURE\n \
-             No room for: PEAK, STEP. A wider terminal shows\n   more.\n"
+             No space for: PEAK, STEP. A wider terminal shows\n   more.\n"
         );
         assert_eq!(
             text(Some(40)).lines().take(3).collect::<Vec<_>>(),

@@ -239,7 +239,7 @@ fn rank_verdict(html: &mut String, ranks: &Ranks, detail: Detail) {
         add(
             html,
             format_args!(
-                "<div class=\"verdict\"><h3>Files</h3><p>{n_broken} could not be read; their rows say why.</p></div>"
+                "<div class=\"verdict\"><h3>Files</h3><p>{n_broken} could not be read; their rows give the reason.</p></div>"
             ),
         );
     }

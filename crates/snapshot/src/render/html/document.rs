@@ -161,7 +161,7 @@ impl Sheet<'_> {
 <main>
 <h1>{title}</h1>
 <p class="quiet">{about}</p>
-{body}<footer>Written by stepmem snapshot {command}. This file loads nothing and is at most {size} bytes; what is too much for that is summed up.</footer>
+{body}<footer>Written by stepmem snapshot {command}. This file loads nothing and is at most {size} bytes; whatever exceeds that is summed up.</footer>
 </main>
 {scripts}</body>
 </html>

@@ -1,4 +1,4 @@
-// The list of events beside the timeline: every allocation and free in order, with both stacks of the one that is chosen.
+// The list of events next to the timeline: every allocation and free in order, with both stacks of the one that is chosen.
 
 import { Blocks } from "./blocks.js";
 import { button, element } from "./dom.js";

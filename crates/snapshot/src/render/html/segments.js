@@ -161,7 +161,7 @@ export class Segments {
     const words = {
       0: () => `${bytes(size)} live: ${name}`,
       1: () => `${bytes(size)} freed, but another stream may still use it: ${name}`,
-      2: () => `${bytes(size)} stranded: free, and cannot go back while blocks beside it live`,
+      2: () => `${bytes(size)} stranded: free, and cannot go back while blocks next to it live`,
       3: () => `${bytes(size)} releasable: free, and torch.cuda.empty_cache() would give it back`,
       4: () => `${bytes(size)} in ${count(blocks)} small blocks, ${bytes(live)} of it live`,
     };
