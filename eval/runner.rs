@@ -285,7 +285,7 @@ fn evidence(trend: &Trend) -> Value {
         "share_ratio": trend.share_ratio,
         "confidence_ratio": trend.confidence_ratio,
     });
-    let steps = trend.eta_steps().and_then(|eta| trend.known(eta));
+    let steps = trend.steps_to_oom().and_then(|eta| trend.known(eta));
     if let Some(steps) = steps {
         evidence["oom_eta_steps"] = json!(steps);
     }

@@ -446,6 +446,6 @@ impl Detector {
     /// Returns whether a trend has changed since the last call.
     fn has_changed(&mut self) -> bool {
         let series = [&mut self.live, &mut self.reserved, &mut self.readings.series];
-        series.into_iter().fold(false, |any, series| series.tracker.take_change() || any)
+        series.map(|series| series.tracker.take_change()).contains(&true)
     }
 }
