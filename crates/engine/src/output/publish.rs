@@ -23,8 +23,7 @@ use crate::ranks::lifecycle::Origin;
 use crate::ranks::state::RankState;
 use crate::ranks::table::RecordCounts;
 use crate::ranks::view::RankView;
-use crate::requests::heap_scans::LookRequest;
-use crate::requests::snapshot::RankRequest;
+use crate::requests::tracker::{RankRequest, RequestKind};
 use stepmem_detect::signal::Signal;
 use stepmem_detect::trend::Trend;
 use stepmem_types::device::GpuSample;
@@ -45,21 +44,22 @@ impl Engine {
                 |sample: &StepSample| sample.run == rank.run && sample.rank == rank.rank;
             batch.iter().any(is_of) && self.ranks.is_of_present_life(rank, since)
         };
-        let snapshots = self.captures.requests(is_present).into_iter();
-        let looks = self.looks.requests(is_present).into_iter();
-        let looks = looks.map(|look| RankRequest::Holders(self.with_growth(look)));
-        snapshots.map(RankRequest::Snapshot).chain(looks).collect()
+        let looks = self.looks.requests.waiting(is_present);
+        let looks = looks.map(|request| self.with_growth(request));
+        self.captures.requests.waiting(is_present).chain(looks).collect()
     }
 
-    /// Returns a request with the growth that it is about.
-    fn with_growth(&self, look: LookRequest) -> LookRequest {
-        let Some(state) = self.ranks.get(&look.rank.run, look.rank.rank) else { return look };
+    /// Returns a heap-scan request with the growth that it is about.
+    fn with_growth(&self, request: RankRequest) -> RankRequest {
+        let RankId { run, rank } = &request.rank;
+        let Some(state) = self.ranks.get(run, *rank) else { return request };
         let of_live = |trend: &&Trend| trend.signal == Signal::Allocated;
         let fastest = state.creep().trends().filter(of_live).map(TrendFigures::of);
         let bytes_per_step =
             fastest.filter_map(|figures| figures.slope_bytes_per_step).max_by(f64::total_cmp);
         let device = state.identity().device.as_ref();
-        LookRequest { bytes_per_step, is_on_host: device.is_some_and(GpuUuid::is_host), ..look }
+        let is_on_host = device.is_some_and(GpuUuid::is_host);
+        RankRequest { kind: RequestKind::Holders { bytes_per_step, is_on_host }, ..request }
     }
 
     /// Returns whether a rank of the run pushes or may push again: not all have ended, and it
@@ -163,20 +163,20 @@ impl Engine {
         exporter.add_dropped("processes_judged", self.processes_dropped);
         exporter.add_dropped("ranks", self.ranks.records_dropped());
         exporter.add_dropped("xids", nvml.xids_dropped);
-        let snapshots = self.captures.results().into_iter();
+        let snapshots = self.captures.requests.outcomes();
         exporter.snapshots = snapshots.map(|(result, n)| (result.into(), n)).collect();
         let analyses = self.captures.analyses();
         exporter.snapshot_analyses = analyses.map(|(outcome, n)| (outcome.into(), n)).collect();
         let timelines = self.captures.timelines();
         exporter.snapshot_timelines = timelines.map(|(result, n)| (result.into(), n)).collect();
-        let looks = self.looks.results().into_iter();
+        let looks = self.looks.requests.outcomes();
         exporter.looks = looks.map(|(result, n)| (result.into(), n)).collect();
         exporter
     }
 
     fn snapshot_statuses(&self) -> Vec<SnapshotStatus> {
-        let status = |capture| SnapshotStatus::of(capture, self.unix_time(capture.since));
-        self.captures.iter().map(status).collect()
+        let status = |listed| SnapshotStatus::of(listed, self.unix_time(listed.since));
+        self.captures.requests.iter().map(status).collect()
     }
 
     /// Returns the memory snapshots of a run that are listed, the oldest first.

@@ -22,7 +22,9 @@ impl Engine {
             SaveCursor::RankAfter(id) => self.save_rank(Some(&id)),
             SaveCursor::ProcessAfter(id) => self.save_process(Some(&id)),
             SaveCursor::SitesAfter(id) => self.save_sites(Some(&id)),
-            SaveCursor::Looks => (PartToSave::Looks(self.looks.saved()), SaveCursor::Rest),
+            SaveCursor::Looks => {
+                (PartToSave::Looks(self.looks.requests.saved()), SaveCursor::Rest)
+            }
             SaveCursor::Rest => (self.save_rest(now), SaveCursor::End),
             SaveCursor::End => return None,
         })
@@ -45,7 +47,7 @@ impl Engine {
 
     fn save_sites(&self, after: Option<&RankId>) -> (PartToSave<'_>, SaveCursor) {
         let Some((run, rank, sites)) = self.sites.first_after(after) else {
-            return (PartToSave::Captures(self.captures.saved()), SaveCursor::Looks);
+            return (PartToSave::Captures(self.captures.requests.saved()), SaveCursor::Looks);
         };
         let id = RankId { run: run.clone(), rank };
         (PartToSave::Sites(run, rank, sites), SaveCursor::SitesAfter(id))

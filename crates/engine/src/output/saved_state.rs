@@ -10,8 +10,9 @@ use crate::ranks::lifetime::Tally;
 use crate::ranks::state::RankState;
 use crate::ranks::table::{ENDED_MAX, SavedRanks};
 use crate::requests::causes::{ENDED_SITES_MAX, RankSites, SiteTable};
-use crate::requests::heap_scans::SavedLooks;
-use crate::requests::snapshots::SavedCaptures;
+use crate::requests::heap_scans::Look;
+use crate::requests::snapshot::Capture;
+use crate::requests::tracker::SavedRequests;
 use stepmem_detect::detector::Detector;
 use stepmem_types::ids::{ProcessId, Rank, RankId, Run, SubjectId};
 use stepmem_types::units::{Seconds, Uptime};
@@ -43,8 +44,8 @@ pub enum SavedPart {
     /// The last one.
     Rest(SavedRest),
     Sites(Run, Rank, Box<RankSites>),
-    Captures(SavedCaptures),
-    Looks(SavedLooks),
+    Captures(SavedRequests<Capture>),
+    Looks(SavedRequests<Look>),
 }
 
 /// A [`SavedPart`] where it is held: the same bytes.
@@ -54,8 +55,8 @@ pub enum PartToSave<'a> {
     Process(&'a ProcessId, &'a ProcessState),
     Rest(SavedRest),
     Sites(&'a Run, Rank, &'a RankSites),
-    Captures(SavedCaptures),
-    Looks(SavedLooks),
+    Captures(SavedRequests<Capture>),
+    Looks(SavedRequests<Look>),
 }
 
 /// The last part of a state.
@@ -90,8 +91,8 @@ pub struct SavedState {
     /// The unmanaged processes.
     pub processes: ProcessTable,
     pub sites: SiteTable,
-    pub captures: SavedCaptures,
-    pub looks: SavedLooks,
+    pub captures: SavedRequests<Capture>,
+    pub looks: SavedRequests<Look>,
     pub rest: SavedRest,
     n_ranks: usize,
     n_sites: usize,

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use serde::{Deserialize, Serialize};
 
 use crate::requests::snapshot::{AnalysisState, Capture, CaptureOutcome};
+use crate::requests::tracker::Listed;
 use stepmem_types::ids::RankId;
 use stepmem_types::site::SiteVerdict;
 use stepmem_types::units::{Bytes, Count};
@@ -72,9 +73,9 @@ impl SnapshotStatus {
     }
 
     /// A snapshot; `since` is a Unix time.
-    pub fn of(capture: &Capture, since: f64) -> Self {
-        let report = &capture.report;
-        let (path, bytes, error) = match &report.outcome {
+    pub fn of(listed: &Listed<Capture>, since: f64) -> Self {
+        let capture = &listed.of;
+        let (path, bytes, error) = match &capture.outcome {
             CaptureOutcome::Written { path, bytes, .. } => (Some(path), *bytes, None),
             CaptureOutcome::Failed { error } => (None, None, Some(error)),
             CaptureOutcome::Waiting
@@ -89,12 +90,12 @@ impl SnapshotStatus {
             None => (None, None, None, None),
         };
         Self {
-            id: report.id.as_deref().map(str::to_owned),
-            rank: report.rank.clone(),
-            reason: report.reason.as_label().into(),
-            outcome: report.outcome.as_label().into(),
+            id: listed.id.as_deref().map(str::to_owned),
+            rank: listed.rank.clone(),
+            reason: capture.reason.as_label().into(),
+            outcome: capture.outcome.as_label().into(),
             since,
-            step: report.step,
+            step: capture.step,
             path: path.map(ToString::to_string),
             bytes,
             error: error.map(ToString::to_string),

@@ -1,20 +1,18 @@
 //! Heap-scan requests to ranks that grow: who is asked to find out which of its tensors are
 //! kept, and the outcome. The training process scans.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::requests::causes::{HoldersOutcome, HoldersReport};
-use crate::requests::schedule::{
-    AskPlan, EpisodeSettings, EpisodeStep, Episodes, Growth, SavedEpisodes,
+use crate::requests::schedule::{EpisodeSettings, Growth};
+use crate::requests::tracker::{
+    Listed, Progress, RequestKind, RequestTracker, Requested, SavedRequests, UNANSWERED,
 };
-use stepmem_types::ids::{RankId, Run};
+use stepmem_types::ids::RankId;
 use stepmem_types::units::Uptime;
 
-/// Number of heap scans that are known at most; the oldest is forgotten.
-pub const LOOKS_MAX: usize = 64;
 /// Steps between the two scans of one request, at the least.
 const STEPS: u32 = 20;
 /// Heap scans of a run, at most: enough for a week, and each costs some 40 ms.
@@ -23,69 +21,41 @@ const RUN_MAX: u32 = 1000;
 /// then watched for two more.
 const PERIODS: f64 = 1.0;
 
-/// A heap-scan request.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub struct LookRequest {
-    /// The id that its report names.
-    pub id: Box<str>,
-    pub rank: RankId,
-    /// Steps between the two scans, at the least.
-    pub steps: u32,
-    /// Growth of the memory that it is about, and whether that is the host's; known when the
-    /// rank is asked.
-    #[serde(skip)]
-    pub bytes_per_step: Option<f64>,
-    #[serde(skip)]
-    pub is_on_host: bool,
-}
-
-/// The outcome of a heap scan.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
-enum LookState {
-    /// The rank was asked.
-    Waiting,
-    /// It has begun to scan.
-    Began,
-    Over,
-}
-
+/// A heap scan of a rank.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-struct Look {
-    request: LookRequest,
-    since: Uptime,
-    deadline: Uptime,
-    state: LookState,
+pub struct Look {
+    progress: Progress,
     /// Set when it was asked for before the growth was a finding.
     is_early: bool,
 }
 
-impl Look {
-    /// Returns whether a report answers it.
-    fn is_of(&self, report: &HoldersReport) -> bool {
-        report.id.as_deref() == Some(&*self.request.id) && self.request.rank == report.rank
-    }
-}
+impl Requested for Look {
+    const ID_MARK: &'static str = "h";
+    const OUTCOMES: &'static [&'static str] =
+        &["failed", "gave_up", "named", "none", UNANSWERED];
 
-/// Heap scans that outlast a restart.
-#[derive(Debug, Default, Deserialize, Serialize)]
-pub struct SavedLooks {
-    listed: Vec<Look>,
-    episodes: SavedEpisodes,
+    fn of_growth() -> Self {
+        Self { progress: Progress::Waiting, is_early: false }
+    }
+
+    fn kind(&self) -> RequestKind {
+        RequestKind::Holders { bytes_per_step: None, is_on_host: false }
+    }
+
+    fn progress(&self) -> Progress {
+        self.progress
+    }
+
+    fn give_up(&mut self) {
+        self.progress = Progress::Over;
+    }
 }
 
 /// The heap scans of all runs.
 #[derive(Debug)]
 pub struct Looks {
     is_on: bool,
-    episodes: Episodes,
-    // Invariant: at most LOOKS_MAX.
-    listed: VecDeque<Look>,
-    n_asked: u64,
-    n_named: u64,
-    n_none: u64,
-    n_gave_up: u64,
-    n_failed: u64,
-    n_unanswered: u64,
+    pub requests: RequestTracker<Look>,
 }
 
 impl Looks {
@@ -93,17 +63,7 @@ impl Looks {
     pub fn new(is_on: bool, cooldown: Duration) -> Self {
         let settings =
             EpisodeSettings { steps: STEPS, periods: PERIODS, run_max: RUN_MAX, cooldown };
-        Self {
-            is_on,
-            episodes: Episodes::new(settings),
-            listed: VecDeque::new(),
-            n_asked: 0,
-            n_named: 0,
-            n_none: 0,
-            n_gave_up: 0,
-            n_failed: 0,
-            n_unanswered: 0,
-        }
+        Self { is_on, requests: RequestTracker::new(settings) }
     }
 
     /// Takes suspected growth of a rank. The rank is asked for a heap scan, so that the holder
@@ -116,77 +76,51 @@ impl Looks {
     /// while it lasts. The rank is asked for a heap scan unless one goes on, or its run has had
     /// enough.
     pub fn creeps(&mut self, growth: &Growth<'_>, began: Option<Uptime>, now: Uptime) {
-        if began.is_some_and(|began| self.were_of_earlier_lives(growth.rank, began)) {
-            self.episodes.forget(growth.rank);
+        if began.is_some_and(|began| self.were_before(growth.rank, began)) {
+            self.requests.schedule.forget(growth.rank);
         }
         self.grows(growth, false, now);
     }
 
     fn grows(&mut self, growth: &Growth<'_>, is_early: bool, now: Uptime) {
-        let goes_on =
-            |look: &Look| look.state != LookState::Over && look.request.rank == *growth.rank;
-        if !self.is_on || self.listed.iter().any(goes_on) {
-            return;
-        }
-        match self.episodes.grows(growth, now) {
-            EpisodeStep::Ask(plan) => {
-                self.ask(growth.rank, plan, now);
-                if let Some(asked) = self.listed.back_mut() {
-                    asked.is_early = is_early;
-                }
-            }
-            EpisodeStep::Known => self.ask_next(&growth.rank.run, now),
-            EpisodeStep::Limited | EpisodeStep::TooLong { .. } => {}
+        if self.is_on && !self.requests.open().any(|open| open.rank == *growth.rank) {
+            self.requests.grows(growth, Look { is_early, ..Look::of_growth() }, now);
         }
     }
 
     /// Returns whether a rank was asked, and only before its incarnation began: its present
     /// holders are not known.
-    fn were_of_earlier_lives(&self, rank: &RankId, began: Uptime) -> bool {
-        let mut looks = self.listed.iter().filter(|look| look.request.rank == *rank).peekable();
-        looks.peek().is_some() && looks.all(|look| look.since < began)
-    }
-
-    /// Returns the requests to the ranks for which `is_wanted` is true, by the rank and the
-    /// time of the request. They stay the same until the ranks begin, since an answer may get
-    /// lost.
-    pub fn requests(&self, is_wanted: impl Fn(&RankId, Uptime) -> bool) -> Vec<LookRequest> {
-        let waiting = self.listed.iter().filter(|look| look.state == LookState::Waiting);
-        let wanted = waiting.filter(|look| is_wanted(&look.request.rank, look.since));
-        wanted.map(|look| look.request.clone()).collect()
+    fn were_before(&self, rank: &RankId, began: Uptime) -> bool {
+        let mut scans = self.requests.iter().filter(|scan| scan.rank == *rank).peekable();
+        scans.peek().is_some() && scans.all(|scan| scan.since < began)
     }
 
     /// Takes a report. Returns since when what it names is known: when the rank was asked, or
     /// now.
     pub fn take(&mut self, report: &HoldersReport, now: Uptime) -> Uptime {
-        let look = self.listed.iter_mut().find(|look| look.is_of(report));
-        let since = look.as_ref().map_or(now, |look| look.since);
+        let run = &report.rank.run;
+        let scan = self.requests.named(report.id.as_deref(), &report.rank);
+        let since = scan.as_ref().map_or(now, |scan| scan.since);
         let is_over = report.outcome != HoldersOutcome::Began;
-        if let Some(look) = look {
-            if look.state == LookState::Over {
+        if let Some(Listed { of: scan, .. }) = scan {
+            if scan.progress == Progress::Over {
                 return since;
             }
-            look.state = if is_over { LookState::Over } else { LookState::Began };
+            scan.progress = if is_over { Progress::Over } else { Progress::Begun };
             let is_named = matches!(report.outcome, HoldersOutcome::Named(_));
-            if is_over && look.is_early && !is_named {
-                self.episodes.close(&report.rank.run);
+            if is_over && scan.is_early && !is_named {
+                self.requests.schedule.close(run);
             }
         }
-        match &report.outcome {
-            HoldersOutcome::Began => {}
-            HoldersOutcome::Named(holders) => {
-                self.n_named += 1;
-                // A bound withholds the page of its own rank alone.
-                if holders.first().is_some_and(|holder| holder.fill.is_some()) {
-                    self.episodes.ask_each(&report.rank.run);
-                }
-            }
-            HoldersOutcome::Nothing => self.n_none += 1,
-            HoldersOutcome::GaveUp { .. } => self.n_gave_up += 1,
-            HoldersOutcome::Failed { .. } => self.n_failed += 1,
+        self.requests.count(report.outcome.as_label());
+        // A bound withholds the page of its own rank alone.
+        if let HoldersOutcome::Named(holders) = &report.outcome
+            && holders.first().is_some_and(|holder| holder.fill.is_some())
+        {
+            self.requests.schedule.ask_each(run);
         }
         if is_over {
-            self.ask_next(&report.rank.run, now);
+            self.requests.ask_next(run, now);
         }
         since
     }
@@ -194,80 +128,13 @@ impl Looks {
     /// Gives up heap scans that have waited too long, and those whose process has gone, where
     /// `is_present` is false.
     pub fn expire(&mut self, is_present: impl Fn(&RankId, Uptime) -> bool, now: Uptime) {
-        let mut runs = Vec::new();
-        for look in &mut self.listed {
-            if look.state == LookState::Over {
-                continue;
-            }
-            if now > look.deadline || !is_present(&look.request.rank, look.since) {
-                look.state = LookState::Over;
-                self.n_unanswered += 1;
-                runs.push(look.request.rank.run.clone());
-            }
-        }
-        for run in runs {
-            self.ask_next(&run, now);
-        }
-    }
-
-    /// Returns how many there were by outcome.
-    pub fn results(&self) -> [(&'static str, u64); 5] {
-        [
-            ("failed", self.n_failed),
-            ("gave_up", self.n_gave_up),
-            ("named", self.n_named),
-            ("none", self.n_none),
-            ("unanswered", self.n_unanswered),
-        ]
-    }
-
-    /// Returns what outlasts a restart.
-    pub fn saved(&self) -> SavedLooks {
-        let listed = self.listed.iter().cloned().collect();
-        SavedLooks { listed, episodes: self.episodes.saved() }
+        self.requests.expire(|scan| !is_present(&scan.rank, scan.since), now);
     }
 
     /// Goes on where an earlier exporter stood, unless the settings no longer want it.
-    pub fn resume(&mut self, saved: SavedLooks) {
-        self.episodes.resume(saved.episodes);
-        if self.is_on {
-            self.listed = saved.listed.into_iter().take(LOOKS_MAX).collect();
-        }
-    }
-
-    fn ask(&mut self, rank: &RankId, plan: AskPlan, now: Uptime) {
-        if self.listed.len() >= LOOKS_MAX {
-            self.listed.pop_front();
-        }
-        self.n_asked += 1;
-        // The time keeps ids of an earlier exporter apart.
-        let id = format!("{}-h{}", now.0.as_millis(), self.n_asked).into();
-        let request = LookRequest {
-            id,
-            rank: rank.clone(),
-            steps: plan.steps,
-            bytes_per_step: None,
-            is_on_host: false,
-        };
-        let deadline = Uptime(now.0 + plan.allowance());
-        self.listed.push_back(Look {
-            request,
-            since: now,
-            deadline,
-            state: LookState::Waiting,
-            is_early: false,
-        });
-    }
-
-    /// Asks the rank that is next about a run's growth, once no rank of the run is to report.
-    fn ask_next(&mut self, run: &Run, now: Uptime) {
-        let is_busy = self
-            .listed
-            .iter()
-            .any(|look| look.state != LookState::Over && look.request.rank.run == *run);
-        if !is_busy && let Some((rank, plan)) = self.episodes.next(run, now) {
-            self.ask(&rank, plan, now);
-        }
+    pub fn resume(&mut self, saved: SavedRequests<Look>) {
+        let is_on = self.is_on;
+        self.requests.resume(saved, |_| is_on);
     }
 }
 
@@ -275,9 +142,10 @@ impl Looks {
 mod tests {
     use std::time::Duration;
 
-    use super::{LookRequest, Looks};
+    use super::Looks;
     use crate::requests::causes::{HoldersOutcome, HoldersReport, LOOKS_COOLDOWN};
     use crate::requests::schedule::Growth;
+    use crate::requests::tracker::RankRequest;
     use stepmem_types::ids::{Rank, RankId, Run};
     use stepmem_types::site::{Fill, SiteText, TensorHolder};
     use stepmem_types::units::{Bytes, Count, Uptime};
@@ -296,6 +164,14 @@ mod tests {
         let growth =
             Growth { rank: &rank, bytes_per_step: None, seconds_per_step: None, stairs: None };
         looks.creeps(&growth, Some(at(began)), at(seconds));
+    }
+
+    fn waiting(looks: &Looks) -> Vec<RankRequest> {
+        looks.requests.waiting(|_, _| true).collect()
+    }
+
+    fn outcome(looks: &Looks, name: &str) -> u64 {
+        looks.requests.outcomes().find(|(outcome, _)| *outcome == name).unwrap().1
     }
 
     fn bounded() -> TensorHolder {
@@ -319,7 +195,7 @@ mod tests {
         }
     }
 
-    fn report(request: &LookRequest, outcome: HoldersOutcome) -> HoldersReport {
+    fn report(request: &RankRequest, outcome: HoldersOutcome) -> HoldersReport {
         HoldersReport {
             rank: rank(),
             instance: None,
@@ -337,7 +213,7 @@ mod tests {
         let mut asked_at = Vec::new();
         for seconds in (0..3600).step_by(60) {
             creep(&mut looks, 0, seconds);
-            for request in looks.requests(|_, _| true) {
+            for request in waiting(&looks) {
                 asked_at.push(seconds);
                 looks.take(&report(&request, HoldersOutcome::Nothing), at(seconds));
             }
@@ -354,7 +230,7 @@ mod tests {
             let began = if seconds < 120 { 0 } else { 100 };
             looks.expire(|_, since| since >= at(began), at(seconds));
             creep(&mut looks, began, seconds);
-            for request in looks.requests(|_, _| true) {
+            for request in waiting(&looks) {
                 asked_at.push(seconds);
                 let is_cut = seconds == 0;
                 let outcome =
@@ -363,7 +239,7 @@ mod tests {
             }
         }
         assert_eq!(asked_at, [0, 120, 600, 1200]);
-        assert!(looks.results().contains(&("unanswered", 1)));
+        assert_eq!(outcome(&looks, "unanswered"), 1);
     }
 
     #[test]
@@ -380,7 +256,7 @@ mod tests {
                 looks.creeps(&growth, Some(at(0)), at(seconds));
             }
             // A report may let the next rank be asked at once.
-            while let Some(request) = looks.requests(|_, _| true).pop() {
+            while let Some(request) = waiting(&looks).pop() {
                 let rank = request.rank.clone();
                 let idx = ranks.iter().position(|of| *of == rank).unwrap();
                 asked_at[idx].push(seconds);
@@ -399,13 +275,12 @@ mod tests {
     fn rank_is_asked_until_it_begins_and_its_report_is_dated_by_the_request() {
         let mut looks = Looks::new(true, LOOKS_COOLDOWN);
         creep(&mut looks, 0, 1);
-        let asked = looks.requests(|of, _| *of == rank());
+        let asked = waiting(&looks);
         let [request] = &asked[..] else { panic!("{asked:?}") };
         assert_eq!(looks.take(&report(request, HoldersOutcome::Began), at(2)), at(1));
-        assert_eq!(looks.requests(|of, _| *of == rank()), []);
+        assert_eq!(waiting(&looks), []);
         assert_eq!(looks.take(&report(request, HoldersOutcome::Nothing), at(3)), at(1));
         looks.expire(|_, _| true, at(100_000));
-        let results = looks.results();
-        assert!(results.contains(&("none", 1)) && results.contains(&("unanswered", 0)));
+        assert_eq!((outcome(&looks, "none"), outcome(&looks, "unanswered")), (1, 0));
     }
 }

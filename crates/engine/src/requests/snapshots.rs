@@ -5,24 +5,22 @@ use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
 use crate::requests::causes::{
     AnalysisOutcome, AnalysisRequest, Cause, FoundCause, SnapshotAnalysis, TimelineOutcome,
 };
 use crate::requests::schedule::{
-    AskPlan, EpisodeSettings, EpisodeStep, Episodes, Growth, REPORT_WITHIN, STEPS_MAX,
-    SavedEpisodes,
+    AskPlan, EpisodeSettings, EpisodeStep, Growth, REPORT_WITHIN, STEPS_MAX,
 };
 use crate::requests::snapshot::{
-    AnalysisState, Capture, CaptureOutcome, CaptureReason, CaptureReport, CaptureRequest,
+    AnalysisState, Capture, CaptureOutcome, CaptureReason, CaptureReport, LIMITED,
 };
-use stepmem_types::ids::{RankId, Run};
+use crate::requests::tracker::{
+    LISTED_MAX, Listed, Progress, RequestTracker, Requested, SavedRequests,
+};
+use stepmem_types::ids::RankId;
 use stepmem_types::site::SiteVerdict;
 use stepmem_types::units::Uptime;
 
-/// Number of snapshots that are listed at most; the oldest that no rank is asked for leaves.
-pub const LISTED_MAX: usize = 64;
 /// Periods of growth in level shifts that a recording must hold.
 const PERIODS: f64 = 3.0;
 
@@ -47,27 +45,13 @@ impl Default for CaptureSettings {
     }
 }
 
-/// Snapshots that outlast a restart.
-#[derive(Debug, Default, Deserialize, Serialize)]
-pub struct SavedCaptures {
-    listed: Vec<Capture>,
-    episodes: SavedEpisodes,
-}
-
 /// The snapshots of all runs.
 #[derive(Debug)]
 pub struct Captures {
     settings: CaptureSettings,
-    // Invariant: at most LISTED_MAX.
-    listed: VecDeque<Capture>,
-    episodes: Episodes,
+    pub requests: RequestTracker<Capture>,
     /// Snapshots that another process shall analyze. Invariant: at most [`LISTED_MAX`].
     to_analyse: VecDeque<AnalysisRequest>,
-    n_listed: u64,
-    n_written: u64,
-    n_failed: u64,
-    n_unanswered: u64,
-    n_limited: u64,
     n_analyses: [u64; AnalysisOutcome::ALL.len()],
     n_timelines: TimelineCounts,
 }
@@ -82,15 +66,9 @@ struct TimelineCounts {
 impl Captures {
     pub fn new(settings: CaptureSettings) -> Self {
         Self {
-            episodes: Episodes::new(settings.episodes),
+            requests: RequestTracker::new(settings.episodes),
             settings,
-            listed: VecDeque::new(),
             to_analyse: VecDeque::new(),
-            n_listed: 0,
-            n_written: 0,
-            n_failed: 0,
-            n_unanswered: 0,
-            n_limited: 0,
             n_analyses: [0; AnalysisOutcome::ALL.len()],
             n_timelines: TimelineCounts::default(),
         }
@@ -101,12 +79,9 @@ impl Captures {
         if !self.settings.on_creep {
             return;
         }
-        match self.episodes.grows(growth, now) {
-            EpisodeStep::Ask(plan) => {
-                self.ask(CaptureReport::of_creep(growth.rank), plan, now);
-            }
-            EpisodeStep::Known => self.ask_next(&growth.rank.run, now),
-            EpisodeStep::Limited => self.n_limited += 1,
+        match self.requests.grows(growth, Capture::of_growth(), now) {
+            EpisodeStep::Ask(_) | EpisodeStep::Known => {}
+            EpisodeStep::Limited => self.requests.count(LIMITED),
             EpisodeStep::TooLong { period } => self.decline(growth.rank, period, now),
         }
     }
@@ -114,14 +89,12 @@ impl Captures {
     /// Asks a rank for a snapshot because an operator wants it. Returns the id of the request,
     /// that of the open one if the rank was asked already.
     pub fn demand(&mut self, rank: &RankId, steps: Option<u32>, now: Uptime) -> Box<str> {
-        let mut listed = self.listed.iter().map(|listed| &listed.report);
-        let open = listed.find(|report| report.outcome.is_open() && report.rank == *rank);
-        if let Some(id) = open.and_then(|report| report.id.clone()) {
+        let open = self.requests.open().find(|open| open.rank == *rank);
+        if let Some(id) = open.and_then(|open| open.id.clone()) {
             return id;
         }
         let plan = AskPlan::of_steps(steps.unwrap_or(self.settings.episodes.steps));
-        let asked = CaptureReport::asked(rank.clone(), CaptureReason::Manual);
-        self.ask(asked, plan, now)
+        self.requests.ask((rank.clone(), plan), Capture::asked(CaptureReason::Manual), now)
     }
 
     /// Lists that a rank is not asked, since its growth comes in level shifts too far apart;
@@ -131,90 +104,57 @@ impl Captures {
             "not asked: growth comes every {period:.0} steps, and three of these exceed the {STEPS_MAX} steps of a \
              recording"
         );
-        let is_declined = |listed: &Capture| {
-            let outcome = &listed.report.outcome;
+        let is_declined = |listed: &Listed<Capture>| {
+            let outcome = &listed.of.outcome;
             let is_failed = matches!(outcome, CaptureOutcome::Failed { error } if error.starts_with("not asked"));
-            is_failed && listed.report.rank == *rank
+            is_failed && listed.rank == *rank
         };
-        if !self.listed.iter().any(is_declined) {
-            self.n_limited += 1;
+        if !self.requests.iter().any(is_declined) {
+            self.requests.count(LIMITED);
             let outcome = CaptureOutcome::Failed { error: error.into() };
-            let asked = CaptureReport::of_creep(rank);
-            self.list(CaptureReport { outcome, ..asked }, 0, [now, now]);
+            let of = Capture { outcome, ..Capture::of_growth() };
+            let (rank, id) = (rank.clone(), None);
+            let (since, deadline) = (now, now);
+            self.requests.list(Listed { number: 0, id, rank, steps: 0, since, deadline, of });
         }
-    }
-
-    /// Lists a request. Returns its id.
-    fn ask(&mut self, asked: CaptureReport, plan: AskPlan, now: Uptime) -> Box<str> {
-        // The time keeps ids of an earlier exporter apart.
-        let id: Box<str> = format!("{}-{}", now.0.as_millis(), self.n_listed + 1).into();
-        let report = CaptureReport { id: Some(id.clone()), ..asked };
-        self.list(report, plan.steps, [now, Uptime(now.0 + plan.allowance())]);
-        id
-    }
-
-    /// Asks the rank that is next about a run's growth, once no rank of the run is to report.
-    fn ask_next(&mut self, run: &Run, now: Uptime) {
-        let mut listed = self.listed.iter().map(|listed| &listed.report);
-        let is_busy = listed.any(|report| report.outcome.is_open() && report.rank.run == *run);
-        if !is_busy && let Some((rank, plan)) = self.episodes.next(run, now) {
-            self.ask(CaptureReport::of_creep(&rank), plan, now);
-        }
-    }
-
-    /// Returns the requests to the ranks for which `is_wanted` is true, by the rank and the
-    /// time of the request. They stay the same until the ranks report, since an answer may get
-    /// lost.
-    pub fn requests(&self, is_wanted: impl Fn(&RankId, Uptime) -> bool) -> Vec<CaptureRequest> {
-        let waiting = self
-            .listed
-            .iter()
-            .filter(|listed| listed.report.outcome == CaptureOutcome::Waiting)
-            .filter(|listed| is_wanted(&listed.report.rank, listed.since));
-        waiting
-            .filter_map(|listed| {
-                Some(CaptureRequest {
-                    id: listed.report.id.clone()?,
-                    rank: listed.report.rank.clone(),
-                    reason: listed.report.reason,
-                    steps: listed.steps,
-                })
-            })
-            .collect()
     }
 
     /// Takes a report; it settles the request that it names, or is listed as new.
     pub fn take(&mut self, report: CaptureReport, now: Uptime) {
-        match report.outcome {
-            CaptureOutcome::Written { .. } => self.n_written += 1,
-            CaptureOutcome::Failed { .. } => self.n_failed += 1,
-            CaptureOutcome::Recording { .. }
-            | CaptureOutcome::Unanswered
-            | CaptureOutcome::Waiting => {}
-        }
-        let is_over = !report.outcome.is_open();
-        let run = report.rank.run.clone();
-        let request = self.listed.iter_mut().find(|listed| {
-            let of = &listed.report;
-            of.id.is_some() && of.id == report.id && of.rank == report.rank
-        });
-        let number = match request {
+        self.requests.count(report.outcome.as_label());
+        let CaptureReport { rank, id, reason, step, outcome, owner, .. } = report;
+        let of = Capture { reason, step, outcome, owner, analysis: None };
+        let is_over = of.progress() == Progress::Over;
+        let run = rank.run.clone();
+        let number = match self.requests.named(id.as_deref(), &rank) {
             // A report that was overtaken by the one after it adds nothing new.
-            Some(listed) if !is_over && !listed.report.outcome.is_open() => return,
+            Some(listed) if !is_over && listed.of.progress() == Progress::Over => return,
             Some(listed) => {
                 if !is_over {
                     let allowance = listed.deadline.since(listed.since);
                     listed.deadline = Uptime(now.0 + allowance);
                 }
-                let reason = listed.report.reason;
-                listed.report = CaptureReport { reason, ..report };
+                let (reason, analysis) = (listed.of.reason, listed.of.analysis.take());
+                listed.of = Capture { reason, analysis, ..of };
                 listed.number
             }
-            None => self.list(report, 0, [now, Uptime(now.0 + REPORT_WITHIN)]),
+            None => {
+                let deadline = Uptime(now.0 + REPORT_WITHIN);
+                let since = now;
+                self.requests.list(Listed {
+                    number: 0,
+                    id,
+                    rank,
+                    steps: 0,
+                    since,
+                    deadline,
+                    of,
+                })
+            }
         };
         self.request_analysis(number);
         if is_over {
-            self.ask_next(&run, now);
+            self.requests.ask_next(&run, now);
         }
     }
 
@@ -223,16 +163,15 @@ impl Captures {
         if self.settings.read_directory.is_none() {
             return;
         }
-        let Some(listed) = self.listed.iter_mut().find(|listed| listed.number == number) else {
+        let mut listed = self.requests.iter_mut();
+        let Some(Listed { of, .. }) = listed.find(|listed| listed.number == number) else {
             return;
         };
-        let CaptureOutcome::Written { file: Some(file), .. } = &listed.report.outcome else {
-            return;
-        };
-        if listed.analysis.is_none() && self.to_analyse.len() < LISTED_MAX {
-            let (file, owner) = (file.clone(), listed.report.owner);
+        let CaptureOutcome::Written { file: Some(file), .. } = &of.outcome else { return };
+        if of.analysis.is_none() && self.to_analyse.len() < LISTED_MAX {
+            let (file, owner) = (file.clone(), of.owner);
             self.to_analyse.push_back(AnalysisRequest { number, file, owner });
-            listed.analysis = Some(AnalysisState::Waiting);
+            of.analysis = Some(AnalysisState::Waiting);
         }
     }
 
@@ -255,15 +194,15 @@ impl Captures {
             *count += 1;
         }
         let timeline = self.count_timeline(analysis.timeline.as_ref());
-        let listed = self.listed.iter_mut().find(|listed| listed.number == number)?;
+        let listed = self.requests.iter_mut().find(|listed| listed.number == number)?;
         let verdict = analysis.leak.as_ref().map(|leak| leak.verdict);
         let reason = analysis.reason.as_ref().map(ToString::to_string);
-        listed.analysis = Some(AnalysisState::Over { outcome, reason, verdict, timeline });
-        let (rank, since) = (listed.report.rank.clone(), listed.since);
-        let is_about_growth = listed.report.reason == CaptureReason::Creep;
+        listed.of.analysis = Some(AnalysisState::Over { outcome, reason, verdict, timeline });
+        let (rank, since) = (listed.rank.clone(), listed.since);
+        let is_about_growth = listed.of.reason == CaptureReason::Creep;
         let is_short = is_about_growth && verdict == Some(SiteVerdict::InsufficientHistory);
-        if is_short && let Some(plan) = self.episodes.longer(&rank) {
-            self.ask(CaptureReport::of_creep(&rank), plan, now);
+        if is_short && let Some(plan) = self.requests.schedule.longer(&rank) {
+            self.requests.ask((rank.clone(), plan), Capture::of_growth(), now);
         }
         Some(FoundCause { rank, cause: Cause::Snapshot(Box::new(analysis.clone())), since })
     }
@@ -285,40 +224,17 @@ impl Captures {
 
     /// Returns whether a snapshot is being analyzed or waits for it.
     pub fn awaits_analysis(&self) -> bool {
-        self.listed.iter().any(|listed| listed.analysis == Some(AnalysisState::Waiting))
+        self.requests.iter().any(|listed| listed.of.analysis == Some(AnalysisState::Waiting))
     }
 
-    /// Gives up requests that have waited too long, and those whose process has gone, where
-    /// `is_present` is false.
+    /// Gives up requests that have waited too long, and those that wait for a process that has
+    /// gone, where `is_present` is false.
     pub fn expire(&mut self, is_present: impl Fn(&RankId, Uptime) -> bool, now: Uptime) {
-        let mut runs = Vec::new();
-        for listed in &mut self.listed {
-            let is_gone = listed.report.outcome == CaptureOutcome::Waiting
-                && !is_present(&listed.report.rank, listed.since);
-            if is_gone || now > listed.deadline && listed.report.outcome.is_open() {
-                listed.report.outcome = CaptureOutcome::Unanswered;
-                self.n_unanswered += 1;
-                runs.push(listed.report.rank.run.clone());
-            }
-        }
-        for run in runs {
-            self.ask_next(&run, now);
-        }
-    }
-
-    /// Returns the snapshots that are listed, the oldest first.
-    pub fn iter(&self) -> impl Iterator<Item = &Capture> {
-        self.listed.iter()
-    }
-
-    /// Returns how many there were by outcome.
-    pub fn results(&self) -> [(&'static str, u64); 4] {
-        [
-            ("failed", self.n_failed),
-            ("limited", self.n_limited),
-            ("unanswered", self.n_unanswered),
-            ("written", self.n_written),
-        ]
+        let is_gone = |listed: &Listed<Capture>| {
+            let is_waiting = listed.of.progress() == Progress::Waiting;
+            is_waiting && !is_present(&listed.rank, listed.since)
+        };
+        self.requests.expire(is_gone, now);
     }
 
     /// Returns how many were analyzed by the outcome; empty where none are read.
@@ -337,54 +253,23 @@ impl Captures {
         counts.into_iter().filter(move |_| is_on)
     }
 
-    /// Returns what outlasts a restart.
-    pub fn saved(&self) -> SavedCaptures {
-        let listed = self.listed.iter().cloned().collect();
-        SavedCaptures { listed, episodes: self.episodes.saved() }
-    }
-
     /// Goes on where an earlier exporter stood. What waited for its analysis waits again; of
     /// what is no longer wanted by the settings, no rank is asked.
-    pub fn resume(&mut self, saved: SavedCaptures) {
-        self.episodes.resume(saved.episodes);
-        for capture in saved.listed.into_iter().take(LISTED_MAX) {
-            let Capture { number, report, analysis, .. } = &capture;
-            let is_unwanted = report.reason == CaptureReason::Creep && !self.settings.on_creep;
-            if report.outcome.is_open() && is_unwanted {
-                continue;
-            }
-            let (number, is_waiting) = (*number, *analysis == Some(AnalysisState::Waiting));
-            self.n_listed = self.n_listed.max(number);
-            let analysis = analysis.clone().filter(|_| !is_waiting);
-            self.listed.push_back(Capture { analysis, ..capture });
-            if is_waiting {
-                self.request_analysis(number);
-            }
-        }
-    }
-
-    /// Lists a snapshot from its beginning to its deadline. Returns its number.
-    fn list(&mut self, report: CaptureReport, steps: u32, span: [Uptime; 2]) -> u64 {
-        if self.listed.len() >= LISTED_MAX {
-            let is_settled = |listed: &Capture| {
-                use CaptureOutcome::{Recording, Waiting};
-                !matches!(listed.report.outcome, Waiting | Recording { .. })
-            };
-            let oldest = self.listed.iter().position(is_settled).unwrap_or(0);
-            self.listed.remove(oldest);
-        }
-        self.n_listed += 1;
-        let [since, deadline] = span;
-        let number = self.n_listed;
-        self.listed.push_back(Capture {
-            number,
-            report,
-            steps,
-            since,
-            deadline,
-            analysis: None,
+    pub fn resume(&mut self, saved: SavedRequests<Capture>) {
+        let is_on = self.settings.on_creep;
+        self.requests.resume(saved, |Listed { of, .. }| {
+            is_on || of.reason != CaptureReason::Creep || of.progress() == Progress::Over
         });
-        number
+        let is_waiting =
+            |listed: &&mut Listed<Capture>| listed.of.analysis == Some(AnalysisState::Waiting);
+        let mut waiting = Vec::new();
+        for listed in self.requests.iter_mut().filter(is_waiting) {
+            listed.of.analysis = None;
+            waiting.push(listed.number);
+        }
+        for number in waiting {
+            self.request_analysis(number);
+        }
     }
 }
 
@@ -392,10 +277,11 @@ impl Captures {
 mod tests {
     use std::time::Duration;
 
-    use super::{CaptureSettings, Captures, LISTED_MAX};
+    use super::{CaptureSettings, Captures};
     use crate::requests::causes::{AnalysisOutcome, SnapshotAnalysis};
     use crate::requests::schedule::{Growth, REPORT_WITHIN};
     use crate::requests::snapshot::{CaptureOutcome, CaptureReason, CaptureReport};
+    use crate::requests::tracker::LISTED_MAX;
     use stepmem_types::ids::{Rank, RankId, Run};
     use stepmem_types::site::{LeakSite, SiteVerdict};
     use stepmem_types::units::Uptime;
@@ -426,13 +312,20 @@ mod tests {
 
     /// The ids of what ranks 3 and 4 are asked for.
     fn asks(captures: &Captures) -> Vec<(u64, Box<str>)> {
-        let asked = captures.requests(|_, _| true).into_iter();
+        let asked = captures.requests.waiting(|_, _| true);
         asked.map(|ask| (ask.rank.rank.get().into(), ask.id)).collect()
     }
 
     fn report(rank: u64, id: Option<&str>, outcome: CaptureOutcome) -> CaptureReport {
-        let asked = CaptureReport::asked(who(rank), CaptureReason::Creep);
-        CaptureReport { id: id.map(Into::into), outcome, ..asked }
+        CaptureReport {
+            rank: who(rank),
+            instance: None,
+            id: id.map(Into::into),
+            reason: CaptureReason::Creep,
+            step: None,
+            outcome,
+            owner: None,
+        }
     }
 
     fn failed() -> CaptureOutcome {
@@ -445,7 +338,7 @@ mod tests {
     }
 
     fn result(captures: &Captures, name: &str) -> u64 {
-        captures.results().into_iter().find(|(label, _)| *label == name).unwrap().1
+        captures.requests.outcomes().find(|(label, _)| *label == name).unwrap().1
     }
 
     #[test]
@@ -466,7 +359,7 @@ mod tests {
             report(3, Some(&id), CaptureOutcome::Recording { events_per_step: None }),
             at(4),
         );
-        assert_eq!(captures.iter().next().unwrap().report.outcome, failed());
+        assert_eq!(captures.requests.iter().next().unwrap().of.outcome, failed());
         assert_eq!(asks(&captures).len(), 1);
         assert_eq!(asks(&captures)[0].0, 4);
         assert_eq!((result(&captures, "failed"), result(&captures, "limited")), (1, 0));
@@ -493,8 +386,8 @@ mod tests {
             SnapshotAnalysis { leak: Some(leak), ..SnapshotAnalysis::failed(outcome, "") };
         let found = captures.analysed(request.number, &analysis, at(6)).unwrap();
         assert_eq!((found.rank, found.since), (who(3), at(0)));
-        let again = captures.requests(|rank, _| *rank == who(3));
-        assert_eq!(again.iter().map(|ask| ask.steps).collect::<Vec<_>>(), [60]);
+        let again = captures.requests.waiting(|rank, _| *rank == who(3));
+        assert_eq!(again.map(|ask| ask.steps).collect::<Vec<_>>(), [60]);
         assert_eq!(captures.analyses().find(|(label, _)| *label == "analysed").unwrap().1, 1);
     }
 
@@ -527,8 +420,8 @@ mod tests {
         for rank in 100..300 {
             captures.take(report(rank, None, failed()), at(1));
         }
-        assert_eq!(captures.requests(|rank, _| *rank == who(3)).len(), 1);
-        assert_eq!(captures.iter().count(), LISTED_MAX);
+        assert_eq!(captures.requests.waiting(|rank, _| *rank == who(3)).count(), 1);
+        assert_eq!(captures.requests.iter().count(), LISTED_MAX);
     }
 
     #[test]
@@ -538,7 +431,7 @@ mod tests {
             let rank = u64::try_from(rank).unwrap();
             captures.take(report(rank, None, failed()), at(0));
         }
-        assert_eq!(captures.iter().count(), LISTED_MAX);
-        assert_eq!(captures.iter().next().unwrap().report.rank.rank.get(), 1);
+        assert_eq!(captures.requests.iter().count(), LISTED_MAX);
+        assert_eq!(captures.requests.iter().next().unwrap().rank.rank.get(), 1);
     }
 }

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::ranks::name_conflicts::{Claim, Contest};
-use crate::requests::snapshot::RankRequest;
+use crate::requests::tracker::{RankRequest, RequestKind};
 use crate::wire::json::to_vec;
 use stepmem_types::ids::{Rank, Run};
 
@@ -38,23 +38,21 @@ pub fn encode_accepted(accepted: usize, requests: &[RankRequest]) -> Vec<u8> {
             is_on_host: bool,
         },
     }
-    let actions = requests.iter().map(|request| match request {
-        RankRequest::Snapshot(of) => Action::Snapshot {
-            id: &of.id,
-            run: &of.rank.run,
-            rank: of.rank.rank,
-            steps: of.steps,
-            reason: of.reason.as_label(),
-            entries_max: ENTRIES_MAX,
-        },
-        RankRequest::Holders(of) => Action::Holders {
-            id: &of.id,
-            run: &of.rank.run,
-            rank: of.rank.rank,
-            steps: of.steps,
-            bytes_per_step: of.bytes_per_step,
-            is_on_host: of.is_on_host,
-        },
+    let actions = requests.iter().map(|RankRequest { id, rank, steps, kind }| {
+        let (run, rank, steps) = (&rank.run, rank.rank, *steps);
+        match *kind {
+            RequestKind::Snapshot { reason } => Action::Snapshot {
+                id,
+                run,
+                rank,
+                steps,
+                reason: reason.as_label(),
+                entries_max: ENTRIES_MAX,
+            },
+            RequestKind::Holders { bytes_per_step, is_on_host } => {
+                Action::Holders { id, run, rank, steps, bytes_per_step, is_on_host }
+            }
+        }
     });
     to_vec(&AcceptedBody { accepted, actions: actions.collect() })
 }
