@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::devices::process_of;
 use crate::diagnosis::balance::balance;
-use crate::diagnosis::scene::{RunScene, Scene};
+use crate::diagnosis::input::{DiagnosisInput, RunInput};
 use crate::diagnosis::trend_figures::TrendFigures;
 use crate::engine::Engine;
 use crate::findings::Findings;
@@ -42,11 +42,11 @@ impl Engine {
         let is_present = |rank: &RankId, since| {
             let is_of =
                 |sample: &StepSample| sample.run == rank.run && sample.rank == rank.rank;
-            batch.iter().any(is_of) && self.ranks.is_of_present_life(rank, since)
+            batch.iter().any(is_of) && self.ranks.is_of_present_incarnation(rank, since)
         };
-        let looks = self.looks.requests.waiting(is_present);
-        let looks = looks.map(|request| self.with_growth(request));
-        self.captures.requests.waiting(is_present).chain(looks).collect()
+        let scans = self.heap_scans.requests.waiting(is_present);
+        let scans = scans.map(|request| self.with_growth(request));
+        self.snapshots.requests.waiting(is_present).chain(scans).collect()
     }
 
     /// Returns a heap-scan request with the growth that it is about.
@@ -103,12 +103,12 @@ impl Engine {
     /// Returns everything at `now`; `exporter` is what the engine does not know of the exporter
     /// itself.
     pub fn status(&self, now: Uptime, exporter: ExporterStatus) -> Status {
-        let scene = self.scene(now);
+        let input = self.diagnosis_input(now);
         let mut runs = Vec::new();
         let mut ranks = Vec::new();
-        for run in &scene.runs {
+        for run in &input.runs {
             let balance = balance(&run.ranks);
-            let challengers = self.ranks.n_challengers(run.run, now);
+            let challengers = self.ranks.n_claimants(run.run, now);
             let asked_for = self.ranks.asked_for(run.run).cloned();
             runs.push(RunStatus {
                 challengers,
@@ -138,7 +138,7 @@ impl Engine {
             time: self.unix_time(now),
             runs,
             ranks,
-            processes: scene
+            processes: input
                 .processes
                 .iter()
                 .map(|(id, view)| ProcessStatus::of(id, view))
@@ -163,20 +163,20 @@ impl Engine {
         exporter.add_dropped("processes_judged", self.processes_dropped);
         exporter.add_dropped("ranks", self.ranks.records_dropped());
         exporter.add_dropped("xids", nvml.xids_dropped);
-        let snapshots = self.captures.requests.outcomes();
+        let snapshots = self.snapshots.requests.outcomes();
         exporter.snapshots = snapshots.map(|(result, n)| (result.into(), n)).collect();
-        let analyses = self.captures.analyses();
+        let analyses = self.snapshots.analyses();
         exporter.snapshot_analyses = analyses.map(|(outcome, n)| (outcome.into(), n)).collect();
-        let timelines = self.captures.timelines();
+        let timelines = self.snapshots.timelines();
         exporter.snapshot_timelines = timelines.map(|(result, n)| (result.into(), n)).collect();
-        let looks = self.looks.requests.outcomes();
-        exporter.looks = looks.map(|(result, n)| (result.into(), n)).collect();
+        let scans = self.heap_scans.requests.outcomes();
+        exporter.looks = scans.map(|(result, n)| (result.into(), n)).collect();
         exporter
     }
 
     fn snapshot_statuses(&self) -> Vec<SnapshotStatus> {
         let status = |listed| SnapshotStatus::of(listed, self.unix_time(listed.since));
-        self.captures.requests.iter().map(status).collect()
+        self.snapshots.requests.iter().map(status).collect()
     }
 
     /// Returns the memory snapshots of a run that are listed, the oldest first.
@@ -262,7 +262,7 @@ impl Engine {
             launch: newest.launch.cloned(),
             attempt: newest.attempt,
             began: of_launch().map(|(_, of)| of.began_time).reduce(f64::min)?,
-            life_began: newest.began_time,
+            incarnation_began: newest.began_time,
             first_rank: of_launch().map(|(rank, _)| *rank).min()?,
         })
     }
@@ -305,10 +305,14 @@ impl Engine {
         let unannounced = unannounced.collect();
         let launch = newest.launch.cloned();
         let thresholds = &self.config.thresholds;
-        let runs = vec![RunScene::new(run, ranks.clone())];
-        let scene =
-            Scene { runs, processes: Vec::new(), failing_devices: Vec::new(), thresholds };
-        let findings = Findings::default().judge(&scene, &self.acks, now);
+        let runs = vec![RunInput::new(run, ranks.clone())];
+        let input = DiagnosisInput {
+            runs,
+            processes: Vec::new(),
+            failing_devices: Vec::new(),
+            thresholds,
+        };
+        let findings = Findings::default().judge(&input, &self.acks, now);
         let time = self.unix_time(now);
         Some(RunView {
             run,

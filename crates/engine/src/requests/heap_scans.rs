@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::requests::causes::{HoldersOutcome, HoldersReport};
-use crate::requests::schedule::{EpisodeSettings, Growth};
+use crate::requests::schedule::{Growth, ScheduleSettings};
 use crate::requests::tracker::{
     Listed, Progress, RequestKind, RequestTracker, Requested, SavedRequests, UNANSWERED,
 };
@@ -23,13 +23,13 @@ const PERIODS: f64 = 1.0;
 
 /// A heap scan of a rank.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct Look {
+pub struct HeapScan {
     progress: Progress,
     /// Set when it was asked for before the growth was a finding.
     is_early: bool,
 }
 
-impl Requested for Look {
+impl Requested for HeapScan {
     const ID_MARK: &'static str = "h";
     const OUTCOMES: &'static [&'static str] =
         &["failed", "gave_up", "named", "none", UNANSWERED];
@@ -53,16 +53,16 @@ impl Requested for Look {
 
 /// The heap scans of all runs.
 #[derive(Debug)]
-pub struct Looks {
+pub struct HeapScans {
     is_on: bool,
-    pub requests: RequestTracker<Look>,
+    pub requests: RequestTracker<HeapScan>,
 }
 
-impl Looks {
+impl HeapScans {
     /// Creates an empty list; `is_on`: whether growth asks for a heap scan.
     pub fn new(is_on: bool, cooldown: Duration) -> Self {
         let settings =
-            EpisodeSettings { steps: STEPS, periods: PERIODS, run_max: RUN_MAX, cooldown };
+            ScheduleSettings { steps: STEPS, periods: PERIODS, run_max: RUN_MAX, cooldown };
         Self { is_on, requests: RequestTracker::new(settings) }
     }
 
@@ -84,7 +84,7 @@ impl Looks {
 
     fn grows(&mut self, growth: &Growth<'_>, is_early: bool, now: Uptime) {
         if self.is_on && !self.requests.open().any(|open| open.rank == *growth.rank) {
-            self.requests.grows(growth, Look { is_early, ..Look::of_growth() }, now);
+            self.requests.grows(growth, HeapScan { is_early, ..HeapScan::of_growth() }, now);
         }
     }
 
@@ -132,7 +132,7 @@ impl Looks {
     }
 
     /// Goes on where an earlier exporter stood, unless the settings no longer want it.
-    pub fn resume(&mut self, saved: SavedRequests<Look>) {
+    pub fn resume(&mut self, saved: SavedRequests<HeapScan>) {
         let is_on = self.is_on;
         self.requests.resume(saved, |_| is_on);
     }
@@ -142,8 +142,8 @@ impl Looks {
 mod tests {
     use std::time::Duration;
 
-    use super::Looks;
-    use crate::requests::causes::{HoldersOutcome, HoldersReport, LOOKS_COOLDOWN};
+    use super::HeapScans;
+    use crate::requests::causes::{HEAP_SCAN_COOLDOWN, HoldersOutcome, HoldersReport};
     use crate::requests::schedule::Growth;
     use crate::requests::tracker::RankRequest;
     use stepmem_types::ids::{Rank, RankId, Run};
@@ -159,19 +159,23 @@ mod tests {
     }
 
     /// Lets the rank, whose incarnation began at a second, grow.
-    fn creep(looks: &mut Looks, began: u64, seconds: u64) {
+    fn creep(heap_scans: &mut HeapScans, began: u64, seconds: u64) {
         let rank = rank();
-        let growth =
-            Growth { rank: &rank, bytes_per_step: None, seconds_per_step: None, stairs: None };
-        looks.creeps(&growth, Some(at(began)), at(seconds));
+        let growth = Growth {
+            rank: &rank,
+            bytes_per_step: None,
+            seconds_per_step: None,
+            level_shifts: None,
+        };
+        heap_scans.creeps(&growth, Some(at(began)), at(seconds));
     }
 
-    fn waiting(looks: &Looks) -> Vec<RankRequest> {
-        looks.requests.waiting(|_, _| true).collect()
+    fn waiting(heap_scans: &HeapScans) -> Vec<RankRequest> {
+        heap_scans.requests.waiting(|_, _| true).collect()
     }
 
-    fn outcome(looks: &Looks, name: &str) -> u64 {
-        looks.requests.outcomes().find(|(outcome, _)| *outcome == name).unwrap().1
+    fn outcome(heap_scans: &HeapScans, name: &str) -> u64 {
+        heap_scans.requests.outcomes().find(|(outcome, _)| *outcome == name).unwrap().1
     }
 
     fn bounded() -> TensorHolder {
@@ -209,13 +213,13 @@ mod tests {
 
     #[test]
     fn figures_are_renewed_every_ten_minutes_while_growth_lasts() {
-        let mut looks = Looks::new(true, LOOKS_COOLDOWN);
+        let mut heap_scans = HeapScans::new(true, HEAP_SCAN_COOLDOWN);
         let mut asked_at = Vec::new();
         for seconds in (0..3600).step_by(60) {
-            creep(&mut looks, 0, seconds);
-            for request in waiting(&looks) {
+            creep(&mut heap_scans, 0, seconds);
+            for request in waiting(&heap_scans) {
                 asked_at.push(seconds);
-                looks.take(&report(&request, HoldersOutcome::Nothing), at(seconds));
+                heap_scans.take(&report(&request, HoldersOutcome::Nothing), at(seconds));
             }
         }
         assert_eq!(asked_at, [0, 600, 1200, 1800, 2400, 3000]);
@@ -223,45 +227,50 @@ mod tests {
 
     #[test]
     fn rank_that_restarted_is_asked_again_at_once_and_then_every_ten_minutes() {
-        let mut looks = Looks::new(true, LOOKS_COOLDOWN);
+        let mut heap_scans = HeapScans::new(true, HEAP_SCAN_COOLDOWN);
         let mut asked_at = Vec::new();
         for seconds in (0..1800).step_by(60) {
             // The incarnation that began at the start ends after its heap scan has begun.
             let began = if seconds < 120 { 0 } else { 100 };
-            looks.expire(|_, since| since >= at(began), at(seconds));
-            creep(&mut looks, began, seconds);
-            for request in waiting(&looks) {
+            heap_scans.expire(|_, since| since >= at(began), at(seconds));
+            creep(&mut heap_scans, began, seconds);
+            for request in waiting(&heap_scans) {
                 asked_at.push(seconds);
                 let is_cut = seconds == 0;
                 let outcome =
                     if is_cut { HoldersOutcome::Began } else { HoldersOutcome::Nothing };
-                looks.take(&report(&request, outcome), at(seconds));
+                heap_scans.take(&report(&request, outcome), at(seconds));
             }
         }
         assert_eq!(asked_at, [0, 120, 600, 1200]);
-        assert_eq!(outcome(&looks, "unanswered"), 1);
+        assert_eq!(outcome(&heap_scans, "unanswered"), 1);
     }
 
     #[test]
     fn each_rank_of_a_run_with_a_bound_is_asked_once_in_ten_minutes() {
-        let mut looks = Looks::new(true, LOOKS_COOLDOWN);
+        let mut heap_scans = HeapScans::new(true, HEAP_SCAN_COOLDOWN);
         let run = Run::new("llm").unwrap();
         let ranks: Vec<RankId> =
             (0..5).map(|n| RankId { run: run.clone(), rank: Rank::new(n).unwrap() }).collect();
         let mut asked_at = vec![Vec::new(); ranks.len()];
         for seconds in (0..2400).step_by(60) {
             for rank in &ranks {
-                let growth =
-                    Growth { rank, bytes_per_step: None, seconds_per_step: None, stairs: None };
-                looks.creeps(&growth, Some(at(0)), at(seconds));
+                let growth = Growth {
+                    rank,
+                    bytes_per_step: None,
+                    seconds_per_step: None,
+                    level_shifts: None,
+                };
+                heap_scans.creeps(&growth, Some(at(0)), at(seconds));
             }
             // A report may let the next rank be asked at once.
-            while let Some(request) = waiting(&looks).pop() {
+            while let Some(request) = waiting(&heap_scans).pop() {
                 let rank = request.rank.clone();
                 let idx = ranks.iter().position(|of| *of == rank).unwrap();
                 asked_at[idx].push(seconds);
                 let outcome = HoldersOutcome::Named(vec![bounded()]);
-                looks.take(&HoldersReport { rank, ..report(&request, outcome) }, at(seconds));
+                heap_scans
+                    .take(&HoldersReport { rank, ..report(&request, outcome) }, at(seconds));
             }
         }
         for asked_at in &asked_at {
@@ -273,14 +282,14 @@ mod tests {
 
     #[test]
     fn rank_is_asked_until_it_begins_and_its_report_is_dated_by_the_request() {
-        let mut looks = Looks::new(true, LOOKS_COOLDOWN);
-        creep(&mut looks, 0, 1);
-        let asked = waiting(&looks);
+        let mut heap_scans = HeapScans::new(true, HEAP_SCAN_COOLDOWN);
+        creep(&mut heap_scans, 0, 1);
+        let asked = waiting(&heap_scans);
         let [request] = &asked[..] else { panic!("{asked:?}") };
-        assert_eq!(looks.take(&report(request, HoldersOutcome::Began), at(2)), at(1));
-        assert_eq!(waiting(&looks), []);
-        assert_eq!(looks.take(&report(request, HoldersOutcome::Nothing), at(3)), at(1));
-        looks.expire(|_, _| true, at(100_000));
-        assert_eq!((outcome(&looks, "none"), outcome(&looks, "unanswered")), (1, 0));
+        assert_eq!(heap_scans.take(&report(request, HoldersOutcome::Began), at(2)), at(1));
+        assert_eq!(waiting(&heap_scans), []);
+        assert_eq!(heap_scans.take(&report(request, HoldersOutcome::Nothing), at(3)), at(1));
+        heap_scans.expire(|_, _| true, at(100_000));
+        assert_eq!((outcome(&heap_scans, "none"), outcome(&heap_scans, "unanswered")), (1, 0));
     }
 }

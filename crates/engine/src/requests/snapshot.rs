@@ -20,7 +20,7 @@ pub const ERROR_BYTES_MAX: usize = 512;
 
 /// Why a snapshot was taken.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub enum CaptureReason {
+pub enum SnapshotReason {
     /// The exporter asked, on MEMORY RISING or MEMORY CREEP.
     Creep,
     /// The device was full.
@@ -29,7 +29,7 @@ pub enum CaptureReason {
     Manual,
 }
 
-impl CaptureReason {
+impl SnapshotReason {
     /// Its name in the status.
     pub fn as_label(self) -> &'static str {
         match self {
@@ -42,7 +42,7 @@ impl CaptureReason {
 
 /// The outcome of a snapshot.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub enum CaptureOutcome {
+pub enum SnapshotOutcome {
     /// The rank was asked and has not reported yet.
     Waiting,
     /// The rank has begun to record.
@@ -64,7 +64,7 @@ pub enum CaptureOutcome {
     Unanswered,
 }
 
-impl CaptureOutcome {
+impl SnapshotOutcome {
     /// Its name in the status.
     pub fn as_label(&self) -> &'static str {
         match self {
@@ -79,18 +79,18 @@ impl CaptureOutcome {
 
 /// A training process's report of a snapshot.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct CaptureReport {
+pub struct SnapshotReport {
     pub rank: RankId,
     /// The process that reports it; `None` where it does not name itself.
     pub instance: Option<Instance>,
     /// Id of the request; `None` for a snapshot that the trainer took by itself.
     pub id: Option<Box<str>>,
     /// Why it was taken.
-    pub reason: CaptureReason,
+    pub reason: SnapshotReason,
     /// The last step that it shows.
     pub step: Option<Count>,
-    /// Its outcome; never [`CaptureOutcome::Waiting`].
-    pub outcome: CaptureOutcome,
+    /// Its outcome; never [`SnapshotOutcome::Waiting`].
+    pub outcome: SnapshotOutcome,
     /// The user id of the process that reports it, where that is known.
     pub owner: Option<u32>,
 }
@@ -111,32 +111,32 @@ pub enum AnalysisState {
 
 /// A memory snapshot of a rank.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct Capture {
+pub struct Snapshot {
     /// Why it is taken.
-    pub reason: CaptureReason,
+    pub reason: SnapshotReason,
     /// The last step that it shows.
     pub step: Option<Count>,
-    pub outcome: CaptureOutcome,
+    pub outcome: SnapshotOutcome,
     /// The user id of the process that reported it, where that is known.
     pub owner: Option<u32>,
     /// Where its analysis stands; `None` where nothing is read.
     pub analysis: Option<AnalysisState>,
 }
 
-impl Capture {
+impl Snapshot {
     /// A snapshot that a rank is asked for.
-    pub fn asked(reason: CaptureReason) -> Self {
-        let outcome = CaptureOutcome::Waiting;
+    pub fn asked(reason: SnapshotReason) -> Self {
+        let outcome = SnapshotOutcome::Waiting;
         Self { reason, step: None, outcome, owner: None, analysis: None }
     }
 }
 
-impl Requested for Capture {
+impl Requested for Snapshot {
     const ID_MARK: &'static str = "";
     const OUTCOMES: &'static [&'static str] = &["failed", LIMITED, UNANSWERED, "written"];
 
     fn of_growth() -> Self {
-        Self::asked(CaptureReason::Creep)
+        Self::asked(SnapshotReason::Creep)
     }
 
     fn kind(&self) -> RequestKind {
@@ -145,15 +145,15 @@ impl Requested for Capture {
 
     fn progress(&self) -> Progress {
         match self.outcome {
-            CaptureOutcome::Waiting => Progress::Waiting,
-            CaptureOutcome::Recording { .. } => Progress::Begun,
-            CaptureOutcome::Written { .. }
-            | CaptureOutcome::Failed { .. }
-            | CaptureOutcome::Unanswered => Progress::Over,
+            SnapshotOutcome::Waiting => Progress::Waiting,
+            SnapshotOutcome::Recording { .. } => Progress::Begun,
+            SnapshotOutcome::Written { .. }
+            | SnapshotOutcome::Failed { .. }
+            | SnapshotOutcome::Unanswered => Progress::Over,
         }
     }
 
     fn give_up(&mut self) {
-        self.outcome = CaptureOutcome::Unanswered;
+        self.outcome = SnapshotOutcome::Unanswered;
     }
 }

@@ -9,10 +9,10 @@ use crate::requests::causes::{
     AnalysisOutcome, AnalysisRequest, Cause, FoundCause, SnapshotAnalysis, TimelineOutcome,
 };
 use crate::requests::schedule::{
-    AskPlan, EpisodeSettings, EpisodeStep, Growth, REPORT_WITHIN, STEPS_MAX,
+    Growth, REPORT_WITHIN, RequestPlan, STEPS_MAX, ScheduleSettings, ScheduleStep,
 };
 use crate::requests::snapshot::{
-    AnalysisState, Capture, CaptureOutcome, CaptureReason, CaptureReport, LIMITED,
+    AnalysisState, LIMITED, Snapshot, SnapshotOutcome, SnapshotReason, SnapshotReport,
 };
 use crate::requests::tracker::{
     LISTED_MAX, Listed, Progress, RequestTracker, Requested, SavedRequests,
@@ -26,10 +26,10 @@ const PERIODS: f64 = 3.0;
 
 /// When ranks are asked, and what is read.
 #[derive(Clone, Debug)]
-pub struct CaptureSettings {
+pub struct SnapshotSettings {
     /// Set when MEMORY RISING and MEMORY CREEP ask for one.
     pub on_creep: bool,
-    pub episodes: EpisodeSettings,
+    pub schedule: ScheduleSettings,
     /// The directory that training processes write below, as the exporter sees it; `None` reads
     /// nothing.
     pub read_directory: Option<PathBuf>,
@@ -37,21 +37,21 @@ pub struct CaptureSettings {
     pub timeline_directory: Option<PathBuf>,
 }
 
-impl Default for CaptureSettings {
+impl Default for SnapshotSettings {
     fn default() -> Self {
         let cooldown = Duration::from_hours(1);
-        let episodes = EpisodeSettings { steps: 20, periods: PERIODS, run_max: 3, cooldown };
-        Self { on_creep: false, episodes, read_directory: None, timeline_directory: None }
+        let schedule = ScheduleSettings { steps: 20, periods: PERIODS, run_max: 3, cooldown };
+        Self { on_creep: false, schedule, read_directory: None, timeline_directory: None }
     }
 }
 
 /// The snapshots of all runs.
 #[derive(Debug)]
-pub struct Captures {
-    settings: CaptureSettings,
-    pub requests: RequestTracker<Capture>,
+pub struct Snapshots {
+    settings: SnapshotSettings,
+    pub requests: RequestTracker<Snapshot>,
     /// Snapshots that another process shall analyze. Invariant: at most [`LISTED_MAX`].
-    to_analyse: VecDeque<AnalysisRequest>,
+    to_analyze: VecDeque<AnalysisRequest>,
     n_analyses: [u64; AnalysisOutcome::ALL.len()],
     n_timelines: TimelineCounts,
 }
@@ -63,12 +63,12 @@ struct TimelineCounts {
     removed: u64,
 }
 
-impl Captures {
-    pub fn new(settings: CaptureSettings) -> Self {
+impl Snapshots {
+    pub fn new(settings: SnapshotSettings) -> Self {
         Self {
-            requests: RequestTracker::new(settings.episodes),
+            requests: RequestTracker::new(settings.schedule),
             settings,
-            to_analyse: VecDeque::new(),
+            to_analyze: VecDeque::new(),
             n_analyses: [0; AnalysisOutcome::ALL.len()],
             n_timelines: TimelineCounts::default(),
         }
@@ -79,22 +79,22 @@ impl Captures {
         if !self.settings.on_creep {
             return;
         }
-        match self.requests.grows(growth, Capture::of_growth(), now) {
-            EpisodeStep::Ask(_) | EpisodeStep::Known => {}
-            EpisodeStep::Limited => self.requests.count(LIMITED),
-            EpisodeStep::TooLong { period } => self.decline(growth.rank, period, now),
+        match self.requests.grows(growth, Snapshot::of_growth(), now) {
+            ScheduleStep::Ask(_) | ScheduleStep::Known => {}
+            ScheduleStep::Limited => self.requests.count(LIMITED),
+            ScheduleStep::TooLong { period } => self.decline(growth.rank, period, now),
         }
     }
 
     /// Asks a rank for a snapshot because an operator wants it. Returns the id of the request,
     /// that of the open one if the rank was asked already.
-    pub fn demand(&mut self, rank: &RankId, steps: Option<u32>, now: Uptime) -> Box<str> {
+    pub fn want(&mut self, rank: &RankId, steps: Option<u32>, now: Uptime) -> Box<str> {
         let open = self.requests.open().find(|open| open.rank == *rank);
         if let Some(id) = open.and_then(|open| open.id.clone()) {
             return id;
         }
-        let plan = AskPlan::of_steps(steps.unwrap_or(self.settings.episodes.steps));
-        self.requests.ask((rank.clone(), plan), Capture::asked(CaptureReason::Manual), now)
+        let plan = RequestPlan::of_steps(steps.unwrap_or(self.settings.schedule.steps));
+        self.requests.ask((rank.clone(), plan), Snapshot::asked(SnapshotReason::Manual), now)
     }
 
     /// Lists that a rank is not asked, since its growth comes in level shifts too far apart;
@@ -104,15 +104,15 @@ impl Captures {
             "not asked: growth comes every {period:.0} steps, and three of these exceed the {STEPS_MAX} steps of a \
              recording"
         );
-        let is_declined = |listed: &Listed<Capture>| {
+        let is_declined = |listed: &Listed<Snapshot>| {
             let outcome = &listed.of.outcome;
-            let is_failed = matches!(outcome, CaptureOutcome::Failed { error } if error.starts_with("not asked"));
+            let is_failed = matches!(outcome, SnapshotOutcome::Failed { error } if error.starts_with("not asked"));
             is_failed && listed.rank == *rank
         };
         if !self.requests.iter().any(is_declined) {
             self.requests.count(LIMITED);
-            let outcome = CaptureOutcome::Failed { error: error.into() };
-            let of = Capture { outcome, ..Capture::of_growth() };
+            let outcome = SnapshotOutcome::Failed { error: error.into() };
+            let of = Snapshot { outcome, ..Snapshot::of_growth() };
             let (rank, id) = (rank.clone(), None);
             let (since, deadline) = (now, now);
             self.requests.list(Listed { number: 0, id, rank, steps: 0, since, deadline, of });
@@ -120,10 +120,10 @@ impl Captures {
     }
 
     /// Takes a report; it settles the request that it names, or is listed as new.
-    pub fn take(&mut self, report: CaptureReport, now: Uptime) {
+    pub fn take(&mut self, report: SnapshotReport, now: Uptime) {
         self.requests.count(report.outcome.as_label());
-        let CaptureReport { rank, id, reason, step, outcome, owner, .. } = report;
-        let of = Capture { reason, step, outcome, owner, analysis: None };
+        let SnapshotReport { rank, id, reason, step, outcome, owner, .. } = report;
+        let of = Snapshot { reason, step, outcome, owner, analysis: None };
         let is_over = of.progress() == Progress::Over;
         let run = rank.run.clone();
         let number = match self.requests.named(id.as_deref(), &rank) {
@@ -135,7 +135,7 @@ impl Captures {
                     listed.deadline = Uptime(now.0 + allowance);
                 }
                 let (reason, analysis) = (listed.of.reason, listed.of.analysis.take());
-                listed.of = Capture { reason, analysis, ..of };
+                listed.of = Snapshot { reason, analysis, ..of };
                 listed.number
             }
             None => {
@@ -167,22 +167,22 @@ impl Captures {
         let Some(Listed { of, .. }) = listed.find(|listed| listed.number == number) else {
             return;
         };
-        let CaptureOutcome::Written { file: Some(file), .. } = &of.outcome else { return };
-        if of.analysis.is_none() && self.to_analyse.len() < LISTED_MAX {
+        let SnapshotOutcome::Written { file: Some(file), .. } = &of.outcome else { return };
+        if of.analysis.is_none() && self.to_analyze.len() < LISTED_MAX {
             let (file, owner) = (file.clone(), of.owner);
-            self.to_analyse.push_back(AnalysisRequest { number, file, owner });
+            self.to_analyze.push_back(AnalysisRequest { number, file, owner });
             of.analysis = Some(AnalysisState::Waiting);
         }
     }
 
     /// Returns the next snapshot to analyze.
     pub fn next_analysis(&mut self) -> Option<AnalysisRequest> {
-        self.to_analyse.pop_front()
+        self.to_analyze.pop_front()
     }
 
     /// Takes the result of an analysis. Returns the cause that it found; `None` for a snapshot
     /// that has left the list.
-    pub fn analysed(
+    pub fn analyzed(
         &mut self,
         number: u64,
         analysis: &SnapshotAnalysis,
@@ -199,10 +199,10 @@ impl Captures {
         let reason = analysis.reason.as_ref().map(ToString::to_string);
         listed.of.analysis = Some(AnalysisState::Over { outcome, reason, verdict, timeline });
         let (rank, since) = (listed.rank.clone(), listed.since);
-        let is_about_growth = listed.of.reason == CaptureReason::Creep;
+        let is_about_growth = listed.of.reason == SnapshotReason::Creep;
         let is_short = is_about_growth && verdict == Some(SiteVerdict::InsufficientHistory);
         if is_short && let Some(plan) = self.requests.schedule.longer(&rank) {
-            self.requests.ask((rank.clone(), plan), Capture::of_growth(), now);
+            self.requests.ask((rank.clone(), plan), Snapshot::of_growth(), now);
         }
         Some(FoundCause { rank, cause: Cause::Snapshot(Box::new(analysis.clone())), since })
     }
@@ -230,7 +230,7 @@ impl Captures {
     /// Gives up requests that have waited too long, and those that wait for a process that has
     /// gone, where `is_present` is false.
     pub fn expire(&mut self, is_present: impl Fn(&RankId, Uptime) -> bool, now: Uptime) {
-        let is_gone = |listed: &Listed<Capture>| {
+        let is_gone = |listed: &Listed<Snapshot>| {
             let is_waiting = listed.of.progress() == Progress::Waiting;
             is_waiting && !is_present(&listed.rank, listed.since)
         };
@@ -255,13 +255,13 @@ impl Captures {
 
     /// Goes on where an earlier exporter stood. What waited for its analysis waits again; of
     /// what is no longer wanted by the settings, no rank is asked.
-    pub fn resume(&mut self, saved: SavedRequests<Capture>) {
+    pub fn resume(&mut self, saved: SavedRequests<Snapshot>) {
         let is_on = self.settings.on_creep;
         self.requests.resume(saved, |Listed { of, .. }| {
-            is_on || of.reason != CaptureReason::Creep || of.progress() == Progress::Over
+            is_on || of.reason != SnapshotReason::Creep || of.progress() == Progress::Over
         });
         let is_waiting =
-            |listed: &&mut Listed<Capture>| listed.of.analysis == Some(AnalysisState::Waiting);
+            |listed: &&mut Listed<Snapshot>| listed.of.analysis == Some(AnalysisState::Waiting);
         let mut waiting = Vec::new();
         for listed in self.requests.iter_mut().filter(is_waiting) {
             listed.of.analysis = None;
@@ -277,21 +277,21 @@ impl Captures {
 mod tests {
     use std::time::Duration;
 
-    use super::{CaptureSettings, Captures};
+    use super::{SnapshotSettings, Snapshots};
     use crate::requests::causes::{AnalysisOutcome, SnapshotAnalysis};
     use crate::requests::schedule::{Growth, REPORT_WITHIN};
-    use crate::requests::snapshot::{CaptureOutcome, CaptureReason, CaptureReport};
+    use crate::requests::snapshot::{SnapshotOutcome, SnapshotReason, SnapshotReport};
     use crate::requests::tracker::LISTED_MAX;
     use stepmem_types::ids::{Rank, RankId, Run};
     use stepmem_types::site::{LeakSite, SiteVerdict};
     use stepmem_types::units::Uptime;
 
-    fn captures() -> Captures {
+    fn snapshots() -> Snapshots {
         let read_directory = Some("/snapshots".into());
-        Captures::new(CaptureSettings {
+        Snapshots::new(SnapshotSettings {
             on_creep: true,
             read_directory,
-            ..CaptureSettings::default()
+            ..SnapshotSettings::default()
         })
     }
 
@@ -303,76 +303,80 @@ mod tests {
         Uptime(Duration::from_secs(seconds))
     }
 
-    fn creeps(captures: &mut Captures, rank: u64, now: Uptime) {
+    fn creeps(snapshots: &mut Snapshots, rank: u64, now: Uptime) {
         let rank = who(rank);
-        let growth =
-            Growth { rank: &rank, bytes_per_step: None, seconds_per_step: None, stairs: None };
-        captures.creeps(&growth, now);
+        let growth = Growth {
+            rank: &rank,
+            bytes_per_step: None,
+            seconds_per_step: None,
+            level_shifts: None,
+        };
+        snapshots.creeps(&growth, now);
     }
 
     /// The ids of what ranks 3 and 4 are asked for.
-    fn asks(captures: &Captures) -> Vec<(u64, Box<str>)> {
-        let asked = captures.requests.waiting(|_, _| true);
+    fn asks(snapshots: &Snapshots) -> Vec<(u64, Box<str>)> {
+        let asked = snapshots.requests.waiting(|_, _| true);
         asked.map(|ask| (ask.rank.rank.get().into(), ask.id)).collect()
     }
 
-    fn report(rank: u64, id: Option<&str>, outcome: CaptureOutcome) -> CaptureReport {
-        CaptureReport {
+    fn report(rank: u64, id: Option<&str>, outcome: SnapshotOutcome) -> SnapshotReport {
+        SnapshotReport {
             rank: who(rank),
             instance: None,
             id: id.map(Into::into),
-            reason: CaptureReason::Creep,
+            reason: SnapshotReason::Creep,
             step: None,
             outcome,
             owner: None,
         }
     }
 
-    fn failed() -> CaptureOutcome {
-        CaptureOutcome::Failed { error: "no".into() }
+    fn failed() -> SnapshotOutcome {
+        SnapshotOutcome::Failed { error: "no".into() }
     }
 
-    fn written(file: &str) -> CaptureOutcome {
+    fn written(file: &str) -> SnapshotOutcome {
         let path = format!("/app/{file}").into();
-        CaptureOutcome::Written { path, file: Some(file.into()), bytes: None }
+        SnapshotOutcome::Written { path, file: Some(file.into()), bytes: None }
     }
 
-    fn result(captures: &Captures, name: &str) -> u64 {
-        captures.requests.outcomes().find(|(label, _)| *label == name).unwrap().1
+    fn result(snapshots: &Snapshots, name: &str) -> u64 {
+        snapshots.requests.outcomes().find(|(label, _)| *label == name).unwrap().1
     }
 
     #[test]
     fn growing_rank_is_asked_until_it_begins_and_the_next_one_once_it_has_reported() {
-        let mut captures = captures();
-        creeps(&mut captures, 3, at(0));
-        creeps(&mut captures, 4, at(1));
-        let [(3, id)] = &asks(&captures)[..] else { panic!("{:?}", asks(&captures)) };
+        let mut snapshots = snapshots();
+        creeps(&mut snapshots, 3, at(0));
+        creeps(&mut snapshots, 4, at(1));
+        let [(3, id)] = &asks(&snapshots)[..] else { panic!("{:?}", asks(&snapshots)) };
         let id = id.clone();
-        captures.take(
-            report(3, Some(&id), CaptureOutcome::Recording { events_per_step: None }),
+        snapshots.take(
+            report(3, Some(&id), SnapshotOutcome::Recording { events_per_step: None }),
             at(2),
         );
-        assert_eq!(asks(&captures), []);
-        captures.take(report(3, Some(&id), failed()), at(3));
+        assert_eq!(asks(&snapshots), []);
+        snapshots.take(report(3, Some(&id), failed()), at(3));
         // A report that was overtaken changes nothing.
-        captures.take(
-            report(3, Some(&id), CaptureOutcome::Recording { events_per_step: None }),
+        snapshots.take(
+            report(3, Some(&id), SnapshotOutcome::Recording { events_per_step: None }),
             at(4),
         );
-        assert_eq!(captures.requests.iter().next().unwrap().of.outcome, failed());
-        assert_eq!(asks(&captures).len(), 1);
-        assert_eq!(asks(&captures)[0].0, 4);
-        assert_eq!((result(&captures, "failed"), result(&captures, "limited")), (1, 0));
+        assert_eq!(snapshots.requests.iter().next().unwrap().of.outcome, failed());
+        assert_eq!(asks(&snapshots).len(), 1);
+        assert_eq!(asks(&snapshots)[0].0, 4);
+        assert_eq!((result(&snapshots, "failed"), result(&snapshots, "limited")), (1, 0));
     }
 
     #[test]
     fn written_snapshot_is_analysed_and_one_that_is_too_short_asked_for_again() {
-        let mut captures = captures();
-        creeps(&mut captures, 3, at(0));
-        let (_, id) = asks(&captures)[0].clone();
-        captures.take(report(3, Some(&id), written("a.pickle")), at(5));
-        let request = captures.next_analysis().unwrap();
-        assert_eq!((&*request.file, captures.next_analysis()), ("a.pickle", None));
+        let mut snapshots = snapshots();
+        creeps(&mut snapshots, 3, at(0));
+        let (_, id) = asks(&snapshots)[0].clone();
+        snapshots.take(report(3, Some(&id), written("a.pickle")), at(5));
+        let request = snapshots.next_analysis().unwrap();
+        assert_eq!((&*request.file, snapshots.next_analysis()), ("a.pickle", None));
         let leak = LeakSite {
             verdict: SiteVerdict::InsufficientHistory,
             at: None,
@@ -384,54 +388,54 @@ mod tests {
         let outcome = AnalysisOutcome::Analysed;
         let analysis =
             SnapshotAnalysis { leak: Some(leak), ..SnapshotAnalysis::failed(outcome, "") };
-        let found = captures.analysed(request.number, &analysis, at(6)).unwrap();
+        let found = snapshots.analyzed(request.number, &analysis, at(6)).unwrap();
         assert_eq!((found.rank, found.since), (who(3), at(0)));
-        let again = captures.requests.waiting(|rank, _| *rank == who(3));
+        let again = snapshots.requests.waiting(|rank, _| *rank == who(3));
         assert_eq!(again.map(|ask| ask.steps).collect::<Vec<_>>(), [60]);
-        assert_eq!(captures.analyses().find(|(label, _)| *label == "analysed").unwrap().1, 1);
+        assert_eq!(snapshots.analyses().find(|(label, _)| *label == "analysed").unwrap().1, 1);
     }
 
     #[test]
     fn rank_that_does_not_report_in_time_is_given_up() {
-        let mut captures = captures();
-        creeps(&mut captures, 3, at(0));
-        captures.expire(|_, _| true, Uptime(REPORT_WITHIN));
-        assert_eq!(asks(&captures).len(), 1);
+        let mut snapshots = snapshots();
+        creeps(&mut snapshots, 3, at(0));
+        snapshots.expire(|_, _| true, Uptime(REPORT_WITHIN));
+        assert_eq!(asks(&snapshots).len(), 1);
         // Twice the 20 steps of a second that are assumed.
-        captures.expire(|_, _| true, Uptime(REPORT_WITHIN + Duration::from_secs(41)));
-        assert_eq!((asks(&captures).len(), result(&captures, "unanswered")), (0, 1));
+        snapshots.expire(|_, _| true, Uptime(REPORT_WITHIN + Duration::from_secs(41)));
+        assert_eq!((asks(&snapshots).len(), result(&snapshots, "unanswered")), (0, 1));
     }
 
     #[test]
     fn no_rank_is_asked_unless_the_setting_says_so_but_on_demand() {
-        let mut captures = captures();
-        captures.settings.on_creep = false;
-        creeps(&mut captures, 3, at(0));
-        assert_eq!(asks(&captures), []);
-        let id = captures.demand(&who(3), Some(5), at(1));
-        assert_eq!(captures.demand(&who(3), None, at(2)), id);
-        assert_eq!(asks(&captures), [(3, id)]);
+        let mut snapshots = snapshots();
+        snapshots.settings.on_creep = false;
+        creeps(&mut snapshots, 3, at(0));
+        assert_eq!(asks(&snapshots), []);
+        let id = snapshots.want(&who(3), Some(5), at(1));
+        assert_eq!(snapshots.want(&who(3), None, at(2)), id);
+        assert_eq!(asks(&snapshots), [(3, id)]);
     }
 
     #[test]
     fn no_number_of_reports_pushes_out_a_request() {
-        let mut captures = captures();
-        creeps(&mut captures, 3, at(0));
+        let mut snapshots = snapshots();
+        creeps(&mut snapshots, 3, at(0));
         for rank in 100..300 {
-            captures.take(report(rank, None, failed()), at(1));
+            snapshots.take(report(rank, None, failed()), at(1));
         }
-        assert_eq!(captures.requests.waiting(|rank, _| *rank == who(3)).count(), 1);
-        assert_eq!(captures.requests.iter().count(), LISTED_MAX);
+        assert_eq!(snapshots.requests.waiting(|rank, _| *rank == who(3)).count(), 1);
+        assert_eq!(snapshots.requests.iter().count(), LISTED_MAX);
     }
 
     #[test]
     fn the_list_forgets_the_oldest() {
-        let mut captures = captures();
+        let mut snapshots = snapshots();
         for rank in 0..=LISTED_MAX {
             let rank = u64::try_from(rank).unwrap();
-            captures.take(report(rank, None, failed()), at(0));
+            snapshots.take(report(rank, None, failed()), at(0));
         }
-        assert_eq!(captures.requests.iter().count(), LISTED_MAX);
-        assert_eq!(captures.requests.iter().next().unwrap().rank.rank.get(), 1);
+        assert_eq!(snapshots.requests.iter().count(), LISTED_MAX);
+        assert_eq!(snapshots.requests.iter().next().unwrap().rank.rank.get(), 1);
     }
 }

@@ -6,9 +6,9 @@ use std::collections::{BTreeMap, VecDeque};
 use serde::{Deserialize, Serialize};
 
 use crate::requests::schedule::{
-    AskPlan, EpisodeSettings, EpisodeStep, Episodes, Growth, SavedEpisodes,
+    Growth, RequestPlan, RequestSchedule, SavedSchedule, ScheduleSettings, ScheduleStep,
 };
-use crate::requests::snapshot::CaptureReason;
+use crate::requests::snapshot::SnapshotReason;
 use stepmem_types::ids::{RankId, Run};
 use stepmem_types::units::Uptime;
 
@@ -44,7 +44,7 @@ pub struct RankRequest {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum RequestKind {
     /// Record and write a memory snapshot.
-    Snapshot { reason: CaptureReason },
+    Snapshot { reason: SnapshotReason },
     /// Scan its live objects for what holds the memory that grows.
     Holders {
         /// Growth of that memory.
@@ -93,19 +93,19 @@ pub struct Listed<T> {
 #[derive(Debug, Deserialize, Serialize)]
 pub struct SavedRequests<T> {
     listed: Vec<Listed<T>>,
-    schedule: SavedEpisodes,
+    schedule: SavedSchedule,
 }
 
 impl<T> Default for SavedRequests<T> {
     fn default() -> Self {
-        Self { listed: Vec::new(), schedule: SavedEpisodes::default() }
+        Self { listed: Vec::new(), schedule: SavedSchedule::default() }
     }
 }
 
 /// The requests of one kind to the ranks of all runs.
 #[derive(Debug)]
 pub struct RequestTracker<T> {
-    pub schedule: Episodes,
+    pub schedule: RequestSchedule,
     // Invariant: at most LISTED_MAX.
     listed: VecDeque<Listed<T>>,
     n_listed: u64,
@@ -113,9 +113,9 @@ pub struct RequestTracker<T> {
 }
 
 impl<T: Requested + Clone> RequestTracker<T> {
-    pub fn new(settings: EpisodeSettings) -> Self {
+    pub fn new(settings: ScheduleSettings) -> Self {
         Self {
-            schedule: Episodes::new(settings),
+            schedule: RequestSchedule::new(settings),
             listed: VecDeque::new(),
             n_listed: 0,
             outcomes: T::OUTCOMES.iter().map(|outcome| (*outcome, 0)).collect(),
@@ -124,18 +124,18 @@ impl<T: Requested + Clone> RequestTracker<T> {
 
     /// Takes growth of a rank. The rank is asked for `of`, or the next one of its run is asked,
     /// unless the run has had enough.
-    pub fn grows(&mut self, growth: &Growth<'_>, of: T, now: Uptime) -> EpisodeStep {
+    pub fn grows(&mut self, growth: &Growth<'_>, of: T, now: Uptime) -> ScheduleStep {
         let step = self.schedule.grows(growth, now);
         match &step {
-            EpisodeStep::Ask(plan) => drop(self.ask((growth.rank.clone(), *plan), of, now)),
-            EpisodeStep::Known => self.ask_next(&growth.rank.run, now),
-            EpisodeStep::Limited | EpisodeStep::TooLong { .. } => {}
+            ScheduleStep::Ask(plan) => drop(self.ask((growth.rank.clone(), *plan), of, now)),
+            ScheduleStep::Known => self.ask_next(&growth.rank.run, now),
+            ScheduleStep::Limited | ScheduleStep::TooLong { .. } => {}
         }
         step
     }
 
     /// Lists a request. Returns its id.
-    pub fn ask(&mut self, (rank, plan): (RankId, AskPlan), of: T, now: Uptime) -> Box<str> {
+    pub fn ask(&mut self, (rank, plan): (RankId, RequestPlan), of: T, now: Uptime) -> Box<str> {
         // The time keeps ids of an earlier exporter apart.
         let (millis, number) = (now.0.as_millis(), self.n_listed + 1);
         let id: Box<str> = format!("{millis}-{}{number}", T::ID_MARK).into();
