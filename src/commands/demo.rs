@@ -30,7 +30,7 @@ use crate::exporter::listen::Addresses;
 use crate::exporter::notices::Notices;
 use crate::exporter::{log, start};
 use crate::input::nvml::cycle::GpuPoll;
-use stepmem_engine::requests::snapshots::CaptureSettings;
+use stepmem_engine::requests::snapshots::SnapshotSettings;
 
 /// `stepmem demo`.
 pub(super) const DEMO: CommandRow = CommandRow { name: "demo", arguments, run: command };
@@ -94,10 +94,10 @@ fn run(mut settings: Settings, leak_bytes_per_step: u64) -> anyhow::Result<()> {
         ..NvmlSettings::default()
     });
     settings.snapshots.on_creep = true;
-    settings.snapshots.episodes.run_max = ASKED_MAX;
-    settings.snapshots.episodes.cooldown = Duration::ZERO;
-    settings.engine.looks_on_creep = true;
-    settings.engine.looks_cooldown = LOOKED_EVERY;
+    settings.snapshots.schedule.run_max = ASKED_MAX;
+    settings.snapshots.schedule.cooldown = Duration::ZERO;
+    settings.engine.heap_scans_on_creep = true;
+    settings.engine.heap_scan_cooldown = LOOKED_EVERY;
     let folder = SnapshotFolder::new(&mut settings.snapshots)?;
     let telemetry_path = settings.telemetry_path.clone();
     let job = Arc::new(Mutex::new(SimulatedJob::new(leak_bytes_per_step)));
@@ -118,7 +118,7 @@ struct SnapshotFolder {
 
 impl SnapshotFolder {
     /// Uses the configured directories, and creates the others.
-    fn new(settings: &mut CaptureSettings) -> anyhow::Result<Self> {
+    fn new(settings: &mut SnapshotSettings) -> anyhow::Result<Self> {
         if let Some(snapshots) = settings.read_directory.clone() {
             return Ok(Self { snapshots, own: None });
         }

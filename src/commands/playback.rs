@@ -109,11 +109,11 @@ impl<S: FnMut(&Engine, Uptime, &[Transition]) -> anyhow::Result<()>> Playback<S>
         let RecordedEvent { at, mut event, .. } = recorded;
         let ttl = Duration::try_from_secs_f64(head.device_ttl_seconds.get());
         let started = self.begin(head.started.get(), ttl.unwrap_or(Duration::MAX));
-        if !self.sessions.contains_key(&head.life) {
+        if !self.sessions.contains_key(&head.session) {
             let later = Duration::try_from_secs_f64(head.started.get() - started);
-            self.sessions.insert(head.life.clone(), later.unwrap_or_default());
+            self.sessions.insert(head.session.clone(), later.unwrap_or_default());
         }
-        let later = self.sessions.get(&head.life).copied().unwrap_or_default();
+        let later = self.sessions.get(&head.session).copied().unwrap_or_default();
         let by_engine = |uptime: Uptime| Uptime(later.saturating_add(uptime.0));
         if let Event::CauseFound(found) = &mut event {
             found.since = by_engine(found.since);

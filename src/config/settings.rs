@@ -11,7 +11,7 @@ use crate::input::nvml::config::{Devices, GivenDevices};
 use crate::input::push::http::PushConfig;
 use crate::output::otlp::config::{Endpoint, OtlpConfig, Transport};
 use stepmem_engine::config::EngineConfig;
-use stepmem_engine::requests::snapshots::CaptureSettings;
+use stepmem_engine::requests::snapshots::SnapshotSettings;
 use stepmem_types::device::PodName;
 
 /// The settings of `serve`. A test compares the default with that of the table.
@@ -35,7 +35,7 @@ pub struct Settings {
     pub engine: EngineConfig,
     /// The conditions under which ranks are asked for memory snapshots, and the part of
     /// snapshots that is read.
-    pub snapshots: CaptureSettings,
+    pub snapshots: SnapshotSettings,
     /// The directory of snapshots until the summary of their run is written, which moves them
     /// into its own directory. An absolute path on the same disk. `None` leaves them where they
     /// are.
@@ -160,7 +160,7 @@ impl Default for Settings {
                 trusts_machine: true,
             },
             engine: EngineConfig { gpu_ttl: nvml.ttl(), ..EngineConfig::default() },
-            snapshots: CaptureSettings::default(),
+            snapshots: SnapshotSettings::default(),
             snapshot_staging: None,
             otlp: None,
             nvml: Some(nvml),

@@ -223,17 +223,17 @@ pub const SETTINGS: &[Setting] = &[
     setting("snapshot.steps", "N",
         "Minimum number of steps for which a rank records allocations (6 to 1000). Where memory grows in regular level shifts, it \
          records three of their periods.",
-        |d, v| put(&mut d.settings.snapshots.episodes.steps, v, number(6, 1000_u64))).by_default("20"),
+        |d, v| put(&mut d.settings.snapshots.schedule.steps, v, number(6, 1000_u64))).by_default("20"),
     setting("snapshot.run-max", "N",
         "Maximum number of creeps of a run for which snapshots are requested (1 to 64), each from at most two ranks.",
-        |d, v| put(&mut d.settings.snapshots.episodes.run_max, v, number(1, 64_u64))).by_default("3"),
+        |d, v| put(&mut d.settings.snapshots.schedule.run_max, v, number(1, 64_u64))).by_default("3"),
     setting("snapshot.cooldown", "DURATION",
         "Minimum time between snapshot requests for two creeps of one run.",
-        |d, v| put(&mut d.settings.snapshots.episodes.cooldown, v, any_duration)).by_default("1h"),
+        |d, v| put(&mut d.settings.snapshots.schedule.cooldown, v, any_duration)).by_default("1h"),
     setting(keys::HOLDERS_ON_CREEP, "",
         "Request a heap scan from a rank with MEMORY RISING or MEMORY CREEP: which of its live objects hold the tensors? Needs neither \
          a GPU nor a directory.",
-        |d, v| put(&mut d.settings.engine.looks_on_creep, v, switch)).by_default("false"),
+        |d, v| put(&mut d.settings.engine.heap_scans_on_creep, v, switch)).by_default("false"),
     setting(keys::OTLP_ENDPOINT, "URL",
         "URL of an OTLP receiver; over HTTP, v1/metrics is appended. Empty uses OTEL_EXPORTER_OTLP_METRICS_ENDPOINT (as it \
          is) or OTEL_EXPORTER_OTLP_ENDPOINT (v1/metrics is appended); if neither is set, OTLP export is off.",

@@ -51,9 +51,9 @@ pub(super) fn log_event(event: &Event, peer: Option<Peer>) {
 /// Logs the first refusal of a process whose rank another one holds, and the first conflict
 /// over a name.
 pub(super) fn log_refusal(refusal: &Refusal) {
-    let Refusal::Held(contest) = refusal else { return };
-    if contest.is_news {
-        let (run, rank) = (&contest.rank.run, contest.rank.rank.get());
+    let Refusal::Held(conflict) = refusal else { return };
+    if conflict.is_news {
+        let (run, rank) = (&conflict.rank.run, conflict.rank.rank.get());
         tracing::warn!(%run, rank, reason = %refusal, "two programs use one run name");
     }
 }

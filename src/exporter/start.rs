@@ -49,7 +49,7 @@ use stepmem_engine::engine::Engine;
 use stepmem_engine::event::Event;
 use stepmem_engine::output::saved_state::SavedState;
 use stepmem_engine::output::status::{ExporterStatus, Status};
-use stepmem_engine::requests::snapshots::CaptureSettings;
+use stepmem_engine::requests::snapshots::SnapshotSettings;
 use stepmem_types::ids::GpuUuid;
 use stepmem_types::units::Seconds;
 
@@ -165,7 +165,7 @@ async fn start(
     let export = startup.started(keys::OTLP_ENDPOINT, export)?.flatten();
     let (devices, releases) = DeviceSource::new(settings.nvml.zip(gpu));
     let (gpu, pushed_devices) = start_collectors(devices, collect, &mut startup)?;
-    let config = EngineConfig { captures: settings.snapshots, ..settings.engine };
+    let config = EngineConfig { snapshots: settings.snapshots, ..settings.engine };
     let (engine, state) = resumed(config, saved, clock, settings.state_file).await;
     let (launches_max, staging) = (settings.summary_launches_max, settings.snapshot_staging);
     let folders = SummaryFolders::new(settings.summary_dir, launches_max, staging);
@@ -404,7 +404,7 @@ fn start_analyses(
     collect: &mpsc::Sender<Collected>,
     startup: &mut Startup,
 ) -> anyhow::Result<(Option<AnalysisQueue>, Option<Arc<TimelineFolder>>)> {
-    let CaptureSettings { read_directory, timeline_directory, .. } = &settings.snapshots;
+    let SnapshotSettings { read_directory, timeline_directory, .. } = &settings.snapshots;
     let of_socket = settings.push_socket.as_ref().and_then(|socket| socket.path.parent());
     let foreign: Vec<&Path> = read_directory.as_deref().into_iter().chain(of_socket).collect();
     let key = keys::SNAPSHOT_TIMELINE_DIRECTORY;

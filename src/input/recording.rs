@@ -65,7 +65,7 @@ impl RecordingLine {
     fn number(&self) -> Option<(&str, u64)> {
         match self {
             Self::Plain(..) => None,
-            Self::Recorded(head, event) => Some((&head.life, event.number)),
+            Self::Recorded(head, event) => Some((&head.session, event.number)),
         }
     }
 }
@@ -346,7 +346,7 @@ fn merge(
             RecordingLine::Recorded(head, event) => {
                 group.end(&mut take)?;
                 let is_known = last.as_ref().is_some_and(|(before, number)| {
-                    before.life == head.life && *number == event.number
+                    before.session == head.session && *number == event.number
                 });
                 if !is_known {
                     last = Some((Rc::clone(&head), event.number));
@@ -372,7 +372,7 @@ fn gaps(files: &[Lines]) -> Vec<RecordingGap> {
         let gap =
             |missing| RecordingGap { file: lines.name.clone(), run: head.run.clone(), missing };
         let first =
-            first_parts.entry((&head.life, head.run.as_ref())).or_insert((head.part, lines));
+            first_parts.entry((&head.session, head.run.as_ref())).or_insert((head.part, lines));
         if head.part < first.0 {
             *first = (head.part, lines);
         }

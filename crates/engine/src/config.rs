@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::diagnosis::scene::Thresholds;
+use crate::diagnosis::input::Thresholds;
 use crate::processes::ProcessSettings;
 use crate::ranks::table::RankSettings;
-use crate::requests::causes::LOOKS_COOLDOWN;
-use crate::requests::snapshots::CaptureSettings;
+use crate::requests::causes::HEAP_SCAN_COOLDOWN;
+use crate::requests::snapshots::SnapshotSettings;
 use stepmem_detect::config::Config as DetectConfig;
 use stepmem_types::ids::Run;
 
@@ -37,11 +37,11 @@ pub struct EngineConfig {
     /// The interval at which the detector of an unmanaged process gets a reading.
     pub process_reading_every: Duration,
     /// When ranks are asked for memory snapshots.
-    pub captures: CaptureSettings,
+    pub snapshots: SnapshotSettings,
     /// Set when ranks whose live memory grows are asked for a heap scan.
-    pub looks_on_creep: bool,
+    pub heap_scans_on_creep: bool,
     /// The time from one heap scan of a run to the next while its memory grows.
-    pub looks_cooldown: Duration,
+    pub heap_scan_cooldown: Duration,
     /// The declared workload of all runs, for summaries.
     pub workload: Option<Box<str>>,
 }
@@ -60,9 +60,9 @@ impl Default for EngineConfig {
             processes_max: 64,
             peak_interval: Duration::from_mins(1),
             process_reading_every: Duration::from_secs(10),
-            captures: CaptureSettings::default(),
-            looks_on_creep: false,
-            looks_cooldown: LOOKS_COOLDOWN,
+            snapshots: SnapshotSettings::default(),
+            heap_scans_on_creep: false,
+            heap_scan_cooldown: HEAP_SCAN_COOLDOWN,
             workload: None,
         }
     }

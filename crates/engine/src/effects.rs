@@ -65,7 +65,7 @@ impl Engine {
     /// place is over at once, which is an event of its own.
     fn news(&mut self, now: Uptime) -> Vec<Effect> {
         let awaits_scrape = self.ranks.awaits_scrape();
-        let awaits_analyses = self.captures.awaits_analysis();
+        let awaits_analyses = self.snapshots.awaits_analysis();
         let mut effects = Vec::new();
         if awaits_scrape != self.told.awaits_scrape {
             effects.push(Effect::AwaitScrape(awaits_scrape));
@@ -76,7 +76,7 @@ impl Engine {
         }
         self.told.awaits_scrape = awaits_scrape;
         self.told.awaits_analyses = awaits_analyses;
-        while let Some(request) = self.captures.next_analysis() {
+        while let Some(request) = self.snapshots.next_analysis() {
             effects.push(Effect::Analyze(request));
         }
         effects

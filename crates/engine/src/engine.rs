@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::config::EngineConfig;
 use crate::devices::{DeviceTable, device_view, pushed_view};
-use crate::diagnosis::scene::{RunScene, Scene};
+use crate::diagnosis::input::{DiagnosisInput, RunInput};
 use crate::diagnosis::{DiagnosisKind, Evidence};
 use crate::effects::Told;
 use crate::event::{Event, Handled, Receipt};
@@ -18,10 +18,10 @@ use crate::ranks::state::RankState;
 use crate::ranks::table::RankTable;
 use crate::ranks::view::RankView;
 use crate::requests::causes::{Cause, FoundCause, HoldersReport, SiteTable, SiteView};
-use crate::requests::heap_scans::Looks;
+use crate::requests::heap_scans::HeapScans;
 use crate::requests::schedule::Growth;
-use crate::requests::snapshot::CaptureReport;
-use crate::requests::snapshots::Captures;
+use crate::requests::snapshot::SnapshotReport;
+use crate::requests::snapshots::Snapshots;
 use stepmem_detect::sample::Axis;
 use stepmem_detect::shifts::HolderGrowth;
 use stepmem_detect::signal::Signal;
@@ -49,8 +49,8 @@ pub struct Engine {
     pub(super) devices: DeviceTable,
     pub(super) findings: Findings,
     pub(super) acks: Acks,
-    pub(super) captures: Captures,
-    pub(super) looks: Looks,
+    pub(super) snapshots: Snapshots,
+    pub(super) heap_scans: HeapScans,
     pub(super) told: Told,
     /// The lines and objects behind the ranks' memory.
     pub(super) sites: SiteTable,
@@ -63,8 +63,8 @@ impl Engine {
     pub fn new(config: EngineConfig, started: f64) -> Self {
         Self {
             ranks: RankTable::new(config.ranks()),
-            captures: Captures::new(config.captures.clone()),
-            looks: Looks::new(config.looks_on_creep, config.looks_cooldown),
+            snapshots: Snapshots::new(config.snapshots.clone()),
+            heap_scans: HeapScans::new(config.heap_scans_on_creep, config.heap_scan_cooldown),
             told: Told::default(),
             sites: SiteTable::default(),
             config,
@@ -113,7 +113,7 @@ impl Engine {
             Event::SnapshotReport(report) => self.snapshot_report(report, now)?,
             Event::HoldersReport(report) => found = self.holders_report(report, now)?,
             Event::SnapshotAnalyzed(number, analysis) => {
-                found = self.captures.analysed(*number, analysis, now);
+                found = self.snapshots.analyzed(*number, analysis, now);
             }
             Event::CauseFound(found) => is_changed = self.take_cause(found, now),
             Event::Reading(sample) => is_changed = self.reading(sample, now),
@@ -172,12 +172,12 @@ impl Engine {
         }
     }
 
-    fn snapshot_report(&mut self, report: &CaptureReport, now: Uptime) -> Result<(), Refusal> {
+    fn snapshot_report(&mut self, report: &SnapshotReport, now: Uptime) -> Result<(), Refusal> {
         self.ranks.check_own(&report.rank, report.instance)?;
         if self.ranks.get(&report.rank.run, report.rank.rank).is_none() {
             return Err(Refusal::UnknownSubject(SubjectId::Rank(report.rank.clone())));
         }
-        self.captures.take(report.clone(), now);
+        self.snapshots.take(report.clone(), now);
         Ok(())
     }
 
@@ -191,7 +191,7 @@ impl Engine {
         self.ranks.check_own(&report.rank, report.instance)?;
         let state = self.ranks.get(run, *rank);
         let names_own = state.is_some_and(|state| state.lifecycle().is_named(report.instance));
-        let since = self.looks.take(report, now);
+        let since = self.heap_scans.take(report, now);
         let cause = report.cause(report.is_known && names_own);
         Ok(cause.map(|cause| FoundCause { rank: report.rank.clone(), cause, since }))
     }
@@ -209,7 +209,7 @@ impl Engine {
         if !state.is_some_and(|state| state.is_pushing(now, ttl) && !state.is_ended()) {
             return Err(Refusal::UnknownSubject(SubjectId::Rank(rank.clone())));
         }
-        Ok(self.captures.demand(rank, steps, now))
+        Ok(self.snapshots.want(rank, steps, now))
     }
 
     /// Returns whether the system's clock, which shows `unix` at `now`, was set since it was
@@ -234,10 +234,10 @@ impl Engine {
         let retention = self.config.rank_retention;
         self.acks.expire(now);
         let ranks = &self.ranks;
-        let is_present = |rank: &RankId, since| ranks.is_of_present_life(rank, since);
-        self.captures.expire(is_present, now);
-        self.looks.expire(is_present, now);
-        self.renew_looks(now);
+        let is_present = |rank: &RankId, since| ranks.is_of_present_incarnation(rank, since);
+        self.snapshots.expire(is_present, now);
+        self.heap_scans.expire(is_present, now);
+        self.renew_heap_scans(now);
         self.ranks.forget(now, retention);
         self.forget_sites();
         self.processes.forget(now, retention);
@@ -292,7 +292,7 @@ impl Engine {
         if is_newly_suspected(state) {
             let rank = RankId { run: sample.run.clone(), rank: sample.rank };
             if let Some(growth) = growth_by_step(&rank, state) {
-                self.looks.suspects(&growth, now);
+                self.heap_scans.suspects(&growth, now);
             }
         }
         if let (false, Some(total), Some(free)) = (is_read, sample.total, sample.free) {
@@ -365,16 +365,16 @@ impl Engine {
         SiteView { is_withheld, ..site }
     }
 
-    pub(super) fn scene(&self, now: Uptime) -> Scene<'_> {
+    pub(super) fn diagnosis_input(&self, now: Uptime) -> DiagnosisInput<'_> {
         let ttl = self.config.rank_ttl;
         let runs = self.ranks.runs().map(|(run, states)| {
             let present = states.iter().filter(|(_, state)| state.is_shown(now, ttl));
             let views = present.map(|(rank, state)| {
                 (*rank, self.view(state, self.site(run, *rank, state), now))
             });
-            RunScene::new(run, views.collect())
+            RunInput::new(run, views.collect())
         });
-        Scene {
+        DiagnosisInput {
             runs: runs.filter(|run| !run.ranks.is_empty()).collect(),
             processes: self.present_processes(now).collect(),
             failing_devices: self.devices.failing().collect(),
@@ -401,7 +401,7 @@ impl Engine {
     /// their severity.
     pub(super) fn judged(&mut self, now: Uptime) -> (Vec<Finding>, Vec<Finding>) {
         self.last_judged = now;
-        let found = self.findings.judge(&self.scene(now), &self.acks, now);
+        let found = self.findings.judge(&self.diagnosis_input(now), &self.acks, now);
         if found.is_empty() && self.findings.is_empty() {
             return (Vec::new(), Vec::new());
         }
@@ -427,17 +427,17 @@ impl Engine {
     /// alone.
     pub(super) fn ask_about(&mut self, finding: &Finding, now: Uptime) {
         let Some((growth, is_on_host)) = growth_of(&self.ranks, finding) else { return };
-        self.looks.creeps(&growth, life_of(&self.ranks, growth.rank), now);
+        self.heap_scans.creeps(&growth, began_of(&self.ranks, growth.rank), now);
         if !is_on_host {
-            self.captures.creeps(&growth, now);
+            self.snapshots.creeps(&growth, now);
         }
     }
 
     /// Asks ranks whose live memory goes on growing for newer figures of what holds it.
-    fn renew_looks(&mut self, now: Uptime) {
+    fn renew_heap_scans(&mut self, now: Uptime) {
         for active in self.findings.iter() {
             if let Some((growth, _)) = growth_of(&self.ranks, &active.finding) {
-                self.looks.creeps(&growth, life_of(&self.ranks, growth.rank), now);
+                self.heap_scans.creeps(&growth, began_of(&self.ranks, growth.rank), now);
             }
         }
     }
@@ -457,7 +457,7 @@ impl Engine {
 }
 
 /// Returns when the present incarnation of a rank began.
-fn life_of(ranks: &RankTable, rank: &RankId) -> Option<Uptime> {
+fn began_of(ranks: &RankTable, rank: &RankId) -> Option<Uptime> {
     Some(ranks.get(&rank.run, rank.rank)?.lifecycle().origin()?.began)
 }
 
@@ -503,7 +503,7 @@ fn growth_by_step<'a>(rank: &'a RankId, state: &RankState) -> Option<Growth<'a>>
         rank,
         bytes_per_step: None,
         seconds_per_step: creep.seconds_per_step(),
-        stairs: creep.increments_between_events(),
+        level_shifts: creep.increments_between_events(),
     })
 }
 

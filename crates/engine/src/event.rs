@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use crate::findings::Transition;
 use crate::findings::acks::Ack;
 use crate::requests::causes::{AnalysisRequest, FoundCause, HoldersReport, SnapshotAnalysis};
-use crate::requests::snapshot::{CaptureReport, RankRequest};
+use crate::requests::snapshot::SnapshotReport;
+use crate::requests::tracker::RankRequest;
 use stepmem_types::device::{DevicePod, GpuSample, GpuUnavailable};
 use stepmem_types::end::RankEnd;
 use stepmem_types::ids::{GpuUuid, RankId, Run};
@@ -22,7 +23,7 @@ pub enum Event {
     /// An operator lowered a finding.
     Ack(Ack),
     /// A training process reported a memory snapshot.
-    SnapshotReport(CaptureReport),
+    SnapshotReport(SnapshotReport),
     /// A training process reported what holds its tensors.
     HoldersReport(HoldersReport),
     /// An operator wants a snapshot of a rank, over so many steps.

@@ -15,8 +15,7 @@ use tokio::sync::oneshot;
 use crate::config::keys;
 use crate::config::settings::RecordSettings;
 use crate::exporter::recording::writer::{
-    LifeOfExporter, RecordedItem, RecordedWhat, RecordingCounts, RecordingPlace,
-    RecordingWriter,
+    RecordedItem, RecordedWhat, RecordingCounts, RecordingPlace, RecordingWriter, Session,
 };
 use crate::exporter::startup::Startup;
 use crate::exporter::summaries::directory::{LaunchOfRun, SummaryFolders};
@@ -56,14 +55,14 @@ pub(in crate::exporter) fn start(
         launches.cloned().map(RecordingPlace::Launches)
     };
     let Some(place) = place else { return Ok(None) };
-    let recorder = EventRecorder::start(place, life(engine)?, settings.bytes_max);
+    let recorder = EventRecorder::start(place, session(engine)?, settings.bytes_max);
     startup.started(keys::RECORD_DIRECTORY, recorder.map_err(anyhow::Error::from))
 }
 
 /// Returns the properties that all recordings of this exporter share.
-fn life(engine: &Engine) -> anyhow::Result<LifeOfExporter> {
+fn session(engine: &Engine) -> anyhow::Result<Session> {
     let EngineConfig { gpu_ttl, rank_retention, .. } = engine.config();
-    Ok(LifeOfExporter {
+    Ok(Session {
         name: launches::unique(),
         started: Seconds::new(engine.unix_time(Uptime::default()).max(0.0))?,
         device_ttl: Seconds::new(gpu_ttl.as_secs_f64().min(Seconds::MAX))?,
@@ -88,10 +87,10 @@ impl EventRecorder {
     ///
     /// # Errors
     /// The system cannot start another thread.
-    fn start(place: RecordingPlace, life: LifeOfExporter, bytes_max: u64) -> io::Result<Self> {
+    fn start(place: RecordingPlace, session: Session, bytes_max: u64) -> io::Result<Self> {
         let counts = Arc::<RecordingCounts>::default();
         let launches = matches!(place, RecordingPlace::Launches(_)).then(BTreeMap::new);
-        let mut writer = RecordingWriter::new(place, life, bytes_max, Arc::clone(&counts));
+        let mut writer = RecordingWriter::new(place, session, bytes_max, Arc::clone(&counts));
         let (items, taken) = sync_channel(QUEUE_CAPACITY);
         let (done, finished) = oneshot::channel();
         let thread = std::thread::Builder::new().name("recording".to_owned());
@@ -144,9 +143,9 @@ impl EventRecorder {
         let item = RecordedItem { number: self.next, at, n_lost: self.n_lost, what };
         self.next += n_numbers;
         let waiting = &self.counts.waiting;
-        let has_room = waiting.load(Ordering::Relaxed) + n_lines <= WAITING_RECORDS_MAX;
+        let fits = waiting.load(Ordering::Relaxed) + n_lines <= WAITING_RECORDS_MAX;
         waiting.fetch_add(n_lines, Ordering::Relaxed);
-        if has_room && self.items.try_send(item).is_ok() {
+        if fits && self.items.try_send(item).is_ok() {
             self.n_lost = 0;
             return;
         }

@@ -91,7 +91,7 @@ pub(in crate::exporter) enum RecordingPlace {
 
 /// The properties of an exporter's session.
 #[derive(Clone, Debug)]
-pub(in crate::exporter) struct LifeOfExporter {
+pub(in crate::exporter) struct Session {
     /// Identifies the session.
     pub(in crate::exporter) name: String,
     /// The Unix time at which the uptime was 0.
@@ -126,7 +126,7 @@ struct RunFiles {
 #[derive(Debug)]
 pub(in crate::exporter) struct RecordingWriter {
     place: RecordingPlace,
-    life: LifeOfExporter,
+    session: Session,
     bytes_max: u64,
     counts: Arc<RecordingCounts>,
     files: BTreeMap<FileSubject, RunFiles>,
@@ -140,7 +140,7 @@ pub(in crate::exporter) struct RecordingWriter {
 impl RecordingWriter {
     pub(in crate::exporter) fn new(
         mut place: RecordingPlace,
-        life: LifeOfExporter,
+        session: Session,
         bytes_max: u64,
         counts: Arc<RecordingCounts>,
     ) -> Self {
@@ -150,7 +150,7 @@ impl RecordingWriter {
         };
         Self {
             place,
-            life,
+            session,
             bytes_max,
             counts,
             files: BTreeMap::new(),
@@ -286,7 +286,7 @@ impl RecordingWriter {
 
     /// Closes the files of runs that the engine has forgotten.
     fn close_silent(&mut self, now: Uptime) {
-        let retention = self.life.retention;
+        let retention = self.session.retention;
         let closed = &mut self.closed;
         self.files.retain(|subject, files| {
             let is_kept =
@@ -303,7 +303,7 @@ impl RecordingWriter {
         let Some(files) = self.files.get_mut(subject).filter(|files| files.n_lines > 0) else {
             return;
         };
-        let result = files.write(subject.0.as_ref(), &self.place, &self.life);
+        let result = files.write(subject.0.as_ref(), &self.place, &self.session);
         let n_lines = std::mem::take(&mut files.n_lines);
         files.text.clear();
         if result.is_err() {
@@ -383,14 +383,14 @@ impl RunFiles {
         let before = self.text.len();
         event.write(&mut self.text);
         let n_bytes = self.text.len() - before;
-        let has_room = u64::try_from(n_bytes).is_ok_and(|bytes| bytes <= LINE_BYTES_MAX);
-        if has_room {
+        let fits = u64::try_from(n_bytes).is_ok_and(|bytes| bytes <= LINE_BYTES_MAX);
+        if fits {
             self.n_lines += 1;
         } else {
             self.text.truncate(before);
             self.n_lost += 1;
         }
-        has_room
+        fits
     }
 
     /// Writes the waiting text as a frame, into a new file if none is open.
@@ -398,17 +398,17 @@ impl RunFiles {
         &mut self,
         run: Option<&Run>,
         place: &RecordingPlace,
-        life: &LifeOfExporter,
+        session: &Session,
     ) -> io::Result<()> {
         if self.open.is_none() {
             let mut open = self.create(run, place)?;
             let head = RecordingHead {
                 recording: RECORDING_VERSION,
-                life: life.name.clone(),
+                session: session.name.clone(),
                 run: run.cloned(),
                 part: self.part,
-                started: life.started,
-                device_ttl_seconds: life.device_ttl,
+                started: session.started,
+                device_ttl_seconds: session.device_ttl,
             };
             let mut first = Vec::new();
             head.write(&mut first);
@@ -468,8 +468,7 @@ mod tests {
     use std::time::Duration;
 
     use super::{
-        LifeOfExporter, RecordedItem, RecordedWhat, RecordingCounts, RecordingPlace,
-        RecordingWriter,
+        RecordedItem, RecordedWhat, RecordingCounts, RecordingPlace, RecordingWriter, Session,
     };
     use crate::input::recording::{MissingPart, merged};
     use crate::store::recordings::RecordingFolder;
@@ -484,7 +483,7 @@ mod tests {
     /// Returns the number of files that were removed.
     fn record(path: &PathBuf, runs: &[&str], n_batches: u64) -> u64 {
         let (folder, closed) = RecordingFolder::claim(path).unwrap();
-        let life = LifeOfExporter {
+        let session = Session {
             name: crate::store::launches::unique(),
             started: Seconds::new(1e9).unwrap(),
             device_ttl: Seconds::new(15.0).unwrap(),
@@ -492,7 +491,7 @@ mod tests {
         };
         let counts = Arc::<RecordingCounts>::default();
         let place = RecordingPlace::Folder(folder, closed);
-        let mut writer = RecordingWriter::new(place, life, BYTES_MAX, Arc::clone(&counts));
+        let mut writer = RecordingWriter::new(place, session, BYTES_MAX, Arc::clone(&counts));
         writer.give_up();
         for batch in 0..n_batches {
             for run in runs {

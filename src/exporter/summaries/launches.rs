@@ -18,7 +18,7 @@ pub(in crate::exporter) struct CurrentLaunch {
     launch: Option<Launch>,
     attempt: Count,
     began: f64,
-    life_began: f64,
+    incarnation_began: f64,
     /// Set when its summary was written as that of a run that is over, and the launch did not
     /// go on.
     pub(in crate::exporter) is_over: bool,
@@ -37,7 +37,7 @@ impl CurrentLaunch {
         if let (Some(own), Some(seen)) = (&self.launch, &seen.launch) {
             return own == seen;
         }
-        let is_same_life = self.life_began.total_cmp(&seen.life_began).is_eq();
+        let is_same_life = self.incarnation_began.total_cmp(&seen.incarnation_began).is_eq();
         !self.is_over || is_same_life || seen.attempt > self.attempt
     }
 }
@@ -47,13 +47,15 @@ impl RunLaunches {
     /// on with another incarnation.
     pub(in crate::exporter) fn see(&mut self, run: &Run, seen: RunLaunch) -> bool {
         if let Some(current) = self.0.get_mut(run).filter(|current| current.includes(&seen)) {
-            let is_same_life = current.life_began.total_cmp(&seen.life_began).is_eq();
+            let is_same_life =
+                current.incarnation_began.total_cmp(&seen.incarnation_began).is_eq();
             current.attempt = seen.attempt;
-            current.life_began = seen.life_began;
+            current.incarnation_began = seen.incarnation_began;
             return current.is_over && !is_same_life;
         }
-        let RunLaunch { launch, attempt, began, life_began, .. } = seen;
-        let current = CurrentLaunch { launch, attempt, began, life_began, is_over: false };
+        let RunLaunch { launch, attempt, began, incarnation_began, .. } = seen;
+        let current =
+            CurrentLaunch { launch, attempt, began, incarnation_began, is_over: false };
         self.0.insert(run.clone(), current);
         false
     }
@@ -88,39 +90,39 @@ mod tests {
     use stepmem_types::launch::Launch;
     use stepmem_types::units::Count;
 
-    fn seen(launch: Option<&str>, attempt: u64, life_began: f64) -> RunLaunch {
+    fn seen(launch: Option<&str>, attempt: u64, incarnation_began: f64) -> RunLaunch {
         RunLaunch {
             launch: launch.map(|launch| Launch::new(launch).unwrap()),
             attempt: Count::new(attempt).unwrap(),
-            began: life_began,
-            life_began,
+            began: incarnation_began,
+            incarnation_began,
             first_rank: Rank::default(),
         }
     }
 
     /// The starts of the launches of these incarnations; after each, the run is over.
-    fn launches(lives: &[(Option<&str>, u64, f64)]) -> Vec<f64> {
+    fn launches(incarnations: &[(Option<&str>, u64, f64)]) -> Vec<f64> {
         let (mut launches, run) = (RunLaunches::default(), Run::new("run").unwrap());
-        let began = |(launch, attempt, life): &(Option<&str>, u64, f64)| {
-            launches.see(&run, seen(*launch, *attempt, *life));
+        let began = |(launch, attempt, time): &(Option<&str>, u64, f64)| {
+            launches.see(&run, seen(*launch, *attempt, *time));
             let current = launches.get_mut(&run).unwrap();
             current.is_over = true;
             current.began
         };
-        lives.iter().map(began).collect()
+        incarnations.iter().map(began).collect()
     }
 
     #[test]
     fn attempts_of_a_launch_are_one_and_a_relaunch_is_another() {
-        let lives = [(Some("a"), 0, 1.0), (Some("a"), 1, 2.0), (Some("b"), 0, 3.0)];
-        assert_eq!(launches(&lives), [1.0, 1.0, 3.0]);
+        let incarnations = [(Some("a"), 0, 1.0), (Some("a"), 1, 2.0), (Some("b"), 0, 3.0)];
+        assert_eq!(launches(&incarnations), [1.0, 1.0, 3.0]);
         // The second attempt of the relaunch began before the first of the exporter's.
         assert_eq!(launches(&[(Some("a"), 1, 1.0), (Some("b"), 2, 2.0)]), [1.0, 2.0]);
     }
 
     #[test]
     fn without_a_launch_a_higher_attempt_goes_on_and_any_other_life_does_not() {
-        let lives = [(None, 0, 1.0), (None, 1, 2.0), (None, 1, 2.0), (None, 0, 3.0)];
-        assert_eq!(launches(&lives), [1.0, 1.0, 1.0, 3.0]);
+        let incarnations = [(None, 0, 1.0), (None, 1, 2.0), (None, 1, 2.0), (None, 0, 3.0)];
+        assert_eq!(launches(&incarnations), [1.0, 1.0, 1.0, 3.0]);
     }
 }

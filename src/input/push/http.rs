@@ -22,9 +22,10 @@ use crate::net::peer::Peer;
 use crate::net::server::Connection;
 use stepmem_engine::event::{Event, Receipt};
 use stepmem_engine::requests::causes::HoldersReport;
-use stepmem_engine::wire::answer::{encode_accepted, encode_demanded};
+use stepmem_engine::wire::answer::{encode_accepted, encode_requested};
 use stepmem_engine::wire::control::{
-    decode_ack, decode_demand, decode_device_ack, decode_end, decode_release, decode_snapshot,
+    decode_ack, decode_device_ack, decode_end, decode_release, decode_snapshot,
+    decode_snapshot_request,
 };
 use stepmem_engine::wire::holders::decode_holders;
 use stepmem_engine::wire::step::{Layout, decode};
@@ -83,7 +84,7 @@ pub fn router(
         .route("/v1/holders", post(holders))
         .route("/v1/runs/{run}/end", post(end))
         .route("/v1/runs/{run}/ack", post(ack))
-        .route("/v1/runs/{run}/snapshot", post(demand))
+        .route("/v1/runs/{run}/snapshot", post(want_snapshot))
         .route("/v1/devices/{uuid}/ack", post(device_ack))
         .route("/v1/nvml/release", post(release))
         .fallback(|| async { problem(StatusCode::NOT_FOUND, "No such path", ROUTES) })
@@ -173,13 +174,13 @@ async fn ack(
     endpoint.administer(request, read).await
 }
 
-async fn demand(
+async fn want_snapshot(
     State(endpoint): State<Arc<PushEndpoint>>,
     run: Result<Path<String>, PathRejection>,
     request: Request<Body>,
 ) -> Response {
     let read = |body: &[u8], _| {
-        let (rank, steps) = decode_demand(named("run", run, Run::new)?, body)?;
+        let (rank, steps) = decode_snapshot_request(named("run", run, Run::new)?, body)?;
         Ok(Event::SnapshotWanted(rank, steps))
     };
     endpoint.administer(request, read).await
@@ -245,7 +246,7 @@ impl PushEndpoint {
         match outcome {
             Ok(Receipt { n_records, requests, id }) => {
                 let body = match id {
-                    Some(id) => encode_demanded(&id),
+                    Some(id) => encode_requested(&id),
                     None => encode_accepted(n_records, &requests),
                 };
                 ([(CONTENT_TYPE, "application/json")], body).into_response()

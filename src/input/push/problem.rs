@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use crate::input::push::inbox::{PushResult, SubmitError};
 use crate::input::push::roles::AccessRefusal;
 use stepmem_engine::ranks::refusal::Refusal;
-use stepmem_engine::wire::answer::{encode_contest, encode_problem};
+use stepmem_engine::wire::answer::{encode_name_conflict, encode_problem};
 use stepmem_engine::wire::echo::{ECHO_CHARS_MAX, shortened};
 use stepmem_engine::wire::error::DecodeError;
 
@@ -116,9 +116,9 @@ impl PushRefusal {
 impl IntoResponse for PushRefusal {
     fn into_response(self) -> Response {
         let (status, title) = self.status();
-        if let Self::Submit(SubmitError::Refused(Refusal::Held(contest))) = &self {
-            let body = encode_contest(title, &self.to_string(), contest);
-            let seconds = contest.retry_after.as_secs_f64().ceil();
+        if let Self::Submit(SubmitError::Refused(Refusal::Held(conflict))) = &self {
+            let body = encode_name_conflict(title, &self.to_string(), conflict);
+            let seconds = conflict.retry_after.as_secs_f64().ceil();
             let headers = [
                 (CONTENT_TYPE, PROBLEM_JSON.to_owned()),
                 (RETRY_AFTER, format!("{seconds:.0}")),

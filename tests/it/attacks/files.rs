@@ -27,7 +27,7 @@ fn sealed(parts: &[Vec<u8>]) -> Vec<u8> {
     }
     content.extend([0; 4]);
     let checksum = crc32fast::hash(&content).to_le_bytes();
-    let magic = format!("stepmem state {} 16\n", env!("CARGO_PKG_VERSION"));
+    let magic = format!("stepmem state {} 17\n", env!("CARGO_PKG_VERSION"));
     [magic.as_bytes(), &content, &checksum].concat()
 }
 

@@ -1,8 +1,8 @@
 //! MEMORY CREEP: live memory grows steadily and has used a significant share of the headroom.
 
 use crate::diagnosis::growth::{LIVE_SIGNALS, creeping};
+use crate::diagnosis::input::{DiagnosisInput, Subject};
 use crate::diagnosis::kind::{About, Severity};
-use crate::diagnosis::scene::{Scene, Subject};
 use crate::diagnosis::trend_figures::TrendFigures;
 
 /// Live memory grows, and would reach the capacity.
@@ -19,8 +19,8 @@ pub const ABOUT: About = About {
 
 /// Judges live memory that creeps.
 pub fn judge(
-    scene: &Scene<'_>,
+    input: &DiagnosisInput<'_>,
     subject: &Subject<'_, '_>,
 ) -> Option<(Severity, Box<TrendFigures>)> {
-    LIVE_SIGNALS.iter().find_map(|signal| creeping(scene, subject, *signal))
+    LIVE_SIGNALS.iter().find_map(|signal| creeping(input, subject, *signal))
 }

@@ -1,8 +1,8 @@
 //! MEMORY RISING: live memory grows steadily, not yet far enough to be called creep.
 
 use crate::diagnosis::growth::LIVE_SIGNALS;
+use crate::diagnosis::input::{DiagnosisInput, Subject};
 use crate::diagnosis::kind::{About, Severity};
-use crate::diagnosis::scene::{Scene, Subject};
 use crate::diagnosis::trend_figures::TrendFigures;
 use stepmem_detect::trend::Stage;
 
@@ -19,7 +19,7 @@ pub const ABOUT: About = About {
 
 /// Judges live memory that rises.
 pub fn judge(
-    _: &Scene<'_>,
+    _: &DiagnosisInput<'_>,
     subject: &Subject<'_, '_>,
 ) -> Option<(Severity, Box<TrendFigures>)> {
     let rising = LIVE_SIGNALS.iter().find_map(|signal| subject.trend(*signal, Stage::Rising));

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::diagnosis::growth::creeping;
+use crate::diagnosis::input::{DiagnosisInput, RELEASE_MARGIN, Subject};
 use crate::diagnosis::kind::{About, Figures, Score, Severity};
-use crate::diagnosis::scene::{RELEASE_MARGIN, Scene, Subject};
 use crate::diagnosis::trend_figures::TrendFigures;
 use stepmem_detect::signal::Signal;
 use stepmem_types::format::units::{percent, whole_bytes};
@@ -49,10 +49,10 @@ pub struct UnusedEvidence {
 
 /// Judges reserved memory that creeps, or is large.
 pub fn judge(
-    scene: &Scene<'_>,
+    input: &DiagnosisInput<'_>,
     subject: &Subject<'_, '_>,
 ) -> Option<(Severity, FragmentationEvidence)> {
-    creeping(scene, subject, Signal::Reserved)
+    creeping(input, subject, Signal::Reserved)
         .map(|(severity, growth)| (severity, FragmentationEvidence::Growth(growth)))
         .or_else(|| Some((Severity::Info, FragmentationEvidence::Unused(unused(subject)?))))
 }

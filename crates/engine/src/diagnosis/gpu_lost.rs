@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
+use crate::diagnosis::input::{DiagnosisInput, Subject, SubjectView};
 use crate::diagnosis::kind::{About, Figures, Score, Severity};
-use crate::diagnosis::scene::{Scene, Subject, SubjectView};
 
 /// The errors of NVML with which a device cannot be used until someone repairs the node.
 const LOST_CODES: [&str; 3] = ["gpu_is_lost", "gpu_not_found", "reset_required"];
@@ -29,7 +29,10 @@ pub struct GpuLostEvidence {
 }
 
 /// Judges a device that answers with an error.
-pub fn judge(_: &Scene<'_>, subject: &Subject<'_, '_>) -> Option<(Severity, GpuLostEvidence)> {
+pub fn judge(
+    _: &DiagnosisInput<'_>,
+    subject: &Subject<'_, '_>,
+) -> Option<(Severity, GpuLostEvidence)> {
     let SubjectView::Device(_, failure) = subject.view else { return None };
     let code = LOST_CODES.into_iter().find(|code| *code == failure.code)?;
     Some((Severity::Critical, GpuLostEvidence { code: code.into() }))

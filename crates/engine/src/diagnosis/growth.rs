@@ -1,8 +1,8 @@
 //! A signal that creeps: how that is judged, and its evidence.
 
+use crate::diagnosis::input::{DiagnosisInput, RELEASE_MARGIN, Subject};
 use crate::diagnosis::kind::{Figures, Score, Severity};
 use crate::diagnosis::pressure;
-use crate::diagnosis::scene::{RELEASE_MARGIN, Scene, Subject};
 use crate::diagnosis::site_words;
 use crate::diagnosis::trend_figures::TrendFigures;
 use stepmem_detect::signal::Signal;
@@ -26,27 +26,27 @@ const RESUMED_SECONDS: f64 = 3600.0;
 /// holder is filling up and will fit. One that was critical stays so until the time is half as
 /// long again as the limit.
 pub fn creeping(
-    scene: &Scene<'_>,
+    input: &DiagnosisInput<'_>,
     subject: &Subject<'_, '_>,
     signal: Signal,
 ) -> Option<(Severity, Box<TrendFigures>)> {
     let trend = subject.trend(signal, Stage::Creeping)?;
     let was_critical = subject.active == Some(Severity::Critical);
     let limit =
-        scene.thresholds.creep_critical_eta_seconds * if was_critical { 1.5 } else { 1.0 };
+        input.thresholds.creep_critical_eta_seconds * if was_critical { 1.5 } else { 1.0 };
     // Nothing counts down in a process that is silent or has ended.
     let is_over = subject.is_over();
     let is_soon = trend.seconds_to_oom().is_some_and(|time| !is_over && time.likely < limit);
     let margin = if was_critical { RELEASE_MARGIN } else { 0.0 };
     let is_full = pressure::of_live_memory(subject)
-        .is_some_and(|pressure| pressure.ratio >= scene.thresholds.pressure_warning - margin);
+        .is_some_and(|pressure| pressure.ratio >= input.thresholds.pressure_warning - margin);
     let has_resumed = trend
         .resumed()
         .is_some_and(|resumed| trend.seen.time.since(resumed.time) < RESUMED_SECONDS);
     let mut figures = subject.figures(trend);
     figures.is_full = figures.is_level()
         && pressure::of_signal(subject, signal)
-            .any(|pressure| pressure.ratio >= scene.thresholds.pressure_warning);
+            .any(|pressure| pressure.ratio >= input.thresholds.pressure_warning);
     let ends = figures.ends();
     let severity = match trend.is_growing() && !ends {
         false => Severity::Info,

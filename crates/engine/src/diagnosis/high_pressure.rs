@@ -5,9 +5,9 @@ use std::ops::Not;
 use serde::{Deserialize, Serialize};
 
 use crate::diagnosis::filling::Filling;
+use crate::diagnosis::input::{DiagnosisInput, RELEASE_MARGIN, Subject, Thresholds, graded};
 use crate::diagnosis::kind::{About, Figures, Score, Severity};
 use crate::diagnosis::pressure::{self, Pressure};
-use crate::diagnosis::scene::{RELEASE_MARGIN, Scene, Subject, Thresholds, graded};
 use crate::diagnosis::site_words;
 use crate::ranks::basis::Basis;
 use crate::ranks::view::RankView;
@@ -99,10 +99,10 @@ pub fn never_live_ratio(reserved: Bytes, live: Bytes, capacity: Bytes) -> Option
 /// Judges the pressures of a subject: the severest counts, and of several the highest. What
 /// fills up and will not fit is a warning ahead of time.
 pub fn judge(
-    scene: &Scene<'_>,
+    input: &DiagnosisInput<'_>,
     subject: &Subject<'_, '_>,
 ) -> Option<(Severity, PressureEvidence)> {
-    let Thresholds { pressure_warning, pressure_critical, .. } = *scene.thresholds;
+    let Thresholds { pressure_warning, pressure_critical, .. } = *input.thresholds;
     let has_retried = subject.rank().is_some_and(|rank| rank.has_retried);
     let grade = |pressure: Pressure| {
         if pressure.ratio < pressure_warning - RELEASE_MARGIN {

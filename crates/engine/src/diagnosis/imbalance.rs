@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::diagnosis::balance::peak_by;
+use crate::diagnosis::input::{DiagnosisInput, Subject, SubjectView, graded};
 use crate::diagnosis::kind::{About, Figures, Score, Severity};
-use crate::diagnosis::scene::{Scene, Subject, SubjectView, graded};
 use crate::ranks::basis::Basis;
 use stepmem_detect::signal::Signal;
 use stepmem_detect::trend::{Stage, Trend};
@@ -51,11 +51,11 @@ fn recent() -> Basis {
 
 /// Judges a rank against the others of its run.
 pub fn judge(
-    scene: &Scene<'_>,
+    input: &DiagnosisInput<'_>,
     subject: &Subject<'_, '_>,
 ) -> Option<(Severity, ImbalanceEvidence)> {
     let SubjectView::Rank(run, rank, view) = subject.view else { return None };
-    let limits = scene.thresholds;
+    let limits = input.thresholds;
     // A rank that leaks grows beyond the others: MEMORY CREEP reports that already.
     let creeping = subject.trend(Signal::Allocated, Stage::Creeping);
     if creeping.is_some_and(Trend::is_growing) {

@@ -121,7 +121,7 @@ impl<T: Figures> Figures for Box<T> {
 /// file of its name.
 ///
 /// A row has the file and the type of its evidence; the file has `ABOUT: About` and
-/// `judge(&Scene, &Subject) -> Option<(Severity, evidence)>`.
+/// `judge(&DiagnosisInput, &Subject) -> Option<(Severity, evidence)>`.
 macro_rules! diagnoses {
     ($($kind:ident: $file:ident, $evidence:ty;)*) => {
         /// Which diagnosis. Kinds sort as their labels do.
@@ -158,11 +158,11 @@ macro_rules! diagnoses {
             /// give the same answer.
             pub fn judge(
                 self,
-                scene: &scene::Scene<'_>,
-                subject: &scene::Subject<'_, '_>,
+                input: &input::DiagnosisInput<'_>,
+                subject: &input::Subject<'_, '_>,
             ) -> Option<(kind::Severity, Evidence)> {
                 match self {
-                    $(Self::$kind => $file::judge(scene, subject)
+                    $(Self::$kind => $file::judge(input, subject)
                         .map(|(severity, evidence)| (severity, Evidence::$kind(evidence))),)*
                 }
             }

@@ -1,5 +1,5 @@
 //! The diagnoses: a file each, listed once in the table below, the worst first. `kind` defines
-//! a diagnosis, `scene` its input. `growth`, `filling`, `pressure` and `balance` hold the
+//! a diagnosis, `input` its input. `growth`, `filling`, `pressure` and `balance` hold the
 //! figures that several of them share.
 
 pub mod balance;
@@ -12,12 +12,12 @@ pub mod growth;
 pub mod high_pressure;
 pub mod host_words;
 pub mod imbalance;
+pub mod input;
 pub mod kind;
 pub mod names;
 pub mod out_of_memory;
 pub mod outside_allocator;
 pub mod pressure;
-pub mod scene;
 pub mod site_words;
 pub mod trend_figures;
 

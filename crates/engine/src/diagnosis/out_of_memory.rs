@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::diagnosis::input::{DiagnosisInput, Subject};
 use crate::diagnosis::kind::{About, Figures, Score, Severity};
-use crate::diagnosis::scene::{Scene, Subject};
 use crate::ranks::ended::OomEvent;
 use stepmem_types::end::EndOutcome;
 use stepmem_types::format::units::bytes;
@@ -59,7 +59,7 @@ pub struct OutOfMemoryEvidence {
 
 /// Judges a rank that ran out of memory.
 pub fn judge(
-    _: &Scene<'_>,
+    _: &DiagnosisInput<'_>,
     subject: &Subject<'_, '_>,
 ) -> Option<(Severity, OutOfMemoryEvidence)> {
     let OomEvent {

@@ -4,8 +4,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::diagnosis::growth::creeping;
+use crate::diagnosis::input::{DiagnosisInput, RELEASE_MARGIN, Subject};
 use crate::diagnosis::kind::{About, Figures, Score, Severity};
-use crate::diagnosis::scene::{RELEASE_MARGIN, Scene, Subject};
 use crate::diagnosis::trend_figures::TrendFigures;
 use stepmem_detect::signal::Signal;
 use stepmem_types::format::units::{bytes, percent};
@@ -45,10 +45,10 @@ pub struct LargeEvidence {
 
 /// Judges memory outside the allocator that creeps, or is large.
 pub fn judge(
-    scene: &Scene<'_>,
+    input: &DiagnosisInput<'_>,
     subject: &Subject<'_, '_>,
 ) -> Option<(Severity, OutsideEvidence)> {
-    creeping(scene, subject, Signal::OutsideAllocator)
+    creeping(input, subject, Signal::OutsideAllocator)
         .map(|(severity, growth)| (severity, OutsideEvidence::Growth(growth)))
         .or_else(|| Some((Severity::Info, OutsideEvidence::Large(large(subject)?))))
 }

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use crate::diagnosis::input::{DiagnosisInput, Subject};
 use crate::diagnosis::kind::Severity;
-use crate::diagnosis::scene::{Scene, Subject};
 use crate::diagnosis::{DiagnosisKind, Evidence};
 use crate::findings::acks::Acks;
 use stepmem_types::ids::{SubjectId, subject_fields};
@@ -104,16 +104,16 @@ impl Findings {
 
     /// Judges a diagnosis input by what held before; an acknowledged finding counts as info.
     /// The worst diagnosis comes first, and then the subjects in order.
-    pub fn judge(&self, scene: &Scene<'_>, acks: &Acks, now: Uptime) -> Vec<Finding> {
+    pub fn judge(&self, input: &DiagnosisInput<'_>, acks: &Acks, now: Uptime) -> Vec<Finding> {
         let mut findings = Vec::new();
-        for view in scene.subjects() {
+        for view in input.subjects() {
             // The name is cloned only when something holds.
             let id = (!self.is_empty()).then(|| view.id());
             let held = id.and_then(|id| self.by_subject.get(&id));
             for (rank, kind) in DiagnosisKind::ALL.iter().enumerate() {
                 let active = held.and_then(|held| Some(held.get(kind)?.finding.severity));
                 let Some((mut severity, evidence)) =
-                    kind.judge(scene, &Subject { view, active })
+                    kind.judge(input, &Subject { view, active })
                 else {
                     continue;
                 };

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::devices::process_of;
 use crate::diagnosis::balance::balance;
-use crate::diagnosis::scene::{RunScene, Scene};
+use crate::diagnosis::input::{DiagnosisInput, RunInput};
 use crate::diagnosis::trend_figures::TrendFigures;
 use crate::engine::Engine;
 use crate::findings::Findings;
@@ -23,8 +23,7 @@ use crate::ranks::lifecycle::Origin;
 use crate::ranks::state::RankState;
 use crate::ranks::table::RecordCounts;
 use crate::ranks::view::RankView;
-use crate::requests::heap_scans::LookRequest;
-use crate::requests::snapshot::RankRequest;
+use crate::requests::tracker::{RankRequest, RequestKind};
 use stepmem_detect::signal::Signal;
 use stepmem_detect::trend::Trend;
 use stepmem_types::device::GpuSample;
@@ -43,23 +42,24 @@ impl Engine {
         let is_present = |rank: &RankId, since| {
             let is_of =
                 |sample: &StepSample| sample.run == rank.run && sample.rank == rank.rank;
-            batch.iter().any(is_of) && self.ranks.is_of_present_life(rank, since)
+            batch.iter().any(is_of) && self.ranks.is_of_present_incarnation(rank, since)
         };
-        let snapshots = self.captures.requests(is_present).into_iter();
-        let looks = self.looks.requests(is_present).into_iter();
-        let looks = looks.map(|look| RankRequest::Holders(self.with_growth(look)));
-        snapshots.map(RankRequest::Snapshot).chain(looks).collect()
+        let scans = self.heap_scans.requests.waiting(is_present);
+        let scans = scans.map(|request| self.with_growth(request));
+        self.snapshots.requests.waiting(is_present).chain(scans).collect()
     }
 
-    /// Returns a request with the growth that it is about.
-    fn with_growth(&self, look: LookRequest) -> LookRequest {
-        let Some(state) = self.ranks.get(&look.rank.run, look.rank.rank) else { return look };
+    /// Returns a heap-scan request with the growth that it is about.
+    fn with_growth(&self, request: RankRequest) -> RankRequest {
+        let RankId { run, rank } = &request.rank;
+        let Some(state) = self.ranks.get(run, *rank) else { return request };
         let of_live = |trend: &&Trend| trend.signal == Signal::Allocated;
         let fastest = state.creep().trends().filter(of_live).map(TrendFigures::of);
         let bytes_per_step =
             fastest.filter_map(|figures| figures.slope_bytes_per_step).max_by(f64::total_cmp);
         let device = state.identity().device.as_ref();
-        LookRequest { bytes_per_step, is_on_host: device.is_some_and(GpuUuid::is_host), ..look }
+        let is_on_host = device.is_some_and(GpuUuid::is_host);
+        RankRequest { kind: RequestKind::Holders { bytes_per_step, is_on_host }, ..request }
     }
 
     /// Returns whether a rank of the run pushes or may push again: not all have ended, and it
@@ -103,12 +103,12 @@ impl Engine {
     /// Returns everything at `now`; `exporter` is what the engine does not know of the exporter
     /// itself.
     pub fn status(&self, now: Uptime, exporter: ExporterStatus) -> Status {
-        let scene = self.scene(now);
+        let input = self.diagnosis_input(now);
         let mut runs = Vec::new();
         let mut ranks = Vec::new();
-        for run in &scene.runs {
+        for run in &input.runs {
             let balance = balance(&run.ranks);
-            let challengers = self.ranks.n_challengers(run.run, now);
+            let challengers = self.ranks.n_claimants(run.run, now);
             let asked_for = self.ranks.asked_for(run.run).cloned();
             runs.push(RunStatus {
                 challengers,
@@ -138,7 +138,7 @@ impl Engine {
             time: self.unix_time(now),
             runs,
             ranks,
-            processes: scene
+            processes: input
                 .processes
                 .iter()
                 .map(|(id, view)| ProcessStatus::of(id, view))
@@ -163,20 +163,20 @@ impl Engine {
         exporter.add_dropped("processes_judged", self.processes_dropped);
         exporter.add_dropped("ranks", self.ranks.records_dropped());
         exporter.add_dropped("xids", nvml.xids_dropped);
-        let snapshots = self.captures.results().into_iter();
+        let snapshots = self.snapshots.requests.outcomes();
         exporter.snapshots = snapshots.map(|(result, n)| (result.into(), n)).collect();
-        let analyses = self.captures.analyses();
+        let analyses = self.snapshots.analyses();
         exporter.snapshot_analyses = analyses.map(|(outcome, n)| (outcome.into(), n)).collect();
-        let timelines = self.captures.timelines();
+        let timelines = self.snapshots.timelines();
         exporter.snapshot_timelines = timelines.map(|(result, n)| (result.into(), n)).collect();
-        let looks = self.looks.results().into_iter();
-        exporter.looks = looks.map(|(result, n)| (result.into(), n)).collect();
+        let scans = self.heap_scans.requests.outcomes();
+        exporter.looks = scans.map(|(result, n)| (result.into(), n)).collect();
         exporter
     }
 
     fn snapshot_statuses(&self) -> Vec<SnapshotStatus> {
-        let status = |capture| SnapshotStatus::of(capture, self.unix_time(capture.since));
-        self.captures.iter().map(status).collect()
+        let status = |listed| SnapshotStatus::of(listed, self.unix_time(listed.since));
+        self.snapshots.requests.iter().map(status).collect()
     }
 
     /// Returns the memory snapshots of a run that are listed, the oldest first.
@@ -262,7 +262,7 @@ impl Engine {
             launch: newest.launch.cloned(),
             attempt: newest.attempt,
             began: of_launch().map(|(_, of)| of.began_time).reduce(f64::min)?,
-            life_began: newest.began_time,
+            incarnation_began: newest.began_time,
             first_rank: of_launch().map(|(rank, _)| *rank).min()?,
         })
     }
@@ -305,10 +305,14 @@ impl Engine {
         let unannounced = unannounced.collect();
         let launch = newest.launch.cloned();
         let thresholds = &self.config.thresholds;
-        let runs = vec![RunScene::new(run, ranks.clone())];
-        let scene =
-            Scene { runs, processes: Vec::new(), failing_devices: Vec::new(), thresholds };
-        let findings = Findings::default().judge(&scene, &self.acks, now);
+        let runs = vec![RunInput::new(run, ranks.clone())];
+        let input = DiagnosisInput {
+            runs,
+            processes: Vec::new(),
+            failing_devices: Vec::new(),
+            thresholds,
+        };
+        let findings = Findings::default().judge(&input, &self.acks, now);
         let time = self.unix_time(now);
         Some(RunView {
             run,

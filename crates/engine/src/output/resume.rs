@@ -22,7 +22,9 @@ impl Engine {
             SaveCursor::RankAfter(id) => self.save_rank(Some(&id)),
             SaveCursor::ProcessAfter(id) => self.save_process(Some(&id)),
             SaveCursor::SitesAfter(id) => self.save_sites(Some(&id)),
-            SaveCursor::Looks => (PartToSave::Looks(self.looks.saved()), SaveCursor::Rest),
+            SaveCursor::HeapScans => {
+                (PartToSave::HeapScans(self.heap_scans.requests.saved()), SaveCursor::Rest)
+            }
             SaveCursor::Rest => (self.save_rest(now), SaveCursor::End),
             SaveCursor::End => return None,
         })
@@ -45,7 +47,10 @@ impl Engine {
 
     fn save_sites(&self, after: Option<&RankId>) -> (PartToSave<'_>, SaveCursor) {
         let Some((run, rank, sites)) = self.sites.first_after(after) else {
-            return (PartToSave::Captures(self.captures.saved()), SaveCursor::Looks);
+            return (
+                PartToSave::Snapshots(self.snapshots.requests.saved()),
+                SaveCursor::HeapScans,
+            );
         };
         let id = RankId { run: run.clone(), rank };
         (PartToSave::Sites(run, rank, sites), SaveCursor::SitesAfter(id))
@@ -63,15 +68,15 @@ impl Engine {
     /// An engine that goes on where another stood. A finding that held then and still does is
     /// not raised again, and no rank is asked about it again.
     pub fn resume(config: EngineConfig, saved: SavedState, now: Uptime) -> Self {
-        let SavedState { ranks, processes, sites, captures, looks, rest, .. } = saved;
+        let SavedState { ranks, processes, sites, snapshots, heap_scans, rest, .. } = saved;
         let SavedRest { started, uptime: _, findings, acks } = rest;
         let mut engine = Self::new(config, started);
         engine.ranks = RankTable::resume(engine.config.ranks(), ranks);
         engine.processes = processes;
         engine.processes.configure(engine.config.creep);
         engine.sites = sites;
-        engine.captures.resume(captures);
-        engine.looks.resume(looks);
+        engine.snapshots.resume(snapshots);
+        engine.heap_scans.resume(heap_scans);
         for ack in acks {
             engine.acks.restore(ack, now);
         }

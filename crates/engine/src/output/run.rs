@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::diagnosis::scene::Thresholds;
+use crate::diagnosis::input::Thresholds;
 use crate::findings::Finding;
 use crate::ranks::view::RankView;
 use stepmem_types::end::EndReport;
@@ -19,7 +19,7 @@ pub struct RunLaunch {
     /// When the first record of the launch ended that is still known here, as a Unix time.
     pub began: f64,
     /// The same of the incarnation that began last.
-    pub life_began: f64,
+    pub incarnation_began: f64,
     /// The lowest that is held.
     pub first_rank: Rank,
 }

@@ -6,23 +6,24 @@ use crate::diagnosis::DiagnosisKind;
 use crate::findings::acks::SavedAck;
 use crate::findings::{ActiveFinding, Finding, Findings};
 use crate::processes::{PROCESSES_JUDGED_MAX, ProcessState, ProcessTable};
-use crate::ranks::lifetime::Tally;
+use crate::ranks::lifetime::LifetimeStats;
 use crate::ranks::state::RankState;
 use crate::ranks::table::{ENDED_MAX, SavedRanks};
 use crate::requests::causes::{ENDED_SITES_MAX, RankSites, SiteTable};
-use crate::requests::heap_scans::SavedLooks;
-use crate::requests::snapshots::SavedCaptures;
+use crate::requests::heap_scans::HeapScan;
+use crate::requests::snapshot::Snapshot;
+use crate::requests::tracker::SavedRequests;
 use stepmem_detect::detector::Detector;
 use stepmem_types::ids::{ProcessId, Rank, RankId, Run, SubjectId};
 use stepmem_types::units::{Seconds, Uptime};
 
 /// Bytes that a rank takes at most. One that goes on without steps has a second detector, of
 /// its samples by time.
-const RANK_BYTES_MAX: usize = 2 * Detector::BYTES_MAX + Tally::BYTES_MAX + 4096;
+const RANK_BYTES_MAX: usize = 2 * Detector::BYTES_MAX + LifetimeStats::BYTES_MAX + 4096;
 /// Bytes that an unmanaged process takes at most.
 const PROCESS_BYTES_MAX: usize = Detector::PROCESS_BYTES_MAX + 4096;
 /// Bytes that an ended rank takes at most.
-const ENDED_BYTES_MAX: usize = Detector::RELEASED_BYTES_MAX + Tally::BYTES_MAX + 4096;
+const ENDED_BYTES_MAX: usize = Detector::RELEASED_BYTES_MAX + LifetimeStats::BYTES_MAX + 4096;
 /// Bytes that are saved in addition to ranks and processes, at most.
 const OTHER_BYTES_MAX: usize = 1024 * 1024;
 /// Parts that are not of one rank or process.
@@ -43,8 +44,8 @@ pub enum SavedPart {
     /// The last one.
     Rest(SavedRest),
     Sites(Run, Rank, Box<RankSites>),
-    Captures(SavedCaptures),
-    Looks(SavedLooks),
+    Snapshots(SavedRequests<Snapshot>),
+    HeapScans(SavedRequests<HeapScan>),
 }
 
 /// A [`SavedPart`] where it is held: the same bytes.
@@ -54,8 +55,8 @@ pub enum PartToSave<'a> {
     Process(&'a ProcessId, &'a ProcessState),
     Rest(SavedRest),
     Sites(&'a Run, Rank, &'a RankSites),
-    Captures(SavedCaptures),
-    Looks(SavedLooks),
+    Snapshots(SavedRequests<Snapshot>),
+    HeapScans(SavedRequests<HeapScan>),
 }
 
 /// The last part of a state.
@@ -78,7 +79,7 @@ pub enum SaveCursor {
     RankAfter(RankId),
     ProcessAfter(ProcessId),
     SitesAfter(RankId),
-    Looks,
+    HeapScans,
     Rest,
     End,
 }
@@ -90,8 +91,8 @@ pub struct SavedState {
     /// The unmanaged processes.
     pub processes: ProcessTable,
     pub sites: SiteTable,
-    pub captures: SavedCaptures,
-    pub looks: SavedLooks,
+    pub snapshots: SavedRequests<Snapshot>,
+    pub heap_scans: SavedRequests<HeapScan>,
     pub rest: SavedRest,
     n_ranks: usize,
     n_sites: usize,
@@ -142,8 +143,8 @@ impl SavedState {
                 }
                 self.sites.insert(&RankId { run, rank }, *sites);
             }
-            SavedPart::Captures(captures) => self.captures = captures,
-            SavedPart::Looks(looks) => self.looks = looks,
+            SavedPart::Snapshots(snapshots) => self.snapshots = snapshots,
+            SavedPart::HeapScans(heap_scans) => self.heap_scans = heap_scans,
             SavedPart::Rest(rest) => {
                 if !(0.0..=Seconds::MAX).contains(&rest.started) {
                     return Err(format!("started: {} is not a Unix time", rest.started));

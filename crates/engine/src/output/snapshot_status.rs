@@ -4,7 +4,8 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
-use crate::requests::snapshot::{AnalysisState, Capture, CaptureOutcome};
+use crate::requests::snapshot::{AnalysisState, Snapshot, SnapshotOutcome};
+use crate::requests::tracker::Listed;
 use stepmem_types::ids::RankId;
 use stepmem_types::site::SiteVerdict;
 use stepmem_types::units::{Bytes, Count};
@@ -72,16 +73,16 @@ impl SnapshotStatus {
     }
 
     /// A snapshot; `since` is a Unix time.
-    pub fn of(capture: &Capture, since: f64) -> Self {
-        let report = &capture.report;
-        let (path, bytes, error) = match &report.outcome {
-            CaptureOutcome::Written { path, bytes, .. } => (Some(path), *bytes, None),
-            CaptureOutcome::Failed { error } => (None, None, Some(error)),
-            CaptureOutcome::Waiting
-            | CaptureOutcome::Recording { .. }
-            | CaptureOutcome::Unanswered => (None, None, None),
+    pub fn of(listed: &Listed<Snapshot>, since: f64) -> Self {
+        let snapshot = &listed.of;
+        let (path, bytes, error) = match &snapshot.outcome {
+            SnapshotOutcome::Written { path, bytes, .. } => (Some(path), *bytes, None),
+            SnapshotOutcome::Failed { error } => (None, None, Some(error)),
+            SnapshotOutcome::Waiting
+            | SnapshotOutcome::Recording { .. }
+            | SnapshotOutcome::Unanswered => (None, None, None),
         };
-        let (analysis, analysis_error, verdict, timeline) = match &capture.analysis {
+        let (analysis, analysis_error, verdict, timeline) = match &snapshot.analysis {
             Some(AnalysisState::Waiting) => (Some("waiting"), None, None, None),
             Some(AnalysisState::Over { outcome, reason, verdict, timeline }) => {
                 (Some(outcome.as_label()), reason.clone(), *verdict, timeline.as_deref())
@@ -89,12 +90,12 @@ impl SnapshotStatus {
             None => (None, None, None, None),
         };
         Self {
-            id: report.id.as_deref().map(str::to_owned),
-            rank: report.rank.clone(),
-            reason: report.reason.as_label().into(),
-            outcome: report.outcome.as_label().into(),
+            id: listed.id.as_deref().map(str::to_owned),
+            rank: listed.rank.clone(),
+            reason: snapshot.reason.as_label().into(),
+            outcome: snapshot.outcome.as_label().into(),
             since,
-            step: report.step,
+            step: snapshot.step,
             path: path.map(ToString::to_string),
             bytes,
             error: error.map(ToString::to_string),

@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::devices::NvmlStatus;
 use crate::diagnosis::balance::Balance;
+use crate::diagnosis::input::RunInput;
 use crate::diagnosis::kind::Severity;
 use crate::diagnosis::pressure;
-use crate::diagnosis::scene::RunScene;
 use crate::diagnosis::trend_figures::{TrendFigures, soonest};
 use crate::diagnosis::{DiagnosisKind, Evidence};
 use crate::findings::ActiveFinding;
@@ -389,10 +389,10 @@ impl ExporterStatus {
 
 impl RunStatus {
     /// A run's present ranks and their balance; its name is its own.
-    pub fn of(scene: &RunScene<'_>, balance: Option<&Balance>) -> Self {
-        let pushing = || scene.ranks.iter().filter(|(_, view)| view.ended.is_none());
+    pub fn of(input: &RunInput<'_>, balance: Option<&Balance>) -> Self {
+        let pushing = || input.ranks.iter().filter(|(_, view)| view.ended.is_none());
         Self {
-            run: scene.run.clone(),
+            run: input.run.clone(),
             ranks: pushing().count(),
             ranks_expected: pushing().filter_map(|(_, view)| view.identity.world_size).max(),
             challengers: 0,

@@ -107,7 +107,7 @@ struct Newest {
 
 impl Lifecycle {
     /// Forgets the incarnation so far; the usual gap between steps stays.
-    pub fn begin_life(&mut self) {
+    pub fn begin_incarnation(&mut self) {
         *self = Self { usual_gap: self.usual_gap, ..Self::default() };
     }
 
@@ -142,7 +142,7 @@ impl Lifecycle {
 
     /// Returns the live process with which a record's process is in a name conflict: a foreign
     /// one. An earlier attempt of the same launch is none: its records are merely late.
-    pub fn challenged(&self, sample: &StepSample, now: Uptime) -> Option<Holder> {
+    pub fn holder_against(&self, sample: &StepSample, now: Uptime) -> Option<Holder> {
         let newest = self.newest.as_ref().filter(|_| self.is_foreign(sample, now))?;
         let is_of_launch = newest.launch.is_some() && newest.launch == sample.launch;
         if is_of_launch && sample.attempt < newest.attempt {

@@ -18,7 +18,7 @@ const BANDS: [(f64, f64); 3] = [(0.15, 0.25), (0.45, 0.55), (0.90, 1.00)];
 
 /// One incarnation of a rank, summed up.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
-pub struct Tally {
+pub struct LifetimeStats {
     /// Number of incarnations before this one.
     pub n_restarts: u32,
     /// The first and the last train step.
@@ -94,7 +94,7 @@ pub struct Bands {
     pub recent_bytes: f64,
 }
 
-impl Tally {
+impl LifetimeStats {
     /// The most heap memory that these figures hold in addition to their own size, in bytes.
     pub const BYTES_MAX: usize = PARTS_MAX * size_of::<Part>();
 
@@ -152,7 +152,7 @@ impl Tally {
     pub fn n_samples(&self) -> u64 {
         let mut of_phase = Phase::ALL.into_iter().zip(&self.phases);
         let samples = of_phase.find(|(phase, _)| *phase == Phase::Sample);
-        samples.map_or(0, |(_, tally)| tally.n_records)
+        samples.map_or(0, |(_, stats)| stats.n_records)
     }
 
     /// Returns the seconds that the process has gone on after its last step without another.
@@ -186,7 +186,7 @@ impl Tally {
     }
 
     /// Forgets the incarnation and begins the next.
-    pub fn begin_life(&mut self) {
+    pub fn begin_incarnation(&mut self) {
         *self = Self { n_restarts: self.n_restarts.saturating_add(1), ..Self::default() };
     }
 
@@ -326,10 +326,10 @@ impl Series {
     /// Adds a step so many times; nothing once all parts are full.
     fn add(&mut self, step: &Part, mut times: u32) {
         while times > 0 {
-            let room = |part: &Part| (1 << self.doublings) - part.n_steps;
-            let open = self.parts.last_mut().map(|part| (room(part), part));
-            if let Some((room @ 1.., part)) = open {
-                let fitting = times.min(room);
+            let left = |part: &Part| (1 << self.doublings) - part.n_steps;
+            let open = self.parts.last_mut().map(|part| (left(part), part));
+            if let Some((left @ 1.., part)) = open {
+                let fitting = times.min(left);
                 part.join(step, fitting);
                 times -= fitting;
             } else if self.parts.len() < PARTS_MAX {
@@ -378,7 +378,7 @@ impl Series {
 
 #[cfg(test)]
 mod tests {
-    use crate::ranks::lifetime::{Kept, PARTS_MAX, Tally};
+    use crate::ranks::lifetime::{Kept, LifetimeStats, PARTS_MAX};
     use crate::ranks::peaks::StepPeaks;
     use stepmem_types::ids::{Rank, Run};
     use stepmem_types::step::{MarkSet, Phase, StepSample};
@@ -422,17 +422,17 @@ mod tests {
     #[test]
     fn levels_of_a_ramp_are_those_of_the_whole_series_however_long() {
         for n_steps in [100_u32, 128, 129, 5000, 100_000] {
-            let mut tally = Tally::default();
+            let mut stats = LifetimeStats::default();
             for step in 0..n_steps {
-                tally.add(
+                stats.add(
                     &sample(u64::from(step), u64::from(step)),
                     StepPeaks::default(),
                     f64::from(step),
                 );
             }
-            let n_parts = tally.means(Kept::Allocated).count();
+            let n_parts = stats.means(Kept::Allocated).count();
             assert!((PARTS_MAX / 2..=PARTS_MAX).contains(&n_parts), "{n_parts}");
-            let bands = tally.bands(Kept::Allocated).unwrap();
+            let bands = stats.bands(Kept::Allocated).unwrap();
             let n_steps = f64::from(n_steps);
             for (level, share) in [
                 (bands.baseline_bytes, 0.2),
@@ -441,7 +441,7 @@ mod tests {
             ] {
                 assert!((level / n_steps - share).abs() < 0.01, "{level} of {n_steps}");
             }
-            let mean = tally.allocated.mean().unwrap();
+            let mean = stats.allocated.mean().unwrap();
             assert!((mean - (n_steps - 1.0) / 2.0).abs() < 1e-6);
         }
     }
@@ -449,44 +449,44 @@ mod tests {
     #[test]
     fn records_of_many_steps_count_as_so_many() {
         let level = |step: u64| if step < 900 { 100 } else { 400 };
-        let mut tally = Tally::default();
+        let mut stats = LifetimeStats::default();
         let mut add = |step: u64, n_steps| {
             let record = StepSample { n_steps, ..sample(step, level(step)) };
-            tally.add(&record, StepPeaks::default(), 0.0);
+            stats.add(&record, StepPeaks::default(), 0.0);
         };
         (0..256).for_each(|step| add(step, 1));
         (287..9000).step_by(32).for_each(|step| add(step, 32));
-        let bands = tally.bands(Kept::Allocated).unwrap();
+        let bands = stats.bands(Kept::Allocated).unwrap();
         assert_eq!((bands.baseline_bytes, bands.recent_bytes), (400.0, 400.0));
-        let mean = tally.allocated.mean().unwrap();
+        let mean = stats.allocated.mean().unwrap();
         assert!((mean - 370.0).abs() < 2.0, "{mean}");
-        assert_eq!(tally.means(Kept::Allocated).position(|mean| mean > 300.0), Some(7));
+        assert_eq!(stats.means(Kept::Allocated).position(|mean| mean > 300.0), Some(7));
     }
 
     #[test]
     fn series_is_bounded_whatever_records_say() {
-        let mut tally = Tally::default();
+        let mut stats = LifetimeStats::default();
         for step in 0..200_000 {
             let record = StepSample { n_steps: 1_000_000, ..sample(step, 1) };
-            tally.add(&record, StepPeaks::default(), 0.0);
+            stats.add(&record, StepPeaks::default(), 0.0);
         }
-        assert!(tally.means(Kept::Allocated).count() <= PARTS_MAX);
-        assert_eq!(tally.allocated.mean(), Some(1.0));
+        assert!(stats.means(Kept::Allocated).count() <= PARTS_MAX);
+        assert_eq!(stats.allocated.mean(), Some(1.0));
     }
 
     #[test]
     fn maxima_are_true_and_unknown_figures_are_absent() {
-        let mut tally = Tally::default();
+        let mut stats = LifetimeStats::default();
         for step in 0..1000 {
             let sample = sample(step, if step == 517 { 99 } else { 10 });
-            tally.add(&sample, StepPeaks::default(), 0.0);
+            stats.add(&sample, StepPeaks::default(), 0.0);
         }
-        assert_eq!(tally.allocated.max, Some((Bytes::new(99).unwrap(), 517)));
-        assert_eq!(tally.allocated.last, Bytes::new(10).ok());
-        assert_eq!((tally.reserved.max, tally.reserved.mean()), (None, None));
-        assert_eq!((tally.peak_allocated.max, tally.bands(Kept::PeakAllocated)), (None, None));
-        assert_eq!(tally.bands(Kept::PeakReserved), None);
-        tally.begin_life();
-        assert_eq!((tally.n_restarts, tally.n_steps(), tally.span), (1, 0, None));
+        assert_eq!(stats.allocated.max, Some((Bytes::new(99).unwrap(), 517)));
+        assert_eq!(stats.allocated.last, Bytes::new(10).ok());
+        assert_eq!((stats.reserved.max, stats.reserved.mean()), (None, None));
+        assert_eq!((stats.peak_allocated.max, stats.bands(Kept::PeakAllocated)), (None, None));
+        assert_eq!(stats.bands(Kept::PeakReserved), None);
+        stats.begin_incarnation();
+        assert_eq!((stats.n_restarts, stats.n_steps(), stats.span), (1, 0, None));
     }
 }

@@ -11,7 +11,7 @@ use stepmem_types::units::Uptime;
 
 /// Number of refused processes that are remembered, one a rank; the one refused longest ago is
 /// forgotten.
-pub const CHALLENGERS_MAX: usize = 1024;
+pub const CLAIMANTS_MAX: usize = 1024;
 /// Number of proposed names that are remembered; the oldest is forgotten.
 pub const OFFERS_MAX: usize = 64;
 /// A refused process that did not ask for this long is forgotten.
@@ -32,12 +32,12 @@ pub struct Claim {
 
 /// A rank that two live processes claim.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Contest {
+pub struct NameConflict {
     pub rank: RankId,
     /// The process that holds it.
     pub holder: Claim,
     /// The process that is refused.
-    pub challenger: Claim,
+    pub claimant: Claim,
     /// The name that the refused process may take: only once the holder has pushed again.
     pub offer: Option<Run>,
     /// When the refused process should ask again.
@@ -48,13 +48,13 @@ pub struct Contest {
 
 /// The refused processes and the names that were proposed to them.
 #[derive(Debug, Default)]
-pub struct Challengers {
-    by_rank: BTreeMap<RankId, Challenger>,
+pub struct NameConflicts {
+    by_rank: BTreeMap<RankId, Claimant>,
     offers: VecDeque<OfferedName>,
 }
 
 #[derive(Debug)]
-struct Challenger {
+struct Claimant {
     instance: Option<Instance>,
     started: f64,
     /// When the holder had pushed last, at the first refusal.
@@ -84,7 +84,7 @@ pub struct Holder {
 
 /// A record of a process that claims the rank of a live one, and when it came.
 #[derive(Clone, Copy, Debug)]
-pub struct Challenge<'a> {
+pub struct RankClaim<'a> {
     /// The record.
     pub sample: &'a StepSample,
     /// The process that holds the rank.
@@ -95,53 +95,53 @@ pub struct Challenge<'a> {
     pub time: f64,
 }
 
-impl Challengers {
+impl NameConflicts {
     /// Refuses the process that pushed a sample; `is_taken` returns whether a name is in use by
     /// another launch than the sample's.
     pub fn refuse(
         &mut self,
-        challenge: Challenge<'_>,
+        claim: RankClaim<'_>,
         is_taken: impl Fn(&Run) -> bool,
-    ) -> Contest {
-        let Challenge { sample, holder, now, time: arrival } = challenge;
+    ) -> NameConflict {
+        let RankClaim { sample, holder, now, time: arrival } = claim;
         self.forget(now);
         let rank = RankId { run: sample.run.clone(), rank: sample.rank };
         let known = self.by_rank.get(&rank);
         let is_new = known.is_none_or(|known| known.instance != sample.instance);
         if is_new {
-            let challenger = Challenger {
+            let claimant = Claimant {
                 instance: sample.instance,
                 started: arrival,
                 holder_pushed: holder.pushed,
                 asked: now,
                 is_offered: false,
             };
-            self.by_rank.insert(rank.clone(), challenger);
+            self.by_rank.insert(rank.clone(), claimant);
         }
         let may_rename = self
             .by_rank
             .get(&rank)
-            .is_some_and(|challenger| holder.pushed > challenger.holder_pushed);
+            .is_some_and(|claimant| holder.pushed > claimant.holder_pushed);
         let offer = may_rename.then(|| self.offer(sample, is_taken));
         let mut is_news = is_new;
         let mut started = arrival;
-        if let Some(challenger) = self.by_rank.get_mut(&rank) {
-            is_news |= offer.is_some() && !challenger.is_offered;
-            challenger.is_offered |= offer.is_some();
-            challenger.asked = now;
-            started = challenger.started;
+        if let Some(claimant) = self.by_rank.get_mut(&rank) {
+            is_news |= offer.is_some() && !claimant.is_offered;
+            claimant.is_offered |= offer.is_some();
+            claimant.asked = now;
+            started = claimant.started;
         }
-        let challenger = Claim { pid: sample.pid, attempt: sample.attempt.get(), started };
+        let claimant = Claim { pid: sample.pid, attempt: sample.attempt.get(), started };
         let Holder { claim, retry_after, .. } = holder;
-        Contest { rank, holder: claim, challenger, offer, retry_after, is_news }
+        NameConflict { rank, holder: claim, claimant, offer, retry_after, is_news }
     }
 
     /// Returns how many processes of a run are refused at `now`.
     pub fn count(&self, run: &Run, now: Uptime) -> usize {
-        let is_recent = |challenger: &Challenger| now.since(challenger.asked) < FORGOTTEN_AFTER;
+        let is_recent = |claimant: &Claimant| now.since(claimant.asked) < FORGOTTEN_AFTER;
         let least = RankId { run: run.clone(), rank: Rank::default() };
         let of_run = self.by_rank.range(least..).take_while(|(id, _)| id.run == *run);
-        of_run.filter(|(_, challenger)| is_recent(challenger)).count()
+        of_run.filter(|(_, claimant)| is_recent(claimant)).count()
     }
 
     /// Returns the name that the program of a run asked for before this one was proposed.
@@ -150,9 +150,9 @@ impl Challengers {
     }
 
     fn forget(&mut self, now: Uptime) {
-        self.by_rank.retain(|_, challenger| now.since(challenger.asked) < FORGOTTEN_AFTER);
-        if self.by_rank.len() >= CHALLENGERS_MAX {
-            let oldest = self.by_rank.iter().min_by_key(|(_, challenger)| challenger.asked);
+        self.by_rank.retain(|_, claimant| now.since(claimant.asked) < FORGOTTEN_AFTER);
+        if self.by_rank.len() >= CLAIMANTS_MAX {
+            let oldest = self.by_rank.iter().min_by_key(|(_, claimant)| claimant.asked);
             let oldest = oldest.map(|(rank, _)| rank.clone());
             oldest.and_then(|rank| self.by_rank.remove(&rank));
         }

@@ -1,6 +1,6 @@
 //! The reason why a batch or an acknowledgement may not enter.
 
-use crate::ranks::name_conflicts::{Claim, Contest};
+use crate::ranks::name_conflicts::{Claim, NameConflict};
 use stepmem_types::ids::{RankId, Run, SubjectId};
 
 /// The reason why a batch or an acknowledgement may not enter, with the limit that it breaks.
@@ -21,8 +21,8 @@ pub enum Refusal {
         max: usize,
     },
     /// A rank of the batch is held by another live process.
-    #[error("{}", contested(.0))]
-    Held(Box<Contest>),
+    #[error("{}", conflict_text(.0))]
+    Held(Box<NameConflict>),
     /// The end or report is about a rank that another process holds.
     #[error("rank {} of {} is held by another process, which has not ended", .0.rank, .0.run)]
     OfAnother(RankId),
@@ -44,13 +44,6 @@ pub enum Refusal {
     TooManyAcks { max: usize },
 }
 
-impl Refusal {
-    /// Returns whether a rank is held by another live process.
-    pub fn is_contest(&self) -> bool {
-        matches!(self, Self::Held(_))
-    }
-}
-
 fn unknown(subject: &SubjectId) -> String {
     match subject {
         SubjectId::Rank(id) => format!("no rank {} of that run has pushed here", id.rank),
@@ -59,8 +52,8 @@ fn unknown(subject: &SubjectId) -> String {
     }
 }
 
-fn contested(contest: &Contest) -> String {
-    let Contest { rank, holder, challenger, offer, .. } = contest;
+fn conflict_text(conflict: &NameConflict) -> String {
+    let NameConflict { rank, holder, claimant, offer, .. } = conflict;
     let shown = |claim: &Claim| {
         let pid = claim.pid.map_or("an unknown pid".to_owned(), |pid| format!("pid {pid}"));
         format!("{pid}, attempt {}, since {:.0}", claim.attempt, claim.started)
@@ -74,6 +67,6 @@ fn contested(contest: &Contest) -> String {
         rank.rank,
         rank.run,
         shown(holder),
-        shown(challenger)
+        shown(claimant)
     )
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::ranks::ended::{OomEvent, RankEnded};
 use crate::ranks::host::HostMemory;
 use crate::ranks::lifecycle::{Arrival, Lifecycle, RecordVerdict};
-use crate::ranks::lifetime::Tally;
+use crate::ranks::lifetime::LifetimeStats;
 use crate::ranks::peaks::{HighWater, IntervalPeak, RecentPeaks, StepPeaks};
 use crate::ranks::view::{DeviceView, Identity, LastTrain, RankView};
 use crate::requests::causes::SiteView;
@@ -45,7 +45,7 @@ pub struct RankState {
     creep: Detector,
     /// The detector of samples by time since the last step; `None` while it takes steps.
     by_time: Option<Box<Detector>>,
-    tally: Tally,
+    lifetime: LifetimeStats,
     /// Train steps that it reported, since the exporter began.
     steps_total: u64,
     /// Those of them whose memory its client did not read.
@@ -87,7 +87,7 @@ impl RankState {
             interval: IntervalPeak::new(peak_interval),
             creep: Detector::new(creep),
             by_time: None,
-            tally: Tally::default(),
+            lifetime: LifetimeStats::default(),
             steps_total: 0,
             unread_steps_total: 0,
             life_steps: 0,
@@ -137,7 +137,7 @@ impl RankState {
         let mut changed = false;
         if verdict == RecordVerdict::Restarted {
             changed = self.oom.is_some() || self.creep().trends().next().is_some();
-            self.begin_life();
+            self.begin_incarnation();
         }
         let peaks = StepPeaks::of(sample, self.high_water);
         self.high_water = HighWater::of(sample);
@@ -148,7 +148,7 @@ impl RankState {
         if let Some(peak) = peaks.allocated {
             self.interval.add(peak, now);
         }
-        self.tally.add(sample, peaks, time);
+        self.lifetime.add(sample, peaks, time);
         self.count_marks(sample);
         self.identify(sample);
         if let Some(parts) = &sample.host {
@@ -266,7 +266,7 @@ impl RankState {
         self.lifecycle.end();
         self.count_unread(report.unread_steps.unwrap_or_default());
         if let (Some(1..), Some(step)) = (report.unread_steps, report.step) {
-            self.tally.end_at(step.get());
+            self.lifetime.end_at(step.get());
             // Completed, though its memory is that of the last record.
             self.last_train.iter_mut().for_each(|last| last.step = last.step.max(step));
         }
@@ -350,7 +350,7 @@ impl RankState {
         if let Some(peak) = peaks.allocated {
             self.interval.add(peak, now);
         }
-        self.tally.raise(peaks);
+        self.lifetime.raise(peaks);
     }
 
     /// Counts train steps whose memory was not read.
@@ -358,7 +358,7 @@ impl RankState {
         self.steps_total = self.steps_total.saturating_add(n_steps.into());
         self.unread_steps_total = self.unread_steps_total.saturating_add(n_steps.into());
         self.life_steps = self.life_steps.saturating_add(n_steps);
-        self.tally.add_unread(n_steps);
+        self.lifetime.add_unread(n_steps);
     }
 
     /// Notes that Prometheus has read everything.
@@ -438,7 +438,7 @@ impl RankState {
             device,
             device_model: None,
             creep: self.creep(),
-            tally: &self.tally,
+            tally: &self.lifetime,
             steps_total: self.steps_total,
             unread_steps_total: self.unread_steps_total,
             life_steps: self.life_steps,
@@ -515,14 +515,14 @@ impl RankState {
         }
     }
 
-    fn begin_life(&mut self) {
+    fn begin_incarnation(&mut self) {
         self.ended = None;
         self.oom = None;
         self.creep.restart();
         self.creep.count_steps();
         self.by_time = None;
-        self.tally.begin_life();
-        self.lifecycle.begin_life();
+        self.lifetime.begin_incarnation();
+        self.lifecycle.begin_incarnation();
         self.outside = RecentMedian::default();
         self.life_steps = 0;
         self.recent = RecentPeaks::default();

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ranks::ended::RankEnded;
 use crate::ranks::lifecycle::{Arrival, RecordVerdict};
-use crate::ranks::name_conflicts::{Challenge, Challengers};
+use crate::ranks::name_conflicts::{NameConflicts, RankClaim};
 use crate::ranks::refusal::Refusal;
 use crate::ranks::state::RankState;
 use stepmem_detect::config::Config as DetectConfig;
@@ -86,7 +86,7 @@ pub struct RankTable {
     records_dropped: u64,
     /// Ended ranks that left the outputs to keep a bound.
     ended_dropped: u64,
-    challengers: Challengers,
+    name_conflicts: NameConflicts,
 }
 
 /// The ranks of an earlier exporter.
@@ -127,7 +127,7 @@ impl RankTable {
             records: RecordCounts::default(),
             records_dropped: 0,
             ended_dropped: 0,
-            challengers: Challengers::default(),
+            name_conflicts: NameConflicts::default(),
         }
     }
 
@@ -166,7 +166,7 @@ impl RankTable {
         now: Uptime,
         arrival: f64,
     ) -> Result<(), Refusal> {
-        self.contest(batch, now, arrival)?;
+        self.refuse_claims(batch, now, arrival)?;
         let is_held = |sample: &StepSample| {
             self.get(&sample.run, sample.rank).is_some_and(|state| !state.is_ended())
         };
@@ -176,7 +176,7 @@ impl RankTable {
         let (max_ranks, max_runs) = (self.settings.ranks_max, self.settings.runs_max);
         let (mut ranks, mut runs) = self.with_newcomers(batch);
         if ranks > max_ranks || runs > max_runs {
-            self.make_room(now);
+            self.evict_silent(now);
             (ranks, runs) = self.with_newcomers(batch);
         }
         let refusal = if ranks > max_ranks {
@@ -258,7 +258,7 @@ impl RankTable {
     }
 
     /// Returns whether something of this time is of the rank's present incarnation.
-    pub fn is_of_present_life(&self, id: &RankId, since: Uptime) -> bool {
+    pub fn is_of_present_incarnation(&self, id: &RankId, since: Uptime) -> bool {
         let origin = self.get(&id.run, id.rank).and_then(|state| state.lifecycle().origin());
         origin.is_none_or(|origin| since >= origin.began)
     }
@@ -295,7 +295,7 @@ impl RankTable {
 
     /// Evicts the ranks that have left the outputs without an end, which count toward the
     /// limit.
-    fn make_room(&mut self, now: Uptime) {
+    fn evict_silent(&mut self, now: Uptime) {
         let ttl = self.settings.ttl;
         for ranks in self.runs.values_mut() {
             ranks.retain(|_, rank| rank.is_ended() || now.since(rank.last_seen()) <= ttl);
@@ -380,7 +380,7 @@ impl RankTable {
     }
 
     /// Refuses a batch of a process that claims a rank of another live one.
-    fn contest(
+    fn refuse_claims(
         &mut self,
         batch: &[StepSample],
         now: Uptime,
@@ -388,7 +388,7 @@ impl RankTable {
     ) -> Result<(), Refusal> {
         let held = batch.iter().find_map(|sample| {
             let state = self.runs.get(&sample.run)?.get(&sample.rank)?;
-            Some((sample, state.lifecycle().challenged(sample, now)?))
+            Some((sample, state.lifecycle().holder_against(sample, now)?))
         });
         let Some((sample, holder)) = held else { return Ok(()) };
         let runs = &self.runs;
@@ -400,21 +400,21 @@ impl RankTable {
                     .is_some_and(|launch| launch.is_none() || launch != sample.launch.as_ref())
             })
         };
-        let challenge = Challenge { sample, holder, now, time: arrival };
-        let contest = self.challengers.refuse(challenge, is_taken);
-        Err(Refusal::Held(Box::new(contest)))
+        let claim = RankClaim { sample, holder, now, time: arrival };
+        let conflict = self.name_conflicts.refuse(claim, is_taken);
+        Err(Refusal::Held(Box::new(conflict)))
     }
 
     /// Returns how many processes are refused because another live one holds their rank of the
     /// run.
-    pub fn n_challengers(&self, run: &Run, now: Uptime) -> usize {
-        self.challengers.count(run, now)
+    pub fn n_claimants(&self, run: &Run, now: Uptime) -> usize {
+        self.name_conflicts.count(run, now)
     }
 
     /// Returns the name that the program of a run asked for first, where another live one held
     /// it.
     pub fn asked_for(&self, run: &Run) -> Option<&Run> {
-        self.challengers.asked_for(run)
+        self.name_conflicts.asked_for(run)
     }
 
     /// Returns the numbers of ranks and runs that there would be with those of the batch.

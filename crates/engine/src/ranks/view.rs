@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::ranks::basis::Basis;
 use crate::ranks::ended::{OomEvent, RankEnded};
 use crate::ranks::host::HostMemory;
-use crate::ranks::lifetime::Tally;
+use crate::ranks::lifetime::LifetimeStats;
 use crate::ranks::peaks::StepPeaks;
 use crate::requests::causes::SiteView;
 use stepmem_detect::detector::Detector;
@@ -124,7 +124,7 @@ pub struct RankView<'a> {
     /// The detector, for its trends and slopes.
     pub creep: &'a Detector,
     /// This incarnation, summed up.
-    pub tally: &'a Tally,
+    pub tally: &'a LifetimeStats,
     /// Train steps that it reported, since the exporter began.
     pub steps_total: u64,
     /// Those of them whose memory the rank's client did not read.

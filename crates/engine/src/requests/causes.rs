@@ -17,7 +17,7 @@ use stepmem_types::site::{
 use stepmem_types::units::{Count, Uptime};
 
 /// From one search for holders to the next while the growth lasts.
-pub const LOOKS_COOLDOWN: Duration = Duration::from_mins(10);
+pub const HEAP_SCAN_COOLDOWN: Duration = Duration::from_mins(10);
 /// The result of a search counts until so many later ones should have come to something.
 const SEARCHES_MISSED: u32 = 2;
 
@@ -273,7 +273,7 @@ pub struct KnownHolder {
 impl KnownHolder {
     /// Returns whether two more searches should have come to something by then.
     pub fn is_outdated_at(&self, now: Uptime) -> bool {
-        let search = LOOKS_COOLDOWN + self.reported.since(self.asked);
+        let search = HEAP_SCAN_COOLDOWN + self.reported.since(self.asked);
         now.since(self.reported) > SEARCHES_MISSED * search
     }
 }
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_stays_against_none_and_goes_with_its_life() {
+    fn a_line_stays_against_none_and_goes_with_its_incarnation() {
         let at = |seconds| Uptime(Duration::from_secs(seconds));
         let id = RankId { run: Run::new("llm").unwrap(), rank: Rank::new(3).unwrap() };
         let mut table = SiteTable::default();

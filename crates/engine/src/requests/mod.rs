@@ -6,3 +6,4 @@ pub mod heap_scans;
 pub mod schedule;
 pub mod snapshot;
 pub mod snapshots;
+pub mod tracker;

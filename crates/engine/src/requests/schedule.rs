@@ -18,16 +18,16 @@ pub const REPORT_WITHIN: Duration = Duration::from_mins(10);
 /// A rank is asked to record at most this many steps.
 pub const STEPS_MAX: u32 = 1000;
 /// Ranks of a run that are asked about one creep.
-pub const EPISODE_RANKS_MAX: usize = 2;
+pub const GROWTH_RANKS_MAX: usize = 2;
 /// Ranks of a run that are asked each for itself, once that was called for.
 pub const EACH_RANKS_MAX: usize = 32;
 /// Number of times that a rank is asked about one creep: again when the first recording was too
 /// short.
-pub const RANK_ASKS_MAX: u32 = 2;
+pub const RANK_REQUESTS_MAX: u32 = 2;
 /// A second recording is this much longer than the first.
 const LONGER: u32 = 3;
 /// Number of level shifts from which their distance is known.
-const STAIRS_MIN: usize = 3;
+const LEVEL_SHIFTS_MIN: usize = 3;
 /// The pace of a rank whose pace is not known, in seconds a step.
 const PACE_DEFAULT: f64 = 1.0;
 /// The slowest pace that a deadline rests on, in seconds a step.
@@ -35,7 +35,7 @@ const PACE_SLOWEST: f64 = 600.0;
 
 /// The limits on requests to runs.
 #[derive(Clone, Copy, Debug)]
-pub struct EpisodeSettings {
+pub struct ScheduleSettings {
     /// For how many steps a rank records at the least.
     pub steps: u32,
     /// Periods of growth in level shifts that a recording must hold.
@@ -56,12 +56,12 @@ pub struct Growth<'a> {
     /// The duration of its steps.
     pub seconds_per_step: Option<f64>,
     /// Number of level shifts in which it has grown, and their distance in steps.
-    pub stairs: Option<(usize, f64)>,
+    pub level_shifts: Option<(usize, f64)>,
 }
 
 /// The length of a rank's recording.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
-pub struct AskPlan {
+pub struct RequestPlan {
     pub steps: u32,
     /// By its pace, or a guess.
     pub seconds_per_step: f64,
@@ -69,9 +69,9 @@ pub struct AskPlan {
 
 /// The result of a rank's growth.
 #[derive(Clone, Debug, PartialEq)]
-pub enum EpisodeStep {
+pub enum ScheduleStep {
     /// The rank is asked.
-    Ask(AskPlan),
+    Ask(RequestPlan),
     /// Another rank of the run is asked about the same, or this one was.
     Known,
     /// The run has had enough.
@@ -85,60 +85,61 @@ pub enum EpisodeStep {
 
 /// Request schedules that outlast a restart.
 #[derive(Debug, Default, Deserialize, Serialize)]
-pub struct SavedEpisodes(BTreeMap<Run, RunEpisodes>);
+pub struct SavedSchedule(BTreeMap<Run, RunSchedule>);
 
 /// The request schedules of all runs.
 #[derive(Debug)]
-pub struct Episodes {
-    settings: EpisodeSettings,
+pub struct RequestSchedule {
+    settings: ScheduleSettings,
     // Invariant: at most RUNS_MAX.
-    runs: BTreeMap<Run, RunEpisodes>,
+    runs: BTreeMap<Run, RunSchedule>,
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
-struct RunEpisodes {
-    n_episodes: u32,
+struct RunSchedule {
+    n_growths: u32,
     began: Uptime,
     /// Set when the next may begin before its time.
     is_closed: bool,
     /// Set when every rank is asked for itself, and not the fastest for all.
     asks_each: bool,
-    // Invariant: at most EPISODE_RANKS_MAX, where each is asked EACH_RANKS_MAX.
-    ranks: Vec<RankAsks>,
+    // Invariant: at most GROWTH_RANKS_MAX, where each is asked EACH_RANKS_MAX.
+    ranks: Vec<AskedRank>,
     /// Of the ranks that were not asked, the one that grows fastest.
-    next: Option<NextAsk>,
+    next: Option<NextRank>,
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
-struct RankAsks {
+struct AskedRank {
     rank: RankId,
     asked: Uptime,
     n_asks: u32,
-    plan: AskPlan,
+    plan: RequestPlan,
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
-struct NextAsk {
+struct NextRank {
     rank: RankId,
     bytes_per_step: f64,
-    plan: AskPlan,
+    plan: RequestPlan,
 }
 
 impl Growth<'_> {
     /// Returns the steps from one rise to the next, where growth comes in level shifts.
     fn period(&self) -> Option<f64> {
-        let (_, distance) = self.stairs.filter(|(n_stairs, _)| *n_stairs >= STAIRS_MIN)?;
+        let (_, distance) =
+            self.level_shifts.filter(|(n_shifts, _)| *n_shifts >= LEVEL_SHIFTS_MIN)?;
         Some(distance).filter(|distance| distance.is_finite() && *distance > 1.0)
     }
 }
 
-impl RankAsks {
-    fn of(rank: &RankId, plan: AskPlan, asked: Uptime) -> Self {
+impl AskedRank {
+    fn of(rank: &RankId, plan: RequestPlan, asked: Uptime) -> Self {
         Self { rank: rank.clone(), asked, n_asks: 1, plan }
     }
 }
 
-impl AskPlan {
+impl RequestPlan {
     /// Plans a recording of a rank whose pace is not known.
     pub fn of_steps(steps: u32) -> Self {
         Self { steps: steps.clamp(1, STEPS_MAX), seconds_per_step: PACE_DEFAULT }
@@ -152,27 +153,27 @@ impl AskPlan {
     }
 }
 
-impl Episodes {
-    pub fn new(settings: EpisodeSettings) -> Self {
+impl RequestSchedule {
+    pub fn new(settings: ScheduleSettings) -> Self {
         Self { settings, runs: BTreeMap::new() }
     }
 
     /// Returns what outlasts a restart.
-    pub fn saved(&self) -> SavedEpisodes {
-        SavedEpisodes(self.runs.clone())
+    pub fn saved(&self) -> SavedSchedule {
+        SavedSchedule(self.runs.clone())
     }
 
     /// Goes on where an earlier exporter stood.
-    pub fn resume(&mut self, saved: SavedEpisodes) {
+    pub fn resume(&mut self, saved: SavedSchedule) {
         self.runs = saved.0.into_iter().take(RUNS_MAX).collect();
     }
 
     /// Takes growth of a rank: it begins a request schedule, or belongs to the one that its run
     /// is in.
-    pub fn grows(&mut self, growth: &Growth<'_>, now: Uptime) -> EpisodeStep {
+    pub fn grows(&mut self, growth: &Growth<'_>, now: Uptime) -> ScheduleStep {
         let plan = match self.plan(growth) {
             Ok(plan) => plan,
-            Err(period) => return EpisodeStep::TooLong { period },
+            Err(period) => return ScheduleStep::TooLong { period },
         };
         let rank = growth.rank;
         if let Some(run) = self.runs.get_mut(&rank.run)
@@ -180,30 +181,30 @@ impl Episodes {
             && now.since(run.began) < self.settings.cooldown
         {
             if run.asks_each {
-                return run.ask_itself(RankAsks::of(rank, plan, now), self.settings.cooldown);
+                return run.ask_itself(AskedRank::of(rank, plan, now), self.settings.cooldown);
             }
             let bytes_per_step = growth.bytes_per_step.unwrap_or(0.0);
-            run.offer(NextAsk { rank: rank.clone(), bytes_per_step, plan });
-            return EpisodeStep::Known;
+            run.offer(NextRank { rank: rank.clone(), bytes_per_step, plan });
+            return ScheduleStep::Known;
         }
-        let asked = RankAsks::of(rank, plan, now);
+        let asked = AskedRank::of(rank, plan, now);
         let before = self.runs.get(&rank.run).filter(|before| before.asks_each);
         if before.is_some_and(|run| run.was_asked_within(self.settings.cooldown, &asked)) {
-            return EpisodeStep::Known;
+            return ScheduleStep::Known;
         }
-        let n_before = self.runs.get(&rank.run).map_or(0, |run| run.n_episodes);
+        let n_before = self.runs.get(&rank.run).map_or(0, |run| run.n_growths);
         if n_before >= self.settings.run_max {
-            return EpisodeStep::Limited;
+            return ScheduleStep::Limited;
         }
-        self.make_room(&rank.run);
+        self.evict_oldest(&rank.run);
         let before = self.runs.remove(&rank.run).filter(|before| before.asks_each);
         let asks_each = before.is_some();
         let mut ranks = before.map(|before| before.ranks).unwrap_or_default();
         ranks.retain(|before| now.since(before.asked) < self.settings.cooldown);
         ranks.truncate(EACH_RANKS_MAX - 1);
         ranks.push(asked);
-        let run = RunEpisodes {
-            n_episodes: n_before + 1,
+        let run = RunSchedule {
+            n_growths: n_before + 1,
             began: now,
             is_closed: false,
             asks_each,
@@ -211,7 +212,7 @@ impl Episodes {
             next: None,
         };
         self.runs.insert(rank.run.clone(), run);
-        EpisodeStep::Ask(plan)
+        ScheduleStep::Ask(plan)
     }
 
     /// From now on asks every rank of a run for itself: the result of one of them does not hold
@@ -223,10 +224,10 @@ impl Episodes {
     }
 
     /// Returns the rank that is to be asked next about a run's growth.
-    pub fn next(&mut self, run: &Run, now: Uptime) -> Option<(RankId, AskPlan)> {
+    pub fn next(&mut self, run: &Run, now: Uptime) -> Option<(RankId, RequestPlan)> {
         let run = self.runs.get_mut(run)?;
-        let NextAsk { rank, plan, .. } = run.next.take()?;
-        run.ranks.push(RankAsks::of(&rank, plan, now));
+        let NextRank { rank, plan, .. } = run.next.take()?;
+        run.ranks.push(AskedRank::of(&rank, plan, now));
         Some((rank, plan))
     }
 
@@ -247,10 +248,10 @@ impl Episodes {
 
     /// Returns how long a rank shall record whose recording was too short; `None` if it was
     /// asked often enough.
-    pub fn longer(&mut self, rank: &RankId) -> Option<AskPlan> {
+    pub fn longer(&mut self, rank: &RankId) -> Option<RequestPlan> {
         let run = self.runs.get_mut(&rank.run)?;
         let asked = run.ranks.iter_mut().find(|asked| asked.rank == *rank)?;
-        if asked.n_asks >= RANK_ASKS_MAX {
+        if asked.n_asks >= RANK_REQUESTS_MAX {
             return None;
         }
         asked.n_asks += 1;
@@ -260,18 +261,18 @@ impl Episodes {
 
     /// Returns for how many steps a rank shall record; the period where no recording would be
     /// long enough.
-    fn plan(&self, growth: &Growth<'_>) -> Result<AskPlan, f64> {
+    fn plan(&self, growth: &Growth<'_>) -> Result<RequestPlan, f64> {
         let seconds_per_step = growth.seconds_per_step.unwrap_or(PACE_DEFAULT);
         let least = self.settings.steps;
         let Some(period) = growth.period() else {
-            return Ok(AskPlan { steps: least, seconds_per_step });
+            return Ok(RequestPlan { steps: least, seconds_per_step });
         };
         let needed = self.settings.periods * period;
         let steps = (least..=STEPS_MAX).find(|steps| f64::from(*steps) >= needed);
-        steps.map(|steps| AskPlan { steps, seconds_per_step }).ok_or(period)
+        steps.map(|steps| RequestPlan { steps, seconds_per_step }).ok_or(period)
     }
 
-    fn make_room(&mut self, run: &Run) {
+    fn evict_oldest(&mut self, run: &Run) {
         if !self.runs.contains_key(run) && self.runs.len() >= RUNS_MAX {
             let longest_ago = self.runs.iter().min_by_key(|(_, run)| run.began);
             if let Some(run) = longest_ago.map(|(run, _)| run.clone()) {
@@ -281,35 +282,35 @@ impl Episodes {
     }
 }
 
-impl RunEpisodes {
+impl RunSchedule {
     /// Returns whether the rank of an ask was asked no longer than the cooldown before it.
-    fn was_asked_within(&self, cooldown: Duration, ask: &RankAsks) -> bool {
-        let is_recent = |before: &&RankAsks| ask.asked.since(before.asked) < cooldown;
+    fn was_asked_within(&self, cooldown: Duration, ask: &AskedRank) -> bool {
+        let is_recent = |before: &&AskedRank| ask.asked.since(before.asked) < cooldown;
         self.ranks.iter().filter(is_recent).any(|before| before.rank == ask.rank)
     }
 
     /// Asks a rank, unless it was asked lately or too many were.
-    fn ask_itself(&mut self, ask: RankAsks, cooldown: Duration) -> EpisodeStep {
+    fn ask_itself(&mut self, ask: AskedRank, cooldown: Duration) -> ScheduleStep {
         if self.was_asked_within(cooldown, &ask) {
-            return EpisodeStep::Known;
+            return ScheduleStep::Known;
         }
         self.ranks.retain(|before| ask.asked.since(before.asked) < cooldown);
         if self.ranks.len() >= EACH_RANKS_MAX {
-            return EpisodeStep::Limited;
+            return ScheduleStep::Limited;
         }
         let plan = ask.plan;
         self.ranks.push(ask);
-        EpisodeStep::Ask(plan)
+        ScheduleStep::Ask(plan)
     }
 
     /// Takes a rank as the next to ask if it was not asked and grows faster than the one so
     /// far.
-    fn offer(&mut self, ask: NextAsk) {
+    fn offer(&mut self, ask: NextRank) {
         let was_asked = self.ranks.iter().any(|asked| asked.rank == ask.rank);
         let is_first = self.next.as_ref().is_none_or(|next| {
             next.rank == ask.rank || next.bytes_per_step < ask.bytes_per_step
         });
-        if !was_asked && is_first && self.ranks.len() < EPISODE_RANKS_MAX {
+        if !was_asked && is_first && self.ranks.len() < GROWTH_RANKS_MAX {
             self.next = Some(ask);
         }
     }
@@ -319,16 +320,18 @@ impl RunEpisodes {
 mod tests {
     use std::time::Duration;
 
-    use super::{AskPlan, EpisodeSettings, EpisodeStep, Episodes, Growth, REPORT_WITHIN};
+    use super::{
+        Growth, REPORT_WITHIN, RequestPlan, RequestSchedule, ScheduleSettings, ScheduleStep,
+    };
     use stepmem_types::ids::{Rank, RankId, Run};
     use stepmem_types::units::Uptime;
 
     const COOLDOWN: Duration = Duration::from_mins(30);
 
-    fn episodes() -> Episodes {
+    fn schedule() -> RequestSchedule {
         let settings =
-            EpisodeSettings { steps: 20, periods: 3.0, run_max: 2, cooldown: COOLDOWN };
-        Episodes::new(settings)
+            ScheduleSettings { steps: 20, periods: 3.0, run_max: 2, cooldown: COOLDOWN };
+        RequestSchedule::new(settings)
     }
 
     fn who(rank: u64) -> RankId {
@@ -337,61 +340,61 @@ mod tests {
 
     fn growth(rank: &RankId, bytes_per_step: f64) -> Growth<'_> {
         let bytes_per_step = Some(bytes_per_step);
-        Growth { rank, bytes_per_step, seconds_per_step: Some(60.0), stairs: None }
+        Growth { rank, bytes_per_step, seconds_per_step: Some(60.0), level_shifts: None }
     }
 
-    fn plan(steps: u32) -> AskPlan {
-        AskPlan { steps, seconds_per_step: 60.0 }
+    fn plan(steps: u32) -> RequestPlan {
+        RequestPlan { steps, seconds_per_step: 60.0 }
     }
 
     #[test]
     fn of_ranks_that_grow_alike_the_first_and_the_worst_are_asked() {
-        let mut episodes = episodes();
-        let asked = EpisodeStep::Ask(plan(20));
-        assert_eq!(episodes.grows(&growth(&who(1), 5.0), Uptime::default()), asked);
+        let mut schedule = schedule();
+        let asked = ScheduleStep::Ask(plan(20));
+        assert_eq!(schedule.grows(&growth(&who(1), 5.0), Uptime::default()), asked);
         for (rank, bytes_per_step) in [(1, 9.0), (2, 3.0), (3, 7.0), (4, 5.0)] {
             let rank = who(rank);
-            let step = episodes.grows(&growth(&rank, bytes_per_step), Uptime(COOLDOWN / 2));
-            assert_eq!(step, EpisodeStep::Known);
+            let step = schedule.grows(&growth(&rank, bytes_per_step), Uptime(COOLDOWN / 2));
+            assert_eq!(step, ScheduleStep::Known);
         }
         let run = who(0).run;
-        assert_eq!(episodes.next(&run, Uptime::default()), Some((who(3), plan(20))));
-        episodes.grows(&growth(&who(4), 8.0), Uptime(COOLDOWN / 2));
-        assert_eq!(episodes.next(&run, Uptime::default()), None);
+        assert_eq!(schedule.next(&run, Uptime::default()), Some((who(3), plan(20))));
+        schedule.grows(&growth(&who(4), 8.0), Uptime(COOLDOWN / 2));
+        assert_eq!(schedule.next(&run, Uptime::default()), None);
     }
 
     #[test]
-    fn a_run_has_so_many_episodes_that_begin_the_cooldown_apart() {
-        let mut episodes = episodes();
+    fn a_run_has_so_many_growths_that_begin_the_cooldown_apart() {
+        let mut schedule = schedule();
         let rank = who(3);
-        let mut at = |n: u32| episodes.grows(&growth(&rank, 1.0), Uptime(COOLDOWN * n));
-        assert_eq!(at(0), EpisodeStep::Ask(plan(20)));
-        assert_eq!(at(1), EpisodeStep::Ask(plan(20)));
-        assert_eq!(at(2), EpisodeStep::Limited);
+        let mut at = |n: u32| schedule.grows(&growth(&rank, 1.0), Uptime(COOLDOWN * n));
+        assert_eq!(at(0), ScheduleStep::Ask(plan(20)));
+        assert_eq!(at(1), ScheduleStep::Ask(plan(20)));
+        assert_eq!(at(2), ScheduleStep::Limited);
     }
 
     #[test]
     fn recording_that_was_too_short_is_repeated_once_for_longer() {
-        let mut episodes = episodes();
+        let mut schedule = schedule();
         let rank = who(3);
-        assert_eq!(episodes.longer(&rank), None);
-        episodes.grows(&growth(&rank, 1.0), Uptime::default());
-        assert_eq!(episodes.longer(&rank), Some(plan(60)));
-        assert_eq!(episodes.longer(&rank), None);
+        assert_eq!(schedule.longer(&rank), None);
+        schedule.grows(&growth(&rank, 1.0), Uptime::default());
+        assert_eq!(schedule.longer(&rank), Some(plan(60)));
+        assert_eq!(schedule.longer(&rank), None);
         // 60 steps of a minute take an hour.
         assert_eq!(plan(60).allowance(), Duration::from_hours(2) + REPORT_WITHIN);
     }
 
     #[test]
-    fn recording_holds_three_periods_of_stairs_or_is_not_asked_for() {
+    fn recording_holds_three_periods_of_level_shifts_or_is_not_asked_for() {
         let rank = who(3);
-        let of = |n_stairs: usize, distance: f64| {
-            let stairs = Some((n_stairs, distance));
-            episodes().grows(&Growth { stairs, ..growth(&rank, 1.0) }, Uptime::default())
+        let of = |n_shifts: usize, distance: f64| {
+            let level_shifts = Some((n_shifts, distance));
+            schedule().grows(&Growth { level_shifts, ..growth(&rank, 1.0) }, Uptime::default())
         };
-        assert_eq!(of(3, 100.0), EpisodeStep::Ask(plan(300)));
-        assert_eq!(of(3, 5.0), EpisodeStep::Ask(plan(20)));
-        assert_eq!(of(2, 100.0), EpisodeStep::Ask(plan(20)));
-        assert_eq!(of(4, 400.0), EpisodeStep::TooLong { period: 400.0 });
+        assert_eq!(of(3, 100.0), ScheduleStep::Ask(plan(300)));
+        assert_eq!(of(3, 5.0), ScheduleStep::Ask(plan(20)));
+        assert_eq!(of(2, 100.0), ScheduleStep::Ask(plan(20)));
+        assert_eq!(of(4, 400.0), ScheduleStep::TooLong { period: 400.0 });
     }
 }

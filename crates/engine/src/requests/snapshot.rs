@@ -4,41 +4,23 @@
 use serde::{Deserialize, Serialize};
 
 use crate::requests::causes::AnalysisOutcome;
-use crate::requests::heap_scans::LookRequest;
+use crate::requests::tracker::{Progress, RequestKind, Requested, UNANSWERED};
 use stepmem_types::ids::RankId;
 use stepmem_types::launch::Instance;
 use stepmem_types::site::SiteVerdict;
-use stepmem_types::units::{Bytes, Count, Uptime};
+use stepmem_types::units::{Bytes, Count};
 
+/// The outcome of growth whose rank is not asked: its run has had enough, or no recording would
+/// be long enough.
+pub const LIMITED: &str = "limited";
 /// The longest path that is taken, in bytes.
 pub const PATH_BYTES_MAX: usize = 1024;
 /// The longest error that is taken, in bytes.
 pub const ERROR_BYTES_MAX: usize = 512;
 
-/// A request for a snapshot.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CaptureRequest {
-    /// The id that its report names.
-    pub id: Box<str>,
-    pub rank: RankId,
-    /// Why it is asked.
-    pub reason: CaptureReason,
-    /// For how many steps to record.
-    pub steps: u32,
-}
-
-/// A request to a training process in the answer to its records.
-#[derive(Clone, Debug, PartialEq)]
-pub enum RankRequest {
-    /// A memory snapshot.
-    Snapshot(CaptureRequest),
-    /// A heap scan of its live objects.
-    Holders(LookRequest),
-}
-
 /// Why a snapshot was taken.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub enum CaptureReason {
+pub enum SnapshotReason {
     /// The exporter asked, on MEMORY RISING or MEMORY CREEP.
     Creep,
     /// The device was full.
@@ -47,7 +29,7 @@ pub enum CaptureReason {
     Manual,
 }
 
-impl CaptureReason {
+impl SnapshotReason {
     /// Its name in the status.
     pub fn as_label(self) -> &'static str {
         match self {
@@ -60,7 +42,7 @@ impl CaptureReason {
 
 /// The outcome of a snapshot.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub enum CaptureOutcome {
+pub enum SnapshotOutcome {
     /// The rank was asked and has not reported yet.
     Waiting,
     /// The rank has begun to record.
@@ -82,7 +64,7 @@ pub enum CaptureOutcome {
     Unanswered,
 }
 
-impl CaptureOutcome {
+impl SnapshotOutcome {
     /// Its name in the status.
     pub fn as_label(&self) -> &'static str {
         match self {
@@ -90,30 +72,25 @@ impl CaptureOutcome {
             Self::Recording { .. } => "recording",
             Self::Written { .. } => "written",
             Self::Failed { .. } => "failed",
-            Self::Unanswered => "unanswered",
+            Self::Unanswered => UNANSWERED,
         }
-    }
-
-    /// Returns whether a report is still to come.
-    pub fn is_open(&self) -> bool {
-        matches!(self, Self::Waiting | Self::Recording { .. })
     }
 }
 
 /// A training process's report of a snapshot.
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub struct CaptureReport {
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct SnapshotReport {
     pub rank: RankId,
     /// The process that reports it; `None` where it does not name itself.
     pub instance: Option<Instance>,
     /// Id of the request; `None` for a snapshot that the trainer took by itself.
     pub id: Option<Box<str>>,
     /// Why it was taken.
-    pub reason: CaptureReason,
+    pub reason: SnapshotReason,
     /// The last step that it shows.
     pub step: Option<Count>,
-    /// Its outcome; never [`CaptureOutcome::Waiting`].
-    pub outcome: CaptureOutcome,
+    /// Its outcome; never [`SnapshotOutcome::Waiting`].
+    pub outcome: SnapshotOutcome,
     /// The user id of the process that reports it, where that is known.
     pub owner: Option<u32>,
 }
@@ -132,39 +109,51 @@ pub enum AnalysisState {
     },
 }
 
-/// One snapshot that is listed.
+/// A memory snapshot of a rank.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct Capture {
-    /// Identifies a listed snapshot.
-    pub number: u64,
-    /// The report, or what will be reported.
-    pub report: CaptureReport,
-    /// For how many steps the rank was asked to record; 0 of a snapshot that was not asked for.
-    pub steps: u32,
-    /// When it was asked for, or reported if it was not asked for.
-    pub since: Uptime,
-    /// When its report must have come.
-    pub(crate) deadline: Uptime,
+pub struct Snapshot {
+    /// Why it is taken.
+    pub reason: SnapshotReason,
+    /// The last step that it shows.
+    pub step: Option<Count>,
+    pub outcome: SnapshotOutcome,
+    /// The user id of the process that reported it, where that is known.
+    pub owner: Option<u32>,
     /// Where its analysis stands; `None` where nothing is read.
     pub analysis: Option<AnalysisState>,
 }
 
-impl CaptureReport {
+impl Snapshot {
     /// A snapshot that a rank is asked for.
-    pub fn asked(rank: RankId, reason: CaptureReason) -> Self {
-        Self {
-            rank,
-            instance: None,
-            id: None,
-            reason,
-            step: None,
-            outcome: CaptureOutcome::Waiting,
-            owner: None,
+    pub fn asked(reason: SnapshotReason) -> Self {
+        let outcome = SnapshotOutcome::Waiting;
+        Self { reason, step: None, outcome, owner: None, analysis: None }
+    }
+}
+
+impl Requested for Snapshot {
+    const ID_MARK: &'static str = "";
+    const OUTCOMES: &'static [&'static str] = &["failed", LIMITED, UNANSWERED, "written"];
+
+    fn of_growth() -> Self {
+        Self::asked(SnapshotReason::Creep)
+    }
+
+    fn kind(&self) -> RequestKind {
+        RequestKind::Snapshot { reason: self.reason }
+    }
+
+    fn progress(&self) -> Progress {
+        match self.outcome {
+            SnapshotOutcome::Waiting => Progress::Waiting,
+            SnapshotOutcome::Recording { .. } => Progress::Begun,
+            SnapshotOutcome::Written { .. }
+            | SnapshotOutcome::Failed { .. }
+            | SnapshotOutcome::Unanswered => Progress::Over,
         }
     }
 
-    /// A snapshot that a rank is asked for because it grows.
-    pub fn of_creep(rank: &RankId) -> Self {
-        Self::asked(rank.clone(), CaptureReason::Creep)
+    fn give_up(&mut self) {
+        self.outcome = SnapshotOutcome::Unanswered;
     }
 }

@@ -5,33 +5,31 @@ use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
 use crate::requests::causes::{
     AnalysisOutcome, AnalysisRequest, Cause, FoundCause, SnapshotAnalysis, TimelineOutcome,
 };
 use crate::requests::schedule::{
-    AskPlan, EpisodeSettings, EpisodeStep, Episodes, Growth, REPORT_WITHIN, STEPS_MAX,
-    SavedEpisodes,
+    Growth, REPORT_WITHIN, RequestPlan, STEPS_MAX, ScheduleSettings, ScheduleStep,
 };
 use crate::requests::snapshot::{
-    AnalysisState, Capture, CaptureOutcome, CaptureReason, CaptureReport, CaptureRequest,
+    AnalysisState, LIMITED, Snapshot, SnapshotOutcome, SnapshotReason, SnapshotReport,
 };
-use stepmem_types::ids::{RankId, Run};
+use crate::requests::tracker::{
+    LISTED_MAX, Listed, Progress, RequestTracker, Requested, SavedRequests,
+};
+use stepmem_types::ids::RankId;
 use stepmem_types::site::SiteVerdict;
 use stepmem_types::units::Uptime;
 
-/// Number of snapshots that are listed at most; the oldest that no rank is asked for leaves.
-pub const LISTED_MAX: usize = 64;
 /// Periods of growth in level shifts that a recording must hold.
 const PERIODS: f64 = 3.0;
 
 /// When ranks are asked, and what is read.
 #[derive(Clone, Debug)]
-pub struct CaptureSettings {
+pub struct SnapshotSettings {
     /// Set when MEMORY RISING and MEMORY CREEP ask for one.
     pub on_creep: bool,
-    pub episodes: EpisodeSettings,
+    pub schedule: ScheduleSettings,
     /// The directory that training processes write below, as the exporter sees it; `None` reads
     /// nothing.
     pub read_directory: Option<PathBuf>,
@@ -39,35 +37,21 @@ pub struct CaptureSettings {
     pub timeline_directory: Option<PathBuf>,
 }
 
-impl Default for CaptureSettings {
+impl Default for SnapshotSettings {
     fn default() -> Self {
         let cooldown = Duration::from_hours(1);
-        let episodes = EpisodeSettings { steps: 20, periods: PERIODS, run_max: 3, cooldown };
-        Self { on_creep: false, episodes, read_directory: None, timeline_directory: None }
+        let schedule = ScheduleSettings { steps: 20, periods: PERIODS, run_max: 3, cooldown };
+        Self { on_creep: false, schedule, read_directory: None, timeline_directory: None }
     }
-}
-
-/// Snapshots that outlast a restart.
-#[derive(Debug, Default, Deserialize, Serialize)]
-pub struct SavedCaptures {
-    listed: Vec<Capture>,
-    episodes: SavedEpisodes,
 }
 
 /// The snapshots of all runs.
 #[derive(Debug)]
-pub struct Captures {
-    settings: CaptureSettings,
-    // Invariant: at most LISTED_MAX.
-    listed: VecDeque<Capture>,
-    episodes: Episodes,
+pub struct Snapshots {
+    settings: SnapshotSettings,
+    pub requests: RequestTracker<Snapshot>,
     /// Snapshots that another process shall analyze. Invariant: at most [`LISTED_MAX`].
-    to_analyse: VecDeque<AnalysisRequest>,
-    n_listed: u64,
-    n_written: u64,
-    n_failed: u64,
-    n_unanswered: u64,
-    n_limited: u64,
+    to_analyze: VecDeque<AnalysisRequest>,
     n_analyses: [u64; AnalysisOutcome::ALL.len()],
     n_timelines: TimelineCounts,
 }
@@ -79,18 +63,12 @@ struct TimelineCounts {
     removed: u64,
 }
 
-impl Captures {
-    pub fn new(settings: CaptureSettings) -> Self {
+impl Snapshots {
+    pub fn new(settings: SnapshotSettings) -> Self {
         Self {
-            episodes: Episodes::new(settings.episodes),
+            requests: RequestTracker::new(settings.schedule),
             settings,
-            listed: VecDeque::new(),
-            to_analyse: VecDeque::new(),
-            n_listed: 0,
-            n_written: 0,
-            n_failed: 0,
-            n_unanswered: 0,
-            n_limited: 0,
+            to_analyze: VecDeque::new(),
             n_analyses: [0; AnalysisOutcome::ALL.len()],
             n_timelines: TimelineCounts::default(),
         }
@@ -101,27 +79,22 @@ impl Captures {
         if !self.settings.on_creep {
             return;
         }
-        match self.episodes.grows(growth, now) {
-            EpisodeStep::Ask(plan) => {
-                self.ask(CaptureReport::of_creep(growth.rank), plan, now);
-            }
-            EpisodeStep::Known => self.ask_next(&growth.rank.run, now),
-            EpisodeStep::Limited => self.n_limited += 1,
-            EpisodeStep::TooLong { period } => self.decline(growth.rank, period, now),
+        match self.requests.grows(growth, Snapshot::of_growth(), now) {
+            ScheduleStep::Ask(_) | ScheduleStep::Known => {}
+            ScheduleStep::Limited => self.requests.count(LIMITED),
+            ScheduleStep::TooLong { period } => self.decline(growth.rank, period, now),
         }
     }
 
     /// Asks a rank for a snapshot because an operator wants it. Returns the id of the request,
     /// that of the open one if the rank was asked already.
-    pub fn demand(&mut self, rank: &RankId, steps: Option<u32>, now: Uptime) -> Box<str> {
-        let mut listed = self.listed.iter().map(|listed| &listed.report);
-        let open = listed.find(|report| report.outcome.is_open() && report.rank == *rank);
-        if let Some(id) = open.and_then(|report| report.id.clone()) {
+    pub fn want(&mut self, rank: &RankId, steps: Option<u32>, now: Uptime) -> Box<str> {
+        let open = self.requests.open().find(|open| open.rank == *rank);
+        if let Some(id) = open.and_then(|open| open.id.clone()) {
             return id;
         }
-        let plan = AskPlan::of_steps(steps.unwrap_or(self.settings.episodes.steps));
-        let asked = CaptureReport::asked(rank.clone(), CaptureReason::Manual);
-        self.ask(asked, plan, now)
+        let plan = RequestPlan::of_steps(steps.unwrap_or(self.settings.schedule.steps));
+        self.requests.ask((rank.clone(), plan), Snapshot::asked(SnapshotReason::Manual), now)
     }
 
     /// Lists that a rank is not asked, since its growth comes in level shifts too far apart;
@@ -131,90 +104,57 @@ impl Captures {
             "not asked: growth comes every {period:.0} steps, and three of these exceed the {STEPS_MAX} steps of a \
              recording"
         );
-        let is_declined = |listed: &Capture| {
-            let outcome = &listed.report.outcome;
-            let is_failed = matches!(outcome, CaptureOutcome::Failed { error } if error.starts_with("not asked"));
-            is_failed && listed.report.rank == *rank
+        let is_declined = |listed: &Listed<Snapshot>| {
+            let outcome = &listed.of.outcome;
+            let is_failed = matches!(outcome, SnapshotOutcome::Failed { error } if error.starts_with("not asked"));
+            is_failed && listed.rank == *rank
         };
-        if !self.listed.iter().any(is_declined) {
-            self.n_limited += 1;
-            let outcome = CaptureOutcome::Failed { error: error.into() };
-            let asked = CaptureReport::of_creep(rank);
-            self.list(CaptureReport { outcome, ..asked }, 0, [now, now]);
+        if !self.requests.iter().any(is_declined) {
+            self.requests.count(LIMITED);
+            let outcome = SnapshotOutcome::Failed { error: error.into() };
+            let of = Snapshot { outcome, ..Snapshot::of_growth() };
+            let (rank, id) = (rank.clone(), None);
+            let (since, deadline) = (now, now);
+            self.requests.list(Listed { number: 0, id, rank, steps: 0, since, deadline, of });
         }
-    }
-
-    /// Lists a request. Returns its id.
-    fn ask(&mut self, asked: CaptureReport, plan: AskPlan, now: Uptime) -> Box<str> {
-        // The time keeps ids of an earlier exporter apart.
-        let id: Box<str> = format!("{}-{}", now.0.as_millis(), self.n_listed + 1).into();
-        let report = CaptureReport { id: Some(id.clone()), ..asked };
-        self.list(report, plan.steps, [now, Uptime(now.0 + plan.allowance())]);
-        id
-    }
-
-    /// Asks the rank that is next about a run's growth, once no rank of the run is to report.
-    fn ask_next(&mut self, run: &Run, now: Uptime) {
-        let mut listed = self.listed.iter().map(|listed| &listed.report);
-        let is_busy = listed.any(|report| report.outcome.is_open() && report.rank.run == *run);
-        if !is_busy && let Some((rank, plan)) = self.episodes.next(run, now) {
-            self.ask(CaptureReport::of_creep(&rank), plan, now);
-        }
-    }
-
-    /// Returns the requests to the ranks for which `is_wanted` is true, by the rank and the
-    /// time of the request. They stay the same until the ranks report, since an answer may get
-    /// lost.
-    pub fn requests(&self, is_wanted: impl Fn(&RankId, Uptime) -> bool) -> Vec<CaptureRequest> {
-        let waiting = self
-            .listed
-            .iter()
-            .filter(|listed| listed.report.outcome == CaptureOutcome::Waiting)
-            .filter(|listed| is_wanted(&listed.report.rank, listed.since));
-        waiting
-            .filter_map(|listed| {
-                Some(CaptureRequest {
-                    id: listed.report.id.clone()?,
-                    rank: listed.report.rank.clone(),
-                    reason: listed.report.reason,
-                    steps: listed.steps,
-                })
-            })
-            .collect()
     }
 
     /// Takes a report; it settles the request that it names, or is listed as new.
-    pub fn take(&mut self, report: CaptureReport, now: Uptime) {
-        match report.outcome {
-            CaptureOutcome::Written { .. } => self.n_written += 1,
-            CaptureOutcome::Failed { .. } => self.n_failed += 1,
-            CaptureOutcome::Recording { .. }
-            | CaptureOutcome::Unanswered
-            | CaptureOutcome::Waiting => {}
-        }
-        let is_over = !report.outcome.is_open();
-        let run = report.rank.run.clone();
-        let request = self.listed.iter_mut().find(|listed| {
-            let of = &listed.report;
-            of.id.is_some() && of.id == report.id && of.rank == report.rank
-        });
-        let number = match request {
+    pub fn take(&mut self, report: SnapshotReport, now: Uptime) {
+        self.requests.count(report.outcome.as_label());
+        let SnapshotReport { rank, id, reason, step, outcome, owner, .. } = report;
+        let of = Snapshot { reason, step, outcome, owner, analysis: None };
+        let is_over = of.progress() == Progress::Over;
+        let run = rank.run.clone();
+        let number = match self.requests.named(id.as_deref(), &rank) {
             // A report that was overtaken by the one after it adds nothing new.
-            Some(listed) if !is_over && !listed.report.outcome.is_open() => return,
+            Some(listed) if !is_over && listed.of.progress() == Progress::Over => return,
             Some(listed) => {
                 if !is_over {
                     let allowance = listed.deadline.since(listed.since);
                     listed.deadline = Uptime(now.0 + allowance);
                 }
-                let reason = listed.report.reason;
-                listed.report = CaptureReport { reason, ..report };
+                let (reason, analysis) = (listed.of.reason, listed.of.analysis.take());
+                listed.of = Snapshot { reason, analysis, ..of };
                 listed.number
             }
-            None => self.list(report, 0, [now, Uptime(now.0 + REPORT_WITHIN)]),
+            None => {
+                let deadline = Uptime(now.0 + REPORT_WITHIN);
+                let since = now;
+                self.requests.list(Listed {
+                    number: 0,
+                    id,
+                    rank,
+                    steps: 0,
+                    since,
+                    deadline,
+                    of,
+                })
+            }
         };
         self.request_analysis(number);
         if is_over {
-            self.ask_next(&run, now);
+            self.requests.ask_next(&run, now);
         }
     }
 
@@ -223,27 +163,26 @@ impl Captures {
         if self.settings.read_directory.is_none() {
             return;
         }
-        let Some(listed) = self.listed.iter_mut().find(|listed| listed.number == number) else {
+        let mut listed = self.requests.iter_mut();
+        let Some(Listed { of, .. }) = listed.find(|listed| listed.number == number) else {
             return;
         };
-        let CaptureOutcome::Written { file: Some(file), .. } = &listed.report.outcome else {
-            return;
-        };
-        if listed.analysis.is_none() && self.to_analyse.len() < LISTED_MAX {
-            let (file, owner) = (file.clone(), listed.report.owner);
-            self.to_analyse.push_back(AnalysisRequest { number, file, owner });
-            listed.analysis = Some(AnalysisState::Waiting);
+        let SnapshotOutcome::Written { file: Some(file), .. } = &of.outcome else { return };
+        if of.analysis.is_none() && self.to_analyze.len() < LISTED_MAX {
+            let (file, owner) = (file.clone(), of.owner);
+            self.to_analyze.push_back(AnalysisRequest { number, file, owner });
+            of.analysis = Some(AnalysisState::Waiting);
         }
     }
 
     /// Returns the next snapshot to analyze.
     pub fn next_analysis(&mut self) -> Option<AnalysisRequest> {
-        self.to_analyse.pop_front()
+        self.to_analyze.pop_front()
     }
 
     /// Takes the result of an analysis. Returns the cause that it found; `None` for a snapshot
     /// that has left the list.
-    pub fn analysed(
+    pub fn analyzed(
         &mut self,
         number: u64,
         analysis: &SnapshotAnalysis,
@@ -255,15 +194,15 @@ impl Captures {
             *count += 1;
         }
         let timeline = self.count_timeline(analysis.timeline.as_ref());
-        let listed = self.listed.iter_mut().find(|listed| listed.number == number)?;
+        let listed = self.requests.iter_mut().find(|listed| listed.number == number)?;
         let verdict = analysis.leak.as_ref().map(|leak| leak.verdict);
         let reason = analysis.reason.as_ref().map(ToString::to_string);
-        listed.analysis = Some(AnalysisState::Over { outcome, reason, verdict, timeline });
-        let (rank, since) = (listed.report.rank.clone(), listed.since);
-        let is_about_growth = listed.report.reason == CaptureReason::Creep;
+        listed.of.analysis = Some(AnalysisState::Over { outcome, reason, verdict, timeline });
+        let (rank, since) = (listed.rank.clone(), listed.since);
+        let is_about_growth = listed.of.reason == SnapshotReason::Creep;
         let is_short = is_about_growth && verdict == Some(SiteVerdict::InsufficientHistory);
-        if is_short && let Some(plan) = self.episodes.longer(&rank) {
-            self.ask(CaptureReport::of_creep(&rank), plan, now);
+        if is_short && let Some(plan) = self.requests.schedule.longer(&rank) {
+            self.requests.ask((rank.clone(), plan), Snapshot::of_growth(), now);
         }
         Some(FoundCause { rank, cause: Cause::Snapshot(Box::new(analysis.clone())), since })
     }
@@ -285,40 +224,17 @@ impl Captures {
 
     /// Returns whether a snapshot is being analyzed or waits for it.
     pub fn awaits_analysis(&self) -> bool {
-        self.listed.iter().any(|listed| listed.analysis == Some(AnalysisState::Waiting))
+        self.requests.iter().any(|listed| listed.of.analysis == Some(AnalysisState::Waiting))
     }
 
-    /// Gives up requests that have waited too long, and those whose process has gone, where
-    /// `is_present` is false.
+    /// Gives up requests that have waited too long, and those that wait for a process that has
+    /// gone, where `is_present` is false.
     pub fn expire(&mut self, is_present: impl Fn(&RankId, Uptime) -> bool, now: Uptime) {
-        let mut runs = Vec::new();
-        for listed in &mut self.listed {
-            let is_gone = listed.report.outcome == CaptureOutcome::Waiting
-                && !is_present(&listed.report.rank, listed.since);
-            if is_gone || now > listed.deadline && listed.report.outcome.is_open() {
-                listed.report.outcome = CaptureOutcome::Unanswered;
-                self.n_unanswered += 1;
-                runs.push(listed.report.rank.run.clone());
-            }
-        }
-        for run in runs {
-            self.ask_next(&run, now);
-        }
-    }
-
-    /// Returns the snapshots that are listed, the oldest first.
-    pub fn iter(&self) -> impl Iterator<Item = &Capture> {
-        self.listed.iter()
-    }
-
-    /// Returns how many there were by outcome.
-    pub fn results(&self) -> [(&'static str, u64); 4] {
-        [
-            ("failed", self.n_failed),
-            ("limited", self.n_limited),
-            ("unanswered", self.n_unanswered),
-            ("written", self.n_written),
-        ]
+        let is_gone = |listed: &Listed<Snapshot>| {
+            let is_waiting = listed.of.progress() == Progress::Waiting;
+            is_waiting && !is_present(&listed.rank, listed.since)
+        };
+        self.requests.expire(is_gone, now);
     }
 
     /// Returns how many were analyzed by the outcome; empty where none are read.
@@ -337,54 +253,23 @@ impl Captures {
         counts.into_iter().filter(move |_| is_on)
     }
 
-    /// Returns what outlasts a restart.
-    pub fn saved(&self) -> SavedCaptures {
-        let listed = self.listed.iter().cloned().collect();
-        SavedCaptures { listed, episodes: self.episodes.saved() }
-    }
-
     /// Goes on where an earlier exporter stood. What waited for its analysis waits again; of
     /// what is no longer wanted by the settings, no rank is asked.
-    pub fn resume(&mut self, saved: SavedCaptures) {
-        self.episodes.resume(saved.episodes);
-        for capture in saved.listed.into_iter().take(LISTED_MAX) {
-            let Capture { number, report, analysis, .. } = &capture;
-            let is_unwanted = report.reason == CaptureReason::Creep && !self.settings.on_creep;
-            if report.outcome.is_open() && is_unwanted {
-                continue;
-            }
-            let (number, is_waiting) = (*number, *analysis == Some(AnalysisState::Waiting));
-            self.n_listed = self.n_listed.max(number);
-            let analysis = analysis.clone().filter(|_| !is_waiting);
-            self.listed.push_back(Capture { analysis, ..capture });
-            if is_waiting {
-                self.request_analysis(number);
-            }
-        }
-    }
-
-    /// Lists a snapshot from its beginning to its deadline. Returns its number.
-    fn list(&mut self, report: CaptureReport, steps: u32, span: [Uptime; 2]) -> u64 {
-        if self.listed.len() >= LISTED_MAX {
-            let is_settled = |listed: &Capture| {
-                use CaptureOutcome::{Recording, Waiting};
-                !matches!(listed.report.outcome, Waiting | Recording { .. })
-            };
-            let oldest = self.listed.iter().position(is_settled).unwrap_or(0);
-            self.listed.remove(oldest);
-        }
-        self.n_listed += 1;
-        let [since, deadline] = span;
-        let number = self.n_listed;
-        self.listed.push_back(Capture {
-            number,
-            report,
-            steps,
-            since,
-            deadline,
-            analysis: None,
+    pub fn resume(&mut self, saved: SavedRequests<Snapshot>) {
+        let is_on = self.settings.on_creep;
+        self.requests.resume(saved, |Listed { of, .. }| {
+            is_on || of.reason != SnapshotReason::Creep || of.progress() == Progress::Over
         });
-        number
+        let is_waiting =
+            |listed: &&mut Listed<Snapshot>| listed.of.analysis == Some(AnalysisState::Waiting);
+        let mut waiting = Vec::new();
+        for listed in self.requests.iter_mut().filter(is_waiting) {
+            listed.of.analysis = None;
+            waiting.push(listed.number);
+        }
+        for number in waiting {
+            self.request_analysis(number);
+        }
     }
 }
 
@@ -392,20 +277,21 @@ impl Captures {
 mod tests {
     use std::time::Duration;
 
-    use super::{CaptureSettings, Captures, LISTED_MAX};
+    use super::{SnapshotSettings, Snapshots};
     use crate::requests::causes::{AnalysisOutcome, SnapshotAnalysis};
     use crate::requests::schedule::{Growth, REPORT_WITHIN};
-    use crate::requests::snapshot::{CaptureOutcome, CaptureReason, CaptureReport};
+    use crate::requests::snapshot::{SnapshotOutcome, SnapshotReason, SnapshotReport};
+    use crate::requests::tracker::LISTED_MAX;
     use stepmem_types::ids::{Rank, RankId, Run};
     use stepmem_types::site::{LeakSite, SiteVerdict};
     use stepmem_types::units::Uptime;
 
-    fn captures() -> Captures {
+    fn snapshots() -> Snapshots {
         let read_directory = Some("/snapshots".into());
-        Captures::new(CaptureSettings {
+        Snapshots::new(SnapshotSettings {
             on_creep: true,
             read_directory,
-            ..CaptureSettings::default()
+            ..SnapshotSettings::default()
         })
     }
 
@@ -417,69 +303,80 @@ mod tests {
         Uptime(Duration::from_secs(seconds))
     }
 
-    fn creeps(captures: &mut Captures, rank: u64, now: Uptime) {
+    fn creeps(snapshots: &mut Snapshots, rank: u64, now: Uptime) {
         let rank = who(rank);
-        let growth =
-            Growth { rank: &rank, bytes_per_step: None, seconds_per_step: None, stairs: None };
-        captures.creeps(&growth, now);
+        let growth = Growth {
+            rank: &rank,
+            bytes_per_step: None,
+            seconds_per_step: None,
+            level_shifts: None,
+        };
+        snapshots.creeps(&growth, now);
     }
 
     /// The ids of what ranks 3 and 4 are asked for.
-    fn asks(captures: &Captures) -> Vec<(u64, Box<str>)> {
-        let asked = captures.requests(|_, _| true).into_iter();
+    fn asks(snapshots: &Snapshots) -> Vec<(u64, Box<str>)> {
+        let asked = snapshots.requests.waiting(|_, _| true);
         asked.map(|ask| (ask.rank.rank.get().into(), ask.id)).collect()
     }
 
-    fn report(rank: u64, id: Option<&str>, outcome: CaptureOutcome) -> CaptureReport {
-        let asked = CaptureReport::asked(who(rank), CaptureReason::Creep);
-        CaptureReport { id: id.map(Into::into), outcome, ..asked }
+    fn report(rank: u64, id: Option<&str>, outcome: SnapshotOutcome) -> SnapshotReport {
+        SnapshotReport {
+            rank: who(rank),
+            instance: None,
+            id: id.map(Into::into),
+            reason: SnapshotReason::Creep,
+            step: None,
+            outcome,
+            owner: None,
+        }
     }
 
-    fn failed() -> CaptureOutcome {
-        CaptureOutcome::Failed { error: "no".into() }
+    fn failed() -> SnapshotOutcome {
+        SnapshotOutcome::Failed { error: "no".into() }
     }
 
-    fn written(file: &str) -> CaptureOutcome {
+    fn written(file: &str) -> SnapshotOutcome {
         let path = format!("/app/{file}").into();
-        CaptureOutcome::Written { path, file: Some(file.into()), bytes: None }
+        SnapshotOutcome::Written { path, file: Some(file.into()), bytes: None }
     }
 
-    fn result(captures: &Captures, name: &str) -> u64 {
-        captures.results().into_iter().find(|(label, _)| *label == name).unwrap().1
+    fn result(snapshots: &Snapshots, name: &str) -> u64 {
+        snapshots.requests.outcomes().find(|(label, _)| *label == name).unwrap().1
     }
 
     #[test]
     fn growing_rank_is_asked_until_it_begins_and_the_next_one_once_it_has_reported() {
-        let mut captures = captures();
-        creeps(&mut captures, 3, at(0));
-        creeps(&mut captures, 4, at(1));
-        let [(3, id)] = &asks(&captures)[..] else { panic!("{:?}", asks(&captures)) };
+        let mut snapshots = snapshots();
+        creeps(&mut snapshots, 3, at(0));
+        creeps(&mut snapshots, 4, at(1));
+        let [(3, id)] = &asks(&snapshots)[..] else { panic!("{:?}", asks(&snapshots)) };
         let id = id.clone();
-        captures.take(
-            report(3, Some(&id), CaptureOutcome::Recording { events_per_step: None }),
+        snapshots.take(
+            report(3, Some(&id), SnapshotOutcome::Recording { events_per_step: None }),
             at(2),
         );
-        assert_eq!(asks(&captures), []);
-        captures.take(report(3, Some(&id), failed()), at(3));
+        assert_eq!(asks(&snapshots), []);
+        snapshots.take(report(3, Some(&id), failed()), at(3));
         // A report that was overtaken changes nothing.
-        captures.take(
-            report(3, Some(&id), CaptureOutcome::Recording { events_per_step: None }),
+        snapshots.take(
+            report(3, Some(&id), SnapshotOutcome::Recording { events_per_step: None }),
             at(4),
         );
-        assert_eq!(captures.iter().next().unwrap().report.outcome, failed());
-        assert_eq!(asks(&captures).len(), 1);
-        assert_eq!(asks(&captures)[0].0, 4);
-        assert_eq!((result(&captures, "failed"), result(&captures, "limited")), (1, 0));
+        assert_eq!(snapshots.requests.iter().next().unwrap().of.outcome, failed());
+        assert_eq!(asks(&snapshots).len(), 1);
+        assert_eq!(asks(&snapshots)[0].0, 4);
+        assert_eq!((result(&snapshots, "failed"), result(&snapshots, "limited")), (1, 0));
     }
 
     #[test]
     fn written_snapshot_is_analysed_and_one_that_is_too_short_asked_for_again() {
-        let mut captures = captures();
-        creeps(&mut captures, 3, at(0));
-        let (_, id) = asks(&captures)[0].clone();
-        captures.take(report(3, Some(&id), written("a.pickle")), at(5));
-        let request = captures.next_analysis().unwrap();
-        assert_eq!((&*request.file, captures.next_analysis()), ("a.pickle", None));
+        let mut snapshots = snapshots();
+        creeps(&mut snapshots, 3, at(0));
+        let (_, id) = asks(&snapshots)[0].clone();
+        snapshots.take(report(3, Some(&id), written("a.pickle")), at(5));
+        let request = snapshots.next_analysis().unwrap();
+        assert_eq!((&*request.file, snapshots.next_analysis()), ("a.pickle", None));
         let leak = LeakSite {
             verdict: SiteVerdict::InsufficientHistory,
             at: None,
@@ -491,54 +388,54 @@ mod tests {
         let outcome = AnalysisOutcome::Analysed;
         let analysis =
             SnapshotAnalysis { leak: Some(leak), ..SnapshotAnalysis::failed(outcome, "") };
-        let found = captures.analysed(request.number, &analysis, at(6)).unwrap();
+        let found = snapshots.analyzed(request.number, &analysis, at(6)).unwrap();
         assert_eq!((found.rank, found.since), (who(3), at(0)));
-        let again = captures.requests(|rank, _| *rank == who(3));
-        assert_eq!(again.iter().map(|ask| ask.steps).collect::<Vec<_>>(), [60]);
-        assert_eq!(captures.analyses().find(|(label, _)| *label == "analysed").unwrap().1, 1);
+        let again = snapshots.requests.waiting(|rank, _| *rank == who(3));
+        assert_eq!(again.map(|ask| ask.steps).collect::<Vec<_>>(), [60]);
+        assert_eq!(snapshots.analyses().find(|(label, _)| *label == "analysed").unwrap().1, 1);
     }
 
     #[test]
     fn rank_that_does_not_report_in_time_is_given_up() {
-        let mut captures = captures();
-        creeps(&mut captures, 3, at(0));
-        captures.expire(|_, _| true, Uptime(REPORT_WITHIN));
-        assert_eq!(asks(&captures).len(), 1);
+        let mut snapshots = snapshots();
+        creeps(&mut snapshots, 3, at(0));
+        snapshots.expire(|_, _| true, Uptime(REPORT_WITHIN));
+        assert_eq!(asks(&snapshots).len(), 1);
         // Twice the 20 steps of a second that are assumed.
-        captures.expire(|_, _| true, Uptime(REPORT_WITHIN + Duration::from_secs(41)));
-        assert_eq!((asks(&captures).len(), result(&captures, "unanswered")), (0, 1));
+        snapshots.expire(|_, _| true, Uptime(REPORT_WITHIN + Duration::from_secs(41)));
+        assert_eq!((asks(&snapshots).len(), result(&snapshots, "unanswered")), (0, 1));
     }
 
     #[test]
     fn no_rank_is_asked_unless_the_setting_says_so_but_on_demand() {
-        let mut captures = captures();
-        captures.settings.on_creep = false;
-        creeps(&mut captures, 3, at(0));
-        assert_eq!(asks(&captures), []);
-        let id = captures.demand(&who(3), Some(5), at(1));
-        assert_eq!(captures.demand(&who(3), None, at(2)), id);
-        assert_eq!(asks(&captures), [(3, id)]);
+        let mut snapshots = snapshots();
+        snapshots.settings.on_creep = false;
+        creeps(&mut snapshots, 3, at(0));
+        assert_eq!(asks(&snapshots), []);
+        let id = snapshots.want(&who(3), Some(5), at(1));
+        assert_eq!(snapshots.want(&who(3), None, at(2)), id);
+        assert_eq!(asks(&snapshots), [(3, id)]);
     }
 
     #[test]
     fn no_number_of_reports_pushes_out_a_request() {
-        let mut captures = captures();
-        creeps(&mut captures, 3, at(0));
+        let mut snapshots = snapshots();
+        creeps(&mut snapshots, 3, at(0));
         for rank in 100..300 {
-            captures.take(report(rank, None, failed()), at(1));
+            snapshots.take(report(rank, None, failed()), at(1));
         }
-        assert_eq!(captures.requests(|rank, _| *rank == who(3)).len(), 1);
-        assert_eq!(captures.iter().count(), LISTED_MAX);
+        assert_eq!(snapshots.requests.waiting(|rank, _| *rank == who(3)).count(), 1);
+        assert_eq!(snapshots.requests.iter().count(), LISTED_MAX);
     }
 
     #[test]
     fn the_list_forgets_the_oldest() {
-        let mut captures = captures();
+        let mut snapshots = snapshots();
         for rank in 0..=LISTED_MAX {
             let rank = u64::try_from(rank).unwrap();
-            captures.take(report(rank, None, failed()), at(0));
+            snapshots.take(report(rank, None, failed()), at(0));
         }
-        assert_eq!(captures.iter().count(), LISTED_MAX);
-        assert_eq!(captures.iter().next().unwrap().report.rank.rank.get(), 1);
+        assert_eq!(snapshots.requests.iter().count(), LISTED_MAX);
+        assert_eq!(snapshots.requests.iter().next().unwrap().rank.rank.get(), 1);
     }
 }

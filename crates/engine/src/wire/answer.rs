@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-use crate::ranks::name_conflicts::{Claim, Contest};
-use crate::requests::snapshot::RankRequest;
+use crate::ranks::name_conflicts::{Claim, NameConflict};
+use crate::requests::tracker::{RankRequest, RequestKind};
 use crate::wire::json::to_vec;
 use stepmem_types::ids::{Rank, Run};
 
@@ -38,35 +38,33 @@ pub fn encode_accepted(accepted: usize, requests: &[RankRequest]) -> Vec<u8> {
             is_on_host: bool,
         },
     }
-    let actions = requests.iter().map(|request| match request {
-        RankRequest::Snapshot(of) => Action::Snapshot {
-            id: &of.id,
-            run: &of.rank.run,
-            rank: of.rank.rank,
-            steps: of.steps,
-            reason: of.reason.as_label(),
-            entries_max: ENTRIES_MAX,
-        },
-        RankRequest::Holders(of) => Action::Holders {
-            id: &of.id,
-            run: &of.rank.run,
-            rank: of.rank.rank,
-            steps: of.steps,
-            bytes_per_step: of.bytes_per_step,
-            is_on_host: of.is_on_host,
-        },
+    let actions = requests.iter().map(|RankRequest { id, rank, steps, kind }| {
+        let (run, rank, steps) = (&rank.run, rank.rank, *steps);
+        match *kind {
+            RequestKind::Snapshot { reason } => Action::Snapshot {
+                id,
+                run,
+                rank,
+                steps,
+                reason: reason.as_label(),
+                entries_max: ENTRIES_MAX,
+            },
+            RequestKind::Holders { bytes_per_step, is_on_host } => {
+                Action::Holders { id, run, rank, steps, bytes_per_step, is_on_host }
+            }
+        }
     });
     to_vec(&AcceptedBody { accepted, actions: actions.collect() })
 }
 
 /// Encodes the response to an operator's request for a snapshot.
-pub fn encode_demanded(id: &str) -> Vec<u8> {
+pub fn encode_requested(id: &str) -> Vec<u8> {
     #[derive(Serialize)]
-    struct DemandedBody<'a> {
+    struct RequestedBody<'a> {
         accepted: usize,
         id: &'a str,
     }
-    to_vec(&DemandedBody { accepted: 1, id })
+    to_vec(&RequestedBody { accepted: 1, id })
 }
 
 /// Encodes the response to a refused request as problem+json (RFC 9457).
@@ -82,7 +80,7 @@ pub fn encode_problem(status: u16, title: &str, detail: &str) -> Vec<u8> {
 
 /// Encodes the response to a push that is in a name conflict: another live process holds the
 /// rank. The form is problem+json (RFC 9457).
-pub fn encode_contest(title: &str, detail: &str, contest: &Contest) -> Vec<u8> {
+pub fn encode_name_conflict(title: &str, detail: &str, conflict: &NameConflict) -> Vec<u8> {
     #[derive(Serialize)]
     struct ClaimJson {
         pid: Option<u32>,
@@ -90,7 +88,7 @@ pub fn encode_contest(title: &str, detail: &str, contest: &Contest) -> Vec<u8> {
         started: f64,
     }
     #[derive(Serialize)]
-    struct ContestJson<'a> {
+    struct NameConflictJson<'a> {
         r#type: &'static str,
         title: &'a str,
         status: u16,
@@ -107,15 +105,15 @@ pub fn encode_contest(title: &str, detail: &str, contest: &Contest) -> Vec<u8> {
         attempt: claim.attempt,
         started: claim.started,
     };
-    to_vec(&ContestJson {
+    to_vec(&NameConflictJson {
         r#type: "about:blank",
         title,
         status: 409,
         detail,
-        run: &contest.rank.run,
-        rank: contest.rank.rank,
-        holder: claim(contest.holder),
-        yours: claim(contest.challenger),
-        offer: contest.offer.as_ref(),
+        run: &conflict.rank.run,
+        rank: conflict.rank.rank,
+        holder: claim(conflict.holder),
+        yours: claim(conflict.claimant),
+        offer: conflict.offer.as_ref(),
     })
 }

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use crate::diagnosis::DiagnosisKind;
 use crate::findings::acks::{Ack, FOR_SECONDS_MAX};
 use crate::requests::schedule::STEPS_MAX;
-use crate::requests::snapshot::{self, CaptureOutcome, CaptureReason, CaptureReport};
+use crate::requests::snapshot::{self, SnapshotOutcome, SnapshotReason, SnapshotReport};
 use crate::wire::error::{DecodeError, DecodeFault};
 use crate::wire::field::{
     PID_MAX, bytes_of, count_of, in_field, instance_of, optional, rank_of, run_of, seconds_of,
@@ -92,7 +92,10 @@ pub fn decode_device_ack(uuid: GpuUuid, body: &[u8]) -> Result<Ack, DecodeError>
 ///
 /// # Errors
 /// The body is not `{"rank": …}`, with `"steps": …` of 1 to [`STEPS_MAX`].
-pub fn decode_demand(run: Run, body: &[u8]) -> Result<(RankId, Option<u32>), DecodeError> {
+pub fn decode_snapshot_request(
+    run: Run,
+    body: &[u8],
+) -> Result<(RankId, Option<u32>), DecodeError> {
     let raw = parse::<Object<RawDemand>>(body)?.0;
     let steps = optional(raw.steps, |n| small_of("steps", n, 1, STEPS_MAX))?;
     Ok((RankId { run, rank: rank_of("rank", raw.rank)? }, steps))
@@ -132,7 +135,7 @@ pub fn decode_release(body: &[u8]) -> Result<Duration, DecodeError> {
 /// # Errors
 /// The body is not `{"rank": …, "outcome": "began"}`, `{…, "outcome": "written", "path": …}` or
 /// `{…, "outcome": "failed", "error": …}`.
-pub fn decode_snapshot(body: &[u8], owner: Option<u32>) -> Result<CaptureReport, DecodeError> {
+pub fn decode_snapshot(body: &[u8], owner: Option<u32>) -> Result<SnapshotReport, DecodeError> {
     let raw = parse::<Object<RawSnapshot<'_>>>(body)?.0;
     let text = |field, text: Option<Text<'_>>, max| {
         text.map(|text| in_field(field, checked_text(&text.0, max))).transpose()
@@ -143,18 +146,18 @@ pub fn decode_snapshot(body: &[u8], owner: Option<u32>) -> Result<CaptureReport,
     let bytes = optional(raw.bytes, |n| bytes_of("bytes", n))?;
     let events_per_step = optional(raw.events_per_step, |n| count_of("events_per_step", n))?;
     let outcome = match (raw.outcome, path, error) {
-        (RawOutcome::Began, ..) => CaptureOutcome::Recording { events_per_step },
-        (RawOutcome::Written, Some(path), _) => CaptureOutcome::Written { path, file, bytes },
-        (RawOutcome::Failed, _, Some(error)) => CaptureOutcome::Failed { error },
+        (RawOutcome::Began, ..) => SnapshotOutcome::Recording { events_per_step },
+        (RawOutcome::Written, Some(path), _) => SnapshotOutcome::Written { path, file, bytes },
+        (RawOutcome::Failed, _, Some(error)) => SnapshotOutcome::Failed { error },
         (RawOutcome::Written, None, _) => return Err(missing("path")),
         (RawOutcome::Failed, _, None) => return Err(missing("error")),
     };
     let run = run_of(raw.run.as_ref().map_or(RUN_DEFAULT, |run| &run.0))?;
-    Ok(CaptureReport {
+    Ok(SnapshotReport {
         rank: RankId { run, rank: rank_of("rank", raw.rank)? },
         instance: raw.instance.map(|text| instance_of(&text.0)).transpose()?,
         id: text("id", raw.id, REQUEST_ID_BYTES_MAX)?,
-        reason: raw.reason.map_or(CaptureReason::Manual, RawReason::checked),
+        reason: raw.reason.map_or(SnapshotReason::Manual, RawReason::checked),
         step: optional(raw.step, |n| count_of("step", n))?,
         outcome,
         owner,
@@ -257,11 +260,11 @@ enum RawReason {
 }
 
 impl RawReason {
-    fn checked(self) -> CaptureReason {
+    fn checked(self) -> SnapshotReason {
         match self {
-            Self::Creep => CaptureReason::Creep,
-            Self::Oom => CaptureReason::Oom,
-            Self::Manual => CaptureReason::Manual,
+            Self::Creep => SnapshotReason::Creep,
+            Self::Oom => SnapshotReason::Oom,
+            Self::Manual => SnapshotReason::Manual,
         }
     }
 }

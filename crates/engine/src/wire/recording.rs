@@ -39,7 +39,8 @@ pub struct RecordingHead {
     pub recording: u32,
     /// The exporter's session: the same in all files that it wrote between its start and its
     /// end.
-    pub life: String,
+    #[serde(rename = "life")]
+    pub session: String,
     /// The run; `None` of what is about no run.
     pub run: Option<Run>,
     /// The number of the file of its run and session, from 1.
@@ -91,7 +92,7 @@ fn head(line: &[u8]) -> Result<RecordingHead, DecodeError> {
     if head.recording != RECORDING_VERSION {
         return in_field("recording", Err(range(&head.recording, &RECORDING_VERSION)));
     }
-    let bytes = head.life.len();
+    let bytes = head.session.len();
     if !(1..=SESSION_BYTES_MAX).contains(&bytes) {
         return in_field("life", Err(OutOfRange::Length { bytes, max: SESSION_BYTES_MAX }));
     }
@@ -448,7 +449,7 @@ mod tests {
     fn head_is_read_back_and_a_later_layout_is_refused() {
         let head = RecordingHead {
             recording: 1,
-            life: "c0ffee".to_owned(),
+            session: "c0ffee".to_owned(),
             run: None,
             part: 1,
             started: Seconds::new(1.5).unwrap(),

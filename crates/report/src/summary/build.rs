@@ -22,7 +22,7 @@ use stepmem_engine::diagnosis::pressure;
 use stepmem_engine::diagnosis::trend_figures::TrendFigures;
 use stepmem_engine::output::run::RunView;
 use stepmem_engine::output::snapshot_status::SnapshotStatus;
-use stepmem_engine::ranks::lifetime::{Figure, Kept, Moment, PhaseTally, Tally};
+use stepmem_engine::ranks::lifetime::{Figure, Kept, LifetimeStats, Moment, PhaseTally};
 use stepmem_engine::ranks::view::RankView;
 use stepmem_types::format::units::rfc3339;
 use stepmem_types::ids::Rank;
@@ -238,7 +238,7 @@ fn figures(figure: &Figure) -> Option<FigureSummary> {
     })
 }
 
-fn phases(tally: &Tally) -> BTreeMap<Cow<'static, str>, PhaseSummary> {
+fn phases(tally: &LifetimeStats) -> BTreeMap<Cow<'static, str>, PhaseSummary> {
     let named = Phase::ALL.map(Phase::as_label).into_iter().zip(&tally.phases);
     named
         .filter(|(_, phase)| phase.n_records > 0)

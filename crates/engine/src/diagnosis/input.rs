@@ -42,9 +42,9 @@ impl Default for Thresholds {
 
 /// Every present subject at one time, and the limits.
 #[derive(Debug)]
-pub struct Scene<'a> {
+pub struct DiagnosisInput<'a> {
     /// The runs that have a present rank, ascending.
-    pub runs: Vec<RunScene<'a>>,
+    pub runs: Vec<RunInput<'a>>,
     /// The present unmanaged processes, ascending.
     pub processes: Vec<(&'a ProcessId, ProcessView<'a>)>,
     /// The devices that answer with an error, ascending.
@@ -54,7 +54,7 @@ pub struct Scene<'a> {
 
 /// The present ranks of one run.
 #[derive(Debug)]
-pub struct RunScene<'a> {
+pub struct RunInput<'a> {
     pub run: &'a Run,
     /// Its ranks, ascending.
     pub ranks: Vec<(Rank, RankView<'a>)>,
@@ -62,7 +62,7 @@ pub struct RunScene<'a> {
     pub comparable: Option<Balance>,
 }
 
-impl<'a> RunScene<'a> {
+impl<'a> RunInput<'a> {
     /// A run by its present ranks, ascending.
     pub fn new(run: &'a Run, ranks: Vec<(Rank, RankView<'a>)>) -> Self {
         let is_comparable =
@@ -85,14 +85,14 @@ pub struct Subject<'a, 's> {
 #[derive(Clone, Copy, Debug)]
 pub enum SubjectView<'a, 's> {
     /// A rank, with the ranks of its run.
-    Rank(&'s RunScene<'a>, Rank, &'s RankView<'a>),
+    Rank(&'s RunInput<'a>, Rank, &'s RankView<'a>),
     /// An unmanaged process.
     Process(&'a ProcessId, &'s ProcessView<'a>),
     /// A device that answers with an error.
     Device(&'a GpuUuid, &'a DeviceFailure),
 }
 
-impl<'a> Scene<'a> {
+impl<'a> DiagnosisInput<'a> {
     /// Returns every subject: ranks, processes, devices, each ascending.
     pub fn subjects(&self) -> impl Iterator<Item = SubjectView<'a, '_>> {
         let ranks = self.runs.iter().flat_map(|run| {
@@ -111,8 +111,8 @@ impl<'a> SubjectView<'a, '_> {
     /// Returns the subject's name.
     pub fn id(&self) -> SubjectId {
         match self {
-            Self::Rank(scene, rank, _) => {
-                SubjectId::Rank(RankId { run: scene.run.clone(), rank: *rank })
+            Self::Rank(input, rank, _) => {
+                SubjectId::Rank(RankId { run: input.run.clone(), rank: *rank })
             }
             Self::Process(id, _) => SubjectId::Process((*id).clone()),
             Self::Device(uuid, _) => SubjectId::Device((*uuid).clone()),

@@ -1,0 +1,247 @@
+//! Requests to ranks of one kind: who is asked, until it reports or is given up. A request
+//! repeats in the responses to a rank until the rank reports, since a response may be lost.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use serde::{Deserialize, Serialize};
+
+use crate::requests::schedule::{
+    Growth, RequestPlan, RequestSchedule, SavedSchedule, ScheduleSettings, ScheduleStep,
+};
+use crate::requests::snapshot::SnapshotReason;
+use stepmem_types::ids::{RankId, Run};
+use stepmem_types::units::Uptime;
+
+/// Number of requests of a kind that are listed at most. The oldest that is over leaves, or the
+/// oldest if none is.
+pub const LISTED_MAX: usize = 64;
+
+/// The outcome of a request that was given up.
+pub const UNANSWERED: &str = "unanswered";
+
+/// How far a request is.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub enum Progress {
+    /// The rank was asked and has not reported yet.
+    Waiting,
+    /// It has begun.
+    Begun,
+    Over,
+}
+
+/// A request to a training process in the answer to its records.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RankRequest {
+    /// The id that its report names.
+    pub id: Box<str>,
+    pub rank: RankId,
+    /// For how many steps to record, or the least between two scans.
+    pub steps: u32,
+    pub kind: RequestKind,
+}
+
+/// What a rank is to do.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum RequestKind {
+    /// Record and write a memory snapshot.
+    Snapshot { reason: SnapshotReason },
+    /// Scan its live objects for what holds the memory that grows.
+    Holders {
+        /// Growth of that memory.
+        bytes_per_step: Option<f64>,
+        /// Set when it is the host's.
+        is_on_host: bool,
+    },
+}
+
+/// What becomes of a request of one kind.
+pub trait Requested {
+    /// Distinguishes the ids of one kind from those of others.
+    const ID_MARK: &'static str;
+    /// The outcomes that are counted.
+    const OUTCOMES: &'static [&'static str];
+
+    /// Returns what a rank is asked for because it grows.
+    fn of_growth() -> Self;
+
+    fn kind(&self) -> RequestKind;
+
+    fn progress(&self) -> Progress;
+
+    /// Ends it without a report.
+    fn give_up(&mut self);
+}
+
+/// A request that is listed, or a report that was not asked for.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Listed<T> {
+    /// Its number in its list, ascending.
+    pub number: u64,
+    /// The id that its report names; `None` of one that was not asked for.
+    pub id: Option<Box<str>>,
+    pub rank: RankId,
+    /// Number of steps that the rank is asked for; 0 if it was not asked.
+    pub steps: u32,
+    /// When it was asked for, or reported if it was not asked for.
+    pub since: Uptime,
+    /// When its report must have come.
+    pub deadline: Uptime,
+    pub of: T,
+}
+
+/// Requests that outlast a restart.
+#[derive(Debug, Deserialize, Serialize)]
+pub struct SavedRequests<T> {
+    listed: Vec<Listed<T>>,
+    schedule: SavedSchedule,
+}
+
+impl<T> Default for SavedRequests<T> {
+    fn default() -> Self {
+        Self { listed: Vec::new(), schedule: SavedSchedule::default() }
+    }
+}
+
+/// The requests of one kind to the ranks of all runs.
+#[derive(Debug)]
+pub struct RequestTracker<T> {
+    pub schedule: RequestSchedule,
+    // Invariant: at most LISTED_MAX.
+    listed: VecDeque<Listed<T>>,
+    n_listed: u64,
+    outcomes: BTreeMap<&'static str, u64>,
+}
+
+impl<T: Requested + Clone> RequestTracker<T> {
+    pub fn new(settings: ScheduleSettings) -> Self {
+        Self {
+            schedule: RequestSchedule::new(settings),
+            listed: VecDeque::new(),
+            n_listed: 0,
+            outcomes: T::OUTCOMES.iter().map(|outcome| (*outcome, 0)).collect(),
+        }
+    }
+
+    /// Takes growth of a rank. The rank is asked for `of`, or the next one of its run is asked,
+    /// unless the run has had enough.
+    pub fn grows(&mut self, growth: &Growth<'_>, of: T, now: Uptime) -> ScheduleStep {
+        let step = self.schedule.grows(growth, now);
+        match &step {
+            ScheduleStep::Ask(plan) => drop(self.ask((growth.rank.clone(), *plan), of, now)),
+            ScheduleStep::Known => self.ask_next(&growth.rank.run, now),
+            ScheduleStep::Limited | ScheduleStep::TooLong { .. } => {}
+        }
+        step
+    }
+
+    /// Lists a request. Returns its id.
+    pub fn ask(&mut self, (rank, plan): (RankId, RequestPlan), of: T, now: Uptime) -> Box<str> {
+        // The time keeps ids of an earlier exporter apart.
+        let (millis, number) = (now.0.as_millis(), self.n_listed + 1);
+        let id: Box<str> = format!("{millis}-{}{number}", T::ID_MARK).into();
+        let deadline = Uptime(now.0 + plan.allowance());
+        let (steps, asked) = (plan.steps, Some(id.clone()));
+        self.list(Listed { number, id: asked, rank, steps, since: now, deadline, of });
+        id
+    }
+
+    /// Asks the rank that is next about a run's growth, once no rank of the run is to report.
+    pub fn ask_next(&mut self, run: &Run, now: Uptime) {
+        if !self.open().any(|open| open.rank.run == *run)
+            && let Some(next) = self.schedule.next(run, now)
+        {
+            self.ask(next, T::of_growth(), now);
+        }
+    }
+
+    /// Lists what was not asked for, under the next number. Returns the number.
+    pub fn list(&mut self, listed: Listed<T>) -> u64 {
+        if self.listed.len() >= LISTED_MAX {
+            let is_over = |listed: &Listed<T>| listed.of.progress() == Progress::Over;
+            let oldest = self.listed.iter().position(is_over).unwrap_or(0);
+            self.listed.remove(oldest);
+        }
+        self.n_listed += 1;
+        self.listed.push_back(Listed { number: self.n_listed, ..listed });
+        self.n_listed
+    }
+
+    /// Returns the requests whose report is still to come.
+    pub fn open(&self) -> impl Iterator<Item = &Listed<T>> {
+        self.listed.iter().filter(|listed| listed.of.progress() != Progress::Over)
+    }
+
+    /// Returns the requests that wait for ranks that `accepts` allows, by the rank and the time
+    /// of the request.
+    pub fn waiting(
+        &self,
+        accepts: impl Fn(&RankId, Uptime) -> bool,
+    ) -> impl Iterator<Item = RankRequest> {
+        let waiting = self.open().filter(|open| open.of.progress() == Progress::Waiting);
+        waiting.filter(move |open| accepts(&open.rank, open.since)).filter_map(|open| {
+            let Listed { id, rank, steps, of, .. } = open;
+            let (id, rank) = (id.clone()?, rank.clone());
+            Some(RankRequest { id, rank, steps: *steps, kind: of.kind() })
+        })
+    }
+
+    /// Counts an outcome; one that is not in [`Requested::OUTCOMES`] is none yet.
+    pub fn count(&mut self, outcome: &str) {
+        if let Some(count) = self.outcomes.get_mut(outcome) {
+            *count += 1;
+        }
+    }
+
+    /// Returns how many there were by outcome.
+    pub fn outcomes(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        self.outcomes.iter().map(|(outcome, count)| (*outcome, *count))
+    }
+
+    /// Returns the request that a report of a rank names.
+    pub fn named(&mut self, id: Option<&str>, rank: &RankId) -> Option<&mut Listed<T>> {
+        let id = id?;
+        self.listed.iter_mut().find(|of| of.id.as_deref() == Some(id) && of.rank == *rank)
+    }
+
+    /// Gives up the requests that have waited too long, and those for which `is_gone` is true:
+    /// their process has gone.
+    pub fn expire(&mut self, is_gone: impl Fn(&Listed<T>) -> bool, now: Uptime) {
+        let mut runs = Vec::new();
+        for listed in &mut self.listed {
+            let is_open = listed.of.progress() != Progress::Over;
+            if is_open && (now > listed.deadline || is_gone(listed)) {
+                listed.of.give_up();
+                runs.push(listed.rank.run.clone());
+            }
+        }
+        for run in runs {
+            self.count(UNANSWERED);
+            self.ask_next(&run, now);
+        }
+    }
+
+    /// Returns those that are listed, the oldest first.
+    pub fn iter(&self) -> impl Iterator<Item = &Listed<T>> {
+        self.listed.iter()
+    }
+
+    /// Returns those that are listed, to change them.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Listed<T>> {
+        self.listed.iter_mut()
+    }
+
+    /// Returns what outlasts a restart.
+    pub fn saved(&self) -> SavedRequests<T> {
+        let listed = self.listed.iter().cloned().collect();
+        SavedRequests { listed, schedule: self.schedule.saved() }
+    }
+
+    /// Goes on where an earlier exporter stood, with the requests for which `is_kept` is true.
+    pub fn resume(&mut self, saved: SavedRequests<T>, is_kept: impl Fn(&Listed<T>) -> bool) {
+        self.schedule.resume(saved.schedule);
+        let kept = saved.listed.into_iter().take(LISTED_MAX).filter(is_kept);
+        self.listed = kept.collect();
+        let numbers = self.listed.iter().map(|listed| listed.number);
+        self.n_listed = numbers.max().unwrap_or(0);
+    }
+}
