@@ -121,7 +121,7 @@ fn shown_default(key: &str, default: &str) -> String {
 /// Returns the end of both kinds of help.
 fn more_help() -> String {
     format!(
-        "Exit code: the command's; 128 plus the signal's number if a signal killed it; 127 if it is not found, 126 if it cannot \
+        "Exit code: the command's; 128 plus the signal's number if a signal killed it; 127 if not found, 126 if it cannot \
          be run; {FAILED_ON_CODE} by --fail-on, {UNJUDGED_CODE} if that could not be judged.\n\n\
          Try it:\n  stepmem run -- python train.py\n  stepmem run -- torchrun --nproc-per-node 8 train.py"
     )
