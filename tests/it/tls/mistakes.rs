@@ -74,7 +74,7 @@ fn mistakes_of_tls_are_named_by_their_key() {
             "  curve_preferences: [CurveP521]\n".to_owned(),
             "curve_preferences: \"CurveP521\" is",
         ),
-        (format!("  client_ca_file: {ca}\n"), "client_ca_file: no certificate is asked for"),
+        (format!("  client_ca_file: {ca}\n"), "client_ca_file: no certificate is requested"),
         (
             "  client_auth_type: RequireAndVerifyClientCert\n".to_owned(),
             "client_auth_type RequireAndVerifyClientCert needs",
