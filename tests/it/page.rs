@@ -86,7 +86,7 @@ fn modules_are_short_introduced_used_and_without_a_circle() {
 fn no_path_of_the_page_can_be_taken_by_the_metrics() {
     let name = "--web.telemetry-path";
     let ended = stepmem(&["serve", name, "/page/main.js"], &[], b"");
-    assert!(ended.err.contains("is not a path"), "{}", ended.err);
+    assert!(ended.err.contains("is not a free path"), "{}", ended.err);
 }
 
 #[test]

@@ -161,7 +161,7 @@ fn version_mismatch_reports_that_a_restart_is_needed() {
     let fake = FakeNvml::new("mismatch", &driver([]).call("nvmlInit_v2", Order::Code(18)));
     let poll = fake.host().poll();
     assert_eq!(unavailable(&poll), [(None, "lib_rm_version_mismatch")]);
-    assert!(poll.unavailable[0].message.contains("only a restart"));
+    assert!(poll.unavailable[0].message.contains("restart the container"));
 }
 
 #[test]
