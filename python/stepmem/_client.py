@@ -71,8 +71,10 @@ class Client:
 
     def in_child(self) -> None:
         """Runs in each forked child, which has no sender: forgets the parent's state, closes its files."""
-        sender, recorder = self._sender, self._recorder
+        sender, recorder, heap_scans = self._sender, self._recorder, self._heap_scans
         self._reset()
+        if heap_scans is not None:
+            heap_scans.in_child()
         self.ending.in_child(self.process)
         in_child()
         if recorder is not None:
@@ -198,7 +200,7 @@ class Client:
             return
         sender = Sender(settings, self.process, self._on_action)
         recorder = Recorder(self.process, sender, settings)
-        sender.start(recorder.pack, UNPACKED_MAX)
+        sender.start(lambda: self._pack(recorder), UNPACKED_MAX)
         self._sender, self._recorder, self._n_failures = sender, recorder, 0
         self.ending.install()
         if settings.writes_on_oom:
@@ -207,6 +209,12 @@ class Client:
         # `stepmem run` reports once for all processes that it watches.
         log_once = note_once if os.environ.get("STEPMEM_TRACES") else inform_once
         log_once("identity", f"run {identity.run!r}, rank {identity.rank}, pushes to {sender.target}")
+
+    def _pack(self, recorder: Recorder) -> int:
+        """Packs the steps so far. Runs on the sender's thread, at least once a second while there are steps."""
+        if self._heap_scans is not None:
+            self._heap_scans.guard()
+        return recorder.pack()
 
     def _on_failure(self, error: Exception) -> None:
         self._n_failures += 1

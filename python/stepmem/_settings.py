@@ -76,6 +76,8 @@ class Settings(NamedTuple):
     """Makes out-of-memory errors leave a snapshot, without a call of the program."""
     reads_every_step: bool = False
     """Makes the client read short steps that the optimizer hook counts, too, at any cost."""
+    traces_lines: Optional[bool] = None
+    """Lets the client trace the lines that allocate growing host memory. None: only if an operator requests it."""
 
     @staticmethod
     def read(environment: Mapping[str, str]) -> "Settings":
@@ -99,6 +101,7 @@ class Settings(NamedTuple):
             key_file=environment.get("STEPMEM_PUSH_KEY_FILE") or None,
             writes_on_oom=_switch(environment, "STEPMEM_SNAPSHOT_ON_OOM"),
             reads_every_step=_switch(environment, "STEPMEM_EVERY_STEP"),
+            traces_lines=_traces_lines(environment),
         )
 
     def target(self) -> Target:
@@ -254,6 +257,14 @@ def _names_holders(environment: Mapping[str, str]) -> bool:
     if value not in ("", "on", "off"):
         raise ValueError(f"STEPMEM_HOLDERS: {value!r} is neither on nor off")
     return value != "off"
+
+
+def _traces_lines(environment: Mapping[str, str]) -> Optional[bool]:
+    """Parses `STEPMEM_TRACEMALLOC`; None if it is not set."""
+    value = environment.get("STEPMEM_TRACEMALLOC", "").lower()
+    if value not in ("", "auto", "off"):
+        raise ValueError(f"STEPMEM_TRACEMALLOC: {value!r} is neither auto nor off")
+    return None if not value else value == "auto"
 
 
 UNITS: Dict[str, int] = {"": 1, "b": 1, **{f"{prefix}ib": 1024 ** (power + 1) for power, prefix in enumerate("kmgt")}}

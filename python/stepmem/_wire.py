@@ -70,7 +70,8 @@ OOMS = "ooms"
 """Key of an end for the out-of-memory errors that the allocator counted, the latest of its keys."""
 
 FILL = ("items", "items_max", "items_per_step")
-"""Keys of a holder that has a bound, the latest of its keys."""
+LINES = "lines"
+"""Keys of a holder that has a bound, and of a report with a search for lines: the latest of their keys."""
 
 END_PEAKS = ("peak_allocated_bytes", "peak_reserved_bytes")
 """Keys of an end for the peaks since the last record."""
@@ -190,7 +191,7 @@ class SnapshotResult:
 class HeapScanRequest:
     """The exporter's request for a search of what holds the memory, not validated yet."""
 
-    __slots__ = ("bytes_per_step", "id", "is_on_host", "n_steps", "rank")
+    __slots__ = ("bytes_per_step", "id", "is_on_host", "n_steps", "rank", "wants_lines")
 
     def __init__(self, action: Dict[str, object]) -> None:
         self.id = str(action.get("id", ""))
@@ -201,12 +202,14 @@ class HeapScanRequest:
         """Growth of the memory; None if the exporter does not report it."""
         self.is_on_host = action.get("is_on_host") is not False
         """Set if that is the host's memory, not a device's."""
+        self.wants_lines = action.get(LINES) is True
+        """Set if an operator wants to know the line that allocates it, which takes a window of tracemalloc."""
 
 
 class HoldersResult:
     """The result of a search for holders. `fields` reads source files, so it is for the sender's thread."""
 
-    __slots__ = ("error", "first_step", "holders", "last_step", "outcome", "request_id")
+    __slots__ = ("error", "first_step", "holders", "last_step", "lines", "outcome", "request_id")
 
     def __init__(self, request_id: str, outcome: str) -> None:
         self.request_id = request_id
@@ -217,6 +220,8 @@ class HoldersResult:
         self.last_step: Optional[int] = None
         self.holders: List[Any] = []
         """Holders of `_holders`."""
+        self.lines: Optional[Dict[str, object]] = None
+        """JSON fields of a search for lines; None without one."""
 
     @staticmethod
     def of_search(request_id: str, search: Any) -> "HoldersResult":
@@ -227,7 +232,7 @@ class HoldersResult:
         return result
 
     def fields(self, has_fill: bool) -> Dict[str, object]:
-        """Returns the JSON fields other than run and rank; with those of FILL if `has_fill`."""
+        """Returns the JSON fields other than run and rank; with FILL and LINES if `has_fill`."""
         return {
             "id": self.request_id,
             "outcome": self.outcome,
@@ -235,6 +240,7 @@ class HoldersResult:
             "first_step": self.first_step,
             "last_step": self.last_step,
             "holders": [_holder_fields(each.located(), has_fill) for each in self.holders] or None,
+            LINES: {key: value for key, value in self.lines.items() if value is not None} if self.lines and has_fill else None,
         }
 
 
@@ -298,7 +304,7 @@ class Encoder:
         self.has_parts = True
         """Gives records HOST_PARTS, which the exporter does not refuse."""
         self.has_fill = True
-        """Gives holders FILL, likewise."""
+        """Gives holders FILL, and reports LINES, likewise."""
         self._process = process
         self._devices: List[str] = []
         self._heads: Dict[str, str] = {}
@@ -380,8 +386,8 @@ def is_unknown_part(body: bytes) -> bool:
 
 
 def is_unknown_fill(body: bytes) -> bool:
-    """Returns whether a refusal names one of FILL as unknown."""
-    return any(f"unknown field `{name}`".encode() in body for name in FILL)
+    """Returns whether a refusal names one of FILL, or LINES, as unknown."""
+    return any(f"unknown field `{name}`".encode() in body for name in (*FILL, LINES))
 
 
 def is_unknown_field(body: bytes) -> bool:

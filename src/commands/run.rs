@@ -42,6 +42,7 @@ const COMMAND: &str = "COMMAND";
 const SUMMARY_JSON: &str = "summary-json";
 const FAIL_ON: &str = "fail-on";
 const SNAPSHOTS: &str = "snapshots";
+const HOST_LINES: &str = "host-lines";
 const NO_RECORD: &str = "no-record";
 const LIVE: &str = "live";
 
@@ -81,18 +82,9 @@ fn arguments() -> clap::Command {
                      peak:+PERCENT%:SUMMARY; with {UNJUDGED_CODE} if that cannot be judged, unless unwatched-ok is given"
                 )),
         )
-        .arg(
-            Arg::new(SNAPSHOTS)
-                .long(SNAPSHOTS)
-                .action(ArgAction::SetTrue)
-                .help("On MEMORY CREEP and out-of-memory errors, have PyTorch memory snapshots written next to the summary, and read them"),
-        )
-        .arg(
-            Arg::new(NO_RECORD)
-                .long(NO_RECORD)
-                .action(ArgAction::SetTrue)
-                .help("Write no recording (steps.jsonl.zst) next to the summary"),
-        )
+        .arg(switch(SNAPSHOTS, "On MEMORY CREEP and out-of-memory errors, have PyTorch memory snapshots written next to the summary, and read them"))
+        .arg(switch(HOST_LINES, "Trace the lines that allocate host memory, for some steps, where it grows and no object explains that"))
+        .arg(switch(NO_RECORD, "Write no recording (steps.jsonl.zst) next to the summary"))
         .arg(
             Arg::new(LIVE)
                 .long(LIVE)
@@ -112,6 +104,10 @@ fn arguments() -> clap::Command {
                 .help("The command and its arguments"),
         );
     with_settings_by_default(command, |_| true, DEFAULTS)
+}
+
+fn switch(name: &'static str, help: &'static str) -> Arg {
+    Arg::new(name).long(name).action(ArgAction::SetTrue).help(help)
 }
 
 fn shown_default(key: &str, default: &str) -> String {
@@ -195,6 +191,7 @@ fn export(matches: &ArgMatches) -> Result<Exit, CommandError> {
         gate: gate(matches, None)?,
         token_file: token_file.cloned(),
         has_snapshots: matches.get_flag(SNAPSHOTS),
+        traces_lines: matches.get_flag(HOST_LINES),
     };
     let mut settings = settings(matches)?;
     settings.record.is_by_launch = !matches.get_flag(NO_RECORD);
@@ -237,7 +234,7 @@ fn options(matches: &ArgMatches) -> Vec<OsString> {
         }
     }
     options.extend(file.map(|file| option("config.file", &file.into_os_string())));
-    for flag in [SNAPSHOTS, NO_RECORD] {
+    for flag in [SNAPSHOTS, HOST_LINES, NO_RECORD] {
         if matches.get_flag(flag) {
             options.push(format!("--{flag}").into());
         }

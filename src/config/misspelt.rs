@@ -8,7 +8,7 @@ const PREFIX: &str = "STEPMEM_";
 
 /// Variables that are read by other readers than the settings: the client, and those that `run`
 /// passes to it.
-const OTHERS: [&str; 26] = [
+const OTHERS: [&str; 27] = [
     FILE_VARIABLE,
     "STEPMEM_PUSH_URL",
     "STEPMEM_PUSH_CA_FILE",
@@ -24,6 +24,7 @@ const OTHERS: [&str; 26] = [
     "STEPMEM_RESET_PEAK",
     "STEPMEM_CAPACITY",
     "STEPMEM_HOLDERS",
+    "STEPMEM_TRACEMALLOC",
     "STEPMEM_PUSH_SOCKET_UID",
     "STEPMEM_KUBERNETES_UID",
     "STEPMEM_DISABLED",

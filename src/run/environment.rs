@@ -16,6 +16,7 @@ const TOKEN_FILE: &str = "STEPMEM_PUSH_TOKEN_FILE";
 const TRACES: &str = "STEPMEM_TRACES";
 const SNAPSHOT_DIRECTORY: &str = "STEPMEM_SNAPSHOT_DIRECTORY";
 const SNAPSHOT_ON_OOM: &str = "STEPMEM_SNAPSHOT_ON_OOM";
+const TRACEMALLOC: &str = "STEPMEM_TRACEMALLOC";
 const PYTHON_PATH: &str = "PYTHONPATH";
 
 /// Returns every variable of the command.
@@ -41,12 +42,14 @@ fn watched(
     ready: &Ready,
 ) -> Vec<(OsString, OsString)> {
     let on_oom = ready.snapshots.as_ref().map(|_| "1".to_owned());
+    let tracemalloc = ready.traces_lines.then(|| "auto".to_owned());
     let defaults = [
         (PUSH_URL, &ready.push_url),
         (TOKEN_FILE, &ready.token_file),
         (TRACES, &ready.folder),
         (SNAPSHOT_DIRECTORY, &ready.snapshots),
         (SNAPSHOT_ON_OOM, &on_oom),
+        (TRACEMALLOC, &tracemalloc),
     ];
     for (name, value) in defaults {
         let is_set = variables.iter().any(|(set, value)| set == name && !value.is_empty());
@@ -101,6 +104,7 @@ mod tests {
             folder: Some("/r".to_owned()),
             token_file: None,
             snapshots: Some("/logs/.snapshots".to_owned()),
+            traces_lines: true,
         };
         let ours = [
             ("STEPMEM_PUSH_URL", "unix:///r/push.sock"),
@@ -108,6 +112,7 @@ mod tests {
             ("PYTHONPATH", "/c/client"),
             ("STEPMEM_SNAPSHOT_DIRECTORY", "/logs/.snapshots"),
             ("STEPMEM_SNAPSHOT_ON_OOM", "1"),
+            ("STEPMEM_TRACEMALLOC", "auto"),
         ];
         check(&[], &ready, &ours);
         check(&[("PYTHONPATH", ""), ("STEPMEM_PUSH_URL", "")], &ready, &ours);
@@ -117,6 +122,7 @@ mod tests {
                 ("STEPMEM_PUSH_URL", "http://node:9478"),
                 ("STEPMEM_SNAPSHOT_DIRECTORY", "/mine"),
                 ("STEPMEM_SNAPSHOT_ON_OOM", "0"),
+                ("STEPMEM_TRACEMALLOC", "off"),
             ],
             &ready,
             &[
@@ -125,9 +131,11 @@ mod tests {
                 ("PYTHONPATH", "/c/client:/mine:/other"),
                 ("STEPMEM_SNAPSHOT_DIRECTORY", "/mine"),
                 ("STEPMEM_SNAPSHOT_ON_OOM", "0"),
+                ("STEPMEM_TRACEMALLOC", "off"),
             ],
         );
-        let inner = [("PYTHONPATH", "/mine:/c/client"), ours[0], ours[1], ours[3], ours[4]];
+        let inner =
+            [("PYTHONPATH", "/mine:/c/client"), ours[0], ours[1], ours[3], ours[4], ours[5]];
         check(&inner, &ready, &inner);
     }
 

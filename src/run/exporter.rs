@@ -38,6 +38,8 @@ pub struct RunOptions {
     pub token_file: Option<String>,
     /// True if memory snapshots are written on growth and on out-of-memory errors.
     pub has_snapshots: bool,
+    /// True if clients may trace the lines that allocate growing host memory.
+    pub traces_lines: bool,
 }
 
 /// Runs the exporter while the command of the supervisor, on standard input, runs. Returns the
@@ -80,6 +82,7 @@ pub fn run(mut settings: Settings, options: &RunOptions) -> anyhow::Result<GateV
             .map(str::to_owned),
         folder: folder.as_ref().map(|folder| folder.path().display().to_string()),
         token_file: options.token_file.clone(),
+        traces_lines: options.traces_lines,
     };
     let (notices, receiver) = Notices::channel();
     let mut narrator = Narrator::new(receiver, Arc::clone(notices.command_code()))?;

@@ -74,6 +74,9 @@ pub(super) struct Ready {
     pub(super) folder: Option<String>,
     /// The directory below which snapshots are written; absent where none are wanted.
     pub(super) snapshots: Option<String>,
+    /// Set when clients may trace the lines that allocate growing host memory.
+    #[serde(default)]
+    pub(super) traces_lines: bool,
     /// The file of the token that pushes need.
     pub(super) token_file: Option<String>,
 }

@@ -211,6 +211,60 @@ fn a_search_of_host_memory_that_named_no_holder_names_what_takes_host_memory() {
 }
 
 #[test]
+fn search_for_lines_of_host_memory_is_told_with_what_it_came_to() {
+    let exporter = Exporter::start(&["--holders.on-creep"]);
+    let job = Job::leaking("leaky", 1..1500, 4 * MIB).device("cpu");
+    let id = actions(&exporter, &job.records())[0]["id"].clone();
+    let post = |fields: Value| {
+        let mut body = json!({"run": "leaky", "rank": 2, "id": id, "last_step": 900});
+        body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        assert_eq!(exporter.post_to("/v1/holders", body.to_string()).status, 200);
+        exporter.status()["findings"][0].clone()
+    };
+    let none = |lines: Value| post(json!({"outcome": "none", "lines": lines}));
+    let text = |finding: &Value, field: &str| finding[field].as_str().unwrap().to_owned();
+    assert!(text(&post(json!({"outcome": "none"})), "advice").contains("--host-lines"));
+    for (lines, sentence, advice) in [
+        (
+            json!({"outcome": "native", "steps": 40, "pause_seconds": 0.0124}),
+            "by step 900, and Python does not allocate what grows; 40 steps traced, longest pause 12 ms",
+            "look at native code",
+        ),
+        (
+            json!({"outcome": "arenas", "malloc_free_bytes_per_step": 4_194_304.0}),
+            "by step 900; 4.00 MiB/step were freed and stay in glibc's arenas",
+            "MALLOC_ARENA_MAX=2",
+        ),
+        (json!({"outcome": "spread"}), "Python allocates it at many lines", "look at arrays"),
+        (
+            json!({"outcome": "slow", "slowdown_ratio": 10.2}),
+            "native code; no line is known: a traced step took too long (1020% of the usual)",
+            "look at arrays",
+        ),
+        (json!({"outcome": "bound"}), "tracing came to its bound", "look at arrays"),
+        (json!({"outcome": "apart"}), "not looked for", "look at arrays"),
+        (json!({"outcome": "own"}), "the program uses tracemalloc itself", "look at arrays"),
+        (json!({"outcome": "unsafe"}), "not safe in this Python", "look at arrays"),
+        (json!({"outcome": "failed"}), "tracing failed", "look at arrays"),
+    ] {
+        let finding = none(lines.clone());
+        assert!(text(&finding, "sentence").contains(sentence), "{finding}");
+        assert!(text(&finding, "advice").contains(advice), "{finding}");
+        assert_eq!(finding["evidence"]["searched"]["lines"], lines);
+    }
+    let line = json!({"name": "what one line allocates", "kind": "allocating line", "file": "/app/train.py",
+        "line": 12, "tensors": 0, "bytes": 40 * 4 * MIB, "tensors_per_step": 0, "bytes_per_step": 4_194_304.0});
+    let lines = json!({"outcome": "named", "steps": 40, "pause_seconds": 0.003, "slowdown_ratio": 1.01});
+    let finding = post(json!({"outcome": "named", "holders": [line], "lines": lines}));
+    let said = "; allocated at app/train.py:12 (4.00 MiB more/step, all of it; 40 steps traced, longest pause 3 ms)";
+    assert!(text(&finding, "sentence").contains(said), "{finding}");
+    let advice = "Look at app/train.py:12: what it allocates is kept across steps.";
+    assert!(text(&finding, "advice").starts_with(advice), "{finding}");
+    let label = r#"holder="what one line allocates",kind="allocating line",file="/app/train.py",line="12""#;
+    assert!(exporter.scrape().keys().any(|series| series.contains(label)));
+}
+
+#[test]
 fn a_search_that_named_no_holder_is_told_until_one_does() {
     let exporter = Exporter::start(&["--holders.on-creep"]);
     let asked = actions(&exporter, &Job::leaking("leaky", 1..1500, 4 * MIB).records());

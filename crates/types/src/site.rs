@@ -212,6 +212,9 @@ pub struct TensorHolder {
     /// Its fill level, where it has a bound.
     #[serde(default)]
     pub fill: Option<Fill>,
+    /// The search for lines that found it; `None` of an object.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lines: Option<LineSearch>,
 }
 
 /// The fill level of a holder with a bound, at the holder's `step`.
@@ -227,12 +230,61 @@ pub struct Fill {
 }
 
 /// A search for holders that named none.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct EmptySearch {
     /// The step of the last heap scan that saw it.
     pub step: Option<Count>,
     /// Set when that scan saw all objects.
     pub is_complete: bool,
+    /// The search for lines that followed; `None` without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lines: Option<LineSearch>,
+}
+
+/// A search for the lines that allocate growing host memory: a window of Python's tracemalloc.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct LineSearch {
+    pub outcome: LineOutcome,
+    /// Steps of the window; `None` where it did not come to its end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steps: Option<Count>,
+    /// The longest pause between two steps that it took.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pause_seconds: Option<f64>,
+    /// Duration of the first traced step by the median of those before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slowdown_ratio: Option<f64>,
+    /// Growth of what the system's allocator has given out; `None` where it does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub malloc_used_bytes_per_step: Option<f64>,
+    /// Growth of what was freed and stays in its arenas, likewise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub malloc_free_bytes_per_step: Option<f64>,
+}
+
+/// The outcome of a search for lines.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LineOutcome {
+    Named,
+    /// Python allocates it at many lines, of which none has a telling share.
+    Spread,
+    /// Python's own allocations do not grow.
+    Native,
+    /// Most of the growth is memory that was freed and stays in the arenas of glibc.
+    Arenas,
+    /// The first traced step took noticeably longer.
+    Slow,
+    /// The window came to its bound in time or memory.
+    Bound,
+    /// A window would be too short for the growth.
+    Apart,
+    /// The program uses tracemalloc itself.
+    Own,
+    /// This Python cannot stop tracing safely.
+    Unsafe,
+    Failed,
 }
 
 #[cfg(test)]

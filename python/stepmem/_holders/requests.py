@@ -1,21 +1,28 @@
-"""Serves the exporter's heap-scan requests: one search at a time, each request once."""
+"""Serves the exporter's heap-scan requests: one search at a time, each request once. Where no object explains growth of the host's
+memory, a search for the line that allocates it may follow."""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from typing import Callable, Deque, Optional, Tuple
+from typing import TYPE_CHECKING, Callable, Deque, Optional, Tuple
 
 from .._process import Process
 from .._wire import HeapScanRequest, HoldersResult
 from .candidates import Whole
-from .search import Outcome, Search
+from .search import HOLDERS_MAX, Outcome, Search
+
+if TYPE_CHECKING:
+    from .lines import LineSearch
 
 REQUEST_STEPS_MAX = 1000
 """Steps between two heap scans that a request can name, at most."""
 
 REQUEST_IDS_MAX = 64
 """Ids of requests that are remembered, to ignore repeated ones."""
+
+PROBES_MAX = 3
+"""Windows that a process opens because its memory grows, at most: another one follows only after a probe that was too slow."""
 
 
 class HeapScanRequests:
@@ -30,6 +37,11 @@ class HeapScanRequests:
         """Held by the thread whose step has just ended; another thread's step does not wait for it."""
         self._current: Optional[Tuple[str, Search]] = None
         """The id of the last request, and its search while it is under way."""
+        self._lines: Optional[LineSearch] = None
+        """The last search for lines, which goes on while it has no outcome."""
+        self._is_wanted = False
+        """Set if an operator wants it, even if an object explains the growth."""
+        self._n_probes = 0
 
     @property
     def is_waiting(self) -> bool:
@@ -44,6 +56,7 @@ class HeapScanRequests:
         self._ids.append(request.id)
         refusal = self._refusal(request)
         if refusal is None:
+            self._plan_lines(request)
             self._current = request.id, Search(request.n_steps, Whole(request.bytes_per_step, request.is_on_host))
             self._process.follow()
             self._on_result(HoldersResult(request.id, "began"))
@@ -58,8 +71,38 @@ class HeapScanRequests:
             return "STEPMEM_HOLDERS=off"
         if type(request.n_steps) is not int or not 0 < request.n_steps <= REQUEST_STEPS_MAX:
             return f"steps {request.n_steps!r} is not an integer in 1..={REQUEST_STEPS_MAX}"
-        is_busy = self._current is not None and self._current[1].outcome is None
+        is_busy = self._current is not None and (self._current[1].outcome is None or self._is_tracing())
         return "another search is under way" if is_busy else None
+
+    def _plan_lines(self, request: HeapScanRequest) -> None:
+        """Plans a search for lines if the settings or an operator want one. A process has one window, if its probe is not too slow."""
+        settings, lines = self._process.settings(), self._lines
+        self._is_wanted = request.wants_lines
+        is_automatic = settings is not None and settings.traces_lines is True and request.is_on_host
+        if lines is not None and lines.has_begun:
+            self._n_probes += 1
+            is_automatic &= lines.outcome == "slow" and self._n_probes < PROBES_MAX
+        if self._is_wanted or is_automatic:
+            from .lines import LineSearch  # importing it takes memory
+
+            self._lines = LineSearch(request.n_steps, request.bytes_per_step)
+
+    def _is_tracing(self) -> bool:
+        return self._lines is not None and self._lines.outcome is None and self._lines.has_begun
+
+    def guard(self) -> None:
+        """Ends a window of a search for lines that is beyond its bounds. Runs on the sender's thread."""
+        lines = self._lines
+        if lines is not None and lines.is_over_bound() and self._lock.acquire(blocking=False):  # else it is a step's end, which sees to it
+            try:
+                lines.guard()
+            finally:
+                self._lock.release()
+
+    def in_child(self) -> None:
+        """Stops tracing in a forked child."""
+        if self._lines is not None:
+            self._lines.abandon()
 
     def at_step_end(self, step: int) -> None:
         """Does a slice of the search, and reports its results: the first may be that nothing was found."""
@@ -71,10 +114,14 @@ class HeapScanRequests:
                 return
             id_, search = current
             n_before = search.n_results
-            search.at_step_end(step)
-            if search.n_results > n_before:
-                self._on_result(HoldersResult.of_search(id_, search))
-            if search.is_over and self._current is current:
+            if self._lines is not None:
+                self._lines.step_ends()
+            if not search.is_over:
+                search.at_step_end(step)
+            has_lines = self._search_lines(search, step)
+            if search.n_results > n_before or has_lines:
+                self._on_result(self._result(id_, search))
+            if search.is_over and not self._is_searching_lines(search) and self._current is current:
                 self._current = None
         finally:
             self._lock.release()
@@ -88,9 +135,38 @@ class HeapScanRequests:
             if current is None:
                 return
             id_, search = current
+            if self._lines is not None:
+                self._lines.abandon()
             n_before = search.n_results
             search.cut_short(self._process.step)
             if search.n_results > n_before:
-                self._on_result(HoldersResult.of_search(id_, search))
+                self._on_result(self._result(id_, search))
         finally:
             self._lock.release()
+
+    def _is_searching_lines(self, search: Search) -> bool:
+        """Returns whether a search for lines is to go on: one without an outcome, where no object explains the growth."""
+        if self._lines is None or self._lines.outcome is not None or search.outcome is None:
+            return False
+        return self._lines.has_begun or self._is_wanted or not search.is_explained
+
+    def _search_lines(self, search: Search, step: int) -> bool:
+        """Does the part of a search for lines that is due at a step's end. Returns whether it has just had its outcome."""
+        lines = self._lines
+        if lines is None or not self._is_searching_lines(search):
+            return False
+        lines.at_step_end(step)
+        return lines.outcome is not None
+
+    def _result(self, id_: str, search: Search) -> HoldersResult:
+        """Returns the result so far, with that of the last search for lines where it adds something."""
+        result, lines = HoldersResult.of_search(id_, search), self._lines
+        if lines is None or lines.outcome in (None, "cut") or search.is_explained and not self._is_wanted:
+            return result
+        result.lines = lines.fields()
+        result.holders = (lines.take_holders() + result.holders)[:HOLDERS_MAX]
+        if result.holders:
+            result.outcome = Outcome.NAMED.value
+        elif lines.outcome == "named":  # reported before
+            result.lines = None
+        return result

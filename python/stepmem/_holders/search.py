@@ -59,6 +59,8 @@ class Search:
         self.outcome: Optional[Outcome] = None
         """The result so far; a search that found nothing may go on."""
         self.is_over = False
+        self.is_explained = False
+        """Set if what was found explains the growth."""
         self.n_results = 0
         """Number of results so far."""
         self.error: Optional[str] = None
@@ -343,6 +345,7 @@ class Search:
             is_explained, holders = True, [Holder(GRAPH_CYCLES, self._n_cycles, 0, 0.0, 0.0, True), *holders]
         elif not is_explained and is_profiling():
             is_explained, holders = True, [Holder(PROFILER, 0, 0, 0.0, 0.0, True), *holders]
+        self.is_explained = is_explained
         if holders or self.outcome is None:
             self._set_result(holders)
         if is_explained or not self._can_repeat():

@@ -79,10 +79,12 @@ const FILLING_ADVICE: &str =
     "Nothing: it fits. If it grows past that end, this becomes a warning at once.";
 
 impl TrendFigures {
-    /// Names the holder of the memory, and how its growth ends.
+    /// Names the holder of the memory, or the line that allocates it, and how its growth ends.
     fn held_by(&self, holder: &TensorHolder) -> String {
         match &self.filling {
-            Some(filling) if filling.withholds() => site_words::of_filling(holder, filling),
+            Some(filling) if filling.withholds() => {
+                format!("held by {}", site_words::of_filling(holder, filling))
+            }
             filling => {
                 let held = site_words::of_holder(holder, self.slope_bytes_per_step);
                 filling
@@ -141,7 +143,7 @@ impl Figures for TrendFigures {
             text = format!("{text}; {}", site_words::of(site));
         }
         if let Some(holder) = &self.holder {
-            text = format!("{text}; held by {}", self.held_by(holder));
+            text = format!("{text}; {}", self.held_by(holder));
         } else if let Some(search) = &self.searched {
             text = format!("{text}; {}", site_words::of_search(*search, self.is_on_host));
         }
@@ -201,7 +203,9 @@ impl Figures for TrendFigures {
         if self.ends() {
             return Some(FILLING_ADVICE.to_owned());
         }
-        site_words::advice(self.site.as_deref(), self.holder.as_deref())
-            .or_else(|| self.searched.map(|_| site_words::without_tensors(self.is_on_host)))
+        site_words::advice(self.site.as_deref(), self.holder.as_deref()).or_else(|| {
+            let search = self.searched.as_ref()?;
+            Some(site_words::without_tensors(search, self.is_on_host))
+        })
     }
 }

@@ -2,7 +2,9 @@
 
 use crate::diagnosis::filling::{Filling, FillingDoubt};
 use stepmem_types::format::units::{bytes, counted, grouped, many, percent};
-use stepmem_types::site::{EmptySearch, LeakSite, SiteVerdict, TensorHolder};
+use stepmem_types::site::{
+    EmptySearch, LeakSite, LineOutcome, LineSearch, SiteVerdict, TensorHolder,
+};
 
 /// Names the line that a snapshot shows, or states that it shows none.
 pub fn of(site: &LeakSite) -> String {
@@ -46,6 +48,11 @@ pub fn advice(site: Option<&LeakSite>, holder: Option<&TensorHolder>) -> Option<
     {
         return Some(advice.to_owned());
     }
+    if let Some(at) = holder.filter(|of| of.lines.is_some()).and_then(|of| of.at.as_ref()) {
+        return Some(format!(
+            "Look at {at}: what it allocates is kept across steps. {REMEDY_OF_DATA}"
+        ));
+    }
     let remedy = match holder {
         Some(holder) if holder.tensors.get() == 0 => REMEDY_OF_DATA,
         _ => REMEDY,
@@ -83,13 +90,27 @@ fn of_unmeasured(holder: &TensorHolder) -> Option<&'static str> {
 const REMEDY_OF_DATA: &str = "Bound it, or empty it.";
 
 /// Returns the advice where a search named no holder, of host memory or of a GPU's.
-pub fn without_tensors(is_on_host: bool) -> String {
-    if is_on_host {
-        format!("No growing tensor was found: look at {UNSEEN_ON_HOST}.")
-    } else {
-        WITHOUT_GPU_TENSORS.to_owned()
+pub fn without_tensors(search: &EmptySearch, is_on_host: bool) -> String {
+    if !is_on_host {
+        return WITHOUT_GPU_TENSORS.to_owned();
     }
+    let next = match search.lines.map(|lines| lines.outcome) {
+        None => WITH_TRACEMALLOC,
+        Some(LineOutcome::Arenas) => {
+            return "Set MALLOC_ARENA_MAX=2, or preload jemalloc or tcmalloc: glibc keeps what was freed in its arenas.".to_owned();
+        }
+        Some(LineOutcome::Native) => {
+            return "Python does not allocate it: look at native code, such as a profiler, a decoder, a data loader or a graph of autograd."
+                .to_owned();
+        }
+        Some(_) => "",
+    };
+    format!("No growing tensor was found: look at {UNSEEN_ON_HOST}.{next}")
 }
+
+/// The hint on the search for lines, which is off by default.
+const WITH_TRACEMALLOC: &str =
+    " STEPMEM_TRACEMALLOC=auto (stepmem run --host-lines) has the line searched for.";
 
 const WITHOUT_GPU_TENSORS: &str = "No growing tensor was found: the memory is held by native code or another library, by a CUDA graph or a private \
                                    pool, or by tensors that Python does not reach (cycles in the autograd graph). A memory \
@@ -111,9 +132,30 @@ const ALL_SHARE_MIN: f64 = 0.95;
 const GRAPH_CYCLE: &str = "graph cycle";
 const PROFILER: &str = "profiler";
 
-/// Names the object that holds the memory of a process that grows by `slope` bytes a step. Adds
-/// the share of the growth that it holds.
+/// Names the object that holds the memory of a process that grows by `slope` bytes a step, or
+/// the line that allocates it. Adds its share of the growth.
 pub fn of_holder(holder: &TensorHolder, slope: Option<f64>) -> String {
+    match (&holder.lines, &holder.at) {
+        (Some(lines), Some(at)) => {
+            let rate = rate(holder.bytes_per_step, slope);
+            format!("allocated at {at} ({rate}{})", of_window(lines))
+        }
+        _ => format!("held by {}", of_object(holder, slope)),
+    }
+}
+
+/// States how many steps were traced, and for how long that held them up.
+fn of_window(lines: &LineSearch) -> String {
+    let traced = lines
+        .steps
+        .map_or_else(String::new, |steps| format!("; {} traced", many(steps.get(), "step")));
+    let pause = lines
+        .pause_seconds
+        .map_or_else(String::new, |seconds| format!(", longest pause {:.0} ms", 1e3 * seconds));
+    format!("{traced}{pause}")
+}
+
+fn of_object(holder: &TensorHolder, slope: Option<f64>) -> String {
     let tensors = holder.tensors.get();
     let noun = if tensors == 1 { "tensor" } else { "tensors" };
     let (name, kind, n) = (&holder.name, &holder.kind, grouped(tensors));
@@ -212,7 +254,36 @@ fn rate(own: f64, slope: Option<f64>) -> String {
 pub fn of_search(search: EmptySearch, is_on_host: bool) -> String {
     let among = if search.is_complete { "" } else { " among the objects scanned" };
     let step = search.step.map_or_else(String::new, |step| format!(" by step {}", step.get()));
-    format!("no growing tensor was found{among}{step}: look at {}", unseen(is_on_host))
+    let lines = search.lines.filter(|_| is_on_host);
+    let rest = lines.map_or_else(|| format!(": look at {}", unseen(is_on_host)), of_lines);
+    format!("no growing tensor was found{among}{step}{rest}")
+}
+
+/// States what a search for lines came to that named none.
+fn of_lines(lines: LineSearch) -> String {
+    let why_not = match lines.outcome {
+        LineOutcome::Native => {
+            return format!(", and Python does not allocate what grows{}", of_window(&lines));
+        }
+        LineOutcome::Arenas => {
+            let free = lines.malloc_free_bytes_per_step.unwrap_or_default();
+            return format!("; {}/step were freed and stay in glibc's arenas", bytes(free));
+        }
+        LineOutcome::Spread => {
+            return "; Python allocates it at many lines, each a small part".to_owned();
+        }
+        LineOutcome::Named => "",
+        LineOutcome::Slow => "a traced step took too long",
+        LineOutcome::Bound => "tracing came to its bound",
+        LineOutcome::Apart => "not looked for, as it would take longer than a window",
+        LineOutcome::Own => "the program uses tracemalloc itself",
+        LineOutcome::Unsafe => "tracemalloc is not safe in this Python",
+        LineOutcome::Failed => "tracing failed",
+    };
+    let ratio = lines.slowdown_ratio.filter(|_| lines.outcome == LineOutcome::Slow);
+    let ratio =
+        ratio.map_or_else(String::new, |ratio| format!(" ({} of the usual)", percent(ratio)));
+    format!(": look at {UNSEEN_ON_HOST}; no line is known: {why_not}{ratio}")
 }
 
 /// The holders of host memory that no search sees.

@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use stepmem_types::ids::{Rank, RankId, Run};
 use stepmem_types::launch::Instance;
 use stepmem_types::site::{
-    EmptySearch, LeakSite, OOM_LINES_MAX, OomSite, SITE_FRAMES_MAX, SITE_TEXT_BYTES_MAX,
-    SiteText, TensorHolder,
+    EmptySearch, LeakSite, LineSearch, OOM_LINES_MAX, OomSite, SITE_FRAMES_MAX,
+    SITE_TEXT_BYTES_MAX, SiteText, TensorHolder,
 };
 use stepmem_types::units::{Count, Uptime};
 
@@ -157,14 +157,16 @@ pub struct HoldersReport {
     /// Steps of the two scans.
     pub first_step: Option<Count>,
     pub last_step: Option<Count>,
+    /// The search for lines that followed, where there was one.
+    pub lines: Option<LineSearch>,
 }
 
 impl HoldersReport {
     /// Returns what it reports of the rank's memory, and `is_own` of its bound: whether the
     /// rank's own process reports it. `None` while the search goes on, and of one that failed.
     pub fn cause(&self, is_own: bool) -> Option<Cause> {
-        let empty =
-            |is_complete| Cause::Searched(EmptySearch { step: self.last_step, is_complete });
+        let (step, lines) = (self.last_step, self.lines);
+        let empty = |is_complete| Cause::Searched(EmptySearch { step, is_complete, lines });
         match &self.outcome {
             HoldersOutcome::Named(holders) => {
                 let mut first = holders.first()?.clone();

@@ -190,6 +190,7 @@ mod tests {
             bytes_per_step: 8.0,
             step: None,
             since_step: None,
+            lines: None,
             fill: Some(Fill {
                 items: count(1),
                 items_max: count(9),
@@ -208,6 +209,7 @@ mod tests {
             outcome,
             first_step: None,
             last_step: None,
+            lines: None,
         }
     }
 

@@ -14,7 +14,8 @@ use crate::wire::number::Number;
 use crate::wire::step::RUN_DEFAULT;
 use stepmem_types::ids::RankId;
 use stepmem_types::site::{
-    CodeKind, CodeLine, Fill, HOLDERS_MAX, SITE_TEXT_BYTES_MAX, SiteText, TensorHolder,
+    CodeKind, CodeLine, Fill, HOLDERS_MAX, LineOutcome, LineSearch, SITE_TEXT_BYTES_MAX,
+    SiteText, TensorHolder,
 };
 use stepmem_types::units::{Count, INTEGER_MAX, OutOfRange, checked_text};
 
@@ -28,6 +29,8 @@ const FUNCTION_BYTES_MAX: usize = 128;
 const LINE_MAX: u64 = (1 << 31) - 1;
 /// The greatest growth per step that is taken.
 const GROWTH_MAX: f64 = 9_007_199_254_740_992.0;
+/// Kind of a holder that is the line that allocates.
+const ALLOCATING_LINE: &str = "allocating line";
 
 /// Decodes the body of `POST /v1/holders`.
 ///
@@ -43,6 +46,7 @@ pub fn decode_holders(body: &[u8]) -> Result<HoldersReport, DecodeError> {
     let needed = || error.ok_or_else(|| missing("error"));
     let first_step = optional(raw.first_step, |n| count_of("first_step", n))?;
     let last_step = optional(raw.last_step, |n| count_of("last_step", n))?;
+    let lines = raw.lines.map(lines).transpose()?;
     let outcome = match raw.outcome {
         RawLookOutcome::Began => HoldersOutcome::Began,
         RawLookOutcome::None => HoldersOutcome::Nothing,
@@ -63,6 +67,7 @@ pub fn decode_holders(body: &[u8]) -> Result<HoldersReport, DecodeError> {
                 holder(of).map(|holder| TensorHolder {
                     step: last_step,
                     since_step: first_step,
+                    lines: lines.filter(|_| holder.kind.as_str() == ALLOCATING_LINE),
                     ..holder
                 })
             };
@@ -79,6 +84,26 @@ pub fn decode_holders(body: &[u8]) -> Result<HoldersReport, DecodeError> {
         outcome,
         first_step,
         last_step,
+        lines,
+    })
+}
+
+/// Returns what a search for lines came to.
+fn lines(Object(raw): Object<RawLines>) -> Result<LineSearch, DecodeError> {
+    let figure = |field, raw: Option<Number>| raw.map(|raw| growth_of(field, raw)).transpose();
+    Ok(LineSearch {
+        outcome: raw.outcome,
+        steps: optional(raw.steps, |n| count_of("steps", n))?,
+        pause_seconds: figure("pause_seconds", raw.pause_seconds)?,
+        slowdown_ratio: figure("slowdown_ratio", raw.slowdown_ratio)?,
+        malloc_used_bytes_per_step: figure(
+            "malloc_used_bytes_per_step",
+            raw.malloc_used_bytes_per_step,
+        )?,
+        malloc_free_bytes_per_step: figure(
+            "malloc_free_bytes_per_step",
+            raw.malloc_free_bytes_per_step,
+        )?,
     })
 }
 
@@ -112,6 +137,7 @@ fn holder(Object(raw): Object<RawHolder<'_>>) -> Result<TensorHolder, DecodeErro
         step: None,
         fill: fill(raw.items, raw.items_max, raw.items_per_step)?,
         since_step: None,
+        lines: None,
     })
 }
 
@@ -160,6 +186,18 @@ struct RawHolders<'a> {
     holders: Option<Vec<Object<RawHolder<'a>>>>,
     #[serde(borrow)]
     error: Option<Text<'a>>,
+    lines: Option<Object<RawLines>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawLines {
+    outcome: LineOutcome,
+    steps: Option<Number>,
+    pause_seconds: Option<Number>,
+    slowdown_ratio: Option<Number>,
+    malloc_used_bytes_per_step: Option<Number>,
+    malloc_free_bytes_per_step: Option<Number>,
 }
 
 #[derive(Deserialize)]
@@ -250,6 +288,26 @@ mod tests {
             let message = refusal(&holder);
             assert!(message.contains(said), "{message} does not say {said}");
         }
+    }
+
+    #[test]
+    fn search_for_lines_is_read_and_out_of_range_is_refused_by_field() {
+        let body = |lines: Value| json!({"rank": 3, "outcome": "none", "lines": lines});
+        for (lines, said) in [
+            (json!({}), "missing field `outcome`"),
+            (json!({"outcome": "secret"}), "unknown variant `secret`"),
+            (json!({"outcome": "slow", "slowdown_ratio": -1}), "slowdown_ratio: -1"),
+            (json!({"outcome": "named", "steps": 1.5}), "steps: 1.5"),
+            (json!({"outcome": "own", "value": 1}), "unknown field `value`"),
+        ] {
+            let refused = decode_holders(body(lines).to_string().as_bytes()).map(drop);
+            let message = refused.unwrap_err().to_string();
+            assert!(message.contains(said), "{message} does not say {said}");
+        }
+        let lines = json!({"outcome": "arenas", "steps": 40, "pause_seconds": 0.01,
+            "slowdown_ratio": 1.02, "malloc_used_bytes_per_step": 0,
+            "malloc_free_bytes_per_step": 4096});
+        assert!(decode_holders(body(lines).to_string().as_bytes()).is_ok());
     }
 
     #[test]

@@ -352,7 +352,7 @@ mod tests {
         Attribution, DeviceInfo, DeviceMemory, GpuSample, GpuUnavailable, ProcessMemory,
     };
     use stepmem_types::ids::{GpuUuid, Rank, RankId, Run, SubjectId};
-    use stepmem_types::site::{EmptySearch, Fill, SiteText, TensorHolder};
+    use stepmem_types::site::{EmptySearch, Fill, LineSearch, SiteText, TensorHolder};
     use stepmem_types::units::{Bytes, Count, Seconds, Uptime};
 
     fn read_back(event: Event) {
@@ -402,7 +402,10 @@ mod tests {
             step: Some(Count::new(543).unwrap()),
             fill: Some(fill),
             since_step: Some(Count::new(500).unwrap()),
+            lines: None,
         };
+        let lines = r#"{"outcome":"arenas","steps":40,"malloc_free_bytes_per_step":4096.5}"#;
+        let lines = Some(serde_json::from_str::<LineSearch>(lines).unwrap());
         let analysis =
             br#"{"outcome":"analysed","reason":null,"leak":{"verdict":"leak","at":null,
             "share_ratio":0.5,"bytes_per_step":2.5,"steps":7,"stack":[]},"oom":null}"#;
@@ -430,7 +433,8 @@ mod tests {
         for event in [
             Event::End(run, decode_end(end).unwrap()),
             found(Cause::Holder(Box::new(holder))),
-            found(Cause::Searched(EmptySearch { step: None, is_complete: true })),
+            found(Cause::Searched(EmptySearch { step: None, is_complete: true, lines: None })),
+            found(Cause::Searched(EmptySearch { step: None, is_complete: false, lines })),
             found(Cause::Snapshot(Box::new(serde_json::from_slice(analysis).unwrap()))),
             Event::Ack(ack),
             Event::Reading(Box::new(reading)),
