@@ -105,7 +105,7 @@ fn cache_garbage_and_level_shift_are_reported_as_the_document_says() {
         "a cache of 8 GiB fills",
         &cache.records(),
         &[
-            ("47 CREEP_EARLY raised", "RISING from step 47 on"),
+            ("47 CREEP_EARLY raised", "RISING from step 47"),
             ("1951 CREEP_EARLY cleared", "until 1,951"),
             ("2195 CREEP_EARLY raised", "from 2,195"),
             ("4009 CREEP_EARLY cleared", "until 4,009"),
@@ -138,7 +138,7 @@ fn growth_at_each_evaluation_is_reported_as_the_document_says() {
     let records = stairs.records().into_iter().flat_map(with_evaluations).flatten();
     check(
         "stairs",
-        "1.2 GiB more after each evaluation",
+        "rises by 1.2 GiB after each evaluation",
         &records.collect::<Vec<_>>(),
         &[
             ("1516 CREEP_EARLY raised", "RISING after the third"),

@@ -89,7 +89,7 @@ fn version_mismatch_is_logged_with_the_restart_it_needs() {
     let fake = FakeNvml::new("it-18", &healthy.clone().call("nvmlInit_v2", Order::Code(18)));
     let exporter = fake.serve(&[]);
     check_down(&exporter, "lib_rm_version_mismatch", 2.0);
-    assert_eq!(exporter.logged("WARN", "only a restart"), 1);
+    assert_eq!(exporter.logged("WARN", "restart the container"), 1);
     check_warned_once(exporter);
 }
 
