@@ -265,6 +265,30 @@ fn search_for_lines_of_host_memory_is_told_with_what_it_came_to() {
 }
 
 #[test]
+fn operator_requests_the_line_of_a_rank_that_pushes_until_it_begins() {
+    let exporter = Exporter::start(&[]);
+    let want =
+        |rank: u32| exporter.post_to("/v1/runs/flat/lines", json!({"rank": rank}).to_string());
+    assert_eq!(want(2).status, 404);
+    assert!(
+        actions(&exporter, &Job::leaking("flat", 1..50, 0).device("cpu").records()).is_empty()
+    );
+    let id = want(2).json()["id"].clone();
+    assert_eq!((want(2).json()["id"].clone(), want(9).status), (id.clone(), 404));
+    let steps =
+        exporter.post_to("/v1/runs/flat/lines", json!({"rank": 2, "steps": 9}).to_string());
+    assert_eq!(steps.status, 400);
+    let asked = actions(&exporter, &Job::leaking("flat", 50..60, 0).device("cpu").records());
+    let expected = json!({"type": "holders", "id": id, "run": "flat", "rank": 2, "steps": 20,
+                          "is_on_host": true, "lines": true});
+    assert_eq!(asked, [expected]);
+    let began = json!({"run": "flat", "rank": 2, "id": id, "outcome": "began"});
+    assert_eq!(exporter.post_to("/v1/holders", began.to_string()).status, 200);
+    let more = Job::leaking("flat", 60..70, 0).device("cpu").records();
+    assert!(actions(&exporter, &more).is_empty());
+}
+
+#[test]
 fn a_search_that_named_no_holder_is_told_until_one_does() {
     let exporter = Exporter::start(&["--holders.on-creep"]);
     let asked = actions(&exporter, &Job::leaking("leaky", 1..1500, 4 * MIB).records());
