@@ -103,6 +103,22 @@ def test_operator_gets_the_line_without_the_setting_and_also_of_an_object(answer
     assert [holder["name"] for holder in reports[-1]["holders"][1:]] == ["`held`"]
 
 
+def test_operators_request_goes_before_a_search_and_is_refused_where_tracing_is_off(fake, train, tmp_path):
+    exporter = fake(200)
+    exporter.actions = [REQUEST, {**REQUEST, "id": "7-h2", "lines": True}]
+    program = tmp_path / "program.py"
+    program.write_text(PRELUDE + LEAK + LOOP)
+    for setting in ("", "off"):
+        exporter.accepted.clear()
+        ended = train(RUN, exporter.url, "60", str(program), STEPMEM_TRACEMALLOC=setting, STEPMEM_RUN="llm").ended()
+        assert ended.code == 0, ended.err
+        results = {id_: [each for each in exporter.holders if each["id"] == id_] for id_ in ("7-h1", "7-h2")}
+        if setting:
+            assert results["7-h2"][0]["error"] == "STEPMEM_TRACEMALLOC=off" and results["7-h1"][-1]["outcome"] == "none"
+        else:
+            assert results["7-h2"][-1]["lines"]["outcome"] == "named" and len(results["7-h1"]) == 1
+
+
 def test_object_that_holds_the_memory_is_named_without_tracing(answer):
     body = "tracemalloc.start = None\nheld = []\nfor n in range(400):\n    held.append(bytearray(65_536))\n    step(n)\n"
     reports, _ = answer(body)

@@ -34,6 +34,9 @@ pub(super) fn log_event(event: &Event, peer: Option<Peer>) {
         Event::SnapshotWanted(RankId { run, rank }, steps) => {
             tracing::info!(%run, rank = rank.get(), steps, peer, "snapshot requested");
         }
+        Event::LinesWanted(RankId { run, rank }) => {
+            tracing::info!(%run, rank = rank.get(), peer, "lines requested");
+        }
         Event::SnapshotAnalyzed(number, analysis) => log_analysis(*number, analysis),
         Event::Xid(device, xid) => tracing::warn!(%device, xid, "xid error"),
         Event::Steps(_)

@@ -250,7 +250,7 @@ fn search_for_lines_of_host_memory_is_told_with_what_it_came_to() {
         let finding = none(lines.clone());
         assert!(text(&finding, "sentence").contains(sentence), "{finding}");
         assert!(text(&finding, "advice").contains(advice), "{finding}");
-        assert_eq!(finding["evidence"]["searched"]["lines"], lines);
+        assert_eq!(finding["evidence"]["searched"]["lines"]["outcome"], lines["outcome"]);
     }
     let line = json!({"name": "what one line allocates", "kind": "allocating line", "file": "/app/train.py",
         "line": 12, "tensors": 0, "bytes": 40 * 4 * MIB, "tensors_per_step": 0, "bytes_per_step": 4_194_304.0});
@@ -262,6 +262,30 @@ fn search_for_lines_of_host_memory_is_told_with_what_it_came_to() {
     assert!(text(&finding, "advice").starts_with(advice), "{finding}");
     let label = r#"holder="what one line allocates",kind="allocating line",file="/app/train.py",line="12""#;
     assert!(exporter.scrape().keys().any(|series| series.contains(label)));
+}
+
+#[test]
+fn operator_requests_the_line_of_a_rank_that_pushes_until_it_begins() {
+    let exporter = Exporter::start(&[]);
+    let want =
+        |rank: u32| exporter.post_to("/v1/runs/flat/lines", json!({"rank": rank}).to_string());
+    assert_eq!(want(2).status, 404);
+    assert!(
+        actions(&exporter, &Job::leaking("flat", 1..50, 0).device("cpu").records()).is_empty()
+    );
+    let id = want(2).json()["id"].clone();
+    assert_eq!((want(2).json()["id"].clone(), want(9).status), (id.clone(), 404));
+    let steps =
+        exporter.post_to("/v1/runs/flat/lines", json!({"rank": 2, "steps": 9}).to_string());
+    assert_eq!(steps.status, 400);
+    let asked = actions(&exporter, &Job::leaking("flat", 50..60, 0).device("cpu").records());
+    let expected = json!({"type": "holders", "id": id, "run": "flat", "rank": 2, "steps": 20,
+                          "is_on_host": true, "lines": true});
+    assert_eq!(asked, [expected]);
+    let began = json!({"run": "flat", "rank": 2, "id": id, "outcome": "began"});
+    assert_eq!(exporter.post_to("/v1/holders", began.to_string()).status, 200);
+    let more = Job::leaking("flat", 60..70, 0).device("cpu").records();
+    assert!(actions(&exporter, &more).is_empty());
 }
 
 #[test]
@@ -281,7 +305,10 @@ fn a_search_that_named_no_holder_is_told_until_one_does() {
     assert!(finding["sentence"].as_str().unwrap().contains(nothing), "{finding}");
     let advice = finding["advice"].as_str().unwrap();
     assert!(advice.contains("CUDA graph") && !advice.contains("arrays"), "{advice}");
-    assert_eq!(finding["evidence"]["searched"], json!({"step": 900, "is_complete": true}));
+    assert_eq!(
+        finding["evidence"]["searched"],
+        json!({"step": 900, "is_complete": true, "lines": null})
+    );
     let finding = post(json!({"outcome": "gave_up", "error": "too many objects"}));
     let partly = "no growing tensor was found among the objects scanned by step 900";
     assert!(finding["sentence"].as_str().unwrap().contains(partly), "{finding}");

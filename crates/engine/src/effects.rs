@@ -41,6 +41,7 @@ impl Engine {
             Event::Ack(_)
             | Event::HoldersReport(_)
             | Event::SnapshotWanted(..)
+            | Event::LinesWanted(_)
             | Event::CauseFound(_)
             | Event::Reading(_)
             | Event::DeviceLost(_)

@@ -98,7 +98,13 @@ impl Engine {
                 return Ok(Handled { receipt, transitions, effects: self.effects(event, now) });
             }
             Event::SnapshotWanted(rank, steps) => {
-                receipt.id = Some(self.want_snapshot(rank, *steps, now)?);
+                self.check_pushing(rank, now)?;
+                receipt.id = Some(self.snapshots.want(rank, *steps, now));
+                return Ok(Handled { receipt, ..Handled::default() });
+            }
+            Event::LinesWanted(rank) => {
+                self.check_pushing(rank, now)?;
+                receipt.id = Some(self.heap_scans.want_lines(rank, now));
                 return Ok(Handled { receipt, ..Handled::default() });
             }
             Event::ClockSet(unix) => {
@@ -196,20 +202,13 @@ impl Engine {
         Ok(cause.map(|cause| FoundCause { rank: report.rank.clone(), cause, since }))
     }
 
-    /// Asks a rank for a memory snapshot because an operator wants it. Returns the id of the
-    /// request.
-    fn want_snapshot(
-        &mut self,
-        rank: &RankId,
-        steps: Option<u32>,
-        now: Uptime,
-    ) -> Result<Box<str>, Refusal> {
+    /// Checks that a rank pushes, so that it gets what an operator requests.
+    fn check_pushing(&self, rank: &RankId, now: Uptime) -> Result<(), Refusal> {
         let state = self.ranks.get(&rank.run, rank.rank);
         let ttl = self.config.rank_ttl;
-        if !state.is_some_and(|state| state.is_pushing(now, ttl) && !state.is_ended()) {
-            return Err(Refusal::UnknownSubject(SubjectId::Rank(rank.clone())));
-        }
-        Ok(self.snapshots.want(rank, steps, now))
+        let is_pushing = state.is_some_and(|of| of.is_pushing(now, ttl) && !of.is_ended());
+        let unknown = || Refusal::UnknownSubject(SubjectId::Rank(rank.clone()));
+        is_pushing.then_some(()).ok_or_else(unknown)
     }
 
     /// Returns whether the system's clock, which shows `unix` at `now`, was set since it was

@@ -28,6 +28,8 @@ pub enum Event {
     HoldersReport(HoldersReport),
     /// An operator wants a snapshot of a rank, over so many steps.
     SnapshotWanted(RankId, Option<u32>),
+    /// An operator wants to know the line that allocates a rank's host memory.
+    LinesWanted(RankId),
     /// The analysis of a snapshot, by its number, is over.
     SnapshotAnalyzed(u64, Box<SnapshotAnalysis>),
     /// A cause of a rank's growth was found. Recordings have this instead of the report or the
@@ -69,6 +71,7 @@ impl Event {
             Self::SnapshotReport(_)
             | Self::HoldersReport(_)
             | Self::SnapshotWanted(..)
+            | Self::LinesWanted(_)
             | Self::SnapshotAnalyzed(..)
             | Self::Pods(_)
             | Self::Scraped => false,

@@ -213,7 +213,7 @@ pub struct TensorHolder {
     #[serde(default)]
     pub fill: Option<Fill>,
     /// The search for lines that found it; `None` of an object.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub lines: Option<LineSearch>,
 }
 
@@ -237,7 +237,7 @@ pub struct EmptySearch {
     /// Set when that scan saw all objects.
     pub is_complete: bool,
     /// The search for lines that followed; `None` without one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub lines: Option<LineSearch>,
 }
 
@@ -247,19 +247,19 @@ pub struct EmptySearch {
 pub struct LineSearch {
     pub outcome: LineOutcome,
     /// Steps of the window; `None` where it did not come to its end.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub steps: Option<Count>,
     /// The longest pause between two steps that it took.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub pause_seconds: Option<f64>,
     /// Duration of the first traced step by the median of those before.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub slowdown_ratio: Option<f64>,
     /// Growth of what the system's allocator has given out; `None` where it does not tell.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub malloc_used_bytes_per_step: Option<f64>,
     /// Growth of what was freed and stays in its arenas, likewise.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub malloc_free_bytes_per_step: Option<f64>,
 }
 

@@ -1,8 +1,8 @@
 //! Any bytes as the body of every kind of push: decoded or refused, and a refusal repeats little of it.
 
 use stepmem_engine::wire::control::{
-    decode_ack, decode_device_ack, decode_end, decode_release, decode_snapshot,
-    decode_snapshot_request,
+    decode_ack, decode_device_ack, decode_end, decode_lines_request, decode_release,
+    decode_snapshot, decode_snapshot_request,
 };
 use stepmem_engine::wire::error::DecodeError;
 use stepmem_engine::wire::holders::decode_holders;
@@ -23,7 +23,10 @@ pub fn run(data: &[u8]) {
         3 => check(decode_release(body)),
         4 => check(decode_ack(Run::new("fuzzed").expect("a name"), body)),
         5 => check(decode_device_ack(GpuUuid::new("GPU-0").expect("a name"), body)),
-        6 => check(decode_snapshot_request(Run::new("fuzzed").expect("a name"), body)),
+        6 => {
+            check(decode_snapshot_request(Run::new("fuzzed").expect("a name"), body));
+            check(decode_lines_request(Run::new("fuzzed").expect("a name"), body));
+        }
         7 => check(decode_snapshot(body, Some(1000))),
         _ => {
             check(decode_holders(body));

@@ -71,8 +71,10 @@ class HeapScanRequests:
             return "STEPMEM_HOLDERS=off"
         if type(request.n_steps) is not int or not 0 < request.n_steps <= REQUEST_STEPS_MAX:
             return f"steps {request.n_steps!r} is not an integer in 1..={REQUEST_STEPS_MAX}"
-        is_busy = self._current is not None and (self._current[1].outcome is None or self._is_tracing())
-        return "another search is under way" if is_busy else None
+        if request.wants_lines and settings is not None and settings.traces_lines is False:
+            return "STEPMEM_TRACEMALLOC=off"
+        is_searching = self._current is not None and self._current[1].outcome is None and not request.wants_lines
+        return "another search is under way" if is_searching or self._is_tracing() else None
 
     def _plan_lines(self, request: HeapScanRequest) -> None:
         """Plans a search for lines if the settings or an operator want one. A process has one window, if its probe is not too slow."""

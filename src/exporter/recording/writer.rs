@@ -262,6 +262,7 @@ impl RecordingWriter {
             Event::SnapshotReport(_)
             | Event::HoldersReport(_)
             | Event::SnapshotWanted(..)
+            | Event::LinesWanted(_)
             | Event::SnapshotAnalyzed(..)
             | Event::Pods(_)
             | Event::Scraped => Vec::new(),

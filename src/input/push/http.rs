@@ -24,8 +24,8 @@ use stepmem_engine::event::{Event, Receipt};
 use stepmem_engine::requests::causes::HoldersReport;
 use stepmem_engine::wire::answer::{encode_accepted, encode_requested};
 use stepmem_engine::wire::control::{
-    decode_ack, decode_device_ack, decode_end, decode_release, decode_snapshot,
-    decode_snapshot_request,
+    decode_ack, decode_device_ack, decode_end, decode_lines_request, decode_release,
+    decode_snapshot, decode_snapshot_request,
 };
 use stepmem_engine::wire::holders::decode_holders;
 use stepmem_engine::wire::step::{Layout, decode};
@@ -33,7 +33,7 @@ use stepmem_types::end::EndAuthority;
 use stepmem_types::ids::{GpuUuid, Run};
 
 /// The detail of a response to an unknown path.
-const ROUTES: &str = "the push endpoint has POST /v1/steps, /v1/snapshots, /v1/runs/RUN/end, /v1/runs/RUN/ack, /v1/runs/RUN/snapshot, /v1/holders, /v1/devices/UUID/ack and /v1/nvml/release";
+const ROUTES: &str = "the push endpoint has POST /v1/steps, /v1/snapshots, /v1/runs/RUN/end, /v1/runs/RUN/ack, /v1/runs/RUN/snapshot, /v1/runs/RUN/lines, /v1/holders, /v1/devices/UUID/ack and /v1/nvml/release";
 
 /// The limits of pushes.
 #[derive(Clone, Debug)]
@@ -85,6 +85,7 @@ pub fn router(
         .route("/v1/runs/{run}/end", post(end))
         .route("/v1/runs/{run}/ack", post(ack))
         .route("/v1/runs/{run}/snapshot", post(want_snapshot))
+        .route("/v1/runs/{run}/lines", post(want_lines))
         .route("/v1/devices/{uuid}/ack", post(device_ack))
         .route("/v1/nvml/release", post(release))
         .fallback(|| async { problem(StatusCode::NOT_FOUND, "No such path", ROUTES) })
@@ -182,6 +183,18 @@ async fn want_snapshot(
     let read = |body: &[u8], _| {
         let (rank, steps) = decode_snapshot_request(named("run", run, Run::new)?, body)?;
         Ok(Event::SnapshotWanted(rank, steps))
+    };
+    endpoint.administer(request, read).await
+}
+
+async fn want_lines(
+    State(endpoint): State<Arc<PushEndpoint>>,
+    run: Result<Path<String>, PathRejection>,
+    request: Request<Body>,
+) -> Response {
+    let read = |body: &[u8], _| {
+        let run = named("run", run, Run::new)?;
+        Ok(Event::LinesWanted(decode_lines_request(run, body)?))
     };
     endpoint.administer(request, read).await
 }

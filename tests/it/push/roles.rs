@@ -75,6 +75,7 @@ fn admin_requests() -> Vec<(&'static str, Value)> {
     vec![
         ("/v1/runs/llm/ack", ack),
         ("/v1/runs/llm/snapshot", json!({"rank": 0})),
+        ("/v1/runs/llm/lines", json!({"rank": 0})),
         ("/v1/nvml/release", json!({"for_seconds": 0})),
         ("/v1/runs/llm/end", end(None, None)),
     ]

@@ -59,7 +59,9 @@ impl Engine {
             fastest.filter_map(|figures| figures.slope_bytes_per_step).max_by(f64::total_cmp);
         let device = state.identity().device.as_ref();
         let is_on_host = device.is_some_and(GpuUuid::is_host);
-        RankRequest { kind: RequestKind::Holders { bytes_per_step, is_on_host }, ..request }
+        let RequestKind::Holders { wants_lines, .. } = request.kind else { return request };
+        let kind = RequestKind::Holders { bytes_per_step, is_on_host, wants_lines };
+        RankRequest { kind, ..request }
     }
 
     /// Returns whether a rank of the run pushes or may push again: not all have ended, and it

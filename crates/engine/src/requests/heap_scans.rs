@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::requests::causes::{HoldersOutcome, HoldersReport};
-use crate::requests::schedule::{Growth, ScheduleSettings};
+use crate::requests::schedule::{Growth, RequestPlan, ScheduleSettings};
 use crate::requests::tracker::{
     Listed, Progress, RequestKind, RequestTracker, Requested, SavedRequests, UNANSWERED,
 };
@@ -27,6 +27,9 @@ pub struct HeapScan {
     progress: Progress,
     /// Set when it was asked for before the growth was a finding.
     is_early: bool,
+    /// Set when an operator wants the line that allocates the memory.
+    #[serde(default)]
+    wants_lines: bool,
 }
 
 impl Requested for HeapScan {
@@ -35,11 +38,12 @@ impl Requested for HeapScan {
         &["failed", "gave_up", "named", "none", UNANSWERED];
 
     fn of_growth() -> Self {
-        Self { progress: Progress::Waiting, is_early: false }
+        Self { progress: Progress::Waiting, is_early: false, wants_lines: false }
     }
 
     fn kind(&self) -> RequestKind {
-        RequestKind::Holders { bytes_per_step: None, is_on_host: false }
+        let wants_lines = self.wants_lines;
+        RequestKind::Holders { bytes_per_step: None, is_on_host: false, wants_lines }
     }
 
     fn progress(&self) -> Progress {
@@ -88,6 +92,18 @@ impl HeapScans {
         }
     }
 
+    /// Asks a rank for the line that allocates its memory because an operator wants it. Returns
+    /// the id of the request, that of the open one if the rank was asked for it already.
+    pub fn want_lines(&mut self, rank: &RankId, now: Uptime) -> Box<str> {
+        let is_same = |open: &&Listed<HeapScan>| open.rank == *rank && open.of.wants_lines;
+        let open = self.requests.open().find(is_same);
+        if let Some(id) = open.and_then(|open| open.id.clone()) {
+            return id;
+        }
+        let of = HeapScan { wants_lines: true, ..HeapScan::of_growth() };
+        self.requests.ask((rank.clone(), RequestPlan::of_steps(STEPS)), of, now)
+    }
+
     /// Returns whether a rank was asked, and only before its incarnation began: its present
     /// holders are not known.
     fn were_before(&self, rank: &RankId, began: Uptime) -> bool {
@@ -134,7 +150,7 @@ impl HeapScans {
     /// Goes on where an earlier exporter stood, unless the settings no longer want it.
     pub fn resume(&mut self, saved: SavedRequests<HeapScan>) {
         let is_on = self.is_on;
-        self.requests.resume(saved, |_| is_on);
+        self.requests.resume(saved, |scan| is_on || scan.of.wants_lines);
     }
 }
 

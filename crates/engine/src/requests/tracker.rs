@@ -51,6 +51,8 @@ pub enum RequestKind {
         bytes_per_step: Option<f64>,
         /// Set when it is the host's.
         is_on_host: bool,
+        /// Set when an operator wants the line that allocates it.
+        wants_lines: bool,
     },
 }
 

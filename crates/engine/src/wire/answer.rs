@@ -36,6 +36,8 @@ pub fn encode_accepted(accepted: usize, requests: &[RankRequest]) -> Vec<u8> {
             #[serde(skip_serializing_if = "Option::is_none")]
             bytes_per_step: Option<f64>,
             is_on_host: bool,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            lines: Option<bool>,
         },
     }
     let actions = requests.iter().map(|RankRequest { id, rank, steps, kind }| {
@@ -49,15 +51,16 @@ pub fn encode_accepted(accepted: usize, requests: &[RankRequest]) -> Vec<u8> {
                 reason: reason.as_label(),
                 entries_max: ENTRIES_MAX,
             },
-            RequestKind::Holders { bytes_per_step, is_on_host } => {
-                Action::Holders { id, run, rank, steps, bytes_per_step, is_on_host }
+            RequestKind::Holders { bytes_per_step, is_on_host, wants_lines } => {
+                let lines = wants_lines.then_some(true);
+                Action::Holders { id, run, rank, steps, bytes_per_step, is_on_host, lines }
             }
         }
     });
     to_vec(&AcceptedBody { accepted, actions: actions.collect() })
 }
 
-/// Encodes the response to an operator's request for a snapshot.
+/// Encodes the response to an operator's request for a snapshot or for lines.
 pub fn encode_requested(id: &str) -> Vec<u8> {
     #[derive(Serialize)]
     struct RequestedBody<'a> {

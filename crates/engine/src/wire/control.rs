@@ -101,6 +101,15 @@ pub fn decode_snapshot_request(
     Ok((RankId { run, rank: rank_of("rank", raw.rank)? }, steps))
 }
 
+/// Decodes the body of `POST /v1/runs/RUN/lines`: the rank.
+///
+/// # Errors
+/// The body is not `{"rank": …}`.
+pub fn decode_lines_request(run: Run, body: &[u8]) -> Result<RankId, DecodeError> {
+    let raw = parse::<Object<RawRank>>(body)?.0;
+    Ok(RankId { run, rank: rank_of("rank", raw.rank)? })
+}
+
 /// The part of an acknowledgement that is the same for every subject.
 struct AckFields<'a> {
     kind: Text<'a>,
@@ -219,6 +228,12 @@ struct RawDeviceAck<'a> {
 #[serde(deny_unknown_fields)]
 struct RawRelease {
     for_seconds: Number,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawRank {
+    rank: Number,
 }
 
 #[derive(Deserialize)]

@@ -149,6 +149,7 @@ impl RecordedEvent {
             Event::SnapshotReport(_)
             | Event::HoldersReport(_)
             | Event::SnapshotWanted(..)
+            | Event::LinesWanted(_)
             | Event::SnapshotAnalyzed(..)
             | Event::Pods(_)
             | Event::Scraped => return,
