@@ -33,11 +33,11 @@ def step(n):
 LEAK = """
 api = ctypes.pythonapi
 api.PyBytes_FromStringAndSize.restype = ctypes.c_void_p
-api.PyBytes_FromStringAndSize.argtypes = [ctypes.c_void_p, ctypes.c_ssize_t]
-kept = 0
-def leak(n_bytes=65_536):
+api.PyBytes_FromStringAndSize.argtypes = [ctypes.c_char_p, ctypes.c_ssize_t]
+kept, text = 0, b"x" * 65_536
+def leak():
     global kept
-    kept = api.PyBytes_FromStringAndSize(None, n_bytes)
+    kept = api.PyBytes_FromStringAndSize(text, 65_536)
 """
 
 LOOP = """
@@ -313,25 +313,42 @@ NATIVE = """
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p
 libc.free.argtypes = [ctypes.c_void_p]
+libc.memset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
+def malloc(n_bytes):
+    block = libc.malloc(n_bytes)
+    libc.memset(block, 1, n_bytes)
+    return block
 """
 
 
 def test_native_memory_is_told_as_what_python_does_not_allocate(answer):
-    reports, _ = answer(NATIVE + "for n in range(400):\n    libc.malloc(65_536)\n    step(n)\n")
+    reports, _ = answer(NATIVE + "for n in range(400):\n    malloc(65_536)\n    step(n)\n")
     lines = lines_of(reports)
     assert lines["outcome"] == "native" and lines["malloc_used_bytes_per_step"] == pytest.approx(65_536, rel=0.1)
 
 
 def test_freed_memory_that_the_allocator_keeps_is_told_apart(answer):
     body = NATIVE + """
-blocks = [libc.malloc(65_536) for _ in range(401 * 2)]
+blocks = [libc.malloc(65_536) for _ in range(401 * 2)]  # not resident before they are written
 for n in range(400):
+    libc.memset(blocks[2 * n], 1, 65_536)
     libc.free(blocks[2 * n])
     step(n)
 """
     reports, _ = answer(body)
     lines = lines_of(reports)
     assert lines["outcome"] == "arenas" and lines["malloc_free_bytes_per_step"] == pytest.approx(65_536, rel=0.1)
+
+
+def test_memory_that_is_level_during_the_window_is_not_called_native(answer):
+    reports, _ = answer("for n in range(400):\n    step(n)\n")
+    assert lines_of(reports)["outcome"] == "level"
+
+
+def test_rough_early_figure_of_the_growth_does_not_hide_the_line(answer):
+    for bytes_per_step in (1_000_000.0, 40_000.0):
+        reports, _ = answer(LOOP, request={"bytes_per_step": bytes_per_step})
+        assert reports[2]["holders"][0]["bytes_per_step"] == pytest.approx(65_536, rel=0.05)
 
 
 def test_buffer_that_turns_over_is_not_named(answer):
@@ -348,7 +365,7 @@ def test_buffer_that_turns_over_is_not_named(answer):
 
 
 def test_many_lines_of_which_none_explains_the_growth(answer):
-    body = "for n in range(400):\n" + 16 * "    api.PyBytes_FromStringAndSize(None, 4_096)\n" + "    step(n)\n"
+    body = "for n in range(400):\n" + 16 * "    api.PyBytes_FromStringAndSize(text, 4_096)\n" + "    step(n)\n"
     reports, _ = answer(body)
     assert lines_of(reports)["outcome"] == "spread"
 

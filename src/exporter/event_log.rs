@@ -92,8 +92,9 @@ fn log_holders(report: &HoldersReport) {
         HoldersOutcome::Named(holders) => holders.first(),
         _ => None,
     };
+    let at = first.and_then(|holder| holder.at.as_ref()).map(tracing::field::display);
     let holder = first.map(|holder| tracing::field::display(&holder.name));
-    tracing::info!(%run, rank, outcome, holder, "holders");
+    tracing::info!(%run, rank, outcome, holder, at, "holders");
 }
 
 /// Logs a transition: a finding that holds as a warning, one that is informative or over as

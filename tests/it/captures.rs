@@ -241,6 +241,7 @@ fn search_for_lines_of_host_memory_is_told_with_what_it_came_to() {
             "native code; no line is known: a traced step took too long (1020% of the usual)",
             "look at arrays",
         ),
+        (json!({"outcome": "level"}), "did not grow while it was traced", "look at arrays"),
         (json!({"outcome": "bound"}), "tracing came to its bound", "look at arrays"),
         (json!({"outcome": "apart"}), "not looked for", "look at arrays"),
         (json!({"outcome": "own"}), "the program uses tracemalloc itself", "look at arrays"),
@@ -254,9 +255,10 @@ fn search_for_lines_of_host_memory_is_told_with_what_it_came_to() {
     }
     let line = json!({"name": "what one line allocates", "kind": "allocating line", "file": "/app/train.py",
         "line": 12, "tensors": 0, "bytes": 40 * 4 * MIB, "tensors_per_step": 0, "bytes_per_step": 4_194_304.0});
-    let lines = json!({"outcome": "named", "steps": 40, "pause_seconds": 0.003, "slowdown_ratio": 1.01});
+    let lines = json!({"outcome": "named", "steps": 40, "pause_seconds": 0.003, "slowdown_ratio": 1.01,
+        "malloc_free_bytes_per_step": 1_048_576});
     let finding = post(json!({"outcome": "named", "holders": [line], "lines": lines}));
-    let said = "; allocated at app/train.py:12 (4.00 MiB more/step, all of it; 40 steps traced, longest pause 3 ms)";
+    let said = "; allocated at app/train.py:12 (4.00 MiB more/step, all of it; 40 steps traced, longest pause 3 ms, 1.00 MiB/step freed and kept by glibc)";
     assert!(text(&finding, "sentence").contains(said), "{finding}");
     let advice = "Look at app/train.py:12: what it allocates is kept across steps.";
     assert!(text(&finding, "advice").starts_with(advice), "{finding}");

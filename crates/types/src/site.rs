@@ -276,6 +276,8 @@ pub enum LineOutcome {
     Arenas,
     /// The first traced step took noticeably longer.
     Slow,
+    /// The memory did not grow in the window.
+    Level,
     /// The window came to its bound in time or memory.
     Bound,
     /// A window would be too short for the growth.

@@ -1,9 +1,10 @@
-"""Memory of glibc's allocator: what it has given out, and what was freed and stays in its arenas."""
+"""Memory of the process, and of glibc's allocator: what it has given out, and what was freed and stays in its arenas."""
 
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Optional, Tuple
+import os
+from typing import Any, NamedTuple, Optional, Tuple
 
 FIGURES = ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")
 """Members of `struct mallinfo2`."""
@@ -13,12 +14,22 @@ class _Mallinfo2(ctypes.Structure):
     _fields_ = [(name, ctypes.c_size_t) for name in FIGURES]
 
 
+class Gains(NamedTuple):
+    """Bytes by which memory has grown."""
+
+    private: int
+    """Resident memory of the process without shared memory and files."""
+    used: Optional[int]
+    free: Optional[int]
+    """Of the allocator; None if it does not report that."""
+
+
 class Arenas:
-    """Reads the allocator twice. Knows nothing before glibc 2.33, nor of another allocator."""
+    """Reads the memory twice. Knows nothing of the allocator before glibc 2.33, nor of another one."""
 
     def __init__(self) -> None:
         self._read: Any = None
-        self._before: Optional[Tuple[int, int]] = None
+        self._before: Tuple[int, Optional[Tuple[int, int]]] = (0, None)
         try:
             self._read = ctypes.CDLL(None).mallinfo2
             self._read.restype = _Mallinfo2
@@ -26,15 +37,16 @@ class Arenas:
             pass
 
     def mark(self) -> None:
-        """Reads the memory from which on `growth` counts."""
-        self._before = self._now()
+        """Reads the memory from which on `gains` count."""
+        self._before = private_bytes(), self._now()
 
-    def growth(self) -> Tuple[Optional[int], Optional[int]]:
-        """Returns by how many bytes used and free memory have grown since the mark; None if that is unknown."""
-        now, before = self._now(), self._before
+    def gains(self) -> Gains:
+        """Returns the growth since the mark."""
+        private, before = self._before
+        private, now = private_bytes() - private, self._now()
         if now is None or before is None:
-            return None, None
-        return now[0] - before[0], now[1] - before[1]
+            return Gains(private, None, None)
+        return Gains(private, now[0] - before[0], now[1] - before[1])
 
     def _now(self) -> Optional[Tuple[int, int]]:
         if self._read is None:
@@ -42,3 +54,9 @@ class Arenas:
         info = self._read()
         used = info.uordblks + info.hblkhd
         return (used, info.fordblks) if used else None  # another allocator, such as jemalloc, leaves them at 0
+
+
+def private_bytes() -> int:
+    with open("/proc/self/statm") as file:
+        resident, shared = file.read().split()[1:3]
+    return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")

@@ -36,9 +36,6 @@ HALF_STEPS_MIN = 4
 TURNOVER = 2.0
 """A line that allocates more than so many times the growth fills a buffer from which as much is freed."""
 
-MOST = 0.5
-"""From this share on, memory of one kind is most of the growth."""
-
 FIXED = {(3, 12): 9, (3, 13): 2, (3, 14): 4}
 """Versions of CPython and the first release of each in which a thread may stop tracemalloc while others allocate (gh-128679, and
 for 3.14 gh-144763). Newer versions are fixed, older ones are not."""
@@ -90,7 +87,7 @@ class LineSearch:
         self._n_steps = n_steps
         self._whole = bytes_per_step
         self._arenas = Arenas()
-        self._figures: Dict[str, object] = {}
+        self._figures: Dict[str, Optional[float]] = {}
         self._pause = 0.0
         self._durations: List[float] = []
         self._ended_at = 0.0
@@ -216,33 +213,35 @@ class LineSearch:
         self.outcome = outcome
 
     def _conclude(self, step: int, middle: Mark) -> None:
-        sizes = sizes_by_line()
+        sizes, gains = sizes_by_line(), self._arenas.gains()
         n_steps = step - self._first_step
-        used, free = self._arenas.growth()
-        figures = {"steps": n_steps, "malloc_used_bytes_per_step": used, "malloc_free_bytes_per_step": free}
-        self._figures.update({name: None if n is None else round(max(0, n) / (n_steps if name != "steps" else 1)) for name, n in figures.items()})
         self._end("native")
-        growing = self._growing(sizes, middle, step)
-        whole = self._whole
-        least = DATA_BYTES_MIN if whole is None else EXPLAINED * whole
-        named = [(rate, line) for rate, line in growing if rate >= least][:HOLDERS_MAX]
-        self.holders = [_holder(line, rate, sizes[line]) for rate, line in named]
-        if named:
+        used, free = (None if gain is None else max(0, gain) / n_steps for gain in (gains.used, gains.free))
+        self._figures.update(steps=n_steps, malloc_used_bytes_per_step=used, malloc_free_bytes_per_step=free)
+        gained = max(0, gains.private) / n_steps
+        # Early figures of the exporter are rough, and so is what the process gained in a few steps.
+        wholes = [gained] if self._whole is None else [gained, self._whole]
+        growing = self._growing(sizes, middle, step, TURNOVER * wholes[-1])
+        least = EXPLAINED * max(min(wholes), DATA_BYTES_MIN)
+        self.holders = [_holder(line, rate, sizes[line]) for rate, line in growing if rate >= least][:HOLDERS_MAX]
+        if self.holders:
             self.outcome = "named"
-        elif whole is not None and sum(rate for rate, _ in growing) >= MOST * whole:
-            self.outcome = "spread"
-        elif whole is not None and free is not None and free >= MOST * whole * n_steps:
-            self.outcome = "arenas"
+        elif gained <= max(DATA_BYTES_MIN, EXPLAINED * wholes[-1]):
+            self.outcome = "level"
+        else:
+            shares = {"spread": sum(rate for rate, _ in growing), "arenas": free or 0.0}
+            shares["native"] = gained - sum(shares.values())
+            self.outcome = max(shares, key=lambda outcome: shares[outcome])
 
-    def _growing(self, sizes: Dict[Line, int], middle: Mark, step: int) -> List[Tuple[float, Line]]:
-        """Returns the lines that grew in both halves, and their bytes a step, the fastest first."""
+    def _growing(self, sizes: Dict[Line, int], middle: Mark, step: int, rate_max: float) -> List[Tuple[float, Line]]:
+        """Returns the lines that grew in both halves, but not too much, and their bytes a step, the fastest first."""
         first_steps, second_steps = middle.step - self._first_step, step - middle.step
         growing = []
         for line, n_bytes in sizes.items():
             before = middle.sizes.get(line, 0)
             first, second = before / first_steps, (n_bytes - before) / second_steps
             rate = min(second, n_bytes / (first_steps + second_steps))
-            if 0 < SHARE_OF_RATE * first <= second and (self._whole is None or rate <= TURNOVER * self._whole):
+            if 0 < SHARE_OF_RATE * first <= second and rate <= rate_max:
                 growing.append((rate, line))
         return sorted(growing, reverse=True)
 

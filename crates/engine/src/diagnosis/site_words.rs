@@ -144,6 +144,9 @@ pub fn of_holder(holder: &TensorHolder, slope: Option<f64>) -> String {
     }
 }
 
+/// Bytes a step that were freed and stay in arenas, from which on they are told.
+const FREE_MIN: f64 = 65_536.0;
+
 /// States how many steps were traced, and for how long that held them up.
 fn of_window(lines: &LineSearch) -> String {
     let traced = lines
@@ -152,7 +155,11 @@ fn of_window(lines: &LineSearch) -> String {
     let pause = lines
         .pause_seconds
         .map_or_else(String::new, |seconds| format!(", longest pause {:.0} ms", 1e3 * seconds));
-    format!("{traced}{pause}")
+    let free = lines.malloc_free_bytes_per_step.filter(|free| *free >= FREE_MIN);
+    let free = free.map_or_else(String::new, |free| {
+        format!(", {}/step freed and kept by glibc", bytes(free))
+    });
+    format!("{traced}{pause}{free}")
 }
 
 fn of_object(holder: &TensorHolder, slope: Option<f64>) -> String {
@@ -273,6 +280,7 @@ fn of_lines(lines: LineSearch) -> String {
             return "; Python allocates it at many lines, each a small part".to_owned();
         }
         LineOutcome::Named => "",
+        LineOutcome::Level => "the memory did not grow while it was traced",
         LineOutcome::Slow => "a traced step took too long",
         LineOutcome::Bound => "tracing came to its bound",
         LineOutcome::Apart => "not looked for, as it would take longer than a window",
