@@ -21,7 +21,7 @@ use crate::exporter::collectors::nvml::{GpuChannels, GpuSource, GpuTask};
 use crate::exporter::collectors::snapshot_analysis::AnalysisQueue;
 use crate::exporter::engine_task::{EngineTask, Requests};
 use crate::exporter::listen::{Addresses, PUSH, SocketFile, WEB, bind_socket, listen};
-use crate::exporter::memory::{give_back_after_crowds, give_back_early, unmap_code};
+use crate::exporter::memory::{give_back_early, unmap_code};
 use crate::exporter::notices::Notices;
 use crate::exporter::oom_kills::OomKills;
 use crate::exporter::recording::queue;
@@ -250,8 +250,6 @@ impl Serving {
         let push_gate = access.gate(tokens.push.is_none());
         let clock = Arc::new(move || clock.now());
         let connections = Arc::<Connections>::default();
-        let giving = give_back_after_crowds(Arc::clone(&connections), web_stopped.clone());
-        app.web_servers.spawn(giving);
         let service = Service {
             router: http::router(&self.push_config, self.receivers, tokens, clock),
             counts: push_counts,
