@@ -65,18 +65,18 @@ const FIRST_FILES: usize = 11;
 /// Maximum number of collector events that wait for the engine.
 const COLLECTED_CAPACITY: usize = 4;
 
-/// Runs the exporter until a signal arrives or until `beside` ends, which starts once the
+/// Runs the exporter until a signal arrives or until `companion` ends, which starts once the
 /// exporter listens. A second signal aborts. `notices` gets the news for a person at a
-/// terminal; `beside` gets each status, too.
+/// terminal; `companion` gets each status, too.
 ///
 /// # Errors
-/// A socket cannot be bound, OTLP cannot be set up, a task died, `beside` failed, or a second
+/// A socket cannot be bound, OTLP cannot be set up, a task died, `companion` failed, or a second
 /// signal arrived.
 pub fn run<F: Future<Output = anyhow::Result<()>>>(
     settings: Settings,
     gpu: Option<GpuSource>,
     notices: Notices,
-    beside: impl FnOnce(Addresses, watch::Receiver<Arc<Status>>) -> F,
+    companion: impl FnOnce(Addresses, watch::Receiver<Arc<Status>>) -> F,
 ) -> anyhow::Result<()> {
     has_files()?;
     give_back_early();
@@ -91,7 +91,7 @@ pub fn run<F: Future<Output = anyhow::Result<()>>>(
         };
         tracing::info!("started");
         unmap_code();
-        app.until_stopped(signals, beside(addresses, latest)).await
+        app.until_stopped(signals, companion(addresses, latest)).await
     });
     // A hanging call of the driver blocks its own thread, which ends with the process.
     runtime.shutdown_background();
