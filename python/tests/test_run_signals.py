@@ -71,11 +71,11 @@ def test_signal_to_each_process_that_names_the_command_reaches_it_once(run, scri
     assert rest(started, last="SIGUSR2") == ""
 
 
-def test_signal_reaches_the_command_without_a_witness(run, script):  # noqa: F811
+def test_signal_reaches_the_command_without_a_signal_monitor(run, script):  # noqa: F811
     started = signalled(run, script)
-    witness = started.child("signal-witness")
-    os.kill(witness, signal.SIGKILL)
-    await_true("the end of the witness", lambda: not is_alive(witness))
+    monitor = started.child("signal-monitor")
+    os.kill(monitor, signal.SIGKILL)
+    await_true("the end of the monitor", lambda: not is_alive(monitor))
     started.kill(signal.SIGTERM)
     assert started.line() == "SIGTERM"
     assert rest(started) == ""
@@ -165,12 +165,12 @@ def busy_cpu() -> Iterator[int]:
     process.wait()
 
 
-def test_stop_of_run_alone_is_not_mixed_up_with_what_a_slow_witness_saw_before(run, busy_cpu):  # noqa: F811
+def test_stop_of_run_alone_is_not_mixed_up_with_what_a_slow_monitor_saw_before(run, busy_cpu):  # noqa: F811
     started = run("sh", "-c", "echo ready; read line; echo $line")
     assert started.line() == "ready"
-    witness = started.child("signal-witness")
-    os.sched_setaffinity(witness, {busy_cpu})
-    os.sched_setscheduler(witness, os.SCHED_IDLE, os.sched_param(0))
+    monitor = started.child("signal-monitor")
+    os.sched_setaffinity(monitor, {busy_cpu})
+    os.sched_setscheduler(monitor, os.SCHED_IDLE, os.sched_param(0))
     for _ in range(5):
         os.killpg(started.pid, signal.SIGSTOP)
         os.waitpid(started.pid, os.WUNTRACED)

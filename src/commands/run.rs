@@ -128,7 +128,7 @@ fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
     match part {
         None => start(matches),
         Some(Some(RunPart::Exporter)) => export(matches),
-        Some(Some(RunPart::Witness)) => {
+        Some(Some(RunPart::SignalMonitor)) => {
             signal_monitor::run()?;
             Ok(Exit::Success)
         }

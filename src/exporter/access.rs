@@ -72,7 +72,6 @@ impl Access {
             counts: Arc::clone(&self.counts),
             clock: Arc::new(move || clock.now()),
             bucket: Mutex::<Bucket>::default(),
-            half_records: Arc::default(),
         })
     }
 }

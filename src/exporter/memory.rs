@@ -1,22 +1,10 @@
-//! Returns memory that the process does not need to the system: freed memory, and the code of
-//! the start.
-
-use std::sync::Arc;
-use std::time::Duration;
-
-use tokio::sync::watch;
-
-use crate::net::server::Connections;
+//! Memory that the process does not need: freed memory, and the code of the start.
 
 /// Size from which memory is its own mapping, which is unmapped when it is freed: glibc's
 /// default, fixed. Otherwise glibc raises it to the largest size that was ever freed, and keeps
 /// twice as much at the top of its heap.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const MAPPED_FROM_BYTES: libc::c_int = 128 * 1024;
-
-/// Minimum interval between returns of free memory inside the heap: the walk through the heap
-/// takes milliseconds.
-const GIVEN_BACK_EVERY: Duration = Duration::from_millis(250);
 
 /// Has glibc keep little freed memory, for a process that runs long next to others. Another
 /// allocator stays as it is.
@@ -37,33 +25,6 @@ pub(super) fn give_back_early() {
         if !is_taken {
             tracing::debug!(option, value, "the allocator refuses an option");
         }
-    }
-}
-
-/// Returns free memory inside the heap to the system, each time that a crowd of connections has
-/// left, until `stop` becomes true.
-///
-/// # Errors
-/// Never.
-pub(super) async fn give_back_after_crowds(
-    connections: Arc<Connections>,
-    mut stop: watch::Receiver<bool>,
-) -> anyhow::Result<()> {
-    loop {
-        tokio::select! {
-            _ = stop.wait_for(|is_stopping| *is_stopping) => return Ok(()),
-            () = connections.crowd_left() => give_back(),
-        }
-        tokio::time::sleep(GIVEN_BACK_EVERY).await;
-    }
-}
-
-fn give_back() {
-    #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    #[expect(unsafe_code, reason = "a C call without a safe form")]
-    // SAFETY: it touches only memory that the allocator holds as free, and takes its lock.
-    unsafe {
-        libc::malloc_trim(0);
     }
 }
 

@@ -21,7 +21,7 @@ use crate::exporter::collectors::nvml::{GpuChannels, GpuSource, GpuTask};
 use crate::exporter::collectors::snapshot_analysis::AnalysisQueue;
 use crate::exporter::engine_task::{EngineTask, Requests};
 use crate::exporter::listen::{Addresses, PUSH, SocketFile, WEB, bind_socket, listen};
-use crate::exporter::memory::{give_back_after_crowds, give_back_early, unmap_code};
+use crate::exporter::memory::{give_back_early, unmap_code};
 use crate::exporter::notices::Notices;
 use crate::exporter::oom_kills::OomKills;
 use crate::exporter::recording::queue;
@@ -65,18 +65,18 @@ const FIRST_FILES: usize = 11;
 /// Maximum number of collector events that wait for the engine.
 const COLLECTED_CAPACITY: usize = 4;
 
-/// Runs the exporter until a signal arrives or until `beside` ends, which starts once the
+/// Runs the exporter until a signal arrives or until `companion` ends, which starts once the
 /// exporter listens. A second signal aborts. `notices` gets the news for a person at a
-/// terminal; `beside` gets each status, too.
+/// terminal; `companion` gets each status, too.
 ///
 /// # Errors
-/// A socket cannot be bound, OTLP cannot be set up, a task died, `beside` failed, or a second
+/// A socket cannot be bound, OTLP cannot be set up, a task died, `companion` failed, or a second
 /// signal arrived.
 pub fn run<F: Future<Output = anyhow::Result<()>>>(
     settings: Settings,
     gpu: Option<GpuSource>,
     notices: Notices,
-    beside: impl FnOnce(Addresses, watch::Receiver<Arc<Status>>) -> F,
+    companion: impl FnOnce(Addresses, watch::Receiver<Arc<Status>>) -> F,
 ) -> anyhow::Result<()> {
     has_files()?;
     give_back_early();
@@ -91,7 +91,7 @@ pub fn run<F: Future<Output = anyhow::Result<()>>>(
         };
         tracing::info!("started");
         unmap_code();
-        app.until_stopped(signals, beside(addresses, latest)).await
+        app.until_stopped(signals, companion(addresses, latest)).await
     });
     // A hanging call of the driver blocks its own thread, which ends with the process.
     runtime.shutdown_background();
@@ -250,8 +250,6 @@ impl Serving {
         let push_gate = access.gate(tokens.push.is_none());
         let clock = Arc::new(move || clock.now());
         let connections = Arc::<Connections>::default();
-        let giving = give_back_after_crowds(Arc::clone(&connections), web_stopped.clone());
-        app.web_servers.spawn(giving);
         let service = Service {
             router: http::router(&self.push_config, self.receivers, tokens, clock),
             counts: push_counts,

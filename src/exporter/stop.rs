@@ -113,14 +113,14 @@ impl App {
     pub(super) async fn until_stopped(
         mut self,
         mut signals: Signals,
-        beside: impl Future<Output = anyhow::Result<()>>,
+        companion: impl Future<Output = anyhow::Result<()>>,
     ) -> anyhow::Result<()> {
         let is_terminated = tokio::select! {
             is_terminated = signals.next() => {
                 tracing::info!("stopping");
                 is_terminated
             }
-            result = beside => {
+            result = companion => {
                 result?;
                 self.last_analyses().await;
                 false

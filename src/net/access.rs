@@ -15,7 +15,6 @@ use base64::engine::general_purpose::STANDARD;
 use rustls::ServerConfig;
 use tokio::sync::watch;
 
-use crate::net::half_records::HalfRecords;
 use crate::net::passwords::{PasswordVerdict, Passwords, ShownPassword};
 use crate::net::peer::Peer;
 use stepmem_types::units::Uptime;
@@ -52,28 +51,22 @@ pub struct AccessCounts {
     passwords: AtomicU64,
     busy: AtomicU64,
     rate: AtomicU64,
-    records: AtomicU64,
 }
 
 impl AccessCounts {
     /// The counts by reason, ascending.
-    pub fn reasons(&self) -> [(&'static str, u64); 5] {
+    pub fn reasons(&self) -> [(&'static str, u64); 4] {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         [
             ("handshake", read(&self.handshakes)),
             ("password", read(&self.passwords)),
             ("password_queue", read(&self.busy)),
             ("rate_limit", read(&self.rate)),
-            ("record", read(&self.records)),
         ]
     }
 
     pub(super) fn add_handshake(&self) {
         self.handshakes.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(super) fn add_records(&self, n: u64) {
-        self.records.fetch_add(n, Ordering::Relaxed);
     }
 }
 
@@ -86,7 +79,6 @@ pub struct Gate {
     pub counts: Arc<AccessCounts>,
     pub clock: Arc<dyn Fn() -> Uptime + Send + Sync>,
     pub bucket: Mutex<Bucket>,
-    pub half_records: Arc<HalfRecords>,
 }
 
 impl fmt::Debug for Gate {

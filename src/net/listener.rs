@@ -2,12 +2,10 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::Notify;
 
 use crate::net::access::Gate;
 use crate::net::peer::Peer;
@@ -23,11 +21,10 @@ pub enum Listener {
     Unix(UnixListener),
 }
 
-/// A new connection, which is closed when `evict` is notified.
+/// A new connection.
 pub(super) struct NewConnection {
     pub(super) stream: Pin<Box<dyn Stream>>,
     pub(super) peer: Peer,
-    pub(super) evict: Arc<Notify>,
 }
 
 impl Listener {
@@ -40,19 +37,16 @@ impl Listener {
     }
 
     async fn try_accept(&self, gate: &Gate) -> io::Result<NewConnection> {
-        let evict = Arc::default();
         match self {
             Self::Tcp(listener) => {
                 let (stream, address) = listener.accept().await?;
                 stream.set_nodelay(true)?;
                 let stream: Pin<Box<dyn Stream>> = match gate.tls() {
-                    Some(tls) => {
-                        Box::pin(TlsConnection::new(stream, tls, gate, Arc::clone(&evict)))
-                    }
+                    Some(tls) => Box::pin(TlsConnection::new(stream, tls, gate)),
                     None => Box::pin(stream),
                 };
                 let peer = Peer::Address(address.ip().to_canonical());
-                Ok(NewConnection { stream, peer, evict })
+                Ok(NewConnection { stream, peer })
             }
             Self::Unix(listener) => {
                 let (stream, _) = listener.accept().await?;
@@ -60,7 +54,7 @@ impl Listener {
                     uid: peer.uid(),
                     pid: peer.pid().unwrap_or_default(),
                 });
-                Ok(NewConnection { stream: Box::pin(stream), peer, evict })
+                Ok(NewConnection { stream: Box::pin(stream), peer })
             }
         }
     }

@@ -2,15 +2,13 @@
 //! route.
 
 pub mod access;
+pub mod byte_budget;
 mod certificate;
-mod first_head;
 pub mod guard;
-pub mod half_records;
 pub mod listener;
 pub mod password_turns;
 pub mod passwords;
 pub mod peer;
-pub mod room;
 pub mod server;
 pub mod tls;
 pub mod tls_config;

@@ -62,7 +62,7 @@ impl<T: Turn> PasswordTurns<T> {
             self.add_noise(network);
             return false;
         }
-        if self.waiting.len() >= WAITING_CHECKS_MAX && !self.make_way(network) {
+        if self.waiting.len() >= WAITING_CHECKS_MAX && !self.evict_noisiest(network) {
             self.add_noise(network);
             return false;
         }
@@ -100,7 +100,7 @@ impl<T: Turn> PasswordTurns<T> {
     /// Drops the password of the noisiest peer. Of equally noisy ones, drops that of the peer
     /// with more of them, then the oldest. Returns whether there is one that is no quieter than
     /// one more of this peer.
-    fn make_way(&mut self, network: IpAddr) -> bool {
+    fn evict_noisiest(&mut self, network: IpAddr) -> bool {
         let rank = |network: IpAddr, n_more: usize| {
             (self.noise(network), self.n_of(network).saturating_add(n_more))
         };

@@ -4,9 +4,8 @@
 use std::convert::Infallible;
 use std::io;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll, ready};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
@@ -15,23 +14,22 @@ use axum::http::header::CONNECTION;
 use axum::http::{HeaderValue, Request, Response, StatusCode};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use hyper::body::{Body as _, Frame, Incoming, SizeHint};
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 use tokio_io_timeout::TimeoutStream;
 use tower::ServiceExt;
 
 use crate::net::access::{Gate, GateRefusal};
-use crate::net::first_head::HeadFirst;
 use crate::net::guard::{self, Guard, GuardRefusal, RequestHead};
 use crate::net::listener::{Listener, NewConnection, Stream};
 use crate::net::peer::Peer;
 
-/// Maximum number of connections of a listener. One more evicts the one that has been idle for
-/// longest.
+/// Maximum number of connections of a listener. One more evicts the least recently active.
 pub const CONNECTIONS_MAX: usize = 256;
 /// Time limit for the head of a new client's first request.
 pub const FIRST_REQUEST_WITHIN: Duration = Duration::from_secs(10);
@@ -48,14 +46,9 @@ pub const HEAD_BYTES_MAX: usize = 8 * 1024;
 pub const UNSENT_BYTES_MAX: u32 = 128 * 1024;
 /// Time limit for requests in flight after the server was stopped.
 pub const STOP_WITHIN: Duration = Duration::from_secs(5);
-/// Number of connections that may be up for eviction at once; meanwhile, a listener holds so
-/// many more than it may.
-const ASKED_AT_ONCE: usize = 16;
-/// Time within which a request saves a connection from eviction: the request of a new client
-/// may already have arrived, unread.
-const MAKE_WAY_WITHIN: Duration = Duration::from_millis(5);
-/// Number of ended connections after which their memory is worth returning.
-const CROWD: usize = 128;
+/// Time after an answer within which the next request counts as sent before it: a reader who
+/// waits for answers hardly asks again so soon.
+const PIPELINED_WITHIN: Duration = Duration::from_millis(10);
 /// Minimum interval between warnings that connections are not accepted.
 const WARNED_EVERY: Duration = Duration::from_mins(1);
 
@@ -66,7 +59,7 @@ pub struct ServerCounts {
 }
 
 impl ServerCounts {
-    /// Connections that were evicted or refused since the server started.
+    /// Connections that were evicted for newer ones since the server started.
     pub fn shed(&self) -> u64 {
         self.shed.load(Ordering::Relaxed)
     }
@@ -81,9 +74,69 @@ pub struct Service {
     pub guard: Arc<Guard>,
     /// The access rules for clients over TCP.
     pub gate: Arc<Gate>,
-    /// The connections of all listeners of the process.
     pub connections: Arc<Connections>,
     pub stop: watch::Receiver<bool>,
+}
+
+/// The connections of all listeners, which share the process's file descriptors.
+#[derive(Debug, Default)]
+pub struct Connections {
+    slots: Mutex<Vec<Arc<ConnectionSlot>>>,
+    /// Counts the actions of all connections: an order, not a time.
+    order: Arc<AtomicU64>,
+    has_warned: AtomicBool,
+}
+
+impl Connections {
+    /// Enters a connection of a listener. Beyond [`CONNECTIONS_MAX`], the listener's least
+    /// recently active one is evicted.
+    fn enter(&self, peer: Peer, listener: &Arc<ServerCounts>) -> Arc<ConnectionSlot> {
+        let mut slots = self.slots();
+        let is_own = |slot: &ConnectionSlot| Arc::ptr_eq(&slot.listener, listener);
+        if slots.iter().filter(|slot| is_own(slot)).count() >= CONNECTIONS_MAX {
+            evict(&mut slots, is_own);
+        }
+        let slot = Arc::new(ConnectionSlot {
+            peer,
+            listener: Arc::clone(listener),
+            evict: Arc::default(),
+            order: Arc::clone(&self.order),
+            active_at: AtomicU64::default(),
+            answered: Mutex::default(),
+            requested: Notify::new(),
+            is_closed: AtomicBool::default(),
+        });
+        slot.act();
+        slots.push(Arc::clone(&slot));
+        slot
+    }
+
+    /// Evicts the least recently active connection, since there is no file descriptor for
+    /// another. Warns of the first `error` within [`WARNED_EVERY`].
+    fn free_descriptor(&self, error: &io::Error) {
+        if !self.has_warned.swap(true, Ordering::Relaxed) {
+            tracing::warn!(%error, "connections are not accepted; inactive ones are closed");
+        }
+        evict(&mut self.slots(), |_| true);
+    }
+
+    /// Returns the open connections.
+    fn slots(&self) -> MutexGuard<'_, Vec<Arc<ConnectionSlot>>> {
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        slots.retain(|slot| !slot.is_closed.load(Ordering::Relaxed));
+        slots
+    }
+}
+
+/// Evicts the least recently active connection of those that `is_eligible` allows.
+fn evict(slots: &mut Vec<Arc<ConnectionSlot>>, is_eligible: impl Fn(&ConnectionSlot) -> bool) {
+    let eligible = slots.iter().enumerate().filter(|(_, slot)| is_eligible(slot));
+    let oldest = eligible.min_by_key(|(_, slot)| slot.active_at.load(Ordering::Relaxed));
+    if let Some(idx) = oldest.map(|(idx, _)| idx) {
+        let slot = slots.swap_remove(idx);
+        slot.listener.shed.fetch_add(1, Ordering::Relaxed);
+        slot.evict.notify_one();
+    }
 }
 
 /// Serves until `stop` becomes true, then waits up to [`STOP_WITHIN`] for requests in flight.
@@ -92,35 +145,21 @@ pub async fn serve(listener: Listener, service: Service) {
     let routes = Routes { router, guard, gate };
     let mut stopped = stop.clone();
     let mut handled = FuturesUnordered::new();
-    let mut slots: Vec<Arc<ConnectionSlot>> = Vec::new();
     let mut warnings = tokio::time::interval(WARNED_EVERY);
     loop {
-        slots.retain(|slot| !slot.is_closed());
-        // Meanwhile, new clients wait in the system's queue: connections that are already
-        // accepted get their turn first.
-        let is_full = slots.len() >= CONNECTIONS_MAX + ASKED_AT_ONCE;
         tokio::select! {
+            // Connections that are accepted get their turn before new ones.
+            biased;
             () = is_stopping(&mut stopped) => break,
-            accepted = listener.accept(&routes.gate), if !is_full => match accepted {
-                Ok(NewConnection { stream, peer, evict }) => {
-                    if slots.len() >= CONNECTIONS_MAX {
-                        longest_idle(&slots).inspect(|slot| slot.ask_for_way());
-                    }
-                    let slot = connections.enter(peer, evict);
-                    slots.push(Arc::clone(&slot));
+            Some(()) = handled.next(), if !handled.is_empty() => {}
+            accepted = listener.accept(&routes.gate) => match accepted {
+                Ok(NewConnection { stream, peer }) => {
+                    let slot = connections.enter(peer, &counts);
                     handled.push(handle(stream, routes.clone(), slot, stop.clone()));
                 }
-                Err(error) => connections.make_way(&error),
+                Err(error) => connections.free_descriptor(&error),
             },
-            () = tokio::time::sleep(MAKE_WAY_WITHIN), if is_full => {
-                counts.shed.fetch_add(1, Ordering::Relaxed);
-                evict_oldest(&mut slots);
-            }
             _ = warnings.tick() => connections.has_warned.store(false, Ordering::Relaxed),
-            Some(has_made_way) = handled.next(), if !handled.is_empty() => {
-                connections.leave();
-                counts.shed.fetch_add(u64::from(has_made_way), Ordering::Relaxed);
-            }
         }
     }
     let all_ended = async { while handled.next().await.is_some() {} };
@@ -136,80 +175,14 @@ pub async fn serve_stream(
     peer: Peer,
     service: Service,
 ) {
-    let Service { router, guard, gate, connections, stop, .. } = service;
-    let slot = connections.enter(peer, Arc::default());
+    let Service { router, counts, guard, gate, connections, stop } = service;
+    let slot = connections.enter(peer, &counts);
     handle(Box::pin(stream), Routes { router, guard, gate }, slot, stop).await;
-}
-
-/// The connections of all listeners, which share the process's file descriptors.
-#[derive(Debug, Default)]
-pub struct Connections {
-    n_left: AtomicUsize,
-    crowd_left: Notify,
-    /// Counts the actions of all connections: an order, not a time.
-    order: Arc<AtomicU64>,
-    slots: Mutex<Vec<Arc<ConnectionSlot>>>,
-    has_warned: AtomicBool,
-}
-
-impl Connections {
-    /// Waits until a crowd of connections has ended since the last time.
-    pub async fn crowd_left(&self) {
-        self.crowd_left.notified().await;
-    }
-
-    fn leave(&self) {
-        if self.n_left.fetch_add(1, Ordering::Relaxed) % CROWD == CROWD - 1 {
-            self.crowd_left.notify_one();
-        }
-    }
-
-    fn enter(&self, peer: Peer, evict: Arc<Notify>) -> Arc<ConnectionSlot> {
-        let slot = Arc::new(ConnectionSlot::new(peer, Arc::clone(&self.order), evict));
-        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
-        slots.retain(|slot| !slot.is_closed());
-        slots.push(Arc::clone(&slot));
-        slot
-    }
-
-    /// Selects connections that wait for their clients for eviction, the longest inactive
-    /// first, so that up to [`ASKED_AT_ONCE`] are selected. Warns of the first `error` within
-    /// [`WARNED_EVERY`].
-    fn make_way(&self, error: &io::Error) {
-        if !self.has_warned.swap(true, Ordering::Relaxed) {
-            tracing::warn!(%error, "connections are not accepted; idle ones are closed");
-        }
-        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
-        slots.retain(|slot| !slot.is_closed());
-        let mut n_asked = slots.iter().filter(|slot| slot.is_asked()).count();
-        while n_asked < ASKED_AT_ONCE {
-            let Some(slot) = longest_idle(&slots) else { break };
-            slot.ask_for_way();
-            n_asked += 1;
-        }
-    }
 }
 
 /// Resolves when `stop` becomes true or its sender is dropped.
 async fn is_stopping(stop: &mut watch::Receiver<bool>) {
     drop(stop.wait_for(|is_stopping| *is_stopping).await);
-}
-
-/// Evicts the connection that has been inactive for longest.
-fn evict_oldest(slots: &mut Vec<Arc<ConnectionSlot>>) {
-    let active_at = |slot: &ConnectionSlot| slot.active_at.load(Ordering::Relaxed);
-    let oldest = slots.iter().enumerate().min_by_key(|(_, slot)| active_at(slot));
-    if let Some(idx) = oldest.map(|(idx, _)| idx) {
-        slots.swap_remove(idx).evict.notify_one();
-    }
-}
-
-/// Returns the least recently active connection that waits for its client and is not up for
-/// eviction.
-fn longest_idle(slots: &[Arc<ConnectionSlot>]) -> Option<&Arc<ConnectionSlot>> {
-    let is_idle = |slot: &&Arc<ConnectionSlot>| !slot.is_busy.load(Ordering::Relaxed);
-    let idle = slots.iter().filter(is_idle).filter(|slot| !slot.is_asked());
-    idle.min_by_key(|slot| slot.active_at.load(Ordering::Relaxed))
 }
 
 /// The connection of a request, for its handlers.
@@ -222,25 +195,10 @@ impl Connection {
         self.0.peer
     }
 
-    /// Returns when its client last took something, in the order of all actions on all
-    /// connections.
-    pub fn written_at(&self) -> f64 {
-        let order = self.0.written_at.load(Ordering::Relaxed);
-        let (high, low) = (order >> 32, order & u64::from(u32::MAX));
-        let float = |half| u32::try_from(half).map_or(0.0, f64::from);
-        float(high) * 4_294_967_296.0 + float(low)
-    }
-
-    /// Notes that its client gets an answer: that counts as if the client had just taken
-    /// something.
-    pub fn offer(&self) {
-        self.0.wrote();
-    }
-
-    /// Returns whether the request arrived before an earlier one on the connection was
-    /// answered.
+    /// Returns whether the request came within [`PIPELINED_WITHIN`] of the answer to an earlier
+    /// one of the connection.
     pub fn is_pipelined(&self) -> bool {
-        self.0.is_pipelined.load(Ordering::Relaxed)
+        self.0.answered().is_some_and(|answered| answered.elapsed() < PIPELINED_WITHIN)
     }
 
     /// Returns the notification that closes the connection.
@@ -253,117 +211,35 @@ impl Connection {
 #[derive(Debug)]
 struct ConnectionSlot {
     peer: Peer,
-    /// True while a complete request awaits its response.
-    is_busy: AtomicBool,
-    /// Counts the actions of all connections of the listener: an order, not a time.
-    order: Arc<AtomicU64>,
-    /// This connection's last action in that order.
-    active_at: AtomicU64,
-    /// The time when the system last took bytes of an answer, in that order.
-    written_at: AtomicU64,
-    /// Requests whose heads were read.
-    n_requests: AtomicU64,
-    /// Number of reads that brought bytes, in total and when the last request was answered.
-    n_reads: AtomicU64,
-    n_reads_answered: AtomicU64,
-    /// True if the last request came without a read after that.
-    is_pipelined: AtomicBool,
-    requested: Notify,
-    /// True if the connection is up for eviction.
-    asked: AtomicBool,
-    way_wanted: Notify,
+    listener: Arc<ServerCounts>,
+    /// Closes the connection.
     evict: Arc<Notify>,
-    closed: AtomicBool,
+    order: Arc<AtomicU64>,
+    /// When it last began or answered a request, in that order.
+    active_at: AtomicU64,
+    /// When it last answered a request.
+    answered: Mutex<Option<Instant>>,
+    requested: Notify,
+    is_closed: AtomicBool,
 }
 
 impl ConnectionSlot {
-    fn new(peer: Peer, order: Arc<AtomicU64>, evict: Arc<Notify>) -> Self {
-        let slot = Self {
-            peer,
-            is_busy: AtomicBool::new(false),
-            order,
-            active_at: AtomicU64::new(0),
-            written_at: AtomicU64::new(0),
-            n_requests: AtomicU64::new(0),
-            n_reads: AtomicU64::new(0),
-            n_reads_answered: AtomicU64::new(0),
-            is_pipelined: AtomicBool::new(false),
-            requested: Notify::new(),
-            asked: AtomicBool::new(false),
-            way_wanted: Notify::new(),
-            evict,
-            closed: AtomicBool::new(false),
-        };
-        slot.act();
-        slot
-    }
-
     fn act(&self) {
         self.active_at.store(self.order.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
     }
 
-    fn wrote(&self) {
-        self.written_at.store(self.order.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
-    }
-
-    fn read(&self) {
-        self.n_reads.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Notes that a request begins.
-    fn request(&self) {
-        let is_pipelined = self.n_reads.load(Ordering::Relaxed)
-            == self.n_reads_answered.load(Ordering::Relaxed);
-        self.is_pipelined.store(is_pipelined, Ordering::Relaxed);
-        self.n_requests.fetch_add(1, Ordering::Relaxed);
-        self.requested.notify_one();
-        self.act();
-    }
-
-    /// Notes that a request has its response.
-    fn respond(&self) {
-        self.n_reads_answered.store(self.n_reads.load(Ordering::Relaxed), Ordering::Relaxed);
-        self.is_busy.store(false, Ordering::Relaxed);
-    }
-
-    fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Relaxed)
-    }
-
-    fn is_asked(&self) -> bool {
-        self.asked.load(Ordering::Relaxed)
-    }
-
-    fn ask_for_way(&self) {
-        self.asked.store(true, Ordering::Relaxed);
-        self.way_wanted.notify_one();
-    }
-
-    /// Resolves when the connection was up for eviction and had no request within
-    /// [`MAKE_WAY_WITHIN`].
-    async fn makes_way(&self) {
-        loop {
-            self.way_wanted.notified().await;
-            let n_before = self.n_requests.load(Ordering::Relaxed);
-            tokio::time::sleep(MAKE_WAY_WITHIN).await;
-            let has_requested = self.n_requests.load(Ordering::Relaxed) > n_before;
-            if !has_requested && !self.is_busy.load(Ordering::Relaxed) {
-                return;
-            }
-            self.asked.store(false, Ordering::Relaxed);
-        }
+    fn answered(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.answered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Serves a connection to its end. Returns whether it ended because it was evicted.
+/// Serves a connection to its end.
 async fn handle(
     stream: Pin<Box<dyn Stream>>,
     routes: Routes,
     slot: Arc<ConnectionSlot>,
     mut stop: watch::Receiver<bool>,
-) -> bool {
-    slot.wrote();
-    let stream = Watched { stream, slot: Arc::clone(&slot) };
+) {
     let mut stream = TimeoutStream::new(stream);
     stream.set_write_timeout(Some(WRITE_STALL_MAX));
     let requests = Arc::clone(&slot);
@@ -371,18 +247,11 @@ async fn handle(
         answer(routes.clone(), request, Arc::clone(&requests))
     });
     let connection = async {
-        let mut stream = HeadFirst::<_, HEAD_BYTES_MAX>::new(Box::pin(stream));
-        tokio::select! {
-            biased;
-            // An error means that the client left.
-            head = stream.head() => if head.is_err() { return },
-            () = is_stopping(&mut stop) => return,
-        }
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(IDLE_MAX)
             .max_buf_size(HEAD_BYTES_MAX)
-            .serve_connection(TokioIo::new(stream), service);
+            .serve_connection(TokioIo::new(Box::pin(stream)), service);
         let mut connection = std::pin::pin!(connection);
         tokio::select! {
             biased;
@@ -401,16 +270,14 @@ async fn handle(
             std::future::pending::<()>().await;
         }
     };
-    let has_made_way = tokio::select! {
-        // The connection first: a request that has arrived saves the connection from eviction.
+    tokio::select! {
+        // The connection first: it takes a request that has arrived.
         biased;
-        () = connection => false,
-        () = slot.makes_way() => true,
-        () = silent => false,
-        () = slot.evict.notified() => false,
-    };
-    slot.closed.store(true, Ordering::Relaxed);
-    has_made_way
+        () = connection => {}
+        () = silent => {}
+        () = slot.evict.notified() => {}
+    }
+    slot.is_closed.store(true, Ordering::Relaxed);
 }
 
 /// The parts that answer requests.
@@ -426,8 +293,8 @@ async fn answer(
     request: Request<Incoming>,
     slot: Arc<ConnectionSlot>,
 ) -> Result<Response<Body>, Infallible> {
-    slot.request();
-    slot.is_busy.store(request.body().is_end_stream(), Ordering::Relaxed);
+    slot.act();
+    slot.requested.notify_one();
     let head = RequestHead {
         method: request.method(),
         uri: request.uri(),
@@ -450,15 +317,15 @@ async fn answer(
         response.headers_mut().insert(name, value);
         return Ok(response);
     }
-    let body_slot = Arc::clone(&slot);
-    let mut request = request.map(|body| Body::new(RequestBody { body, slot: body_slot }));
+    let mut request = request.map(Body::new);
     request.extensions_mut().insert(Connection(Arc::clone(&slot)));
     let mut response = routes.router.oneshot(request).await;
     if let Ok(response) = &mut response {
         routes.gate.complete(slot.peer, response.headers_mut());
         guard::complete(response.headers_mut());
     }
-    slot.respond();
+    slot.act();
+    *slot.answered() = Some(Instant::now());
     response
 }
 
@@ -469,99 +336,4 @@ fn refused(status: StatusCode, reason: &'static str) -> Response<Body> {
     guard::complete(response.headers_mut());
     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     response
-}
-
-/// The body of a request. Updates its connection's slot when more of it arrives and when it is
-/// complete.
-struct RequestBody {
-    body: Incoming,
-    slot: Arc<ConnectionSlot>,
-}
-
-impl hyper::body::Body for RequestBody {
-    type Data = <Incoming as hyper::body::Body>::Data;
-    type Error = hyper::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Self::Data>, hyper::Error>>> {
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
-        self.slot.act();
-        self.slot
-            .is_busy
-            .store(self.body.is_end_stream() || frame.is_none(), Ordering::Relaxed);
-        Poll::Ready(frame)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
-// Same name as detect::behaviour::Watched: that one stands in a test.
-/// A stream that notes when it is read and written to.
-struct Watched {
-    stream: Pin<Box<dyn Stream>>,
-    slot: Arc<ConnectionSlot>,
-}
-
-impl Watched {
-    fn written(&self, result: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
-        if let Poll::Ready(Ok(1..)) = result {
-            self.slot.wrote();
-        }
-        result
-    }
-}
-
-impl AsyncRead for Watched {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let n_before = buffer.filled().len();
-        ready!(self.stream.as_mut().poll_read(cx, buffer))?;
-        if buffer.filled().len() > n_before {
-            self.slot.read();
-        }
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl AsyncWrite for Watched {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let result = self.stream.as_mut().poll_write(cx, bytes);
-        self.written(result)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let result = self.stream.as_mut().poll_write_vectored(cx, bytes);
-        self.written(result)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.stream.as_mut().poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.stream.as_mut().poll_shutdown(cx)
-    }
 }

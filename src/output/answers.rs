@@ -2,7 +2,7 @@
 //! written.
 
 use std::io::{self, Write};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use axum::Extension;
 use axum::body::{Body, Bytes};
@@ -11,16 +11,14 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Semaphore;
 
-use crate::net::peer::Peer;
-use crate::net::room::{Room, RoomPlace, Speed};
+use crate::net::byte_budget::{ByteBudget, HeldBytes};
 use crate::net::server::Connection;
-use stepmem_types::units::Uptime;
 
 /// Byte budget of answers that are not written yet, or one answer of any size. The connection
 /// whose answer has waited the longest is evicted.
-pub(super) const UNREAD_BYTES_MAX: usize = 1024 * 1024;
+pub(super) const UNREAD_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Size in bytes below which answers are not compressed.
 const PACKED_FROM_BYTES: usize = 1024;
 /// Bytes that are compressed before others have a turn.
@@ -32,24 +30,21 @@ pub(super) type ReaderConnection = Option<Extension<Connection>>;
 /// The answers of the web server.
 #[derive(Debug)]
 pub(super) struct Answers {
-    unread: Arc<Room>,
+    unread: Arc<ByteBudget>,
     /// Compression takes memory: one answer at a time.
     packing: Semaphore,
 }
 
-/// A text for any number of readers, who count as one for as long as they read it together.
+/// A text for any number of readers.
 #[derive(Debug)]
 pub struct SharedText {
     plain: Bytes,
     packed: OnceLock<Bytes>,
-    /// The holders of places for those who read it plain, and compressed.
-    holders: Mutex<[Option<u64>; 2]>,
 }
 
 impl SharedText {
     pub fn new(plain: impl Into<Bytes>) -> Arc<Self> {
-        let (plain, packed) = (plain.into(), OnceLock::new());
-        Arc::new(Self { plain, packed, holders: Mutex::default() })
+        Arc::new(Self { plain: plain.into(), packed: OnceLock::new() })
     }
 }
 
@@ -63,7 +58,7 @@ pub(super) struct Content {
 
 impl Answers {
     pub(super) fn new() -> Self {
-        Self { unread: Room::new(UNREAD_BYTES_MAX, true), packing: Semaphore::new(1) }
+        Self { unread: ByteBudget::new(UNREAD_BYTES_MAX), packing: Semaphore::new(1) }
     }
 
     /// Responds with a content.
@@ -86,13 +81,9 @@ impl Answers {
         } else {
             text.plain.clone()
         };
-        let Some(place) = self
-            .place(AnswerBytes { text: &text, is_packed, n_bytes: bytes.len() }, connection)
-        else {
-            let text = "too many answers are waiting for their readers; retry\n";
-            return (StatusCode::SERVICE_UNAVAILABLE, text).into_response();
-        };
-        let bytes = Bytes::from_owner(CountedBytes { bytes, _place: place });
+        let evict = connection.map(|Extension(connection)| connection.evict());
+        let held = self.unread.hold(bytes.len(), evict.unwrap_or_default());
+        let bytes = Bytes::from_owner(CountedBytes { bytes, _held: held });
         let headers = [(CONTENT_TYPE, media_type), (VARY, vary)];
         let mut response = (headers, Body::from(bytes)).into_response();
         if is_packed {
@@ -100,33 +91,6 @@ impl Answers {
             response.headers_mut().insert(CONTENT_ENCODING, gzip);
         }
         response
-    }
-
-    /// Takes a place in the byte budget for an answer, or joins the readers of the same text.
-    /// The connection that was not written to for longest is evicted.
-    fn place(&self, bytes: AnswerBytes<'_>, connection: ReaderConnection) -> Option<RoomPlace> {
-        let now = Uptime::default();
-        let (peer, speed, evict) = match connection {
-            Some(Extension(connection)) => {
-                // Its client has had no time to read this answer.
-                connection.offer();
-                let (peer, evict) = (connection.peer(), connection.evict());
-                (peer, Speed::Written(connection), evict)
-            }
-            None => (Peer::Unknown, Speed::Since(now), Arc::new(Notify::new())),
-        };
-        let mut holders = bytes.text.holders.lock().unwrap_or_else(PoisonError::into_inner);
-        let [plain, packed] = &mut *holders;
-        let holder = if bytes.is_packed { packed } else { plain };
-        let joined = holder
-            .and_then(|holder| self.unread.join(holder, speed.clone(), Arc::clone(&evict)));
-        if joined.is_some() {
-            return joined;
-        }
-        let place = self.unread.enter(peer, speed, evict);
-        place.grow(bytes.n_bytes, now).ok()?;
-        *holder = Some(place.holder());
-        Some(place)
     }
 
     /// Compresses an answer, unless it was compressed for a reader before.
@@ -147,18 +111,10 @@ impl Answers {
     }
 }
 
-/// An answer, and the form in which it is read.
-#[derive(Clone, Copy)]
-struct AnswerBytes<'a> {
-    text: &'a SharedText,
-    is_packed: bool,
-    n_bytes: usize,
-}
-
 /// Bytes that count as unread until they are dropped.
 struct CountedBytes {
     bytes: Bytes,
-    _place: RoomPlace,
+    _held: HeldBytes,
 }
 
 impl AsRef<[u8]> for CountedBytes {

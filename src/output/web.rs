@@ -27,8 +27,7 @@ pub const SUMMARY_WITHIN: Duration = Duration::from_secs(5);
 /// Maximum number of readers that wait for a fresh status; further ones get the last published
 /// one.
 pub const READERS_MAX: usize = 64;
-
-/// Maximum number of requests answered at a time that came before the answer to an earlier one.
+/// Maximum number of pipelined requests that are answered at a time.
 pub const PIPELINED_MAX: usize = 1;
 
 const INDEX_HTML: &str = include_str!("page/index.html");

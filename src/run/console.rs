@@ -62,13 +62,13 @@ impl Traces {
 }
 
 /// The lines that the console has reported, and those to report at the end.
-pub(super) struct Narrator {
+pub(super) struct Console {
     notices: mpsc::Receiver<Notice>,
-    pen: Pen,
+    writer: ConsoleWriter,
     is_coloured: bool,
     is_started: bool,
     /// The worst reported severity of each finding.
-    said: BTreeMap<(SubjectId, DiagnosisKind), Severity>,
+    reported: BTreeMap<(SubjectId, DiagnosisKind), Severity>,
     /// Number of lines about findings with the code or the object behind them.
     n_named: usize,
     /// Number of lines about findings whose growth ended, or that were cleared.
@@ -78,7 +78,7 @@ pub(super) struct Narrator {
     code: Arc<OnceLock<u8>>,
 }
 
-impl Narrator {
+impl Console {
     /// # Errors
     /// The system has no thread left.
     pub(super) fn new(
@@ -87,10 +87,10 @@ impl Narrator {
     ) -> io::Result<Self> {
         Ok(Self {
             notices,
-            pen: Pen::new()?,
+            writer: ConsoleWriter::new()?,
             is_coloured: terminal::takes_sequences(),
             is_started: false,
-            said: BTreeMap::new(),
+            reported: BTreeMap::new(),
             n_named: 0,
             n_over: 0,
             ends: BTreeMap::new(),
@@ -144,9 +144,9 @@ impl Narrator {
             || "watching, without a page".to_owned(),
             |url| format!("watching; page {url}/"),
         );
-        self.pen.line(format!("stepmem: {page}\n"));
+        self.writer.line(format!("stepmem: {page}\n"));
         for problem in problems {
-            self.pen.line(format!("stepmem: {problem}\n"));
+            self.writer.line(format!("stepmem: {problem}\n"));
         }
     }
 
@@ -157,7 +157,7 @@ impl Narrator {
             Notice::Summary(end) => {
                 self.ends.insert(end.summary.run.clone(), *end);
             }
-            Notice::OomKills(n) => self.pen.line(oom_kills_line(n)),
+            Notice::OomKills(n) => self.writer.line(oom_kills_line(n)),
         }
     }
 
@@ -175,34 +175,34 @@ impl Narrator {
             return;
         }
         let (kind, severity) = (finding.kind, finding.severity);
-        let n_said = self.said.keys().filter(|(_, said)| *said == kind).count();
-        let worst = self.said.get_mut(&(finding.subject.clone(), kind));
+        let n_reported = self.reported.keys().filter(|(_, reported)| *reported == kind).count();
+        let worst = self.reported.get_mut(&(finding.subject.clone(), kind));
         match worst {
             Some(worst) if *worst >= severity => return,
             Some(worst) => *worst = severity,
             None => {
-                self.said.insert((finding.subject.clone(), kind), severity);
-                if n_said == LINES_A_KIND_MAX {
+                self.reported.insert((finding.subject.clone(), kind), severity);
+                if n_reported == LINES_A_KIND_MAX {
                     let title = kind.about().title;
-                    self.pen.line(format!("stepmem: {title} on more ranks: see the page\n"));
+                    self.writer.line(format!("stepmem: {title} on more ranks: see the page\n"));
                 }
-                if n_said >= LINES_A_KIND_MAX {
+                if n_reported >= LINES_A_KIND_MAX {
                     return;
                 }
             }
         }
-        self.pen.line(finding_line(finding, self.is_coloured));
+        self.writer.line(finding_line(finding, self.is_coloured));
     }
 
     /// Reports that a finding is no longer a warning or critical. A MEMORY RISING that becomes
     /// MEMORY CREEP is info, as is every finding that the engine forgets with an ended rank.
     fn end(&mut self, finding: &Transition, line: String) {
-        let said = self.said.get_mut(&(finding.subject.clone(), finding.kind));
-        let Some(said) = said.filter(|said| **said > Severity::Info) else { return };
-        *said = Severity::Info;
+        let reported = self.reported.get_mut(&(finding.subject.clone(), finding.kind));
+        let Some(reported) = reported.filter(|reported| **reported > Severity::Info) else { return };
+        *reported = Severity::Info;
         if self.n_over < LINES_A_KIND_MAX {
             self.n_over += 1;
-            self.pen.line(line);
+            self.writer.line(line);
         }
     }
 
@@ -213,10 +213,10 @@ impl Narrator {
         }
         self.n_named += 1;
         // The end of its rank in the meantime does not lower the severity.
-        let said = self.said.get(&(finding.subject.clone(), finding.kind)).copied();
-        let severity = said.map_or(finding.severity, |said| said.max(finding.severity));
+        let reported = self.reported.get(&(finding.subject.clone(), finding.kind)).copied();
+        let severity = reported.map_or(finding.severity, |reported| reported.max(finding.severity));
         let finding = Transition { severity, ..finding };
-        self.pen.line(finding_line(&finding, self.is_coloured));
+        self.writer.line(finding_line(&finding, self.is_coloured));
     }
 
     /// Closes with the summaries, the worst first, and with the directory of snapshots that
@@ -249,18 +249,18 @@ impl Narrator {
             runs => closing(runs, terminal::columns()),
         };
         if self.is_started {
-            self.pen.line(text);
+            self.writer.line(text);
             let code = self.code.get().copied();
             let signal = code.and_then(killed_by).map(Signal::as_str);
             if let Some(line) = code.and_then(|code| ended_line(code, signal)) {
-                self.pen.line(line);
+                self.writer.line(line);
             }
             if let Some(left) = left {
                 let place = left.display();
-                self.pen.line(format!("stepmem: {place} has snapshots that no summary has\n"));
+                self.writer.line(format!("stepmem: {place} has snapshots that no summary has\n"));
             }
         }
-        self.pen.end();
+        self.writer.end();
         ends
     }
 }
@@ -315,12 +315,12 @@ fn ended(process: &OwnedFd) {
 }
 
 /// Writes on its own thread: a terminal may stop taking text.
-struct Pen {
+struct ConsoleWriter {
     lines: SyncSender<String>,
     thread: JoinHandle<()>,
 }
 
-impl Pen {
+impl ConsoleWriter {
     fn new() -> io::Result<Self> {
         let (lines, received) = sync_channel::<String>(WAITING_LINES_MAX);
         let writing = move || received.iter().for_each(|line| say(&line));

@@ -17,7 +17,7 @@ use crate::exporter::notices::{Notices, SummaryNotice};
 use crate::exporter::start;
 use crate::exporter::summaries::directory::WrittenFiles;
 use crate::run::client_archive::{self, Installed};
-use crate::run::console::{Control, Narrator, Traces};
+use crate::run::console::{Control, Console, Traces};
 use crate::run::private_directory::PrivateFolder;
 use crate::run::processes::Ready;
 use crate::run::signals;
@@ -85,18 +85,18 @@ pub fn run(mut settings: Settings, options: &RunOptions) -> anyhow::Result<GateV
         traces_lines: options.traces_lines,
     };
     let (notices, receiver) = Notices::channel();
-    let mut narrator = Narrator::new(receiver, Arc::clone(notices.command_code()))?;
+    let mut console = Console::new(receiver, Arc::clone(notices.command_code()))?;
     let gpu = nvml_source(&settings);
     start::run(settings, gpu, notices, |addresses, _| {
         let ready = Ready { push_url: push_url(&addresses), ..ready };
         problems.extend(addresses.problems.iter().cloned());
         let pages = addresses.web.iter().map(|address| addresses.url(*address)).collect();
-        narrator.follow(Control { socket: control, ready }, pages, problems)
+        console.follow(Control { socket: control, ready }, pages, problems)
     })?;
     let traces = Traces::read(folder.as_ref().map(PrivateFolder::path), has_client);
     let left = snapshots.and_then(SnapshotPlace::close);
-    let has_succeeded = narrator.has_succeeded();
-    let ends = narrator.finish(traces, left);
+    let has_succeeded = console.has_succeeded();
+    let ends = console.finish(traces, left);
     if let (Some(file), Some(end)) = (&options.summary_json, ends.first()) {
         let file = own_name(file, end);
         if let Err(error) = write(&file, &end.summary) {

@@ -21,7 +21,7 @@ use crate::run::signals::{self, STOPS, SignalReceipt, number};
 /// starts without it.
 pub const READY_WITHIN: Duration = Duration::from_secs(5);
 /// Time for which a receipt of the signal monitor counts.
-const SIGHTING_VALID: Duration = Duration::from_secs(1);
+const RECEIPT_VALID: Duration = Duration::from_secs(1);
 /// This program, even after its file was replaced.
 const PROGRAM: &str = "/proc/self/exe";
 
@@ -29,7 +29,7 @@ const PROGRAM: &str = "/proc/self/exe";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunPart {
     Exporter,
-    Witness,
+    SignalMonitor,
 }
 
 impl RunPart {
@@ -38,13 +38,13 @@ impl RunPart {
 
     /// Returns the part that the hidden option names.
     pub fn named(name: &str) -> Option<Self> {
-        [Self::Exporter, Self::Witness].into_iter().find(|part| part.name() == name)
+        [Self::Exporter, Self::SignalMonitor].into_iter().find(|part| part.name() == name)
     }
 
     fn name(self) -> &'static str {
         match self {
             Self::Exporter => "exporter",
-            Self::Witness => "witness",
+            Self::SignalMonitor => "signal-monitor",
         }
     }
 
@@ -55,7 +55,7 @@ impl RunPart {
         command.args(arguments).stdin(Stdio::from(OwnedFd::from(theirs.try_clone()?)));
         command.stdout(match self {
             Self::Exporter => Stdio::null(),
-            Self::Witness => Stdio::from(OwnedFd::from(theirs)),
+            Self::SignalMonitor => Stdio::from(OwnedFd::from(theirs)),
         });
         let child = command.spawn()?;
         let pid = i32::try_from(child.id()).map_err(io::Error::other)?;
@@ -124,28 +124,28 @@ impl ExporterProcess {
 }
 
 /// The signal monitor's process.
-pub(super) struct WitnessProcess {
+pub(super) struct SignalMonitor {
     pub(super) pid: Pid,
     socket: UnixStream,
     unread: Vec<u8>,
-    sightings: Vec<(SignalReceipt, Instant)>,
+    receipts: Vec<(SignalReceipt, Instant)>,
     /// The times of its last signal that stops, and of its last one that continues. Each such
     /// signal discards the other one while that one waits.
     stopped: Option<Instant>,
     continued: Option<Instant>,
 }
 
-impl WitnessProcess {
+impl SignalMonitor {
     /// Starts the monitor in this process's group. Its command line contains the command's
     /// words. Programs that choose processes by their command line thus signal both.
     pub(super) fn start(words: &[OsString]) -> io::Result<Self> {
         let arguments = [&[OsString::from("--")], words].concat();
-        let (pid, socket) = RunPart::Witness.start("signal-witness", &arguments)?;
+        let (pid, socket) = RunPart::SignalMonitor.start("signal-monitor", &arguments)?;
         Ok(Self {
             pid,
             socket,
             unread: Vec::new(),
-            sightings: Vec::new(),
+            receipts: Vec::new(),
             stopped: None,
             continued: None,
         })
@@ -178,9 +178,9 @@ impl WitnessProcess {
             }
         };
         let (receipts, rest) = self.unread.as_chunks();
-        self.sightings.retain(|(_, seen)| now.duration_since(*seen) < SIGHTING_VALID);
+        self.receipts.retain(|(_, seen)| now.duration_since(*seen) < RECEIPT_VALID);
         for receipt in receipts.iter().filter_map(|bytes| SignalReceipt::decode(*bytes)) {
-            self.sightings.push((receipt, now));
+            self.receipts.push((receipt, now));
             if STOPS.contains(&receipt.signal) {
                 self.stopped = Some(now);
             } else if receipt.signal == Signal::SIGCONT {
@@ -194,14 +194,14 @@ impl WitnessProcess {
     /// Returns whether the monitor also got this signal. Each of its receipts counts for one
     /// signal.
     pub(super) fn shares(&mut self, receipt: SignalReceipt) -> bool {
-        let found = self.sightings.iter().position(|(seen, _)| *seen == receipt);
-        found.map(|idx| self.sightings.swap_remove(idx)).is_some()
+        let found = self.receipts.iter().position(|(seen, _)| *seen == receipt);
+        found.map(|idx| self.receipts.swap_remove(idx)).is_some()
     }
 
     /// Forgets receipts of signals that the later signal made the system discard, where they
     /// still waited. No signal that comes from now on is the same.
     pub(super) fn forget_discarded(&mut self, later: Signal) {
-        self.sightings.retain(|(seen, _)| !signals::discards(later, seen.signal));
+        self.receipts.retain(|(seen, _)| !signals::discards(later, seen.signal));
     }
 
     /// Returns whether the monitor may have lost this signal to one that came after `since` and

@@ -24,7 +24,7 @@ pub fn run() -> anyhow::Result<()> {
     let (signals, _) = signals::block(&[])?;
     // A command that signals processes by name means the exporter or the command, not this
     // process.
-    prctl::set_name(c"signal-witness").ok();
+    prctl::set_name(c"signal-monitor").ok();
     let mut supervisor = File::from(io::stdout().as_fd().try_clone_to_owned()?);
     supervisor.write_all(READY)?;
     let stdin = io::stdin();

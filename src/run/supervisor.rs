@@ -25,7 +25,7 @@ use tokio::time::Instant;
 
 use crate::run::environment::{Words, c_strings, environment, variables};
 use crate::run::inherited;
-use crate::run::processes::{CommandState, ExporterProcess, Ready, WitnessProcess, end};
+use crate::run::processes::{CommandState, ExporterProcess, Ready, SignalMonitor, end};
 use crate::run::signals::{self, STOPS, SignalReceipt};
 use crate::run::terminal::say;
 
@@ -99,9 +99,9 @@ pub fn run(launch: &CommandLaunch) -> Result<u8, NotStarted> {
         return Err(launch.not_started(launch.replace_us(SigSet::thread_get_mask())));
     };
     let exporter = ExporterProcess::start(&launch.options).inspect_err(unwatched).ok();
-    let mut witness = WitnessProcess::start(&launch.command).ok();
+    let mut monitor = SignalMonitor::start(&launch.command).ok();
     let ready = exporter.as_ref().and_then(ExporterProcess::ready).unwrap_or_default();
-    witness = witness.take_if(WitnessProcess::is_ready);
+    monitor = monitor.take_if(SignalMonitor::is_ready);
     // Signals from before the command's start did not reach it.
     let early = signals::received(&signals);
     let command = launch.spawn(&ready, mask).map_err(|error| {
@@ -112,7 +112,7 @@ pub fn run(launch: &CommandLaunch) -> Result<u8, NotStarted> {
         pass_on(command, receipt.signal);
     }
     let mut supervisor =
-        Supervisor { signals, exporter, witness, command, undecided: Vec::new() };
+        Supervisor { signals, exporter, monitor, command, undecided: Vec::new() };
     if let Some(exporter) = &mut supervisor.exporter {
         exporter.tell(CommandState::Started(command.as_raw()));
     }
@@ -189,7 +189,7 @@ impl CommandLaunch {
 struct Supervisor {
     signals: SignalFd,
     exporter: Option<ExporterProcess>,
-    witness: Option<WitnessProcess>,
+    monitor: Option<SignalMonitor>,
     command: Pid,
     undecided: Vec<Undecided>,
 }
@@ -209,10 +209,10 @@ impl Supervisor {
     fn watch(&mut self) -> u8 {
         loop {
             let now = Instant::now();
-            if let Some(witness) = &mut self.witness
-                && !witness.read(now)
+            if let Some(monitor) = &mut self.monitor
+                && !monitor.read(now)
             {
-                self.witness = None;
+                self.monitor = None;
             }
             // All signals are read before children are asked: the supervisor stops only after
             // it has read its own stop signal.
@@ -237,17 +237,17 @@ impl Supervisor {
     fn stop_by(&mut self, signal: i32) {
         // The signal that continued the group before is not the one that continues this process
         // next.
-        if let Some(witness) = &mut self.witness {
-            witness.read(Instant::now());
-            witness.forget_discarded(Signal::SIGTSTP);
+        if let Some(monitor) = &mut self.monitor {
+            monitor.read(Instant::now());
+            monitor.forget_discarded(Signal::SIGTSTP);
         }
         stop_by(signal);
         // The signal that stopped the command has reached it: a stop signal that comes from now
         // on is another one.
         self.undecided.retain(|undecided| !STOPS.contains(&undecided.receipt.signal));
-        if let Some(witness) = &mut self.witness {
-            witness.read(Instant::now());
-            witness.forget_discarded(Signal::SIGCONT);
+        if let Some(monitor) = &mut self.monitor {
+            monitor.read(Instant::now());
+            monitor.forget_discarded(Signal::SIGCONT);
         }
     }
 
@@ -263,8 +263,8 @@ impl Supervisor {
         let timeout = timeout.map(|timeout| timeout + Duration::from_millis(1));
         let timeout = timeout.and_then(|timeout| PollTimeout::try_from(timeout).ok());
         let mut sources = vec![PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
-        let witness = self.witness.as_ref().map(WitnessProcess::socket);
-        sources.extend(witness.map(|socket| PollFd::new(socket, PollFlags::POLLIN)));
+        let monitor = self.monitor.as_ref().map(SignalMonitor::socket);
+        sources.extend(monitor.map(|socket| PollFd::new(socket, PollFlags::POLLIN)));
         // Interrupted or not: whatever has arrived is read next.
         poll(&mut sources, timeout.unwrap_or(PollTimeout::NONE)).ok();
     }
@@ -274,8 +274,8 @@ impl Supervisor {
         for before in &mut self.undecided {
             before.is_overtaken |= signals::discards(receipt.signal, before.receipt.signal);
         }
-        if let Some(witness) = &mut self.witness {
-            witness.forget_discarded(receipt.signal);
+        if let Some(monitor) = &mut self.monitor {
+            monitor.forget_discarded(receipt.signal);
         }
         let until = now + SHARED_WITHIN;
         self.undecided.push(Undecided { receipt, since: now, until, is_overtaken: false });
@@ -284,28 +284,28 @@ impl Supervisor {
     /// Passes on the signals that the command did not get by itself.
     fn decide(&mut self, now: Instant) {
         let command = self.command;
-        let witness = &mut self.witness;
+        let monitor = &mut self.monitor;
         self.undecided.retain_mut(|Undecided { receipt, since, until, is_overtaken }| {
-            let Some(witness) = witness else {
+            let Some(monitor) = monitor else {
                 if !is_for_the_group(*receipt) {
                     pass_on(command, receipt.signal);
                 }
                 return false;
             };
-            if witness.shares(*receipt)
-                || *is_overtaken && witness.may_have_lost(receipt.signal, *since)
+            if monitor.shares(*receipt)
+                || *is_overtaken && monitor.may_have_lost(receipt.signal, *since)
             {
                 return false;
             }
             if *until > now {
                 return true;
             }
-            if !witness.is_idle(receipt.signal) {
+            if !monitor.is_idle(receipt.signal) {
                 *until = now + SHARED_WITHIN;
                 return true;
             }
             // Receipts that the monitor wrote between the two reads.
-            if witness.read(now) && witness.shares(*receipt) {
+            if monitor.read(now) && monitor.shares(*receipt) {
                 return false;
             }
             pass_on(command, receipt.signal);
@@ -340,7 +340,7 @@ impl Supervisor {
 
     /// Lets the exporter write its last lines. Returns the exit code of `run`.
     fn finish(mut self, code: u8, gate: GateCodes) -> u8 {
-        self.witness = None;
+        self.monitor = None;
         let Some(exporter) = &mut self.exporter else {
             return gate.without_verdict(code, UNWATCHED);
         };

@@ -16,7 +16,7 @@ use stepmem::net::access::Gate;
 use stepmem::net::guard::Guard;
 use stepmem::net::passwords::Passwords;
 use stepmem::net::peer::Peer;
-use stepmem::net::server::{Connections, ServerCounts, Service, serve_stream};
+use stepmem::net::server::{ServerCounts, Service, serve_stream};
 use stepmem::output::web::{StatusRequest, StatusSource, WebConfig, router as web_router};
 use stepmem_engine::config::EngineConfig;
 use stepmem_engine::engine::Engine;
@@ -129,7 +129,7 @@ impl Exporter {
             counts: Arc::new(ServerCounts::default()),
             guard: Arc::new(Guard::default()),
             gate: Arc::clone(&gate),
-            connections: Arc::new(Connections::default()),
+            connections: Arc::default(),
             stop: stopped.clone(),
         };
         Self { push: service(push), web: service(web), _stop: stop, runtime, n_inputs: 0 }
@@ -159,7 +159,6 @@ fn gate(clock: Arc<dyn Fn() -> Uptime + Send + Sync>) -> Gate {
         counts: Arc::default(),
         clock,
         bucket: Mutex::default(),
-        half_records: Arc::default(),
     }
 }
 

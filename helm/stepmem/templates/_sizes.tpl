@@ -5,7 +5,7 @@
 {{/* The same of all else: 64 unmanaged processes, 1,024 ranks that ended, the lines behind 64 of those, findings and acknowledgements. */}}
 {{- define "stepmem.otherKiB" -}}18140{{- end }}
 {{/* What the exporter takes in addition to that, in MiB: the most under any attack in docs/security.md, with TLS. */}}
-{{- define "stepmem.baseMiB" -}}24{{- end }}
+{{- define "stepmem.baseMiB" -}}40{{- end }}
 
 {{/* How many ranks an exporter of this mode holds. */}}
 {{- define "stepmem.ranksMax" -}}

@@ -1,4 +1,4 @@
-//! Bodies of pushes: read within bounds of size and time and within shared byte budgets, and
+//! Bodies of pushes: read within bounds of size and time and within a byte budget, and
 //! decompressed one at a time.
 
 use std::borrow::Cow;
@@ -6,37 +6,25 @@ use std::io::{self, BufRead, Read};
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::{Body, Bytes};
+use axum::body::Body;
 use axum::http::header::CONTENT_ENCODING;
 use axum::http::{HeaderMap, HeaderValue, Request};
 use flate2::bufread::MultiGzDecoder;
 use futures_util::FutureExt;
 use http_body_util::BodyExt;
-use hyper::body::{Body as _, Frame};
-use tokio::sync::{Notify, Semaphore, SemaphorePermit};
+use hyper::body::Body as _;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::input::push::problem::PushRefusal;
-use crate::net::peer::Peer;
-use crate::net::room::{Room, RoomPlace, Speed};
-use crate::net::server::Connection;
-use stepmem_types::units::Uptime;
+use crate::net::byte_budget::{ByteBudget, HeldBytes};
 
 /// The greatest value of the setting that limits one body after decompression, in bytes.
 pub const BODY_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// Byte budget of incomplete large bodies, or twice the limit of one body where that is more.
-/// The slowest of them is evicted for a new one.
-pub const LARGE_BODIES_BYTES_MAX: usize = 2 * 1024 * 1024;
-/// Byte budget of incomplete small bodies: large ones cannot take it.
-pub const SMALL_BODIES_BYTES_MAX: usize = 512 * 1024;
-/// The size up to which a body is small, in bytes: those that its head announces, or as they
-/// come.
-pub const SMALL_BODY_BYTES_MAX: usize = 16 * 1024;
+/// Byte budget of incomplete bodies, or twice the limit of one body where that is more. The
+/// oldest of them is evicted for a new one.
+pub const BODIES_BYTES_MAX: usize = 2 * 1024 * 1024;
 /// Time limit for a complete body.
 pub const BODY_WITHIN: Duration = Duration::from_secs(10);
-/// Bytes that a large body must bring…
-const PROGRESS_BYTES: usize = 16 * 1024;
-/// …within each such interval.
-pub const PROGRESS_WITHIN: Duration = Duration::from_secs(2);
 /// Bytes of bodies that may be decoded and wait for the engine at a time; or one body of any
 /// size.
 const TURN_BYTES: u32 = 64 * 1024;
@@ -48,37 +36,30 @@ const UNPACKED_AT_ONCE: usize = 64 * 1024;
 /// to nothing.
 const PACKED_AT_ONCE: usize = 2 * 1024;
 
-/// Returns the time since the start.
-pub type ReadUptime = Arc<dyn Fn() -> Uptime + Send + Sync>;
-
 /// The bodies of all pushes.
 pub(super) struct Bodies {
-    small: Arc<Room>,
-    large: Arc<Room>,
-    large_bytes_max: usize,
+    budget: Arc<ByteBudget>,
+    budget_bytes_max: usize,
     body_bytes_max: usize,
     turns: Semaphore,
-    clock: ReadUptime,
 }
 
 /// A body as received.
 pub(super) struct ReceivedBody {
     bytes: Vec<u8>,
     is_gzip: bool,
-    /// Its place in the byte budget, if it did not come at once.
-    place: Option<RoomPlace>,
+    /// Its part of the byte budget, if it did not come at once.
+    held: Option<HeldBytes>,
 }
 
 impl Bodies {
-    pub(super) fn new(body_bytes_max: usize, clock: ReadUptime) -> Self {
-        let large_bytes_max = LARGE_BODIES_BYTES_MAX.max(2 * body_bytes_max);
+    pub(super) fn new(body_bytes_max: usize) -> Self {
+        let budget_bytes_max = BODIES_BYTES_MAX.max(2 * body_bytes_max);
         Self {
-            small: Room::new(SMALL_BODIES_BYTES_MAX, false),
-            large: Room::new(large_bytes_max, true),
-            large_bytes_max,
+            budget: ByteBudget::new(budget_bytes_max),
+            budget_bytes_max,
             body_bytes_max,
             turns: Semaphore::new(usize::try_from(TURN_BYTES).unwrap_or(usize::MAX)),
-            clock,
         }
     }
 
@@ -91,19 +72,62 @@ impl Bodies {
         request: Request<Body>,
     ) -> Result<ReceivedBody, PushRefusal> {
         let is_gzip = is_gzip(request.headers())?;
-        let peer =
-            request.extensions().get::<Connection>().map_or(Peer::Unknown, Connection::peer);
-        let body = request.into_body();
-        let reading = BodyReading {
-            bodies: self,
-            peer,
-            is_announced_large: announced(&body) > SMALL_BODY_BYTES_MAX,
-            body,
-            received: ReceivedBody { bytes: Vec::new(), is_gzip, place: None },
-            mark: None,
-        };
-        let whole = tokio::time::timeout(BODY_WITHIN, reading.whole()).await;
+        let received = ReceivedBody { bytes: Vec::new(), is_gzip, held: None };
+        let whole = self.whole(request.into_body(), received);
+        let whole = tokio::time::timeout(BODY_WITHIN, whole).await;
         whole.map_err(|_| PushRefusal::Slow(BODY_WITHIN))?
+    }
+
+    async fn whole(
+        &self,
+        mut body: Body,
+        mut received: ReceivedBody,
+    ) -> Result<ReceivedBody, PushRefusal> {
+        loop {
+            // Most bodies come together with their head: these take no part of the budget.
+            let frame = if let Some(frame) = body.frame().now_or_never() {
+                frame
+            } else {
+                let held = received.held.get_or_insert_with(|| {
+                    self.budget.hold(received.bytes.len(), Arc::default())
+                });
+                tokio::select! {
+                    biased;
+                    () = held.evicted() => return Err(self.flooded()),
+                    frame = body.frame() => frame,
+                }
+            };
+            let Some(frame) = frame else { return Ok(received) };
+            let frame = frame.map_err(|error| PushRefusal::Interrupted(error.to_string()))?;
+            if let Some(chunk) = frame.data_ref() {
+                self.take(chunk, &body, &mut received)?;
+            }
+        }
+    }
+
+    fn take(
+        &self,
+        chunk: &[u8],
+        body: &Body,
+        received: &mut ReceivedBody,
+    ) -> Result<(), PushRefusal> {
+        let ReceivedBody { bytes, held, .. } = received;
+        let after = bytes.len().saturating_add(chunk.len());
+        if after > self.body_bytes_max {
+            return Err(PushRefusal::TooLarge(self.body_bytes_max));
+        }
+        if let Some(held) = held {
+            held.grow(chunk.len());
+        }
+        if after > bytes.capacity() {
+            // Memory that is not written to takes no physical memory. With this capacity, the
+            // body need not be copied as it grows.
+            let rest = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+            let rest = rest.min(self.body_bytes_max.saturating_sub(after));
+            bytes.reserve_exact(chunk.len().saturating_add(rest));
+        }
+        bytes.extend_from_slice(chunk);
+        Ok(())
     }
 
     /// Waits until a body may be decoded. The turn lasts until the engine has answered, so that
@@ -118,12 +142,12 @@ impl Bodies {
         let n_bytes = u32::try_from(body.bytes.len()).unwrap_or(u32::MAX);
         let n_bytes = if body.is_gzip { TURN_BYTES } else { n_bytes.clamp(1, TURN_BYTES) };
         let turn = self.turns.acquire_many(n_bytes);
-        let turn = match &body.place {
+        let turn = match &body.held {
             None => turn.await,
-            Some(place) => tokio::select! {
+            Some(held) => tokio::select! {
                 biased;
                 turn = turn => turn,
-                () = place.evicted() => return Err(self.flooded()),
+                () = held.evicted() => return Err(self.flooded()),
             },
         };
         // The semaphore is never closed.
@@ -131,109 +155,7 @@ impl Bodies {
     }
 
     fn flooded(&self) -> PushRefusal {
-        PushRefusal::Flooded(self.large_bytes_max)
-    }
-
-    fn now(&self) -> Uptime {
-        (self.clock)()
-    }
-}
-
-/// Returns the least number of bytes that are to come: all, where the head has a length.
-fn announced(body: &Body) -> usize {
-    usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX)
-}
-
-fn entered(room: &Arc<Room>, peer: Peer, now: Uptime) -> RoomPlace {
-    room.enter(peer, Speed::Since(now), Arc::new(Notify::new()))
-}
-
-/// A body that is being read.
-struct BodyReading<'a> {
-    bodies: &'a Bodies,
-    peer: Peer,
-    is_announced_large: bool,
-    body: Body,
-    received: ReceivedBody,
-    /// Set for a body that counts as large: its place is in the byte budget of large ones.
-    mark: Option<Mark>,
-}
-
-/// The progress of a large body: its bytes at a time.
-struct Mark {
-    n_bytes: usize,
-    at: Uptime,
-}
-
-impl BodyReading<'_> {
-    async fn whole(mut self) -> Result<ReceivedBody, PushRefusal> {
-        loop {
-            // Most bodies come together with their head: these take no part of a byte budget.
-            let frame = match self.body.frame().now_or_never() {
-                Some(frame) => frame,
-                None => self.awaited().await?,
-            };
-            let Some(frame) = frame else { return Ok(self.received) };
-            let frame = frame.map_err(|error| PushRefusal::Interrupted(error.to_string()))?;
-            if let Some(chunk) = frame.data_ref() {
-                self.take(chunk)?;
-            }
-        }
-    }
-
-    /// Waits for the next frame, for as long as the body's limits allow.
-    async fn awaited(
-        &mut self,
-    ) -> Result<Option<Result<Frame<Bytes>, axum::Error>>, PushRefusal> {
-        let Self { bodies, body, received, mark, peer, .. } = self;
-        if received.place.is_none() {
-            let place = entered(&bodies.small, *peer, bodies.now());
-            place.grow(received.bytes.len(), bodies.now()).map_err(|_| bodies.flooded())?;
-            received.place = Some(place);
-        }
-        let Some(place) = &received.place else { return Err(bodies.flooded()) };
-        // The time limit for the whole of a small one ends first.
-        let patience = mark.as_ref().map_or(2 * BODY_WITHIN, |mark| {
-            PROGRESS_WITHIN.saturating_sub(bodies.now().since(mark.at))
-        });
-        tokio::select! {
-            biased;
-            () = place.evicted() => Err(bodies.flooded()),
-            frame = body.frame() => Ok(frame),
-            () = tokio::time::sleep(patience) => Err(PushRefusal::Stalled(PROGRESS_WITHIN)),
-        }
-    }
-
-    fn take(&mut self, chunk: &[u8]) -> Result<(), PushRefusal> {
-        let Self { bodies, received, mark, peer, is_announced_large, .. } = self;
-        let after = received.bytes.len().saturating_add(chunk.len());
-        if after > bodies.body_bytes_max {
-            return Err(PushRefusal::TooLarge(bodies.body_bytes_max));
-        }
-        let now = bodies.now();
-        let mut n_bytes = chunk.len();
-        if let Some(mark) = mark {
-            if after - mark.n_bytes >= PROGRESS_BYTES {
-                *mark = Mark { n_bytes: after, at: now };
-            } else if now.since(mark.at) > PROGRESS_WITHIN {
-                return Err(PushRefusal::Stalled(PROGRESS_WITHIN));
-            }
-        } else if *is_announced_large || after > SMALL_BODY_BYTES_MAX {
-            n_bytes = after;
-            *mark = Some(Mark { n_bytes: after, at: now });
-            received.place = Some(entered(&bodies.large, *peer, now));
-        }
-        if let Some(place) = &received.place {
-            place.grow(n_bytes, now).map_err(|_| bodies.flooded())?;
-        }
-        if after > received.bytes.capacity() {
-            // Memory that is not written to takes no physical memory. With this capacity, the
-            // body need not be copied as it grows.
-            let rest = announced(&self.body).min(bodies.body_bytes_max.saturating_sub(after));
-            received.bytes.reserve_exact(chunk.len().saturating_add(rest));
-        }
-        received.bytes.extend_from_slice(chunk);
-        Ok(())
+        PushRefusal::Flooded(self.budget_bytes_max)
     }
 }
 
@@ -252,10 +174,10 @@ impl ReceivedBody {
         let length = usize::try_from(length).unwrap_or(usize::MAX);
         let mut content = Vec::with_capacity(length.min(bytes_max).saturating_add(READ_BYTES));
         loop {
-            let room = bytes_max.saturating_add(1).saturating_sub(content.len());
-            let room = u64::try_from(room.min(UNPACKED_AT_ONCE)).unwrap_or(u64::MAX);
+            let rest = bytes_max.saturating_add(1).saturating_sub(content.len());
+            let rest = u64::try_from(rest.min(UNPACKED_AT_ONCE)).unwrap_or(u64::MAX);
             // Content that was decompressed before an error stays.
-            let read = decoder.by_ref().take(room).read_to_end(&mut content);
+            let read = decoder.by_ref().take(rest).read_to_end(&mut content);
             if content.len() > bytes_max {
                 return Err(PushRefusal::TooLarge(bytes_max));
             }
@@ -342,7 +264,7 @@ mod tests {
 
     /// Decodes a compressed body. Also returns how often others had a turn.
     fn decoded(bytes: Vec<u8>) -> (Result<Vec<u8>, PushRefusal>, usize) {
-        let body = ReceivedBody { bytes, is_gzip: true, place: None };
+        let body = ReceivedBody { bytes, is_gzip: true, held: None };
         let mut future = pin!(body.decoded(1 << 20));
         let mut context = Context::from_waker(Waker::noop());
         for n_turns in 0.. {

@@ -14,10 +14,10 @@ use axum::http::{HeaderMap, HeaderValue, Request, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 
-use crate::input::push::bodies::{Bodies, ReadUptime};
+use crate::input::push::bodies::Bodies;
 use crate::input::push::inbox::{Inbox, PushResult, Releases};
 use crate::input::push::problem::{PushRefusal, problem};
-use crate::input::push::roles::{AccessRefusal, Caller, Role, Roles, Token, Tokens};
+use crate::input::push::roles::{AccessRefusal, Caller, ReadClock, Role, Roles, Token, Tokens};
 use crate::net::peer::Peer;
 use crate::net::server::Connection;
 use stepmem_engine::event::{Event, Receipt};
@@ -69,11 +69,11 @@ pub fn router(
     config: &PushConfig,
     receivers: Receivers,
     tokens: Tokens,
-    clock: ReadUptime,
+    clock: ReadClock,
 ) -> Router {
     let Receivers { inbox, releases } = receivers;
     let body_bytes_max = config.body_bytes_max;
-    let bodies = Bodies::new(body_bytes_max, Arc::clone(&clock));
+    let bodies = Bodies::new(body_bytes_max);
     let roles = Roles::new(tokens, config.trusts_machine, Arc::clone(&clock));
     let endpoint =
         Arc::new(PushEndpoint { body_bytes_max, roles, inbox, releases, clock, bodies });
@@ -100,7 +100,7 @@ struct PushEndpoint {
     roles: Roles,
     inbox: Inbox,
     releases: Option<Releases>,
-    clock: ReadUptime,
+    clock: ReadClock,
     bodies: Bodies,
 }
 

@@ -38,8 +38,6 @@ pub(super) enum PushRefusal {
     Interrupted(String),
     #[error("the body is not gzip: {0}")]
     NoGzip(String),
-    #[error("a body over 16 KiB must deliver another 16 KiB within {0:?}")]
-    Stalled(Duration),
     #[error("all bodies together exceed {0} bytes, and this one was slow")]
     Flooded(usize),
     #[error("{field}: {problem}")]
@@ -71,7 +69,7 @@ impl PushRefusal {
             }
             Self::MediaType(_) | Self::Encoding(_) => PushResult::UnsupportedMediaType,
             Self::TooLarge(_) => PushResult::TooLarge,
-            Self::Slow(_) | Self::Stalled(_) => PushResult::Timeout,
+            Self::Slow(_) => PushResult::Timeout,
             Self::Interrupted(_) => PushResult::Interrupted,
             Self::Subject { .. } => PushResult::OutOfRange,
             Self::Malformed(error) if error.is_too_long() => PushResult::TooLarge,

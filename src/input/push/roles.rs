@@ -91,7 +91,7 @@ impl Caller {
 }
 
 /// Returns the time since the start.
-type ReadClock = Arc<dyn Fn() -> Uptime + Send + Sync>;
+pub(super) type ReadClock = Arc<dyn Fn() -> Uptime + Send + Sync>;
 
 /// The rules by which clients get their roles.
 pub(super) struct Roles {

@@ -57,7 +57,7 @@ fn one_run_too_many_is_refused_with_count_and_limit() {
 }
 
 #[test]
-fn flood_of_silent_connections_makes_way_for_pushes_and_scrapes() {
+fn flood_of_silent_connections_is_evicted_for_pushes_and_scrapes() {
     let exporter = Exporter::start(&[]);
     for (listener, address) in [("push", exporter.push), ("web", exporter.web)] {
         let flood: Vec<_> = (0..300).map(|_| connect(address)).collect();
@@ -78,7 +78,7 @@ fn flood_of_silent_connections_makes_way_for_pushes_and_scrapes() {
 }
 
 #[test]
-fn flood_of_unfinished_pushes_makes_way_for_whole_ones() {
+fn flood_of_unfinished_pushes_is_evicted_for_whole_ones() {
     let exporter = Exporter::start(&[]);
     let head = head("POST", "/v1/steps", &[JSON], 100);
     let flood: Vec<_> = (0..300)
@@ -93,7 +93,7 @@ fn flood_of_unfinished_pushes_makes_way_for_whole_ones() {
 }
 
 #[test]
-fn unfinished_body_that_fills_the_common_room_gives_way() {
+fn unfinished_body_that_fills_the_budget_is_evicted() {
     let exporter = Exporter::start(&["--push.body-max", "8388608"]);
     let (held, own) = (vec![b' '; 8_300_000], vec![b' '; 100_000]);
     let mut flood: Vec<_> = (0..3).map(|_| connect(exporter.push)).collect();

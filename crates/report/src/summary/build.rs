@@ -11,7 +11,7 @@ use crate::summary::model::{
     RankSummary, RankTrend, SCHEMA_VERSION, Summary,
 };
 use crate::summary::neutral::neutral;
-use crate::summary::peaks::{LifePressure, Peaks};
+use crate::summary::peaks::{LifetimePressure, Peaks};
 use crate::summary::run_metrics::{is_judged, run_metrics};
 use stepmem_detect::sample::Axis;
 use stepmem_detect::signal::Signal;
@@ -190,7 +190,7 @@ fn rank_summary(
         reserved: figures(&tally.reserved),
         peak_reserved: figures(&tally.peak_reserved),
         capacity_bytes: view.capacity,
-        pressure_ratio: LifePressure::of(view)
+        pressure_ratio: LifetimePressure::of(view)
             .map(|pressure| pressure.ratio)
             .into_iter()
             .chain(pressure::of_rank(view).map(|now| now.ratio))

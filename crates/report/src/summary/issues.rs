@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 
 use crate::policy::{IssueSeverity, PeakMetric};
 use crate::summary::model::{Issue, IssueEvidence, IssueKind};
-use crate::summary::peaks::{LifePressure, PeakImbalance, Peaks};
+use crate::summary::peaks::{LifetimePressure, PeakImbalance, Peaks};
 use stepmem_engine::diagnosis::DiagnosisKind;
 use stepmem_engine::diagnosis::balance::COMPARABLE_STEPS_MIN;
 use stepmem_engine::diagnosis::high_pressure;
@@ -81,7 +81,7 @@ fn past_pressures(run: &RunView<'_>, found: &[RankIssue]) -> Vec<RankIssue> {
         let is_found = found.iter().any(|issue| issue.rank == *rank);
         // It is over: one level less than one that holds, which is critical of live memory
         // only.
-        let grade = |pressure: LifePressure| {
+        let grade = |pressure: LifetimePressure| {
             let is_live = pressure.basis == Basis::Allocated;
             let severity = match pressure.ratio {
                 ratio if is_live && ratio >= limits.pressure_critical => IssueSeverity::Warn,
@@ -90,10 +90,11 @@ fn past_pressures(run: &RunView<'_>, found: &[RankIssue]) -> Vec<RankIssue> {
             };
             Some((severity, pressure))
         };
-        let worse = |a: (IssueSeverity, LifePressure), b: (IssueSeverity, LifePressure)| {
+        let worse = |a: (IssueSeverity, LifetimePressure),
+                     b: (IssueSeverity, LifetimePressure)| {
             if (b.0, b.1.ratio) > (a.0, a.1.ratio) { b } else { a }
         };
-        let graded = LifePressure::all(view).filter(|_| !is_found).filter_map(grade);
+        let graded = LifetimePressure::all(view).filter(|_| !is_found).filter_map(grade);
         let (severity, pressure) = graded.reduce(worse)?;
         let is_on_host = view.identity.is_host();
         let advice = high_pressure::advice(is_on_host, never_live(view, pressure));
@@ -105,7 +106,7 @@ fn past_pressures(run: &RunView<'_>, found: &[RankIssue]) -> Vec<RankIssue> {
 
 /// Returns the share of the capacity that was reserved and never live, where the pressure was
 /// of what was reserved.
-fn never_live(view: &RankView<'_>, pressure: LifePressure) -> Option<f64> {
+fn never_live(view: &RankView<'_>, pressure: LifetimePressure) -> Option<f64> {
     let tally = view.tally;
     let live = tally.phases.iter().filter_map(|phase| phase.peak).max();
     let reserved = tally.peak_reserved.max.or(tally.reserved.max)?.0;
@@ -118,7 +119,8 @@ fn never_live(view: &RankView<'_>, pressure: LifePressure) -> Option<f64> {
 /// That is good to know on devices that are not nearly empty.
 fn low_peaks(run: &RunView<'_>) -> Vec<RankIssue> {
     let is_in_use = |(_, view): &(Rank, RankView<'_>)| {
-        LifePressure::of(view).is_some_and(|pressure| pressure.ratio >= PRESSURE_WARNING_MIN)
+        LifetimePressure::of(view)
+            .is_some_and(|pressure| pressure.ratio >= PRESSURE_WARNING_MIN)
     };
     if !run.ranks.iter().any(is_in_use) {
         return Vec::new();
@@ -158,11 +160,11 @@ impl RankIssue {
 
     fn of_pressure(
         rank: Rank,
-        pressure: LifePressure,
+        pressure: LifetimePressure,
         severity: IssueSeverity,
         is_on_host: bool,
     ) -> Self {
-        let LifePressure { ratio, basis, capacity, step } = pressure;
+        let LifetimePressure { ratio, basis, capacity, step } = pressure;
         let at = match (step, basis) {
             (Some(step), _) => format!(" at step {step}"),
             (None, Basis::HighWater) => String::new(),

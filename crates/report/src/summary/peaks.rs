@@ -46,7 +46,7 @@ impl Peaks {
 
 /// The highest peak of a rank's incarnation by its capacity.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct LifePressure {
+pub struct LifetimePressure {
     pub ratio: f64,
     /// The memory that the peak is of.
     pub basis: Basis,
@@ -55,7 +55,7 @@ pub struct LifePressure {
     pub step: Option<u64>,
 }
 
-impl LifePressure {
+impl LifetimePressure {
     /// Returns the highest pressure of a rank; `None` without a capacity or a peak.
     pub fn of(rank: &RankView<'_>) -> Option<Self> {
         Self::all(rank).reduce(|most, next| if next.ratio > most.ratio { next } else { most })
