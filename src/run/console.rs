@@ -198,7 +198,9 @@ impl Console {
     /// MEMORY CREEP is info, as is every finding that the engine forgets with an ended rank.
     fn end(&mut self, finding: &Transition, line: String) {
         let reported = self.reported.get_mut(&(finding.subject.clone(), finding.kind));
-        let Some(reported) = reported.filter(|reported| **reported > Severity::Info) else { return };
+        let Some(reported) = reported.filter(|reported| **reported > Severity::Info) else {
+            return;
+        };
         *reported = Severity::Info;
         if self.n_over < LINES_A_KIND_MAX {
             self.n_over += 1;
@@ -214,7 +216,8 @@ impl Console {
         self.n_named += 1;
         // The end of its rank in the meantime does not lower the severity.
         let reported = self.reported.get(&(finding.subject.clone(), finding.kind)).copied();
-        let severity = reported.map_or(finding.severity, |reported| reported.max(finding.severity));
+        let severity =
+            reported.map_or(finding.severity, |reported| reported.max(finding.severity));
         let finding = Transition { severity, ..finding };
         self.writer.line(finding_line(&finding, self.is_coloured));
     }
@@ -257,7 +260,8 @@ impl Console {
             }
             if let Some(left) = left {
                 let place = left.display();
-                self.writer.line(format!("stepmem: {place} has snapshots that no summary has\n"));
+                self.writer
+                    .line(format!("stepmem: {place} has snapshots that no summary has\n"));
             }
         }
         self.writer.end();

@@ -17,7 +17,7 @@ use crate::exporter::notices::{Notices, SummaryNotice};
 use crate::exporter::start;
 use crate::exporter::summaries::directory::WrittenFiles;
 use crate::run::client_archive::{self, Installed};
-use crate::run::console::{Control, Console, Traces};
+use crate::run::console::{Console, Control, Traces};
 use crate::run::private_directory::PrivateFolder;
 use crate::run::processes::Ready;
 use crate::run::signals;
