@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::json;
+use stepmem::store::state::MAGIC;
 
 use crate::rig::exporter::Exporter;
 use crate::rig::folder::{Folder, text};
@@ -27,8 +28,7 @@ fn sealed(parts: &[Vec<u8>]) -> Vec<u8> {
     }
     content.extend([0; 4]);
     let checksum = crc32fast::hash(&content).to_le_bytes();
-    let magic = format!("stepmem state {} 17\n", env!("CARGO_PKG_VERSION"));
-    [magic.as_bytes(), &content, &checksum].concat()
+    [MAGIC.as_bytes(), &content, &checksum].concat()
 }
 
 #[test]
