@@ -127,7 +127,7 @@ fn driver_faults(exporter: &Exporter, fake: &FakeNvml) {
         errors(metrics, "lib_rm_version_mismatch") >= 1.0 && metrics["stepmem_nvml_up"] == 0.0
     });
     assert!(used(&exporter.scrape(), "GPU-a").is_none());
-    await_true("the log line", || exporter.logged("WARN", "only a restart") == 1);
+    await_true("the log line", || exporter.logged("WARN", "restart the container") == 1);
     mend();
 }
 
