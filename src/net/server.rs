@@ -195,7 +195,7 @@ impl Connection {
         self.0.peer
     }
 
-    /// Returns whether the request came within [`PIPELINED_WITHIN`] of the answer to an earlier
+    /// Returns whether the request came within `PIPELINED_WITHIN` of the answer to an earlier
     /// one of the connection.
     pub fn is_pipelined(&self) -> bool {
         self.0.answered().is_some_and(|answered| answered.elapsed() < PIPELINED_WITHIN)

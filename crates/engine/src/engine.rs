@@ -212,7 +212,7 @@ impl Engine {
     }
 
     /// Returns whether the system's clock, which shows `unix` at `now`, was set since it was
-    /// last read. Smaller differences than [`CLOCK_STEP_MIN`] do not count, so that times stay
+    /// last read. Smaller differences than `CLOCK_STEP_MIN` do not count, so that times stay
     /// equal from one status to the next.
     pub fn is_clock_set(&self, now: Uptime, unix: Seconds) -> bool {
         (unix.get() - self.unix_time(now)).abs() >= CLOCK_STEP_MIN
