@@ -266,7 +266,8 @@ mod tests {
             serde_json::to_value(StopShown::of(&Stopped { test, value, limit })).unwrap()
         };
         let far = shown(Test::FarOff, 345_600.0, 259_200.0);
-        let reason = "what is left lasts 4 d 0 h, and creep is what ends within 3 d 0 h";
+        let reason =
+            "what is left lasts 4 d 0 h; only growth that ends within 3 d 0 h is creep";
         let expected = json!({"test": "far off", "value": 345_600.0, "limit": 259_200.0,
             "unit": "seconds", "bound": "at_most", "reason": reason});
         assert_eq!(far, expected);

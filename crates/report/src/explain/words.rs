@@ -69,7 +69,7 @@ mod tests {
             (
                 failure(Test::FarOff, 345_600.0, 259_200.0),
                 "4 d 0 h > 3 d 0 h",
-                "lasts 4 d 0 h, and creep is what ends within 3 d 0 h",
+                "lasts 4 d 0 h; only growth that ends within 3 d 0 h is creep",
             ),
         ] {
             assert_eq!(measure(&failure), short);
