@@ -23,12 +23,6 @@ impl Engine {
     /// Returns what the program has to do after an event.
     pub(super) fn effects(&mut self, event: &Event, now: Uptime) -> Vec<Effect> {
         match event {
-            Event::Steps(batch) => {
-                let told = &self.told.devices;
-                let mut devices = batch.iter().filter_map(|sample| sample.device.as_ref());
-                let has_new = devices.any(|device| !told.contains(device));
-                has_new.then(|| self.devices_to_open(now)).flatten().into_iter().collect()
-            }
             Event::End(run, _) => {
                 let mut effects = Vec::from_iter(self.summary_of(run, now));
                 effects.append(&mut self.news(now));
@@ -38,7 +32,9 @@ impl Engine {
             | Event::SnapshotAnalyzed(..)
             | Event::Scraped
             | Event::Tick => self.news(now),
-            Event::Ack(_)
+            // A tick has the devices of new ranks opened, within a second.
+            Event::Steps(_)
+            | Event::Ack(_)
             | Event::HoldersReport(_)
             | Event::SnapshotWanted(..)
             | Event::LinesWanted(_)

@@ -95,7 +95,7 @@ impl Engine {
                 let transitions = self.steps(batch, now)?;
                 receipt.n_records = batch.len();
                 receipt.requests = self.requests(batch);
-                return Ok(Handled { receipt, transitions, effects: self.effects(event, now) });
+                return Ok(Handled { receipt, transitions, ..Handled::default() });
             }
             Event::SnapshotWanted(rank, steps) => {
                 self.check_pushing(rank, now)?;
@@ -283,10 +283,6 @@ impl Engine {
         let result = self.ranks.push(sample, now, arrival);
         let state = self.ranks.get_mut(&sample.run, sample.rank);
         let (true, Some(state)) = (result.is_used, state) else { return result.is_changed };
-        // Where NVML does not read the device, the process's own view of it shows how much
-        // others hold.
-        let device = state.identity().device.as_ref();
-        let is_read = device.is_some_and(|device| self.devices.is_read(device));
         let mut is_changed = result.is_changed;
         if is_newly_suspected(state) {
             let rank = RankId { run: sample.run.clone(), rank: sample.rank };
@@ -294,9 +290,14 @@ impl Engine {
                 self.heap_scans.suspects(&growth, now);
             }
         }
-        if let (false, Some(total), Some(free)) = (is_read, sample.total, sample.free) {
-            let time = sample.time.map_or(arrival, Seconds::get);
-            is_changed |= state.device(pushed_view(total, free), time);
+        if let (Some(total), Some(free)) = (sample.total, sample.free) {
+            // Where NVML does not read the device, the process's own view of it shows how much
+            // others hold.
+            let device = state.identity().device.as_ref();
+            if device.is_none_or(|device| !self.devices.is_read(device)) {
+                let time = sample.time.map_or(arrival, Seconds::get);
+                is_changed |= state.device(pushed_view(total, free), time);
+            }
         }
         is_changed
     }
@@ -368,10 +369,11 @@ impl Engine {
         let ttl = self.config.rank_ttl;
         let runs = self.ranks.runs().map(|(run, states)| {
             let present = states.iter().filter(|(_, state)| state.is_shown(now, ttl));
-            let views = present.map(|(rank, state)| {
+            let mut views = Vec::with_capacity(states.len());
+            views.extend(present.map(|(rank, state)| {
                 (*rank, self.view(state, self.site(run, *rank, state), now))
-            });
-            RunInput::new(run, views.collect())
+            }));
+            RunInput::new(run, views)
         });
         DiagnosisInput {
             runs: runs.filter(|run| !run.ranks.is_empty()).collect(),

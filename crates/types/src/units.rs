@@ -104,7 +104,8 @@ impl Bytes {
         reason = "at most 2^53, so exact"
     )]
     pub fn as_f64(self) -> f64 {
-        self.0 as f64
+        // Conversion of a signed integer is one instruction.
+        self.0.cast_signed() as f64
     }
 }
 
@@ -132,7 +133,8 @@ impl Count {
         reason = "at most 2^53, so exact"
     )]
     pub fn as_f64(self) -> f64 {
-        self.0 as f64
+        // Conversion of a signed integer is one instruction.
+        self.0.cast_signed() as f64
     }
 }
 

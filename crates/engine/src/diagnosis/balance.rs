@@ -53,13 +53,15 @@ pub fn peak_by(view: &RankView<'_>, basis: Basis) -> Option<Bytes> {
 /// Compares the ranks of a run by their recent peaks of allocated memory, or by their
 /// high-water marks where more ranks know those. `None` for fewer than two ranks with a peak,
 /// or a median of 0.
-pub fn balance(ranks: &[(Rank, RankView<'_>)]) -> Option<Balance> {
+pub fn balance<'v, 'a: 'v>(
+    ranks: impl Iterator<Item = &'v (Rank, RankView<'a>)> + Clone,
+) -> Option<Balance> {
     let peaks_by = |basis| -> Vec<(Rank, f64)> {
         let peak = |(rank, view): &(Rank, _)| Some((*rank, peak_by(view, basis)?.as_f64()));
-        ranks.iter().filter_map(peak).collect()
+        ranks.clone().filter_map(peak).collect()
     };
     let (mut basis, mut peaks) = (Basis::Allocated, peaks_by(Basis::Allocated));
-    if peaks.len() < ranks.len() {
+    if peaks.len() < ranks.clone().count() {
         let marks = peaks_by(Basis::HighWater);
         if marks.len() > peaks.len() {
             (basis, peaks) = (Basis::HighWater, marks);

@@ -67,8 +67,7 @@ impl<'a> RunInput<'a> {
     pub fn new(run: &'a Run, ranks: Vec<(Rank, RankView<'a>)>) -> Self {
         let is_comparable =
             |(_, view): &&(Rank, RankView<'a>)| view.life_steps >= COMPARABLE_STEPS_MIN;
-        let comparable: Vec<_> = ranks.iter().filter(is_comparable).copied().collect();
-        Self { run, comparable: balance(&comparable), ranks }
+        Self { run, comparable: balance(ranks.iter().filter(is_comparable)), ranks }
     }
 }
 

@@ -105,6 +105,24 @@ struct Newest {
     began_at: Uptime,
 }
 
+impl Newest {
+    /// An incarnation that begins.
+    fn begun(arrival: Arrival) -> Self {
+        Self {
+            attempt: Count::default(),
+            time: arrival.time,
+            arrived: arrival.now,
+            train: None,
+            is_by_time: false,
+            instance: None,
+            launch: None,
+            pid: None,
+            began: arrival.time,
+            began_at: arrival.now,
+        }
+    }
+}
+
 impl Lifecycle {
     /// Forgets the incarnation so far; the usual gap between steps stays.
     pub fn begin_incarnation(&mut self) {
@@ -269,43 +287,44 @@ impl Lifecycle {
     pub fn advance(&mut self, sample: &StepSample, arrival: Arrival) {
         let Arrival { now, time } = arrival;
         self.lates_in_a_row = 0;
-        let before = self.newest.take();
-        if let Some(pause) = before.as_ref().map(|newest| now.since(newest.arrived))
-            && !pause.is_zero()
-        {
-            if let Some(slot) = self.pauses.get_mut(self.n_pauses % PAUSES) {
-                *slot = pause.as_secs_f64();
+        let is_train = sample.phase == Phase::Train;
+        let before = self.newest.as_ref().map(|newest| (newest.arrived, newest.time));
+        if let Some((arrived, before)) = before {
+            self.learn_pause(now.since(arrived));
+            if is_train {
+                self.learn_gap((time - before).max(0.0));
             }
-            self.n_pauses = self.n_pauses.saturating_add(1);
         }
-        let train = if sample.phase == Phase::Train {
-            if let Some(newest) = &before {
-                let gap = (time - newest.time).max(0.0);
-                self.usual_gap = match self.usual_gap {
-                    Some(usual) => Some(usual + 0.02 * (gap.min(5.0 * usual) - usual)),
-                    None => Some(gap).filter(|gap| *gap > 0.0),
-                };
-            }
-            Some((sample.step, sample.allocated))
-        } else {
-            before.as_ref().and_then(|newest| newest.train)
+        let newest = self.newest.get_or_insert_with(|| Newest::begun(arrival));
+        newest.attempt = sample.attempt;
+        newest.time = time;
+        newest.arrived = now;
+        if is_train {
+            newest.train = Some((sample.step, sample.allocated));
+        }
+        newest.is_by_time = sample.phase.is_by_time();
+        newest.instance = sample.instance.or(newest.instance);
+        if sample.launch.is_some() && sample.launch != newest.launch {
+            newest.launch.clone_from(&sample.launch);
+        }
+        newest.pid = sample.pid.or(newest.pid);
+    }
+
+    fn learn_pause(&mut self, pause: Duration) {
+        if pause.is_zero() {
+            return;
+        }
+        if let Some(slot) = self.pauses.get_mut(self.n_pauses % PAUSES) {
+            *slot = pause.as_secs_f64();
+        }
+        self.n_pauses = self.n_pauses.saturating_add(1);
+    }
+
+    fn learn_gap(&mut self, gap: f64) {
+        self.usual_gap = match self.usual_gap {
+            Some(usual) => Some(usual + 0.02 * (gap.min(5.0 * usual) - usual)),
+            None => Some(gap).filter(|gap| *gap > 0.0),
         };
-        let (began, began_at) =
-            before.as_ref().map_or((time, now), |newest| (newest.began, newest.began_at));
-        let (instance, launch, pid) =
-            before.map_or((None, None, None), |of| (of.instance, of.launch, of.pid));
-        self.newest = Some(Newest {
-            attempt: sample.attempt,
-            time,
-            arrived: now,
-            train,
-            is_by_time: sample.phase.is_by_time(),
-            instance: sample.instance.or(instance),
-            launch: sample.launch.clone().or(launch),
-            pid: sample.pid.or(pid),
-            began,
-            began_at,
-        });
     }
 
     /// Returns the time that the process may be silent and still be live.

@@ -166,11 +166,16 @@ impl RankTable {
         now: Uptime,
         arrival: f64,
     ) -> Result<(), Refusal> {
-        self.refuse_claims(batch, now, arrival)?;
-        let is_held = |sample: &StepSample| {
-            self.get(&sample.run, sample.rank).is_some_and(|state| !state.is_ended())
-        };
-        if batch.iter().all(is_held) {
+        let mut has_newcomers = false;
+        for sample in batch {
+            let state = self.get(&sample.run, sample.rank);
+            let holder = state.and_then(|of| of.lifecycle().holder_against(sample, now));
+            if let Some(holder) = holder {
+                return Err(self.refuse(RankClaim { sample, holder, now, time: arrival }));
+            }
+            has_newcomers |= state.is_none_or(RankState::is_ended);
+        }
+        if !has_newcomers {
             return Ok(());
         }
         let (max_ranks, max_runs) = (self.settings.ranks_max, self.settings.runs_max);
@@ -379,30 +384,18 @@ impl RankTable {
         self.n_ranks = self.states().filter(|state| !state.is_ended()).count();
     }
 
-    /// Refuses a batch of a process that claims a rank of another live one.
-    fn refuse_claims(
-        &mut self,
-        batch: &[StepSample],
-        now: Uptime,
-        arrival: f64,
-    ) -> Result<(), Refusal> {
-        let held = batch.iter().find_map(|sample| {
-            let state = self.runs.get(&sample.run)?.get(&sample.rank)?;
-            Some((sample, state.lifecycle().holder_against(sample, now)?))
-        });
-        let Some((sample, holder)) = held else { return Ok(()) };
-        let runs = &self.runs;
+    /// Refuses a process that claims a rank of another live one.
+    fn refuse(&mut self, claim: RankClaim<'_>) -> Refusal {
+        let (runs, RankClaim { sample, now, .. }) = (&self.runs, &claim);
         let is_taken = |name: &Run| {
             let mut states = runs.get(name).into_iter().flat_map(BTreeMap::values);
             states.any(|state| {
-                let launch = state.lifecycle().live_launch(now);
+                let launch = state.lifecycle().live_launch(*now);
                 launch
                     .is_some_and(|launch| launch.is_none() || launch != sample.launch.as_ref())
             })
         };
-        let claim = RankClaim { sample, holder, now, time: arrival };
-        let conflict = self.name_conflicts.refuse(claim, is_taken);
-        Err(Refusal::Held(Box::new(conflict)))
+        Refusal::Held(Box::new(self.name_conflicts.refuse(claim, is_taken)))
     }
 
     /// Returns how many processes are refused because another live one holds their rank of the
