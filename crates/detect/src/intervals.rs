@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::ladder::{BLOCKS_MAX, Block, Row, count};
+use crate::ladder::{BLOCKS_MAX, Block, ROW_CAPACITY, Row, count};
 use crate::tests::Window;
 
 /// The newest intervals of an incarnation.
@@ -25,7 +25,7 @@ pub(super) struct Newest {
 
 impl Intervals {
     /// Upper bound on its memory on the heap, in bytes.
-    pub(super) const HEAP_BYTES_MAX: usize = BLOCKS_MAX * size_of::<Block>();
+    pub(super) const HEAP_BYTES_MAX: usize = ROW_CAPACITY * size_of::<Block>();
 
     /// Notes an event after which memory may hold more.
     pub(super) fn mark(&mut self) {

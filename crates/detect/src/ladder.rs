@@ -1,12 +1,16 @@
 //! Block minima in windows of doubling length, from the first samples of an incarnation to all
 //! of it.
 
+use std::collections::VecDeque;
+
 use serde::{Deserialize, Serialize};
 
 use crate::sample::AxisPoint;
 
 /// The blocks that a level keeps.
 pub(super) const BLOCKS_MAX: usize = 32;
+/// The blocks that a row has memory for: with four more, every fourth block moves the others.
+pub(super) const ROW_CAPACITY: usize = BLOCKS_MAX + 4;
 /// The levels of a ladder. Of two samples a block the highest spans four million of them.
 pub(super) const LEVELS_MAX: usize = 17;
 
@@ -44,8 +48,8 @@ impl Block {
 /// The newest blocks in a row.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct Row {
-    // Invariant: at most BLOCKS_MAX, in order.
-    blocks: Vec<Block>,
+    // Invariant: at most BLOCKS_MAX, in order, and in one piece.
+    blocks: VecDeque<Block>,
     /// The highest minimum of a block that is no longer held.
     highest_before: Option<f64>,
 }
@@ -53,28 +57,30 @@ pub(super) struct Row {
 impl Row {
     /// Returns its blocks, the oldest first.
     pub(super) fn blocks(&self) -> &[Block] {
-        &self.blocks
+        self.blocks.as_slices().0
     }
 
     /// Returns the blocks from an index on, and the highest minimum of the incarnation before
     /// them; `None` beyond the end.
     pub(super) fn since(&self, from_idx: usize) -> Option<(&[Block], Option<f64>)> {
-        let (before, blocks) = self.blocks.split_at_checked(from_idx)?;
+        let (before, blocks) = self.blocks().split_at_checked(from_idx)?;
         let before = before.iter().map(|block| block.minimum).chain(self.highest_before);
         Some((blocks, before.reduce(f64::max)))
     }
 
     /// Adds the next block.
     pub(super) fn push(&mut self, block: Block) {
-        if self.blocks.capacity() == 0 {
-            self.blocks.reserve_exact(BLOCKS_MAX);
+        if self.blocks.capacity() < ROW_CAPACITY {
+            self.blocks.reserve_exact(ROW_CAPACITY - self.blocks.len());
         }
-        if self.blocks.len() == BLOCKS_MAX {
-            let oldest = self.blocks.remove(0).minimum;
+        if self.blocks.len() == BLOCKS_MAX
+            && let Some(Block { minimum: oldest, .. }) = self.blocks.pop_front()
+        {
             self.highest_before =
                 Some(self.highest_before.map_or(oldest, |highest| highest.max(oldest)));
         }
-        self.blocks.push(block);
+        self.blocks.push_back(block);
+        self.blocks.make_contiguous();
     }
 }
 
@@ -103,7 +109,7 @@ pub(super) struct Ladder {
 impl Ladder {
     /// Upper bound on its memory on the heap, in bytes.
     pub(super) const HEAP_BYTES_MAX: usize =
-        LEVELS_MAX * (size_of::<Level>() + BLOCKS_MAX * size_of::<Block>());
+        LEVELS_MAX * (size_of::<Level>() + ROW_CAPACITY * size_of::<Block>());
 
     /// Adds a block of the lowest level; returns how many levels got one.
     pub(super) fn push(&mut self, block: Block) -> usize {
