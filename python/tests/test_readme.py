@@ -267,6 +267,25 @@ def test_the_index_has_every_document():
     assert sorted(str(folder) for folder in folders if not any(link == folder or folder in link.parents for link in linked)) == []
 
 
+WORDS_MAX = {"README.md": 1200, "docs/*.md": 2500, "docs/adr": 8000, "docs/detector": 4000}
+"""Words that a reader may be asked to read: of a page, or of all pages of a directory. Tables of a page of `docs/` and what is generated are left out."""
+
+
+def words(text: str) -> int:
+    return len(re.findall(r"\S*\w\S*", text))
+
+
+def test_documents_are_short_enough_to_be_read():
+    found = {"README.md": words(README.read_text(encoding="utf-8"))}
+    for page in ROOT.glob("docs/*.md"):
+        found[f"docs/{page.name}"] = words(re.sub(r"(?m)^\|.*$", "", page.read_text(encoding="utf-8")))
+    for directory in "docs/adr", "docs/detector":
+        texts = [page.read_text(encoding="utf-8") for page in ROOT.glob(f"{directory}/*.md")]
+        found[directory] = sum(words(text) for text in texts if "do not edit" not in text)
+    long = {name: n for name, n in found.items() if n > WORDS_MAX.get(name, WORDS_MAX["docs/*.md"])}
+    assert long == {} and len(found) > 20
+
+
 def spoken(page: pathlib.Path) -> "List[str]":
     """Command lines of a page: lines of blocks for a shell, what is typed in samples, and spans of code."""
     text = page.read_text(encoding="utf-8")

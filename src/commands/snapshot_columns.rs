@@ -1,5 +1,5 @@
 //! The meaning of the columns of `stepmem snapshot`: unit and limits, a line each.
-//! `docs/snapshots.md` has the same lines.
+//! `docs/snapshot-reference.md` has the same lines.
 
 /// The end of the help of `show`.
 pub(super) const SHOW: &str = "\

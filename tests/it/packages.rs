@@ -271,3 +271,51 @@ fn make_release_builds_nothing_without_its_inputs() {
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(!output.status.success() && said.contains("REPOSITORY is missing"), "{said}");
 }
+
+/// Texts after which a file names the version of stepmem.
+const BEFORE_VERSION: [&str; 8] = [
+    "\nversion = \"",
+    "\", version = \"",
+    "\n__version__ = \"",
+    "\nversion: ",
+    "\nappVersion: ",
+    "\nARG VERSION=",
+    "image: stepmem:",
+    "/stepmem:",
+];
+
+#[test]
+fn every_part_has_the_version_of_the_program_and_the_changelog_its_date() {
+    let version = env!("CARGO_PKG_VERSION");
+    let found = output("find", &["crates", "examples/kubernetes", "-type", "f"]);
+    let found =
+        found.lines().filter(|file| file.ends_with(".yaml") || file.ends_with("/Cargo.toml"));
+    let others = [
+        "Cargo.toml",
+        "Containerfile",
+        "README.md",
+        "helm/stepmem/Chart.yaml",
+        "python/pyproject.toml",
+        "python/stepmem/__init__.py",
+    ];
+    let mut n_named = 0;
+    for file in found.chain(others) {
+        let text = fs::read_to_string(root().join(file)).unwrap();
+        for before in BEFORE_VERSION {
+            for after in text.split(before).skip(1) {
+                let named = after.split(|c: char| !c.is_ascii_digit() && c != '.').next();
+                assert_eq!(named, Some(version), "{file}, after {before:?}");
+                n_named += 1;
+            }
+        }
+    }
+    assert!(n_named >= 28, "{n_named}");
+    let changes = fs::read_to_string(root().join("CHANGELOG.md")).unwrap();
+    let mut versions = changes.lines().filter_map(|line| line.strip_prefix("## ["));
+    assert_eq!(versions.next(), Some("Unreleased]"));
+    let date = versions.next().and_then(|line| line.strip_prefix(&format!("{version}] - ")));
+    let is_date = |text: &str| {
+        text.len() == 10 && text.split('-').all(|part| part.parse::<u16>().is_ok())
+    };
+    assert!(date.is_some_and(is_date), "{date:?}");
+}

@@ -1,10 +1,12 @@
-//! docs/snapshots.md and the README: every output of `stepmem snapshot` that they show is what the command prints.
+//! docs/snapshot*.md and the README: every output of `stepmem snapshot` that they show is what the command prints.
 
 use crate::rig::command::stepmem_in;
 use crate::rig::folder::root;
 
 /// Stands for lines that are left out.
 const GAP: &str = "…";
+/// The page that has the columns of each help.
+const COLUMNS: &str = "docs/snapshot-reference.md";
 
 /// The command lines of a page with the lines below each.
 fn examples(page: &str) -> Vec<(Vec<&str>, Vec<&str>)> {
@@ -34,10 +36,14 @@ fn missing<'a>(shown: &[&'a str], output: &[&str]) -> Option<Vec<&'a str>> {
 
 #[test]
 fn every_output_that_is_shown_is_real() {
-    let pages = ["docs/snapshots.md", "README.md"]
-        .map(|page| std::fs::read_to_string(root().join(page)).unwrap());
+    let named = ["snapshots", "snapshot-leaks", "snapshot-interpretation", "snapshot-events"];
+    let paths = named.map(|name| format!("docs/{name}.md")).into_iter();
+    let pages: Vec<String> = paths
+        .chain(["README.md".to_owned()])
+        .map(|page| std::fs::read_to_string(root().join(page)).unwrap())
+        .collect();
     let examples: Vec<_> = pages.iter().flat_map(|page| examples(page)).collect();
-    assert!(examples.len() >= 12, "{} examples", examples.len());
+    assert!(examples.len() >= 24, "{} examples", examples.len());
     for (command, shown) in examples {
         let ended = stepmem_in(&root().join("tests/data/snapshots/vectors"), &command);
         assert_eq!(ended.code, Some(0), "{command:?}: {}", ended.err);
@@ -60,13 +66,13 @@ fn a_line_that_is_not_printed_is_noticed() {
 
 #[test]
 fn the_columns_that_the_help_explains_are_in_the_documentation() {
-    let page = std::fs::read_to_string(root().join("docs/snapshots.md")).unwrap();
+    let page = std::fs::read_to_string(root().join(COLUMNS)).unwrap();
     for command in ["show", "diff", "ranks", "events"] {
         let help = stepmem_in(&root(), &["snapshot", command, "--help"]).out;
         let (_, columns) = help.split_once("\nColumns:\n").expect(command);
         for line in columns.lines() {
             assert!(line.chars().count() <= 80, "{line}");
-            assert!(page.contains(line), "{command}: docs/snapshots.md lacks {line:?}");
+            assert!(page.contains(line), "{command}: {COLUMNS} lacks {line:?}");
         }
     }
 }

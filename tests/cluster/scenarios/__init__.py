@@ -60,8 +60,8 @@ SCENARIOS = [
     Scenario("starts", "a sidecar that finds its start wrong", starts.never_exits, needs_node=True),
     Scenario("answer", "the answer of a finished pod, in kubectl", starts.answers_in_kubectl),
     Scenario("death", "a pod that runs out of memory at once is scraped", ends.is_scraped, ("prometheus",), needs_node=True),
-    Scenario("helm3", "the life of a release", lifecycle.lives(3), (HELM3,)),
-    Scenario("helm4", "the life of a release", lifecycle.lives(4), ("helm",)),
+    Scenario("helm3", "a release, from install to uninstall", lifecycle.lives(3), (HELM3,)),
+    Scenario("helm4", "a release, from install to uninstall", lifecycle.lives(4), ("helm",)),
     # Last, since they bring the operator's kinds.
     Scenario("page", "a leaking Job is paged through the operator's configuration", monitoring.by_operator, ("operator", "prometheus", "alertmanager"), needs_node=True),
     Scenario("tls", "the DaemonSet is scraped over TLS by client certificate and password; certificates rotate", tls.is_scraped, ("operator", "prometheus"), needs_node=True),

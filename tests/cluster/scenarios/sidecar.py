@@ -85,7 +85,7 @@ def kill(cluster, namespace, name):
 
 
 def training_restarts(cluster):
-    """A training container that fails and goes on from its checkpoint is the same rank in a new life, without a finding."""
+    """A training container that fails and goes on from its checkpoint is the same rank in a new incarnation, without a finding."""
     namespace = cluster.namespace("restart")
     with cluster.release(namespace, cluster.values(mode="inject")):
         awaits_policy(cluster, namespace)
@@ -106,7 +106,7 @@ def training_restarts(cluster):
         counts = [float(re.search(rf'^stepmem_push_records_total\{{result="{result}"\}} (\S+)$', text, re.MULTILINE)[1]) for result in ("restarted", "late")]
         if counts != [1.0, 0.0]:
             raise Failure(f"a restart from a checkpoint is {counts[0]:.0f} new lives, and {counts[1]:.0f} records are late")
-    return "one rank in a new life, from step 251, no record late"
+    return "one rank in a new incarnation, from step 251, no record late"
 
 
 def beyond(url, step):
