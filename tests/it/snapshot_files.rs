@@ -1,9 +1,10 @@
 //! `stepmem snapshot` on files that are hostile, broken, compressed or odd.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 
 use flate2::Compression;
+use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
 use stepmem_snapshot::model::{Action, Block, Device, Event, Segment, Snapshot, State};
 use stepmem_snapshot::read::load;
@@ -180,6 +181,19 @@ fn pages_fit_a_terminal_and_end_with_what_to_do() {
     }
 }
 
+fn read_in_pieces(bytes: &[u8], piece: usize) -> Snapshot {
+    let mut machine = Machine::default();
+    let (mut held, mut fed) = (Vec::new(), 0);
+    while fed < bytes.len() {
+        let next = bytes.len().min(fed + piece);
+        held.extend_from_slice(&bytes[fed..next]);
+        fed = next;
+        let used = machine.feed(&held).unwrap();
+        held.drain(..used);
+    }
+    load::finish(machine, held.len()).unwrap()
+}
+
 #[test]
 fn how_the_bytes_arrive_makes_no_difference() {
     let stack: Vec<String> =
@@ -189,17 +203,21 @@ fn how_the_bytes_arrive_makes_no_difference() {
     let bytes = write(&small(&stack));
     let whole = load::read(&bytes).unwrap();
     for piece in [1, 7, PIECE_BYTES_MIN] {
-        let mut machine = Machine::default();
-        let (mut held, mut fed) = (Vec::new(), 0);
-        while fed < bytes.len() {
-            let next = bytes.len().min(fed + piece);
-            held.extend_from_slice(&bytes[fed..next]);
-            fed = next;
-            let used = machine.feed(&held).unwrap();
-            held.drain(..used);
-        }
-        let pieces = load::finish(machine, held.len()).unwrap();
+        let pieces = read_in_pieces(&bytes, piece);
         assert_eq!(write(&pieces), write(&whole), "pieces of {piece}");
+    }
+}
+
+#[test]
+fn an_event_reads_the_same_whole_and_in_pieces() {
+    for file in ["h100/amp1_all", "h100/accum", "vectors/style_cpp", "vectors/marks_metadata"] {
+        let packed = std::fs::File::open(data(&format!("{file}.pickle.gz"))).unwrap();
+        let mut bytes = Vec::new();
+        GzDecoder::new(packed).read_to_end(&mut bytes).unwrap();
+        let whole = load::read(&bytes).unwrap();
+        assert!(whole.events.len() > 100, "{file}");
+        // No event fits into a piece.
+        assert_eq!(write(&read_in_pieces(&bytes, 17)), write(&whole), "{file}");
     }
 }
 

@@ -44,21 +44,37 @@ impl<T: Word> Arena<T> {
             self.grow();
         }
         let hash = T::hash(slice, self.key);
-        let tag = hash & !LOW;
+        let (slot, known) = self.probe(slice, hash);
+        if let Some(number) = known {
+            return number;
+        }
+        let number = id(self.ends.len());
+        if let Some(entry) = self.slots.get_mut(slot) {
+            *entry = hash & !LOW | (u64::from(number) + 1);
+        }
+        self.data.extend_from_slice(slice);
+        self.ends.push(self.data.len());
+        number
+    }
+
+    /// The number of a slice that was interned.
+    pub fn find(&self, slice: &[T]) -> Option<u32> {
+        self.probe(slice, T::hash(slice, self.key)).1
+    }
+
+    /// The slot of a slice, and its number if it has one.
+    #[inline]
+    fn probe(&self, slice: &[T], hash: u64) -> (usize, Option<u32>) {
         let mask = self.slots.len() - 1;
         let mut slot = usize::try_from(hash & LOW).unwrap_or(0) & mask;
         loop {
-            let Some(entry) = self.slots.get_mut(slot) else { return 0 };
-            if *entry == 0 {
-                let number = id(self.ends.len());
-                *entry = tag | (u64::from(number) + 1);
-                self.data.extend_from_slice(slice);
-                self.ends.push(self.data.len());
-                return number;
+            let entry = self.slots.get(slot).copied().unwrap_or(0);
+            if entry == 0 {
+                return (slot, None);
             }
-            let number = u32::try_from((*entry & LOW) - 1).unwrap_or(0);
-            if *entry & !LOW == tag && self.get(number) == slice {
-                return number;
+            let number = u32::try_from((entry & LOW) - 1).unwrap_or(0);
+            if entry & !LOW == hash & !LOW && self.get(number) == slice {
+                return (slot, Some(number));
             }
             slot = (slot + 1) & mask;
         }

@@ -146,6 +146,13 @@ pub struct Event {
     pub action: Action,
 }
 
+impl Event {
+    /// An event of which nothing is known.
+    pub fn unknown() -> Self {
+        Self { place: Place::new(0, None), ..Self::default() }
+    }
+}
+
 /// The stream and the pool of an event, by number. Three bytes: a window has millions of
 /// events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

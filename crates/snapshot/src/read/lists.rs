@@ -63,6 +63,16 @@ impl Lists {
         id(self.packed.len() - 1)
     }
 
+    /// Returns the number of lists.
+    pub(super) fn len(&self) -> usize {
+        self.packed.len()
+    }
+
+    /// Forgets the lists from a number on, which are no lists of records.
+    pub(super) fn truncate(&mut self, n_lists: usize) {
+        self.packed.truncate(n_lists);
+    }
+
     #[inline]
     pub fn kind(&self, list: u32) -> ListKind {
         self.packed.get(at(list)).map_or(ListKind::Mixed, |list| list.kind())

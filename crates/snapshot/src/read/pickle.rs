@@ -4,8 +4,8 @@
 
 use crate::error::{Fault, Unreadable};
 use crate::integer::{at, count};
-use crate::model::arena::Arena;
 use crate::read::lists::ListKind;
+use crate::read::runs::{self, Runs};
 use crate::read::schema::Records;
 use crate::read::value::{Handle, Value};
 
@@ -29,12 +29,10 @@ pub const PIECE_BYTES_MIN: usize = STRING_BYTES_MAX + 16;
 pub struct Machine {
     stack: Vec<Value>,
     marks: Vec<usize>,
-    memo: Vec<Handle>,
-    ints: Vec<u64>,
-    /// References that filled a list, and the stacks that came of them.
-    runs: Arena<u8>,
-    run_stacks: Vec<Option<u32>>,
-    records: Records,
+    pub(super) memo: Vec<Handle>,
+    pub(super) ints: Vec<u64>,
+    pub(super) runs: Runs,
+    pub(super) records: Records,
     /// Bytes before the piece that is read now.
     offset: u64,
     /// Bytes of a long string that are still to be skipped.
@@ -53,8 +51,7 @@ impl Default for Machine {
             marks: Vec::with_capacity(DEPTH_MAX),
             memo: Vec::new(),
             ints: Vec::new(),
-            runs: Arena::default(),
-            run_stacks: Vec::new(),
+            runs: Runs::default(),
             records: Records::default(),
             offset: 0,
             skip: 0,
@@ -138,8 +135,7 @@ impl Machine {
         let own = self.stack.capacity() * size_of::<Value>()
             + self.memo.capacity() * size_of::<Handle>()
             + self.ints.capacity() * 8
-            + self.runs.heap_bytes()
-            + self.run_stacks.capacity() * 8;
+            + self.runs.heap_bytes();
         if count(own + self.records.heap_bytes()) > GRANT_BYTES + GRANT_A_BYTE * self.offset {
             let what = "it asks for more memory than any snapshot of its size needs";
             return Err(Unreadable { fault: Fault::Pickle(what.into()), offset: self.offset });
@@ -182,8 +178,13 @@ impl Machine {
                 Ok(Some(rest))
             }
             b'(' => {
-                if let Some(after) = self.known_stack(rest)? {
-                    return Ok(Some(after));
+                let known = match self.stack.last().copied() {
+                    Some(Value::List(list)) => self.list_of_references(list, rest)?,
+                    Some(Value::Dict(dict)) => self.event(dict, rest),
+                    _ => None,
+                };
+                if known.is_some() {
+                    return Ok(known);
                 }
                 if self.marks.len() >= DEPTH_MAX {
                     return Err(Fault::Pickle("it nests more than 64 deep".into()));
@@ -313,32 +314,22 @@ impl Machine {
         }
     }
 
-    /// A list that is filled by references alone, which is how stacks are written. Equal bytes
-    /// refer to equal values as long as no memo entry is set again. A stack that was seen
-    /// before is therefore known by its bytes.
-    #[inline]
-    fn known_stack<'a>(&mut self, rest: &'a [u8]) -> Step<'a> {
-        let Some(Value::List(list)) = self.stack.last().copied() else { return Ok(None) };
-        let Some((run, after)) = references(rest) else { return Ok(None) };
+    /// Fills a list by references alone, if that is what follows.
+    fn list_of_references<'a>(&mut self, list: u32, rest: &'a [u8]) -> Step<'a> {
         if self.records.lists.kind(list) != ListKind::Empty {
             return Ok(None);
         }
-        let number = self.runs.intern(run);
-        match self.run_stacks.get(at(number)).copied() {
-            Some(Some(stack)) => {
-                self.records.lists.set_stack(list, stack);
-                return Ok(Some(after));
-            }
-            Some(None) => {}
-            None => self.run_stacks.push(None),
+        if let Some((stack, after)) = self.runs.known(rest) {
+            self.records.lists.set_stack(list, stack);
+            return Ok(Some(after));
         }
+        let Some((run, after)) = runs::references(rest) else { return Ok(None) };
         let start = self.stack.len();
         self.gets(run)?;
         self.records.append(list, self.stack.get(start..).unwrap_or(&[]))?;
         self.stack.truncate(start);
-        if let Some(slot) = self.run_stacks.get_mut(at(number)) {
-            let kind = self.records.lists.kind(list);
-            *slot = if let ListKind::Stack(stack) = kind { Some(stack) } else { None };
+        if let ListKind::Stack(stack) = self.records.lists.kind(list) {
+            self.runs.learn(run, stack);
         }
         Ok(Some(after))
     }
@@ -372,9 +363,8 @@ impl Machine {
         }
         if let Some(slot) = self.memo.get_mut(number) {
             *slot = handle;
-            if !self.run_stacks.is_empty() {
-                self.runs = Arena::default();
-                self.run_stacks.clear();
+            if !self.runs.is_empty() {
+                self.runs = Runs::default();
             }
         }
         Ok(())
@@ -384,9 +374,8 @@ impl Machine {
     #[inline]
     fn integer<'a>(&mut self, rest: &'a [u8]) -> Step<'a> {
         let Some((length, after)) = rest.split_first() else { return Ok(None) };
-        if *length == 8 {
-            let Some((bytes, after)) = after.split_first_chunk() else { return Ok(None) };
-            self.stack.push(Value::Int(u64::from_le_bytes(*bytes)));
+        if let Some((number, after)) = short_integer(*length, after) {
+            self.stack.push(Value::Int(number));
             return Ok(Some(after));
         }
         self.long_integer(after, usize::from(*length))
@@ -414,8 +403,8 @@ impl Machine {
     fn string<'a>(&mut self, rest: &'a [u8], length: u64) -> Option<&'a [u8]> {
         let kept = usize::try_from(length).unwrap_or(usize::MAX).min(STRING_BYTES_MAX);
         let (text, after) = rest.split_at_checked(kept)?;
-        let number = self.records.strings.intern(text);
-        self.stack.push(Value::Str(number));
+        let text = self.records.string(text);
+        self.stack.push(text);
         let more = length - count(kept);
         if more == 0 {
             return Some(after);
@@ -481,20 +470,16 @@ impl Machine {
     }
 }
 
-/// The `BINGET`s and `LONG_BINGET`s up to an `APPENDS`, and what follows it.
+/// An integer of up to eight bytes, if as many are there.
 #[inline]
-fn references(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
-    let mut length = 0;
-    loop {
-        match bytes.get(length)? {
-            b'h' => length += 2,
-            b'j' => length += 5,
-            b'e' if length > 0 => {
-                return Some((bytes.get(..length)?, bytes.get(length + 1..)?));
-            }
-            _ => return None,
-        }
+pub(super) fn short_integer(length: u8, rest: &[u8]) -> Option<(u64, &[u8])> {
+    if !(1..=8).contains(&length) {
+        return None;
     }
+    let word = i64::from_le_bytes(*rest.first_chunk()?);
+    let unused = 64 - 8 * u32::from(length);
+    let after = rest.get(usize::from(length)..)?;
+    Some(((word << unused >> unused).cast_unsigned(), after))
 }
 
 #[cold]

@@ -47,6 +47,7 @@ pub struct Records {
     sizes_sum: u64,
     scratch: Vec<u32>,
     last_stream: u32,
+    last_string: u32,
 }
 
 impl Default for Records {
@@ -77,6 +78,7 @@ impl Default for Records {
             sizes_sum: 0,
             scratch: Vec::new(),
             last_stream: 0,
+            last_string: 0,
         }
     }
 }
@@ -201,9 +203,7 @@ impl Records {
     #[inline]
     fn push(&mut self, kind: RecordKind) -> usize {
         match kind {
-            RecordKind::Event => {
-                push(&mut self.events, Event { place: Place::new(0, None), ..Event::default() })
-            }
+            RecordKind::Event => push(&mut self.events, Event::unknown()),
             RecordKind::Block => push(&mut self.blocks, RawBlock::default()),
             RecordKind::Segment => push(&mut self.segments, RawSegment::default()),
             RecordKind::History => push(&mut self.histories, RawHistory::default()),
@@ -237,30 +237,11 @@ impl Records {
     fn fill_event(&mut self, event: u32, pairs: &[[Value; 2]]) -> Result<(), Fault> {
         let Some(mut event_now) = self.events.get(at(event)).copied() else { return Ok(()) };
         for [key, value] in pairs {
-            let Value::Str(key) = *key else { continue };
-            match key {
-                keys::ACTION => {
-                    event_now.action = keys::action(string(*value, "an event's action")?);
+            match (*key, *value) {
+                (Value::Str(keys::USER_METADATA), Value::Str(text)) => {
+                    self.set_metadata(event, text);
                 }
-                keys::ADDR => event_now.address = number(*value, "an event's addr")?,
-                keys::DEVICE_FREE => event_now.address = number(*value, "device_free")?,
-                keys::SIZE => event_now.size = self.size(*value, "an event's size")?,
-                keys::STREAM => {
-                    let pool = event_now.place.pool();
-                    event_now.place = Place::new(self.stream(*value)?, pool);
-                }
-                keys::TIME_US => event_now.time_us = number(*value, "an event's time_us")?,
-                keys::USER_METADATA => {
-                    if let Value::Str(text @ 1..) = *value {
-                        self.set_metadata(event, text);
-                    }
-                }
-                keys::POOL_ID => {
-                    if let Value::Pair(pool) = *value {
-                        event_now.place = Place::new(event_now.place.stream(), Some(pool));
-                    }
-                }
-                keys::FRAMES => event_now.stack = self.stack(*value)?,
+                (Value::Str(key), value) => self.set(&mut event_now, key, value)?,
                 _ => {}
             }
         }
@@ -270,12 +251,82 @@ impl Records {
         Ok(())
     }
 
+    /// Sets a field of an event, other than its metadata.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "half as fast else, for millions of events")]
+    pub(super) fn set(
+        &mut self,
+        event: &mut Event,
+        key: u32,
+        value: Value,
+    ) -> Result<(), Fault> {
+        match key {
+            keys::ACTION => event.action = keys::action(string(value, "an event's action")?),
+            keys::ADDR => event.address = number(value, "an event's addr")?,
+            keys::DEVICE_FREE => event.address = number(value, "device_free")?,
+            keys::SIZE => event.size = self.size(value, "an event's size")?,
+            keys::STREAM => {
+                event.place = Place::new(self.stream(value)?, event.place.pool());
+            }
+            keys::TIME_US => event.time_us = number(value, "an event's time_us")?,
+            keys::POOL_ID => {
+                if let Value::Pair(pool) = value {
+                    event.place = Place::new(event.place.stream(), Some(pool));
+                }
+            }
+            keys::FRAMES => event.stack = self.stack(value)?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Makes an empty dict a whole event; `metadata` is a string. Returns false if it is not
+    /// empty, or there are too many.
+    #[inline]
+    pub(super) fn add_event(&mut self, dict: u32, event: Event, metadata: u32) -> bool {
+        let number = id(self.events.len());
+        let record = PackedRecord::pack(Record::Of(RecordKind::Event, number));
+        let (Some(slot), Some(record)) = (self.dicts.get_mut(at(dict)), record) else {
+            return false;
+        };
+        if *slot != PackedRecord::EMPTY {
+            return false;
+        }
+        *slot = record;
+        self.events.push(event);
+        self.set_metadata(number, metadata);
+        true
+    }
+
+    /// Sets the `user_metadata` of an event; the empty string is none.
     #[inline]
     fn set_metadata(&mut self, event: u32, text: u32) {
         match self.metadata.last_mut() {
+            _ if text == 0 => {}
             Some(run) if run.end == event && run.text == text => run.end += 1,
             _ => self.metadata.push(MetadataRun { first: event, end: event + 1, text }),
         }
+    }
+
+    /// A string.
+    #[inline]
+    pub(super) fn string(&mut self, text: &[u8]) -> Value {
+        if self.strings.get(self.last_string) != text {
+            self.last_string = self.strings.intern(text);
+        }
+        Value::Str(self.last_string)
+    }
+
+    /// The lists and the sum of sizes as they are now, to [`reset`](Self::reset) them to.
+    #[inline]
+    pub(super) fn mark(&self) -> (usize, u64) {
+        (self.lists.len(), self.sizes_sum)
+    }
+
+    /// Forgets the stacks and sizes since a mark.
+    pub(super) fn reset(&mut self, (n_lists, sizes_sum): (usize, u64)) {
+        self.lists.truncate(n_lists);
+        self.sizes_sum = sizes_sum;
     }
 
     fn fill_block(&mut self, block: u32, pairs: &[[Value; 2]]) -> Result<(), Fault> {

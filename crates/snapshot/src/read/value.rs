@@ -63,6 +63,12 @@ impl Handle {
         (number <= PAYLOAD).then_some(Self(tag << PAYLOAD_BITS | number))
     }
 
+    /// The number of the string that it is.
+    #[inline]
+    pub fn string(self) -> Option<u32> {
+        (self.0 >> PAYLOAD_BITS == STR).then_some(self.0 & PAYLOAD)
+    }
+
     /// The value; `None` for an entry that was never set.
     #[inline]
     pub fn unpack(self, ints: &[u64]) -> Option<Value> {
@@ -72,6 +78,15 @@ impl Handle {
             DICT => Some(Value::Dict(number)),
             LIST => Some(Value::List(number)),
             PAIR => Some(Value::Pair(number)),
+            _ => self.unpack_plain(ints),
+        }
+    }
+
+    /// The same of what is no string and no container, which Python never memoizes.
+    #[cold]
+    fn unpack_plain(self, ints: &[u64]) -> Option<Value> {
+        let number = self.0 & PAYLOAD;
+        match self.0 >> PAYLOAD_BITS {
             INT => ints.get(at(number)).copied().map(Value::Int),
             PLAIN => Some(match number {
                 PLAIN_NONE => Value::None,
