@@ -2,7 +2,7 @@
 //! named command. `playback.rs` and `snapshot_file.rs` read files for some of them.
 
 pub mod ack;
-pub mod analyse;
+pub mod analyze;
 pub mod args;
 pub mod check;
 pub mod compare;
@@ -50,5 +50,5 @@ const COMMANDS: &[args::CommandRow] = &[
     release::RELEASE,
     check::CHECK,
     settings::SETTINGS_LIST,
-    analyse::ANALYSE,
+    analyze::ANALYZE,
 ];

@@ -61,12 +61,12 @@ impl AnalysisQueue {
         let start: StartProcess =
             Box::new(move |request, sheet| start(&directory, request, sheet));
         let timelines = timelines.map(|folder| Timelines { folder, began: Clock::unix_time() });
-        Self::of(Analyser { start, within: ANALYSIS_WITHIN, timelines }, collected)
+        Self::of(Analyzer { start, within: ANALYSIS_WITHIN, timelines }, collected)
     }
 
-    fn of(analyser: Analyser, collected: mpsc::Sender<Collected>) -> io::Result<Self> {
+    fn of(analyzer: Analyzer, collected: mpsc::Sender<Collected>) -> io::Result<Self> {
         let (requests, requested) = sync_channel(QUEUE_CAPACITY);
-        thread::start("snapshots", move || analyser.run(&requested, &collected))?;
+        thread::start("snapshots", move || analyzer.run(&requested, &collected))?;
         Ok(Self(requests))
     }
 
@@ -81,7 +81,7 @@ impl AnalysisQueue {
 type StartProcess = Box<dyn Fn(&AnalysisRequest, Option<File>) -> Result<Child, String> + Send>;
 
 /// Analyzes one snapshot after the other.
-struct Analyser {
+struct Analyzer {
     start: StartProcess,
     /// Time limit of a process, which is ended after it.
     within: Duration,
@@ -124,11 +124,11 @@ fn warn_of_timeline(error: &io::Error) {
     tracing::warn!(%error, "no timeline of a snapshot");
 }
 
-impl Analyser {
+impl Analyzer {
     /// Answers requests until either side is gone.
     fn run(&self, requested: &Receiver<AnalysisRequest>, collected: &mpsc::Sender<Collected>) {
         while let Ok(request) = requested.recv() {
-            let (analysis, child) = self.analyse(&request);
+            let (analysis, child) = self.analyze(&request);
             let event = Event::SnapshotAnalyzed(request.number, Box::new(analysis));
             let is_wanted = collected.blocking_send(Collected::Event(event)).is_ok();
             if let Some(mut child) = child {
@@ -142,7 +142,7 @@ impl Analyser {
     }
 
     /// Analyzes a snapshot. Returns the result, and the process if it is yet to be reaped.
-    fn analyse(&self, request: &AnalysisRequest) -> (SnapshotAnalysis, Option<Child>) {
+    fn analyze(&self, request: &AnalysisRequest) -> (SnapshotAnalysis, Option<Child>) {
         let sheet = self.timelines.as_ref().and_then(Timelines::begin);
         let (mut analysis, is_drawn, child) = match (self.start)(request, sheet) {
             Ok(mut child) => {
@@ -154,8 +154,8 @@ impl Analyser {
                 (failed, false, None)
             }
         };
-        let is_analysed = analysis.outcome == AnalysisOutcome::Analysed;
-        let timelines = self.timelines.as_ref().filter(|_| is_analysed);
+        let is_analyzed = analysis.outcome == AnalysisOutcome::Analysed;
+        let timelines = self.timelines.as_ref().filter(|_| is_analyzed);
         analysis.timeline = timelines.map(|of| of.keep(request.number, is_drawn));
         (analysis, child)
     }
@@ -180,7 +180,7 @@ fn start(
     }
     let mut command = Command::new("/proc/self/exe");
     command
-        .arg("analyse")
+        .arg("analyze")
         .arg("--directory")
         .arg(directory)
         .args(["--memory-max", &memory_max.to_string()]);
@@ -337,7 +337,7 @@ mod tests {
             Ok(child)
         });
         let queue =
-            AnalysisQueue::of(Analyser { start, within: WITHIN, timelines: None }, collected)
+            AnalysisQueue::of(Analyzer { start, within: WITHIN, timelines: None }, collected)
                 .unwrap();
         for (number, script) in (0..).zip(scripts) {
             assert!(queue.offer(AnalysisRequest {

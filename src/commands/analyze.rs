@@ -1,4 +1,4 @@
-//! `stepmem analyse`: the process in which the exporter has a memory snapshot analyzed. It
+//! `stepmem analyze`: the process in which the exporter has a memory snapshot analyzed. It
 //! limits itself, opens the file beneath one directory, and answers in one line of JSON.
 
 use std::fs::File;
@@ -32,8 +32,8 @@ use stepmem_types::site::{
 };
 use stepmem_types::units::Bytes;
 
-/// `stepmem analyse`.
-pub(super) const ANALYSE: CommandRow = CommandRow { name: "analyse", arguments, run };
+/// `stepmem analyze`.
+pub(super) const ANALYZE: CommandRow = CommandRow { name: "analyze", arguments, run };
 
 /// The largest file that is analyzed, in bytes.
 pub const FILE_BYTES_MAX: u64 = 2 << 30;
@@ -51,7 +51,7 @@ const TEXT_CHARS: [usize; 2] = [240, 120];
 fn arguments() -> Command {
     let number =
         |name: &'static str| Arg::new(name).long(name).value_parser(clap::value_parser!(u64));
-    Command::new("analyse")
+    Command::new("analyze")
         .about("Analyze a memory snapshot for an exporter, within limits on memory and time")
         .hide(true)
         .arg(
@@ -67,8 +67,8 @@ fn arguments() -> Command {
 }
 
 fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
-    let answered = match analyse(matches) {
-        Ok(analysed) => analysed.answer(matches),
+    let answered = match analyze(matches) {
+        Ok(analyzed) => analyzed.answer(matches),
         Err(refusal) => say(&SnapshotAnalysis::failed(
             refusal.outcome,
             &shortened(&refusal.reason, TEXT_CHARS[1]),
@@ -87,12 +87,12 @@ fn say(analysis: &SnapshotAnalysis) -> anyhow::Result<()> {
 }
 
 /// A snapshot that was read.
-struct Analysed {
+struct Analyzed {
     snapshot: Snapshot,
     n_bytes: u64,
 }
 
-impl Analysed {
+impl Analyzed {
     /// Writes the result, and then the timeline, if it is wanted, into the file that is the
     /// standard input. The verdict counts even if the timeline takes more than it may.
     fn answer(&self, matches: &ArgMatches) -> anyhow::Result<()> {
@@ -114,16 +114,16 @@ impl Analysed {
 }
 
 /// The reason that a file is not analyzed.
-struct Unanalysed {
+struct Unanalyzed {
     outcome: AnalysisOutcome,
     reason: String,
 }
 
-fn refuse(outcome: AnalysisOutcome, reason: impl Into<String>) -> Unanalysed {
-    Unanalysed { outcome, reason: reason.into() }
+fn refuse(outcome: AnalysisOutcome, reason: impl Into<String>) -> Unanalyzed {
+    Unanalyzed { outcome, reason: reason.into() }
 }
 
-fn analyse(matches: &ArgMatches) -> Result<Analysed, Unanalysed> {
+fn analyze(matches: &ArgMatches) -> Result<Analyzed, Unanalyzed> {
     let memory_max = matches.get_one::<u64>("memory-max").copied().unwrap_or(0);
     limit(memory_max)
         .map_err(|error| refuse(AnalysisOutcome::NotStarted, format!("no limits: {error}")))?;
@@ -149,7 +149,7 @@ fn analyse(matches: &ArgMatches) -> Result<Analysed, Unanalysed> {
                 refuse(AnalysisOutcome::Malformed, error.to_string())
             }
         })?;
-    Ok(Analysed { snapshot, n_bytes })
+    Ok(Analyzed { snapshot, n_bytes })
 }
 
 /// Limits memory, processor time and priority of this process, and ends it with the exporter.
@@ -171,7 +171,7 @@ fn limit(memory_max: u64) -> io::Result<()> {
 }
 
 /// Opens the file beneath the directory, without following any link.
-fn open(matches: &ArgMatches) -> Result<OwnedFd, Unanalysed> {
+fn open(matches: &ArgMatches) -> Result<OwnedFd, Unanalyzed> {
     let directory = matches.get_one::<PathBuf>("directory").cloned().unwrap_or_default();
     let file = matches.get_one::<String>("FILE").cloned().unwrap_or_default();
     let directory = rustix::fs::open(
@@ -195,7 +195,7 @@ fn open(matches: &ArgMatches) -> Result<OwnedFd, Unanalysed> {
 }
 
 /// Checks the file's type, owner and size. `owner`: the user of the process that reported it.
-fn check(stat: &Stat, owner: Option<u64>) -> Result<(), Unanalysed> {
+fn check(stat: &Stat, owner: Option<u64>) -> Result<(), Unanalyzed> {
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         return Err(refuse(AnalysisOutcome::NotAFile, "it is not a regular file"));
     }
@@ -219,7 +219,7 @@ fn check(stat: &Stat, owner: Option<u64>) -> Result<(), Unanalysed> {
     Ok(())
 }
 
-fn of_system(error: &io::Error) -> Unanalysed {
+fn of_system(error: &io::Error) -> Unanalyzed {
     let outcome = match error.kind() {
         io::ErrorKind::NotFound => AnalysisOutcome::Missing,
         io::ErrorKind::PermissionDenied | io::ErrorKind::Unsupported => {
