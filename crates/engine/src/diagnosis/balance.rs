@@ -54,7 +54,7 @@ pub fn peak_by(view: &RankView<'_>, basis: Basis) -> Option<Bytes> {
 /// high-water marks where more ranks know those. `None` for fewer than two ranks with a peak,
 /// or a median of 0.
 pub fn balance<'v, 'a: 'v>(
-    ranks: impl Iterator<Item = &'v (Rank, RankView<'a>)> + Clone,
+    ranks: &(impl Iterator<Item = &'v (Rank, RankView<'a>)> + Clone),
 ) -> Option<Balance> {
     let peaks_by = |basis| -> Vec<(Rank, f64)> {
         let peak = |(rank, view): &(Rank, _)| Some((*rank, peak_by(view, basis)?.as_f64()));

@@ -67,7 +67,7 @@ impl<'a> RunInput<'a> {
     pub fn new(run: &'a Run, ranks: Vec<(Rank, RankView<'a>)>) -> Self {
         let is_comparable =
             |(_, view): &&(Rank, RankView<'a>)| view.life_steps >= COMPARABLE_STEPS_MIN;
-        Self { run, comparable: balance(ranks.iter().filter(is_comparable)), ranks }
+        Self { run, comparable: balance(&ranks.iter().filter(is_comparable)), ranks }
     }
 }
 

@@ -109,7 +109,7 @@ impl Engine {
         let mut runs = Vec::new();
         let mut ranks = Vec::new();
         for run in &input.runs {
-            let balance = balance(run.ranks.iter());
+            let balance = balance(&run.ranks.iter());
             let challengers = self.ranks.n_claimants(run.run, now);
             let asked_for = self.ranks.asked_for(run.run).cloned();
             runs.push(RunStatus {
