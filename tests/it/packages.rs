@@ -287,9 +287,9 @@ const BEFORE_VERSION: [&str; 8] = [
 #[test]
 fn every_part_has_the_version_of_the_program_and_the_changelog_its_date() {
     let version = env!("CARGO_PKG_VERSION");
-    let found = output("find", &["crates", "examples/kubernetes", "-type", "f"]);
-    let found =
-        found.lines().filter(|file| file.ends_with(".yaml") || file.ends_with("/Cargo.toml"));
+    let manifests =
+        ["crates", "examples/kubernetes", "-name", "Cargo.toml", "-o", "-name", "*.yaml"];
+    let found = output("find", &manifests);
     let others = [
         "Cargo.toml",
         "Containerfile",
@@ -299,7 +299,7 @@ fn every_part_has_the_version_of_the_program_and_the_changelog_its_date() {
         "python/stepmem/__init__.py",
     ];
     let mut n_named = 0;
-    for file in found.chain(others) {
+    for file in found.lines().chain(others) {
         let text = fs::read_to_string(root().join(file)).unwrap();
         for before in BEFORE_VERSION {
             for after in text.split(before).skip(1) {
