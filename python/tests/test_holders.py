@@ -92,6 +92,20 @@ def test_an_lru_cache_that_holds_many_arrays_or_texts_is_named(answer):
     assert holder["bytes_per_step"] == pytest.approx(20_000, rel=0.05)
 
 
+def test_memory_that_was_freed_and_stays_with_the_allocator_is_not_to_be_explained(answer):
+    program = """
+        import stepmem
+        from stepmem._holders import arenas
+        n, kept = 0, []
+        arenas.Arenas._now = lambda self: (1, 900_000 * n)
+        for n in range(300):
+            kept.append(bytes(50_000))
+            stepmem.step_end(n)
+    """
+    (_, *_, result), _ = answer(textwrap.dedent(program), request={"bytes_per_step": 1_000_000.0, "is_on_host": True})
+    assert [holder["name"] for holder in result["holders"]] == ["`kept`"]
+
+
 CUT = """
     import collections, stepmem
     class Kept:

@@ -79,6 +79,13 @@ class Whole(NamedTuple):
     is_on_host: bool = True
     """Set if it is of the host's memory, to which arrays and texts belong, and not of a device's."""
 
+    def without(self, freed: Optional[int], n_steps: int) -> "Whole":
+        """Returns the growth without memory that was freed in so many steps and stays with the allocator, which nothing holds."""
+        if self.bytes_per_step is None or not freed or freed < 0:
+            return self
+        held = max(self.bytes_per_step - freed / max(1, n_steps), DATA_BYTES_MIN / EXPLAINED)
+        return self._replace(bytes_per_step=min(self.bytes_per_step, held))
+
     def explained_by(self, holder: Holder) -> bool:
         """Returns whether a holder has a telling share of the growth, or may have."""
         if holder.keeps_more or self.bytes_per_step is None:

@@ -12,6 +12,7 @@ from typing import Any, Dict, Iterator, List, Optional
 
 from .._wire import SCAN_STEPS_DEFAULT
 from . import garbage
+from .arenas import Arenas
 from .candidates import Candidate, Holder, Whole
 from .heap import SIZED, Modules, is_profiling, raise_if_programs
 from .heap_scan import FRAME, Growth, HeapScan, Slice, clock
@@ -72,7 +73,8 @@ class Search:
         self.pauses: List[float] = []
         """Seconds that each step's end took."""
         self._n_steps = n_steps
-        self._whole = whole
+        self._named_whole = self._whole = whole
+        self._arenas: Optional[Arenas] = Arenas() if whole.is_on_host else None
         self._began = time.monotonic()
         self._modules: Optional[Modules] = None
         self._first: Optional[HeapScan] = None
@@ -146,6 +148,8 @@ class Search:
             if self.first_step is not None and step - self.first_step >= self._n_steps:
                 self._second_step = self.last_step = step
                 self._marks.append(garbage.mark(step))  # the scan may not reach what is made while it runs
+                if self._arenas is not None:
+                    self._whole = self._named_whole.without(self._arenas.gains().free, step - self.first_step)
                 self._second = self._scan_after(self._first)
                 self._scan(step, until)
         elif self._compare is not None:
@@ -173,12 +177,21 @@ class Search:
         if self._second is None:
             self.first_step = step
             self._marks.append(garbage.mark(step))
+            self._mark_arenas()
             return
         if scan.is_complete:
             now = self._slice()
             with now.heap.without_overrides():
                 self._n_cycles = garbage.graph_cycles(scan, now)
         self._compare = self._comparison()
+
+    def _mark_arenas(self) -> None:
+        if self._arenas is None:
+            return
+        began = clock()
+        self._arenas.mark()
+        if clock() - began > SLICE_SECONDS:  # glibc walks over 20,000 free pieces or more
+            self._arenas = None
 
     def _slice(self) -> Slice:
         assert self._modules is not None
