@@ -8,8 +8,11 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::ranks::view::{DeviceView, Identity};
-use stepmem_types::device::{DevicePod, GpuSample, GpuUnavailable, ProcessMemory};
+use stepmem_types::device::{
+    DevicePod, GpuSample, GpuUnavailable, OwnProcessMemory, ProcessMemory,
+};
 use stepmem_types::ids::GpuUuid;
+use stepmem_types::step::StepSample;
 use stepmem_types::units::{Bytes, Uptime};
 
 /// Number of kinds of Xid errors of all devices that are counted apart.
@@ -196,9 +199,21 @@ pub fn process_of<'a>(sample: &'a GpuSample, rank: &Identity) -> Option<&'a Proc
     found.next().filter(|_| found.next().is_none())
 }
 
+/// Returns what a record shows of its rank's device. `nvml`: NVML's last reading of it, which
+/// does not depend on records unless only the client sees its process. `None` where the record
+/// adds nothing to what is known.
+pub fn view_at_record(sample: &StepSample, nvml: Option<DeviceView>) -> Option<DeviceView> {
+    let process_used = sample.own_process.and_then(OwnProcessMemory::bytes);
+    let view = match nvml {
+        None => pushed_view(sample.total?, sample.free?),
+        Some(view) => Some(view).filter(|_| process_used.is_some())?,
+    };
+    Some(DeviceView { process_used, ..view })
+}
+
 /// Returns what others hold on a device as the training process sees it, for a rank whose
 /// device NVML does not read.
-pub fn pushed_view(total: Bytes, free: Bytes) -> DeviceView {
+fn pushed_view(total: Bytes, free: Bytes) -> DeviceView {
     let used = Bytes::new(total.get().saturating_sub(free.get())).ok();
     DeviceView { total: Some(total), used, process_used: None }
 }

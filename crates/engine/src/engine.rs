@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::config::EngineConfig;
-use crate::devices::{DeviceTable, device_view, pushed_view};
+use crate::devices::{DeviceTable, device_view, view_at_record};
 use crate::diagnosis::input::{DiagnosisInput, RunInput};
 use crate::diagnosis::{DiagnosisKind, Evidence};
 use crate::effects::Told;
@@ -25,7 +25,7 @@ use crate::requests::snapshots::Snapshots;
 use stepmem_detect::sample::Axis;
 use stepmem_detect::shifts::HolderGrowth;
 use stepmem_detect::signal::Signal;
-use stepmem_types::device::{Attribution, GpuSample};
+use stepmem_types::device::{Attribution, GpuSample, OwnProcessMemory};
 use stepmem_types::end::RankEnd;
 use stepmem_types::ids::{ProcessId, Rank, RankId, Run, SubjectId};
 use stepmem_types::site::TensorHolder;
@@ -290,13 +290,20 @@ impl Engine {
                 self.heap_scans.suspects(&growth, now);
             }
         }
-        if let (Some(total), Some(free)) = (sample.total, sample.free) {
+        if sample.own_process.is_some() || sample.free.is_some() {
             // Where NVML does not read the device, the process's own view of it shows how much
-            // others hold.
+            // others hold. Where only the client sees its process, its reading is compared with
+            // the allocator's figures of the same record.
             let device = state.identity().device.as_ref();
-            if device.is_none_or(|device| !self.devices.is_read(device)) {
+            let is_read = device.is_some_and(|device| self.devices.is_read(device));
+            let nvml = is_read
+                .then(|| self.devices.view_of(state.identity(), now, self.config.gpu_ttl));
+            let is_nvml_enough = nvml.is_some_and(|view| view.process_used.is_some());
+            let is_own_due = sample.own_process.is_some() || !reads_own_process(state, now);
+            let view = view_at_record(sample, nvml).filter(|_| is_own_due && !is_nvml_enough);
+            if let Some(view) = view {
                 let time = sample.time.map_or(arrival, Seconds::get);
-                is_changed |= state.device(pushed_view(total, free), time);
+                is_changed |= state.device(view, time);
             }
         }
         is_changed
@@ -310,7 +317,9 @@ impl Engine {
                 && state.is_pushing(now, self.config.rank_ttl)
             {
                 let view = device_view(sample, state.identity());
-                is_changed |= state.device(view, time);
+                if view.process_used.is_some() || !reads_own_process(state, now) {
+                    is_changed |= state.device(view, time);
+                }
             }
         }
         let n_dropped = sample.processes.len().saturating_sub(self.config.processes_max);
@@ -348,9 +357,12 @@ impl Engine {
         site: SiteView<'a>,
         now: Uptime,
     ) -> RankView<'a> {
-        let device = self.devices.view_of(state.identity(), now, self.config.gpu_ttl);
+        let mut device = self.devices.view_of(state.identity(), now, self.config.gpu_ttl);
+        let own_process = state.own_process(now).filter(|_| device.process_used.is_none());
+        device.process_used =
+            device.process_used.or(own_process.and_then(OwnProcessMemory::bytes));
         let device_model = self.devices.model_of(state.identity());
-        RankView { device_model, site, ..state.view(device, now) }
+        RankView { device_model, own_process, site, ..state.view(device, now) }
     }
 
     /// Returns the known facts of the code behind a rank's memory, in its present incarnation.
@@ -486,6 +498,12 @@ fn growth_of<'a>(ranks: &'a RankTable, finding: &'a Finding) -> Option<(Growth<'
 fn growth_of_holder(holder: &TensorHolder) -> Option<HolderGrowth> {
     let (from, to) = (holder.since_step?.as_f64(), holder.step?.as_f64());
     Some(HolderGrowth { from, to, bytes: holder.bytes_per_step * (to - from) })
+}
+
+/// Returns whether a rank's client reads the memory of its process from NVML. Each of its
+/// readings then comes with a record.
+fn reads_own_process(state: &RankState, now: Uptime) -> bool {
+    state.own_process(now).and_then(OwnProcessMemory::bytes).is_some()
 }
 
 /// Returns whether growth of a rank's live memory is suspected with its last record for the

@@ -78,6 +78,61 @@ impl ProcessMemory {
     }
 }
 
+/// The memory of a training process on its device, as the process itself reads it from NVML.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub enum OwnProcessMemory {
+    Known(Bytes),
+    Unknown(OwnProcessState),
+}
+
+impl OwnProcessMemory {
+    /// Returns the bytes, where they are known.
+    pub fn bytes(self) -> Option<Bytes> {
+        match self {
+            Self::Known(bytes) => Some(bytes),
+            Self::Unknown(_) => None,
+        }
+    }
+
+    /// Returns why they are not known.
+    pub fn state(self) -> Option<OwnProcessState> {
+        match self {
+            Self::Known(_) => None,
+            Self::Unknown(state) => Some(state),
+        }
+    }
+}
+
+/// The reason for which a training process does not know its memory on its device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OwnProcessState {
+    /// NVML does not list its process id: an older driver lists ids of the host.
+    ForeignPidNamespace,
+    /// The driver lists the process without its memory.
+    MemoryHidden,
+    /// There is no usable NVML, or no list that makes sense.
+    Unsupported,
+    /// NVML has not answered for long.
+    NoAnswer,
+}
+
+impl OwnProcessState {
+    /// Every state.
+    pub const ALL: [Self; 4] =
+        [Self::ForeignPidNamespace, Self::MemoryHidden, Self::Unsupported, Self::NoAnswer];
+
+    /// Returns its name in records, and the value of the label `state`.
+    pub fn as_label(self) -> &'static str {
+        match self {
+            Self::ForeignPidNamespace => "foreign_pid_namespace",
+            Self::MemoryHidden => "memory_hidden",
+            Self::Unsupported => "unsupported",
+            Self::NoAnswer => "no_answer",
+        }
+    }
+}
+
 /// A container, as the control group of its processes names it.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Container {

@@ -1,5 +1,6 @@
 //! One step of one rank, as its training process reports it.
 
+use crate::device::OwnProcessMemory;
 use crate::host::HostParts;
 use crate::ids::{GpuUuid, Rank, Run};
 use crate::launch::{Instance, Launch};
@@ -153,6 +154,8 @@ pub struct StepSample {
     pub total: Option<Bytes>,
     /// The device's free memory as the process sees it.
     pub free: Option<Bytes>,
+    /// The process's own memory on the device, where NVML was read since the last record.
+    pub own_process: Option<OwnProcessMemory>,
     /// Shared memory and child processes, where they were read.
     pub host: Option<Box<HostParts>>,
 }

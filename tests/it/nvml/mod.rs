@@ -17,6 +17,8 @@ mod xids;
 
 mod owners;
 
+mod own_process;
+
 mod given;
 
 mod silent;

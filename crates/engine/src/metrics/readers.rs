@@ -5,6 +5,7 @@ use crate::output::status::{
     DeviceStatus, FindingStatus, LabelCounts, ProcessStatus, RankStatus, RunStatus,
     SignalStatus, Status,
 };
+use crate::ranks::view::RankActivity;
 use stepmem_types::ids::SubjectId;
 use stepmem_types::site::{CodeLine, LeakSite, SiteText, SiteVerdict};
 use stepmem_types::units::{Bytes, Count};
@@ -258,7 +259,7 @@ pub(super) fn device_info(status: &Status, visit: &mut Visit<'_>) {
     }
 }
 
-pub(super) fn process_memory(status: &Status, visit: &mut Visit<'_>) {
+fn listed_memory(status: &Status, visit: &mut Visit<'_>) {
     for device in &status.devices {
         for process in &device.processes {
             let Some(used) = process.used else { continue };
@@ -268,6 +269,30 @@ pub(super) fn process_memory(status: &Status, visit: &mut Visit<'_>) {
                 .map_or(("", String::new()), |id| (id.run.as_str(), id.rank.to_string()));
             let labels = [device.uuid.as_str(), &process.pid.to_string(), &rank, run];
             visit(&labels, used.as_f64());
+        }
+    }
+}
+
+/// Visits the processes that the exporter's NVML lists, and those that only their rank's client
+/// sees.
+pub(super) fn process_memory(status: &Status, visit: &mut Visit<'_>) {
+    listed_memory(status, visit);
+    for rank in status.ranks.iter().filter(|rank| rank.state != RankActivity::Ended) {
+        let identity = &rank.identity;
+        if let (Some(used), Some(device), Some(pid)) =
+            (rank.process_used_bytes, &identity.device, identity.pid)
+        {
+            let (pid, run) = (pid.to_string(), rank.run.as_str());
+            visit(&[device.as_str(), &pid, &rank.rank_label, run], used.as_f64());
+        }
+    }
+}
+
+pub(super) fn process_unknown(status: &Status, visit: &mut Visit<'_>) {
+    for rank in &status.ranks {
+        if let Some(state) = rank.process_used_state {
+            let device = rank.identity.device.as_ref().map_or("", |device| device.as_str());
+            visit(&[rank.run.as_str(), &rank.rank_label, device, state.as_label()], 1.0);
         }
     }
 }

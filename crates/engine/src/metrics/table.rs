@@ -4,8 +4,8 @@
 use crate::metrics::readers::{
     OUTCOME, attribution, bytes, children, count, counts, device_info, device_pods, devices,
     findings, headroom_bases, holder_info, leaking_share, marks, pressures, process,
-    process_info, process_memory, processes, rank_info, ranks, records, runs, signals,
-    site_info, size, whole, xid_errors,
+    process_info, process_memory, process_unknown, processes, rank_info, ranks, records, runs,
+    signals, site_info, size, whole, xid_errors,
 };
 use crate::metrics::types::{Group, Kind, Metric, Read, Unit};
 use crate::output::status::Status;
@@ -54,6 +54,7 @@ pub fn document() -> String {
 
 const RANK: &[&str] = &["run", "rank", "uuid"];
 const RANK_SIGNAL: &[&str] = &["run", "rank", "uuid", "signal"];
+const RANK_STATE: &[&str] = &["run", "rank", "uuid", "state"];
 const RANK_MARK: &[&str] = &["run", "rank", "uuid", "mark"];
 const SUBJECT_KIND: &[&str] = &["run", "rank", "uuid", "pid", "kind"];
 const DEVICE: &[&str] = &["uuid"];
@@ -114,8 +115,11 @@ pub const METRICS: &[Metric] = &[
         "Memory in use on the device beyond that sum; negative where driver and processes disagree.",
         |s, v| devices(s, v, |d| d.unattributed_bytes)),
     row!(Nvml Gauge "stepmem_process_memory_used_bytes" "process.memory.used", BYTES, PROCESS_RANK,
-        "Device memory of a process; absent where the driver does not know it. The labels rank and run name the rank that the process pushes for; they are empty where none is known.",
+        "Device memory of a process; absent where the driver does not know it. The labels rank and run name the rank that the process pushes for; they are empty where none is known. A rank's client reports its own process where the exporter does not see it.",
         process_memory),
+    row!(Nvml Gauge "stepmem_process_memory_unknown" "process.memory.unknown", STATES, RANK_STATE,
+        "1 for the reason for which the rank's client does not know the device memory of its own process. foreign_pid_namespace: the driver does not list it by its own process id. \
+         memory_hidden: it lists no memory. unsupported: no usable NVML. no_answer: NVML hangs.", process_unknown),
     row!(Nvml Gauge "stepmem_process_memory_other_bytes" "process.memory.other", BYTES, DEVICE,
         "Sum over the processes without series of their own (--nvml.processes.max).",
         |s, v| devices(s, v, |d| whole(d.other_processes_bytes))),

@@ -9,6 +9,7 @@ use crate::output::status::{RankStatus, SignalStatus};
 use crate::ranks::view::{RankActivity, RankView};
 use stepmem_detect::signal::Signal;
 use stepmem_detect::trend::Trend;
+use stepmem_types::device::OwnProcessMemory;
 use stepmem_types::ids::RankId;
 
 impl RankStatus {
@@ -52,6 +53,8 @@ impl RankStatus {
             pressures: pressure::of_rank(view).map(|p| (p.basis, p.ratio)).collect(),
             fragmentation_ratio: view.fragmentation_ratio(),
             outside_allocator_bytes: view.outside_allocator_bytes,
+            process_used_bytes: view.own_process.and_then(OwnProcessMemory::bytes),
+            process_used_state: view.own_process.and_then(OwnProcessMemory::state),
             imbalance_ratio: balance.map(|balance| balance.imbalance_ratio),
             is_judged: view.creep.samples_until_judged() == 0,
             judging_from_step: view.judging_from_step(),

@@ -25,7 +25,8 @@ use crate::ranks::view::{Identity, LastTrain, RankActivity};
 use stepmem_detect::detector::Detector;
 use stepmem_detect::signal::Signal;
 use stepmem_types::device::{
-    Attribution, Container, DeviceInfo, DeviceMemory, DevicePod, GpuSample, ProcessMemory,
+    Attribution, Container, DeviceInfo, DeviceMemory, DevicePod, GpuSample, OwnProcessState,
+    ProcessMemory,
 };
 use stepmem_types::end::EndReport;
 use stepmem_types::ids::{GpuUuid, ProcessId, Rank, RankId, Run, SubjectId, subject_fields};
@@ -150,6 +151,13 @@ pub struct RankStatus {
     pub fragmentation_ratio: Option<f64>,
     /// Bytes that its process uses on the device beyond its allocator.
     pub outside_allocator_bytes: Option<f64>,
+    /// Device memory of its process as its client read it; absent where the exporter's NVML
+    /// lists the process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process_used_bytes: Option<Bytes>,
+    /// The reason for which its client does not know that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process_used_state: Option<OwnProcessState>,
     /// Its recent peak by the median of the others', less 1.
     pub imbalance_ratio: Option<f64>,
     /// Set when the detector has seen enough of this incarnation to judge it.

@@ -415,6 +415,7 @@ mod tests {
             ooms: None,
             total: None,
             free: None,
+            own_process: None,
             host: None,
         }
     }

@@ -18,6 +18,7 @@ use stepmem_detect::sample::{AxisPoint, DeviceReading, Sample};
 use stepmem_detect::shifts::HolderGrowth;
 use stepmem_detect::signal::Signal;
 use stepmem_detect::stats::median::RecentMedian;
+use stepmem_types::device::OwnProcessMemory;
 use stepmem_types::end::{EndOutcome, EndReport};
 use stepmem_types::step::{Phase, StepMark, StepSample};
 use stepmem_types::units::{Bytes, Count, OutOfRange, Seconds, UnixTime, Uptime};
@@ -29,6 +30,10 @@ pub const DEVICE_READING_EVERY: f64 = 10.0;
 /// An allocator that had to flush its cache within this time is short of memory. The alerts
 /// cover the same time.
 const RETRIES_WITHIN: Duration = Duration::from_mins(15);
+
+/// The time for which the last reading of a process's own memory counts. A client reads it
+/// every 15 seconds, and sends it with the next record.
+const OWN_PROCESS_KEPT: Duration = Duration::from_mins(5);
 
 /// One rank's state: acceptance, the recent peaks and the detector.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -72,6 +77,8 @@ pub struct RankState {
     device_read_at: Option<f64>,
     /// Bytes that the process used beyond its allocator, at the last readings.
     outside: RecentMedian,
+    /// The memory on its device that its client last read from NVML, and when that came.
+    own_process: Option<(OwnProcessMemory, Uptime)>,
 }
 
 impl RankState {
@@ -101,6 +108,7 @@ impl RankState {
             device_total: None,
             device_read_at: None,
             outside: RecentMedian::default(),
+            own_process: None,
         }
     }
 
@@ -154,6 +162,7 @@ impl RankState {
         if let Some(parts) = &sample.host {
             self.host.get_or_insert_default().take(parts, sample.step);
         }
+        self.own_process = sample.own_process.map(|own| (own, now)).or(self.own_process);
         self.lifecycle.advance(sample, at);
         let capacity = self.own_capacity();
         let record = memory_record(&figures, self.high_water, time);
@@ -406,6 +415,12 @@ impl RankState {
         &self.lifecycle
     }
 
+    /// The memory of its process on its device, as its client lately read it from NVML.
+    pub fn own_process(&self, now: Uptime) -> Option<OwnProcessMemory> {
+        let (own, read_at) = self.own_process?;
+        (now.since(read_at) <= OWN_PROCESS_KEPT).then_some(own)
+    }
+
     /// The detector of its growth: by steps, or by time while it takes none.
     pub fn creep(&self) -> &Detector {
         let by_time = self.by_time.as_deref().filter(|_| self.is_by_time());
@@ -450,6 +465,7 @@ impl RankState {
             lates_total: self.lates_total,
             last_seen: self.last_seen,
             outside_allocator_bytes: self.outside_allocator_bytes(device),
+            own_process: None,
             site: SiteView::default(),
         }
     }
@@ -524,6 +540,7 @@ impl RankState {
         self.lifetime.begin_incarnation();
         self.lifecycle.begin_incarnation();
         self.outside = RecentMedian::default();
+        self.own_process = None;
         self.life_steps = 0;
         self.recent = RecentPeaks::default();
         self.high_water = HighWater::default();
@@ -540,6 +557,7 @@ impl RankState {
             identity.device.clone_from(&sample.device);
             // A process that began to use a GPU no longer reads its host memory.
             self.host = None;
+            self.own_process = None;
         }
         identity.pid = sample.pid.or(identity.pid);
         identity.local_rank = sample.local_rank.or(identity.local_rank);

@@ -14,6 +14,7 @@ use crate::ranks::peaks::StepPeaks;
 use crate::requests::causes::SiteView;
 use stepmem_detect::detector::Detector;
 use stepmem_detect::sample::Axis;
+use stepmem_types::device::OwnProcessMemory;
 use stepmem_types::ids::{GpuUuid, Rank};
 use stepmem_types::step::{StepMark, StepSample};
 use stepmem_types::units::{Bytes, Count, Seconds, Uptime};
@@ -148,6 +149,9 @@ pub struct RankView<'a> {
     pub last_seen: Uptime,
     /// Bytes that the process uses beyond its allocator: the median of the last readings.
     pub outside_allocator_bytes: Option<f64>,
+    /// The memory of its process on its device as its client read it; `None` where the
+    /// exporter's NVML lists the process.
+    pub own_process: Option<OwnProcessMemory>,
     /// The known facts of the code behind its memory.
     pub site: SiteView<'a>,
 }

@@ -13,9 +13,11 @@ use crate::wire::field::{
 use crate::wire::json::{Object, Text, parse};
 use crate::wire::number::Number;
 use crate::wire::plain::parse_plain;
+use stepmem_types::device::{OwnProcessMemory, OwnProcessState};
 use stepmem_types::host::{HostParts, ProcessGroup};
 use stepmem_types::ids::Rank;
 use stepmem_types::step::{MarkSet, Phase, STEPS_PER_RECORD_MAX, StepMark, StepSample};
+use stepmem_types::units::Bytes;
 
 /// The run of records that do not name one.
 pub const RUN_DEFAULT: &str = "default";
@@ -157,6 +159,9 @@ pub(super) struct RawStep<'a> {
     dropped_records: Option<Number>,
     total_bytes: Option<Number>,
     free_bytes: Option<Number>,
+    process_used_bytes: Option<Number>,
+    #[serde(borrow)]
+    process_used_state: Option<Text<'a>>,
     host_shared_bytes: Option<Number>,
     host_split_bytes: Option<Number>,
     workers: Option<Number>,
@@ -171,6 +176,7 @@ impl RawStep<'_> {
         let optional_count = |field, raw: Option<Number>| optional(raw, |n| count_of(field, n));
         let optional_rank = |field, raw: Option<Number>| optional(raw, |n| rank_of(field, n));
         let host = self.host()?;
+        let own_process = self.own_process()?;
         let optional_time =
             |field, raw: Option<Number>| optional(raw, |n| seconds_of(field, n));
         Ok(StepSample {
@@ -212,8 +218,22 @@ impl RawStep<'_> {
             dropped_records: optional_count("dropped_records", self.dropped_records)?,
             total: optional_bytes("total_bytes", self.total_bytes)?,
             free: optional_bytes("free_bytes", self.free_bytes)?,
+            own_process,
             host,
         })
+    }
+
+    /// Returns the process's own memory on the device. A process that uses it holds some: a
+    /// driver that hides that answers 0. Known bytes make the state meaningless.
+    fn own_process(&self) -> Result<Option<OwnProcessMemory>, DecodeError> {
+        let bytes = optional(self.process_used_bytes, |n| bytes_of("process_used_bytes", n))?;
+        let state = self.process_used_state.as_ref();
+        let state = state.map(|text| own_process_state_of(&text.0)).transpose()?;
+        let known = |bytes: Bytes| match bytes.get() {
+            0 => OwnProcessMemory::Unknown(OwnProcessState::MemoryHidden),
+            _ => OwnProcessMemory::Known(bytes),
+        };
+        Ok(bytes.map(known).or(state.map(OwnProcessMemory::Unknown)))
     }
 
     /// Returns shared memory and child processes; `None` of a record without them.
@@ -241,6 +261,13 @@ fn phase_of(text: &str) -> Result<Phase, DecodeError> {
     let named = Phase::ALL.into_iter().find(|phase| phase.as_label() == text);
     let labels = || Phase::ALL.map(Phase::as_label).join(", ");
     in_field("phase", named.ok_or_else(|| DecodeFault::NotOneOf(text.to_owned(), labels())))
+}
+
+fn own_process_state_of(text: &str) -> Result<OwnProcessState, DecodeError> {
+    let named = OwnProcessState::ALL.into_iter().find(|state| state.as_label() == text);
+    let labels = || OwnProcessState::ALL.map(OwnProcessState::as_label).join(", ");
+    let fault = || DecodeFault::NotOneOf(text.to_owned(), labels());
+    in_field("process_used_state", named.ok_or_else(fault))
 }
 
 fn marks_of(names: &[Text<'_>]) -> Result<MarkSet, DecodeError> {

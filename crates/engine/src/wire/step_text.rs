@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use stepmem_types::device::{OwnProcessMemory, OwnProcessState};
 use stepmem_types::ids::{GpuUuid, Rank, Run};
 use stepmem_types::launch::{Instance, Launch};
 use stepmem_types::step::{Phase, StepMark, StepSample};
@@ -64,6 +65,10 @@ pub(super) struct StepText<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     free_bytes: Option<Bytes>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    process_used_bytes: Option<Bytes>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    process_used_state: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     host_shared_bytes: Option<Bytes>,
     #[serde(skip_serializing_if = "Option::is_none")]
     host_split_bytes: Option<Bytes>,
@@ -110,6 +115,11 @@ impl<'a> StepText<'a> {
             dropped_records: sample.dropped_records,
             total_bytes: sample.total,
             free_bytes: sample.free,
+            process_used_bytes: sample.own_process.and_then(OwnProcessMemory::bytes),
+            process_used_state: sample
+                .own_process
+                .and_then(OwnProcessMemory::state)
+                .map(OwnProcessState::as_label),
             host_shared_bytes: host.shared,
             host_split_bytes: host.split,
             workers: host.workers.count,
