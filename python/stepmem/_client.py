@@ -73,6 +73,7 @@ class Client:
         """Runs in each forked child, which has no sender: forgets the parent's state, closes its files."""
         sender, recorder, heap_scans = self._sender, self._recorder, self._heap_scans
         self._reset()
+        self.process.is_forked = True
         if heap_scans is not None:
             heap_scans.in_child()
         self.ending.in_child(self.process)

@@ -37,6 +37,8 @@ class Process:
         """Set once it was sampled by time."""
         self.has_lost_rank = False
         """Set once it is no longer sampled, because another process has its rank."""
+        self.is_forked = False
+        """Set in a forked child."""
         self.step_began_at: Optional[float] = None
         """Time at which the current step began, on the monotonic clock; None if unknown."""
         self._settings: Optional[Settings] = None

@@ -16,6 +16,7 @@ from ._event_markers import EventMarkers, install
 from ._pacing import Pacing
 from ._peaks import step_lock
 from ._process import Process
+from ._process_memory import ProcessMemory
 from ._readers import NO_CAPACITY, NO_PARTS, Capacity, CudaReader, HostReader, MemorySample, Parts, find_reader
 from ._sender import BATCH_RECORDS_MAX, Sender
 from ._settings import Settings
@@ -59,6 +60,9 @@ class Recorder:
         self._n_records = 0
         self._children: Parts = NO_PARTS
         """The reading of child processes since the last record."""
+        self._process_memory = ProcessMemory(process)
+        self._process_used = UNKNOWN
+        """The newest reading of this process's memory on its GPU, until a record has it."""
         self._is_reading = True
         """Makes it read more than each step takes, as long as that has not failed."""
         self._capacity_due_at = self._sample_capacity_due_at = 0.0
@@ -134,8 +138,10 @@ class Recorder:
         n_taken = len(self._taken)  # first: what is read then is newer than they are
         children = self._read_parts()
         for n in range(1, n_taken + 1):
-            if n == n_taken and children is not NO_PARTS:
-                self._children = children
+            if n == n_taken:
+                self._process_used = self._process_memory.newest(self._reader.device)
+                if children is not NO_PARTS:
+                    self._children = children
             self._pack_oldest()
             if n % PACKED_PER_YIELD == 0:
                 time.sleep(0)
@@ -165,7 +171,11 @@ class Recorder:
         return n_ooms if n_ooms > 0 else None
 
     def close(self) -> None:
-        """Closes the reader's files. Ignores errors, as the program may have closed them."""
+        """Closes the reader's files and ends the thread that reads this process's memory. Ignores errors, as the program may have closed them."""
+        self._process_memory.close()
+        self._close_reader()
+
+    def _close_reader(self) -> None:
         try:
             self._reader.close()
         except OSError:
@@ -190,6 +200,7 @@ class Recorder:
         ended_at, ended, began, n, phase_idx, noted, n_steps, (reader, device_idx, capacity), read, read_at = taken
         figures, parts = reader.figures(read, read_at)
         children, self._children = self._children, NO_PARTS
+        process_used, self._process_used = self._process_used, UNKNOWN
         if not phase_idx and began is not None:
             self._pacing.add(ended - began, read_at - ended, (figures[0], figures[2], capacity.remaining(figures[2])))
         return RECORD.pack(
@@ -206,6 +217,7 @@ class Recorder:
             *reader.high_water,
             *parts[:2],
             *children[2:],
+            process_used,
         )
 
     def _is_cuda_found(self) -> bool:
@@ -229,7 +241,7 @@ class Recorder:
         """Finds the GPU that the program uses, once it uses CUDA. It may start to use one at any step."""
         before = reader = self._reader
         if isinstance(reader, HostReader):
-            self.close()
+            self._close_reader()
             reader = CudaReader.of_current(require_cuda(), self._settings.counts_peaks)
         settled = reader.settled()
         if settled is not None:

@@ -35,7 +35,7 @@ UNKNOWN = -1
 UNKNOWN_SECONDS = -1.0
 """Unknown duration in a record; the JSON omits its key."""
 
-RECORD = struct.Struct("<dfqqIBBB5q2i5q2qiqiq")
+RECORD = struct.Struct("<dfqqIBBB5q2i5q2qiqiqq")
 """One record in the ring: Unix time, duration (both in seconds), sequence number, step, how many steps it stands for, indices of
 device and phase, event markers, and a value for each of FIGURES."""
 
@@ -48,6 +48,22 @@ HOST_PARTS = (
     "child_processes_bytes",
 )
 """JSON keys of shared memory in the rank's host memory, and of its child processes."""
+
+PROCESS_USED = "process_used_bytes"
+"""JSON key of this process's memory on its GPU, as the driver lists it. Instead of bytes, a record may hold one of these codes."""
+
+FOREIGN_PID_NAMESPACE, MEMORY_HIDDEN, UNSUPPORTED, NO_ANSWER = -2, -3, -4, -5
+PROCESS_USED_STATE = "process_used_state"
+PROCESS_USED_STATES = {
+    FOREIGN_PID_NAMESPACE: "foreign_pid_namespace",
+    MEMORY_HIDDEN: "memory_hidden",
+    UNSUPPORTED: "unsupported",
+    NO_ANSWER: "no_answer",
+}
+"""JSON key and values of the reason for which the bytes are unknown, by code."""
+
+PARTS = (*HOST_PARTS, PROCESS_USED, PROCESS_USED_STATE)
+"""JSON keys of what the sender's thread reads."""
 
 FIGURES = (
     "allocated_bytes",
@@ -63,6 +79,7 @@ FIGURES = (
     "high_water_allocated_bytes",
     "high_water_reserved_bytes",
     *HOST_PARTS,
+    PROCESS_USED,
 )
 """JSON keys of a record's figures, in the order of RECORD. Each figure may be UNKNOWN."""
 
@@ -77,7 +94,7 @@ END_PEAKS = ("peak_allocated_bytes", "peak_reserved_bytes")
 """Keys of an end for the peaks since the last record."""
 
 LATER_STEP_FIELDS = (
-    "instance", "launch", "steps", "marks", "requested_bytes", "high_water_allocated_bytes", "high_water_reserved_bytes", *HOST_PARTS
+    "instance", "launch", "steps", "marks", "requested_bytes", "high_water_allocated_bytes", "high_water_reserved_bytes", *PARTS
 )  # fmt: skip
 LATER_END_FIELDS = ("instance", "time", "step", "unread_steps", "error_type", "error_message", OOMS, "requested_bytes", *END_PEAKS)
 LATER_SNAPSHOT_FIELDS = ("instance", "file", "events_per_step")
@@ -302,7 +319,7 @@ class Encoder:
         self.has_ooms = True
         """Gives ends `ooms`, which is the latest of their fields: an exporter that refuses it may know the others."""
         self.has_parts = True
-        """Gives records HOST_PARTS, which the exporter does not refuse."""
+        """Gives records PARTS, which the exporter does not refuse."""
         self.has_fill = True
         """Gives holders FILL, and reports LINES, likewise."""
         self._process = process
@@ -331,8 +348,10 @@ class Encoder:
         if markers and not self.is_plain:
             line += f', "marks": {json.dumps(marker_names(markers))}'
         for name, value in zip(FIGURES, figures):
-            if value >= 0 and not (name in HOST_PARTS and not self.has_parts or self.is_plain and name in LATER_STEP_FIELDS):
+            if value >= 0 and not (name in PARTS and not self.has_parts or self.is_plain and name in LATER_STEP_FIELDS):
                 line += f', "{name}": {value}'
+        if figures[-1] < UNKNOWN and self.has_parts and not self.is_plain:
+            line += f', "{PROCESS_USED_STATE}": "{PROCESS_USED_STATES[figures[-1]]}"'
         return line + "}\n"
 
     def _head(self, device: str) -> str:
@@ -380,9 +399,9 @@ def cut(text: str, n_bytes: int) -> str:
 
 
 def is_unknown_part(body: bytes) -> bool:
-    """Returns whether a refusal names one of HOST_PARTS as unknown."""
+    """Returns whether a refusal names one of PARTS as unknown."""
     detail = body.decode("utf-8", "replace")
-    return any(f"unknown field `{name}`" in detail for name in HOST_PARTS)
+    return any(f"unknown field `{name}`" in detail for name in PARTS)
 
 
 def is_unknown_fill(body: bytes) -> bool:

@@ -47,7 +47,8 @@ def test_every_step_of_eight_threads_arrives(fake, train, paths):
         print(stepmem.flush(30), [thread.name for thread in threading.enumerate()])
     """
     ended = train(code, exporter.url, PATHS=paths).ended()
-    assert (ended.code, ended.out, ended.err) == (0, "True ['MainThread', 'stepmem']\n", "")
+    named = ["MainThread", "stepmem", *(["stepmem-nvml"] if paths else [])]
+    assert (ended.code, ended.out, ended.err) == (0, f"True {named}\n", "")
     assert [record["step"] for record in exporter.records] == list(range(1, 4001)), "each once, in order"
     assert {record["dropped_records"] for record in exporter.records} == {0}
 

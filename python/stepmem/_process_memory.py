@@ -1,0 +1,189 @@
+"""Memory of this process on its GPU, also beyond PyTorch's allocator, as the driver lists it (NVML).
+
+An exporter in another container does not see this process in the driver's list. NVML may hang, so a daemon thread of its own calls
+it, which nothing waits for. NVML stays initialized until the process ends: the program may use it too.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import threading
+from time import monotonic
+from typing import Any, Dict, List, Optional, Tuple
+
+from ._process import Process
+from ._warn import note_once
+from ._wire import FOREIGN_PID_NAMESPACE, MEMORY_HIDDEN, NO_ANSWER, UNKNOWN, UNSUPPORTED
+
+READ_EVERY = 15.0
+"""Seconds between two readings."""
+
+ANSWER_SECONDS = 15.0
+"""Seconds after which a reading counts as not answered."""
+
+LIBRARY = "libnvidia-ml.so.1"
+
+LISTS = tuple(f"nvmlDeviceGet{kind}RunningProcesses_v3" for kind in ("Compute", "Graphics", "MPSCompute"))
+"""NVML's lists of processes. The first must answer."""
+
+HOST_NAMESPACE = 0xEFFFFFFC
+"""Inode of the host's PID namespace."""
+
+TRANSLATING_DRIVER = (535, 113)
+"""First driver that lists process ids as this namespace has them; older ones list the host's."""
+
+PID_MAX = 1 << 22
+ROWS_MAX = 65_536
+"""Rows of a list that are read, at most. With more, the memory is unknown."""
+
+LIST_TRIES = 3
+"""Requests of a list that grew between count and list."""
+
+SUCCESS, INSUFFICIENT_SIZE = 0, 7
+
+ROW_WORDS, WRONG_ROW_WORDS = 3, 4
+"""Words of 8 bytes in a row: process id, memory, two ids of instances; and as drivers 535.43 to 535.86 write it."""
+
+NOT_AVAILABLE = (1 << 64) - 1
+UNWRITTEN = 0xA5A5A5A5A5A5A5A5
+"""Fills a list before NVML writes to it; not a possible process id or size."""
+
+
+class ProcessMemory:
+    """The thread and its newest reading. It starts with the first GPU."""
+
+    def __init__(self, process: Process) -> None:
+        self._thread: Optional[threading.Thread] = None
+        self._may_read = not process.is_forked  # NVML does not work on both sides of a fork
+        self._wake = threading.Event()
+        self._is_closed = False
+        self._device = ""
+        self._asked_at: Optional[float] = None
+        """Time at which the reading began that goes on, on the monotonic clock."""
+        self._newest: List[Tuple[str, int]] = []
+        """Device and result of the newest reading, until it is taken."""
+
+    def newest(self, device: str) -> int:
+        """Returns the bytes, or the negative code of the reason for which they are unknown; UNKNOWN if there is nothing new.
+
+        Runs on the sender's thread and starts the other one when `device` is a GPU.
+        """
+        if device != self._device:
+            self._device = device
+            self._wake.set()
+        if device == "cpu":
+            return UNKNOWN
+        if not self._may_read:
+            return UNSUPPORTED
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="stepmem-nvml", daemon=True)
+            try:
+                self._thread.start()
+            except RuntimeError:  # the limit of threads is reached, or the interpreter ends
+                self._may_read = False
+        if self._newest:
+            of_device, result = self._newest.pop()
+            return result if of_device == device else UNKNOWN
+        asked_at, now = self._asked_at, monotonic()
+        if asked_at is not None and now - asked_at > ANSWER_SECONDS:
+            self._asked_at = now
+            return NO_ANSWER
+        return UNKNOWN
+
+    def close(self) -> None:
+        """Makes the thread end within READ_EVERY, and does not wait for it. Takes no lock: a forked child calls it, too."""
+        self._is_closed = True
+
+    def _run(self) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the program's own threads handle signals
+        driver: Optional[Driver] = None
+        is_open = True
+        while not self._is_closed:
+            self._wake.clear()
+            device, result = self._device, UNSUPPORTED
+            self._asked_at = monotonic()
+            try:
+                if driver is None and is_open:
+                    is_open = False  # once
+                    driver = Driver()
+                if driver is not None:
+                    result = driver.used_by(os.getpid(), device)
+            except Exception as error:
+                note_once("nvml", f"the memory of this process on its GPU is unknown: {error!r}")
+            self._newest[:] = [(device, result)]
+            self._asked_at = None
+            self._wake.wait(READ_EVERY)
+
+
+class Driver:
+    """NVML, loaded and initialized. Raises OSError where it does not answer."""
+
+    def __init__(self) -> None:
+        import ctypes  # importing it takes memory
+
+        self._types: Any = ctypes
+        self._library = ctypes.CDLL(LIBRARY)
+        self._call("nvmlInit_v2")
+        version = ctypes.create_string_buffer(96)
+        self._call("nvmlSystemGetDriverVersion", version, 96)
+        found = re.match(rb"(\d+)\.(\d+)", version.value)
+        is_translated = found is None or (int(found[1]), int(found[2])) >= TRANSLATING_DRIVER
+        self._lists_own_ids = is_translated or os.stat("/proc/self/ns/pid").st_ino == HOST_NAMESPACE
+        """Unset if an id that equals this process's own is another's by chance."""
+        self._handles: Dict[str, Any] = {}
+
+    def used_by(self, pid: int, device: str) -> int:
+        """Returns the bytes that a process uses on a device, or the negative code of the reason for which they are unknown."""
+        handle = self._handle(device)
+        total = self._total(handle)
+        rows = [row for number, name in enumerate(LISTS) for row in self._rows(name, handle, number == 0)]
+        if any(not 0 < each <= PID_MAX or total < used < NOT_AVAILABLE for each, used in rows):
+            return UNSUPPORTED
+        own = [used for each, used in rows if each == pid]
+        if not own or not self._lists_own_ids:
+            return FOREIGN_PID_NAMESPACE
+        known = [used for used in own if 0 < used < NOT_AVAILABLE]
+        return max(known, default=MEMORY_HIDDEN)  # a process in several lists or contexts counts once
+
+    def _handle(self, device: str) -> Any:
+        """Returns the handle of a GPU or MIG device by its UUID."""
+        if device not in self._handles:
+            handle = self._types.c_void_p()
+            self._call("nvmlDeviceGetHandleByUUID", device.encode(), self._types.byref(handle))
+            self._handles[device] = handle
+        return self._handles[device]
+
+    def _total(self, handle: Any) -> int:
+        """Returns the bytes of a device; no limit where the driver does not report them."""
+        memory = (self._types.c_uint64 * 3)()
+        code: int = self._library.nvmlDeviceGetMemoryInfo(handle, memory)
+        return int(memory[0]) if code == SUCCESS else NOT_AVAILABLE
+
+    def _rows(self, name: str, handle: Any, is_required: bool) -> List[Tuple[int, int]]:
+        """Returns process ids and bytes of a list. Raises OSError where one that is required does not answer, or any makes no sense."""
+        list_into = getattr(self._library, name, None)
+        count = self._types.c_uint(0)
+        words: Any = None
+        code = INSUFFICIENT_SIZE if list_into is not None else UNKNOWN
+        for _ in range(1 + LIST_TRIES):
+            if code != INSUFFICIENT_SIZE or count.value > ROWS_MAX or list_into is None:
+                break
+            n_asked = count.value
+            words = (self._types.c_uint64 * (n_asked * WRONG_ROW_WORDS))(*[UNWRITTEN] * (n_asked * WRONG_ROW_WORDS)) if n_asked else None
+            code = list_into(handle, self._types.byref(count), words)
+        if code != SUCCESS:
+            if is_required or count.value > ROWS_MAX:
+                raise OSError(f"{name} returns {code}")
+            return []
+        found = list(words or ())
+        n_words = ROW_WORDS * (len(found) // WRONG_ROW_WORDS)
+        if count.value * ROW_WORDS > n_words or any(word != UNWRITTEN for word in found[n_words:]):
+            raise OSError(f"{name} writes rows of another size")
+        return [(found[at] & 0xFFFFFFFF, found[at + 1]) for at in range(0, ROW_WORDS * count.value, ROW_WORDS)]
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        code = getattr(self._library, name)(*arguments)
+        if code != SUCCESS:
+            raise OSError(f"{name} returns {code}")
