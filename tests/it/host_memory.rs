@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use crate::rig::command::stepmem;
 use crate::rig::exporter::Exporter;
 use crate::rig::job::Job;
+use crate::rig::noise::noise;
 use crate::rig::summary::summary;
 use crate::rig::units::{GIB, MIB, float};
 
@@ -290,4 +291,97 @@ fn rank_without_such_memory_has_no_part_and_figures_out_of_range_are_refused() {
     let answer = exporter.post(body);
     assert_eq!(answer.status, 400);
     assert!(answer.body.contains("workers: 4194305 is outside 0..=4194304"), "{}", answer.body);
+}
+
+/// A rank on a GPU with 20 GiB live and 8 GiB of 64 GiB on the host; each grows by so many bytes a step.
+fn on_gpu(device: u64, host: u64) -> Job {
+    let live = move |rank, step| 20 * GIB + noise(rank, step, 16 * MIB) + device * step;
+    let of_host = move |rank, step| 8 * GIB + noise(rank, step + 7, 16 * MIB) + host * step;
+    let job = Job::new(1, 800).device("GPU-1").live(live);
+    job.seconds_per_step(10.0).more(move |rank, step| {
+        json!({"host_allocated_bytes": of_host(rank, step), "host_total_bytes": 64 * GIB})
+    })
+}
+
+fn kinds(status: &Value) -> Vec<&str> {
+    let findings = status["findings"].as_array().unwrap();
+    findings.iter().map(|finding| finding["kind"].as_str().unwrap()).collect()
+}
+
+#[test]
+fn growth_on_the_host_and_on_the_device_are_told_apart() {
+    for (device, host, expected) in [
+        (0, 0, vec![]),
+        (40 * MIB, 0, vec!["CREEP_CONFIRMED"]),
+        (0, 40 * MIB, vec!["HOST_CREEP_CONFIRMED"]),
+        (40 * MIB, 40 * MIB, vec!["CREEP_CONFIRMED", "HOST_CREEP_CONFIRMED"]),
+    ] {
+        let exporter = Exporter::start(&[]);
+        exporter.push(&on_gpu(device, host).records());
+        let status = exporter.status();
+        assert_eq!(kinds(&status), expected, "{device} {host}");
+    }
+}
+
+#[test]
+fn growth_on_the_host_next_to_a_device_is_in_every_output() {
+    let exporter = Exporter::start(&[]);
+    exporter.push(&on_gpu(0, 40 * MIB).records());
+    let status = exporter.status();
+    let finding = &status["findings"][0];
+    assert_eq!(finding["status"], "MEMORY CREEP (host)", "{finding}");
+    assert_eq!(finding["evidence"]["signal"], "host", "{finding}");
+    let words = finding["sentence"].as_str().unwrap();
+    assert!(words.starts_with("host memory grows by 40."), "{words}");
+    let host = &status["ranks"][0]["host"];
+    assert_eq!(host["total_bytes"], json!(64 * GIB));
+    let metrics = exporter.scrape();
+    let labels = r#"{run="job",rank="0",uuid="GPU-1"}"#;
+    let held = metrics[&format!("stepmem_rank_host_memory_allocated_bytes{labels}")];
+    assert_eq!(json!(held), json!(float(host["allocated_bytes"].as_u64().unwrap())));
+    let slope =
+        r#"stepmem_creep_slope_bytes_per_step{run="job",rank="0",uuid="GPU-1",signal="host"}"#;
+    let slope = metrics.get(slope).copied();
+    assert!(slope.is_some_and(|of| (of / float(40 * MIB) - 1.0).abs() < 0.05), "{slope:?}");
+    let card = card(&on_gpu(0, 40 * MIB).recording());
+    assert!(card.contains("MEMORY CREEP (host)"), "{card}");
+    let explained = stepmem(&["explain", "-"], &[], on_gpu(0, 40 * MIB).recording().as_bytes());
+    assert!(explained.out.contains("Host memory"), "{}", explained.out);
+    let without = stepmem(&["explain", "-"], &[], Job::new(1, 100).recording().as_bytes());
+    assert!(!without.out.contains("Host memory"), "{}", without.out);
+}
+
+#[test]
+fn host_memory_next_to_a_device_that_is_nearly_full_is_high_pressure_of_the_host() {
+    let job = Job::new(1, 100).device("GPU-1").more(|_, _| {
+        json!({"host_allocated_bytes": 50 * GIB, "host_total_bytes": 64 * GIB,
+            "workers": 2, "workers_bytes": 10 * GIB})
+    });
+    let exporter = Exporter::start(&[]);
+    exporter.push(&job.records());
+    exporter.await_metrics("the pushes are judged", |metrics| {
+        metrics.keys().any(|series| series.contains("kind=\"HOST_HIGH_PRESSURE\""))
+    });
+    let status = exporter.status();
+    assert_eq!(kinds(&status), ["HOST_HIGH_PRESSURE"], "{status}");
+    let finding = &status["findings"][0];
+    assert_eq!(
+        (&finding["severity"], &finding["sentence"]),
+        (&json!("warning"), &json!("host memory is at 94% of 64.0 GiB"))
+    );
+    let metrics = exporter.scrape();
+    let ratio = metrics.iter().find(|(series, _)| series.contains(r#"basis="host""#));
+    assert_eq!(ratio.map(|(_, ratio)| *ratio), Some(60.0 / 64.0), "its processes count too");
+}
+
+#[test]
+fn growth_on_the_host_is_known_after_a_restart_of_the_exporter_and_ends_with_the_incarnation() {
+    let mut records = on_gpu(0, 40 * MIB).records();
+    let exporter = Exporter::start(&[]);
+    exporter.push(&records);
+    let last = records.last_mut().unwrap();
+    last["step"] = json!(1);
+    last["attempt"] = json!(1);
+    exporter.push(&[last.clone()]);
+    assert_eq!(kinds(&exporter.status()), Vec::<&str>::new());
 }

@@ -114,7 +114,7 @@ fn corrupt_file_is_set_aside_with_one_warning() {
         (cut, "checksum"),
         (newer.into_bytes(), "is not a state file of stepmem"),
         (Vec::new(), "is not a state file of stepmem"),
-        (vec![0; 192 * 1024 * 1024], "exceeds"),
+        (vec![0; 256 * 1024 * 1024], "exceeds"),
     ] {
         fs::write(folder.path("state"), &bytes).unwrap();
         let exporter = start(&folder);

@@ -96,7 +96,7 @@ def diagnoses(dashboards, page):
         yield f"stepmem-exporter, Diagnosis: {ranks} and {words} are not the diagnoses {titles}"
     for stem, dashboard in dashboards.items():
         for legend, query in legends(dashboard):
-            renamed = {label: title for title, label in re.findall(r'"kind", "([A-Z ]+)", "kind", "(\w+)"\)', query)}
+            renamed = {label: title for title, label in re.findall(r'"kind", "([A-Z ()a-z]+)", "kind", "(\w+)"\)', query)}
             if "{{kind}}" in legend and "stepmem_diagnosis" in query and renamed != titles:
                 yield f"{stem}: {legend} is not the title of a diagnosis"
         for named in re.findall(r'kind=~?\\"([\w|]+)\\"', json.dumps(dashboard)):

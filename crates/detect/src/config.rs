@@ -141,7 +141,7 @@ impl Config {
     pub(super) fn share_ratio(&self, signal: Signal) -> f64 {
         self.share_ratio
             * match signal {
-                Signal::Allocated => 1.0,
+                Signal::Allocated | Signal::Host => 1.0,
                 Signal::Reserved | Signal::OutsideAllocator => self.settling_factor,
                 Signal::Process => self.process_factor,
             }

@@ -46,6 +46,10 @@ pub struct Detector {
     readings: Readings,
     /// The slopes of an incarnation that has ended, whose windows are freed.
     last_slopes: Option<Box<LastSlopes>>,
+    /// The signal of `live`.
+    live_signal: Signal,
+    /// The detector of the rank's host memory, once it reports that next to a device's.
+    host: Option<Box<Detector>>,
 }
 
 /// A slope for each of [`Signal::ALL`].
@@ -69,15 +73,21 @@ pub struct WindowReport {
 }
 
 impl Detector {
-    /// Upper bound on the memory of one detector, in bytes.
-    pub const BYTES_MAX: usize = size_of::<Self>()
-        + 3 * Series::HEAP_BYTES_MAX
+    /// Upper bound on the memory of one detector without that of the host, in bytes.
+    pub const DEVICE_BYTES_MAX: usize = Self::HOST_BYTES_MAX + 2 * Series::HEAP_BYTES_MAX;
+
+    /// Upper bound on the memory of the detector of host memory, in bytes: it has one series.
+    pub const HOST_BYTES_MAX: usize = size_of::<Self>()
+        + Series::HEAP_BYTES_MAX
         + Intervals::HEAP_BYTES_MAX
         + Shifts::HEAP_BYTES_MAX;
 
+    /// Upper bound on the memory of one detector with that of the host, in bytes.
+    pub const BYTES_MAX: usize = Self::DEVICE_BYTES_MAX + Self::HOST_BYTES_MAX;
+
     /// Upper bound on the memory of one whose windows are freed, in bytes.
     pub const RELEASED_BYTES_MAX: usize =
-        size_of::<Self>() + size_of::<LastSlopes>() + 3 * Series::RELEASED_BYTES_MAX;
+        2 * size_of::<Self>() + 2 * size_of::<LastSlopes>() + 4 * Series::RELEASED_BYTES_MAX;
 
     /// Upper bound on the memory of the detector of an unmanaged process, in bytes: it has one
     /// series.
@@ -100,6 +110,8 @@ impl Detector {
             shifts: Shifts::default(),
             readings: Readings::new(false),
             last_slopes: None,
+            live_signal: Signal::Allocated,
+            host: None,
         }
     }
 
@@ -116,6 +128,7 @@ impl Detector {
     /// Replaces the configuration, as after a restart of the exporter.
     pub fn configure(&mut self, config: Config) {
         self.config = config;
+        self.host.iter_mut().for_each(|host| host.configure(config));
     }
 
     /// Returns the configuration.
@@ -136,6 +149,21 @@ impl Detector {
     /// Notes an event after which memory may hold more: an evaluation, a checkpoint, an epoch.
     pub fn mark(&mut self) {
         self.intervals.mark();
+        self.host.iter_mut().for_each(|host| host.mark());
+    }
+
+    /// Takes host memory of the rank at the same time as its device's, as [`Self::train`] and
+    /// [`Self::sample`] do; `capacity` of the host in bytes, if known. The first sample creates
+    /// its detector.
+    pub fn host(&mut self, sample: &Sample, capacity: Option<f64>) -> bool {
+        let (config, axis) = (self.config, self.axis);
+        let host = self.host.get_or_insert_with(|| {
+            Box::new(Self { axis, live_signal: Signal::Host, ..Self::new(config) })
+        });
+        match axis {
+            Axis::Steps => host.train(sample, capacity),
+            Axis::Seconds => host.sample(sample, capacity),
+        }
     }
 
     /// Takes a train sample that comes after all others; `capacity` in bytes, if known.
@@ -158,7 +186,7 @@ impl Detector {
             return false;
         }
         let config = self.config;
-        let Some(around) = self.surroundings(&config, Signal::Allocated, capacity) else {
+        let Some(around) = self.surroundings(&config, self.live_signal, capacity) else {
             return false;
         };
         if self.intervals.add(block, config.interval_samples_min) {
@@ -262,6 +290,7 @@ impl Detector {
         self.last_slopes = Some(Box::new(Signal::ALL.map(|signal| self.slope(signal))));
         self.intervals.clear();
         self.shifts.clear();
+        self.host.iter_mut().for_each(|host| host.release());
         self.live.release();
         self.reserved.release();
         self.readings.series.release();
@@ -314,7 +343,8 @@ impl Detector {
             let known = Signal::ALL.iter().zip(slopes.iter()).find(|(of, _)| **of == signal);
             return known.and_then(|(_, slope)| *slope);
         }
-        let series = self.series(signal)?;
+        let of = self.of(signal);
+        let series = of.series(signal)?;
         if let Some(trend) = series.tracker.trend().filter(|trend| trend.is_growing()) {
             return Some(Slope::along(
                 self.axis,
@@ -323,7 +353,7 @@ impl Detector {
             ));
         }
         let overview = overview::of(&series.ladder, &self.config)?;
-        let pace = self.pace_of(signal).seconds_per_unit();
+        let pace = of.pace_of(signal).seconds_per_unit();
         let slope = Slope::along(self.axis, overview.slope, pace);
         Some(Slope { is_straight: overview.is_straight, ..slope })
     }
@@ -367,13 +397,14 @@ impl Detector {
         signal: Signal,
         capacity: Option<f64>,
     ) -> impl Iterator<Item = WindowReport> {
-        let series = self.series(signal).into_iter();
+        let of = self.of(signal);
+        let series = of.series(signal).into_iter();
         series.flat_map(move |series| {
             series.ladder.levels().iter().enumerate().filter_map(move |(level_idx, level)| {
-                let around = self.surroundings(&self.config, signal, capacity)?;
+                let around = of.surroundings(&of.config, signal, capacity)?;
                 Some(WindowReport {
                     signal,
-                    axis: self.axis,
+                    axis: of.axis,
                     level_idx,
                     n_samples: series.n_samples(level_idx),
                     from: level.blocks().first()?.at,
@@ -392,12 +423,20 @@ impl Detector {
         }
     }
 
-    /// Returns the series of a signal; `None` for [`Signal::Process`] of a rank, and for
-    /// the others of an unmanaged process.
+    /// Returns the detector of a signal: that of the host, or this one.
+    fn of(&self, signal: Signal) -> &Self {
+        self.host.as_deref().filter(|_| signal == Signal::Host).unwrap_or(self)
+    }
+
+    /// Returns the series of a signal; `None` for [`Signal::Process`] of a rank, for
+    /// [`Signal::Host`] without a detector, and for the others of an unmanaged process.
     fn series(&self, signal: Signal) -> Option<&Series> {
+        let of = self.of(signal);
         let is_process = self.readings.is_of_process();
         let (series, is_there) = match signal {
-            Signal::Allocated => (&self.live, !is_process),
+            Signal::Allocated | Signal::Host => {
+                (&of.live, !is_process && of.live_signal == signal)
+            }
             Signal::Reserved => (&self.reserved, !is_process),
             Signal::OutsideAllocator => (&self.readings.series, !is_process),
             Signal::Process => (&self.readings.series, is_process),
@@ -407,7 +446,7 @@ impl Detector {
 
     fn pace_of(&self, signal: Signal) -> &Pace {
         match signal {
-            Signal::Allocated | Signal::Reserved => &self.pace,
+            Signal::Allocated | Signal::Reserved | Signal::Host => &self.pace,
             Signal::OutsideAllocator | Signal::Process => &self.readings.pace,
         }
     }
@@ -426,7 +465,10 @@ impl Detector {
             now: self.newest?.at,
             seconds_per_unit: self.pace_of(signal).seconds_per_unit(),
             steps_per_unit: self.steps_per_unit(config),
-            capacity: config.capacity(capacity),
+            capacity: match signal {
+                Signal::Host => capacity, // the budget is of a device
+                _ => config.capacity(capacity),
+            },
             outside_bytes: self.readings.outside_bytes().unwrap_or(0.0),
         })
     }

@@ -14,6 +14,8 @@ pub enum Signal {
     Reserved,
     /// Memory of the process outside its caching allocator: communication buffers, libraries.
     OutsideAllocator,
+    /// Host memory of a rank whose live memory is a device's.
+    Host,
     /// All memory of an unmanaged process, as the driver reports it; counted in seconds
     /// since the first reading instead of steps.
     Process,
@@ -21,8 +23,8 @@ pub enum Signal {
 
 impl Signal {
     /// Every signal, in order of declaration.
-    pub const ALL: [Self; 4] =
-        [Self::Allocated, Self::Reserved, Self::OutsideAllocator, Self::Process];
+    pub const ALL: [Self; 5] =
+        [Self::Allocated, Self::Reserved, Self::OutsideAllocator, Self::Host, Self::Process];
 
     /// Returns the value of the label `signal`.
     pub fn as_label(self) -> &'static str {
@@ -30,6 +32,7 @@ impl Signal {
             Self::Allocated => "allocated",
             Self::Reserved => "reserved",
             Self::OutsideAllocator => "outside_allocator",
+            Self::Host => "host",
             Self::Process => "process",
         }
     }
@@ -37,7 +40,9 @@ impl Signal {
     /// Returns the axis of its slope and its time to out-of-memory, in a rank that steps.
     pub fn axis(self) -> Axis {
         match self {
-            Self::Allocated | Self::Reserved | Self::OutsideAllocator => Axis::Steps,
+            Self::Allocated | Self::Reserved | Self::OutsideAllocator | Self::Host => {
+                Axis::Steps
+            }
             Self::Process => Axis::Seconds,
         }
     }

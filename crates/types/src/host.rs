@@ -5,8 +5,13 @@ use crate::units::Bytes;
 /// A reading of such memory; what was not read is absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostParts {
-    /// Shared memory that the rank holds; in [`StepSample::allocated`] where that is host
-    /// memory.
+    /// Anonymous memory of the process and `shared`, of a rank whose other figures are a
+    /// device's.
+    pub allocated: Option<Bytes>,
+    /// The host memory that its process may use, likewise.
+    pub total: Option<Bytes>,
+    /// Shared memory that the rank holds; in `allocated`, else in [`StepSample::allocated`]
+    /// where that is host memory.
     ///
     /// [`StepSample::allocated`]: crate::step::StepSample::allocated
     pub shared: Option<Bytes>,

@@ -156,7 +156,7 @@ pub struct StepSample {
     pub free: Option<Bytes>,
     /// The process's own memory on the device, where NVML was read since the last record.
     pub own_process: Option<OwnProcessMemory>,
-    /// Shared memory and child processes, where they were read.
+    /// Host memory in addition to `allocated`, as far as it was read.
     pub host: Option<Box<HostParts>>,
 }
 

@@ -54,7 +54,7 @@ impl Usage {
         });
         let config = around.config;
         let (untouched_ratio, least) = match around.signal {
-            Signal::Allocated | Signal::Reserved => {
+            Signal::Allocated | Signal::Reserved | Signal::Host => {
                 (config.untouched_ratio, config.headroom_ratio_min)
             }
             Signal::OutsideAllocator => (0.0, config.headroom_ratio_min),
@@ -81,9 +81,11 @@ impl Usage {
             Signal::OutsideAllocator | Signal::Process => (unreserved, 0.0),
             // The growth stays in the cache; the rest of the cache is given back.
             Signal::Reserved => ((untouched - growth_bytes).max(unreserved), cache),
-            Signal::Allocated if is_followed => (unreserved + GIVEN_BACK_RATIO * cache, cache),
+            Signal::Allocated | Signal::Host if is_followed => {
+                (unreserved + GIVEN_BACK_RATIO * cache, cache)
+            }
             // An allocator that takes segments keeps those that hold any live block.
-            Signal::Allocated => {
+            Signal::Allocated | Signal::Host => {
                 (unreserved.max(REMAINING_OF_UNTOUCHED_MIN * untouched), cache)
             }
         };

@@ -46,7 +46,7 @@ pub fn peak_by(view: &RankView<'_>, basis: Basis) -> Option<Bytes> {
     match basis {
         Basis::Allocated => view.recent_peak_allocated,
         Basis::HighWater => view.high_water_allocated,
-        Basis::Reserved | Basis::Device | Basis::Process => None,
+        Basis::Reserved | Basis::Device | Basis::Host | Basis::Process => None,
     }
 }
 

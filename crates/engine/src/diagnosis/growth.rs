@@ -1,5 +1,6 @@
 //! A signal that creeps: how that is judged, and its evidence.
 
+use crate::diagnosis::high_pressure;
 use crate::diagnosis::input::{DiagnosisInput, RELEASE_MARGIN, Subject};
 use crate::diagnosis::kind::{Figures, Score, Severity};
 use crate::diagnosis::pressure;
@@ -38,7 +39,7 @@ pub fn creeping(
     let is_over = subject.is_over();
     let is_soon = trend.seconds_to_oom().is_some_and(|time| !is_over && time.likely < limit);
     let margin = if was_critical { RELEASE_MARGIN } else { 0.0 };
-    let is_full = pressure::of_live_memory(subject)
+    let is_full = pressure::of_live_memory(subject, signal)
         .is_some_and(|pressure| pressure.ratio >= input.thresholds.pressure_warning - margin);
     let has_resumed = trend
         .resumed()
@@ -67,6 +68,7 @@ fn full_advice(signal: Signal) -> &'static str {
              PYTORCH_ALLOC_CONF=expandable_segments:True (before PyTorch 2.9: PYTORCH_CUDA_ALLOC_CONF); pad or \
              bucket varying shapes."
         }
+        Signal::Host => high_pressure::HOST_FULL_ADVICE,
         Signal::Allocated | Signal::OutsideAllocator | Signal::Process => {
             "The memory is full, so it is level because it cannot grow further. Look at what grew until then, or \
              reduce the memory load: batch or sequence length, activation checkpointing, sharding."
@@ -116,6 +118,7 @@ impl TrendFigures {
 impl Figures for TrendFigures {
     fn sentence(&self) -> String {
         let what = match self.signal {
+            Signal::Host => "host memory grows",
             Signal::Allocated if self.is_on_host => "host memory grows",
             Signal::Allocated => "live memory grows",
             Signal::Reserved => "reserved memory grows without live memory",

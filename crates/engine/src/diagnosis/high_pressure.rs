@@ -33,7 +33,7 @@ pub const ABOUT: About = About {
 #[serde(deny_unknown_fields)]
 pub struct PressureEvidence {
     pub pressure_ratio: f64,
-    /// Set when it is host memory, of a rank that trains on the CPU.
+    /// Set when it is host memory.
     #[serde(default, skip_serializing_if = "Not::not")]
     pub is_on_host: bool,
     /// The memory that the peak is of.
@@ -76,8 +76,12 @@ const FRAGMENTED_ADVICE: &str = "Much of what the allocator reserves is never li
      PyTorch 2.9: PYTORCH_CUDA_ALLOC_CONF), and pad or bucket varying shapes. That alone takes the pressure away, without a smaller batch.";
 
 /// The advice for pressure on the host.
-const HOST_ADVICE: &str = "Reduce the host's memory load: DataLoader workers and the batches that they prefetch, data sets and caches in memory, batch or \
+pub const HOST_ADVICE: &str = "Reduce the host's memory load: DataLoader workers and the batches that they prefetch, data sets and caches in memory, batch or \
      sequence length; or give the job more memory.";
+
+/// The advice for growth that has ended where the host's memory is full.
+pub const HOST_FULL_ADVICE: &str = "The memory is full, so it is level because it cannot grow further. Look at what grew until then, or reduce the host's \
+     memory load: DataLoader workers and the batches that they prefetch, data sets and caches in memory.";
 
 /// The advice for a bound that is more than the memory.
 const TOO_LARGE_ADVICE: &str = "Give it a lower bound, smaller items, or memory of the host.";
@@ -116,7 +120,8 @@ pub fn judge(
     let worse = |a: (Severity, Pressure), b: (Severity, Pressure)| {
         if (b.0, b.1.ratio) > (a.0, a.1.ratio) { b } else { a }
     };
-    let pressures = pressure::of_subject(subject);
+    let mut pressures = pressure::of_subject(subject);
+    pressures.retain(|of| of.basis != Basis::Host); // of a diagnosis of its own
     let too_large = TooLarge::of(subject).filter(|_| !subject.is_over());
     let ahead = pressures.first().filter(|_| too_large.is_some());
     let graded = pressures.iter().copied().filter_map(grade).reduce(worse);
@@ -142,14 +147,14 @@ fn of_rank(rank: &RankView<'_>) -> Option<f64> {
 
 /// Returns whether memory of that basis is live.
 fn is_live(basis: Basis) -> bool {
-    matches!(basis, Basis::Allocated | Basis::HighWater)
+    matches!(basis, Basis::Allocated | Basis::HighWater | Basis::Host)
 }
 
 /// Returns whether memory of that basis is surely in use, so that it can be critical. The cache
 /// of a healthy allocator is not, unless the allocator already had to give some of it up.
 fn is_in_use(basis: Basis, has_retried: bool) -> bool {
     match basis {
-        Basis::Allocated => true,
+        Basis::Allocated | Basis::Host => true,
         Basis::HighWater | Basis::Reserved | Basis::Device => has_retried,
         Basis::Process => false,
     }
@@ -158,6 +163,7 @@ fn is_in_use(basis: Basis, has_retried: bool) -> bool {
 impl Figures for PressureEvidence {
     fn sentence(&self) -> String {
         let of = match self.basis {
+            Basis::Host => "host memory",
             _ if self.is_on_host => "the peak of host memory",
             Basis::Allocated => "the allocated peak",
             Basis::HighWater => "the high-water mark of allocated memory",

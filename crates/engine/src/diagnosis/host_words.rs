@@ -1,10 +1,10 @@
-//! The words about host memory beyond the private memory of a rank's process.
+//! The words about host memory in addition to a rank's own figures.
 
 use crate::ranks::host::{ChildView, HostMemory, HostView};
 use stepmem_types::format::units::{bytes, grouped, signed_bytes};
 use stepmem_types::units::{Bytes, MEBIBYTE};
 
-/// Returns what a rank holds beyond the private memory of its process, with its sentence.
+/// Returns the host memory of a rank, with its sentence.
 pub fn described(host: &HostMemory) -> Box<HostView> {
     let mut view = host.view();
     view.sentence = sentence(&view);
@@ -25,7 +25,13 @@ fn sentence(host: &HostView) -> String {
     let other = if workers.is_some() { "other " } else { "" };
     let names = (format!("{other}child process"), format!("{other}child processes"));
     let others = host.child_processes.as_ref().map(|of| children(of, &names.0, &names.1));
-    let words: Vec<String> = [workers, others, shared].into_iter().flatten().collect();
+    let own = host.allocated_bytes.map(Bytes::as_f64).map(|held| {
+        let of = host
+            .total_bytes
+            .map_or(String::new(), |total| format!(" of {}", bytes(total.as_f64())));
+        format!("the process holds {}{of} of host memory", bytes(held))
+    });
+    let words: Vec<String> = [own, workers, others, shared].into_iter().flatten().collect();
     words.join("; ")
 }
 

@@ -147,7 +147,7 @@ impl<'a> Subject<'a, '_> {
         let site = self.rank().filter(|_| trend.signal == Signal::Allocated);
         let site = site.map(|rank| rank.site).unwrap_or_default();
         Box::new(TrendFigures {
-            is_on_host: device.is_some_and(GpuUuid::is_host),
+            is_on_host: trend.signal == Signal::Host || device.is_some_and(GpuUuid::is_host),
             site: site.leak.cloned().map(Box::new),
             holder: site.holder.map(|known| Box::new(known.holder.clone())),
             filling: self.rank().and_then(|rank| Filling::of(rank, trend)),

@@ -10,6 +10,9 @@ pub mod fragmentation;
 pub mod gpu_lost;
 pub mod growth;
 pub mod high_pressure;
+pub mod host_creep;
+pub mod host_pressure;
+pub mod host_rising;
 pub mod host_words;
 pub mod imbalance;
 pub mod input;
@@ -25,9 +28,12 @@ kind::diagnoses! {
     GpuLost: gpu_lost, gpu_lost::GpuLostEvidence;
     OutOfMemory: out_of_memory, out_of_memory::OutOfMemoryEvidence;
     CreepConfirmed: creep_confirmed, Box<trend_figures::TrendFigures>;
+    HostCreep: host_creep, Box<trend_figures::TrendFigures>;
     HighPressure: high_pressure, high_pressure::PressureEvidence;
+    HostPressure: host_pressure, high_pressure::PressureEvidence;
     Imbalance: imbalance, imbalance::ImbalanceEvidence;
     Fragmentation: fragmentation, fragmentation::FragmentationEvidence;
     OutsideAllocator: outside_allocator, outside_allocator::OutsideEvidence;
     CreepEarly: creep_early, Box<trend_figures::TrendFigures>;
+    HostRising: host_rising, Box<trend_figures::TrendFigures>;
 }

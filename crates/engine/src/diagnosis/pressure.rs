@@ -26,15 +26,22 @@ impl Pressure {
 
 /// Returns every known pressure of a rank. That of allocated memory is by its recent peak, else
 /// the high-water mark. That of reserved is by the most that it recently held. That of the
-/// device is by NVML's last reading.
+/// device is by NVML's last reading, that of the host by what it and its child processes hold.
 pub fn of_rank(rank: &RankView<'_>) -> impl Iterator<Item = Pressure> {
     let device_total = rank.device.total.filter(|total| total.get() > 0);
     let high_water = rank.high_water_allocated.filter(|_| rank.recent_peak_allocated.is_none());
+    let of_host = rank.host.and_then(|host| Some((host.used()?, host.total()?)));
+    let of_host = of_host.map(|(used, capacity)| Pressure {
+        basis: Basis::Host,
+        ratio: used / capacity.as_f64(),
+        capacity,
+    });
     [
         Pressure::of(Basis::Allocated, rank.recent_peak_allocated, rank.capacity),
         Pressure::of(Basis::HighWater, high_water, rank.capacity),
         Pressure::of(Basis::Reserved, rank.recent_reserved, rank.capacity),
         Pressure::of(Basis::Device, rank.device.used, device_total),
+        of_host,
     ]
     .into_iter()
     .flatten()
@@ -62,18 +69,23 @@ pub fn of_signal(subject: &Subject<'_, '_>, signal: Signal) -> impl Iterator<Ite
         (Signal::Allocated, Basis::Reserved) => is_on_host,
         (Signal::Allocated, Basis::Allocated | Basis::HighWater)
         | (Signal::Reserved | Signal::OutsideAllocator, Basis::Reserved | Basis::Device)
+        | (Signal::Host, Basis::Host)
         | (Signal::Process, Basis::Process) => true,
         _ => false,
     };
     of_subject(subject).into_iter().filter(is_of)
 }
 
-/// Returns the pressure of a rank's live memory: of its recent peak, else of its high-water
-/// mark.
+/// Returns the pressure of the live memory that a signal is about: the host's, or of a rank its
+/// recent peak, else its high-water mark.
 ///
 /// The memory that an allocator holds, and the memory in use on a device, include its cache.
 /// That fills a device in good health.
-pub fn of_live_memory(subject: &Subject<'_, '_>) -> Option<Pressure> {
-    let is_live = |of: &Pressure| matches!(of.basis, Basis::Allocated | Basis::HighWater);
+pub fn of_live_memory(subject: &Subject<'_, '_>, signal: Signal) -> Option<Pressure> {
+    let is_live = |of: &Pressure| match of.basis {
+        Basis::Allocated | Basis::HighWater => signal != Signal::Host,
+        Basis::Host => signal == Signal::Host,
+        Basis::Reserved | Basis::Device | Basis::Process => false,
+    };
     of_rank(subject.rank()?).find(is_live)
 }

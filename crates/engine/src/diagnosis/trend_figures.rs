@@ -32,7 +32,7 @@ pub fn soonest(creep: &Detector, is_endless: impl Fn(&Trend) -> bool) -> Option<
 pub struct TrendFigures {
     /// The series that grows.
     pub signal: Signal,
-    /// Set when it is host memory, of a rank that trains on the CPU.
+    /// Set when it is host memory.
     #[serde(default, skip_serializing_if = "Not::not")]
     pub is_on_host: bool,
     /// The rate at which it grows since the onset.

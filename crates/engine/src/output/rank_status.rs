@@ -24,7 +24,10 @@ impl RankStatus {
         let is_endless = |trend: &Trend| {
             !Filling::of(view, trend).is_some_and(|filling| filling.withholds())
         };
-        let soonest = soonest(view.creep, is_endless).filter(|_| !view.is_over());
+        let is_of_host = |trend: &Trend| trend.signal == Signal::Host;
+        let is_of_device = |trend: &Trend| !is_of_host(trend) && is_endless(trend);
+        let on_host = soonest(view.creep, is_of_host).filter(|_| !view.is_over());
+        let soonest = soonest(view.creep, is_of_device).filter(|_| !view.is_over());
         let headroom = view.headroom();
         Self {
             rank_label: id.rank.to_string(),
@@ -66,6 +69,8 @@ impl RankStatus {
             oom_eta_seconds: soonest.as_ref().and_then(|trend| trend.oom_eta_seconds),
             oom_eta_lower_steps: soonest.as_ref().and_then(|trend| trend.oom_eta_lower_steps),
             oom_eta_lower_seconds: soonest.and_then(|trend| trend.oom_eta_lower_seconds),
+            host_oom_eta_seconds: on_host.as_ref().and_then(|trend| trend.oom_eta_seconds),
+            host_oom_eta_lower_seconds: on_host.and_then(|trend| trend.oom_eta_lower_seconds),
             site: view.site.leak.cloned(),
             holder: view.site.holder.map(|known| known.holder.clone()),
         }

@@ -18,7 +18,7 @@ use stepmem_types::ids::{ProcessId, Rank, RankId, Run, SubjectId};
 use stepmem_types::units::{Seconds, Uptime};
 
 /// Bytes that a rank takes at most. One that goes on without steps has a second detector, of
-/// its samples by time.
+/// its samples by time; each may have one of host memory.
 const RANK_BYTES_MAX: usize = 2 * Detector::BYTES_MAX + LifetimeStats::BYTES_MAX + 4096;
 /// Bytes that an unmanaged process takes at most.
 const PROCESS_BYTES_MAX: usize = Detector::PROCESS_BYTES_MAX + 4096;

@@ -178,6 +178,13 @@ pub struct RankStatus {
     /// The least of these seconds.
     #[serde(default)]
     pub oom_eta_lower_seconds: Option<f64>,
+    /// Seconds until host memory that grows next to a device's reaches its limit; absent when
+    /// that is not known to a factor of ten.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_oom_eta_seconds: Option<f64>,
+    /// The least of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_oom_eta_lower_seconds: Option<f64>,
     /// The result of a memory snapshot on its growth.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub site: Option<LeakSite>,

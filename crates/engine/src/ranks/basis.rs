@@ -15,6 +15,8 @@ pub enum Basis {
     Reserved,
     /// Everything in use on the device.
     Device,
+    /// Host memory of a rank on a device, and of its child processes.
+    Host,
     /// Everything that an unmanaged process holds.
     Process,
 }
@@ -27,6 +29,7 @@ impl Basis {
             Self::HighWater => "high_water",
             Self::Reserved => "reserved",
             Self::Device => "device",
+            Self::Host => "host",
             Self::Process => "process",
         }
     }
@@ -38,6 +41,7 @@ impl Basis {
             Self::HighWater => "high_water_allocated",
             Self::Reserved => "peak_reserved",
             Self::Device => "device",
+            Self::Host => "host",
             Self::Process => "process",
         }
     }

@@ -1,5 +1,5 @@
-//! Host memory beyond that of a rank's own process: shared memory, `DataLoader` workers, other
-//! child processes.
+//! Host memory of a rank: shared memory, `DataLoader` workers and other child processes; that
+//! of its own process where the rank's other figures are a device's.
 
 use serde::{Deserialize, Serialize};
 
@@ -28,6 +28,8 @@ const REPLACED_RATIO: f64 = 0.75;
 /// Shared memory and child processes of a rank, as far as they are known.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct HostMemory {
+    allocated: Option<Bytes>,
+    total: Option<Bytes>,
     shared: Option<Bytes>,
     split: Option<Bytes>,
     workers: ChildProcesses,
@@ -37,6 +39,9 @@ pub struct HostMemory {
 impl HostMemory {
     /// Takes a reading of step `step`.
     pub fn take(&mut self, parts: &HostParts, step: Count) {
+        self.allocated = parts.allocated.or(self.allocated);
+        // A machine without a limit may report 0, which is no capacity.
+        self.total = parts.total.filter(|total| total.get() > 0).or(self.total);
         self.shared = parts.shared.or(self.shared);
         self.split = parts.split.or(self.split);
         self.workers.take(parts.workers, step);
@@ -49,9 +54,29 @@ impl HostMemory {
         [&self.workers, &self.others].into_iter().filter_map(ChildProcesses::held).sum()
     }
 
+    /// Returns the host memory that its process may use; `None` where that is not known, and
+    /// where the rank's other figures are about it.
+    pub fn total(&self) -> Option<Bytes> {
+        self.total.filter(|_| self.allocated.is_some())
+    }
+
+    /// Returns the capacity of its process's growth, in bytes: the total less what child
+    /// processes hold.
+    pub fn capacity(&self) -> Option<f64> {
+        Some((self.total()?.as_f64() - self.child_bytes()).max(1.0))
+    }
+
+    /// Returns the bytes that the rank and its child processes hold now; `None` where its
+    /// figures are about host memory, or that was not read.
+    pub fn used(&self) -> Option<f64> {
+        Some(self.allocated?.as_f64() + self.child_bytes())
+    }
+
     /// Returns what others see of it, not in words yet.
     pub fn view(&self) -> HostView {
         HostView {
+            allocated_bytes: self.allocated,
+            total_bytes: self.total(),
             shared_bytes: self.shared,
             split_bytes: self.split,
             workers: self.workers.view(),
@@ -177,9 +202,16 @@ impl ChildProcesses {
     }
 }
 
-/// Host memory of a rank beyond that of its process.
+/// Host memory of a rank.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct HostView {
+    /// Anonymous and shared memory of its process; absent where the rank's own figures are
+    /// about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allocated_bytes: Option<Bytes>,
+    /// The host memory that its process may use, likewise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total_bytes: Option<Bytes>,
     /// Shared memory that the rank holds, a part of what it has allocated where that is host
     /// memory.
     pub shared_bytes: Option<Bytes>,

@@ -41,7 +41,7 @@ pub struct RankState {
     identity: Identity,
     lifecycle: Lifecycle,
     last_train: Option<LastTrain>,
-    /// Shared memory and child processes, if it has any.
+    /// Host memory in addition to its own figures, if it has any.
     host: Option<Box<HostMemory>>,
     recent: RecentPeaks,
     /// The high-water marks of the last record of this incarnation.
@@ -186,7 +186,37 @@ impl RankState {
         } else if let (Ok(record), false) = (record, self.is_ended()) {
             self.creep.other_phase(&record);
         }
+        changed |= self.take_host(sample, time);
         (verdict, changed)
+    }
+
+    /// Takes host memory next to a device's, at a train step or a sample by time. Returns
+    /// whether a trend changed.
+    fn take_host(&mut self, sample: &StepSample, time: f64) -> bool {
+        let allocated = sample.host.as_ref().and_then(|parts| parts.allocated);
+        let (Some(allocated), Ok(time)) = (allocated, UnixTime::new(time)) else {
+            return false;
+        };
+        if self.is_ended() || self.identity.is_host() {
+            return false;
+        }
+        let record = Sample {
+            at: AxisPoint { position: sample.step.as_f64(), time },
+            allocated: allocated.as_f64(),
+            requested: None,
+            peak: None,
+            peak_bound: None,
+            reserved: None,
+            peak_reserved: None,
+        };
+        let capacity = self.host.as_ref().and_then(|host| host.capacity());
+        match sample.phase {
+            Phase::Train => self.creep.host(&record, capacity),
+            Phase::Sample => {
+                self.by_time.as_mut().is_some_and(|by_time| by_time.host(&record, capacity))
+            }
+            Phase::Eval | Phase::Checkpoint | Phase::Idle => false,
+        }
     }
 
     /// Takes growth of an object of its process, unless it takes no steps.

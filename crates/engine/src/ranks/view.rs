@@ -14,6 +14,7 @@ use crate::ranks::peaks::StepPeaks;
 use crate::requests::causes::SiteView;
 use stepmem_detect::detector::Detector;
 use stepmem_detect::sample::Axis;
+use stepmem_detect::signal::Signal;
 use stepmem_types::device::OwnProcessMemory;
 use stepmem_types::ids::{GpuUuid, Rank};
 use stepmem_types::step::{StepMark, StepSample};
@@ -101,7 +102,7 @@ pub struct RankView<'a> {
     pub identity: &'a Identity,
     /// The last train step, if there was one.
     pub last_train: Option<&'a LastTrain>,
-    /// Its shared memory and child processes, if it has any.
+    /// Its host memory in addition to its own figures, if it has any.
     pub host: Option<&'a HostMemory>,
     /// The greatest known peak of allocated of the recent window, evaluation included; `None`
     /// where none is known.
@@ -188,6 +189,17 @@ impl RankView<'_> {
     pub fn marks(&self) -> BTreeMap<Cow<'static, str>, u64> {
         let by_mark = StepMark::ALL.into_iter().zip(self.marks_total);
         by_mark.filter(|(_, n)| *n > 0).map(|(mark, n)| (mark.as_label().into(), n)).collect()
+    }
+
+    /// Returns the capacity that growth of a signal is weighed against.
+    pub fn capacity_of(&self, signal: Signal) -> Option<f64> {
+        match signal {
+            Signal::Host => self.host?.capacity(),
+            Signal::Allocated
+            | Signal::Reserved
+            | Signal::OutsideAllocator
+            | Signal::Process => self.capacity.map(Bytes::as_f64),
+        }
     }
 
     /// The step from which on its growth will be judged; `None` once it is, and of one that

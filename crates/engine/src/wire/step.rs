@@ -162,6 +162,8 @@ pub(super) struct RawStep<'a> {
     process_used_bytes: Option<Number>,
     #[serde(borrow)]
     process_used_state: Option<Text<'a>>,
+    host_allocated_bytes: Option<Number>,
+    host_total_bytes: Option<Number>,
     host_shared_bytes: Option<Number>,
     host_split_bytes: Option<Number>,
     workers: Option<Number>,
@@ -236,12 +238,14 @@ impl RawStep<'_> {
         Ok(bytes.map(known).or(state.map(OwnProcessMemory::Unknown)))
     }
 
-    /// Returns shared memory and child processes; `None` of a record without them.
+    /// Returns host memory next to the figures of `device`; `None` of a record without any.
     fn host(&self) -> Result<Option<Box<HostParts>>, DecodeError> {
         let bytes = |field, raw: Option<Number>| optional(raw, |n| bytes_of(field, n));
         let count =
             |field, raw: Option<Number>| optional(raw, |n| small_of(field, n, 0, PID_MAX));
         let parts = HostParts {
+            allocated: bytes("host_allocated_bytes", self.host_allocated_bytes)?,
+            total: bytes("host_total_bytes", self.host_total_bytes)?,
             shared: bytes("host_shared_bytes", self.host_shared_bytes)?,
             split: bytes("host_split_bytes", self.host_split_bytes)?,
             workers: ProcessGroup {

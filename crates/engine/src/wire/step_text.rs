@@ -69,6 +69,10 @@ pub(super) struct StepText<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     process_used_state: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    host_allocated_bytes: Option<Bytes>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    host_total_bytes: Option<Bytes>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     host_shared_bytes: Option<Bytes>,
     #[serde(skip_serializing_if = "Option::is_none")]
     host_split_bytes: Option<Bytes>,
@@ -120,6 +124,8 @@ impl<'a> StepText<'a> {
                 .own_process
                 .and_then(OwnProcessMemory::state)
                 .map(OwnProcessState::as_label),
+            host_allocated_bytes: host.allocated,
+            host_total_bytes: host.total,
             host_shared_bytes: host.shared,
             host_split_bytes: host.split,
             workers: host.workers.count,

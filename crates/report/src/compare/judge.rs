@@ -135,7 +135,9 @@ fn status(runs: Runs<'_>, family_of: &str) -> Option<Reason> {
         own.max_by_key(|issue| weight(issue))
     });
     // Each policy has severities of its own for growth; the stages mean the same.
-    let is_creep = family_of == DiagnosisKind::CreepConfirmed.label();
+    let is_creep = [DiagnosisKind::CreepConfirmed, DiagnosisKind::HostCreep]
+        .iter()
+        .any(|kind| family_of == kind.label());
     let is_graded_alike = runs.old.policy == runs.new.policy || !is_creep;
     let comparable = |issue: &RunIssue| {
         let (is_confirmed, severity) = weight(issue);
@@ -159,6 +161,8 @@ fn status(runs: Runs<'_>, family_of: &str) -> Option<Reason> {
 fn family(kind: &str) -> &str {
     if kind == DiagnosisKind::CreepEarly.label() {
         DiagnosisKind::CreepConfirmed.label()
+    } else if kind == DiagnosisKind::HostRising.label() {
+        DiagnosisKind::HostCreep.label()
     } else {
         kind
     }
@@ -166,7 +170,8 @@ fn family(kind: &str) -> &str {
 
 /// Orders the issues of a family: creep that only rises weighs less than what is confirmed.
 fn weight(issue: &RunIssue) -> (bool, IssueSeverity) {
-    (issue.kind != DiagnosisKind::CreepEarly.label(), issue.severity)
+    let rises = [DiagnosisKind::CreepEarly, DiagnosisKind::HostRising];
+    (rises.iter().all(|kind| issue.kind != kind.label()), issue.severity)
 }
 
 fn named(issue: &RunIssue) -> String {

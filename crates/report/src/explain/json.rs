@@ -213,10 +213,10 @@ struct WindowNow {
 
 impl WindowsNow {
     pub fn of(rank: &RankView<'_>) -> Self {
-        let capacity = rank.capacity.map(Bytes::as_f64);
         let mut ends = Vec::new();
         let mut now = Vec::new();
         for signal in Signal::ALL {
+            let capacity = rank.capacity_of(signal);
             let windows = rank.creep.windows(signal, capacity);
             for window in windows.filter(|window| window.n_samples > 0.0) {
                 ends.push(End::of(&window.outcome));

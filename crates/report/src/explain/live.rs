@@ -16,7 +16,6 @@ use stepmem_types::format::units::{
     whole,
 };
 use stepmem_types::ids::SubjectId;
-use stepmem_types::units::Bytes;
 
 /// Puts a rank of a status into words, for a terminal of so many columns.
 pub fn render(status: &Status, rank: &RankStatus, columns: Option<usize>) -> String {
@@ -99,14 +98,13 @@ fn finding(page: &mut Page, finding: &FindingStatus, why: &str) {
 /// Puts the windows of a rank into words, as they are now: how long each is, and which test
 /// stops it.
 pub fn windows(rank: &RankView<'_>) -> String {
-    let capacity = rank.capacity.map(Bytes::as_f64);
     let mut page = Page::default();
     let mut ends = Vec::new();
     for signal in Signal::ALL {
         let mut table =
             Table::new([Column::right(2, "records"), Column::left(2, "outcome now")]);
         let n_ends = ends.len();
-        let windows = rank.creep.windows(signal, capacity);
+        let windows = rank.creep.windows(signal, rank.capacity_of(signal));
         for window in windows.filter(|window| window.n_samples > 0.0) {
             table.row([whole(window.n_samples), last_word(&window)]);
             ends.push(End::of(&window.outcome));

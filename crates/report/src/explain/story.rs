@@ -73,6 +73,14 @@ impl<'a> SubjectFigures<'a> {
         }
     }
 
+    /// Returns the capacity that growth of a signal is weighed against.
+    fn capacity_of(&self, signal: Signal) -> Option<f64> {
+        match self {
+            Self::Rank(rank) => rank.capacity_of(signal),
+            Self::Process(process) => process.capacity.map(Bytes::as_f64),
+        }
+    }
+
     fn creep(&self) -> &'a Detector {
         match self {
             Self::Rank(rank) => rank.creep,
@@ -100,6 +108,9 @@ impl<'a> SubjectFigures<'a> {
             (Self::Rank(rank), Signal::Allocated) => Some(rank.last_train?.allocated.as_f64()),
             (Self::Rank(rank), Signal::Reserved) => Some(rank.last_train?.reserved?.as_f64()),
             (Self::Rank(rank), Signal::OutsideAllocator) => rank.outside_allocator_bytes,
+            (Self::Rank(rank), Signal::Host) => {
+                rank.host?.view().allocated_bytes.map(Bytes::as_f64)
+            }
             (Self::Process(process), Signal::Process) => Some(process.used.as_f64()),
             _ => None,
         }
@@ -142,7 +153,10 @@ pub struct StoryEvent {
 
 /// Returns the stage of the trends that are findings of this kind.
 pub fn stage_of(kind: DiagnosisKind) -> Stage {
-    if kind == DiagnosisKind::CreepEarly { Stage::Rising } else { Stage::Creeping }
+    match kind {
+        DiagnosisKind::CreepEarly | DiagnosisKind::HostRising => Stage::Rising,
+        _ => Stage::Creeping,
+    }
 }
 
 /// Why a finding was cleared.
@@ -229,6 +243,11 @@ impl Story {
         self.is_process() || self.is_by_time
     }
 
+    /// Returns whether a signal was read in any incarnation.
+    pub fn has(&self, signal: Signal) -> bool {
+        self.minima.contains_key(&signal) || self.windows.keys().any(|(of, _)| *of == signal)
+    }
+
     /// Takes the subject's figures after any record, and the `transitions` that the record
     /// caused.
     pub fn see(
@@ -297,14 +316,17 @@ impl Story {
             return;
         }
         for signal in Signal::ALL {
-            let bytes = view.bytes(signal).unwrap_or(f64::NAN);
+            let bytes = view.bytes(signal);
+            if signal == Signal::Host && bytes.is_none() {
+                continue; // most ranks have none
+            }
+            let bytes = bytes.unwrap_or(f64::NAN);
             self.minima.entry(signal).or_default().add(bytes);
         }
     }
 
     /// Adds a transition with the window behind it.
     fn add_event(&mut self, transition: &Transition, view: &SubjectFigures<'_>, cause: Cause) {
-        let capacity = view.capacity().map(Bytes::as_f64);
         let of_signal =
             signal(transition).filter(|_| transition.state == TransitionState::Raised);
         let creep = view.creep();
@@ -318,7 +340,8 @@ impl Story {
             }
         };
         let window_of = |level_idx| {
-            let windows = of_signal.into_iter().flat_map(|of| creep.windows(of, capacity));
+            let windows =
+                of_signal.into_iter().flat_map(|of| creep.windows(of, view.capacity_of(of)));
             windows.max_by_key(worth(level_idx))
         };
         self.events.push(StoryEvent {
@@ -336,11 +359,10 @@ impl Story {
     /// Counts the outcomes of the windows that got a block since the last evaluation; returns
     /// whether the rank restarted.
     fn test(&mut self, view: &SubjectFigures<'_>) -> bool {
-        let capacity = view.capacity().map(Bytes::as_f64);
         let step = view.last_step();
         let had_window = std::mem::take(&mut self.has_window);
         for signal in Signal::ALL {
-            for window in view.creep().windows(signal, capacity) {
+            for window in view.creep().windows(signal, view.capacity_of(signal)) {
                 self.has_window |= LIVE_SIGNALS.contains(&signal);
                 let key = (signal, window.level_idx);
                 let is_new = |tests: &LevelTests| tests.last.to != window.to;

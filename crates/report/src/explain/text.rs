@@ -11,7 +11,6 @@ use stepmem_detect::sample::Axis;
 use stepmem_detect::signal::Signal;
 use stepmem_detect::tests::{Shown, Stopped, Test};
 use stepmem_detect::trend::Stage;
-use stepmem_engine::diagnosis::DiagnosisKind;
 use stepmem_engine::diagnosis::growth::LIVE_SIGNALS;
 use stepmem_engine::diagnosis::kind::Severity;
 use stepmem_engine::findings::{Transition, TransitionState};
@@ -52,11 +51,12 @@ pub fn render(story: &Story, columns: Option<usize>) -> String {
     page.into_text()
 }
 
-/// Returns the signals that such a subject has.
+/// Returns the signals that such a subject has; of the host only where it was read.
 pub fn signals(story: &Story) -> impl Iterator<Item = Signal> {
     Signal::ALL
         .into_iter()
         .filter(|signal| (signal.axis() == Axis::Seconds) == story.is_process())
+        .filter(|signal| *signal != Signal::Host || story.has(*signal))
 }
 
 /// Returns whether a subject can have such a signal: a process on the host has no device's
@@ -225,7 +225,7 @@ fn marks<'s>(
 /// Returns what a signal's windows consist of.
 fn records(of: Signal) -> &'static str {
     match of {
-        Signal::Allocated | Signal::Reserved => "pushes",
+        Signal::Allocated | Signal::Reserved | Signal::Host => "pushes",
         Signal::OutsideAllocator | Signal::Process => "readings",
     }
 }
@@ -236,6 +236,7 @@ pub fn what(signal: Signal) -> &'static str {
         Signal::Allocated => "Live memory",
         Signal::Reserved => "Reserved memory",
         Signal::OutsideAllocator => "Memory outside the allocator",
+        Signal::Host => "Host memory",
         Signal::Process => "Memory of the process",
     }
 }
@@ -253,7 +254,7 @@ fn finding(page: &mut Page, event: &StoryEvent, story: &Story) {
             let why = match cause {
                 Cause::Restart => "the rank restarted, and its history is forgotten",
                 Cause::Silence => "the rank was silent for longer than --rank.ttl",
-                _ if kind == DiagnosisKind::CreepEarly => "its growth ended",
+                _ if stage_of(kind) == Stage::Rising => "its growth ended",
                 _ if signal(transition).is_some() => {
                     "its growth ended, and it stayed level for as long again"
                 }
