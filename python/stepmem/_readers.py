@@ -15,6 +15,7 @@ from ._peaks import share_peak_counters
 from ._settings import Settings
 from ._shared_memory import SharedMemory
 from ._torch import cuda_torch, device_uuid
+from ._warn import warn_once
 from ._wire import UNKNOWN
 
 Figures = Tuple[int, int, int, int, int, int, int, int]
@@ -27,10 +28,13 @@ HighWater = Tuple[int, int]
 """The most bytes allocated and reserved since the process began; UNKNOWN where they cannot be read."""
 
 
-Parts = Tuple[int, int, int, int, int, int]
+Parts = Tuple[int, int, int, int, int, int, int, int]
 """Values of HOST_PARTS; UNKNOWN where there is none."""
 
-NO_PARTS: Parts = (UNKNOWN,) * 6
+NO_PARTS: Parts = (UNKNOWN,) * 8
+
+LIMIT_EVERY = 10.0
+"""Interval at which the limit of host memory next to a device's is read, in seconds."""
 
 
 class Capacity(NamedTuple):
@@ -97,7 +101,7 @@ class HostReader:
         """Reads the figures that need not be read at each step, on the sender's thread, and returns those of child processes."""
         self.read_shared()
         children = self._children.read(time.monotonic())
-        return NO_PARTS if children is None else (UNKNOWN, UNKNOWN, *children)
+        return NO_PARTS if children is None else (UNKNOWN, UNKNOWN, *children, UNKNOWN, UNKNOWN)
 
     def figures(self, taken: Reading, at: float) -> Tuple[Figures, Parts]:
         """Returns the figures of a value that `take` returned at a time on the monotonic clock, and the shared memory in them."""
@@ -134,24 +138,76 @@ class HostReader:
         return smallest
 
 
+class HostMemory:
+    """Host memory of a process whose other figures are a GPU's. What fails leaves it unknown, and the GPU's figures as they are."""
+
+    def __init__(self, reader: Optional[HostReader]) -> None:
+        """`reader`: the one that was used before the process began to use a GPU."""
+        self._reader = reader
+        self._limit = UNKNOWN
+        self._limit_due_at = 0.0
+        try:
+            self._reader = reader or HostReader()
+        except (OSError, ValueError) as error:
+            self._fail(error)
+
+    def close(self) -> None:
+        """Closes its file."""
+        if self._reader is not None:
+            self._reader.close()
+
+    def take(self) -> Optional[Reading]:
+        """Makes one system call; returns None where that fails."""
+        try:
+            return None if self._reader is None else self._reader.take()
+        except OSError:
+            return None
+
+    def read_parts(self) -> Parts:
+        """Reads what need not be read at each step, and returns the figures of child processes."""
+        if self._reader is None:
+            return NO_PARTS
+        if time.monotonic() >= self._limit_due_at:
+            self._limit_due_at = time.monotonic() + LIMIT_EVERY
+            self._limit = self._reader.capacity().total
+        return self._reader.read_parts()
+
+    def parts(self, taken: Optional[Reading], at: float) -> Parts:
+        """Returns the figures of a value that `take` returned at a time on the monotonic clock."""
+        if taken is None or self._reader is None:
+            return NO_PARTS
+        try:
+            figures, parts = self._reader.figures(taken, at)
+        except (OSError, ValueError) as error:
+            self._fail(error)
+            return NO_PARTS
+        return (*parts[:6], figures[0], self._limit)
+
+    def _fail(self, error: Exception) -> None:
+        self._reader = None
+        warn_once("host", f"host memory is not read: {error!r}")
+
+
 class CudaReader:
     """PyTorch's caching allocator on one GPU. Never initializes CUDA and never waits for the GPU."""
 
-    def __init__(self, torch: Any, idx: int, counts_peaks: bool) -> None:
-        """Reads device `idx`. `counts_peaks`: whether each step gets its peaks."""
+    def __init__(self, torch: Any, idx: int, counts_peaks: bool, host: "HostMemory") -> None:
+        """Reads device `idx`, and host memory next to it. `counts_peaks`: whether each step gets its peaks."""
         self._torch = torch
         self._counts_peaks = counts_peaks
         self._idx = idx
         self.high_water: HighWater = (UNKNOWN, UNKNOWN)
         self.device = device_uuid(torch, idx)
         counters = self._counters = share_peak_counters(torch, idx) if counts_peaks else None
-        self.take: Callable[[], Any] = self._raw if counters is None else counters.step_end(idx)
-        """Calls the allocator once, and once more to reset its peaks. Its callers hold the lock of `step_lock`."""
+        self._host = host
+        device, read_host = self._raw if counters is None else counters.step_end(idx), host.take
+        self.take: Callable[[], Any] = lambda: (device(), read_host())
+        """Calls the allocator once, once more to reset its peaks, and makes one system call. Its callers hold the lock of `step_lock`."""
 
     @staticmethod
-    def of_current(torch: Any, counts_peaks: bool) -> "CudaReader":
-        """Returns the reader of the current device."""
-        return CudaReader(torch, int(torch.cuda.current_device()), counts_peaks)
+    def of_current(torch: Any, counts_peaks: bool, host: "Optional[HostReader]" = None) -> "CudaReader":
+        """Returns the reader of the current device; `host` is the one that was used before."""
+        return CudaReader(torch, int(torch.cuda.current_device()), counts_peaks, HostMemory(host))
 
     def settled(self) -> "Optional[CudaReader]":
         """Returns the reader of the device that holds most of this process's tensors: itself if it holds any; None if none does."""
@@ -159,18 +215,20 @@ class CudaReader:
         if used(self._idx) > 0:
             return self
         most = max(range(self._torch.cuda.device_count()), key=used, default=self._idx)
-        return CudaReader(self._torch, most, self._counts_peaks) if used(most) > 0 else None
+        return CudaReader(self._torch, most, self._counts_peaks, self._host) if used(most) > 0 else None
 
     def close(self) -> None:
-        """Does nothing: no file is kept open."""
+        """Closes the file of the host's memory."""
+        self._host.close()
 
     def read_parts(self) -> Parts:
-        """Does nothing: host memory of a rank on a GPU is not read."""
-        return NO_PARTS
+        """Reads shared memory, and the limit of host memory; returns the figures of child processes. Runs on the sender's thread."""
+        return self._host.read_parts()
 
-    def figures(self, taken: Any, _at: float = 0.0) -> Tuple[Figures, Parts]:
+    def figures(self, both: Any, at: float = 0.0) -> Tuple[Figures, Parts]:
         """Returns the figures of a value that `take` returned, and raises the high-water marks to them."""
         counters = self._counters
+        taken, host = both
         stats: Dict[str, Any] = taken if counters is None else counters.settle(taken)
         allocated, reserved = stats["allocated_bytes"]["all"], stats["reserved_bytes"]["all"]
         peak = step_peak = allocated["peak"]
@@ -189,7 +247,7 @@ class CudaReader:
             step_peak_reserved,
             *_further(stats),
         )
-        return figures, NO_PARTS
+        return figures, self._host.parts(host, at)
 
     def n_ooms(self) -> int:
         """Returns how many out-of-memory errors the allocator counted, also those that the program caught."""
@@ -205,7 +263,7 @@ class CudaReader:
         """Returns the memory as it is, on any thread. The steps' peaks stay as they are; those that the program sees become high-water marks."""
         stats = self._raw()
         allocated, reserved = stats["allocated_bytes"]["all"], stats["reserved_bytes"]["all"]
-        sample = MemorySample((allocated["current"], UNKNOWN, reserved["current"], UNKNOWN, *_further(stats)), NO_PARTS)
+        sample = MemorySample((allocated["current"], UNKNOWN, reserved["current"], UNKNOWN, *_further(stats)), self._host.parts(self._host.take(), time.monotonic()))
         sample.high_water = max(self.high_water[0], allocated["peak"]), max(self.high_water[1], reserved["peak"])
         total = getattr(self._torch.cuda.get_device_properties(self._idx), "total_memory", None)
         sample.capacity = NO_CAPACITY if total is None else Capacity(int(total), UNKNOWN)

@@ -173,9 +173,6 @@ class Recorder:
     def close(self) -> None:
         """Closes the reader's files and ends the thread that reads this process's memory. Ignores errors, as the program may have closed them."""
         self._process_memory.close()
-        self._close_reader()
-
-    def _close_reader(self) -> None:
         try:
             self._reader.close()
         except OSError:
@@ -216,7 +213,8 @@ class Recorder:
             *capacity,
             *reader.high_water,
             *parts[:2],
-            *children[2:],
+            *children[2:6],
+            *parts[6:],
             process_used,
         )
 
@@ -241,8 +239,7 @@ class Recorder:
         """Finds the GPU that the program uses, once it uses CUDA. It may start to use one at any step."""
         before = reader = self._reader
         if isinstance(reader, HostReader):
-            self._close_reader()
-            reader = CudaReader.of_current(require_cuda(), self._settings.counts_peaks)
+            reader = CudaReader.of_current(require_cuda(), self._settings.counts_peaks, reader)
         settled = reader.settled()
         if settled is not None:
             self._is_cuda_up = None

@@ -35,7 +35,7 @@ UNKNOWN = -1
 UNKNOWN_SECONDS = -1.0
 """Unknown duration in a record; the JSON omits its key."""
 
-RECORD = struct.Struct("<dfqqIBBB5q2i5q2qiqiqq")
+RECORD = struct.Struct("<dfqqIBBB5q2i5q2qiqiq3q")
 """One record in the ring: Unix time, duration (both in seconds), sequence number, step, how many steps it stands for, indices of
 device and phase, event markers, and a value for each of FIGURES."""
 
@@ -46,8 +46,10 @@ HOST_PARTS = (
     "workers_bytes",
     "child_processes",
     "child_processes_bytes",
+    "host_allocated_bytes",
+    "host_total_bytes",
 )
-"""JSON keys of shared memory in the rank's host memory, and of its child processes."""
+"""JSON keys of shared memory in the rank's host memory, of its child processes, and of that memory and its limit next to a device's figures."""
 
 PROCESS_USED = "process_used_bytes"
 """JSON key of this process's memory on its GPU, as the driver lists it. Instead of bytes, a record may hold one of these codes."""

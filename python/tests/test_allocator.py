@@ -9,7 +9,7 @@ import re
 import textwrap
 
 import pytest
-from conftest import ASKED, STUB, await_true
+from conftest import ASKED, STUB, Reply, await_true
 
 STEPS = """
     import torch, stepmem
@@ -43,6 +43,42 @@ def test_figures_are_those_of_the_allocator(exporter, train):
         "total_bytes": 1 << 30,
     }
     assert {name: rank[name] for name in wanted} == wanted
+
+
+HOST = """
+    import os, subprocess, sys, torch, stepmem
+    torch.malloc(1000)
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    kept = []
+    while len(kept) < 3 or not os.path.exists(sys.argv[1]):
+        kept.append(b"x" * (64 << 20) if len(kept) < 3 else b"")
+        stepmem.step_end()
+        assert stepmem.flush(60)
+    child.communicate(b"1")
+"""
+
+
+def test_host_memory_is_reported_next_to_the_device(fake, train, tmp_path):
+    exporter, done = fake(200), tmp_path / "done"
+    training = train(HOST, exporter.url, str(done), PATHS=STUB)
+    await_true("its child is read", lambda: any(record.get("child_processes") for record in exporter.records))
+    done.touch()
+    ended = training.ended()
+    assert (ended.code, ended.err) == (0, "")
+    records = exporter.records[:3]
+    assert [record["allocated_bytes"] for record in records] == [1000, 1000, 1000], "the device's"
+    held = [record["host_allocated_bytes"] for record in records]
+    rises = [after - before for before, after in zip(held, held[1:])]
+    assert all(rise == pytest.approx(64 << 20, abs=1 << 20) for rise in rises), held
+    assert records[-1]["host_total_bytes"] > held[-1]
+
+
+def test_exporter_that_does_not_know_host_memory_gets_the_device_alone(fake, train):
+    exporter = fake(Reply(400, refuses=("host_allocated_bytes",)))
+    ended = train(STEPS, exporter.url, PATHS=STUB).ended()
+    assert ended.code == 0, ended.err
+    assert [record["allocated_bytes"] for record in exporter.records] == [1000] * 4
+    assert not any(name.startswith("host_") for record in exporter.records for name in record)
 
 
 EXACT = [6000, 1100, 1100, 10000]

@@ -111,7 +111,7 @@ def test_samples_give_way_to_another_process(fake, train):
 def test_older_exporter_gets_no_samples_and_no_marks():
     encoder = Encoder(Process())
     encoder.add_device("cpu")
-    figures = [1] + [UNKNOWN] * 17
+    figures = [1] + [UNKNOWN] * 19
     record = RECORD.pack(1.0, -1.0, 0, 7, 1, 0, PHASES.index("sample"), 0, *figures)
     marked = RECORD.pack(1.0, -1.0, 0, 7, 1, 0, 0, (1 << len(EVENT_MARKERS)) - 1, *figures)
     assert '"phase": "sample"' in encoder.step(record, 0)

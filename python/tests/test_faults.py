@@ -15,7 +15,7 @@ from stepmem._connection import Connection
 from stepmem._process import Process
 from stepmem._sender import Sender
 from stepmem._settings import Settings
-from stepmem._wire import JSON_LINES, RECORD, STEPS_PATH, Request
+from stepmem._wire import FIGURES, JSON_LINES, RECORD, STEPS_PATH, Request
 
 LOOP = """
     import stepmem, sys, time
@@ -402,7 +402,7 @@ def test_sender_that_sees_the_stop_before_it_is_woken_still_flushes(fake):
     exporter = fake(200)
     sender = Sender(Settings(exporter.url, None, False, None, False), Process(), lambda request: None)
     sender.add_device("cpu")
-    sender.ring.append(RECORD.pack(1.0, -1.0, 0, 1, 1, 0, 0, 0, *[64] * 18))
+    sender.ring.append(RECORD.pack(1.0, -1.0, 0, 1, 1, 0, 0, 0, *[64] * len(FIGURES)))
     sender._stop.set()  # `stop` does this first, and the thread may wake up right then
     sender._sent_at = time.monotonic()
     sender._deadline = time.monotonic() + 5
