@@ -32,6 +32,12 @@ def test_changed_exit_code_is_explained(run, script, without_cuda):  # noqa: F81
     assert re.match(r"stepmem: exit code 3: MEMORY CREEP \((warning|critical)\) on rank 0: host memory grows by .* \(--fail-on creep:warning\)$", line), ended.err
 
 
+def test_growth_on_the_host_next_to_a_gpu_fails_too(run, script):  # noqa: F811
+    ended = python(run, script(LEAK), options=("--fail-on=creep:warning",)).ended()
+    assert ended.code == 3, ended.err
+    assert "MEMORY CREEP (host)" in ended.err.splitlines()[-1], ended.err
+
+
 def test_exit_code_of_a_command_that_failed_is_its_own_and_not_explained(run, script, without_cuda):  # noqa: F811
     failing = script(textwrap.dedent(LEAK) + "raise SystemExit(9)\n")
     ended = python(run, failing, options=("--fail-on=any:warning,peak:1MiB",), PYTHONPATH=without_cuda).ended()

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use crate::rig::command::stepmem;
 use crate::rig::exporter::Exporter;
+use crate::rig::folder::Folder;
 use crate::rig::job::Job;
 use crate::rig::noise::noise;
 use crate::rig::summary::summary;
@@ -375,13 +376,74 @@ fn host_memory_next_to_a_device_that_is_nearly_full_is_high_pressure_of_the_host
 }
 
 #[test]
-fn growth_on_the_host_is_known_after_a_restart_of_the_exporter_and_ends_with_the_incarnation() {
+fn growth_on_the_host_outlasts_a_restart_of_the_exporter_and_ends_with_the_incarnation() {
+    let folder = Folder::new("host-memory-restart");
+    let path = folder.path("state");
+    let arguments = ["--state.file", path.to_str().unwrap()];
     let mut records = on_gpu(0, 40 * MIB).records();
-    let exporter = Exporter::start(&[]);
-    exporter.push(&records);
+    let first = Exporter::start(&arguments);
+    first.push(&records);
+    let before = first.status()["findings"].clone();
+    first.stop();
+    let second = Exporter::start(&arguments);
+    let after = second.status()["findings"].clone();
+    assert_eq!(after[0]["kind"], "HOST_CREEP_CONFIRMED");
+    let onset = |findings: &Value| findings[0]["evidence"]["onset_step"].clone();
+    assert_eq!(onset(&after), onset(&before));
     let last = records.last_mut().unwrap();
     last["step"] = json!(1);
     last["attempt"] = json!(1);
-    exporter.push(&[last.clone()]);
-    assert_eq!(kinds(&exporter.status()), Vec::<&str>::new());
+    second.push(std::slice::from_ref(last));
+    assert_eq!(kinds(&second.status()), Vec::<&str>::new());
+}
+
+/// Host memory by step, and what else its records have.
+type Course = (&'static str, fn(u64) -> u64, fn(u64) -> Value);
+
+const COURSES: &[Course] = &[
+    ("level", |_| 0, |_| json!({})),
+    ("line", |step| step * 12 * MIB, |_| json!({})),
+    ("by time", |step| step * 12 * MIB, |_| json!({"phase": "sample"})),
+    ("cache that is full", |step| step.min(150) * 40 * MIB, |_| json!({})),
+    (
+        "by checkpoint",
+        |step| step / 50 * 500 * MIB,
+        |step| if step % 50 == 0 { json!({"marks": ["checkpoint"]}) } else { json!({}) },
+    ),
+];
+
+#[test]
+fn host_memory_next_to_a_device_is_judged_as_that_of_a_rank_without_one() {
+    for (name, grown, fields) in COURSES {
+        let (grown, fields) = (*grown, *fields);
+        let held = move |rank, step| 8 * GIB + noise(rank, step, 16 * MIB) + grown(step);
+        let with = move |step: u64, more: Value| {
+            let mut record = fields(step);
+            record.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            record
+        };
+        let job = || Job::new(1, 800).seconds_per_step(10.0).capacity(64 * GIB);
+        let alone = job().device("cpu").live(held).more(move |rank, step| {
+            with(
+                step,
+                json!({"peak_allocated_bytes": null, "reserved_bytes": held(rank, step)}),
+            )
+        });
+        let next_to = job().device("GPU-1").more(move |rank, step| {
+            let (held, limit) = (held(rank, step), 64 * GIB);
+            with(step, json!({"host_allocated_bytes": held, "host_total_bytes": limit}))
+        });
+        let found = |job: &Job| {
+            let exporter = Exporter::start(&[]);
+            exporter.push(&job.records());
+            let status = exporter.status();
+            let findings = status["findings"].as_array().unwrap().clone();
+            let of = |found: Value| {
+                let kind = found["kind"].as_str().unwrap().replace("HOST_", "");
+                (kind, found["severity"].clone(), found["evidence"]["growth_bytes"].clone())
+            };
+            findings.into_iter().map(of).collect::<Vec<_>>()
+        };
+        assert_eq!(found(&next_to), found(&alone), "{name}");
+    }
 }

@@ -225,13 +225,14 @@ fn ends(page: &mut Page, summary: &Summary) {
     }
 }
 
-/// Adds the shared memory and the child processes of the ranks that have most of them.
+/// Adds the host memory of the ranks that have most of it.
 fn host(page: &mut Page, summary: &Summary) {
     let held = |rank: &RankSummary| {
         rank.host.as_deref().map_or(0, |host| {
             let of_children = [host.workers, host.child_processes].into_iter().flatten();
             let children = of_children.filter_map(|children| children.bytes).map(Bytes::get);
-            children.chain(host.shared_bytes.map(Bytes::get)).fold(0, u64::saturating_add)
+            let own = host.allocated_bytes.or(host.shared_bytes).map(Bytes::get);
+            children.chain(own).fold(0, u64::saturating_add)
         })
     };
     let mut ranks: Vec<&RankSummary> =

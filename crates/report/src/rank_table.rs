@@ -8,6 +8,7 @@ use crate::closing::colour_of;
 use stepmem_detect::signal::Signal;
 use stepmem_engine::diagnosis::kind::Severity;
 use stepmem_engine::output::status::{FindingStatus, RankStatus, SignalStatus, Status};
+use stepmem_engine::ranks::basis::Basis;
 use stepmem_types::format::page::{Cell, Column, Table};
 use stepmem_types::format::units::{
     bytes, duration, grouped, hourly, or_unknown, percent, time_left_cell,
@@ -160,7 +161,8 @@ fn rank_row(status: &Status, rank: &RankStatus) -> [Cell; 13] {
 }
 
 fn highest_pressure(rank: &RankStatus) -> Option<f64> {
-    rank.pressures.values().copied().reduce(f64::max)
+    let of_device = rank.pressures.iter().filter(|(basis, _)| **basis != Basis::Host);
+    of_device.map(|(_, ratio)| *ratio).reduce(f64::max)
 }
 
 /// Returns a quantity of bytes, or that it is unknown.

@@ -120,8 +120,7 @@ pub fn judge(
     let worse = |a: (Severity, Pressure), b: (Severity, Pressure)| {
         if (b.0, b.1.ratio) > (a.0, a.1.ratio) { b } else { a }
     };
-    let mut pressures = pressure::of_subject(subject);
-    pressures.retain(|of| of.basis != Basis::Host); // of a diagnosis of its own
+    let pressures = pressure::of_subject(subject);
     let too_large = TooLarge::of(subject).filter(|_| !subject.is_over());
     let ahead = pressures.first().filter(|_| too_large.is_some());
     let graded = pressures.iter().copied().filter_map(grade).reduce(worse);

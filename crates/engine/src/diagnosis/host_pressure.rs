@@ -4,7 +4,6 @@ use crate::diagnosis::high_pressure::{HOST_ADVICE, PressureEvidence};
 use crate::diagnosis::input::{DiagnosisInput, Subject, Thresholds, graded};
 use crate::diagnosis::kind::{About, Severity};
 use crate::diagnosis::pressure;
-use stepmem_detect::signal::Signal;
 
 /// Host memory is near its limit.
 pub const ABOUT: About = About {
@@ -21,7 +20,7 @@ pub fn judge(
     input: &DiagnosisInput<'_>,
     subject: &Subject<'_, '_>,
 ) -> Option<(Severity, PressureEvidence)> {
-    let of = pressure::of_signal(subject, Signal::Host).next()?;
+    let of = pressure::of_host(subject.rank()?)?;
     let Thresholds { pressure_warning, pressure_critical, .. } = *input.thresholds;
     let severity = graded(of.ratio, pressure_warning, pressure_critical, subject.active)?;
     let evidence = PressureEvidence {

@@ -4,6 +4,9 @@ use crate::ranks::host::{ChildView, HostMemory, HostView};
 use stepmem_types::format::units::{bytes, grouped, signed_bytes};
 use stepmem_types::units::{Bytes, MEBIBYTE};
 
+/// The process's own memory next to a device's is named from this share of its limit on.
+const NOTABLE_RATIO: f64 = 0.25;
+
 /// Returns the host memory of a rank, with its sentence.
 pub fn described(host: &HostMemory) -> Box<HostView> {
     let mut view = host.view();
@@ -25,12 +28,13 @@ fn sentence(host: &HostView) -> String {
     let other = if workers.is_some() { "other " } else { "" };
     let names = (format!("{other}child process"), format!("{other}child processes"));
     let others = host.child_processes.as_ref().map(|of| children(of, &names.0, &names.1));
-    let own = host.allocated_bytes.map(Bytes::as_f64).map(|held| {
-        let of = host
-            .total_bytes
-            .map_or(String::new(), |total| format!(" of {}", bytes(total.as_f64())));
-        format!("the process holds {}{of} of host memory", bytes(held))
-    });
+    let of_limit = host.allocated_bytes.zip(host.total_bytes);
+    let own = of_limit
+        .map(|(held, limit)| (held.as_f64(), limit.as_f64()))
+        .filter(|(held, limit)| *held >= NOTABLE_RATIO * limit)
+        .map(|(held, limit)| {
+            format!("the process holds {} of {} of host memory", bytes(held), bytes(limit))
+        });
     let words: Vec<String> = [own, workers, others, shared].into_iter().flatten().collect();
     words.join("; ")
 }

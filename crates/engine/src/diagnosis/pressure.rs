@@ -26,25 +26,25 @@ impl Pressure {
 
 /// Returns every known pressure of a rank. That of allocated memory is by its recent peak, else
 /// the high-water mark. That of reserved is by the most that it recently held. That of the
-/// device is by NVML's last reading, that of the host by what it and its child processes hold.
+/// device is by NVML's last reading.
 pub fn of_rank(rank: &RankView<'_>) -> impl Iterator<Item = Pressure> {
     let device_total = rank.device.total.filter(|total| total.get() > 0);
     let high_water = rank.high_water_allocated.filter(|_| rank.recent_peak_allocated.is_none());
-    let of_host = rank.host.and_then(|host| Some((host.used()?, host.total()?)));
-    let of_host = of_host.map(|(used, capacity)| Pressure {
-        basis: Basis::Host,
-        ratio: used / capacity.as_f64(),
-        capacity,
-    });
     [
         Pressure::of(Basis::Allocated, rank.recent_peak_allocated, rank.capacity),
         Pressure::of(Basis::HighWater, high_water, rank.capacity),
         Pressure::of(Basis::Reserved, rank.recent_reserved, rank.capacity),
         Pressure::of(Basis::Device, rank.device.used, device_total),
-        of_host,
     ]
     .into_iter()
     .flatten()
+}
+
+/// Returns the pressure of the host memory next to a rank's device, by what the rank and its
+/// child processes hold.
+pub fn of_host(rank: &RankView<'_>) -> Option<Pressure> {
+    let (used, capacity) = (rank.host?.used()?, rank.host?.total()?);
+    Some(Pressure { basis: Basis::Host, ratio: used / capacity.as_f64(), capacity })
 }
 
 /// Returns the pressure of an unmanaged process, by its recent peak. The memory of others on
@@ -53,7 +53,7 @@ pub fn of_process(process: &ProcessView<'_>) -> Option<Pressure> {
     Pressure::of(Basis::Process, process.recent_peak, process.capacity)
 }
 
-/// Returns every pressure that is known of a subject.
+/// Returns every pressure that is known of a subject, except the host's next to a device.
 pub fn of_subject(subject: &Subject<'_, '_>) -> Vec<Pressure> {
     match subject.view {
         SubjectView::Rank(_, _, rank) => of_rank(rank).collect(),
@@ -73,7 +73,8 @@ pub fn of_signal(subject: &Subject<'_, '_>, signal: Signal) -> impl Iterator<Ite
         | (Signal::Process, Basis::Process) => true,
         _ => false,
     };
-    of_subject(subject).into_iter().filter(is_of)
+    let of_host = subject.rank().and_then(of_host);
+    of_subject(subject).into_iter().chain(of_host).filter(is_of)
 }
 
 /// Returns the pressure of the live memory that a signal is about: the host's, or of a rank its
@@ -82,10 +83,10 @@ pub fn of_signal(subject: &Subject<'_, '_>, signal: Signal) -> impl Iterator<Ite
 /// The memory that an allocator holds, and the memory in use on a device, include its cache.
 /// That fills a device in good health.
 pub fn of_live_memory(subject: &Subject<'_, '_>, signal: Signal) -> Option<Pressure> {
-    let is_live = |of: &Pressure| match of.basis {
-        Basis::Allocated | Basis::HighWater => signal != Signal::Host,
-        Basis::Host => signal == Signal::Host,
-        Basis::Reserved | Basis::Device | Basis::Process => false,
-    };
-    of_rank(subject.rank()?).find(is_live)
+    let rank = subject.rank()?;
+    if signal == Signal::Host {
+        return of_host(rank);
+    }
+    let is_live = |of: &Pressure| matches!(of.basis, Basis::Allocated | Basis::HighWater);
+    of_rank(rank).find(is_live)
 }

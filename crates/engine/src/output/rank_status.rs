@@ -53,7 +53,10 @@ impl RankStatus {
             capacity: view.capacity,
             headroom_bytes: headroom.map(|headroom| headroom.bytes),
             headroom_basis: headroom.map(|headroom| headroom.basis),
-            pressures: pressure::of_rank(view).map(|p| (p.basis, p.ratio)).collect(),
+            pressures: pressure::of_rank(view)
+                .chain(pressure::of_host(view))
+                .map(|of| (of.basis, of.ratio))
+                .collect(),
             fragmentation_ratio: view.fragmentation_ratio(),
             outside_allocator_bytes: view.outside_allocator_bytes,
             process_used_bytes: view.own_process.and_then(OwnProcessMemory::bytes),
