@@ -354,10 +354,9 @@ fn growth_on_the_host_next_to_a_device_is_in_every_output() {
 
 #[test]
 fn host_memory_next_to_a_device_that_is_nearly_full_is_high_pressure_of_the_host() {
-    let job = Job::new(1, 100).device("GPU-1").more(|_, _| {
-        json!({"host_allocated_bytes": 50 * GIB, "host_total_bytes": 64 * GIB,
-            "workers": 2, "workers_bytes": 10 * GIB})
-    });
+    let job = Job::new(1, 100)
+        .device("GPU-1")
+        .more(|_, _| json!({"host_allocated_bytes": 63 * GIB, "host_total_bytes": 64 * GIB}));
     let exporter = Exporter::start(&[]);
     exporter.push(&job.records());
     exporter.await_metrics("the pushes are judged", |metrics| {
@@ -368,11 +367,11 @@ fn host_memory_next_to_a_device_that_is_nearly_full_is_high_pressure_of_the_host
     let finding = &status["findings"][0];
     assert_eq!(
         (&finding["severity"], &finding["sentence"]),
-        (&json!("warning"), &json!("host memory is at 94% of 64.0 GiB"))
+        (&json!("warning"), &json!("host memory is at 98% of 64.0 GiB"))
     );
     let metrics = exporter.scrape();
     let ratio = metrics.iter().find(|(series, _)| series.contains(r#"basis="host""#));
-    assert_eq!(ratio.map(|(_, ratio)| *ratio), Some(60.0 / 64.0), "its processes count too");
+    assert_eq!(ratio.map(|(_, ratio)| *ratio), Some(63.0 / 64.0));
 }
 
 #[test]
@@ -397,6 +396,14 @@ fn growth_on_the_host_outlasts_a_restart_of_the_exporter_and_ends_with_the_incar
     assert_eq!(kinds(&second.status()), Vec::<&str>::new());
 }
 
+/// The findings of a job as they begin, change and clear.
+fn transitions(job: &Job) -> Vec<Value> {
+    let ended = stepmem(&["replay", "-"], &[], job.recording().as_bytes());
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    let lines = ended.out.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    lines.filter(|line| line["kind"].is_string()).collect()
+}
+
 /// Host memory by step, and what else its records have.
 type Course = (&'static str, fn(u64) -> u64, fn(u64) -> Value);
 
@@ -405,6 +412,19 @@ const COURSES: &[Course] = &[
     ("line", |step| step * 12 * MIB, |_| json!({})),
     ("by time", |step| step * 12 * MIB, |_| json!({"phase": "sample"})),
     ("cache that is full", |step| step.min(150) * 40 * MIB, |_| json!({})),
+    ("nearly full", |_| 54 * GIB, |_| json!({})),
+    ("full", |_| 56 * GIB - 64 * MIB, |_| json!({})),
+    ("line to its limit", |step| 46 * GIB + step * 12 * MIB, |_| json!({})),
+    (
+        "workers take the rest",
+        |_| 40 * GIB,
+        |_| json!({"workers": 8, "workers_bytes": 14 * GIB}),
+    ),
+    (
+        "line next to workers",
+        |step| step * 30 * MIB,
+        |_| json!({"workers": 8, "workers_bytes": 20 * GIB}),
+    ),
     (
         "by checkpoint",
         |step| step / 50 * 500 * MIB,
@@ -434,16 +454,46 @@ fn host_memory_next_to_a_device_is_judged_as_that_of_a_rank_without_one() {
             with(step, json!({"host_allocated_bytes": held, "host_total_bytes": limit}))
         });
         let found = |job: &Job| {
-            let exporter = Exporter::start(&[]);
-            exporter.push(&job.records());
-            let status = exporter.status();
-            let findings = status["findings"].as_array().unwrap().clone();
-            let of = |found: Value| {
+            let of = |found: &Value| {
                 let kind = found["kind"].as_str().unwrap().replace("HOST_", "");
-                (kind, found["severity"].clone(), found["evidence"]["growth_bytes"].clone())
+                let growth = found["evidence"]["growth_bytes"].clone();
+                (kind, found["severity"].clone(), found["state"].clone(), growth)
             };
-            findings.into_iter().map(of).collect::<Vec<_>>()
+            transitions(job).iter().map(of).collect::<Vec<_>>()
         };
         assert_eq!(found(&next_to), found(&alone), "{name}");
+    }
+}
+
+#[test]
+fn findings_of_a_device_are_the_same_whatever_the_host_does() {
+    let level = |_| 0;
+    let leak = |step: u64| step * 40 * MIB;
+    let full = |_| 67 * GIB;
+    let late_leak = |step: u64| step.saturating_sub(600) * 80 * MIB;
+    let courses: [fn(u64) -> u64; 5] = [level, leak, full, late_leak, late_leak];
+    for (course, grown) in courses.into_iter().enumerate() {
+        let by_time_from = if course == 4 { 600 } else { u64::MAX };
+        let live = move |rank, step| 8 * GIB + noise(rank, step, 16 * MIB) + grown(step);
+        let found = |of_host: fn(u64) -> Value| -> (Vec<Value>, Vec<Value>) {
+            let job = Job::new(1, 1200).device("GPU-1").seconds_per_step(10.0).live(live);
+            let job = job.more(move |_, step| {
+                let mut fields = of_host(step);
+                if step > by_time_from {
+                    fields["phase"] = json!("sample");
+                }
+                fields
+            });
+            let is_of_host = |of: &Value| of["kind"].as_str().unwrap().starts_with("HOST_");
+            transitions(&job).into_iter().partition(is_of_host)
+        };
+        let (_, without) = found(|_| json!({}));
+        let (of_host, with) = found(|step| {
+            let held = 8 * GIB + step * 30 * MIB;
+            json!({"host_allocated_bytes": held, "host_total_bytes": 64 * GIB})
+        });
+        assert_eq!(with, without, "{course}");
+        assert_eq!(without.is_empty(), course == 0, "{course}: {without:?}");
+        assert!(!of_host.is_empty(), "{course}");
     }
 }

@@ -153,9 +153,9 @@ fn is_live(basis: Basis) -> bool {
 /// of a healthy allocator is not, unless the allocator already had to give some of it up.
 fn is_in_use(basis: Basis, has_retried: bool) -> bool {
     match basis {
-        Basis::Allocated | Basis::Host => true,
+        Basis::Allocated => true,
         Basis::HighWater | Basis::Reserved | Basis::Device => has_retried,
-        Basis::Process => false,
+        Basis::Host | Basis::Process => false,
     }
 }
 

@@ -13,8 +13,8 @@ pub const ABOUT: About = About {
     title: "MEMORY CREEP (host)",
     mark: 'H',
     help: "Host memory of a rank on a device (anonymous and shared, no pages of files) grows steadily and has used \
-           a significant share of the headroom; critical when the time to out-of-memory is short or host memory \
-           is near its limit. The device's own memory is judged apart, as MEMORY CREEP.",
+           a significant share of the headroom; critical when the time to out-of-memory is short. The device's \
+           own memory is judged apart, as MEMORY CREEP.",
     advice: "Look at what the process keeps on the host from step to step: lists of batches, losses or metrics as \
              arrays, figures, caches of the data set, copies of the weights for checkpoints.",
 };

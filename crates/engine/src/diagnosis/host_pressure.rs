@@ -1,7 +1,7 @@
 //! HIGH PRESSURE (host): the host memory of a rank on a device is near its limit.
 
 use crate::diagnosis::high_pressure::{HOST_ADVICE, PressureEvidence};
-use crate::diagnosis::input::{DiagnosisInput, Subject, Thresholds, graded};
+use crate::diagnosis::input::{DiagnosisInput, Subject, graded};
 use crate::diagnosis::kind::{About, Severity};
 use crate::diagnosis::pressure;
 
@@ -10,8 +10,8 @@ pub const ABOUT: About = About {
     label: "HOST_HIGH_PRESSURE",
     title: "HIGH PRESSURE (host)",
     mark: 'Q',
-    help: "What a rank on a device and its child processes hold of the host's memory is near the limit of its \
-           control group, or else the machine's memory.",
+    help: "What the process of a rank on a device holds of the host's memory is near the limit of its control \
+           group, or else the machine's memory. Never critical: a job may be sized to fit, and growth is MEMORY CREEP (host).",
     advice: HOST_ADVICE,
 };
 
@@ -21,8 +21,8 @@ pub fn judge(
     subject: &Subject<'_, '_>,
 ) -> Option<(Severity, PressureEvidence)> {
     let of = pressure::of_host(subject.rank()?)?;
-    let Thresholds { pressure_warning, pressure_critical, .. } = *input.thresholds;
-    let severity = graded(of.ratio, pressure_warning, pressure_critical, subject.active)?;
+    let warning = input.thresholds.pressure_warning;
+    let severity = graded(of.ratio, warning, f64::MAX, subject.active)?;
     let evidence = PressureEvidence {
         pressure_ratio: of.ratio,
         is_on_host: true,

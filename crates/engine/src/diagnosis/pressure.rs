@@ -40,11 +40,10 @@ pub fn of_rank(rank: &RankView<'_>) -> impl Iterator<Item = Pressure> {
     .flatten()
 }
 
-/// Returns the pressure of the host memory next to a rank's device, by what the rank and its
-/// child processes hold.
+/// Returns the pressure of the host memory next to a rank's device, by what its process holds:
+/// the same as of a rank without a device.
 pub fn of_host(rank: &RankView<'_>) -> Option<Pressure> {
-    let (used, capacity) = (rank.host?.used()?, rank.host?.total()?);
-    Some(Pressure { basis: Basis::Host, ratio: used / capacity.as_f64(), capacity })
+    Pressure::of(Basis::Host, rank.host?.allocated(), rank.host?.total())
 }
 
 /// Returns the pressure of an unmanaged process, by its recent peak. The memory of others on
@@ -77,16 +76,13 @@ pub fn of_signal(subject: &Subject<'_, '_>, signal: Signal) -> impl Iterator<Ite
     of_subject(subject).into_iter().chain(of_host).filter(is_of)
 }
 
-/// Returns the pressure of the live memory that a signal is about: the host's, or of a rank its
-/// recent peak, else its high-water mark.
+/// Returns the pressure of a rank's live memory: of its recent peak, else of its high-water
+/// mark. `None` for host memory, which has neither.
 ///
 /// The memory that an allocator holds, and the memory in use on a device, include its cache.
 /// That fills a device in good health.
 pub fn of_live_memory(subject: &Subject<'_, '_>, signal: Signal) -> Option<Pressure> {
-    let rank = subject.rank()?;
-    if signal == Signal::Host {
-        return of_host(rank);
-    }
     let is_live = |of: &Pressure| matches!(of.basis, Basis::Allocated | Basis::HighWater);
+    let rank = subject.rank().filter(|_| signal != Signal::Host)?;
     of_rank(rank).find(is_live)
 }

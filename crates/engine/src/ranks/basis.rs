@@ -15,7 +15,7 @@ pub enum Basis {
     Reserved,
     /// Everything in use on the device.
     Device,
-    /// Host memory of a rank on a device, and of its child processes.
+    /// Host memory of a rank on a device.
     Host,
     /// Everything that an unmanaged process holds.
     Process,

@@ -66,10 +66,10 @@ impl HostMemory {
         Some((self.total()?.as_f64() - self.child_bytes()).max(1.0))
     }
 
-    /// Returns the bytes that the rank and its child processes hold now; `None` where its
-    /// figures are about host memory, or that was not read.
-    pub fn used(&self) -> Option<f64> {
-        Some(self.allocated?.as_f64() + self.child_bytes())
+    /// The anonymous and shared memory of its process; `None` where the rank's other figures
+    /// are about it, or it was not read.
+    pub fn allocated(&self) -> Option<Bytes> {
+        self.allocated
     }
 
     /// Returns what others see of it, not in words yet.

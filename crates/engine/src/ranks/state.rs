@@ -262,9 +262,11 @@ impl RankState {
         }
     }
 
-    /// Returns whether its memory is judged by time: it takes no steps, and they left no trend.
+    /// Returns whether its memory is judged by time: it takes no steps, and they left no trend
+    /// of its own figures.
     fn is_by_time(&self) -> bool {
-        self.by_time.is_some() && self.creep.trends().next().is_none()
+        let has_trend = self.creep.trends().any(|trend| trend.signal != Signal::Host);
+        self.by_time.is_some() && !has_trend
     }
 
     /// Takes what is known of the rank's device at the Unix time `time`, unless the rank has
@@ -585,7 +587,7 @@ impl RankState {
         identity.attempt = sample.attempt;
         if sample.device.is_some() && sample.device != identity.device {
             identity.device.clone_from(&sample.device);
-            // A process that began to use a GPU no longer reads its host memory.
+            // A process that began to use a GPU has its host memory next to the device's.
             self.host = None;
             self.own_process = None;
         }
