@@ -201,7 +201,7 @@ def test_pushes_of_the_readme_arrive_and_leave_no_port_taken(newcomer):
     [block] = [block for block in blocks(README.read_text(encoding="utf-8"), "sh") if "curl" in block]
     typed = block.replace("localhost:9477", f"localhost:{newcomer.port}").replace("localhost:9478", f"localhost:{newcomer.push_port}")
     # A person types more slowly than the exporter starts, and sees a job's end.
-    typed = typed.replace("stepmem serve &\n", "stepmem serve --no-nvml &\n", 1).replace("curl", "curl --retry-connrefused --retry 60 --retry-delay 1")
+    typed = typed.replace("stepmem serve & sleep 1\n", "stepmem serve --no-nvml &\n", 1).replace("curl", "curl --retry-connrefused --retry 60 --retry-delay 1")
     typed = f"set -m\n{typed}\nwait\n"
     process, output = newcomer.start(f"bash -c '{typed.replace(chr(39), chr(39) + chr(92) + chr(39) + chr(39))}'")
     assert process.wait(DEADLINE) is not None

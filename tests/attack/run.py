@@ -559,7 +559,7 @@ ATTACKS: List[Tuple[str, Callable[[Victim], int]]] = [
     ("plain bodies without end, of 16 KB and 1 MiB", plain_without_end),
     ("bodies of 1 KB byte by byte, on 250 connections", trickle),
     ("requests whose answers are not read", unread_answers),
-    ("connections that say nothing, or half a head", silent_connections),
+    ("connections that send nothing, or half a head", silent_connections),
     ("connections beyond 60 file descriptors", no_descriptors),
     ("mutated requests", mutated_requests),
     ("reports about snapshots of ranks that are not held", foreign_reports),
@@ -573,7 +573,7 @@ ATTACKS: List[Tuple[str, Callable[[Victim], int]]] = [
     ("pipelined pushes whose answers are not read", pipelined),
     ("chunks of odd sizes, extensions and trailers", odd_chunks),
     ("heads that two servers read differently", smuggled),
-    ("acknowledgements and asks for ranks of others", acknowledged),
+    ("acknowledgments and requests for ranks of others", acknowledged),
     ("exporters on a pipe, a link, a directory, a TiB of zeros", hostile_states),
 ]
 

@@ -112,8 +112,8 @@ impl Evidence {
 /// Returns the diagnoses as a page of documentation.
 pub fn document() -> String {
     let mut page = String::from(
-        "# Diagnoses\n\nGenerated from `crates/engine/src/diagnosis/`, the worst first. While one holds, it is \
-         in `/api/v1/status`, on\nthe page, and a series of the metric `diagnosis` with the label `kind`.\n",
+        "# Diagnoses\n\nGenerated from `crates/engine/src/diagnosis/`, the worst first. While a diagnosis \
+         holds, `/api/v1/status` and\nthe page show it, and the metric `diagnosis` has a series with its label as `kind`.\n",
     );
     for About { label, title, help, advice, .. } in
         DiagnosisKind::ALL.iter().map(|kind| kind.about())

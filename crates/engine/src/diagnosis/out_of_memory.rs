@@ -16,8 +16,8 @@ pub const ABOUT: About = About {
     title: "OUT OF MEMORY",
     mark: 'O',
     help: "The rank ended with an out-of-memory error, or the kernel killed it for lack of memory (critical); or it caught an \
-           out-of-memory error (a warning, for ten minutes if it goes on, as a trainer does that halves its batch; critical if \
-           it ended with another error before the next step).",
+           out-of-memory error (a warning, for ten minutes if it continues, for example with half the batch; critical if it \
+           ended with another error before the next step).",
     advice: "Look at the step's input shapes and at what grew before; a memory snapshot of the error names the lines. \
              Reduce batch or sequence length, or checkpoint activations.",
 };
