@@ -81,8 +81,8 @@ pub struct Timeline {
     /// Allocations that ended because their address was allocated again: the state, and the
     /// allocation.
     displaced: Vec<(u32, u32)>,
-    /// Bytes reserved in state 0.
-    pub reserved_at_start: u64,
+    /// The memory in use in state 0.
+    pub at_start: MemoryLevel,
     /// Frees of allocations that are older than the window.
     pub unmatched_frees: u64,
     /// Number of contradictions in the file.
@@ -101,8 +101,8 @@ pub struct MemoryPeak {
     pub state: u32,
 }
 
-/// The memory in use after an event.
-#[derive(Clone, Copy, Debug)]
+/// The memory in use in a state.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct MemoryLevel {
     /// Bytes of blocks that are not inactive.
     pub active: u64,
@@ -118,7 +118,11 @@ impl Timeline {
         timeline.violations += device.segments.iter().map(segment_violations).sum::<u64>();
         Sizes::new(snapshot.rounding, device, events, &timeline.allocations)
             .fill(&mut timeline, events);
-        timeline.reserved_at_start = reserved_at_start(device, events);
+        let older = timeline.allocations.iter().filter(|a| a.is_older());
+        timeline.at_start = MemoryLevel {
+            active: older.map(|a| a.size).sum(),
+            reserved: reserved_at_start(device, events),
+        };
         timeline.peak = timeline.find_peak(events);
         timeline
     }
@@ -150,15 +154,9 @@ impl Timeline {
         state.saturating_add(u32::from(is_free))
     }
 
-    /// Active bytes in state 0.
-    pub fn active_at_start(&self) -> u64 {
-        self.allocations.iter().filter(|a| a.is_older()).map(|a| a.size).sum()
-    }
-
     /// Returns the memory in use after each event.
     pub fn levels<'a>(&'a self, events: &'a [Event]) -> impl Iterator<Item = MemoryLevel> + 'a {
-        let mut level =
-            MemoryLevel { active: self.active_at_start(), reserved: self.reserved_at_start };
+        let mut level = self.at_start;
         let mut displaced = self.displaced.iter().peekable();
         (1..).zip(events).zip(&self.of_event).map(move |((state, event), number)| {
             while let Some((_, number)) = displaced.next_if(|(of, _)| *of == state) {
@@ -184,11 +182,8 @@ impl Timeline {
     }
 
     fn find_peak(&self, events: &[Event]) -> MemoryPeak {
-        let mut peak = MemoryPeak {
-            active: self.active_at_start(),
-            reserved: self.reserved_at_start,
-            state: 0,
-        };
+        let MemoryLevel { active, reserved } = self.at_start;
+        let mut peak = MemoryPeak { active, reserved, state: 0 };
         for (state, level) in (1..).zip(self.levels(events)) {
             if level.active > peak.active {
                 peak = MemoryPeak { active: level.active, reserved: level.reserved, state };

@@ -398,7 +398,7 @@ fn active_minima(
     let mut marks = scene.steps.marks.iter().peekable();
     let mut minima = vec![f64::INFINITY; scene.steps.marks.len() + 1];
     let mut slot = 0;
-    let mut before = scene.timeline.active_at_start().saturating_sub(out);
+    let mut before = scene.timeline.at_start.active.saturating_sub(out);
     let levels = scene.timeline.levels(scene.events);
     let events = scene.events.iter().zip(&scene.timeline.of_event);
     for ((number, level), (event, own)) in (0..).zip(levels).zip(events) {

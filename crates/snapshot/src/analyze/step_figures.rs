@@ -29,7 +29,7 @@ pub struct StepReport {
 pub fn find(scene: &DeviceScene<'_>) -> Vec<StepReport> {
     let mut step_reports: Vec<StepReport> = Vec::with_capacity(scene.steps.marks.len());
     let mut marks = scene.steps.marks.iter().peekable();
-    let (mut slot, mut before) = (0, scene.timeline.active_at_start());
+    let (mut slot, mut before) = (0, scene.timeline.at_start.active);
     let levels = scene.timeline.levels(scene.events);
     for ((number, event), level) in (0..).zip(scene.events).zip(levels) {
         while marks.next_if(|mark| **mark <= number).is_some() {

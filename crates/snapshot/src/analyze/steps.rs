@@ -207,11 +207,30 @@ pub fn marks_of<'a>(
     if own.is_empty() { all } else { own }
 }
 
-/// The events that marks lie before.
+/// The events that marks lie before; the marks rise in time.
 pub fn positions(events: &[Event], marks: &[&Annotation]) -> Vec<u32> {
-    let position =
-        |mark: &&Annotation| id(events.partition_point(|event| event.time_us < mark.time_us));
-    marks.iter().map(position).collect()
+    let mut seek = Seek { events, from: 0 };
+    marks.iter().map(|mark| seek.first_since(mark.time_us)).collect()
+}
+
+/// Finds the events of times that rise: each is looked for near the one before.
+struct Seek<'a> {
+    events: &'a [Event],
+    from: usize,
+}
+
+impl Seek<'_> {
+    /// The first event at or after a time.
+    fn first_since(&mut self, time_us: u64) -> u32 {
+        let rest = self.events.get(self.from..).unwrap_or(&[]);
+        let is_before = |event: &Event| event.time_us < time_us;
+        let mut near = 1;
+        while rest.get(near).is_some_and(is_before) {
+            near *= 2;
+        }
+        self.from += rest.get(..near).unwrap_or(rest).partition_point(is_before);
+        id(self.from)
+    }
 }
 
 /// The spans between marks that begin so and their ends: the first event of each, and the one
@@ -222,7 +241,7 @@ pub fn spans_of(snapshot: &Snapshot, device: &Device, prefix: &str) -> Vec<(u32,
     if events.last().is_none_or(|last| last.time_us == 0) {
         return spans;
     }
-    let first_after = |time: u64| id(events.partition_point(|event| event.time_us < time));
+    let mut seek = Seek { events, from: 0 };
     let mut names: HashMap<u32, bool> = HashMap::new();
     let mut open: Option<u64> = None;
     for mark in &snapshot.annotations {
@@ -235,7 +254,7 @@ pub fn spans_of(snapshot: &Snapshot, device: &Device, prefix: &str) -> Vec<(u32,
         match open {
             None if mark.is_start => open = Some(mark.time_us),
             Some(start) if !mark.is_start => {
-                spans.push((first_after(start), first_after(mark.time_us)));
+                spans.push((seek.first_since(start), seek.first_since(mark.time_us)));
                 open = None;
             }
             _ => {}

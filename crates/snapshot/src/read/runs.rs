@@ -10,53 +10,61 @@ use crate::model::arena::Arena;
 pub struct Runs {
     /// References up to their `APPENDS`, which is included.
     bytes: Arena<u8>,
-    /// The run by number: its stack, and the number of the run that last came after it.
-    stacks: Vec<(u32, u32)>,
+    known: Vec<Run>,
     /// The number of the last run.
     last: u32,
+}
+
+/// A run that was seen before.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    stack: u32,
+    /// The runs that came after it, the last first: a training loop repeats itself.
+    next: [u32; 2],
 }
 
 impl Runs {
     /// The stack of the run that the bytes begin with, if it is known, and what follows it.
     #[inline]
     pub fn known<'a>(&mut self, bytes: &'a [u8]) -> Option<(u32, &'a [u8])> {
-        // A training loop repeats itself: the run is the one that came next before.
-        let (_, next) = self.stacks.get(at(self.last)).copied()?;
-        let expected = self.bytes.get(next);
-        let (number, after) = match bytes.split_at_checked(expected.len()) {
-            Some((run, after)) if run == expected => (next, after),
-            _ => {
-                let (run, after) = references(bytes)?;
-                (self.bytes.find(run)?, after)
-            }
+        let next = self.known.get(at(self.last))?.next;
+        let after = |number| bytes.strip_prefix(self.bytes.get(number));
+        let expected = next.into_iter().find_map(|number| Some((number, after(number)?)));
+        let (number, after) = if let Some(expected) = expected {
+            expected
+        } else {
+            let (run, after) = references(bytes)?;
+            (self.bytes.find(run)?, after)
         };
         self.follow(number);
-        self.stacks.get(at(number)).map(|(stack, _)| (*stack, after))
+        self.known.get(at(number)).map(|run| (run.stack, after))
     }
 
     /// Remembers the stack of a run that is not known.
     pub fn learn(&mut self, run: &[u8], stack: u32) {
         let number = self.bytes.intern(run);
-        if at(number) == self.stacks.len() {
-            self.stacks.push((stack, number));
+        if at(number) == self.known.len() {
+            self.known.push(Run { stack, next: [number; 2] });
         }
         self.follow(number);
     }
 
     /// Bytes of memory in use.
     pub fn heap_bytes(&self) -> usize {
-        self.bytes.heap_bytes() + self.stacks.capacity() * size_of::<(u32, u32)>()
+        self.bytes.heap_bytes() + self.known.capacity() * size_of::<Run>()
     }
 
     /// Returns whether no run is known.
     pub fn is_empty(&self) -> bool {
-        self.stacks.is_empty()
+        self.known.is_empty()
     }
 
     #[inline]
     fn follow(&mut self, number: u32) {
-        if let Some((_, next)) = self.stacks.get_mut(at(self.last)) {
-            *next = number;
+        if let Some(Run { next: [first, second], .. }) = self.known.get_mut(at(self.last))
+            && *first != number
+        {
+            (*first, *second) = (number, *first);
         }
         self.last = number;
     }

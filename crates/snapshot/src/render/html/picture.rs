@@ -86,7 +86,7 @@ fn reserved(report: &DeviceReport<'_>, states: &[u32]) -> Vec<u64> {
             reserved.push(bytes / UNIT_BYTES);
         }
     };
-    note(0, timeline.reserved_at_start);
+    note(0, timeline.at_start.reserved);
     for (state, level) in (1..).zip(timeline.levels(report.scene.events)) {
         note(state, level.reserved);
     }

@@ -17,7 +17,7 @@ pub fn choose(scene: &DeviceScene<'_>, n_max: usize, moments: &[u32]) -> Vec<u32
     }
     let levels = scene.timeline.levels(scene.events).map(|level| level.active);
     let active: Vec<u64> =
-        std::iter::once(scene.timeline.active_at_start()).chain(levels).collect();
+        std::iter::once(scene.timeline.at_start.active).chain(levels).collect();
     let near = n_max / NEAR_DIVISOR;
     let mut chosen = BTreeSet::from([0, last]);
     extremes(&active, (n_max - near) / 2, &mut chosen);
