@@ -318,6 +318,24 @@ fn a_copy_in_another_precision_is_told_at_its_event() {
 }
 
 #[test]
+fn a_gradient_without_a_stack_names_the_line_that_it_is_as_large_as() {
+    let rows = events(&guide("accum"), &["--phase", "backward", "--min-size", "60MiB"]);
+    let made: Vec<&Value> = rows.iter().filter(|row| row["action"] == "alloc").collect();
+    assert!(made.len() >= 10, "{}", made.len());
+    for row in made {
+        let block = &row["block"];
+        assert_eq!(block["line"], "autograd, in backward (no stack)", "{row}");
+        assert_eq!(block["mirrors"]["line"], 6, "{row}");
+    }
+    let told = page(&guide("accum"), &["--phase", "backward", "--min-size", "60MiB"]).out;
+    let told = told.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(told.contains("as large as what workspace/train.py:6 <module> made"), "{told}");
+    // A line of Python is its own name.
+    let rows = events(&guide("accum"), &["--phase", "forward"]);
+    assert!(rows.iter().all(|row| row["block"]["mirrors"].is_null()));
+}
+
+#[test]
 fn zero_grad_is_a_phase_with_marks_or_without() {
     for name in ["amp1", "amp1_nomarks", "amp24", "amp2"] {
         let dropped = events(&guide(name), &["--phase", "zero_grad"]);

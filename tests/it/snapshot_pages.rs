@@ -136,6 +136,42 @@ fn gradients_without_a_stack_are_named_by_step_phase_and_size() {
 }
 
 #[test]
+fn memory_without_a_stack_is_named_alike_wherever_it_is_shown() {
+    let folder = Folder::new("snapshot-unnamed");
+    let file = guide("oomloop.oom");
+    let name = "autograd, in backward of step 0 (no stack)";
+    let device = answer(&["show", &file, "--json"])["devices"][0].clone();
+    let pinners: Vec<Value> = device["fragmentation"]["pinners"].as_array().unwrap().clone();
+    let rows = [device["sites_at_end"].as_array().unwrap().clone(), pinners].concat();
+    let unnamed: Vec<&Value> = rows.iter().filter(|row| row["kind"] == "no_frames").collect();
+    assert_eq!(unnamed.len(), 2);
+    for row in unnamed {
+        let of = &row["autograd"];
+        assert_eq!((&of["text"], &of["first_step"]), (&json!(name), &json!(0)), "{row}");
+        assert_eq!(of["mirrors"][0]["location"]["line"], 6, "{row}");
+    }
+    let named: Vec<&Value> = rows.iter().filter(|row| row["kind"] == "python").collect();
+    assert!(named.iter().all(|row| row["autograd"].is_null()));
+    let html = text(&folder.path("oom.html"));
+    page(&["show", &file, "--html", &html]);
+    let shown = [
+        page(&["show", &file, "--by", "line"]),
+        page(&["show", &file, "--by", "category"]),
+        page(&["events", &file, "--at", "end"]),
+        fs::read_to_string(&html).unwrap(),
+    ];
+    for shown in &shown {
+        let is_named = shown.contains("autograd, in backward of step 0");
+        assert!(is_named && !shown.contains("no stack recorded"), "{shown}");
+    }
+    let [_, by_category, ..] = &shown;
+    let fragmentation = by_category.split_once("Fragmentation").unwrap().1;
+    assert!(fragmentation.contains(": autograd, in backward of step 0\n"), "{fragmentation}");
+    let blocks = page(&["show", &file, "--by", "block", "--top", "1000"]);
+    assert!(blocks.contains("autograd, like train.py:6\n"), "{blocks}");
+}
+
+#[test]
 fn a_line_stands_below_each_of_its_categories() {
     let shown = page(&["show", &guide("amp1"), "--by", "category", "--at", "step:2"]);
     assert!(

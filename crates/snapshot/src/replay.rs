@@ -51,6 +51,12 @@ impl Allocation {
         self.from <= state && state < self.until
     }
 
+    /// Returns whether it is alive in a state, or at the end.
+    #[inline]
+    pub fn is_alive_in(&self, state: Option<u32>) -> bool {
+        state.map_or_else(|| self.is_at_end(), |state| self.is_alive(state))
+    }
+
     /// Returns whether the segments show it.
     #[inline]
     pub fn is_at_end(&self) -> bool {

@@ -107,11 +107,7 @@ pub fn sums(
 ) -> Categories {
     let mut sums = Categories::default();
     for (allocation, category) in scene.timeline.allocations.iter().zip(categories) {
-        let counts = match state {
-            Some(state) => allocation.is_alive(state),
-            None => allocation.is_at_end(),
-        };
-        if counts {
+        if allocation.is_alive_in(state) {
             *sums.of(*category) += allocation.size;
         }
     }

@@ -3,7 +3,7 @@
 
 use crate::analyze::device::DeviceScene;
 use crate::analyze::leak::Leak;
-use crate::analyze::mirrors::LinesBySize;
+use crate::analyze::mirrors;
 use crate::analyze::oom::{OomCause, OutOfMemory, RootCause, Why};
 use crate::analyze::phases::StepPhase;
 use crate::analyze::sites::{Site, SiteKind, SiteRow};
@@ -162,7 +162,12 @@ fn mirrored(scene: &DeviceScene<'_>, failure: &OutOfMemory) -> Option<Site> {
     if has_line || scene.phases.of(at(failure.event)) != StepPhase::Backward {
         return None;
     }
-    let alive = scene.timeline.allocations.iter().filter(|a| a.is_alive(failure.event));
-    let line = LinesBySize::new(scene, alive).only(failure.requested)?;
+    let rounded = |requested| scene.snapshot.rounding.round(requested);
+    let same_size = scene.timeline.allocations.iter().filter(|allocation| {
+        allocation.is_alive(failure.event)
+            && rounded(allocation.requested) == rounded(failure.requested)
+    });
+    let mut lines = same_size.filter_map(|allocation| mirrors::line(scene, allocation));
+    let line = lines.next().filter(|line| lines.all(|other| other == *line))?;
     scene.sites.site(line).cloned()
 }

@@ -1,41 +1,142 @@
 //! Memory that backward made without a stack: the steps that made it, and the lines whose tensors
 //! it has the size of. A gradient is as large as the tensor that it belongs to.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::analyze::device::DeviceScene;
 use crate::analyze::phases::StepPhase;
 use crate::analyze::sites::{SiteKind, Sum};
 use crate::integer::at;
-use crate::model::NO_STACK;
-use crate::replay::Allocation;
+use crate::model::{Action, NO_STACK};
+use crate::replay::{Allocation, NEVER};
 
-/// Lines with tensors of each size, rounded; `None` where several have it.
-#[derive(Debug)]
-pub struct LinesBySize(HashMap<u64, Option<u32>>);
+/// The lines that allocations without a stack mirror, by allocation: the only line with a tensor
+/// of their size over their whole lifetime.
+#[derive(Debug, Default)]
+pub struct Mirrors(HashMap<u32, u32>);
 
-impl LinesBySize {
-    /// The lines of some allocations; what the optimizer made mirrors weights itself.
-    pub fn new<'a>(
-        scene: &DeviceScene<'_>,
-        allocations: impl Iterator<Item = &'a Allocation>,
-    ) -> Self {
-        let mut lines: HashMap<u64, Option<u32>> = HashMap::new();
-        for allocation in allocations.filter(|a| !scene.sites.is_optimizer(a.stack)) {
-            let site = scene.sites.of(allocation);
-            if scene.sites.site(site).is_some_and(|site| site.kind == SiteKind::Python) {
-                let bytes = scene.snapshot.rounding.round(allocation.requested);
-                let only = lines.entry(bytes).or_insert(Some(site));
-                *only = only.filter(|line| *line == site);
+impl Mirrors {
+    /// Searches the window of a device.
+    pub fn new(scene: &DeviceScene<'_>) -> Self {
+        let mut search =
+            MirrorSearch { scene, alive: HashMap::new(), found: Self(HashMap::new()) };
+        let allocations = &scene.timeline.allocations;
+        for allocation in allocations.iter().filter(|allocation| allocation.is_older()) {
+            search.begin(allocation);
+        }
+        let events = (0..).zip(scene.events).zip(&scene.timeline.of_event);
+        for ((number, event), own) in events {
+            let Some(allocation) = allocations.get(at(*own)) else { continue };
+            match event.action {
+                Action::Alloc => {
+                    if let Some(displaced) = scene.timeline.displaced_by(number) {
+                        search.end(displaced);
+                    }
+                    search.begin(allocation);
+                }
+                Action::FreeCompleted => search.end(*own),
+                _ => {}
             }
         }
-        Self(lines)
+        for (number, allocation) in (0..).zip(allocations).filter(|(_, a)| a.until == NEVER) {
+            search.settle(number, allocation);
+        }
+        search.found
     }
 
-    /// The only line with tensors of a rounded size.
-    pub fn only(&self, size: u64) -> Option<u32> {
-        self.0.get(&size).copied().flatten()
+    /// The line that an allocation by number mirrors.
+    pub fn line(&self, allocation: u32) -> Option<u32> {
+        self.0.get(&allocation).copied()
     }
+}
+
+/// Tensors of one size that are alive: the first state of each by line, and the earliest of each
+/// line.
+#[derive(Default)]
+struct SameSize {
+    of_line: HashMap<u32, BTreeSet<u32>>,
+    earliest: BTreeSet<(u32, u32)>,
+}
+
+impl SameSize {
+    fn change(&mut self, line: u32, change: impl FnOnce(&mut BTreeSet<u32>) -> bool) {
+        let states = self.of_line.entry(line).or_default();
+        let before = states.first().copied();
+        if change(states) && before != states.first().copied() {
+            if let Some(state) = before {
+                self.earliest.remove(&(state, line));
+            }
+            self.earliest.extend(states.first().map(|state| (*state, line)));
+        }
+    }
+
+    /// The only line with a tensor from before a state.
+    fn only(&self, state: u32) -> Option<u32> {
+        let mut lines = self.earliest.iter().take_while(|(from, _)| *from < state);
+        let (_, line) = lines.next()?;
+        lines.next().is_none().then_some(*line)
+    }
+}
+
+struct MirrorSearch<'a> {
+    scene: &'a DeviceScene<'a>,
+    /// Live tensors of Python lines, by rounded size.
+    alive: HashMap<u64, SameSize>,
+    found: Mirrors,
+}
+
+impl MirrorSearch<'_> {
+    fn begin(&mut self, allocation: &Allocation) {
+        if let Some(line) = line(self.scene, allocation) {
+            let same_size = self.alive.entry(size(self.scene, allocation)).or_default();
+            same_size.change(line, |states| states.insert(allocation.from));
+        }
+    }
+
+    fn end(&mut self, number: u32) {
+        let Some(allocation) = self.scene.timeline.allocations.get(at(number)) else { return };
+        self.settle(number, allocation);
+        if let Some(line) = line(self.scene, allocation)
+            && let Some(same_size) = self.alive.get_mut(&size(self.scene, allocation))
+        {
+            same_size.change(line, |states| states.remove(&allocation.from));
+        }
+    }
+
+    /// Finds the line that an allocation mirrors, at its end.
+    fn settle(&mut self, number: u32, allocation: &Allocation) {
+        if is_of_backward(self.scene, allocation)
+            && let Some(same_size) = self.alive.get(&size(self.scene, allocation))
+            && let Some(line) = same_size.only(allocation.from)
+        {
+            self.found.0.insert(number, line);
+        }
+    }
+}
+
+fn size(scene: &DeviceScene<'_>, allocation: &Allocation) -> u64 {
+    scene.snapshot.rounding.round(allocation.requested)
+}
+
+/// The line of an allocation that others can mirror; what the optimizer made mirrors weights
+/// itself.
+pub fn line(scene: &DeviceScene<'_>, allocation: &Allocation) -> Option<u32> {
+    let is_line = scene.sites.kind(allocation) == SiteKind::Python
+        && !scene.sites.is_optimizer(allocation.stack);
+    is_line.then(|| scene.sites.of(allocation))
+}
+
+/// Returns whether an allocation of the window has no stack.
+fn is_unnamed(allocation: &Allocation) -> bool {
+    allocation.stack == NO_STACK && !allocation.is_older()
+}
+
+/// Returns whether backward made an allocation and no stack tells.
+pub fn is_of_backward(scene: &DeviceScene<'_>, allocation: &Allocation) -> bool {
+    let event = at(allocation.from.saturating_sub(1));
+    scene.sites.has_stacks
+        && is_unnamed(allocation)
+        && scene.phases.of(event) == StepPhase::Backward
 }
 
 /// Memory that backward made without stacks.
@@ -43,37 +144,30 @@ impl LinesBySize {
 pub struct Mirrored {
     /// The first and the last step that made any of it.
     pub steps: Option<(u64, u64)>,
-    /// Lines that it has the sizes of, the one of most bytes first.
+    /// Lines that it mirrors, the one of most bytes first.
     pub lines: Vec<(u32, Sum)>,
 }
 
-/// Looks at what is alive in a state, or at the end: `None` unless all of it that has no stack
-/// was made in backward.
-pub fn find(scene: &DeviceScene<'_>, state: Option<u32>) -> Option<Mirrored> {
-    if !scene.sites.has_stacks {
-        return None;
-    }
-    let alive = || {
-        scene.timeline.allocations.iter().filter(|allocation| match state {
-            Some(state) => allocation.is_alive(state),
-            None => allocation.is_at_end(),
-        })
+/// Looks at the allocations of some that have no stack: `None` unless backward made them all.
+pub fn find(
+    scene: &DeviceScene<'_>,
+    is_meant: impl Fn(&Allocation) -> bool,
+) -> Option<Mirrored> {
+    let unnamed = || {
+        let all = (0..).zip(&scene.timeline.allocations);
+        all.filter(|(_, allocation)| is_unnamed(allocation) && is_meant(allocation))
     };
-    let unnamed = || alive().filter(|a| a.stack == NO_STACK && !a.is_older());
-    let event = |allocation: &Allocation| at(allocation.from.saturating_sub(1));
-    if unnamed().any(|allocation| scene.phases.of(event(allocation)) != StepPhase::Backward) {
+    if unnamed().any(|(_, allocation)| !is_of_backward(scene, allocation)) {
         return None;
     }
-    let by_size = LinesBySize::new(scene, alive());
     let mut sums: BTreeMap<u32, Sum> = BTreeMap::new();
     let mut steps: Option<(u64, u64)> = None;
-    for allocation in unnamed() {
-        if let Some(step) = scene.steps.of_event(event(allocation)) {
+    for (number, allocation) in unnamed() {
+        if let Some(step) = scene.steps.of_event(at(allocation.from.saturating_sub(1))) {
             let (first, last) = steps.unwrap_or((step, step));
             steps = Some((first.min(step), last.max(step)));
         }
-        let size = scene.snapshot.rounding.round(allocation.requested);
-        if let Some(line) = by_size.only(size) {
+        if let Some(line) = scene.mirrors().line(number) {
             sums.entry(line).or_default().add(allocation);
         }
     }

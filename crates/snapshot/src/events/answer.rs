@@ -147,6 +147,7 @@ struct BlockAnswer {
     category: &'static str,
     cast: Option<CastSource>,
     line: String,
+    mirrors: Option<LocationAnswer>,
     allocated: Option<MomentAnswer>,
     freed: Option<MomentAnswer>,
     lifetime_events: Option<u32>,
@@ -274,7 +275,8 @@ impl DeviceEvents<'_> {
             block_bytes: allocation.size,
             category: words::category_of(list.report, number),
             cast: self.casts.get(&number).copied(),
-            line: words::line_of(list.report, allocation),
+            line: words::line_of(&list.report.scene, allocation),
+            mirrors: self.mirrors(number),
             allocated: from.map(|event| self.moment(event, allocation.stack)),
             freed: until.map(|event| self.moment(event, list.free_stack(allocation))),
             lifetime_events: lifetime,
@@ -282,6 +284,12 @@ impl DeviceEvents<'_> {
             freed_by: self.ending(number)?,
             reuses: self.reuse(number),
         })
+    }
+
+    /// The line that a block without a stack mirrors.
+    fn mirrors(&self, number: u32) -> Option<LocationAnswer> {
+        let scene = &self.list.report.scene;
+        scene.sites.site(scene.mirrors().line(number)?).and_then(location)
     }
 
     fn moment(&self, event: u32, stack: u32) -> MomentAnswer {
@@ -325,7 +333,7 @@ impl DeviceEvents<'_> {
             event: self.list.alloc_event(allocation),
             address: format!("{:#x}", allocation.address),
             block_bytes: allocation.size,
-            line: words::line_of(self.list.report, allocation),
+            line: words::line_of(&self.list.report.scene, allocation),
             blocks,
         })
     }

@@ -10,9 +10,7 @@ use crate::events::words;
 use crate::integer::{at, count};
 use crate::model::NO_STACK;
 use crate::render::layout::{line, part_of, wrapped};
-use crate::render::words::{
-    NAME_CHARS, differs, ending_of, frame, name, name_within, phase, steps,
-};
+use crate::render::words::{NAME_CHARS, differs, ending_of, frame, name_within, phase, steps};
 use stepmem_types::format::clean::shortened;
 use stepmem_types::format::units::{grouped, many, whole_bytes};
 
@@ -164,7 +162,7 @@ fn event(page: &mut String, list: &EventList<'_>, (row, active): (EventRow, u64)
     );
     let width = WIDTH.saturating_sub(figures.chars().count());
     let site = match (site, list.allocation(row.allocation)) {
-        (None, Some(allocation)) => words::line_within(report, allocation, width),
+        (None, Some(_)) => words::line_within(report, row.allocation, width),
         _ => name_within(words::site_of_stack(report, event.stack), width),
     };
     line(page, format_args!("{figures}{site}"));
@@ -176,6 +174,7 @@ fn told(list: &EventList<'_>, row: EventRow, cast: Option<CastSource>) -> Option
     let mut told = vec![format!("{:#x}", allocation.address)];
     told.extend(cast.map(|source| words::cast(source).to_owned()));
     if row.action == RowAction::Alloc {
+        told.extend(words::mirrors(list.report, row.allocation));
         if differs(allocation.requested, allocation.size) {
             told.push(format!("a block of {}", whole_bytes(allocation.size)));
         }
@@ -282,7 +281,7 @@ fn address(page: &mut String, list: &EventList<'_>, chain: &ReuseChain, extent: 
         let offset =
             if offset == 0 { String::new() } else { format!("+{} ", whole_bytes(offset)) };
         let width = WIDTH.saturating_sub(figures.chars().count() + offset.chars().count());
-        let site = words::line_within(list.report, allocation, width);
+        let site = words::line_within(list.report, *number, width);
         line(page, format_args!("{figures}{offset}{site}"));
     }
     let n_left = chain.allocations.len().saturating_sub(extent.rows());
@@ -348,7 +347,7 @@ impl Branches {
     fn show(&mut self, page: &mut String, row: &TreeRow) -> bool {
         let (total, extent) = (self.total, self.extent);
         let Some(level) = self.levels.last_mut() else { return false };
-        let text = name(&row.site);
+        let text = row.name.clone();
         let is_only = level.only == Some(row.sum);
         if !is_only && (level.n_shown >= extent.rows() || row.sum.bytes < extent.bytes_min) {
             level.left.join(row.sum);

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use crate::analyze::device_report::DeviceReport;
 use crate::analyze::sites::{Site, Sum};
 use crate::integer::at;
+use crate::render::words;
 
 /// Frames of a stack that have branches of their own in a tree: the innermost ones.
 pub const TREE_DEPTH_MAX: usize = 64;
@@ -17,6 +18,8 @@ pub struct TreeRow {
     /// 0 for an outermost frame.
     pub depth: usize,
     pub site: Site,
+    /// Its name for a page.
+    pub name: String,
     /// The bytes that are alive below it.
     pub sum: Sum,
     /// Number of frames that are directly below it.
@@ -57,9 +60,11 @@ pub fn alive(report: &DeviceReport<'_>, state: Option<u32>) -> Vec<TreeRow> {
     }
     while let Some((number, depth)) = open.pop() {
         let Some(node) = nodes.get(number) else { continue };
+        let (site, name) = site_of(report, node.key, state);
         rows.push(TreeRow {
             depth,
-            site: site_of(report, node.key),
+            site,
+            name,
             sum: node.sum,
             n_children: node.children.len(),
         });
@@ -73,10 +78,7 @@ fn grow(report: &DeviceReport<'_>, state: Option<u32>) -> Vec<Node> {
     let scene = &report.scene;
     let mut of_origin = vec![Sum::default(); at(scene.sites.before()) + 1];
     for allocation in &scene.timeline.allocations {
-        let is_alive = match state {
-            Some(state) => allocation.is_alive(state),
-            None => allocation.is_at_end(),
-        };
+        let is_alive = allocation.is_alive_in(state);
         if let Some(sum) =
             of_origin.get_mut(at(scene.sites.origin(allocation))).filter(|_| is_alive)
         {
@@ -114,11 +116,18 @@ fn path(report: &DeviceReport<'_>, origin: u32) -> Vec<BranchKey> {
     keys
 }
 
-fn site_of(report: &DeviceReport<'_>, key: BranchKey) -> Site {
+/// The site of a branch, and its name.
+fn site_of(report: &DeviceReport<'_>, key: BranchKey, state: Option<u32>) -> (Site, String) {
+    let scene = &report.scene;
     match key {
-        BranchKey::Frame(frame) => Site::of_frame(report.scene.snapshot, frame),
-        BranchKey::Site(site) => {
-            report.scene.sites.site(site).cloned().unwrap_or(Site::NOWHERE)
+        BranchKey::Frame(frame) => {
+            let site = Site::of_frame(scene.snapshot, frame);
+            let name = words::name(&site);
+            (site, name)
         }
+        BranchKey::Site(site) => (
+            scene.sites.site(site).cloned().unwrap_or(Site::NOWHERE),
+            words::name_in(scene, site, state),
+        ),
     }
 }

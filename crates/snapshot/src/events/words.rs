@@ -2,9 +2,11 @@
 
 use crate::analyze::casts::CastSource;
 use crate::analyze::categories::{Categories, Category};
+use crate::analyze::device::DeviceScene;
 use crate::analyze::device_report::DeviceReport;
+use crate::analyze::mirrors::{self, Mirrored};
 use crate::analyze::phases::StepPhase;
-use crate::analyze::sites::{FrameKind, Site, SiteKind};
+use crate::analyze::sites::{FrameKind, Site};
 use crate::events::ending::Ending;
 use crate::events::list::EventList;
 use crate::integer::at;
@@ -12,9 +14,6 @@ use crate::render::words;
 use crate::replay::Allocation;
 use stepmem_types::format::clean::shortened;
 use stepmem_types::format::units::{grouped, many, whole_bytes};
-
-/// The line of what autograd allocates without frames.
-const AUTOGRAD: &str = "autograd (no stack recorded)";
 
 /// The name of a category.
 pub fn category(category: Category) -> &'static str {
@@ -34,47 +33,37 @@ pub fn phase_of(name: &str) -> Option<StepPhase> {
     StepPhase::ALL.into_iter().find(|phase| words::phase(*phase) == name)
 }
 
-/// The site that stands for what autograd allocates without frames.
-pub const AUTOGRAD_SITE: u32 = u32::MAX;
-
-/// The site of an allocation. Where only autograd's threads have no frames, one without frames
-/// is autograd's.
-pub fn site_of(report: &DeviceReport<'_>, allocation: &Allocation) -> u32 {
-    let scene = &report.scene;
-    let is_backward = || {
-        let event = allocation.from.checked_sub(1);
-        event.is_some_and(|event| scene.phases.of(at(event)) == StepPhase::Backward)
-    };
-    let has_no_frames = scene.sites.kind(allocation) == SiteKind::NoFrames;
-    if scene.sites.has_stacks && has_no_frames && is_backward() {
-        AUTOGRAD_SITE
+/// The line of an allocation: where no stack tells, of backward.
+pub fn line_of(scene: &DeviceScene<'_>, allocation: &Allocation) -> String {
+    if mirrors::is_of_backward(scene, allocation) {
+        words::name_of_mirrored(&Mirrored::default())
     } else {
-        scene.sites.of(allocation)
+        words::name(scene.sites.site(scene.sites.of(allocation)).unwrap_or(&Site::NOWHERE))
     }
 }
 
-/// The name of a site as of [`site_of`].
-pub fn name_of_site(report: &DeviceReport<'_>, site: u32) -> String {
-    if site == AUTOGRAD_SITE { AUTOGRAD.to_owned() } else { words::name_of(report, site) }
-}
-
-/// The line of an allocation.
-pub fn line_of(report: &DeviceReport<'_>, allocation: &Allocation) -> String {
-    name_of_site(report, site_of(report, allocation))
-}
-
-/// The line of an allocation in so many characters: without its folder, then without its
-/// function, at last the end of its name.
-pub fn line_within(report: &DeviceReport<'_>, allocation: &Allocation, n_max: usize) -> String {
-    let site = site_of(report, allocation);
-    if site == AUTOGRAD_SITE {
-        return if AUTOGRAD.len() > n_max {
-            "autograd".to_owned()
-        } else {
-            AUTOGRAD.to_owned()
-        };
+/// The line of an allocation by number in so many characters: without its folder, then without
+/// its function, at last the end of its name. Where no stack tells, the line that it mirrors.
+pub fn line_within(report: &DeviceReport<'_>, number: u32, n_max: usize) -> String {
+    let scene = &report.scene;
+    let Some(allocation) = scene.timeline.allocations.get(at(number)) else {
+        return words::name_within(&Site::NOWHERE, n_max);
+    };
+    if !mirrors::is_of_backward(scene, allocation) {
+        return words::name_of_within(scene, scene.sites.of(allocation), n_max);
     }
-    words::name_of_within(report, site, n_max)
+    let mirrored = scene.mirrors().line(number).and_then(|line| scene.sites.site(line));
+    let whole = match mirrored {
+        Some(line) => format!("{}, like {}", words::AUTOGRAD, line.short()),
+        None => line_of(scene, allocation),
+    };
+    if whole.chars().count() <= n_max { whole } else { words::AUTOGRAD.to_owned() }
+}
+
+/// The text about the tensor that an allocation by number mirrors, if no stack tells its line.
+pub fn mirrors(report: &DeviceReport<'_>, number: u32) -> Option<String> {
+    let line = report.scene.mirrors().line(number)?;
+    Some(format!("as large as what {} made", words::name_of(&report.scene, line)))
 }
 
 /// The text about a copy in another precision.
@@ -96,7 +85,7 @@ pub fn site_of_stack<'a>(report: &'a DeviceReport<'_>, stack: u32) -> &'a Site {
 pub fn ending(list: &EventList<'_>, allocation: &Allocation) -> String {
     let line = |event: Option<u32>| {
         let other = event.and_then(|event| list.report.scene.timeline.allocation_of(at(event)));
-        other.map(|other| line_of(list.report, other))
+        other.map(|other| line_of(&list.report.scene, other))
     };
     match list.ending(allocation) {
         Ending::EndOfWindow => "alive at the end of the window".to_owned(),
@@ -150,7 +139,7 @@ pub fn reuse(list: &EventList<'_>, number: u32) -> Option<String> {
     Some(format!(
         "in the memory of {made} ({}, {}){others}",
         whole_bytes(allocation.size),
-        line_of(list.report, allocation),
+        line_of(&list.report.scene, allocation),
     ))
 }
 

@@ -99,8 +99,26 @@ pub struct SiteAnswer {
     requested_bytes: u64,
     blocks: u64,
     stack: Vec<FrameAnswer>,
+    /// `None` where a stack tells the line, or nothing does.
+    autograd: Option<AutogradAnswer>,
     #[serde(skip)]
     line_of: Site,
+}
+
+/// Memory without a stack that backward made.
+#[derive(Clone, Debug, Serialize)]
+struct AutogradAnswer {
+    text: String,
+    first_step: Option<u64>,
+    last_step: Option<u64>,
+    mirrors: Vec<MirrorAnswer>,
+}
+
+/// A line whose tensors have the size of such memory.
+#[derive(Clone, Debug, Serialize)]
+struct MirrorAnswer {
+    location: Option<CodeLocation>,
+    bytes: u64,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -216,8 +234,8 @@ fn device(report: &DeviceReport<'_>, question: FitQuestion) -> DeviceAnswer {
             violations: scene.timeline.violations,
         },
         peak: peak(report),
-        sites_at_end: rows(scene, &report.at_end),
-        sites_at_peak: rows(scene, &report.at_peak),
+        sites_at_end: rows(scene, &report.at_end, None),
+        sites_at_peak: rows(scene, &report.at_peak, Some(scene.timeline.peak.state)),
         categories_at_end: report.categories_at_end,
         leak: leak(scene, &report.leak),
         fragmentation: FragmentationAnswer {
@@ -229,7 +247,7 @@ fn device(report: &DeviceReport<'_>, question: FitQuestion) -> DeviceAnswer {
                 .pinners
                 .iter()
                 .map(|(row, share)| PinnerAnswer {
-                    site: row_answer(scene.snapshot, scene.sites, row),
+                    site: row_in(scene, row, None),
                     stranded_bytes: *share,
                 })
                 .collect(),
@@ -327,12 +345,29 @@ fn oom(report: &DeviceReport<'_>, failure: &OutOfMemory, capacity: Option<u64>) 
             mirrors: place.mirrors.as_ref().and_then(Site::location),
         },
         site: row_answer(scene.snapshot, scene.sites, &row),
-        sites: rows(scene, &failure.rows),
+        sites: rows(scene, &failure.rows, Some(failure.event)),
     }
 }
 
-fn rows(scene: &DeviceScene<'_>, rows: &[SiteRow]) -> Vec<SiteAnswer> {
-    rows.iter().map(|row| row_answer(scene.snapshot, scene.sites, row)).collect()
+fn rows(scene: &DeviceScene<'_>, rows: &[SiteRow], state: Option<u32>) -> Vec<SiteAnswer> {
+    rows.iter().map(|row| row_in(scene, row, state)).collect()
+}
+
+/// A row of what is alive in a state, or at the end.
+fn row_in(scene: &DeviceScene<'_>, row: &SiteRow, state: Option<u32>) -> SiteAnswer {
+    let found = words::mirrored(scene, row.site, |other| other.is_alive_in(state));
+    let autograd = found.map(|found| AutogradAnswer {
+        text: words::name_of_mirrored(&found),
+        first_step: found.steps.map(|(first, _)| first),
+        last_step: found.steps.map(|(_, last)| last),
+        mirrors: found.lines.iter().map(|mirrored| mirror(scene, *mirrored)).collect(),
+    });
+    SiteAnswer { autograd, ..row_answer(scene.snapshot, scene.sites, row) }
+}
+
+fn mirror(scene: &DeviceScene<'_>, (line, sum): (u32, Sum)) -> MirrorAnswer {
+    let location = scene.sites.site(line).and_then(Site::location);
+    MirrorAnswer { location, bytes: sum.bytes }
 }
 
 /// A row as JSON.
@@ -356,6 +391,7 @@ fn site_answer(site: &Site, sum: Sum, stack: Vec<FrameAnswer>) -> SiteAnswer {
         requested_bytes: sum.requested,
         blocks: sum.blocks,
         stack,
+        autograd: None,
         line_of: site.clone(),
     }
 }

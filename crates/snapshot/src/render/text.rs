@@ -7,11 +7,11 @@ use crate::analyze::categories;
 use crate::analyze::device_report::DeviceReport;
 use crate::analyze::fit::{self, FitQuestion};
 use crate::analyze::leak::{LeakVerdict, Suspect};
-use crate::analyze::mirrors::{self, Mirrored};
+use crate::analyze::mirrors::Mirrored;
 use crate::analyze::oom::OutOfMemory;
 use crate::analyze::passes;
-use crate::analyze::sites::{STACK_FRAMES_MAX, Site, SiteKind, SiteRow, Sum};
-use crate::events::words::category_of;
+use crate::analyze::sites::{STACK_FRAMES_MAX, Site, SiteRow, Sum};
+use crate::events::words::{category_of, line_within};
 use crate::integer::{at, count};
 use crate::model::NO_STACK;
 use crate::render::layout::{line, part_of, wrapped};
@@ -209,11 +209,12 @@ fn table(
     let scene = &report.scene;
     let total: u64 = rows.iter().map(|row| row.sum.bytes).sum();
     for shown in rows.iter().take(top) {
-        let site = scene.sites.site(shown.site).unwrap_or(&Site::NOWHERE);
-        let is_unnamed = site.kind == SiteKind::NoFrames;
-        match is_unnamed.then(|| mirrors::find(scene, state)).flatten() {
-            Some(found) => mirrored(page, report, &found, (shown.sum, total)),
-            None => row(page, site, shown.sum, total),
+        let found = words::mirrored(scene, shown.site, |other| other.is_alive_in(state));
+        if let Some(found) = found {
+            mirrored(page, report, &found, (shown.sum, total));
+        } else {
+            let site = scene.sites.site(shown.site).unwrap_or(&Site::NOWHERE);
+            row(page, site, shown.sum, total);
         }
     }
     rest(page, rows.iter().skip(top).map(|row| row.sum), total);
@@ -230,7 +231,7 @@ fn mirrored(
     for (site, sum) in found.lines.iter().take(LINES_BELOW) {
         let before = format!("{:28}{:>9} as large as what ", "", whole_bytes(sum.bytes));
         let width = width_left(&before).saturating_sub(" made".len());
-        let name = words::name_of_within(report, *site, width);
+        let name = words::name_of_within(&report.scene, *site, width);
         line(page, format_args!("{before}{name} made"));
     }
 }
@@ -256,15 +257,13 @@ fn table_by_function(
     rest(page, sums.iter().skip(top).map(|(_, sum)| *sum), total);
 }
 
-/// The allocations that are alive in a state, or at the end.
+/// The allocations that are alive in a state, or at the end, by number.
 fn alive<'a>(
     report: &'a DeviceReport<'_>,
     state: Option<u32>,
-) -> impl Iterator<Item = &'a Allocation> {
-    report.scene.timeline.allocations.iter().filter(move |allocation| match state {
-        Some(state) => allocation.is_alive(state),
-        None => allocation.is_at_end(),
-    })
+) -> impl Iterator<Item = (u32, &'a Allocation)> {
+    let allocations = (0..).zip(&report.scene.timeline.allocations);
+    allocations.filter(move |(_, allocation)| allocation.is_alive_in(state))
 }
 
 fn table_by_stack(
@@ -275,7 +274,7 @@ fn table_by_stack(
 ) {
     let scene = &report.scene;
     let mut sums = vec![Sum::default(); at(scene.sites.before()) + 1];
-    for allocation in alive(report, state) {
+    for (_, allocation) in alive(report, state) {
         if let Some(sum) = sums.get_mut(at(scene.sites.origin(allocation))) {
             sum.add(allocation);
         }
@@ -299,14 +298,8 @@ fn table_by_category(
 ) {
     let scene = &report.scene;
     let mut of_category: BTreeMap<&str, Vec<&Allocation>> = BTreeMap::new();
-    for (number, allocation) in (0..).zip(&scene.timeline.allocations) {
-        let is_alive = match state {
-            Some(state) => allocation.is_alive(state),
-            None => allocation.is_at_end(),
-        };
-        if is_alive {
-            of_category.entry(category_of(report, number)).or_default().push(allocation);
-        }
+    for (number, allocation) in alive(report, state) {
+        of_category.entry(category_of(report, number)).or_default().push(allocation);
     }
     let sums = categories::sums(scene, &report.categories, state);
     for (name, size) in sums.named().into_iter().filter(|(_, size)| **size > 0) {
@@ -315,7 +308,7 @@ fn table_by_category(
         let own = of_category.remove(name).unwrap_or_default();
         for row in scene.sites.table(scene.snapshot, own.into_iter()).iter().take(LINES_BELOW) {
             let before = format!("{:23}{:>9}  ", "", whole_bytes(row.sum.bytes));
-            let name = words::name_of_within(report, row.site, width_left(&before));
+            let name = words::name_in_within(scene, (row.site, state), width_left(&before));
             line(page, format_args!("{before}{name}"));
         }
     }
@@ -328,16 +321,15 @@ fn table_of_blocks(
     state: Option<u32>,
     top: usize,
 ) {
-    let mut blocks: Vec<&Allocation> = alive(report, state).collect();
-    let total = blocks.iter().map(|block| block.size).sum();
-    blocks.sort_by_key(|block| (std::cmp::Reverse(block.size), block.address));
+    let mut blocks: Vec<(u32, &Allocation)> = alive(report, state).collect();
+    let total = blocks.iter().map(|(_, block)| block.size).sum();
+    blocks.sort_by_key(|(_, block)| (std::cmp::Reverse(block.size), block.address));
     let mut others = Sum::default();
-    blocks.iter().skip(top).for_each(|block| others.add(block));
-    for block in blocks.iter().take(top) {
+    blocks.iter().skip(top).for_each(|(_, block)| others.add(block));
+    for (number, block) in blocks.iter().take(top) {
         let (share, bytes) = (part_of(block.size, total), whole_bytes(block.size));
         let figures = format!("  {share:>6}  {bytes:>9}  {:#x}  ", block.address);
-        let site = report.scene.sites.of(block);
-        let name = words::name_of_within(report, site, width_left(&figures));
+        let name = line_within(report, *number, width_left(&figures));
         line(page, format_args!("{figures}{name}"));
     }
     if others.blocks > 0 {
@@ -438,7 +430,7 @@ fn suspected(page: &mut String, report: &DeviceReport<'_>, suspect: &Suspect) {
     let how =
         if suspect.is_remade { "; one buffer made again, and larger, each time" } else { "" };
     let before = format!("  {:>9} a step  ", bytes(suspect.rise.rate));
-    let name = words::name_of_within(report, suspect.row.site, width_left(&before));
+    let name = words::name_of_within(&report.scene, suspect.row.site, width_left(&before));
     line(page, format_args!("{before}{name}"));
     let text = format!(
         "{} of {} allocations stay, steps {} to {}{how}",
@@ -480,7 +472,8 @@ fn fragmentation(page: &mut String, report: &DeviceReport<'_>, top: usize) {
         let (share, size) = (whole_bytes(*share), whole_bytes(row.sum.bytes));
         let blocks = words::blocks(row.sum.blocks);
         let holder = format!("  {share:>9}  held by {blocks} of {size}: ");
-        let name = words::name_of_within(report, row.site, width_left(&holder));
+        let width = width_left(&holder);
+        let name = words::name_in_within(&report.scene, (row.site, None), width);
         line(page, format_args!("{holder}{name}"));
     }
 }

@@ -6,7 +6,7 @@ use crate::analyze::device_report::DeviceReport;
 use crate::analyze::fit::{Bounds, Fit, SavingKind};
 use crate::analyze::fragmentation::Fragmentation;
 use crate::analyze::leak::{Blame, LeakVerdict};
-use crate::analyze::mirrors::Mirrored;
+use crate::analyze::mirrors::{self, Mirrored};
 use crate::analyze::note::Note;
 use crate::analyze::oom::{OomCause, OutOfMemory, RootCause};
 use crate::analyze::phases::StepPhase;
@@ -14,6 +14,7 @@ use crate::analyze::sites::{Site, SiteKind};
 use crate::analyze::steps::Marker;
 use crate::integer::{at, count, real};
 use crate::model::{Action, NO_STACK};
+use crate::replay::Allocation;
 use stepmem_types::format::clean::shortened;
 use stepmem_types::format::units::{bytes, grouped, many, whole_bytes};
 
@@ -21,12 +22,58 @@ use stepmem_types::format::units::{bytes, grouped, many, whole_bytes};
 pub const NAME_CHARS: usize = 30;
 /// Lines that a sentence names as turning over.
 const TURNING_NAMED_MAX: usize = 3;
+/// The maker of what backward allocates.
+pub const AUTOGRAD: &str = "autograd";
+/// The end of a name that no stack tells.
+const NO_STACK_NOTED: &str = " (no stack)";
 /// Characters of a frame in a document.
 const FRAME_CHARS: usize = 160;
 
-/// A site by number, for a page.
-pub fn name_of(report: &DeviceReport<'_>, site: u32) -> String {
-    name(report.scene.sites.site(site).unwrap_or(&Site::NOWHERE))
+/// A site by number, for a page, over the whole window.
+pub fn name_of(scene: &DeviceScene<'_>, site: u32) -> String {
+    name_of_within(scene, site, usize::MAX)
+}
+
+/// The same in so many characters.
+pub fn name_of_within(scene: &DeviceScene<'_>, site: u32, n_max: usize) -> String {
+    named(scene, site, mirrored(scene, site, |_| true), n_max)
+}
+
+/// A site by number in a state, or at the end: where no stack tells, by the steps whose backward
+/// made what is alive.
+pub fn name_in(scene: &DeviceScene<'_>, site: u32, state: Option<u32>) -> String {
+    name_in_within(scene, (site, state), usize::MAX)
+}
+
+/// The same in so many characters.
+pub fn name_in_within(
+    scene: &DeviceScene<'_>,
+    (site, state): (u32, Option<u32>),
+    n_max: usize,
+) -> String {
+    named(scene, site, mirrored(scene, site, |other| other.is_alive_in(state)), n_max)
+}
+
+/// What is known of the allocations of a site without stacks, if backward made those that are
+/// meant; `None` for any other site.
+pub fn mirrored(
+    scene: &DeviceScene<'_>,
+    site: u32,
+    is_meant: impl Fn(&Allocation) -> bool,
+) -> Option<Mirrored> {
+    let kind = scene.sites.site(site).map(|site| site.kind);
+    let is_unnamed = kind == Some(SiteKind::NoFrames) && scene.sites.has_stacks;
+    is_unnamed.then(|| mirrors::find(scene, is_meant)).flatten()
+}
+
+fn named(scene: &DeviceScene<'_>, site: u32, found: Option<Mirrored>, n_max: usize) -> String {
+    let Some(found) = found else {
+        return name_within(scene.sites.site(site).unwrap_or(&Site::NOWHERE), n_max);
+    };
+    let whole = name_of_mirrored(&found);
+    let short = whole.trim_end_matches(NO_STACK_NOTED);
+    let fits = |name: &&str| name.chars().count() <= n_max;
+    [&whole, short].into_iter().find(fits).unwrap_or(AUTOGRAD).to_owned()
 }
 
 /// A site for a page: the folder that a file is in is shown, the path to it is not.
@@ -52,11 +99,6 @@ pub fn name(site: &Site) -> String {
         SiteKind::NoFrames => "(no stack recorded)".to_owned(),
         SiteKind::BeforeRecording => "(allocated before the recording)".to_owned(),
     }
-}
-
-/// A site by number in so many characters.
-pub fn name_of_within(report: &DeviceReport<'_>, site: u32, n_max: usize) -> String {
-    name_within(report.scene.sites.site(site).unwrap_or(&Site::NOWHERE), n_max)
 }
 
 /// A site in so many characters: without the folder, then without the function, at last the end
@@ -117,7 +159,7 @@ pub fn blamed(report: &DeviceReport<'_>) -> Blamed {
             }
         }
         Some(Blame::Site(row)) => {
-            Blamed { name: name_of(report, row.site), origin: row.origin, skipped: 1 }
+            Blamed { name: name_of(&report.scene, row.site), origin: row.origin, skipped: 1 }
         }
         None => Blamed { name: "an unknown line".to_owned(), origin: NO_STACK, skipped: 0 },
     }
@@ -181,7 +223,7 @@ fn turning(report: &DeviceReport<'_>) -> Option<String> {
 pub fn reason(report: &DeviceReport<'_>, failure: &OutOfMemory) -> String {
     let why = &failure.why;
     let (absent, free) = (whole_bytes(why.bytes), whole_bytes(why.free_bytes));
-    let line = why.row.as_ref().map(|row| name_of(report, row.site)).unwrap_or_default();
+    let line = why.row.as_ref().map(|row| name_of(&report.scene, row.site)).unwrap_or_default();
     let had = consequence(failure);
     match why.cause {
         RootCause::Leak => format!(
@@ -266,15 +308,12 @@ pub fn device_figures(failure: &OutOfMemory, capacity: Option<u64>) -> Vec<(u64,
 
 /// Names what backward made without stacks.
 pub fn name_of_mirrored(found: &Mirrored) -> String {
-    match found.steps {
-        None => "autograd, in backward (no stack)".to_owned(),
-        Some((first, last)) if first == last => {
-            format!("autograd, in backward of step {first} (no stack)")
-        }
-        Some((first, last)) => {
-            format!("autograd, in backward of steps {first} to {last} (no stack)")
-        }
-    }
+    let steps = match found.steps {
+        None => String::new(),
+        Some((first, last)) if first == last => format!(" of step {first}"),
+        Some((first, last)) => format!(" of steps {first} to {last}"),
+    };
+    format!("{AUTOGRAD}, in backward{steps}{NO_STACK_NOTED}")
 }
 
 /// Names where an allocation failed: its line, else its phase and what it is as large as, never

@@ -13,7 +13,7 @@ use crate::analyze::sites::{Site, SiteKind, SiteRow};
 use crate::integer::{at, count, id};
 use crate::model::Action;
 use crate::render::html::detail::Detail;
-use crate::render::words::{self, name};
+use crate::render::words;
 use crate::replay::Allocation;
 use stepmem_types::format::units::grouped;
 
@@ -80,7 +80,7 @@ pub fn lines(report: &DeviceReport<'_>, states: &[u32], detail: Detail) -> Vec<M
                 SiteKind::Python | SiteKind::Backward | SiteKind::Cpp => BandKind::Line,
             };
             MemoryBand {
-                name: name(site),
+                name: words::name_of(scene, row.site),
                 kind,
                 stack: frames(report, row.origin, detail.frames),
                 held,

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use crate::analyze::categories::ALL;
 use crate::analyze::device_report::DeviceReport;
+use crate::analyze::mirrors;
 use crate::analyze::phases::StepPhase;
 use crate::events::ending::Ending;
 use crate::events::filter::EventFilter;
@@ -220,7 +221,7 @@ impl<'a> Texts<'a> {
         let report = self.list.report;
         // As the bands of the timeline are named.
         let site = report.scene.sites.of(allocation);
-        self.lines.place(site, || name_of(report, site))
+        self.lines.place(site, || name_of(&report.scene, site))
     }
 
     fn ending(&mut self, allocation: &Allocation) -> u32 {
@@ -228,7 +229,11 @@ impl<'a> Texts<'a> {
         let site = |event: Option<u32>| {
             let timeline = &list.report.scene.timeline;
             let other = event.and_then(|event| timeline.allocation_of(at(event)));
-            other.map_or(u32::MAX - 1, |other| words::site_of(list.report, other))
+            match other {
+                Some(other) if mirrors::is_of_backward(&list.report.scene, other) => u32::MAX,
+                Some(other) => list.report.scene.sites.of(other),
+                None => u32::MAX - 1,
+            }
         };
         let scene = &list.report.scene;
         let of_stack = |stack: u32| scene.sites.of_origin(stack);

@@ -9,7 +9,7 @@ use crate::analyze::device::DeviceScene;
 use crate::analyze::fragmentation::page_bytes;
 use crate::analyze::history::{History, Range};
 use crate::integer::{at, id};
-use crate::render::words::name;
+use crate::render::words::name_of;
 use crate::replay::Allocation;
 
 /// Lines that blocks of a map name; the others are called so.
@@ -121,7 +121,7 @@ impl SegmentMap {
             return -1;
         }
         let number = i32::try_from(self.sites.len()).unwrap_or(-1);
-        self.sites.push(scene.sites.site(site).map(name).unwrap_or_default());
+        self.sites.push(name_of(scene, site));
         numbers.insert(site, number);
         number
     }

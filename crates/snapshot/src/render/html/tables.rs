@@ -117,7 +117,7 @@ fn peak(html: &mut String, report: &DeviceReport<'_>) {
                 "<p>{} {}: {}</p>",
                 part_of(row.sum.bytes, peak.active),
                 whole_bytes(row.sum.bytes),
-                escaped(&words::name_of(report, row.site)),
+                escaped(&words::name_in(&report.scene, row.site, Some(peak.state))),
             ),
         );
     }
@@ -153,7 +153,7 @@ fn leak(html: &mut String, report: &DeviceReport<'_>, detail: Detail) {
             format_args!(
                 "<p>{} a step: {}; {} of {} allocations stay.</p>",
                 bytes(suspect.rise.rate),
-                escaped(&words::name_of(report, suspect.row.site)),
+                escaped(&words::name_of(&report.scene, suspect.row.site)),
                 grouped(suspect.n_survivors),
                 grouped(suspect.n_allocations),
             ),
@@ -163,15 +163,17 @@ fn leak(html: &mut String, report: &DeviceReport<'_>, detail: Detail) {
 }
 
 fn holders(html: &mut String, report: &DeviceReport<'_>, detail: Detail) {
-    let table = |title, rows| HolderTable { title, rows, detail };
-    table_of(html, report, &table("Who holds the memory at the end", &report.at_end));
+    let peak = report.scene.timeline.peak.state;
+    let mut table = |title, rows, state| {
+        table_of(html, report, &HolderTable { title, rows, state, detail });
+    };
+    table("Who holds the memory at the end", &report.at_end, None);
     if !report.scene.events.is_empty() {
-        table_of(html, report, &table("Who held the memory at the peak", &report.at_peak));
+        table("Who held the memory at the peak", &report.at_peak, Some(peak));
     }
     for failure in report.oom.iter().take(1) {
-        table_of(html, report, &table("Who held the memory when it ran out", &failure.rows));
+        table("Who held the memory when it ran out", &failure.rows, Some(failure.event));
     }
-    let peak = report.scene.timeline.peak.state;
     let at_peak = categories::sums(&report.scene, &report.categories, Some(peak));
     open(html, "By category", &["At the end", "At the peak", "Category"]);
     for ((name, end), (_, peak)) in
@@ -195,17 +197,19 @@ fn holders(html: &mut String, report: &DeviceReport<'_>, detail: Detail) {
 struct HolderTable<'a> {
     title: &'a str,
     rows: &'a [SiteRow],
+    /// The state that it is of; `None` for the end.
+    state: Option<u32>,
     detail: Detail,
 }
 
 fn table_of(html: &mut String, report: &DeviceReport<'_>, table: &HolderTable<'_>) {
-    let HolderTable { title, rows, detail } = table;
+    let HolderTable { title, rows, state, detail } = table;
     let total: u64 = rows.iter().map(|row| row.sum.bytes).sum();
     let title = format!("{title} ({})", whole_bytes(total));
     open(html, &title, &["Share", "Bytes", "Tensors", "Blocks", "Line"]);
     for row in rows.iter().take(detail.rows) {
         let frames = frames(report, row.origin, detail.frames);
-        let line = line_with(&words::name_of(report, row.site), &frames);
+        let line = line_with(&words::name_in(&report.scene, row.site, *state), &frames);
         sum(html, (row.sum, total), &line);
     }
     let mut others = Sum::default();
@@ -279,7 +283,7 @@ fn unused(html: &mut String, report: &DeviceReport<'_>, detail: Detail) {
                 whole_bytes(*share),
                 grouped(row.sum.blocks),
                 whole_bytes(row.sum.bytes),
-                escaped(&words::name_of(report, row.site)),
+                escaped(&words::name_in(&report.scene, row.site, None)),
             ),
         );
     }
