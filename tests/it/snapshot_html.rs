@@ -161,6 +161,77 @@ fn a_free_in_the_document_holds_no_more_than_in_the_list() {
     }
 }
 
+/// The lists of events in a document.
+fn lists(html: &str) -> Value {
+    let (_, rest) = html.split_once("id=\"blocks\">").unwrap();
+    serde_json::from_str(rest.split_once("</script>").unwrap().0).unwrap()
+}
+
+/// The events of a list with the bytes that are active after each, as the script adds them up.
+fn totals(list: &Value) -> Vec<(u64, i64)> {
+    let column = |name: &str| {
+        serde_json::from_value::<Vec<i64>>(list[name].clone()).unwrap().into_iter()
+    };
+    let (mut from, mut active) = (0, 0);
+    let mut events: Vec<(i64, i64)> = Vec::new();
+    let columns = column("from").zip(column("lifetime"));
+    for ((since, lifetime), (requested, extra)) in
+        columns.zip(column("requested").zip(column("extra")))
+    {
+        from += since;
+        let units = ((requested + 511) / 512).max(1) + extra;
+        if from > 0 {
+            events.push((from - 1, units));
+        } else {
+            active += units;
+        }
+        if lifetime > 0 {
+            events.push((from + lifetime - 1, -units));
+        }
+    }
+    events.sort_by_key(|(event, _)| *event);
+    let unlisted: Vec<i64> = column("unlisted").collect();
+    let changes = unlisted.into_iter().chain(std::iter::repeat(0));
+    let total = |((event, units), change)| {
+        active += units + change;
+        (u64::try_from(event).unwrap(), 512 * active)
+    };
+    events.into_iter().zip(changes).map(total).collect()
+}
+
+#[test]
+fn the_list_of_a_document_has_the_running_total_and_copies_as_events_has() {
+    let folder = Folder::new("snapshot-totals");
+    let mut notes = String::new();
+    for name in ["guides/amp1", "vectors/oom_pending_free.oom", "h100/oomloop"] {
+        let path = data(&format!("{name}.pickle.gz"));
+        let lists = lists(&document(&folder, &path, &[]).1);
+        notes += &lists[0]["notes"].to_string();
+        let rows = answer(&["events", &path, "--json"])["devices"][0]["events"].clone();
+        let expected = rows.as_array().unwrap().iter().filter(|row| row["action"] != "oom");
+        let expected: Vec<(u64, i64)> = expected
+            .map(|row| (row["event"].as_u64().unwrap(), row["active_bytes"].as_i64().unwrap()))
+            .collect();
+        assert_eq!(totals(&lists[0]), expected, "{name}");
+    }
+    assert!(notes.contains("a weight in half precision"), "{notes}");
+}
+
+#[test]
+fn blocks_that_a_list_leaves_out_count_in_its_running_total() {
+    let folder = Folder::new("snapshot-left-out");
+    let path = folder.path("wide.pickle");
+    let stack = vec![("/srv/train.py", 3, "main")];
+    std::fs::write(&path, wide(2, &vec![stack; 36_000])).unwrap();
+    let lists = lists(&document(&folder, &text(&path), &[]).1);
+    assert_eq!(lists[0]["left_out"], 1000);
+    let totals = totals(&lists[0]);
+    assert_eq!(totals.len(), 35_000);
+    for (event, active) in totals {
+        assert_eq!(u64::try_from(active).unwrap(), (event + 1) * MIB, "after event {event}");
+    }
+}
+
 #[test]
 fn near_a_step_that_is_asked_for_every_event_is_drawn() {
     let folder = Folder::new("snapshot-focus");

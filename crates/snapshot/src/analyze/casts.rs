@@ -26,7 +26,7 @@ const COPIED_RATIO_MIN: f64 = 0.8;
 const STEPS_TRIED: u32 = 8;
 
 /// The original of a copy in another precision.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CastSource {
     Input,

@@ -18,6 +18,7 @@ export class Blocks {
       if (earlier !== null && this.next[earlier] < 0) this.next[earlier] = block;
     }
     this.entries = this.sorted();
+    this.active = this.totals();
   }
 
   /** The events of all blocks in order, as entries: twice the block, and 1 more for its free. */
@@ -30,6 +31,19 @@ export class Blocks {
       if (freed !== null) keys[length++] = freed * ENTRIES + 2 * block + 1;
     }
     return Int32Array.from(keys.subarray(0, length).sort(), (key) => key % ENTRIES);
+  }
+
+  /** The bytes that are active after each entry. */
+  totals() {
+    const active = new Float64Array(2 * this.n);
+    let sum = 0;
+    for (let block = 0; block < this.n; block += 1) if (this.made(block) === null) sum += this.bytes[block];
+    this.entries.forEach((entry, place) => {
+      const bytes = this.bytes[entry >> 1];
+      sum += (entry % 2 === 1 ? -bytes : bytes) + (this.table.unlisted[place] ?? 0) * this.table.unit;
+      active[entry] = sum;
+    });
+    return active;
   }
 
   /** The event that allocated a block; `null` before the window. */
@@ -60,6 +74,11 @@ export class Blocks {
 
   line(block) {
     return this.table.lines[this.table.line[block]];
+  }
+
+  /** What a block is a copy of or as large as; often empty. */
+  note(block) {
+    return this.table.notes[this.table.note[block]];
   }
 
   category(block) {

@@ -7,6 +7,7 @@ use std::hash::Hash;
 
 use serde::Serialize;
 
+use crate::analyze::casts::{self, CastSource};
 use crate::analyze::categories::ALL;
 use crate::analyze::device_report::DeviceReport;
 use crate::analyze::mirrors;
@@ -60,11 +61,17 @@ pub struct BlockTable {
     /// The distance, in blocks, to the earlier block whose memory this one takes; 0 if none
     /// that is listed.
     reuse: Vec<u32>,
+    /// Indices into `notes`; the first is empty.
+    note: Vec<u32>,
+    /// Units by which what is active after each event of the list differs from the sum of the
+    /// listed blocks, less that of the event before; empty if all blocks are listed.
+    unlisted: Vec<i64>,
     stacks: Vec<Vec<u32>>,
     frames: Vec<String>,
     lines: Vec<String>,
     categories: Vec<&'static str>,
     endings: Vec<String>,
+    notes: Vec<String>,
     phases: Vec<&'static str>,
 }
 
@@ -81,8 +88,10 @@ impl BlockTable {
             unit: UNIT_BYTES,
             categories: ALL.into_iter().map(words::category).collect(),
             phases: StepPhase::ALL.into_iter().map(phase).collect(),
+            unlisted: unlisted(&list, &numbers),
             ..Self::default()
         };
+        let copies = casts::copies(&report.scene, &report.categories);
         let mut texts = Texts::new(&list, detail.frames);
         let mut places: HashMap<u32, u32> = HashMap::with_capacity(numbers.len());
         let mut before = (0, 0);
@@ -92,6 +101,7 @@ impl BlockTable {
             table.reuse.push(earlier.map_or(0, |earlier| place - earlier));
             places.insert(*number, place);
             table.add(&list, *number, &mut texts);
+            table.note.push(texts.note(*number, copies.get(number).copied()));
             let unit = allocation.address / UNIT_BYTES;
             table.from.push(allocation.from.saturating_sub(before.0));
             table.address.push(difference(unit, before.1));
@@ -101,6 +111,7 @@ impl BlockTable {
         table.frames = texts.frames.values;
         table.lines = texts.lines.values;
         table.endings = texts.endings.values;
+        table.notes = texts.notes.values;
         table
     }
 
@@ -108,7 +119,6 @@ impl BlockTable {
         let Some(allocation) = list.allocation(number) else { return };
         let free = list.free_event(allocation);
         let lifetime = free.map_or(0, |free| (free + 1).saturating_sub(allocation.from));
-        let filled = allocation.requested.div_ceil(UNIT_BYTES).max(1);
         let place =
             |phase| StepPhase::ALL.iter().position(|other| *other == phase).unwrap_or(0);
         let phase_at =
@@ -116,7 +126,7 @@ impl BlockTable {
         let category = list.report.categories.get(at(number)).copied().unwrap_or_default();
         self.lifetime.push(lifetime);
         self.requested.push(allocation.requested);
-        self.extra.push((allocation.size / UNIT_BYTES).saturating_sub(filled));
+        self.extra.push(units(allocation) - filled(allocation));
         self.stack.push(texts.stack(allocation.stack));
         self.free_stack.push(texts.stack(list.free_stack(allocation)));
         self.line.push(texts.line(allocation));
@@ -124,6 +134,50 @@ impl BlockTable {
         self.ending.push(texts.ending(allocation));
         self.phase.push(PHASE_BASE * phase_at(list.alloc_event(allocation)) + phase_at(free));
     }
+}
+
+/// Units that a block's request fills.
+fn filled(allocation: &Allocation) -> u64 {
+    allocation.requested.div_ceil(UNIT_BYTES).max(1)
+}
+
+/// Units of a block.
+fn units(allocation: &Allocation) -> u64 {
+    filled(allocation).max(allocation.size / UNIT_BYTES)
+}
+
+/// What is active beyond the listed blocks, as in [`BlockTable::unlisted`].
+fn unlisted(list: &EventList<'_>, numbers: &[u32]) -> Vec<i64> {
+    let scene = &list.report.scene;
+    let mut levels = (1..).zip(scene.timeline.levels(scene.events)).peekable();
+    let mut active = scene.timeline.at_start.active;
+    let mut listed = 0_u64;
+    let mut events: Vec<(u32, usize, bool, u64)> = Vec::with_capacity(2 * numbers.len());
+    for (place, number) in numbers.iter().enumerate() {
+        let Some(allocation) = list.allocation(*number) else { continue };
+        let units = units(allocation);
+        match list.alloc_event(allocation) {
+            Some(event) => events.push((event, place, false, units)),
+            None => listed = listed.saturating_add(units),
+        }
+        events.extend(list.free_event(allocation).map(|event| (event, place, true, units)));
+    }
+    events.sort_unstable();
+    let mut before = 0;
+    let changes = events.into_iter().map(|(event, _, is_free, units)| {
+        listed =
+            if is_free { listed.saturating_sub(units) } else { listed.saturating_add(units) };
+        let state = scene.timeline.state_after(event);
+        while let Some((_, level)) = levels.next_if(|(after, _)| *after <= state) {
+            active = level.active;
+        }
+        let unlisted = difference(active / UNIT_BYTES, listed);
+        let change = unlisted.saturating_sub(before);
+        before = unlisted;
+        change
+    });
+    let changes: Vec<i64> = changes.collect();
+    if changes.iter().all(|change| *change == 0) { Vec::new() } else { changes }
 }
 
 /// The blocks that are listed, in the order of their allocation, and bytes and numbers of the
@@ -186,6 +240,7 @@ struct Texts<'a> {
     frames: Distinct<u32, String>,
     lines: Distinct<u32, String>,
     endings: Distinct<EndingKey, String>,
+    notes: Distinct<(Option<CastSource>, Option<u32>), String>,
 }
 
 impl<'a> Texts<'a> {
@@ -197,8 +252,10 @@ impl<'a> Texts<'a> {
             frames: Distinct::empty(),
             lines: Distinct::empty(),
             endings: Distinct::empty(),
+            notes: Distinct::empty(),
         };
         texts.stacks.place(NO_STACK, Vec::new);
+        texts.notes.place((None, None), String::new);
         texts
     }
 
@@ -222,6 +279,17 @@ impl<'a> Texts<'a> {
         // As the bands of the timeline are named.
         let site = report.scene.sites.of(allocation);
         self.lines.place(site, || name_of(&report.scene, site))
+    }
+
+    /// What an allocation is a copy of, and the line that it mirrors.
+    fn note(&mut self, number: u32, cast: Option<CastSource>) -> u32 {
+        let report = self.list.report;
+        self.notes.place((cast, report.scene.mirrors().line(number)), || {
+            let cast = cast.map(|source| words::cast(source).to_owned());
+            let told: Vec<String> =
+                cast.into_iter().chain(words::mirrors(report, number)).collect();
+            told.join("; ")
+        })
     }
 
     fn ending(&mut self, allocation: &Allocation) -> u32 {

@@ -34,7 +34,7 @@ export class Events {
     });
     this.detail = element("div", "block");
     this.detail.setAttribute("role", "status");
-    const head = element("div", "row head", ...["Event", "Step", "Phase", "Size", "Category", "Line"].map((name) => element("span", "", name)));
+    const head = element("div", "row head", ...["Event", "Step", "Phase", "Size", "Active", "Category", "Line"].map((name) => element("span", "", name)));
     const left = leftOut > 0
       ? `${count(leftOut)} blocks are not listed here, of at most ${bytes(most)} each: stepmem snapshot events lists all. `
       : "";
@@ -150,7 +150,8 @@ export class Events {
     const [block, event] = [entry >> 1, blocks.event(entry)];
     const step = this.timeline.stepAt(event);
     const size = `${entry % 2 === 1 ? "−" : "+"}${bytes(blocks.table.requested[block])}`;
-    const cells = [count(event), step === null ? "" : count(step), blocks.phase(entry), size, blocks.category(block), blocks.line(block)];
+    const line = [blocks.line(block), blocks.note(block)].filter(Boolean).join("; ");
+    const cells = [count(event), step === null ? "" : count(step), blocks.phase(entry), size, bytes(blocks.active[entry]), blocks.category(block), line];
     const row = element("div", "row", ...cells.map((cell) => element("span", "", cell)));
     row.id = `${this.list.id}-${place}`;
     row.dataset.place = place;
@@ -173,8 +174,10 @@ export class Events {
     const moment = (event, none) => (event === null ? none : `event ${count(event)}${step(event)}`);
     const life = made !== null && freed !== null ? `; lives ${count(freed - made)} event${freed - made === 1 ? "" : "s"}` : "";
     const figures = `${bytes(blocks.table.requested[block])} at 0x${blocks.address[block].toString(16)}, a block of ${bytes(blocks.bytes[block])}${life}`;
+    const note = blocks.note(block);
     this.detail.replaceChildren(
       element("h4", "", blocks.line(block)),
+      ...(note ? [element("p", "", note)] : []),
       element("p", "", figures),
       ...this.stack(`Allocated: ${moment(made, "before the window")}`, blocks.table.stack[block]),
       ...(freed === null
