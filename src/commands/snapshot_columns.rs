@@ -6,7 +6,7 @@ pub(super) const SHOW: &str = "\
 Columns:
   share      percent of the bytes that are active at that moment
   bytes      of blocks, as the device holds them; KiB, MiB, GiB of 1,024
-  blocks     live ones; (tensors: …) where tensors asked for a tenth less
+  blocks     live ones; (tensors: …) where tensors requested a tenth less
   line       innermost line of your code, else autograd node, else C++ function
   event      place in the device's trace, from 0; state after it
   step       the program's number of it where it gives one, else from 0
@@ -45,14 +45,14 @@ Columns:
   step       the program's number of it where it gives one, else from 0
   phase      forward, backward, collective (ranks exchange data), optimizer or
              zero_grad, as stacks and marks tell
-  size       bytes that the tensor asked for: + allocated, - freed, ! refused
+  size       bytes that the tensor requested: + allocated, - freed, ! refused
   active     bytes of all active blocks after the event, a free's completed
   category   what the block is for, by its lifetime, phase and stack
   line       innermost line of your code, else autograd node, that allocated it
   address    first byte of the block, whose size is told where a tenth larger
   lives      events from allocation to free, where both are in the trace
   freed by   line or node of the free's stack; without one, what lies around it
-  peak       most active bytes at one moment of a phase, of what is asked for
+  peak       most active bytes at one moment of a phase, of the selected events
   in the memory of
              the block that last used most of these bytes, in this trace
   +SIZE      of a chain: where the block begins, after the chain's first byte

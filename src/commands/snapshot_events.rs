@@ -104,7 +104,7 @@ fn size(text: &str) -> Result<u64, String> {
     format!("{bytes:.0}").parse().map_err(|_| "expected a size, such as 1MiB".to_owned())
 }
 
-/// A moment of the window as it is asked for.
+/// A moment of the window as it is given.
 #[derive(Clone, Copy, Debug)]
 enum AskedMoment {
     /// After an event.

@@ -98,7 +98,7 @@ fn memory_that_others_took_is_the_cause() {
     let folder = Folder::new("snapshot-others");
     let mut snapshot = Snapshot::empty();
     let stack = snapshot.stack(&[("/srv/train.py", 12, "main")]);
-    // 40 GiB were reserved and given back; then 32 GiB are asked for, and 6 GiB are left.
+    // 40 GiB were reserved and given back; then 32 GiB are requested, and 6 GiB are left.
     let (segment, address) = (40 * GIB, 1_u64 << 40);
     for (action, size, place) in [
         (Action::SegmentAlloc, segment, address),

@@ -187,7 +187,7 @@ const checks = {
 
   async "a failed allocation is marked, explained, and has its segments"() {
     const it = await open(oom);
-    assert.match(await it.page.locator(".verdict.is-bad").innerText(), /Out of memory\s+64\.0 MiB asked for at event 2485.*\s+Fragmentation/);
+    assert.match(await it.page.locator(".verdict.is-bad").innerText(), /Out of memory\s+64\.0 MiB requested at event 2485.*\s+Fragmentation/);
     await it.page.getByRole("button", { name: "when memory ran out" }).click();
     assert.match(await it.page.locator(".key").innerText(), /1\.89 GiB stranded/);
     await holds(it, oom);

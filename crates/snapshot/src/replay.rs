@@ -34,7 +34,7 @@ pub struct Allocation {
     pub from: u32,
     /// First state in which it can be used again; [`NEVER`] if it is alive at the end.
     pub until: u32,
-    /// First state in which its free was asked for; [`NEVER`] if it was not in the window.
+    /// First state in which its free was requested; [`NEVER`] if it was not in the window.
     pub freed: u32,
     pub stack: u32,
     pub place: Place,

@@ -101,12 +101,12 @@ impl Snapshots {
     /// once.
     fn decline(&mut self, rank: &RankId, period: f64, now: Uptime) {
         let error = format!(
-            "not asked: growth comes every {period:.0} steps, and three of these exceed the {STEPS_MAX} steps of a \
+            "not requested: growth comes every {period:.0} steps, and three of these exceed the {STEPS_MAX} steps of a \
              recording"
         );
         let is_declined = |listed: &Listed<Snapshot>| {
             let outcome = &listed.of.outcome;
-            let is_failed = matches!(outcome, SnapshotOutcome::Failed { error } if error.starts_with("not asked"));
+            let is_failed = matches!(outcome, SnapshotOutcome::Failed { error } if error.starts_with("not requested"));
             is_failed && listed.rank == *rank
         };
         if !self.requests.iter().any(is_declined) {

@@ -154,7 +154,7 @@ pub fn place(scene: &DeviceScene<'_>, failure: &OutOfMemory) -> FailurePlace {
     }
 }
 
-/// The only line with tensors of the size that was asked for, of an allocation without a stack.
+/// The only line with tensors of the requested size, of an allocation without a stack.
 /// A gradient is as large as the tensor that it belongs to.
 fn mirrored(scene: &DeviceScene<'_>, failure: &OutOfMemory) -> Option<Site> {
     let site = |origin| scene.sites.site(scene.sites.of_origin(origin));

@@ -50,7 +50,7 @@ pub struct Totals {
     pub active: u64,
     /// Bytes of blocks that tensors use.
     pub allocated: u64,
-    /// Bytes that tensors asked for.
+    /// Bytes that tensors requested.
     pub requested: u64,
     /// Number of segments.
     pub segments: u64,

@@ -15,7 +15,7 @@ const SMALL_PAGE_BYTES: u64 = 2 << 20;
 /// The answer, at the end.
 #[derive(Clone, Debug, Default)]
 pub struct Fragmentation {
-    /// Block bytes that tensors did not ask for.
+    /// Block bytes beyond what tensors requested.
     pub internal: u64,
     /// Free bytes that could go back to the driver.
     pub releasable: u64,

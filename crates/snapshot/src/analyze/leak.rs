@@ -359,9 +359,10 @@ fn build(scene: &DeviceScene<'_>, found: &HashMap<u32, (Rise, bool)>) -> Vec<Sus
     let leaked = || scene.lifetimes().filter(|lifetime| is_leaked(scene, found, *lifetime));
     // Minima are of rounded requests: a remainder that a block happens to keep would be noise
     // in a short window.
-    let mut asked: HashMap<u32, u64> = HashMap::new();
+    let mut requested: HashMap<u32, u64> = HashMap::new();
     for Lifetime { allocation, .. } in leaked() {
-        *asked.entry(scene.sites.of(allocation)).or_default() += rounded(allocation.requested);
+        *requested.entry(scene.sites.of(allocation)).or_default() +=
+            rounded(allocation.requested);
     }
     let leaked = leaked();
     let rows = scene.sites.table(scene.snapshot, leaked.map(|lifetime| lifetime.allocation));
@@ -371,9 +372,9 @@ fn build(scene: &DeviceScene<'_>, found: &HashMap<u32, (Rise, bool)>) -> Vec<Sus
             let (mut rise, is_remade) = *found.get(&row.site)?;
             let [n_allocations, n_survivors] =
                 counts.get(at(row.site)).copied().unwrap_or_default();
-            let asked = asked.get(&row.site).copied().unwrap_or(0);
-            if !is_remade && asked > 0 {
-                rise.rate *= real(row.sum.bytes) / real(asked);
+            let requested = requested.get(&row.site).copied().unwrap_or(0);
+            if !is_remade && requested > 0 {
+                rise.rate *= real(row.sum.bytes) / real(requested);
             }
             Some(Suspect { row, rise, n_allocations, n_survivors, is_remade })
         })

@@ -58,7 +58,7 @@ pub struct OutOfMemory {
     pub event: u32,
     /// Unix time in µs; 0 where the file has none.
     pub time_us: u64,
-    /// Bytes asked for, rounded.
+    /// Requested bytes, rounded.
     pub requested: u64,
     /// Bytes that the driver had left.
     pub device_free: u64,

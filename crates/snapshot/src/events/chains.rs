@@ -11,7 +11,7 @@ use crate::replay::Allocation;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReuseChain {
     pub address: u64,
-    /// Allocations that begin there, or within the largest of those, and are asked for; in
+    /// Allocations that begin there, or within the largest of those, and are selected; in
     /// order.
     pub allocations: Vec<u32>,
     /// Number of such allocations in the whole window.

@@ -29,7 +29,7 @@ pub enum Ending {
     Lost,
 }
 
-/// The event in which an allocation's free was asked for, or completed where that is all there
+/// The event in which an allocation's free was requested, or completed where that is all there
 /// is; `None` if neither is in the trace.
 pub fn free_event(scene: &DeviceScene<'_>, allocation: &Allocation) -> Option<u32> {
     let first = allocation.freed.min(allocation.until);

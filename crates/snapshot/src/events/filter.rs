@@ -1,4 +1,4 @@
-//! Which events are asked for.
+//! The selection of events.
 
 use crate::analyze::phases::StepPhase;
 use crate::integer::{at, id};
@@ -57,7 +57,7 @@ impl LineFilter {
     }
 }
 
-/// The events that are asked for: those that fit everything that is set.
+/// The events that are selected: those that fit everything that is set.
 #[derive(Clone, Debug)]
 pub struct EventFilter {
     pub step: Option<u64>,
@@ -87,7 +87,7 @@ impl Default for EventFilter {
 }
 
 impl EventFilter {
-    /// Returns whether it asks for blocks of the whole window.
+    /// Returns whether it selects blocks of the whole window.
     pub fn is_of_blocks(&self) -> bool {
         self.step.is_none()
             && self.phase.is_none()

@@ -18,7 +18,7 @@ pub struct EventList<'a> {
     /// The allocation whose memory each allocation takes.
     pub reuses: Vec<Reuse>,
     filter: EventFilter,
-    /// Set for each stack that passes through the line that is asked for; empty if none is.
+    /// Set for each stack that passes through the line that is selected; empty if none is.
     through: Vec<bool>,
 }
 
@@ -43,7 +43,7 @@ pub struct EventRow {
 }
 
 impl<'a> EventList<'a> {
-    /// Makes the list of what is asked for.
+    /// Makes the list of what is selected.
     pub fn new(report: &'a DeviceReport<'a>, filter: EventFilter) -> Self {
         let scene = &report.scene;
         let through = match &filter.line {
@@ -59,7 +59,7 @@ impl<'a> EventList<'a> {
         }
     }
 
-    /// Allocations, frees and failed allocations, in order; those that are asked for.
+    /// Allocations, frees and failed allocations, in order; those that are selected.
     pub fn rows(&self) -> impl Iterator<Item = EventRow> + '_ {
         let events = &self.report.scene.events;
         let numbered = (0..).zip(events.iter());
@@ -104,7 +104,7 @@ impl<'a> EventList<'a> {
                 .is_some_and(|event| event.size >= filter.bytes_min && self.passes(event.stack))
     }
 
-    /// Returns whether an event lies in the steps, phases and events that are asked for.
+    /// Returns whether an event lies in the steps, phases and events that are selected.
     pub fn is_in_range(&self, event: u32) -> bool {
         let filter = &self.filter;
         (filter.first_event..=filter.last_event).contains(&event)
@@ -112,13 +112,13 @@ impl<'a> EventList<'a> {
             && filter.step.is_none_or(|step| self.step(event) == Some(step))
     }
 
-    /// Returns whether a block is asked for by its size, its place or its line.
+    /// Returns whether a block is selected by its size, its place or its line.
     fn fits(&self, allocation: &Allocation) -> bool {
         self.filter.fits(allocation)
             && (self.passes(allocation.stack) || self.passes(self.free_stack(allocation)))
     }
 
-    /// Returns whether a block is asked for: by itself, and by the event that made or the one
+    /// Returns whether a block is selected: by itself, and by the event that made or the one
     /// that freed it.
     pub fn is_block_wanted(&self, number: u32) -> bool {
         let Some(allocation) = self.allocation(number) else { return false };
@@ -128,7 +128,7 @@ impl<'a> EventList<'a> {
         if is_whole { self.fits(allocation) } else { rows.any(|row| self.is_wanted(row)) }
     }
 
-    /// Where a line is asked for that no stack passes through: the lines of its file that
+    /// Where a line is selected that no stack passes through: the lines of its file that
     /// stacks of the trace pass through, rising.
     pub fn lines_instead(&self) -> Option<Vec<u64>> {
         let line = self.filter.line.as_ref().filter(|_| !self.through.contains(&true))?;
@@ -141,7 +141,7 @@ impl<'a> EventList<'a> {
         Some(line.lines(scene.snapshot, &stacks))
     }
 
-    /// The line that is asked for.
+    /// The line that is selected.
     pub fn line(&self) -> Option<&LineFilter> {
         self.filter.line.as_ref()
     }

@@ -202,7 +202,7 @@ fn stacks(page: &mut String, list: &EventList<'_>, row: EventRow, n_max: usize) 
         Some(allocation) => {
             vec![("allocated at", allocation.stack), ("freed at", list.free_stack(allocation))]
         }
-        None => vec![("asked for at", failed.unwrap_or(NO_STACK))],
+        None => vec![("requested at", failed.unwrap_or(NO_STACK))],
     };
     let snapshot = list.report.scene.snapshot;
     for (what, stack) in both.into_iter().filter(|(_, stack)| *stack != NO_STACK) {

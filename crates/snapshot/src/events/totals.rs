@@ -38,7 +38,7 @@ impl RunningTotal {
         last.copied().unwrap_or(0)
     }
 
-    /// The peak of each phase, in the steps, phases and events that are asked for; the highest
+    /// The peak of each phase, in the steps, phases and events that are selected; the highest
     /// first.
     pub fn peaks(&self, list: &EventList<'_>) -> Vec<PhasePeak> {
         let mut most: Vec<PhasePeak> = Vec::new();

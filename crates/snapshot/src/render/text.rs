@@ -107,7 +107,7 @@ fn head(page: &mut String, report: &DeviceReport<'_>) {
         line(
             page,
             format_args!(
-                "  tensors asked for {} of the active bytes",
+                "  tensors requested {} of the active bytes",
                 whole_bytes(totals.requested)
             ),
         );
@@ -339,14 +339,14 @@ fn table_of_blocks(
 }
 
 fn row(page: &mut String, site: &Site, sum: Sum, total: u64) {
-    let width = width_left(&figures(sum, total)).saturating_sub(asked(sum).chars().count());
+    let width = width_left(&figures(sum, total)).saturating_sub(requested(sum).chars().count());
     row_named(page, &words::name_within(site, width), sum, total);
 }
 
 fn row_named(page: &mut String, name: &str, sum: Sum, total: u64) {
-    let (figures, asked) = (figures(sum, total), asked(sum));
-    let width = width_left(&figures).saturating_sub(asked.chars().count());
-    line(page, format_args!("{figures}{}{asked}", words::ending_of(name, width)));
+    let (figures, requested) = (figures(sum, total), requested(sum));
+    let width = width_left(&figures).saturating_sub(requested.chars().count());
+    line(page, format_args!("{figures}{}{requested}", words::ending_of(name, width)));
 }
 
 fn figures(sum: Sum, total: u64) -> String {
@@ -355,7 +355,7 @@ fn figures(sum: Sum, total: u64) -> String {
 }
 
 /// The tensor bytes, where they differ from those of the blocks.
-fn asked(sum: Sum) -> String {
+fn requested(sum: Sum) -> String {
     if words::differs(sum.requested, sum.bytes) {
         format!("  (tensors: {})", whole_bytes(sum.requested))
     } else {
@@ -450,9 +450,9 @@ fn out_of_memory(
 ) {
     section(page, "Out of memory");
     let place = words::failure_place(report, failure);
-    let (asked, event) = (whole_bytes(failure.requested), failure.event);
-    let asked = format!("{asked} asked for at event {event}, {place}");
-    page.push_str(&wrapped(&asked, "  ", WIDTH));
+    let (requested, event) = (whole_bytes(failure.requested), failure.event);
+    let failed = format!("{requested} requested at event {event}, {place}");
+    page.push_str(&wrapped(&failed, "  ", WIDTH));
     stack(page, report, failure.stack, 1);
     page.push_str(&wrapped(&words::reason(report, failure), "  ", WIDTH));
     for (size, name) in words::device_figures(failure, question.fit.capacity) {

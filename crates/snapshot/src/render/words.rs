@@ -353,7 +353,7 @@ pub fn unused(found: &Fragmentation) -> [(u64, &'static str); 4] {
     [
         (found.stranded, "stranded: free, in segments that a live block holds"),
         (found.releasable, "releasable: torch.cuda.empty_cache() would give it back"),
-        (found.internal, "inside blocks, beyond what tensors asked for"),
+        (found.internal, "inside blocks, beyond what tensors requested"),
         (found.largest_free, "the largest free block"),
     ]
 }

@@ -44,7 +44,7 @@ pub struct BlockTable {
     lifetime: Vec<u32>,
     /// First byte in units, less that of the block before.
     address: Vec<i64>,
-    /// Bytes that the tensor asked for.
+    /// Bytes that the tensor requested.
     requested: Vec<u64>,
     /// Units of the block beyond those that the request fills.
     extra: Vec<u64>,

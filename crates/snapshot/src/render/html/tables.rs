@@ -56,7 +56,7 @@ fn head(html: &mut String, report: &DeviceReport<'_>) {
     add(
         html,
         format_args!(
-            "<p>{} active of {} reserved, {} live blocks in {} segments; tensors asked for {}. {} events, {}.</p>",
+            "<p>{} active of {} reserved, {} live blocks in {} segments; tensors requested {}. {} events, {}.</p>",
             whole_bytes(totals.active),
             whole_bytes(totals.reserved),
             grouped(totals.live_blocks),
@@ -76,7 +76,7 @@ fn verdicts(html: &mut String, report: &DeviceReport<'_>, detail: Detail) {
         add(
             html,
             format_args!(
-                "<div class=\"verdict is-bad\"><h3>Out of memory</h3><p>{} asked for at event {}, {}.</p><p>{}</p>",
+                "<div class=\"verdict is-bad\"><h3>Out of memory</h3><p>{} requested at event {}, {}.</p><p>{}</p>",
                 whole_bytes(failure.requested),
                 failure.event,
                 escaped(&place),
