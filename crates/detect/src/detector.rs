@@ -141,46 +141,37 @@ impl Detector {
         self.axis
     }
 
-    /// Counts its samples by steps again, in the incarnation that begins.
-    pub fn count_steps(&mut self) {
-        self.axis = Axis::Steps;
-    }
-
     /// Notes an event after which memory may hold more: an evaluation, a checkpoint, an epoch.
     pub fn mark(&mut self) {
         self.intervals.mark();
         self.host.iter_mut().for_each(|host| host.mark());
     }
 
-    /// Takes host memory of the rank at the same time as its device's, as [`Self::train`] and
-    /// [`Self::sample`] do; `capacity` of the host in bytes, if known. The first sample creates
-    /// its detector.
+    /// Takes host memory of the rank at the same time as its device's, as [`Self::train`] does;
+    /// `capacity` of the host in bytes, if known. The first sample creates its detector.
     pub fn host(&mut self, sample: &Sample, capacity: Option<f64>) -> bool {
         let (config, axis) = (self.config, self.axis);
         let host = self.host.get_or_insert_with(|| {
             Box::new(Self { axis, live_signal: Signal::Host, ..Self::new(config) })
         });
-        match axis {
-            Axis::Steps => host.train(sample, capacity),
-            Axis::Seconds => host.sample(sample, capacity),
-        }
+        host.train(sample, capacity)
     }
 
     /// Takes a train sample that comes after all others; `capacity` in bytes, if known.
     ///
     /// Returns true when a trend was raised, changed its stage or phase, or was cleared.
     pub fn train(&mut self, sample: &Sample, capacity: Option<f64>) -> bool {
-        if self.pace.advance(sample.at) {
+        let Some(at) = self.place(sample.at) else { return false };
+        let sample = &Sample { at, ..*sample };
+        if self.pace.advance(at) {
             self.mark();
         }
         self.newest = Some(*sample);
         self.n_samples = self.n_samples.saturating_add(1);
         self.batch.learn(sample);
         let net = self.batch.net(sample);
-        let plain = block_of(sample, sample.at);
-        let peak = peak_of(sample);
-        let peak = self.other_peak.take().map_or(peak, |other| other.max(peak));
-        let block = Block { minimum: net, peak: narrow(peak), ..plain };
+        let peak = peak_of(sample).max(self.other_peak.take().unwrap_or(0.0));
+        let block = Block { minimum: net, peak: narrow(peak), ..block_of(sample, at) };
         let slack = self.slack.add(sample, peak);
         if self.n_samples <= self.config.warmup_samples {
             return false;
@@ -200,23 +191,12 @@ impl Detector {
         }
         if let Some(slack) = slack {
             let around = Surroundings { signal: Signal::Reserved, ..around };
-            let block = Block { minimum: slack, ..block };
-            self.reserved.add(block, &around);
+            self.reserved.add(Block { minimum: slack, ..block }, &around);
         }
         if self.axis == Axis::Steps {
-            self.readings.notice_silence(sample.at.time);
+            self.readings.notice_silence(at.time);
         }
         self.has_changed()
-    }
-
-    /// Takes a sample by time, as [`Self::train`] does a train sample; where it lies on the
-    /// axis follows from its time.
-    pub fn sample(&mut self, sample: &Sample, capacity: Option<f64>) -> bool {
-        let time = sample.at.time;
-        let position = self.readings.seconds_since_first(time);
-        let is_later = self.newest.is_none_or(|newest| position > newest.at.position);
-        let at = AxisPoint { position, time };
-        is_later && self.train(&Sample { at, ..*sample }, capacity)
     }
 
     /// Takes a sample of an evaluation or a checkpoint: only its peak counts, and later
@@ -255,12 +235,10 @@ impl Detector {
     /// Takes a reading of an unmanaged process, as [`Self::device`] does of a rank.
     pub fn process(&mut self, reading: &DeviceReading, capacity: Option<f64>) -> bool {
         let Some(used) = reading.process_used else { return false };
-        let position = self.readings.seconds_since_first(reading.time);
-        if self.newest.is_some_and(|newest| position <= newest.at.position) {
-            return false;
-        }
+        let at = AxisPoint { position: 0.0, time: reading.time };
+        let Some(at) = self.place(at) else { return false };
         let sample = Sample {
-            at: AxisPoint { position, time: reading.time },
+            at,
             allocated: used,
             requested: None,
             peak: Some(used),
@@ -281,7 +259,8 @@ impl Detector {
     /// device stays known.
     pub fn restart(&mut self) {
         let readings = self.readings.restarted();
-        *self = Self { axis: self.axis, readings, ..Self::new(self.config) };
+        let axis = if readings.is_of_process() { Axis::Seconds } else { Axis::Steps };
+        *self = Self { axis, readings, ..Self::new(self.config) };
     }
 
     /// Frees the windows of an incarnation that has ended; trends and slopes stay until the
@@ -346,11 +325,8 @@ impl Detector {
         let of = self.of(signal);
         let series = of.series(signal)?;
         if let Some(trend) = series.tracker.trend().filter(|trend| trend.is_growing()) {
-            return Some(Slope::along(
-                self.axis,
-                trend.slope_bytes_per_unit,
-                trend.seconds_per_unit,
-            ));
+            let (slope, pace) = (trend.slope_bytes_per_unit, trend.seconds_per_unit);
+            return Some(Slope::along(self.axis, slope, pace));
         }
         let overview = overview::of(&series.ladder, &self.config)?;
         let pace = of.pace_of(signal).seconds_per_unit();
@@ -415,6 +391,17 @@ impl Detector {
         })
     }
 
+    /// Returns where a sample lies: by steps as it says, by time as its time says. `None` of one
+    /// that does not come after all others.
+    fn place(&mut self, at: AxisPoint) -> Option<AxisPoint> {
+        if self.axis == Axis::Steps {
+            return Some(at);
+        }
+        let position = self.readings.seconds_since_first(at.time);
+        let is_later = self.newest.is_none_or(|newest| position > newest.at.position);
+        is_later.then_some(AxisPoint { position, ..at })
+    }
+
     fn read(&mut self, block: Block, signal: Signal, capacity: Option<f64>) {
         self.readings.pace.advance(block.at);
         let config = self.config;
@@ -465,10 +452,8 @@ impl Detector {
             now: self.newest?.at,
             seconds_per_unit: self.pace_of(signal).seconds_per_unit(),
             steps_per_unit: self.steps_per_unit(config),
-            capacity: match signal {
-                Signal::Host => capacity, // the budget is of a device
-                _ => config.capacity(capacity),
-            },
+            // The budget is of a device.
+            capacity: if signal == Signal::Host { capacity } else { config.capacity(capacity) },
             outside_bytes: self.readings.outside_bytes().unwrap_or(0.0),
         })
     }

@@ -75,11 +75,7 @@ impl Heights {
             return;
         }
         if self.reached.len() == HEIGHTS_MAX {
-            let mut idx = 0;
-            self.reached.retain(|_| {
-                idx += 1;
-                idx % 2 == 1
-            });
+            self.reached = self.reached.iter().copied().step_by(2).collect();
             self.spacing = (at.position - self.onset) / f64::from(HEIGHTS_KEPT);
         }
         self.reached.push((at.position, self.top));

@@ -10,6 +10,7 @@ use crate::shifts::Shifts;
 use crate::surroundings::Surroundings;
 use crate::tests::{self, Shown, Stopped, Window};
 use crate::tracker::{ShownBy, Tracked, Tracker};
+use crate::trend::EndedGrowth;
 
 /// The share of the growth that counts from which growth is suspected.
 const SUSPECTED_RATIO: f64 = 0.5;
@@ -147,8 +148,8 @@ impl Series {
     /// is no such level.
     fn window(&self, level_idx: usize) -> Option<Window<'_>> {
         let level = self.ladder.levels().get(level_idx)?;
-        let from_idx = self.tracker.ended_at().map_or(0, |ended_at| {
-            level.blocks().partition_point(|block| block.at.position < ended_at)
+        let from_idx = self.tracker.ended().map_or(0, |EndedGrowth { until, .. }| {
+            level.blocks().partition_point(|block| block.at.position < until.position)
         });
         let (blocks, highest_before) = level.row.since(from_idx)?;
         Some(Window {

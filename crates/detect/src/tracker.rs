@@ -72,11 +72,6 @@ impl Tracker {
         self.ended
     }
 
-    /// Returns where that growth ended; what was before is not judged again.
-    pub(super) fn ended_at(&self) -> Option<f64> {
-        self.ended.map(|ended| ended.until.position)
-    }
-
     /// Returns whether a window of this level can change anything.
     pub(super) fn asks(&self, by: ShownBy) -> bool {
         let Some(Tracked { trend, shown_by, .. }) = self.tracked.as_deref() else {
@@ -132,10 +127,7 @@ impl Tracker {
         {
             trend.slope_bytes_per_unit = slope;
         }
-        let Some(remaining) = trend.remaining.map(|remaining| remaining.interval().value)
-        else {
-            return;
-        };
+        let Some(remaining) = trend.headroom_bytes() else { return };
         let line = remaining / trend.slope_bytes_per_unit.value;
         let factor =
             power_law::units_until(points, remaining).map_or(1.0, |units| units / line);
@@ -188,21 +180,15 @@ impl Tracker {
         else {
             return;
         };
-        let level_idx = match *shown_by {
-            ShownBy::Window(level_idx) => level_idx,
-            ShownBy::Shifts | ShownBy::Intervals => 0,
-        };
+        let level_idx = if let ShownBy::Window(idx) = *shown_by { idx } else { 0 };
         let Some(level) = ladder.levels().get(level_idx) else { return };
-        let blocks = level.blocks();
-        let usage = Usage::of_newer_half(blocks);
+        let usage = Usage::of_newer_half(level.blocks());
         trend.remaining = usage.remaining(around, trend.growth_bytes, *is_followed);
     }
 
     /// Frees how the growth went; the trend stays.
     pub(super) fn release(&mut self) {
-        if let Some(tracked) = &mut self.tracked {
-            tracked.heights.release();
-        }
+        self.tracked.iter_mut().for_each(|tracked| tracked.heights.release());
     }
 
     /// Forgets the trend.

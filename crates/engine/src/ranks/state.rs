@@ -245,7 +245,7 @@ impl RankState {
         let config = *self.creep.config();
         let capacity = self.own_capacity();
         let by_time = self.by_time.get_or_insert_with(|| Box::new(Detector::by_time(config)));
-        by_time.sample(&record, capacity)
+        by_time.train(&record, capacity)
     }
 
     /// Counts the event markers of a record: itself, if it is of an evaluation or a checkpoint,
@@ -567,7 +567,6 @@ impl RankState {
         self.ended = None;
         self.oom = None;
         self.creep.restart();
-        self.creep.count_steps();
         self.by_time = None;
         self.lifetime.begin_incarnation();
         self.lifecycle.begin_incarnation();
