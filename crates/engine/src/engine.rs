@@ -281,16 +281,20 @@ impl Engine {
     fn step(&mut self, sample: &StepSample, now: Uptime) -> bool {
         let arrival = self.unix_time(now);
         let result = self.ranks.push(sample, now, arrival);
-        let state = self.ranks.get_mut(&sample.run, sample.rank);
-        let (true, Some(state)) = (result.is_used, state) else { return result.is_changed };
         let mut is_changed = result.is_changed;
-        if is_newly_suspected(state) {
+        let sees_device = sample.own_process.is_some() || sample.free.is_some();
+        if !result.is_used || !(result.is_newly_suspected || sees_device) {
+            return is_changed;
+        }
+        let state = self.ranks.get_mut(&sample.run, sample.rank);
+        let Some(state) = state else { return is_changed };
+        if result.is_newly_suspected {
             let rank = RankId { run: sample.run.clone(), rank: sample.rank };
             if let Some(growth) = growth_by_step(&rank, state) {
                 self.heap_scans.suspects(&growth, now);
             }
         }
-        if sample.own_process.is_some() || sample.free.is_some() {
+        if sees_device {
             // Where NVML does not read the device, the process's own view of it shows how much
             // others hold. Where only the client sees its process, its reading is compared with
             // the allocator's figures of the same record.
@@ -504,14 +508,6 @@ fn growth_of_holder(holder: &TensorHolder) -> Option<HolderGrowth> {
 /// readings then comes with a record.
 fn reads_own_process(state: &RankState, now: Uptime) -> bool {
     state.own_process(now).and_then(OwnProcessMemory::bytes).is_some()
-}
-
-/// Returns whether growth of a rank's live memory is suspected with its last record for the
-/// first time.
-fn is_newly_suspected(state: &RankState) -> bool {
-    let creep = state.creep();
-    let since = creep.suspected().zip(creep.newest());
-    since.is_some_and(|(suspected, newest)| newest.position <= suspected.position)
 }
 
 /// Returns growth of a rank whose rate is unknown. `None` of one that takes no steps: a client

@@ -100,11 +100,9 @@ impl LifetimeStats {
 
     /// Takes an accepted push that ended at the Unix time `time`.
     pub fn add(&mut self, sample: &StepSample, peaks: StepPeaks, time: f64) {
-        let of_phase = Phase::ALL.into_iter().zip(&mut self.phases);
-        for (_, phase) in of_phase.filter(|(phase, _)| *phase == sample.phase) {
-            phase.n_records = phase.n_records.saturating_add(1);
-            phase.peak = phase.peak.max(peaks.allocated);
-        }
+        let phase = self.phase_mut(sample.phase);
+        phase.n_records = phase.n_records.saturating_add(1);
+        phase.peak = phase.peak.max(peaks.allocated);
         match sample.phase {
             Phase::Train if self.n_steps == 0 && self.by_time.is_some() => self.begin_steps(),
             Phase::Train => {}
@@ -122,6 +120,17 @@ impl LifetimeStats {
         let moment = Moment { step, time };
         self.span = Some((self.span.map_or(moment, |span| span.0), moment));
         self.add_figures(sample, peaks);
+    }
+
+    fn phase_mut(&mut self, phase: Phase) -> &mut PhaseTally {
+        let [train, eval, checkpoint, sample, idle] = &mut self.phases;
+        match phase {
+            Phase::Train => train,
+            Phase::Eval => eval,
+            Phase::Checkpoint => checkpoint,
+            Phase::Sample => sample,
+            Phase::Idle => idle,
+        }
     }
 
     /// Adds the figures of a train step or, in an incarnation without any, of a sample by time.

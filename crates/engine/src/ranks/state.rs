@@ -186,17 +186,23 @@ impl RankState {
         } else if let (Ok(record), false) = (record, self.is_ended()) {
             self.creep.other_phase(&record);
         }
-        changed |= self.take_host(sample, time);
+        if let Some(allocated) = sample.host.as_ref().and_then(|parts| parts.allocated) {
+            changed |= self.take_host(allocated, sample, time);
+        }
         (verdict, changed)
+    }
+
+    /// Returns whether growth of its live memory is suspected with its last record for the first
+    /// time.
+    pub fn is_newly_suspected(&self) -> bool {
+        let since = self.creep.suspected().zip(self.creep.newest());
+        since.is_some_and(|(suspected, newest)| newest.position <= suspected.position)
     }
 
     /// Takes host memory next to a device's, at a train step or a sample by time. Returns
     /// whether a trend changed.
-    fn take_host(&mut self, sample: &StepSample, time: f64) -> bool {
-        let allocated = sample.host.as_ref().and_then(|parts| parts.allocated);
-        let (Some(allocated), Ok(time)) = (allocated, UnixTime::new(time)) else {
-            return false;
-        };
+    fn take_host(&mut self, allocated: Bytes, sample: &StepSample, time: f64) -> bool {
+        let Ok(time) = UnixTime::new(time) else { return false };
         if self.is_ended() || self.identity.is_host() {
             return false;
         }

@@ -73,6 +73,8 @@ pub struct RecordResult {
     pub is_used: bool,
     /// Set when a trend changed.
     pub is_changed: bool,
+    /// Set when growth of live memory is suspected for the first time.
+    pub is_newly_suspected: bool,
 }
 
 /// All ranks, by run.
@@ -223,7 +225,8 @@ impl RankTable {
         }
         let is_used = matches!(verdict, RecordVerdict::Accepted | RecordVerdict::Restarted);
         records.inconsistent += u64::from(is_used && sample.is_inconsistent());
-        RecordResult { is_used, is_changed }
+        let is_newly_suspected = is_used && state.is_newly_suspected();
+        RecordResult { is_used, is_changed, is_newly_suspected }
     }
 
     /// Checks that a process speaks of a rank of its own. One that is not held is.
