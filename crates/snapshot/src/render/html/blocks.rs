@@ -80,11 +80,11 @@ impl BlockTable {
     /// allocation goes first.
     pub fn new(report: &DeviceReport<'_>, detail: Detail) -> Self {
         let list = EventList::new(report, EventFilter::default());
-        let (numbers, left_out) = chosen(report, detail.blocks);
+        let (numbers, n_left, left_out_bytes_max) = chosen(report, detail.blocks);
         let mut table = Self {
             device: report.scene.device.index,
-            left_out: count(left_out.len()),
-            left_out_bytes_max: left_out.iter().map(|(bytes, _)| *bytes).max().unwrap_or(0),
+            left_out: count(n_left),
+            left_out_bytes_max,
             unit: UNIT_BYTES,
             categories: ALL.into_iter().map(words::category).collect(),
             phases: StepPhase::ALL.into_iter().map(phase).collect(),
@@ -180,16 +180,15 @@ fn unlisted(list: &EventList<'_>, numbers: &[u32]) -> Vec<i64> {
     if changes.iter().all(|change| *change == 0) { Vec::new() } else { changes }
 }
 
-/// The blocks that are listed, in the order of their allocation, and bytes and numbers of the
-/// others.
-fn chosen(report: &DeviceReport<'_>, n_max: usize) -> (Vec<u32>, Vec<(u64, u32)>) {
+/// The blocks that are listed, in the order of their allocation; the number of the others, and
+/// the bytes of the largest of them.
+fn chosen(report: &DeviceReport<'_>, n_max: usize) -> (Vec<u32>, usize, u64) {
     let allocations = &report.scene.timeline.allocations;
     let mut moments = vec![report.scene.timeline.peak.state];
     moments.extend(report.oom.first().map(|failure| failure.event));
     let is_held =
         |allocation: &Allocation| moments.iter().any(|moment| allocation.is_alive(*moment));
     let mut numbers: Vec<u32> = (0..id(allocations.len())).collect();
-    let mut left_out = Vec::new();
     if numbers.len() > n_max {
         let rank = |number: &u32| {
             let allocation = allocations.get(at(*number));
@@ -197,14 +196,16 @@ fn chosen(report: &DeviceReport<'_>, n_max: usize) -> (Vec<u32>, Vec<(u64, u32)>
             Reverse((is_held, allocation.map_or(0, |allocation| allocation.size), *number))
         };
         numbers.select_nth_unstable_by_key(n_max, rank);
-        let others = numbers.split_off(n_max);
-        let size = |number: u32| allocations.get(at(number)).map_or(0, |other| other.size);
-        left_out = others.into_iter().map(|number| (size(number), number)).collect();
     }
+    let size = |number: &u32| allocations.get(at(*number)).map_or(0, |other| other.size);
+    let left_out = numbers.get(n_max..).unwrap_or(&[]);
+    let (n_left, bytes_max) = (left_out.len(), left_out.iter().map(size).max().unwrap_or(0));
+    numbers.truncate(n_max);
+    numbers.shrink_to_fit();
     numbers.sort_unstable_by_key(|number| {
         (allocations.get(at(*number)).map_or(0, |allocation| allocation.from), *number)
     });
-    (numbers, left_out)
+    (numbers, n_left, bytes_max)
 }
 
 /// Values that are written once.
