@@ -22,7 +22,7 @@ pub(super) struct Heights {
     top: f64,
     onset: f64,
     /// Where the last rise was, and how high.
-    rose: (AxisPoint, f64),
+    pub(super) rose: (AxisPoint, f64),
     /// Units between two rises, at most, as far as the samples resolve them.
     longest_gap: f64,
     /// The height reached at points along the axis, in order, at most [`HEIGHTS_MAX`].
@@ -97,11 +97,6 @@ impl Heights {
         let expected = slope * (sample.at.position - self.before);
         let growth = self.growth();
         growth.max((sample.minimum - self.base).min(growth + expected))
-    }
-
-    /// Returns where it last rose.
-    pub(super) fn rose_at(&self) -> AxisPoint {
-        self.rose.0
     }
 
     /// Returns the units without a rise after which growth has ended; `sampled` of them bring

@@ -80,7 +80,9 @@ impl Row {
                 Some(self.highest_before.map_or(oldest, |highest| highest.max(oldest)));
         }
         self.blocks.push_back(block);
-        self.blocks.make_contiguous();
+        if !self.blocks.as_slices().1.is_empty() {
+            self.blocks.make_contiguous();
+        }
     }
 }
 

@@ -151,7 +151,7 @@ impl Tracker {
         match trend.phase {
             Phase::Growing { .. } => {
                 if heights.recent_slope(position, units).is_some_and(|slope| slope < ended) {
-                    let since = heights.rose_at();
+                    let since = heights.rose.0;
                     let known_after = position - since.position;
                     self.is_changed = true;
                     trend.phase = Phase::Level { since, known_after };

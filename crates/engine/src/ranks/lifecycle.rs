@@ -143,7 +143,8 @@ impl Lifecycle {
     /// silent for at most [`LIVE_SILENCE_MIN`] or [`LIVE_PAUSES`] times its usual pause.
     pub fn is_live(&self, now: Uptime) -> bool {
         let Some(newest) = &self.newest else { return false };
-        !self.is_ended && now.since(newest.arrived) <= self.silence_max()
+        let silence = now.since(newest.arrived);
+        !self.is_ended && (silence <= LIVE_SILENCE_MIN || silence <= self.silence_max())
     }
 
     /// Returns whether a record comes from another process than the live one, which it does not
