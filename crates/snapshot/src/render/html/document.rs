@@ -88,6 +88,7 @@ fn assemble(
 ) -> Result<String, serde_json::Error> {
     let pictures: Vec<DevicePicture> =
         reports.iter().map(|report| DevicePicture::new(report, detail, head.moment)).collect();
+    let mut scripts = data_of("data", &data(pictures)?);
     let mut body: String =
         reports.iter().map(|report| tables::device(report, detail)).collect();
     if reports.is_empty() && n_left == 0 {
@@ -97,8 +98,7 @@ fn assemble(
     let sheet = Sheet { title: head.name, about: head.about, command: "show", body: &body };
     let blocks: Vec<BlockTable> =
         reports.iter().map(|report| BlockTable::new(report, detail)).collect();
-    let scripts =
-        format!("{}{}", data_of("data", &data(&pictures)?), data_of("blocks", &data(&blocks)?));
+    scripts.push_str(&data_of("blocks", &data(blocks)?));
     Ok(sheet.written(&script(), &scripts))
 }
 

@@ -35,12 +35,15 @@ pub fn escaped(text: &str) -> String {
     shown
 }
 
-/// Returns JSON for a `script` element: it can neither end the element nor begin another one.
+/// Returns JSON for a `script` element: it can neither end the element nor begin another one. The
+/// value is dropped first, for it is large.
 ///
 /// # Errors
 /// The value has no JSON.
-pub fn data(value: &impl Serialize) -> Result<String, serde_json::Error> {
-    let json = serde_json::to_string(value)?;
+pub fn data(value: impl Serialize) -> Result<String, serde_json::Error> {
+    let mut json = serde_json::to_string(&value)?;
+    drop(value);
+    json.shrink_to_fit();
     let mut shown = String::with_capacity(json.len());
     // Outside of strings, JSON has none of these.
     for c in json.chars() {
@@ -73,7 +76,7 @@ mod tests {
     #[test]
     fn data_cannot_end_its_element_and_is_the_same_value() {
         let value = ["</script><!--<script>", "a\u{2028}b\u{202e}\u{e0041}", "größe"];
-        let json = data(&value).unwrap();
+        let json = data(value).unwrap();
         assert!(!json.contains(['<', '>', '&', '\u{2028}', '\u{202e}', '\u{e0041}']), "{json}");
         assert_eq!(serde_json::from_str::<Vec<String>>(&json).unwrap(), value);
     }
