@@ -4,7 +4,7 @@ use crate::analyze::sites::STACK_FRAMES_MAX;
 
 /// Devices that are shown in full.
 const DEVICES_IN_FULL: usize = 4;
-/// Blocks in the lists of events of all devices: 45 bytes each.
+/// Blocks in the lists of events of all devices: 50 bytes each.
 pub const BLOCKS_MAX: usize = 70_000;
 /// Other parts are not shown in less detail before a list is this short.
 const BLOCKS_FEW: usize = 50;
