@@ -7,7 +7,7 @@ from conftest import STUB
 
 from stepmem._event_markers import EVAL, NO_GRAD, EventMarkers
 from stepmem._process import Process
-from stepmem._wire import EVENT_MARKERS, PHASES, RECORD, UNKNOWN, Encoder, is_unknown_field
+from stepmem._wire import EVENT_MARKERS, FIGURES, PHASES, RECORD, UNKNOWN, Encoder, is_unknown_field
 
 MODULES = """
     import sys, time, types
@@ -111,7 +111,7 @@ def test_samples_give_way_to_another_process(fake, train):
 def test_older_exporter_gets_no_samples_and_no_marks():
     encoder = Encoder(Process())
     encoder.add_device("cpu")
-    figures = [1] + [UNKNOWN] * 19
+    figures = [1] + [UNKNOWN] * (len(FIGURES) - 1)
     record = RECORD.pack(1.0, -1.0, 0, 7, 1, 0, PHASES.index("sample"), 0, *figures)
     marked = RECORD.pack(1.0, -1.0, 0, 7, 1, 0, 0, (1 << len(EVENT_MARKERS)) - 1, *figures)
     assert '"phase": "sample"' in encoder.step(record, 0)

@@ -68,7 +68,8 @@ def test_warning_is_written_where_it_can_be(tmp_path, log):
     assert ended.returncode == 7
     assert ended.stdout.count("stepmem: cannot push to http://127.0.0.1:1 ") == 1, ended.stdout
     n_lines = {"none": 2, "imported": 1}.get(log, 2)
-    assert len(ended.stdout.splitlines()) == n_lines, ended.stdout
+    said = [line for line in ended.stdout.splitlines() if not line.startswith("DEBUG:")]  # a machine without NVML
+    assert len(said) == n_lines, ended.stdout
 
 
 def test_handlers_and_filters_of_the_program_decide_as_with_any_record(tmp_path):

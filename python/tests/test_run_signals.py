@@ -37,9 +37,21 @@ def signalled(run, script) -> Run:  # noqa: F811
     return started
 
 
+def await_taken(started: Run, name: str) -> None:
+    """Awaits that `stepmem run` has read a signal: the system merges it with the next of its kind while it waits to be read."""
+    bit = 1 << (getattr(signal, name) - 1)
+
+    def is_taken() -> bool:
+        lines = pathlib.Path(f"/proc/{started.pid}/status").read_text().splitlines()
+        return not any(int(line.split()[1], 16) & bit for line in lines if line.startswith(("SigPnd:", "ShdPnd:")))
+
+    await_true(f"{name} in stepmem run", is_taken)
+
+
 def rest(started: Run, last: str = "") -> str:
     """What the command says until its end. Signals reach it in their order: once it says the last one, it has all before."""
     if last:
+        await_taken(started, last)
         started.kill(getattr(signal, last))
         assert started.line() == last
     ended = started.ended()
@@ -66,6 +78,7 @@ def test_signal_to_the_whole_group_reaches_the_command_once(run, script):  # noq
 def test_signal_to_each_process_that_names_the_command_reaches_it_once(run, script):  # noqa: F811
     started = signalled(run, script)
     for _ in range(3):
+        await_taken(started, "SIGUSR1")
         subprocess.run(["pkill", "-USR1", "-g", str(started.pid), "-f", "script0.py"], check=True)
         assert started.line() == "SIGUSR1"
     assert rest(started, last="SIGUSR2") == ""
