@@ -143,7 +143,7 @@ class HostMemory:
 
     def __init__(self, reader: Optional[HostReader]) -> None:
         """`reader`: the one that was used before the process began to use a GPU."""
-        self._reader = reader
+        self._reader: Optional[HostReader] = None
         self._limit = UNKNOWN
         self._limit_due_at = 0.0
         try:

@@ -258,14 +258,7 @@ fn leak_site(report: &DeviceReport<'_>) -> LeakSite {
         LeakVerdict::None => SiteVerdict::None,
         LeakVerdict::InsufficientHistory => SiteVerdict::InsufficientHistory,
     };
-    let unknown = LeakSite {
-        verdict,
-        at: None,
-        share_ratio: None,
-        bytes_per_step: None,
-        steps,
-        stack: Vec::new(),
-    };
+    let unknown = LeakSite::without_line(verdict, steps);
     match verdict {
         SiteVerdict::Leak => blamed(report, unknown),
         SiteVerdict::None => most_grown(report, unknown),

@@ -374,8 +374,7 @@ impl Detector {
         capacity: Option<f64>,
     ) -> impl Iterator<Item = WindowReport> {
         let of = self.of(signal);
-        let series = of.series(signal).into_iter();
-        series.flat_map(move |series| {
+        of.series(signal).into_iter().flat_map(move |series| {
             series.ladder.levels().iter().enumerate().filter_map(move |(level_idx, level)| {
                 let around = of.surroundings(&of.config, signal, capacity)?;
                 Some(WindowReport {

@@ -57,8 +57,7 @@ impl Intervals {
     pub(super) fn apart(&self) -> Option<(usize, f64)> {
         let closed = self.closed.blocks();
         let (first, open) = closed.first().zip(self.open)?;
-        let n_closed = closed.len();
-        Some((n_closed, (open.at.position - first.at.position) / count(n_closed)))
+        Some((closed.len(), (open.at.position - first.at.position) / count(closed.len())))
     }
 
     /// Returns the newest intervals, at most so many; `None` if there are fewer than that and

@@ -77,12 +77,10 @@ impl Row {
             && let Some(Block { minimum: oldest, .. }) = self.blocks.pop_front()
         {
             self.highest_before =
-                Some(self.highest_before.map_or(oldest, |highest| highest.max(oldest)));
+                self.highest_before.into_iter().chain([oldest]).reduce(f64::max);
         }
         self.blocks.push_back(block);
-        if !self.blocks.as_slices().1.is_empty() {
-            self.blocks.make_contiguous();
-        }
+        self.blocks.make_contiguous();
     }
 }
 

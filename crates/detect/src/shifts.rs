@@ -46,11 +46,8 @@ impl Shifts {
     /// A block is a shift under two conditions. It is higher by one part in as many as a level
     /// of the ladder has. It is also higher by far more than the blocks before it vary.
     pub(super) fn add(&mut self, block: Block, blocks_min: u32, config: &Config) -> bool {
-        let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
-        for of in &self.recent {
-            (low, high) =
-                (if *of < low { *of } else { low }, if *of > high { *of } else { high });
-        }
+        let low = self.recent.iter().copied().fold(f64::INFINITY, f64::min);
+        let high = self.recent.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let least = config.growth_min / count(BLOCKS_MAX);
         if block.minimum - high > least.max((high - low) / LEVEL_OF_SHIFT) {
             self.intervals.mark();

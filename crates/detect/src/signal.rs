@@ -40,8 +40,10 @@ impl Signal {
     /// Returns the axis of its slope and its time to out-of-memory, in a rank that steps.
     pub fn axis(self) -> Axis {
         match self {
+            Self::Allocated | Self::Reserved | Self::OutsideAllocator | Self::Host => {
+                Axis::Steps
+            }
             Self::Process => Axis::Seconds,
-            _ => Axis::Steps,
         }
     }
 }

@@ -170,6 +170,14 @@ pub struct LeakSite {
     pub stack: Vec<CodeFrame>,
 }
 
+impl LeakSite {
+    /// A result that names no line, of a recording of so many whole steps.
+    pub fn without_line(verdict: SiteVerdict, steps: u64) -> Self {
+        let (share_ratio, bytes_per_step) = (None, None);
+        Self { verdict, at: None, share_ratio, bytes_per_step, steps, stack: Vec::new() }
+    }
+}
+
 /// A line and what it holds.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct LineBytes {

@@ -54,9 +54,11 @@ impl Usage {
         });
         let config = around.config;
         let (untouched_ratio, least) = match around.signal {
+            Signal::Allocated | Signal::Reserved | Signal::Host => {
+                (config.untouched_ratio, config.headroom_ratio_min)
+            }
             Signal::OutsideAllocator => (0.0, config.headroom_ratio_min),
             Signal::Process => (0.0, config.process_headroom_ratio_min),
-            _ => (config.untouched_ratio, config.headroom_ratio_min),
         };
         let free = capacity - around.outside_bytes;
         (free - self.reserved).max(untouched_ratio * (free - self.peak)).max(least * capacity)
@@ -79,9 +81,13 @@ impl Usage {
             Signal::OutsideAllocator | Signal::Process => (unreserved, 0.0),
             // The growth stays in the cache; the rest of the cache is given back.
             Signal::Reserved => ((untouched - growth_bytes).max(unreserved), cache),
-            _ if is_followed => (unreserved + GIVEN_BACK_RATIO * cache, cache),
+            Signal::Allocated | Signal::Host if is_followed => {
+                (unreserved + GIVEN_BACK_RATIO * cache, cache)
+            }
             // An allocator that takes segments keeps those that hold any live block.
-            _ => (unreserved.max(REMAINING_OF_UNTOUCHED_MIN * untouched), cache),
+            Signal::Allocated | Signal::Host => {
+                (unreserved.max(REMAINING_OF_UNTOUCHED_MIN * untouched), cache)
+            }
         };
         Some(RemainingBytes { likely, spread })
     }

@@ -40,7 +40,7 @@ impl HostMemory {
     /// Takes a reading of step `step`.
     pub fn take(&mut self, parts: &HostParts, step: Count) {
         self.allocated = parts.allocated.or(self.allocated);
-        // A machine without a limit may report 0, which is no capacity.
+        // A machine without a limit may report 0. That is not a capacity.
         self.total = parts.total.filter(|total| total.get() > 0).or(self.total);
         self.shared = parts.shared.or(self.shared);
         self.split = parts.split.or(self.split);

@@ -442,14 +442,7 @@ mod tests {
     use stepmem_types::units::Uptime;
 
     fn analysis(verdict: SiteVerdict, steps: u64) -> SnapshotAnalysis {
-        let leak = LeakSite {
-            verdict,
-            at: None,
-            share_ratio: None,
-            bytes_per_step: None,
-            steps,
-            stack: Vec::new(),
-        };
+        let leak = LeakSite::without_line(verdict, steps);
         let outcome = AnalysisOutcome::Analysed;
         SnapshotAnalysis { outcome, reason: None, leak: Some(leak), oom: None, timeline: None }
     }

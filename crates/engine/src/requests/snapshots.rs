@@ -377,14 +377,7 @@ mod tests {
         snapshots.take(report(3, Some(&id), written("a.pickle")), at(5));
         let request = snapshots.next_analysis().unwrap();
         assert_eq!((&*request.file, snapshots.next_analysis()), ("a.pickle", None));
-        let leak = LeakSite {
-            verdict: SiteVerdict::InsufficientHistory,
-            at: None,
-            share_ratio: None,
-            bytes_per_step: None,
-            steps: 3,
-            stack: Vec::new(),
-        };
+        let leak = LeakSite::without_line(SiteVerdict::InsufficientHistory, 3);
         let outcome = AnalysisOutcome::Analysed;
         let analysis =
             SnapshotAnalysis { leak: Some(leak), ..SnapshotAnalysis::failed(outcome, "") };

@@ -131,7 +131,7 @@ fn is_unnamed(allocation: &Allocation) -> bool {
     allocation.stack == NO_STACK && !allocation.is_older()
 }
 
-/// Returns whether backward made an allocation and no stack tells.
+/// Returns whether an allocation was made in backward and has no stack.
 pub fn is_of_backward(scene: &DeviceScene<'_>, allocation: &Allocation) -> bool {
     let event = at(allocation.from.saturating_sub(1));
     scene.sites.has_stacks

@@ -33,7 +33,7 @@ pub fn phase_of(name: &str) -> Option<StepPhase> {
     StepPhase::ALL.into_iter().find(|phase| words::phase(*phase) == name)
 }
 
-/// The line of an allocation: where no stack tells, of backward.
+/// The line of an allocation; of one that was made in backward and has no stack, those words.
 pub fn line_of(scene: &DeviceScene<'_>, allocation: &Allocation) -> String {
     if mirrors::is_of_backward(scene, allocation) {
         words::name_of_mirrored(&Mirrored::default())
@@ -43,7 +43,7 @@ pub fn line_of(scene: &DeviceScene<'_>, allocation: &Allocation) -> String {
 }
 
 /// The line of an allocation by number in so many characters: without its folder, then without
-/// its function, at last the end of its name. Where no stack tells, the line that it mirrors.
+/// its function, at last the end of its name. Without a stack, the line that it mirrors.
 pub fn line_within(report: &DeviceReport<'_>, number: u32, n_max: usize) -> String {
     let scene = &report.scene;
     let Some(allocation) = scene.timeline.allocations.get(at(number)) else {
@@ -60,7 +60,7 @@ pub fn line_within(report: &DeviceReport<'_>, number: u32, n_max: usize) -> Stri
     if whole.chars().count() <= n_max { whole } else { words::AUTOGRAD.to_owned() }
 }
 
-/// The text about the tensor that an allocation by number mirrors, if no stack tells its line.
+/// The text about the tensor that an allocation by number mirrors, if it has no stack.
 pub fn mirrors(report: &DeviceReport<'_>, number: u32) -> Option<String> {
     let line = report.scene.mirrors().line(number)?;
     Some(format!("as large as what {} made", words::name_of(&report.scene, line)))

@@ -68,7 +68,7 @@ impl Lists {
         self.packed.len()
     }
 
-    /// Forgets the lists from a number on, which are no lists of records.
+    /// Forgets the lists from a number on. None of them may be a list of records.
     pub(super) fn truncate(&mut self, n_lists: usize) {
         self.packed.truncate(n_lists);
     }

@@ -82,7 +82,7 @@ impl Handle {
         }
     }
 
-    /// The same of what is no string and no container, which Python never memoizes.
+    /// Unpacks a value that is neither a string nor a container. Python never memoizes those.
     #[cold]
     fn unpack_plain(self, ints: &[u64]) -> Option<Value> {
         let number = self.0 & PAYLOAD;

@@ -24,7 +24,7 @@ pub const NAME_CHARS: usize = 30;
 const TURNING_NAMED_MAX: usize = 3;
 /// The maker of what backward allocates.
 pub const AUTOGRAD: &str = "autograd";
-/// The end of a name that no stack tells.
+/// The end of the name of memory without a stack.
 const NO_STACK_NOTED: &str = " (no stack)";
 /// Characters of a frame in a document.
 const FRAME_CHARS: usize = 160;
@@ -39,8 +39,8 @@ pub fn name_of_within(scene: &DeviceScene<'_>, site: u32, n_max: usize) -> Strin
     named(scene, site, mirrored(scene, site, |_| true), n_max)
 }
 
-/// A site by number in a state, or at the end: where no stack tells, by the steps whose backward
-/// made what is alive.
+/// A site by number in a state, or at the end. Memory without a stack is named by the steps
+/// whose backward made it.
 pub fn name_in(scene: &DeviceScene<'_>, site: u32, state: Option<u32>) -> String {
     name_in_within(scene, (site, state), usize::MAX)
 }
