@@ -286,14 +286,31 @@ LOGGED = """
     [
         ({}, ["`kept`", "`log`"]),
         ({"bytes_per_step": 6000.0, "is_on_host": True}, ["`log`", "`kept`"]),
-        # A text of 5,000 bytes is no part of a leak of a megabyte, nor of a device's memory.
+        # A text of 5,000 bytes is no part of a leak of a megabyte.
         ({"bytes_per_step": 1e6, "is_on_host": True}, ["`kept`"]),
-        ({"bytes_per_step": 6000.0, "is_on_host": False}, ["`kept`"]),
     ],
 )
 def test_the_largest_holder_of_the_growth_of_the_request_comes_first(answer, growth, expected):
     (_, result, *_), _ = answer(textwrap.dedent(LOGGED), request=growth)
     assert [each["name"] for each in result["holders"]] == expected
+
+
+OF_BOTH = """
+    import torch, stepmem
+    on_host, on_device = [], []
+    for step in range(300):
+        on_host.append(torch.randn(1000))
+        on_device.append(torch.empty(1000, device="meta"))
+        stepmem.step_end(step)
+"""
+
+
+@needs_torch[0]
+@needs_torch[1]
+@pytest.mark.parametrize(("is_on_host", "expected"), [(True, "`on_host`"), (False, "`on_device`")])
+def test_what_holds_other_memory_than_what_grows_is_not_named(answer, is_on_host, expected):
+    (_, result, *_), _ = answer(textwrap.dedent(OF_BOTH), request={"bytes_per_step": 4000.0, "is_on_host": is_on_host})
+    assert [each["name"] for each in result["holders"]] == [expected]
 
 
 SHARED = """

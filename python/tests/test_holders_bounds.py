@@ -170,8 +170,3 @@ class TestPrograms:
         assert holder["items_per_step"] == pytest.approx(expert, rel=0.02)
         of_all, of_new = holder["bytes"] / holder["items"], holder["bytes_per_step"] / holder["items_per_step"]
         assert of_all == pytest.approx(8, rel=0.05) and of_new == pytest.approx(of_all, rel=0.05)
-
-    def test_a_buffer_of_the_host_is_no_bound_of_a_devices_memory(self, answer):  # noqa: F811
-        program, _ = BOUNDED["deque"]
-        holder, _ = first_holder(answer, textwrap.dedent(HEAD) + program, is_on_host=False, bytes_per_step=4000.0)
-        assert "items" not in holder, holder

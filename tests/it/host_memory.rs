@@ -1,5 +1,7 @@
 //! Host memory beyond that of a rank's process: shared memory, `DataLoader` workers, other child processes.
 
+use std::cell::RefCell;
+
 use serde_json::{Value, json};
 
 use crate::rig::command::stepmem;
@@ -9,6 +11,7 @@ use crate::rig::job::Job;
 use crate::rig::noise::noise;
 use crate::rig::summary::summary;
 use crate::rig::units::{GIB, MIB, float};
+use crate::rig::wait::await_true;
 
 /// A rank whose workers grow by 201 KiB a step, as read at every 20th step.
 fn with_workers() -> Job {
@@ -496,4 +499,99 @@ fn findings_of_a_device_are_the_same_whatever_the_host_does() {
         assert_eq!(without.is_empty(), course == 0, "{course}: {without:?}");
         assert!(!of_host.is_empty(), "{course}");
     }
+}
+
+/// The heap scans and snapshots that pushes are answered with, in batches of 100 records.
+fn actions(exporter: &Exporter, records: &[Value]) -> Vec<Value> {
+    let mut actions: Vec<Value> = Vec::new();
+    for batch in records.chunks(100) {
+        let answer = exporter.post(json!(batch).to_string());
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        actions.extend(answer.json()["actions"].as_array().unwrap().iter().cloned());
+    }
+    actions.dedup();
+    actions
+}
+
+/// Reports what a rank's search found.
+fn report(exporter: &Exporter, id: &Value, name: &str) {
+    let holder = json!({"name": name, "kind": "list", "tensors": 0, "bytes": 30 * GIB,
+        "tensors_per_step": 0.0, "bytes_per_step": 40 * MIB});
+    let body = json!({"run": "job", "rank": 0, "id": id, "outcome": "named", "last_step": 800,
+        "holders": [holder]});
+    let answer = exporter.post_to("/v1/holders", body.to_string());
+    assert_eq!(answer.status, 200, "{}", answer.body);
+}
+
+fn sentence(status: &Value, kind: &str) -> String {
+    let findings = status["findings"].as_array().unwrap();
+    let found = findings.iter().find(|found| found["kind"] == kind).expect(kind);
+    found["sentence"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn growth_on_the_host_next_to_a_device_asks_what_holds_host_memory_and_for_no_snapshot() {
+    let exporter = Exporter::start(&["--holders.on-creep", "--snapshot.on-creep"]);
+    let asked = actions(&exporter, &on_gpu(0, 40 * MIB).records());
+    let last = asked.last().unwrap();
+    assert!(asked.iter().all(|of| of["id"] == last["id"]), "{asked:?}");
+    assert_eq!((&last["type"], &last["is_on_host"]), (&json!("holders"), &json!(true)));
+    let growth = last["bytes_per_step"].as_f64().unwrap();
+    assert!((growth / float(40 * MIB) - 1.0).abs() < 0.05, "{last}");
+    report(&exporter, &last["id"], "`Memory.frames`");
+    let words = sentence(&exporter.status(), "HOST_CREEP_CONFIRMED");
+    assert!(words.contains("; held by `Memory.frames` (list, "), "{words}");
+}
+
+#[test]
+fn what_holds_one_memory_of_a_rank_is_not_named_for_the_other() {
+    let exporter = Exporter::start(&["--holders.on-creep"]);
+    let mut records = on_gpu(40 * MIB, 40 * MIB).records();
+    let rest = records.split_off(799);
+    let asked = actions(&exporter, &records);
+    let (first, is_on_host) = (asked[0]["id"].clone(), asked[0]["is_on_host"] == true);
+    report(&exporter, &first, if is_on_host { "`host`" } else { "`device`" });
+    let named = |kind| sentence(&exporter.status(), kind).contains("held by");
+    assert_eq!(
+        (named("CREEP_CONFIRMED"), named("HOST_CREEP_CONFIRMED")),
+        (!is_on_host, is_on_host)
+    );
+    let second = RefCell::new(Value::Null);
+    await_true("the rank is asked about its other memory", || {
+        let mut asked = actions(&exporter, &rest).into_iter();
+        let of_other = asked.find(|of| of["id"] != first);
+        let is_asked = of_other.is_some();
+        second.replace(of_other.unwrap_or_default());
+        is_asked
+    });
+    let second = second.take();
+    assert_eq!(second["is_on_host"], !is_on_host);
+    report(&exporter, &second["id"], if is_on_host { "`device`" } else { "`host`" });
+    let status = exporter.status();
+    let (device, host) =
+        (sentence(&status, "CREEP_CONFIRMED"), sentence(&status, "HOST_CREEP_CONFIRMED"));
+    assert!(device.contains("held by `device`") && host.contains("held by `host`"), "{status}");
+    assert_eq!(status["ranks"][0]["holder"]["name"], "`device`");
+}
+
+#[test]
+fn a_buffer_on_the_host_that_will_fit_is_told_and_not_paged() {
+    let instance = "00c0ffee00c0ffee";
+    let exporter = Exporter::start(&["--holders.on-creep"]);
+    let mut records = on_gpu(0, 40 * MIB).records();
+    for record in &mut records {
+        record["instance"] = json!(instance);
+    }
+    let asked = actions(&exporter, &records);
+    let holder = json!({"name": "`replay`", "kind": "deque", "tensors": 0, "bytes": 800 * 40 * MIB,
+        "tensors_per_step": 0.0, "bytes_per_step": 40 * MIB,
+        "items": 800, "items_max": 1200, "items_per_step": 1.0});
+    let body = json!({"run": "job", "rank": 0, "instance": instance, "id": asked[0]["id"],
+        "outcome": "named", "last_step": 800, "holders": [holder]});
+    assert_eq!(exporter.post_to("/v1/holders", body.to_string()).status, 200);
+    let status = exporter.status();
+    assert_eq!(status["findings"][0]["severity"], "info", "{status}");
+    let words = sentence(&status, "HOST_CREEP_CONFIRMED");
+    assert!(words.contains("`replay` (deque, 800 of 1,200): full in 400 steps"), "{words}");
+    assert_eq!(status["ranks"][0].get("host_oom_eta_seconds"), None, "{status}");
 }

@@ -213,9 +213,15 @@ impl Detector {
     pub fn holder(&mut self, growth: HolderGrowth, capacity: Option<f64>) {
         let config = self.config;
         self.shifts.spanned_by(growth);
-        if let Some(around) = self.surroundings(&config, Signal::Allocated, capacity) {
+        if let Some(around) = self.surroundings(&config, self.live_signal, capacity) {
             self.live.judge_between(Between::Shifts(&self.shifts), &around);
         }
+    }
+
+    /// Takes growth of an object that holds host memory next to a device's, as [`Self::holder`]
+    /// does.
+    pub fn host_holder(&mut self, growth: HolderGrowth, capacity: Option<f64>) {
+        self.host.iter_mut().for_each(|host| host.holder(growth, capacity));
     }
 
     /// Takes a reading of the rank's device that comes after all others; `capacity` in bytes,
@@ -302,10 +308,15 @@ impl Detector {
         self.series(signal)?.tracker.shown_by()
     }
 
-    /// Returns where growth of live memory, or of a process, was first suspected: half of the
-    /// growth that counts, which no random walk explains.
-    pub fn suspected(&self) -> Option<AxisPoint> {
-        self.live.suspected.or_else(|| self.series(Signal::Process)?.suspected)
+    /// Returns where growth of a signal was first suspected: half of the growth that counts,
+    /// which no random walk explains.
+    pub fn suspected(&self, signal: Signal) -> Option<AxisPoint> {
+        self.series(signal)?.suspected
+    }
+
+    /// Returns whether a signal was ever measured.
+    pub fn has(&self, signal: Signal) -> bool {
+        self.series(signal).is_some()
     }
 
     /// Returns where the newest sample or reading lies.
@@ -335,11 +346,12 @@ impl Detector {
     }
 
     /// Returns the number of increments between event markers or level shifts that show growth
-    /// of live memory, and their distance in units of the axis. `None` unless those show it.
-    pub fn increments_between_events(&self) -> Option<(usize, f64)> {
-        match self.shown_by(Signal::Allocated)? {
-            ShownBy::Shifts => self.shifts.intervals().apart(),
-            ShownBy::Intervals => self.intervals.apart(),
+    /// of a signal, and their distance in units of the axis. `None` unless those show it.
+    pub fn increments_between_events(&self, signal: Signal) -> Option<(usize, f64)> {
+        let of = self.of(signal);
+        match self.shown_by(signal)? {
+            ShownBy::Shifts => of.shifts.intervals().apart(),
+            ShownBy::Intervals => of.intervals.apart(),
             ShownBy::Window(_) => None,
         }
     }

@@ -100,7 +100,10 @@ impl Engine {
     /// Returns the findings of a rank that name the code or the object behind its memory.
     fn named(&self, rank: &RankId, now: Uptime) -> impl Iterator<Item = Effect> {
         let is_named = |finding: &&Finding| match &finding.evidence {
-            Evidence::CreepConfirmed(figures) | Evidence::CreepEarly(figures) => {
+            Evidence::CreepConfirmed(figures)
+            | Evidence::CreepEarly(figures)
+            | Evidence::HostCreep(figures)
+            | Evidence::HostRising(figures) => {
                 figures.site.is_some() || figures.holder.is_some()
             }
             Evidence::OutOfMemory(figures) => figures.site.is_some(),

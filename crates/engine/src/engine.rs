@@ -17,7 +17,9 @@ use crate::ranks::refusal::Refusal;
 use crate::ranks::state::RankState;
 use crate::ranks::table::RankTable;
 use crate::ranks::view::RankView;
-use crate::requests::causes::{Cause, FoundCause, HoldersReport, SiteTable, SiteView};
+use crate::requests::causes::{
+    Cause, FoundCause, HeldView, HoldersReport, SiteTable, SiteView,
+};
 use crate::requests::heap_scans::HeapScans;
 use crate::requests::schedule::Growth;
 use crate::requests::snapshot::SnapshotReport;
@@ -104,7 +106,8 @@ impl Engine {
             }
             Event::LinesWanted(rank) => {
                 self.check_pushing(rank, now)?;
-                receipt.id = Some(self.heap_scans.want_lines(rank, now));
+                let signal = self.host_signal_of(rank);
+                receipt.id = Some(self.heap_scans.want_lines(rank, signal, now));
                 return Ok(Handled { receipt, ..Handled::default() });
             }
             Event::ClockSet(unix) => {
@@ -197,9 +200,17 @@ impl Engine {
         self.ranks.check_own(&report.rank, report.instance)?;
         let state = self.ranks.get(run, *rank);
         let names_own = state.is_some_and(|state| state.lifecycle().is_named(report.instance));
-        let since = self.heap_scans.take(report, now);
+        let (signal, since) = self.heap_scans.take(report, now);
         let cause = report.cause(report.is_known && names_own);
-        Ok(cause.map(|cause| FoundCause { rank: report.rank.clone(), cause, since }))
+        Ok(cause.map(|cause| FoundCause { rank: report.rank.clone(), cause, signal, since }))
+    }
+
+    /// Returns the signal of a rank's host memory: of its own figures, unless they are a
+    /// device's and it has host memory next to them.
+    fn host_signal_of(&self, rank: &RankId) -> Signal {
+        let state = self.ranks.get(&rank.run, rank.rank);
+        let has_host = state.is_some_and(|state| state.creep().has(Signal::Host));
+        if has_host { Signal::Host } else { Signal::Allocated }
     }
 
     /// Checks that a rank pushes, so that it gets what an operator requests.
@@ -255,7 +266,7 @@ impl Engine {
         if let Cause::Holder(holder) = &found.cause
             && let Some(growth) = growth_of_holder(holder)
         {
-            state.holder(growth);
+            state.holder(growth, found.signal);
         }
         self.sites.take(found, now);
         true
@@ -283,14 +294,14 @@ impl Engine {
         let result = self.ranks.push(sample, now, arrival);
         let mut is_changed = result.is_changed;
         let sees_device = sample.own_process.is_some() || sample.free.is_some();
-        if !result.is_used || !(result.is_newly_suspected || sees_device) {
+        if !result.is_used || !(result.newly_suspected.is_some() || sees_device) {
             return is_changed;
         }
         let state = self.ranks.get_mut(&sample.run, sample.rank);
         let Some(state) = state else { return is_changed };
-        if result.is_newly_suspected {
+        if let Some(signal) = result.newly_suspected {
             let rank = RankId { run: sample.run.clone(), rank: sample.rank };
-            if let Some(growth) = growth_by_step(&rank, state) {
+            if let Some(growth) = growth_by_step(&rank, state, signal) {
                 self.heap_scans.suspects(&growth, now);
             }
         }
@@ -358,7 +369,7 @@ impl Engine {
     pub(super) fn view<'a>(
         &'a self,
         state: &'a RankState,
-        site: SiteView<'a>,
+        site: &SiteView<'a>,
         now: Uptime,
     ) -> RankView<'a> {
         let mut device = self.devices.view_of(state.identity(), now, self.config.gpu_ttl);
@@ -366,7 +377,7 @@ impl Engine {
         device.process_used =
             device.process_used.or(own_process.and_then(OwnProcessMemory::bytes));
         let device_model = self.devices.model_of(state.identity());
-        RankView { device_model, own_process, site, ..state.view(device, now) }
+        RankView { device_model, own_process, site: *site, ..state.view(device, now) }
     }
 
     /// Returns the known facts of the code behind a rank's memory, in its present incarnation.
@@ -374,11 +385,17 @@ impl Engine {
         let began = state.lifecycle().origin().map(|origin| origin.began);
         let site = self.sites.of(run, rank, began);
         // The name is cloned only where a bound is known.
-        let is_withheld = site.has_bound()
-            && self
-                .findings
-                .withholds_page(&SubjectId::Rank(RankId { run: run.clone(), rank }));
-        SiteView { is_withheld, ..site }
+        let withheld = |held: HeldView<'_>, kind| {
+            let id = || SubjectId::Rank(RankId { run: run.clone(), rank });
+            held.has_bound() && self.findings.withholds_page(&id(), kind)
+        };
+        let own = withheld(site.own, DiagnosisKind::CreepConfirmed);
+        let host = withheld(site.host, DiagnosisKind::HostCreep);
+        SiteView {
+            own: HeldView { is_withheld: own, ..site.own },
+            host: HeldView { is_withheld: host, ..site.host },
+            ..site
+        }
     }
 
     pub(super) fn diagnosis_input(&self, now: Uptime) -> DiagnosisInput<'_> {
@@ -387,7 +404,7 @@ impl Engine {
             let present = states.iter().filter(|(_, state)| state.is_shown(now, ttl));
             let mut views = Vec::with_capacity(states.len());
             views.extend(present.map(|(rank, state)| {
-                (*rank, self.view(state, self.site(run, *rank, state), now))
+                (*rank, self.view(state, &self.site(run, *rank, state), now))
             }));
             RunInput::new(run, views)
         });
@@ -481,19 +498,19 @@ fn began_of(ranks: &RankTable, rank: &RankId) -> Option<Uptime> {
 /// Returns the growth of live memory that a finding is about, and whether it is the host's.
 /// `None` of another finding, and of a rank that has ended.
 fn growth_of<'a>(ranks: &'a RankTable, finding: &'a Finding) -> Option<(Growth<'a>, bool)> {
-    let is_growth =
-        matches!(finding.kind, DiagnosisKind::CreepConfirmed | DiagnosisKind::CreepEarly);
-    let (Some(rank), Evidence::CreepConfirmed(figures) | Evidence::CreepEarly(figures)) =
-        (finding.subject.rank(), &finding.evidence)
+    let rank = finding.subject.rank()?;
+    let (Evidence::CreepConfirmed(figures)
+    | Evidence::CreepEarly(figures)
+    | Evidence::HostCreep(figures)
+    | Evidence::HostRising(figures)) = &finding.evidence
     else {
         return None;
     };
-    let state = ranks.get(&rank.run, rank.rank)?;
-    if !is_growth || figures.signal != Signal::Allocated || state.ended().is_some() {
-        return None;
-    }
-    let growth =
-        Growth { bytes_per_step: figures.slope_bytes_per_step, ..growth_by_step(rank, state)? };
+    let state = ranks.get(&rank.run, rank.rank).filter(|state| state.ended().is_none())?;
+    let signal =
+        RankState::HELD_SIGNALS.into_iter().find(|signal| *signal == figures.signal)?;
+    let growth = growth_by_step(rank, state, signal)?;
+    let growth = Growth { bytes_per_step: figures.slope_bytes_per_step, ..growth };
     Some((growth, figures.is_on_host))
 }
 
@@ -512,13 +529,18 @@ fn reads_own_process(state: &RankState, now: Uptime) -> bool {
 
 /// Returns growth of a rank whose rate is unknown. `None` of one that takes no steps: a client
 /// searches for holders, and records a snapshot, from step to step.
-fn growth_by_step<'a>(rank: &'a RankId, state: &RankState) -> Option<Growth<'a>> {
+fn growth_by_step<'a>(
+    rank: &'a RankId,
+    state: &RankState,
+    signal: Signal,
+) -> Option<Growth<'a>> {
     let creep = state.creep();
     (creep.axis() == Axis::Steps).then(|| Growth {
         rank,
+        signal,
         bytes_per_step: None,
         seconds_per_step: creep.seconds_per_step(),
-        level_shifts: creep.increments_between_events(),
+        level_shifts: creep.increments_between_events(signal),
     })
 }
 

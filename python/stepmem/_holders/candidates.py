@@ -237,7 +237,7 @@ def _beneath(thing: Any, now: Slice) -> Tuple[int, int]:
     storages: Dict[int, int] = {}
     for each in waiting:
         kind = heap.kind(type(each))
-        if kind == TENSOR:
+        if kind == TENSOR and not heap.is_elsewhere(each):
             storage, n_bytes = heap.storage(each)
             storages[storage or -len(storages)] = n_bytes
         if kind in (LEAF, CLASS, BUFFER) or len(seen) > BENEATH_OBJECTS_MAX:

@@ -160,7 +160,7 @@ def _held(thing: Any, reached: HeapScan, counted: Set[int], heap: Heap) -> Tuple
     n_tensors = n_bytes = 0
     for each in held:
         kind = heap.kind(type(each))
-        if kind not in (TENSOR, BUFFER) or id(each) in counted or id(each) in reached.seen:
+        if kind not in (TENSOR, BUFFER) or id(each) in counted or id(each) in reached.seen or kind == TENSOR and heap.is_elsewhere(each):
             continue
         counted.add(id(each))
         n_tensors += kind == TENSOR

@@ -109,7 +109,9 @@ def is_none(thing: Any) -> bool:
 class Modules:
     """The modules of the program, and those of libraries."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_on_host: bool = True) -> None:
+        """`is_on_host`: whether a search is about the host's memory, not a device's."""
+        self.is_on_host = is_on_host
         self.programs: List[str] = []
         """Names of the program's modules in `sys.modules`, `__main__` first."""
         self.libraries: List[str] = []
@@ -292,6 +294,14 @@ class Heap:
         """Returns whether a tensor is in the host's memory, as far as that is known."""
         try:
             return self._is_cpu(tensor) is True
+        except Exception as error:
+            raise_if_programs(error)
+            return False
+
+    def is_elsewhere(self, tensor: Any) -> bool:
+        """Returns whether a tensor is in other memory than what is searched, and keeps no graph, as far as that is known."""
+        try:
+            return self._is_cpu(tensor) is (not self._modules.is_on_host) and self._grad_fn(tensor) is None
         except Exception as error:
             raise_if_programs(error)
             return False

@@ -383,7 +383,8 @@ class HeapScan:
             if child_kind == LEAF or id(child) in seen or (child_kind == CLASS and not heap.is_programs_class(child)):
                 continue
             if child_kind == TENSOR:
-                self._add_tensor(node, child, slot, now, is_small)
+                if not heap.is_elsewhere(child):
+                    self._add_tensor(node, child, slot, now, is_small)
                 continue
             if child_kind == BUFFER:
                 if is_small:

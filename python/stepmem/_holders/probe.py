@@ -51,6 +51,8 @@ class Probe:
         for thing, via, distance in waiting:
             kind = heap.kind(type(thing))
             if kind == TENSOR:
+                if heap.is_elsewhere(thing):
+                    continue
                 self._add_tensor(thing, via, distance)
             elif kind == BUFFER:
                 self._add_buffer(thing, via, distance)

@@ -138,7 +138,7 @@ class Search:
 
     def _advance(self, step: int, until: float) -> None:
         if self._modules is None:
-            self._modules = Modules()
+            self._modules = Modules(self._whole.is_on_host)
         elif self._first is None:
             if self._modules.advance():
                 self._first = self._scan_after(None)

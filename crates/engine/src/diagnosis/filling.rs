@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::ranks::view::RankView;
+use crate::requests::causes::HeldView;
 use stepmem_detect::config::Config;
 use stepmem_detect::sample::Axis;
-use stepmem_detect::signal::Signal;
 use stepmem_detect::trend::Trend;
 use stepmem_types::site::{Fill, TensorHolder};
 
@@ -71,11 +71,12 @@ pub enum FillingDoubt {
 }
 
 impl Filling {
-    /// Returns how a trend of a rank's live memory ends; `None` unless it grows, and what holds
-    /// it has a bound.
+    /// Returns how a trend of a rank's live memory, or of host memory next to it, ends; `None`
+    /// unless it grows, and what holds it has a bound.
     pub fn of(rank: &RankView<'_>, trend: &Trend) -> Option<Self> {
-        let is_live = trend.signal == Signal::Allocated && trend.axis == Axis::Steps;
-        let holder = &rank.site.holder.filter(|_| is_live && trend.is_growing())?.holder;
+        let is_of_steps = trend.axis == Axis::Steps && trend.is_growing();
+        let known = rank.site.held(trend.signal).holder.filter(|_| is_of_steps)?;
+        let holder = &known.holder;
         let measured = Measured::of(holder)?;
         let now = rank.last_train?.step.as_f64();
         let full_in_steps = (measured.full_at - now).max(0.0);
@@ -102,8 +103,8 @@ impl Filling {
 
     /// Returns whether live memory grows on although the holder was full, or should be full by
     /// now.
-    fn is_past_its_end(&self, rank: &RankView<'_>, measured: &Measured) -> bool {
-        let rise = || rank.creep.rise_since(Signal::Allocated, measured.ends_by());
+    fn is_past_its_end(&self, rank: &RankView<'_>, trend: &Trend, measured: &Measured) -> bool {
+        let rise = || rank.creep.rise_since(trend.signal, measured.ends_by());
         let grows_on = || rise().is_some_and(|rise| rise >= rank.creep.config().growth_min);
         measured.is_full() || (self.full_in_steps <= 0.0 && grows_on())
     }
@@ -115,7 +116,8 @@ impl Filling {
         measured: &Measured,
     ) -> Option<FillingDoubt> {
         let held_bytes = measured.growth_bytes(trend);
-        let limits = if rank.site.is_withheld { &TO_GO_ON } else { &TO_BEGIN };
+        let held = rank.site.held(trend.signal);
+        let limits = if held.is_withheld { &TO_GO_ON } else { &TO_BEGIN };
         let explained = limits.explained_min * trend.growth_bytes
             ..=limits.explained_max * trend.growth_bytes;
         let left = self.left_bytes;
@@ -126,8 +128,8 @@ impl Filling {
         let creeps = |left| rest.creeps(left, trend.seconds_per_unit, rank.creep.config());
         let doubts = [
             (FillingDoubt::NotOwn, !measured.fill.is_own),
-            (FillingDoubt::Outdated, is_outdated(rank)),
-            (FillingDoubt::PastItsEnd, self.is_past_its_end(rank, measured)),
+            (FillingDoubt::Outdated, is_outdated(rank, held)),
+            (FillingDoubt::PastItsEnd, self.is_past_its_end(rank, trend, measured)),
             (FillingDoubt::ItemsVary, !measured.has_items_within(limits.item_bytes_within)),
             (FillingDoubt::PartOfGrowth, !explained.contains(&held_bytes)),
             (FillingDoubt::CapacityUnknown, left.is_none()),
@@ -140,8 +142,8 @@ impl Filling {
 
 /// Returns whether searches should have come to something since the holder was reported. A rank
 /// that is silent reports nothing, and is not blamed for it.
-fn is_outdated(rank: &RankView<'_>) -> bool {
-    let known = rank.site.holder.filter(|_| rank.site.is_holder_newest);
+fn is_outdated(rank: &RankView<'_>, held: HeldView<'_>) -> bool {
+    let known = held.holder.filter(|_| held.is_holder_newest);
     known.is_none_or(|known| known.is_outdated_at(rank.last_seen))
 }
 

@@ -11,6 +11,7 @@ use crate::diagnosis::pressure::{self, Pressure};
 use crate::diagnosis::site_words;
 use crate::ranks::basis::Basis;
 use crate::ranks::view::RankView;
+use stepmem_detect::signal::Signal;
 use stepmem_types::format::units::{percent, whole_bytes};
 use stepmem_types::site::TensorHolder;
 use stepmem_types::units::Bytes;
@@ -60,9 +61,9 @@ impl TooLarge {
     /// Returns the holder in a subject that grows toward a bound that does not fit.
     fn of(subject: &Subject<'_, '_>) -> Option<Box<Self>> {
         let rank = subject.rank()?;
-        let mut fillings = rank.creep.trends().filter_map(|trend| Filling::of(rank, trend));
-        let filling = fillings.find(Filling::is_too_large)?;
-        let holder = rank.site.holder?.holder.clone();
+        let trend = rank.creep.trend(Signal::Allocated)?;
+        let filling = Filling::of(rank, trend).filter(Filling::is_too_large)?;
+        let holder = rank.site.own.holder?.holder.clone();
         Some(Box::new(Self { holder, filling }))
     }
 }

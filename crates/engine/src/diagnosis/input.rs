@@ -143,15 +143,16 @@ impl<'a> Subject<'a, '_> {
     /// Returns the figures of a trend of the subject.
     pub fn figures(&self, trend: &Trend) -> Box<TrendFigures> {
         let device = self.rank().and_then(|rank| rank.identity.device.as_ref());
-        // A holder of live memory explains no growth outside of it.
-        let site = self.rank().filter(|_| trend.signal == Signal::Allocated);
-        let site = site.map(|rank| rank.site).unwrap_or_default();
+        let site = self.rank().map(|rank| rank.site).unwrap_or_default();
+        let held = site.held(trend.signal);
+        // A line of a snapshot explains no growth outside of live memory.
+        let leak = site.leak.filter(|_| trend.signal == Signal::Allocated);
         Box::new(TrendFigures {
             is_on_host: trend.signal == Signal::Host || device.is_some_and(GpuUuid::is_host),
-            site: site.leak.cloned().map(Box::new),
-            holder: site.holder.map(|known| Box::new(known.holder.clone())),
+            site: leak.cloned().map(Box::new),
+            holder: held.holder.map(|known| Box::new(known.holder.clone())),
             filling: self.rank().and_then(|rank| Filling::of(rank, trend)),
-            searched: site.searched,
+            searched: held.searched,
             ..TrendFigures::of(trend)
         })
     }

@@ -95,10 +95,11 @@ impl Findings {
         }
     }
 
-    /// Returns whether the bound of what a subject holds withholds the page of its growth.
-    pub fn withholds_page(&self, subject: &SubjectId) -> bool {
+    /// Returns whether the bound of what a subject holds withholds the page of its growth, of
+    /// which `kind` is the finding.
+    pub fn withholds_page(&self, subject: &SubjectId, kind: DiagnosisKind) -> bool {
         let of_subject = self.by_subject.get(subject);
-        let active = of_subject.and_then(|held| held.get(&DiagnosisKind::CreepConfirmed));
+        let active = of_subject.and_then(|held| held.get(&kind));
         active.is_some_and(|active| active.finding.evidence.ends())
     }
 

@@ -25,7 +25,6 @@ use crate::ranks::table::RecordCounts;
 use crate::ranks::view::RankView;
 use crate::requests::tracker::{RankRequest, RequestKind};
 use stepmem_detect::signal::Signal;
-use stepmem_detect::trend::Trend;
 use stepmem_types::device::GpuSample;
 use stepmem_types::end::EndOutcome;
 use stepmem_types::ids::{GpuUuid, ProcessId, Rank, RankId, Run};
@@ -44,7 +43,7 @@ impl Engine {
                 |sample: &StepSample| sample.run == rank.run && sample.rank == rank.rank;
             batch.iter().any(is_of) && self.ranks.is_of_present_incarnation(rank, since)
         };
-        let scans = self.heap_scans.requests.waiting(is_present);
+        let scans = self.heap_scans.waiting(is_present);
         let scans = scans.map(|request| self.with_growth(request));
         self.snapshots.requests.waiting(is_present).chain(scans).collect()
     }
@@ -53,14 +52,14 @@ impl Engine {
     fn with_growth(&self, request: RankRequest) -> RankRequest {
         let RankId { run, rank } = &request.rank;
         let Some(state) = self.ranks.get(run, *rank) else { return request };
-        let of_live = |trend: &&Trend| trend.signal == Signal::Allocated;
-        let fastest = state.creep().trends().filter(of_live).map(TrendFigures::of);
-        let bytes_per_step =
-            fastest.filter_map(|figures| figures.slope_bytes_per_step).max_by(f64::total_cmp);
+        let RequestKind::Holders { wants_lines, signal, .. } = request.kind else {
+            return request;
+        };
+        let figures = state.creep().trend(signal).map(TrendFigures::of);
+        let bytes_per_step = figures.and_then(|figures| figures.slope_bytes_per_step);
         let device = state.identity().device.as_ref();
-        let is_on_host = device.is_some_and(GpuUuid::is_host);
-        let RequestKind::Holders { wants_lines, .. } = request.kind else { return request };
-        let kind = RequestKind::Holders { bytes_per_step, is_on_host, wants_lines };
+        let is_on_host = signal == Signal::Host || device.is_some_and(GpuUuid::is_host);
+        let kind = RequestKind::Holders { bytes_per_step, signal, is_on_host, wants_lines };
         RankRequest { kind, ..request }
     }
 
@@ -94,7 +93,7 @@ impl Engine {
     /// Returns one rank at `now`, present or silent; `None` when it is not held.
     pub fn rank(&self, run: &Run, rank: Rank, now: Uptime) -> Option<RankView<'_>> {
         let state = self.ranks.get(run, rank)?;
-        Some(self.view(state, self.site(run, rank, state), now))
+        Some(self.view(state, &self.site(run, rank, state), now))
     }
 
     /// Returns one process, present or not; `None` when it is not held.
@@ -171,7 +170,7 @@ impl Engine {
         exporter.snapshot_analyses = analyses.map(|(outcome, n)| (outcome.into(), n)).collect();
         let timelines = self.snapshots.timelines();
         exporter.snapshot_timelines = timelines.map(|(result, n)| (result.into(), n)).collect();
-        let scans = self.heap_scans.requests.outcomes();
+        let scans = self.heap_scans.outcomes();
         exporter.looks = scans.map(|(result, n)| (result.into(), n)).collect();
         exporter
     }
@@ -286,7 +285,7 @@ impl Engine {
         };
         let (mut ranks, mut ended, mut silent) = (Vec::new(), BTreeMap::new(), BTreeSet::new());
         for (rank, state) in states.iter().filter(|(_, state)| is_of_newest(state)) {
-            let view = self.view(state, self.site(run, *rank, state), now);
+            let view = self.view(state, &self.site(run, *rank, state), now);
             // A summary shows the incarnation as it was, however long ago that is.
             ranks.push((
                 *rank,

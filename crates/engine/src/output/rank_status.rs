@@ -24,8 +24,8 @@ impl RankStatus {
         let is_endless = |trend: &Trend| {
             !Filling::of(view, trend).is_some_and(|filling| filling.withholds())
         };
-        let is_of_host = |trend: &Trend| trend.signal == Signal::Host;
-        let is_of_device = |trend: &Trend| !is_of_host(trend) && is_endless(trend);
+        let is_of_host = |trend: &Trend| trend.signal == Signal::Host && is_endless(trend);
+        let is_of_device = |trend: &Trend| trend.signal != Signal::Host && is_endless(trend);
         let on_host = soonest(view.creep, is_of_host).filter(|_| !view.is_over());
         let soonest = soonest(view.creep, is_of_device).filter(|_| !view.is_over());
         let headroom = view.headroom();
@@ -75,7 +75,7 @@ impl RankStatus {
             host_oom_eta_seconds: on_host.as_ref().and_then(|trend| trend.oom_eta_seconds),
             host_oom_eta_lower_seconds: on_host.and_then(|trend| trend.oom_eta_lower_seconds),
             site: view.site.leak.cloned(),
-            holder: view.site.holder.map(|known| known.holder.clone()),
+            holder: view.site.own.holder.map(|known| known.holder.clone()),
         }
     }
 

@@ -23,7 +23,7 @@ impl Engine {
             SaveCursor::ProcessAfter(id) => self.save_process(Some(&id)),
             SaveCursor::SitesAfter(id) => self.save_sites(Some(&id)),
             SaveCursor::HeapScans => {
-                (PartToSave::HeapScans(self.heap_scans.requests.saved()), SaveCursor::Rest)
+                (PartToSave::HeapScans(self.heap_scans.saved()), SaveCursor::Rest)
             }
             SaveCursor::Rest => (self.save_rest(now), SaveCursor::End),
             SaveCursor::End => return None,

@@ -10,7 +10,7 @@ use crate::ranks::lifetime::LifetimeStats;
 use crate::ranks::state::RankState;
 use crate::ranks::table::{ENDED_MAX, SavedRanks};
 use crate::requests::causes::{ENDED_SITES_MAX, RankSites, SiteTable};
-use crate::requests::heap_scans::HeapScan;
+use crate::requests::heap_scans::SavedHeapScans;
 use crate::requests::snapshot::Snapshot;
 use crate::requests::tracker::SavedRequests;
 use stepmem_detect::detector::Detector;
@@ -45,7 +45,7 @@ pub enum SavedPart {
     Rest(SavedRest),
     Sites(Run, Rank, Box<RankSites>),
     Snapshots(SavedRequests<Snapshot>),
-    HeapScans(SavedRequests<HeapScan>),
+    HeapScans(SavedHeapScans),
 }
 
 /// A [`SavedPart`] where it is held: the same bytes.
@@ -56,7 +56,7 @@ pub enum PartToSave<'a> {
     Rest(SavedRest),
     Sites(&'a Run, Rank, &'a RankSites),
     Snapshots(SavedRequests<Snapshot>),
-    HeapScans(SavedRequests<HeapScan>),
+    HeapScans(SavedHeapScans),
 }
 
 /// The last part of a state.
@@ -92,7 +92,7 @@ pub struct SavedState {
     pub processes: ProcessTable,
     pub sites: SiteTable,
     pub snapshots: SavedRequests<Snapshot>,
-    pub heap_scans: SavedRequests<HeapScan>,
+    pub heap_scans: SavedHeapScans,
     pub rest: SavedRest,
     n_ranks: usize,
     n_sites: usize,

@@ -192,11 +192,16 @@ impl RankState {
         (verdict, changed)
     }
 
-    /// Returns whether growth of its live memory is suspected with its last record for the first
-    /// time.
-    pub fn is_newly_suspected(&self) -> bool {
-        let since = self.creep.suspected().zip(self.creep.newest());
-        since.is_some_and(|(suspected, newest)| newest.position <= suspected.position)
+    /// The memory whose holders are searched for: its own, and the host's next to a device.
+    pub const HELD_SIGNALS: [Signal; 2] = [Signal::Allocated, Signal::Host];
+
+    /// Returns the memory whose growth is suspected with its last record for the first time.
+    pub fn newly_suspected(&self) -> Option<Signal> {
+        let newest = self.creep.newest()?.position;
+        Self::HELD_SIGNALS.into_iter().find(|signal| {
+            let suspected = self.creep.suspected(*signal);
+            suspected.is_some_and(|suspected| newest <= suspected.position)
+        })
     }
 
     /// Takes host memory next to a device's, at a train step or a sample by time. Returns
@@ -225,9 +230,16 @@ impl RankState {
         }
     }
 
-    /// Takes growth of an object of its process, unless it takes no steps.
-    pub fn holder(&mut self, growth: HolderGrowth) {
-        if self.by_time.is_none() && !self.is_ended() {
+    /// Takes growth of an object of its process, which holds memory of a signal, unless it takes
+    /// no steps.
+    pub fn holder(&mut self, growth: HolderGrowth, signal: Signal) {
+        if self.by_time.is_some() || self.is_ended() {
+            return;
+        }
+        if signal == Signal::Host {
+            let capacity = self.host.as_ref().and_then(|host| host.capacity());
+            self.creep.host_holder(growth, capacity);
+        } else {
             let capacity = self.own_capacity();
             self.creep.holder(growth, capacity);
         }

@@ -13,6 +13,7 @@ use crate::ranks::name_conflicts::{NameConflicts, RankClaim};
 use crate::ranks::refusal::Refusal;
 use crate::ranks::state::RankState;
 use stepmem_detect::config::Config as DetectConfig;
+use stepmem_detect::signal::Signal;
 use stepmem_types::end::RankEnd;
 use stepmem_types::ids::{Rank, RankId, Run};
 use stepmem_types::launch::Instance;
@@ -73,8 +74,8 @@ pub struct RecordResult {
     pub is_used: bool,
     /// Set when a trend changed.
     pub is_changed: bool,
-    /// Set when growth of live memory is suspected for the first time.
-    pub is_newly_suspected: bool,
+    /// The memory whose growth is suspected for the first time.
+    pub newly_suspected: Option<Signal>,
 }
 
 /// All ranks, by run.
@@ -225,8 +226,8 @@ impl RankTable {
         }
         let is_used = matches!(verdict, RecordVerdict::Accepted | RecordVerdict::Restarted);
         records.inconsistent += u64::from(is_used && sample.is_inconsistent());
-        let is_newly_suspected = is_used && state.is_newly_suspected();
-        RecordResult { is_used, is_changed, is_newly_suspected }
+        let newly_suspected = state.newly_suspected().filter(|_| is_used);
+        RecordResult { is_used, is_changed, newly_suspected }
     }
 
     /// Checks that a process speaks of a rank of its own. One that is not held is.

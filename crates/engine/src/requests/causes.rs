@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use stepmem_detect::signal::Signal;
 use stepmem_types::ids::{Rank, RankId, Run};
 use stepmem_types::launch::Instance;
 use stepmem_types::site::{
@@ -227,17 +228,15 @@ pub enum Cause {
 pub struct FoundCause {
     pub rank: RankId,
     pub cause: Cause,
+    /// The memory that it is behind: the rank's own, or the host's next to a device.
+    pub signal: Signal,
     /// When the rank was asked for it.
     pub since: Uptime,
 }
 
-/// The known facts of the code behind a rank's memory, in its present incarnation.
+/// What is known of what holds one memory of a rank, in its present incarnation.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct SiteView<'a> {
-    /// The result of a snapshot on its growth.
-    pub leak: Option<&'a LeakSite>,
-    /// The result of a snapshot on its last out-of-memory error.
-    pub oom: Option<&'a OomSite>,
+pub struct HeldView<'a> {
     /// Its fastest-growing live object.
     pub holder: Option<&'a KnownHolder>,
     /// Set when no search after that came to something else.
@@ -248,10 +247,36 @@ pub struct SiteView<'a> {
     pub is_withheld: bool,
 }
 
-impl SiteView<'_> {
+impl HeldView<'_> {
     /// Returns whether what it holds has a bound.
     pub fn has_bound(&self) -> bool {
         self.holder.is_some_and(|known| known.holder.fill.is_some())
+    }
+}
+
+/// The known facts of the code behind a rank's memory, in its present incarnation.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SiteView<'a> {
+    /// The result of a snapshot on its growth.
+    pub leak: Option<&'a LeakSite>,
+    /// The result of a snapshot on its last out-of-memory error.
+    pub oom: Option<&'a OomSite>,
+    /// What holds its own memory.
+    pub own: HeldView<'a>,
+    /// What holds host memory next to a device's.
+    pub host: HeldView<'a>,
+}
+
+impl<'a> SiteView<'a> {
+    /// Returns what holds the memory of a signal: what holds one memory explains no other.
+    pub fn held(&self, signal: Signal) -> HeldView<'a> {
+        match signal {
+            Signal::Allocated => self.own,
+            Signal::Host => self.host,
+            Signal::Reserved | Signal::OutsideAllocator | Signal::Process => {
+                HeldView::default()
+            }
+        }
     }
 }
 
@@ -285,22 +310,51 @@ impl KnownHolder {
 pub struct RankSites {
     leak: Dated<LeakSite>,
     oom: Dated<OomSite>,
+    own: Held,
+    host: Held,
+}
+
+/// What the searches for holders of one memory came to.
+#[derive(Debug, Default, Deserialize, Serialize)]
+struct Held {
     holder: Option<Box<KnownHolder>>,
     searched: Dated<EmptySearch>,
+}
+
+impl Held {
+    /// When the newest of it was asked for.
+    fn learnt(&self) -> Option<Uptime> {
+        let searched = self.searched.as_ref().map(|(since, _)| *since);
+        self.holder.as_ref().map(|known| known.asked).max(searched)
+    }
+
+    /// Returns what is known of an incarnation that began at `began`.
+    fn view(&self, began: Option<Uptime>) -> HeldView<'_> {
+        let is_present = |since: Uptime| began.is_none_or(|began| since >= began);
+        let holder = self.holder.as_deref().filter(|of| is_present(of.asked));
+        let searched = self.searched.as_ref().filter(|(since, _)| is_present(*since));
+        let searched_at = self.searched.as_ref().map(|(since, _)| *since);
+        HeldView {
+            holder,
+            is_holder_newest: searched_at <= holder.map(|of| of.asked),
+            searched: searched.filter(|_| holder.is_none()).map(|(_, search)| **search),
+            is_withheld: false,
+        }
+    }
 }
 
 impl RankSites {
     /// Bytes that they take when they are saved, at most.
     pub const BYTES_MAX: usize =
-        (2 * (SITE_FRAMES_MAX + OOM_LINES_MAX + 3) + 2) * (SITE_TEXT_BYTES_MAX + 32);
+        (2 * (SITE_FRAMES_MAX + OOM_LINES_MAX + 5) + 2) * (SITE_TEXT_BYTES_MAX + 32);
 
     /// When the newest of it was asked for.
     fn learnt(&self) -> Option<Uptime> {
         let of = [
             self.leak.as_ref().map(|(since, _)| *since),
             self.oom.as_ref().map(|(since, _)| *since),
-            self.holder.as_ref().map(|known| known.asked),
-            self.searched.as_ref().map(|(since, _)| *since),
+            self.own.learnt(),
+            self.host.learnt(),
         ];
         of.into_iter().max().flatten()
     }
@@ -319,16 +373,17 @@ impl SiteTable {
     /// Takes a cause that was found at `now`. A holder that is known stays against a search
     /// that names none: its figures are dated.
     pub fn take(&mut self, found: &FoundCause, now: Uptime) {
-        let FoundCause { rank, cause, since } = found;
+        let FoundCause { rank, cause, signal, since } = found;
         match cause {
             Cause::Snapshot(analysis) => self.take_analysis(rank, analysis, *since),
             Cause::Holder(holder) => {
                 let holder = (**holder).clone();
                 let known = KnownHolder { asked: *since, reported: now, holder };
-                self.of_mut(rank).holder = Some(Box::new(known));
+                self.held_mut(rank, *signal).holder = Some(Box::new(known));
             }
             Cause::Searched(search) => {
-                self.of_mut(rank).searched = Some((*since, Box::new(*search)));
+                let searched = Some((*since, Box::new(*search)));
+                self.held_mut(rank, *signal).searched = searched;
             }
         }
     }
@@ -359,19 +414,11 @@ impl SiteTable {
             began.is_none_or(|began| *since >= began).then_some(&**value)
         }
         let sites = self.runs.get(run).and_then(|ranks| ranks.get(&rank));
-        sites.map_or_else(SiteView::default, |sites| {
-            let holder = sites.holder.as_deref();
-            let holder = holder.filter(|of| began.is_none_or(|began| of.asked >= began));
-            let searched = present(sites.searched.as_ref(), began).copied();
-            let searched_at = sites.searched.as_ref().map(|(since, _)| *since);
-            SiteView {
-                leak: present(sites.leak.as_ref(), began),
-                oom: present(sites.oom.as_ref(), began),
-                holder,
-                is_holder_newest: searched_at <= holder.map(|of| of.asked),
-                searched: searched.filter(|_| holder.is_none()),
-                is_withheld: false,
-            }
+        sites.map_or_else(SiteView::default, |sites| SiteView {
+            leak: present(sites.leak.as_ref(), began),
+            oom: present(sites.oom.as_ref(), began),
+            own: sites.own.view(began),
+            host: sites.host.view(began),
         })
     }
 
@@ -425,6 +472,11 @@ impl SiteTable {
     /// Returns the number of ended ranks whose causes were forgotten to keep the bound.
     pub fn n_dropped(&self) -> u64 {
         self.n_dropped
+    }
+
+    fn held_mut(&mut self, id: &RankId, signal: Signal) -> &mut Held {
+        let sites = self.of_mut(id);
+        if signal == Signal::Host { &mut sites.host } else { &mut sites.own }
     }
 
     fn of_mut(&mut self, id: &RankId) -> &mut RankSites {

@@ -8,8 +8,10 @@ use serde::{Deserialize, Serialize};
 use crate::requests::causes::{HoldersOutcome, HoldersReport};
 use crate::requests::schedule::{Growth, RequestPlan, ScheduleSettings};
 use crate::requests::tracker::{
-    Listed, Progress, RequestKind, RequestTracker, Requested, SavedRequests, UNANSWERED,
+    Listed, Progress, RankRequest, RequestKind, RequestTracker, Requested, SavedRequests,
+    UNANSWERED,
 };
+use stepmem_detect::signal::Signal;
 use stepmem_types::ids::RankId;
 use stepmem_types::units::Uptime;
 
@@ -28,22 +30,28 @@ pub struct HeapScan {
     /// Set when it was asked for before the growth was a finding.
     is_early: bool,
     /// Set when an operator wants the line that allocates the memory.
-    #[serde(default)]
     wants_lines: bool,
+    /// The memory whose holder is searched for.
+    signal: Signal,
+}
+
+impl HeapScan {
+    fn of(signal: Signal) -> Self {
+        Self { progress: Progress::Waiting, is_early: false, wants_lines: false, signal }
+    }
 }
 
 impl Requested for HeapScan {
-    const ID_MARK: &'static str = "h";
     const OUTCOMES: &'static [&'static str] =
         &["failed", "gave_up", "named", "none", UNANSWERED];
 
-    fn of_growth() -> Self {
-        Self { progress: Progress::Waiting, is_early: false, wants_lines: false }
+    fn id_mark(&self) -> &'static str {
+        if self.signal == Signal::Host { "m" } else { "h" }
     }
 
     fn kind(&self) -> RequestKind {
-        let wants_lines = self.wants_lines;
-        RequestKind::Holders { bytes_per_step: None, is_on_host: false, wants_lines }
+        let HeapScan { wants_lines, signal, .. } = *self;
+        RequestKind::Holders { bytes_per_step: None, signal, is_on_host: false, wants_lines }
     }
 
     fn progress(&self) -> Progress {
@@ -55,11 +63,20 @@ impl Requested for HeapScan {
     }
 }
 
-/// The heap scans of all runs.
+/// The heap scans of all runs. Those of host memory next to a device have a schedule of their
+/// own, so that growth of one memory does not keep the other from being searched.
 #[derive(Debug)]
 pub struct HeapScans {
     is_on: bool,
-    pub requests: RequestTracker<HeapScan>,
+    own: RequestTracker<HeapScan>,
+    host: RequestTracker<HeapScan>,
+}
+
+/// Heap scans that outlast a restart.
+#[derive(Debug, Default, Deserialize, Serialize)]
+pub struct SavedHeapScans {
+    own: SavedRequests<HeapScan>,
+    host: SavedRequests<HeapScan>,
 }
 
 impl HeapScans {
@@ -67,7 +84,37 @@ impl HeapScans {
     pub fn new(is_on: bool, cooldown: Duration) -> Self {
         let settings =
             ScheduleSettings { steps: STEPS, periods: PERIODS, run_max: RUN_MAX, cooldown };
-        Self { is_on, requests: RequestTracker::new(settings) }
+        let tracker = |signal| RequestTracker::new(settings, HeapScan::of(signal));
+        Self { is_on, own: tracker(Signal::Allocated), host: tracker(Signal::Host) }
+    }
+
+    fn of_mut(&mut self, signal: Signal) -> &mut RequestTracker<HeapScan> {
+        if signal == Signal::Host { &mut self.host } else { &mut self.own }
+    }
+
+    /// Returns the scans whose report is still to come.
+    fn open(&self) -> impl Iterator<Item = &Listed<HeapScan>> {
+        self.own.open().chain(self.host.open())
+    }
+
+    /// Returns the requests that wait for ranks that `accepts` allows, by the rank and the time
+    /// of the request.
+    pub fn waiting(
+        &self,
+        accepts: impl Fn(&RankId, Uptime) -> bool + Copy,
+    ) -> impl Iterator<Item = RankRequest> {
+        self.own.waiting(accepts).chain(self.host.waiting(accepts))
+    }
+
+    /// Returns how many there were by outcome.
+    pub fn outcomes(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let both = self.own.outcomes().zip(self.host.outcomes());
+        both.map(|((outcome, own), (_, host))| (outcome, own + host))
+    }
+
+    /// Returns what outlasts a restart.
+    pub fn saved(&self) -> SavedHeapScans {
+        SavedHeapScans { own: self.own.saved(), host: self.host.saved() }
     }
 
     /// Takes suspected growth of a rank. The rank is asked for a heap scan, so that the holder
@@ -80,77 +127,88 @@ impl HeapScans {
     /// while it lasts. The rank is asked for a heap scan unless one goes on, or its run has had
     /// enough.
     pub fn creeps(&mut self, growth: &Growth<'_>, began: Option<Uptime>, now: Uptime) {
-        if began.is_some_and(|began| self.were_before(growth.rank, began)) {
-            self.requests.schedule.forget(growth.rank);
+        if began.is_some_and(|began| self.were_before(growth, began)) {
+            self.of_mut(growth.signal).schedule.forget(growth.rank);
         }
         self.grows(growth, false, now);
     }
 
     fn grows(&mut self, growth: &Growth<'_>, is_early: bool, now: Uptime) {
-        if self.is_on && !self.requests.open().any(|open| open.rank == *growth.rank) {
-            self.requests.grows(growth, HeapScan { is_early, ..HeapScan::of_growth() }, now);
+        // A process makes one search at a time.
+        if self.is_on && !self.open().any(|open| open.rank == *growth.rank) {
+            let of = HeapScan { is_early, ..HeapScan::of(growth.signal) };
+            self.of_mut(growth.signal).grows(growth, of, now);
         }
     }
 
-    /// Asks a rank for the line that allocates its memory because an operator wants it. Returns
-    /// the id of the request, that of the open one if the rank was asked for it already.
-    pub fn want_lines(&mut self, rank: &RankId, now: Uptime) -> Box<str> {
+    /// Asks a rank for the line that allocates host memory, which is that of `signal`, because
+    /// an operator wants it. Returns the id of the request, that of the open one if the rank was
+    /// asked for it already.
+    pub fn want_lines(&mut self, rank: &RankId, signal: Signal, now: Uptime) -> Box<str> {
         let is_same = |open: &&Listed<HeapScan>| open.rank == *rank && open.of.wants_lines;
-        let open = self.requests.open().find(is_same);
+        let open = self.open().find(is_same);
         if let Some(id) = open.and_then(|open| open.id.clone()) {
             return id;
         }
-        let of = HeapScan { wants_lines: true, ..HeapScan::of_growth() };
-        self.requests.ask((rank.clone(), RequestPlan::of_steps(STEPS)), of, now)
+        let of = HeapScan { wants_lines: true, ..HeapScan::of(signal) };
+        self.of_mut(signal).ask((rank.clone(), RequestPlan::of_steps(STEPS)), of, now)
     }
 
-    /// Returns whether a rank was asked, and only before its incarnation began: its present
+    /// Returns whether a rank was asked about a memory, and only before its incarnation began: its present
     /// holders are not known.
-    fn were_before(&self, rank: &RankId, began: Uptime) -> bool {
-        let mut scans = self.requests.iter().filter(|scan| scan.rank == *rank).peekable();
+    fn were_before(&self, growth: &Growth<'_>, began: Uptime) -> bool {
+        let tracker = if growth.signal == Signal::Host { &self.host } else { &self.own };
+        let mut scans = tracker.iter().filter(|scan| scan.rank == *growth.rank).peekable();
         scans.peek().is_some() && scans.all(|scan| scan.since < began)
     }
 
-    /// Takes a report. Returns since when what it names is known: when the rank was asked, or
-    /// now.
-    pub fn take(&mut self, report: &HoldersReport, now: Uptime) -> Uptime {
+    /// Takes a report. Returns the memory that it is about, and since when what it names is
+    /// known: when the rank was asked, or now.
+    pub fn take(&mut self, report: &HoldersReport, now: Uptime) -> (Signal, Uptime) {
         let run = &report.rank.run;
-        let scan = self.requests.named(report.id.as_deref(), &report.rank);
+        let is_of_host = self.host.named(report.id.as_deref(), &report.rank).is_some();
+        let signal = if is_of_host { Signal::Host } else { Signal::Allocated };
+        let requests = self.of_mut(signal);
+        let scan = requests.named(report.id.as_deref(), &report.rank);
         let since = scan.as_ref().map_or(now, |scan| scan.since);
         let is_over = report.outcome != HoldersOutcome::Began;
         if let Some(Listed { of: scan, .. }) = scan {
             if scan.progress == Progress::Over {
-                return since;
+                return (signal, since);
             }
             scan.progress = if is_over { Progress::Over } else { Progress::Begun };
             let is_named = matches!(report.outcome, HoldersOutcome::Named(_));
             if is_over && scan.is_early && !is_named {
-                self.requests.schedule.close(run);
+                requests.schedule.close(run);
             }
         }
-        self.requests.count(report.outcome.as_label());
+        requests.count(report.outcome.as_label());
         // A bound withholds the page of its own rank alone.
         if let HoldersOutcome::Named(holders) = &report.outcome
             && holders.first().is_some_and(|holder| holder.fill.is_some())
         {
-            self.requests.schedule.ask_each(run);
+            requests.schedule.ask_each(run);
         }
         if is_over {
-            self.requests.ask_next(run, now);
+            requests.ask_next(run, now);
         }
-        since
+        (signal, since)
     }
 
     /// Gives up heap scans that have waited too long, and those whose process has gone, where
     /// `is_present` is false.
     pub fn expire(&mut self, is_present: impl Fn(&RankId, Uptime) -> bool, now: Uptime) {
-        self.requests.expire(|scan| !is_present(&scan.rank, scan.since), now);
+        let is_gone = |scan: &Listed<HeapScan>| !is_present(&scan.rank, scan.since);
+        self.own.expire(is_gone, now);
+        self.host.expire(is_gone, now);
     }
 
     /// Goes on where an earlier exporter stood, unless the settings no longer want it.
-    pub fn resume(&mut self, saved: SavedRequests<HeapScan>) {
+    pub fn resume(&mut self, saved: SavedHeapScans) {
         let is_on = self.is_on;
-        self.requests.resume(saved, |scan| is_on || scan.of.wants_lines);
+        let is_kept = |scan: &Listed<HeapScan>| is_on || scan.of.wants_lines;
+        self.own.resume(saved.own, is_kept);
+        self.host.resume(saved.host, is_kept);
     }
 }
 
@@ -162,6 +220,7 @@ mod tests {
     use crate::requests::causes::{HEAP_SCAN_COOLDOWN, HoldersOutcome, HoldersReport};
     use crate::requests::schedule::Growth;
     use crate::requests::tracker::RankRequest;
+    use stepmem_detect::signal::Signal;
     use stepmem_types::ids::{Rank, RankId, Run};
     use stepmem_types::site::{Fill, SiteText, TensorHolder};
     use stepmem_types::units::{Bytes, Count, Uptime};
@@ -179,6 +238,7 @@ mod tests {
         let rank = rank();
         let growth = Growth {
             rank: &rank,
+            signal: Signal::Allocated,
             bytes_per_step: None,
             seconds_per_step: None,
             level_shifts: None,
@@ -187,11 +247,11 @@ mod tests {
     }
 
     fn waiting(heap_scans: &HeapScans) -> Vec<RankRequest> {
-        heap_scans.requests.waiting(|_, _| true).collect()
+        heap_scans.waiting(|_, _| true).collect()
     }
 
     fn outcome(heap_scans: &HeapScans, name: &str) -> u64 {
-        heap_scans.requests.outcomes().find(|(outcome, _)| *outcome == name).unwrap().1
+        heap_scans.outcomes().find(|(outcome, _)| *outcome == name).unwrap().1
     }
 
     fn bounded() -> TensorHolder {
@@ -275,6 +335,7 @@ mod tests {
             for rank in &ranks {
                 let growth = Growth {
                     rank,
+                    signal: Signal::Allocated,
                     bytes_per_step: None,
                     seconds_per_step: None,
                     level_shifts: None,
@@ -304,9 +365,9 @@ mod tests {
         creep(&mut heap_scans, 0, 1);
         let asked = waiting(&heap_scans);
         let [request] = &asked[..] else { panic!("{asked:?}") };
-        assert_eq!(heap_scans.take(&report(request, HoldersOutcome::Began), at(2)), at(1));
+        assert_eq!(heap_scans.take(&report(request, HoldersOutcome::Began), at(2)).1, at(1));
         assert_eq!(waiting(&heap_scans), []);
-        assert_eq!(heap_scans.take(&report(request, HoldersOutcome::Nothing), at(3)), at(1));
+        assert_eq!(heap_scans.take(&report(request, HoldersOutcome::Nothing), at(3)).1, at(1));
         heap_scans.expire(|_, _| true, at(100_000));
         assert_eq!((outcome(&heap_scans, "none"), outcome(&heap_scans, "unanswered")), (1, 0));
     }

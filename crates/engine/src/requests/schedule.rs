@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use stepmem_detect::signal::Signal;
 use stepmem_types::ids::{RankId, Run};
 use stepmem_types::units::Uptime;
 
@@ -51,6 +52,8 @@ pub struct ScheduleSettings {
 #[derive(Clone, Copy, Debug)]
 pub struct Growth<'a> {
     pub rank: &'a RankId,
+    /// The memory that grows: the rank's own, or the host's next to a device.
+    pub signal: Signal,
     /// The rate at which it grows.
     pub bytes_per_step: Option<f64>,
     /// The duration of its steps.
@@ -323,6 +326,7 @@ mod tests {
     use super::{
         Growth, REPORT_WITHIN, RequestPlan, RequestSchedule, ScheduleSettings, ScheduleStep,
     };
+    use stepmem_detect::signal::Signal;
     use stepmem_types::ids::{Rank, RankId, Run};
     use stepmem_types::units::Uptime;
 
@@ -340,7 +344,13 @@ mod tests {
 
     fn growth(rank: &RankId, bytes_per_step: f64) -> Growth<'_> {
         let bytes_per_step = Some(bytes_per_step);
-        Growth { rank, bytes_per_step, seconds_per_step: Some(60.0), level_shifts: None }
+        Growth {
+            rank,
+            signal: Signal::Allocated,
+            bytes_per_step,
+            seconds_per_step: Some(60.0),
+            level_shifts: None,
+        }
     }
 
     fn plan(steps: u32) -> RequestPlan {

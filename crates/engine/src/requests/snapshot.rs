@@ -132,11 +132,10 @@ impl Snapshot {
 }
 
 impl Requested for Snapshot {
-    const ID_MARK: &'static str = "";
     const OUTCOMES: &'static [&'static str] = &["failed", LIMITED, UNANSWERED, "written"];
 
-    fn of_growth() -> Self {
-        Self::asked(SnapshotReason::Creep)
+    fn id_mark(&self) -> &'static str {
+        ""
     }
 
     fn kind(&self) -> RequestKind {

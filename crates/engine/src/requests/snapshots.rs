@@ -17,6 +17,7 @@ use crate::requests::snapshot::{
 use crate::requests::tracker::{
     LISTED_MAX, Listed, Progress, RequestTracker, Requested, SavedRequests,
 };
+use stepmem_detect::signal::Signal;
 use stepmem_types::ids::RankId;
 use stepmem_types::site::SiteVerdict;
 use stepmem_types::units::Uptime;
@@ -66,7 +67,10 @@ struct TimelineCounts {
 impl Snapshots {
     pub fn new(settings: SnapshotSettings) -> Self {
         Self {
-            requests: RequestTracker::new(settings.schedule),
+            requests: RequestTracker::new(
+                settings.schedule,
+                Snapshot::asked(SnapshotReason::Creep),
+            ),
             settings,
             to_analyze: VecDeque::new(),
             n_analyses: [0; AnalysisOutcome::ALL.len()],
@@ -79,7 +83,7 @@ impl Snapshots {
         if !self.settings.on_creep {
             return;
         }
-        match self.requests.grows(growth, Snapshot::of_growth(), now) {
+        match self.requests.grows(growth, Snapshot::asked(SnapshotReason::Creep), now) {
             ScheduleStep::Ask(_) | ScheduleStep::Known => {}
             ScheduleStep::Limited => self.requests.count(LIMITED),
             ScheduleStep::TooLong { period } => self.decline(growth.rank, period, now),
@@ -112,7 +116,7 @@ impl Snapshots {
         if !self.requests.iter().any(is_declined) {
             self.requests.count(LIMITED);
             let outcome = SnapshotOutcome::Failed { error: error.into() };
-            let of = Snapshot { outcome, ..Snapshot::of_growth() };
+            let of = Snapshot { outcome, ..Snapshot::asked(SnapshotReason::Creep) };
             let (rank, id) = (rank.clone(), None);
             let (since, deadline) = (now, now);
             self.requests.list(Listed { number: 0, id, rank, steps: 0, since, deadline, of });
@@ -202,9 +206,14 @@ impl Snapshots {
         let is_about_growth = listed.of.reason == SnapshotReason::Creep;
         let is_short = is_about_growth && verdict == Some(SiteVerdict::InsufficientHistory);
         if is_short && let Some(plan) = self.requests.schedule.longer(&rank) {
-            self.requests.ask((rank.clone(), plan), Snapshot::of_growth(), now);
+            self.requests.ask(
+                (rank.clone(), plan),
+                Snapshot::asked(SnapshotReason::Creep),
+                now,
+            );
         }
-        Some(FoundCause { rank, cause: Cause::Snapshot(Box::new(analysis.clone())), since })
+        let cause = Cause::Snapshot(Box::new(analysis.clone()));
+        Some(FoundCause { rank, cause, signal: Signal::Allocated, since })
     }
 
     /// Counts what became of a timeline. Returns its id.
@@ -282,6 +291,7 @@ mod tests {
     use crate::requests::schedule::{Growth, REPORT_WITHIN};
     use crate::requests::snapshot::{SnapshotOutcome, SnapshotReason, SnapshotReport};
     use crate::requests::tracker::LISTED_MAX;
+    use stepmem_detect::signal::Signal;
     use stepmem_types::ids::{Rank, RankId, Run};
     use stepmem_types::site::{LeakSite, SiteVerdict};
     use stepmem_types::units::Uptime;
@@ -307,6 +317,7 @@ mod tests {
         let rank = who(rank);
         let growth = Growth {
             rank: &rank,
+            signal: Signal::Allocated,
             bytes_per_step: None,
             seconds_per_step: None,
             level_shifts: None,

@@ -9,6 +9,7 @@ use crate::requests::schedule::{
     Growth, RequestPlan, RequestSchedule, SavedSchedule, ScheduleSettings, ScheduleStep,
 };
 use crate::requests::snapshot::SnapshotReason;
+use stepmem_detect::signal::Signal;
 use stepmem_types::ids::{RankId, Run};
 use stepmem_types::units::Uptime;
 
@@ -49,6 +50,8 @@ pub enum RequestKind {
     Holders {
         /// Growth of that memory.
         bytes_per_step: Option<f64>,
+        /// The memory that grows.
+        signal: Signal,
         /// Set when it is the host's.
         is_on_host: bool,
         /// Set when an operator wants the line that allocates it.
@@ -58,13 +61,11 @@ pub enum RequestKind {
 
 /// What becomes of a request of one kind.
 pub trait Requested {
-    /// Distinguishes the ids of one kind from those of others.
-    const ID_MARK: &'static str;
     /// The outcomes that are counted.
     const OUTCOMES: &'static [&'static str];
 
-    /// Returns what a rank is asked for because it grows.
-    fn of_growth() -> Self;
+    /// Returns what distinguishes its ids from those of other trackers.
+    fn id_mark(&self) -> &'static str;
 
     fn kind(&self) -> RequestKind;
 
@@ -108,6 +109,8 @@ impl<T> Default for SavedRequests<T> {
 #[derive(Debug)]
 pub struct RequestTracker<T> {
     pub schedule: RequestSchedule,
+    /// Asked of a rank because it grows.
+    of_growth: T,
     // Invariant: at most LISTED_MAX.
     listed: VecDeque<Listed<T>>,
     n_listed: u64,
@@ -115,9 +118,11 @@ pub struct RequestTracker<T> {
 }
 
 impl<T: Requested + Clone> RequestTracker<T> {
-    pub fn new(settings: ScheduleSettings) -> Self {
+    /// Creates an empty tracker; `of_growth` is asked of a rank because it grows.
+    pub fn new(settings: ScheduleSettings, of_growth: T) -> Self {
         Self {
             schedule: RequestSchedule::new(settings),
+            of_growth,
             listed: VecDeque::new(),
             n_listed: 0,
             outcomes: T::OUTCOMES.iter().map(|outcome| (*outcome, 0)).collect(),
@@ -140,7 +145,7 @@ impl<T: Requested + Clone> RequestTracker<T> {
     pub fn ask(&mut self, (rank, plan): (RankId, RequestPlan), of: T, now: Uptime) -> Box<str> {
         // The time keeps ids of an earlier exporter apart.
         let (millis, number) = (now.0.as_millis(), self.n_listed + 1);
-        let id: Box<str> = format!("{millis}-{}{number}", T::ID_MARK).into();
+        let id: Box<str> = format!("{millis}-{}{number}", of.id_mark()).into();
         let deadline = Uptime(now.0 + plan.allowance());
         let (steps, asked) = (plan.steps, Some(id.clone()));
         self.list(Listed { number, id: asked, rank, steps, since: now, deadline, of });
@@ -152,7 +157,7 @@ impl<T: Requested + Clone> RequestTracker<T> {
         if !self.open().any(|open| open.rank.run == *run)
             && let Some(next) = self.schedule.next(run, now)
         {
-            self.ask(next, T::of_growth(), now);
+            self.ask(next, self.of_growth.clone(), now);
         }
     }
 

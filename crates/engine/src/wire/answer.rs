@@ -51,7 +51,7 @@ pub fn encode_accepted(accepted: usize, requests: &[RankRequest]) -> Vec<u8> {
                 reason: reason.as_label(),
                 entries_max: ENTRIES_MAX,
             },
-            RequestKind::Holders { bytes_per_step, is_on_host, wants_lines } => {
+            RequestKind::Holders { bytes_per_step, is_on_host, wants_lines, .. } => {
                 let lines = wants_lines.then_some(true);
                 Action::Holders { id, run, rank, steps, bytes_per_step, is_on_host, lines }
             }

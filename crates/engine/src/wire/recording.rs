@@ -1,6 +1,7 @@
 //! The lines that an exporter records: events in the order and at the time at which the engine
 //! took them.
 
+use std::ops::Not;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -16,6 +17,7 @@ use crate::wire::json::{Object, parse};
 use crate::wire::number::Number;
 use crate::wire::step::RawStep;
 use crate::wire::step_text::StepText;
+use stepmem_detect::signal::Signal;
 use stepmem_types::device::{GpuSample, GpuUnavailable};
 use stepmem_types::end::RankEnd;
 use stepmem_types::ids::{GpuUuid, RankId, Run, SubjectId};
@@ -129,12 +131,10 @@ impl RecordedEvent {
             Event::End(run, end) => {
                 line.end = Some(RecordedEnd { run: run.clone(), of: end.clone() });
             }
-            Event::CauseFound(FoundCause { rank, cause, since }) => match cause {
-                Cause::Holder(holder) => line.holder = Some(site(rank, &**holder, *since)),
-                Cause::Searched(search) => line.searched = Some(site(rank, search, *since)),
-                Cause::Snapshot(analysis) => {
-                    line.verdict = Some(site(rank, &**analysis, *since));
-                }
+            Event::CauseFound(found) => match &found.cause {
+                Cause::Holder(holder) => line.holder = Some(site(found, &**holder)),
+                Cause::Searched(search) => line.searched = Some(site(found, search)),
+                Cause::Snapshot(analysis) => line.verdict = Some(site(found, &**analysis)),
             },
             Event::Ack(ack) => line.ack = Some(RecordedAck::of(ack)),
             Event::Reading(sample) => line.reading = Some(sample),
@@ -158,8 +158,10 @@ impl RecordedEvent {
     }
 }
 
-fn site<T: Clone>(rank: &RankId, of: &T, since: Uptime) -> SiteLine<T> {
-    SiteLine { rank: rank.clone(), since_uptime: since.0.as_secs_f64(), of: of.clone() }
+fn site<T: Clone>(found: &FoundCause, of: &T) -> SiteLine<T> {
+    let FoundCause { rank, signal, since, .. } = found;
+    let (is_of_host, since_uptime) = (*signal == Signal::Host, since.0.as_secs_f64());
+    SiteLine { rank: rank.clone(), is_of_host, since_uptime, of: of.clone() }
 }
 
 fn write_line(line: &impl Serialize, text: &mut Vec<u8>) {
@@ -265,9 +267,10 @@ impl RawEvent<'_> {
 
 impl<T> SiteLine<T> {
     fn found(self, cause: impl FnOnce(T) -> Cause) -> Result<Event, DecodeError> {
-        let Self { rank, since_uptime, of } = self;
+        let Self { rank, is_of_host, since_uptime, of } = self;
+        let signal = if is_of_host { Signal::Host } else { Signal::Allocated };
         let since = uptime_of("since_uptime", since_uptime)?;
-        Ok(Event::CauseFound(FoundCause { rank, cause: cause(of), since }))
+        Ok(Event::CauseFound(FoundCause { rank, cause: cause(of), signal, since }))
     }
 }
 
@@ -292,6 +295,9 @@ struct RecordedEnd {
 #[serde(deny_unknown_fields)]
 struct SiteLine<T> {
     rank: RankId,
+    /// Set when it is about host memory next to a device's.
+    #[serde(default, skip_serializing_if = "Not::not")]
+    is_of_host: bool,
     since_uptime: f64,
     of: T,
 }
@@ -349,6 +355,7 @@ mod tests {
     use crate::requests::causes::{Cause, FoundCause};
     use crate::wire::control::decode_end;
     use crate::wire::step::{Layout, decode};
+    use stepmem_detect::signal::Signal;
     use stepmem_types::device::{
         Attribution, DeviceInfo, DeviceMemory, GpuSample, GpuUnavailable, ProcessMemory,
     };
@@ -430,13 +437,17 @@ mod tests {
         };
         let subject = SubjectId::Rank(id.clone());
         let ack = Ack::new(subject, DiagnosisKind::HighPressure, 3600, "a cache").unwrap();
-        let found = |cause| Event::CauseFound(FoundCause { rank: id.clone(), cause, since });
+        let of = |signal, cause| {
+            Event::CauseFound(FoundCause { rank: id.clone(), cause, signal, since })
+        };
+        let found = |cause| of(Signal::Allocated, cause);
         let lost = |device, code| {
             Event::DeviceLost(GpuUnavailable { device, code, message: String::new() })
         };
         for event in [
             Event::End(run, decode_end(end).unwrap()),
-            found(Cause::Holder(Box::new(holder))),
+            found(Cause::Holder(Box::new(holder.clone()))),
+            of(Signal::Host, Cause::Holder(Box::new(holder))),
             found(Cause::Searched(EmptySearch { step: None, is_complete: true, lines: None })),
             found(Cause::Searched(EmptySearch { step: None, is_complete: false, lines })),
             found(Cause::Snapshot(Box::new(serde_json::from_slice(analysis).unwrap()))),
