@@ -176,8 +176,8 @@ impl Detector {
         if self.n_samples <= self.config.warmup_samples {
             return false;
         }
-        let config = self.config;
-        let Some(around) = self.surroundings(&config, self.live_signal, capacity) else {
+        let config = &self.config;
+        let Some(around) = self.surroundings(config, self.live_signal, capacity) else {
             return false;
         };
         if self.intervals.add(block, config.interval_samples_min) {
@@ -185,7 +185,7 @@ impl Detector {
         }
         if let Some(block) = self.live.add(block, &around) {
             let blocks_min = config.interval_samples_min.div_ceil(SAMPLES_PER_BLOCK);
-            if self.shifts.add(block, blocks_min, &config) {
+            if self.shifts.add(block, blocks_min, config) {
                 self.live.judge_between(Between::Shifts(&self.shifts), &around);
             }
         }
@@ -193,10 +193,9 @@ impl Detector {
             let around = Surroundings { signal: Signal::Reserved, ..around };
             self.reserved.add(Block { minimum: slack, ..block }, &around);
         }
-        if self.axis == Axis::Steps {
-            self.readings.notice_silence(at.time);
-        }
-        self.has_changed()
+        let is_silent = self.axis == Axis::Steps && self.readings.notice_silence(at.time);
+        let judged = [&mut self.live, &mut self.reserved];
+        judged.map(|series| series.tracker.take_change()).contains(&true) || is_silent
     }
 
     /// Takes a sample of an evaluation or a checkpoint: only its peak counts, and later
@@ -211,9 +210,8 @@ impl Detector {
     /// Takes growth of an object of the process, which shows whether its level shifts are a
     /// leak's; `capacity` in bytes, if known.
     pub fn holder(&mut self, growth: HolderGrowth, capacity: Option<f64>) {
-        let config = self.config;
         self.shifts.spanned_by(growth);
-        if let Some(around) = self.surroundings(&config, self.live_signal, capacity) {
+        if let Some(around) = self.surroundings(&self.config, self.live_signal, capacity) {
             self.live.judge_between(Between::Shifts(&self.shifts), &around);
         }
     }
@@ -234,8 +232,7 @@ impl Detector {
         let Some(sample) = self.newest else { return false };
         let taken = self.readings.take(reading, &sample, self.config.warmup_readings);
         let Some(block) = taken else { return false };
-        self.read(block, Signal::OutsideAllocator, capacity);
-        self.has_changed()
+        self.read(block, Signal::OutsideAllocator, capacity)
     }
 
     /// Takes a reading of an unmanaged process, as [`Self::device`] does of a rank.
@@ -257,8 +254,7 @@ impl Detector {
         if !self.readings.is_loaded(&sample, &self.config) {
             return false;
         }
-        self.read(block, Signal::Process, capacity);
-        self.has_changed()
+        self.read(block, Signal::Process, capacity)
     }
 
     /// Forgets the previous incarnation of a restarted rank; the memory that others use on its
@@ -413,12 +409,13 @@ impl Detector {
         is_later.then_some(AxisPoint { position, ..at })
     }
 
-    fn read(&mut self, block: Block, signal: Signal, capacity: Option<f64>) {
+    /// Takes a block of readings; returns whether the trend of their signal has changed.
+    fn read(&mut self, block: Block, signal: Signal, capacity: Option<f64>) -> bool {
         self.readings.pace.advance(block.at);
-        let config = self.config;
-        if let Some(around) = self.surroundings(&config, signal, capacity) {
+        if let Some(around) = self.surroundings(&self.config, signal, capacity) {
             self.readings.series.add(block, &Surroundings { now: block.at, ..around });
         }
+        self.readings.series.tracker.take_change()
     }
 
     /// Returns the detector of a signal: that of the host, or this one.
@@ -479,11 +476,5 @@ impl Detector {
             (Axis::Seconds, _) => config.steps_per_second,
             (Axis::Steps, _) => 1.0,
         }
-    }
-
-    /// Returns whether a trend has changed since the last call.
-    fn has_changed(&mut self) -> bool {
-        let series = [&mut self.live, &mut self.reserved, &mut self.readings.series];
-        series.map(|series| series.tracker.take_change()).contains(&true)
     }
 }

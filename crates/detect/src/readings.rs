@@ -113,11 +113,10 @@ impl Readings {
         false
     }
 
-    /// Forgets a trend that was not read for long.
-    pub(super) fn notice_silence(&mut self, time: UnixTime) {
-        if self.last_time.is_some_and(|last| time.since(last) > SILENCE_SECONDS) {
-            self.series.tracker.clear();
-        }
+    /// Forgets a trend that was not read for long; returns whether there was one.
+    pub(super) fn notice_silence(&mut self, time: UnixTime) -> bool {
+        let is_silent = self.last_time.is_some_and(|last| time.since(last) > SILENCE_SECONDS);
+        is_silent && self.series.tracker.clear()
     }
 
     /// Returns those of the next incarnation; the memory that others use on the device stays

@@ -191,9 +191,9 @@ impl Tracker {
         self.tracked.iter_mut().for_each(|tracked| tracked.heights.release());
     }
 
-    /// Forgets the trend.
-    pub(super) fn clear(&mut self) {
-        *self = Self { is_changed: self.tracked.is_some(), ..Self::default() };
+    /// Forgets the trend; returns whether there was one.
+    pub(super) fn clear(&mut self) -> bool {
+        std::mem::take(self).tracked.is_some()
     }
 }
 
