@@ -3,6 +3,7 @@
 
 use std::error::Error;
 use std::fmt;
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize};
@@ -80,9 +81,51 @@ impl OutOfRange {
     }
 }
 
+/// An integer of 0 to [`INTEGER_MAX`]. An `Option` of it takes no more memory: a record and the
+/// state of a rank are mostly such figures.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Integer(NonZeroU64);
+
+impl Integer {
+    fn new(value: u64) -> Result<Self, OutOfRange> {
+        if value <= INTEGER_MAX {
+            // The lowest bit is set, so that 0 is free for `None`; order stays.
+            Ok(Self(NonZeroU64::MIN | (value << 1)))
+        } else {
+            Err(OutOfRange::number(&value, &0, &INTEGER_MAX))
+        }
+    }
+
+    fn get(self) -> u64 {
+        self.0.get() >> 1
+    }
+
+    #[expect(
+        clippy::as_conversions,
+        clippy::cast_precision_loss,
+        reason = "at most 2^53, so exact"
+    )]
+    fn as_f64(self) -> f64 {
+        // Conversion of a signed integer is one instruction.
+        self.get().cast_signed() as f64
+    }
+}
+
+impl Default for Integer {
+    fn default() -> Self {
+        Self(NonZeroU64::MIN)
+    }
+}
+
+impl fmt::Debug for Integer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.get().fmt(f)
+    }
+}
+
 /// A byte count, 0 to [`INTEGER_MAX`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Bytes(u64);
+pub struct Bytes(Integer);
 
 impl Bytes {
     /// Takes a count of 0 to [`INTEGER_MAX`].
@@ -90,28 +133,22 @@ impl Bytes {
     /// # Errors
     /// Names the value and the range.
     pub fn new(value: u64) -> Result<Self, OutOfRange> {
-        checked_integer(value).map(Self)
+        Integer::new(value).map(Self)
     }
 
     pub fn get(self) -> u64 {
-        self.0
+        self.0.get()
     }
 
     /// The count as a float, exactly.
-    #[expect(
-        clippy::as_conversions,
-        clippy::cast_precision_loss,
-        reason = "at most 2^53, so exact"
-    )]
     pub fn as_f64(self) -> f64 {
-        // Conversion of a signed integer is one instruction.
-        self.0.cast_signed() as f64
+        self.0.as_f64()
     }
 }
 
 /// A step number or a count of a training process, 0 to [`INTEGER_MAX`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Count(u64);
+pub struct Count(Integer);
 
 impl Count {
     /// Takes a count of 0 to [`INTEGER_MAX`].
@@ -119,22 +156,16 @@ impl Count {
     /// # Errors
     /// Names the value and the range.
     pub fn new(value: u64) -> Result<Self, OutOfRange> {
-        checked_integer(value).map(Self)
+        Integer::new(value).map(Self)
     }
 
     pub fn get(self) -> u64 {
-        self.0
+        self.0.get()
     }
 
     /// The count as a float, exactly.
-    #[expect(
-        clippy::as_conversions,
-        clippy::cast_precision_loss,
-        reason = "at most 2^53, so exact"
-    )]
     pub fn as_f64(self) -> f64 {
-        // Conversion of a signed integer is one instruction.
-        self.0.cast_signed() as f64
+        self.0.as_f64()
     }
 }
 
@@ -316,14 +347,6 @@ pub fn checked_name(text: &str, bytes_max: usize) -> Result<Box<str>, OutOfRange
         return Err(OutOfRange::Combining(text.to_owned()));
     }
     Ok(checked)
-}
-
-fn checked_integer(value: u64) -> Result<u64, OutOfRange> {
-    if value <= INTEGER_MAX {
-        Ok(value)
-    } else {
-        Err(OutOfRange::number(&value, &0, &INTEGER_MAX))
-    }
 }
 
 /// Writes a type as its plain value, and reads it back through its constructor, so that what
