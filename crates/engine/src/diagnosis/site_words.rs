@@ -118,8 +118,8 @@ const WITHOUT_GPU_TENSORS: &str = "No growing tensor was found: the memory is he
 
 /// The remedy of most leaks whose line is known, which fits losses with their graphs as well as
 /// kept batches.
-const REMEDY: &str = "Keep only what is needed: numbers (item()), detached values (detach()), of a batch a copy of the part (clone()) or its \
-                      indices. Bound it, or empty it.";
+const REMEDY: &str = "Keep only what is needed: numbers (item()), detached values (detach()), or a copy (clone()) of the part of a batch \
+                      that is used. Bound it, or empty it.";
 
 /// Tensors that take less than this share of the growth are not the memory that grows. They
 /// keep it alive, such as the graph behind a loss, whose bytes no search sees.

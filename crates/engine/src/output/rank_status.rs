@@ -44,7 +44,7 @@ impl RankStatus {
             unread_steps_total: view.unread_steps_total,
             marks_total: view.marks(),
             is_by_time: view.is_by_time(),
-            without_steps_seconds: view.tally.seconds_without_steps(),
+            without_steps_seconds: view.lifetime.seconds_without_steps(),
             late_records_total: view.lates_total,
             last_push_time,
             interval_peak_allocated: view.interval_peak_allocated,

@@ -32,7 +32,7 @@ pub struct LifetimeStats {
     /// The most that it held within train steps, of those in which that is known.
     pub peak_reserved: Figure,
     /// Records and peaks by phase, in the order of [`Phase::ALL`].
-    pub phases: [PhaseTally; Phase::ALL.len()],
+    pub phases: [PhaseStats; Phase::ALL.len()],
     /// When the first and the last record by time were made, as Unix times.
     pub by_time: Option<(f64, f64)>,
     n_steps: u64,
@@ -65,7 +65,7 @@ pub struct Figure {
 
 /// The figures of one phase.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
-pub struct PhaseTally {
+pub struct PhaseStats {
     /// Number of records.
     pub n_records: u64,
     /// The greatest known peak of allocated memory.
@@ -122,7 +122,7 @@ impl LifetimeStats {
         self.add_figures(sample, peaks);
     }
 
-    fn phase_mut(&mut self, phase: Phase) -> &mut PhaseTally {
+    fn phase_mut(&mut self, phase: Phase) -> &mut PhaseStats {
         let [train, eval, checkpoint, sample, idle] = &mut self.phases;
         match phase {
             Phase::Train => train,

@@ -503,7 +503,7 @@ impl RankState {
             device,
             device_model: None,
             creep: self.creep(),
-            tally: &self.lifetime,
+            lifetime: &self.lifetime,
             steps_total: self.steps_total,
             unread_steps_total: self.unread_steps_total,
             life_steps: self.life_steps,

@@ -126,7 +126,7 @@ pub struct RankView<'a> {
     /// The detector, for its trends and slopes.
     pub creep: &'a Detector,
     /// This incarnation, summed up.
-    pub tally: &'a LifetimeStats,
+    pub lifetime: &'a LifetimeStats,
     /// Train steps that it reported, since the exporter began.
     pub steps_total: u64,
     /// Those of them whose memory the rank's client did not read.

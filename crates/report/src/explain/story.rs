@@ -262,7 +262,7 @@ impl Story {
         }
         let (n_steps, is_by_time) = match view {
             SubjectFigures::Rank(rank) if rank.steps_total == 0 => {
-                (rank.tally.n_samples(), rank.is_by_time())
+                (rank.lifetime.n_samples(), rank.is_by_time())
             }
             SubjectFigures::Rank(rank) => (rank.steps_total, false),
             SubjectFigures::Process(process) => {

@@ -22,7 +22,7 @@ use stepmem_engine::diagnosis::pressure;
 use stepmem_engine::diagnosis::trend_figures::TrendFigures;
 use stepmem_engine::output::run::RunView;
 use stepmem_engine::output::snapshot_status::SnapshotStatus;
-use stepmem_engine::ranks::lifetime::{Figure, Kept, LifetimeStats, Moment, PhaseTally};
+use stepmem_engine::ranks::lifetime::{Figure, Kept, LifetimeStats, Moment, PhaseStats};
 use stepmem_engine::ranks::view::RankView;
 use stepmem_types::format::units::rfc3339;
 use stepmem_types::ids::Rank;
@@ -96,7 +96,7 @@ impl Summary {
 
 /// Returns when the samples of a run that took no steps begin and end, as Unix times.
 fn by_time(run: &RunView<'_>) -> Option<(f64, f64)> {
-    let spans = run.ranks.iter().filter_map(|(_, view)| view.tally.by_time);
+    let spans = run.ranks.iter().filter_map(|(_, view)| view.lifetime.by_time);
     spans.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
 }
 
@@ -108,8 +108,8 @@ pub(super) fn unseen(n_expected: u32, is_seen: impl Fn(u32) -> bool) -> (Vec<u32
 }
 
 fn coverage(run: &RunView<'_>) -> Coverage {
-    let tallies = || run.ranks.iter().map(|(_, rank)| rank.tally);
-    let spans = || tallies().filter_map(|tally| tally.span);
+    let lifetimes = || run.ranks.iter().map(|(_, rank)| rank.lifetime);
+    let spans = || lifetimes().filter_map(|lifetime| lifetime.span);
     let ranks_expected =
         run.ranks.iter().filter_map(|(_, rank)| rank.identity.world_size).max();
     let is_seen = |rank| run.ranks.binary_search_by_key(&rank, |(seen, _)| seen.get()).is_ok();
@@ -123,13 +123,13 @@ fn coverage(run: &RunView<'_>) -> Coverage {
         ranks_missing,
         ranks_lost: Vec::new(),
         ranks_judged: run.ranks.iter().filter(|(_, rank)| is_judged(rank)).count(),
-        restarts: tallies().map(|tally| u64::from(tally.n_restarts)).sum(),
+        restarts: lifetimes().map(|lifetime| u64::from(lifetime.n_restarts)).sum(),
         first: spans().map(|span| span.0).reduce(earliest),
         last: spans().map(|span| span.1).reduce(latest),
     };
     let (first, last) = (coverage.first, coverage.last);
     for (rank, view) in &run.ranks {
-        let own = view.tally.span.map(|span| span.1);
+        let own = view.lifetime.span.map(|span| span.1);
         let is_behind = first.zip(last).is_some_and(|(first, last)| {
             let behind = last.step - own.map_or(first.step, |own| own.step);
             behind > BEHIND_STEPS_MIN && behind > (last.step - first.step) / 20
@@ -168,7 +168,7 @@ fn rank_summary(
     state: RankOutcome,
     peaks: &Peaks,
 ) -> RankSummary {
-    let tally = view.tally;
+    let lifetime = view.lifetime;
     RankSummary {
         rank,
         local_rank: view.identity.local_rank,
@@ -177,18 +177,18 @@ fn rank_summary(
         device_model: view.device_model.map(str::to_owned),
         state,
         end: None,
-        steps: tally.n_steps(),
-        unread_steps: tally.n_unread,
-        samples: tally.n_samples(),
-        seconds_without_steps: tally.seconds_without_steps(),
-        first: tally.span.map(|span| span.0),
-        last: tally.span.map(|span| span.1),
-        restarts: tally.n_restarts,
+        steps: lifetime.n_steps(),
+        unread_steps: lifetime.n_unread,
+        samples: lifetime.n_samples(),
+        seconds_without_steps: lifetime.seconds_without_steps(),
+        first: lifetime.span.map(|span| span.0),
+        last: lifetime.span.map(|span| span.1),
+        restarts: lifetime.n_restarts,
         issues: Vec::new(),
-        allocated: figures(&tally.allocated),
-        peak_allocated: figures(&tally.peak_allocated),
-        reserved: figures(&tally.reserved),
-        peak_reserved: figures(&tally.peak_reserved),
+        allocated: figures(&lifetime.allocated),
+        peak_allocated: figures(&lifetime.peak_allocated),
+        reserved: figures(&lifetime.reserved),
+        peak_reserved: figures(&lifetime.peak_reserved),
         capacity_bytes: view.capacity,
         pressure_ratio: LifetimePressure::of(view)
             .map(|pressure| pressure.ratio)
@@ -204,10 +204,10 @@ fn rank_summary(
         host: view.host.map(host_words::described),
         outside_allocator_bytes: view.outside_allocator_bytes,
         trend: LIVE_SIGNALS.iter().find_map(|signal| rank_trend(view, *signal)),
-        phases: phases(tally),
+        phases: phases(lifetime),
         ooms: ooms(view),
         alloc_retries: view.last_train.and_then(|last| last.alloc_retries),
-        series_bytes: tally.means(Kept::Allocated).map(f64::round).collect(),
+        series_bytes: lifetime.means(Kept::Allocated).map(f64::round).collect(),
     }
 }
 
@@ -238,11 +238,11 @@ fn figures(figure: &Figure) -> Option<FigureSummary> {
     })
 }
 
-fn phases(tally: &LifetimeStats) -> BTreeMap<Cow<'static, str>, PhaseSummary> {
-    let named = Phase::ALL.map(Phase::as_label).into_iter().zip(&tally.phases);
+fn phases(lifetime: &LifetimeStats) -> BTreeMap<Cow<'static, str>, PhaseSummary> {
+    let named = Phase::ALL.map(Phase::as_label).into_iter().zip(&lifetime.phases);
     named
         .filter(|(_, phase)| phase.n_records > 0)
-        .map(|(name, PhaseTally { n_records, peak })| {
+        .map(|(name, PhaseStats { n_records, peak })| {
             (name.into(), PhaseSummary { records: *n_records, peak_bytes: *peak })
         })
         .collect()
@@ -275,6 +275,6 @@ fn rank_trend(rank: &RankView<'_>, signal: Signal) -> Option<RankTrend> {
         confidence_ratio: figures.map(|trend| trend.confidence_ratio),
         oom_eta_steps: figures.and_then(|trend| trend.oom_eta_steps),
         oom_eta_seconds: figures.and_then(|trend| trend.oom_eta_seconds),
-        bands: rank.tally.bands(Kept::Allocated),
+        bands: rank.lifetime.bands(Kept::Allocated),
     })
 }

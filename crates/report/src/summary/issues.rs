@@ -107,9 +107,9 @@ fn past_pressures(run: &RunView<'_>, found: &[RankIssue]) -> Vec<RankIssue> {
 /// Returns the share of the capacity that was reserved and never live, where the pressure was
 /// of what was reserved.
 fn never_live(view: &RankView<'_>, pressure: LifetimePressure) -> Option<f64> {
-    let tally = view.tally;
-    let live = tally.phases.iter().filter_map(|phase| phase.peak).max();
-    let reserved = tally.peak_reserved.max.or(tally.reserved.max)?.0;
+    let lifetime = view.lifetime;
+    let live = lifetime.phases.iter().filter_map(|phase| phase.peak).max();
+    let reserved = lifetime.peak_reserved.max.or(lifetime.reserved.max)?.0;
     let is_reserved = pressure.basis == Basis::Reserved;
     let live = live.or(view.high_water_allocated).filter(|_| is_reserved)?;
     high_pressure::never_live_ratio(reserved, live, pressure.capacity)

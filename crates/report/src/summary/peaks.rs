@@ -26,8 +26,8 @@ impl Peaks {
     pub fn of(run: &RunView<'_>, metric: PeakMetric) -> Self {
         let peak = |(rank, view): &(Rank, RankView<'_>)| {
             let figure = match metric {
-                PeakMetric::Allocated => &view.tally.peak_allocated,
-                PeakMetric::Reserved => &view.tally.peak_reserved,
+                PeakMetric::Allocated => &view.lifetime.peak_allocated,
+                PeakMetric::Reserved => &view.lifetime.peak_reserved,
             };
             Some((*rank, figure.max?.0.as_f64()))
         };
@@ -64,15 +64,15 @@ impl LifetimePressure {
     /// Returns every pressure of a rank that is known.
     pub fn all(rank: &RankView<'_>) -> impl Iterator<Item = Self> {
         let capacity = rank.capacity;
-        let tally = rank.tally;
-        let of_phases = tally.phases.iter().filter_map(|phase| phase.peak);
+        let lifetime = rank.lifetime;
+        let of_phases = lifetime.phases.iter().filter_map(|phase| phase.peak);
         let allocated = of_phases.max().map(|peak| {
-            let train = tally.peak_allocated.max.filter(|(of_train, _)| *of_train == peak);
+            let train = lifetime.peak_allocated.max.filter(|(of_train, _)| *of_train == peak);
             (Basis::Allocated, peak, train.map(|(_, step)| step))
         });
         // The bytes that it held at the end of a step are known also where the peak within it
         // is not.
-        let at_most = [tally.peak_reserved.max, tally.reserved.max].into_iter().flatten();
+        let at_most = [lifetime.peak_reserved.max, lifetime.reserved.max].into_iter().flatten();
         let reserved = at_most
             .reduce(|most, next| if next.0 > most.0 { next } else { most })
             .map(|(reserved, step)| (Basis::Reserved, reserved, Some(step)));

@@ -95,7 +95,7 @@ fn trend(run: &RunView<'_>, metric: PeakMetric) -> RunMetricTrend {
     };
     let growth = |(rank, view)| {
         let view: &RankView<'_> = view;
-        let bands = view.tally.bands(kept)?;
+        let bands = view.lifetime.bands(kept)?;
         let delta_bytes = bands.recent_bytes - bands.baseline_bytes;
         let ratio =
             Some(delta_bytes / bands.baseline_bytes).filter(|_| bands.baseline_bytes > 0.0);
@@ -124,7 +124,7 @@ fn trend(run: &RunView<'_>, metric: PeakMetric) -> RunMetricTrend {
         overall_abs_delta_bytes: Some(*delta_bytes),
         overall_worst_growth_pct: *ratio,
         overall_median_growth_pct: median(&mut ratios),
-        trend_window_steps: Some(view.tally.n_steps()),
+        trend_window_steps: Some(view.lifetime.n_steps()),
         allocated_slope_bytes_per_step: view
             .creep
             .slope(Signal::Allocated)
