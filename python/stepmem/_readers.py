@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import time
+from time import monotonic
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from ._children import ChildProcesses
@@ -32,6 +33,9 @@ Parts = Tuple[int, int, int, int, int, int, int, int]
 """Values of HOST_PARTS; UNKNOWN where there is none."""
 
 NO_PARTS: Parts = (UNKNOWN,) * 8
+
+HOST_EVERY = 0.02
+"""Interval at which host memory next to a device's is read at the end of a step, in seconds: it would be half of what a short step's end costs."""
 
 LIMIT_EVERY = 10.0
 """Interval at which the limit of host memory next to a device's is read, in seconds."""
@@ -200,9 +204,19 @@ class CudaReader:
         self.device = device_uuid(torch, idx)
         counters = self._counters = share_peak_counters(torch, idx) if counts_peaks else None
         self._host = host
-        device, read_host = self._raw if counters is None else counters.step_end(idx), host.take
-        self.take: Callable[[], Any] = lambda: (device(), read_host())
-        """Calls the allocator once, once more to reset its peaks, and makes one system call. Its callers hold the lock of `step_lock`."""
+        device, read_host, due_at = self._raw if counters is None else counters.step_end(idx), host.take, 0.0
+
+        def take() -> Any:
+            nonlocal due_at
+            now = monotonic()
+            if now < due_at:
+                return device(), None
+            due_at = now + HOST_EVERY
+            return device(), read_host()
+
+        self.take: Callable[[], Any] = take
+        """Calls the allocator once, and once more to reset its peaks; makes one system call if HOST_EVERY has passed. Its callers hold the lock of
+        `step_lock`."""
 
     @staticmethod
     def of_current(torch: Any, counts_peaks: bool, host: "Optional[HostReader]" = None) -> "CudaReader":

@@ -47,6 +47,7 @@ def test_figures_are_those_of_the_allocator(exporter, train):
 
 HOST = """
     import os, subprocess, sys, torch, stepmem
+    stepmem._readers.HOST_EVERY = 0.0
     torch.malloc(1000)
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     kept = []
@@ -71,6 +72,14 @@ def test_host_memory_is_reported_next_to_the_device(fake, train, tmp_path):
     rises = [after - before for before, after in zip(held, held[1:])]
     assert all(rise == pytest.approx(64 << 20, abs=1 << 20) for rise in rises), held
     assert records[-1]["host_total_bytes"] > held[-1]
+
+
+def test_host_memory_next_to_a_device_costs_short_steps_nothing(fake, train):
+    exporter = fake(200)
+    ended = train("import stepmem\nstepmem._readers.HOST_EVERY = 3600.0\n" + textwrap.dedent(STEPS), exporter.url, PATHS=STUB).ended()
+    assert (ended.code, ended.err) == (0, "")
+    assert [record["allocated_bytes"] for record in exporter.records] == [1000] * 4
+    assert ["host_allocated_bytes" in record for record in exporter.records] == [True, False, False, False]
 
 
 def test_exporter_that_does_not_know_host_memory_gets_the_device_alone(fake, train):
