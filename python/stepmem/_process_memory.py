@@ -11,11 +11,11 @@ import re
 import signal
 import threading
 from time import monotonic
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, List, Optional, Tuple
 
 from ._process import Process
 from ._warn import note_once
-from ._wire import FOREIGN_PID_NAMESPACE, MEMORY_HIDDEN, NO_ANSWER, UNKNOWN, UNSUPPORTED
+from ._wire import FOREIGN_PID_NAMESPACE, MEMORY_HIDDEN, NO_ANSWER, NUMA_NODE, UNIFIED, UNKNOWN, UNSUPPORTED
 
 READ_EVERY = 15.0
 """Seconds between two readings."""
@@ -41,7 +41,10 @@ ROWS_MAX = 65_536
 LIST_TRIES = 3
 """Requests of a list that grew between count and list."""
 
-SUCCESS, INSUFFICIENT_SIZE = 0, 7
+SUCCESS, NOT_SUPPORTED, INSUFFICIENT_SIZE = 0, 3, 7
+
+ADDRESSING_MODE_VERSION, ADDRESSING_ATS = 1 << 24 | 8, 2
+"""Version and size of the structure that receives the mode, and the mode of GPUs whose memory the operating system may manage."""
 
 ROW_WORDS, WRONG_ROW_WORDS = 3, 4
 """Words of 8 bytes in a row: process id, memory, two ids of instances; and as drivers 535.43 to 535.86 write it."""
@@ -64,6 +67,8 @@ class ProcessMemory:
         """Time at which the reading began that goes on, on the monotonic clock."""
         self._newest: List[Tuple[str, int]] = []
         """Device and result of the newest reading, until it is taken."""
+        self._memory_kind: Tuple[str, Optional[str]] = ("", None)
+        """Device, and the kind of its memory."""
 
     def newest(self, device: str) -> int:
         """Returns the bytes, or the negative code of the reason for which they are unknown; UNKNOWN if there is nothing new.
@@ -92,6 +97,11 @@ class ProcessMemory:
             return NO_ANSWER
         return UNKNOWN
 
+    def memory_kind(self, device: str) -> Optional[str]:
+        """Returns the kind of a GPU's memory; None if that is its own, or unknown."""
+        of_device, kind = self._memory_kind
+        return kind if of_device == device else None
+
     def close(self) -> None:
         """Makes the thread end within READ_EVERY, and does not wait for it. Takes no lock: a forked child calls it, too."""
         self._is_closed = True
@@ -109,6 +119,7 @@ class ProcessMemory:
                     is_open = False  # once
                     driver = Driver()
                 if driver is not None:
+                    self._memory_kind = device, driver.memory_kind(device)
                     result = driver.used_by(os.getpid(), device)
             except Exception as error:
                 note_once("nvml", f"the memory of this process on its GPU is unknown: {error!r}")
@@ -132,14 +143,15 @@ class Driver:
         is_translated = found is None or (int(found[1]), int(found[2])) >= TRANSLATING_DRIVER
         self._lists_own_ids = is_translated or os.stat("/proc/self/ns/pid").st_ino == HOST_NAMESPACE
         """Unset if an id that equals this process's own is another's by chance."""
-        self._handles: Dict[str, Any] = {}
+        self._last: Tuple[str, Any] = ("", None)
+        """Device and handle of the last call."""
 
     def used_by(self, pid: int, device: str) -> int:
         """Returns the bytes that a process uses on a device, or the negative code of the reason for which they are unknown."""
         handle = self._handle(device)
-        total = self._total(handle)
+        code, total = self._total(handle)
         rows = [row for number, name in enumerate(LISTS) for row in self._rows(name, handle, number == 0)]
-        if any(not 0 < each <= PID_MAX or total < used < NOT_AVAILABLE for each, used in rows):
+        if any(not 0 < each <= PID_MAX or code == SUCCESS and total < used < NOT_AVAILABLE for each, used in rows):
             return UNSUPPORTED
         own = [used for each, used in rows if each == pid]
         if not own or not self._lists_own_ids:
@@ -147,19 +159,29 @@ class Driver:
         known = [used for used in own if 0 < used < NOT_AVAILABLE]
         return max(known, default=MEMORY_HIDDEN)  # a process in several lists or contexts counts once
 
+    def memory_kind(self, device: str) -> Optional[str]:
+        """Returns the kind of a device's memory; None if that is its own."""
+        handle = self._handle(device)
+        mode, node = (self._types.c_uint * 2)(ADDRESSING_MODE_VERSION, 0), self._types.c_uint(0)
+        calls = (("nvmlDeviceGetAddressingMode", mode), ("nvmlDeviceGetNumaNodeId", self._types.byref(node)))
+        is_known = all(hasattr(self._library, name) and getattr(self._library, name)(handle, out) == SUCCESS for name, out in calls)
+        if is_known and mode[1] == ADDRESSING_ATS:
+            return NUMA_NODE
+        return UNIFIED if self._total(handle)[0] == NOT_SUPPORTED else None
+
     def _handle(self, device: str) -> Any:
         """Returns the handle of a GPU or MIG device by its UUID."""
-        if device not in self._handles:
+        if self._last[0] != device:
             handle = self._types.c_void_p()
             self._call("nvmlDeviceGetHandleByUUID", device.encode(), self._types.byref(handle))
-            self._handles[device] = handle
-        return self._handles[device]
+            self._last = device, handle
+        return self._last[1]
 
-    def _total(self, handle: Any) -> int:
-        """Returns the bytes of a device; no limit where the driver does not report them."""
+    def _total(self, handle: Any) -> Tuple[int, int]:
+        """Returns the code of the driver's answer, and the bytes of a device."""
         memory = (self._types.c_uint64 * 3)()
         code: int = self._library.nvmlDeviceGetMemoryInfo(handle, memory)
-        return int(memory[0]) if code == SUCCESS else NOT_AVAILABLE
+        return code, int(memory[0])
 
     def _rows(self, name: str, handle: Any, is_required: bool) -> List[Tuple[int, int]]:
         """Returns process ids and bytes of a list. Raises OSError where one that is required does not answer, or any makes no sense."""

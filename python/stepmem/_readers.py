@@ -15,9 +15,9 @@ from ._descriptors import PROC_BYTES, KeptFile, Reading
 from ._peaks import share_peak_counters
 from ._settings import Settings
 from ._shared_memory import SharedMemory
-from ._torch import cuda_torch, device_uuid
+from ._torch import cuda_torch, device_uuid, is_integrated
 from ._warn import warn_once
-from ._wire import UNKNOWN
+from ._wire import UNIFIED, UNKNOWN
 
 Figures = Tuple[int, int, int, int, int, int, int, int]
 """Allocated, peak allocated, reserved, peak reserved and inactive split bytes, allocation retries, OOMs, requested bytes.
@@ -78,6 +78,7 @@ class HostReader:
     """
 
     device = "cpu"
+    memory_kind: Optional[str] = None
     high_water: HighWater = (UNKNOWN, UNKNOWN)
 
     def __init__(self, budget: Optional[int] = None) -> None:
@@ -202,6 +203,8 @@ class CudaReader:
         self._idx = idx
         self.high_water: HighWater = (UNKNOWN, UNKNOWN)
         self.device = device_uuid(torch, idx)
+        self.memory_kind = UNIFIED if is_integrated(torch, idx) else None
+        """The kind of the GPU's memory, where PyTorch shows that it is not its own."""
         counters = self._counters = share_peak_counters(torch, idx) if counts_peaks else None
         self._host = host
         device, read_host, due_at = self._raw if counters is None else counters.step_end(idx), host.take, 0.0

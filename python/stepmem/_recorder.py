@@ -140,6 +140,9 @@ class Recorder:
         for n in range(1, n_taken + 1):
             if n == n_taken:
                 self._process_used = self._process_memory.newest(self._reader.device)
+                kind = self._reader.memory_kind or self._process_memory.memory_kind(self._reader.device)
+                if kind is not None:
+                    self._sender.set_memory_kind(self._reader.device, kind)
                 if children is not NO_PARTS:
                     self._children = children
             self._pack_oldest()

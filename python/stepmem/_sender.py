@@ -248,6 +248,10 @@ class Sender:
         """Returns the index that stands for `device` in records."""
         return self._encoder.add_device(device)
 
+    def set_memory_kind(self, device: str, kind: str) -> None:
+        """Gives later records of a GPU the kind of its memory. Runs on this thread."""
+        self._encoder.set_memory_kind(device, kind)
+
     def add_control(self, message: "SnapshotResult | HoldersResult | End") -> None:
         """Adds a message that is not a step. It is pushed after the records in the ring."""
         self._control.append(message)

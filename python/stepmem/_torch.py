@@ -83,6 +83,11 @@ def device_uuid(torch: Any, idx: int) -> str:
     return uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
 
 
+def is_integrated(torch: Any, idx: int) -> bool:
+    """Returns whether a GPU uses the machine's memory as its own."""
+    return bool(getattr(torch.cuda.get_device_properties(idx), "is_integrated", False))
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Returns whether `error` is PyTorch's out-of-memory error."""
     torch = sys.modules.get("torch")

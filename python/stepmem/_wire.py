@@ -64,7 +64,10 @@ PROCESS_USED_STATES = {
 }
 """JSON key and values of the reason for which the bytes are unknown, by code."""
 
-PARTS = (*HOST_PARTS, PROCESS_USED, PROCESS_USED_STATE)
+DEVICE_MEMORY, UNIFIED, NUMA_NODE = "device_memory", "unified", "numa_node"
+"""JSON key and values of the kind of a GPU's memory that is not its own alone: it is the machine's, or the operating system manages it."""
+
+PARTS = (*HOST_PARTS, PROCESS_USED, PROCESS_USED_STATE, DEVICE_MEMORY)
 """JSON keys of what the sender's thread reads."""
 
 FIGURES = (
@@ -326,13 +329,20 @@ class Encoder:
         """Gives holders FILL, and reports LINES, likewise."""
         self._process = process
         self._devices: List[str] = []
+        self._memory_kinds: Dict[str, str] = {}
         self._heads: Dict[str, str] = {}
-        self._heads_of: Tuple[Optional[Identity], bool] = (None, False)
+        self._heads_of: Tuple[Optional[Identity], bool, bool] = (None, False, False)
 
     def add_device(self, device: str) -> int:
         """Returns the index that stands for `device` in records."""
         self._devices.append(device)
         return len(self._devices) - 1
+
+    def set_memory_kind(self, device: str, kind: str) -> None:
+        """Gives the records of a GPU the kind of its memory."""
+        if self._memory_kinds.get(device) != kind:
+            self._memory_kinds[device] = kind
+            self._heads.pop(device, None)
 
     def step(self, record: bytes, n_dropped: int) -> str:
         """Returns a packed record as one line of JSON; an empty text if this exporter must not get it."""
@@ -359,12 +369,13 @@ class Encoder:
     def _head(self, device: str) -> str:
         """Returns what all records about `device` start with: a JSON object without its closing brace."""
         identity = self._process.identity()
-        if self._heads_of != (identity, self.is_plain):
-            self._heads_of = (identity, self.is_plain)
+        if self._heads_of != (identity, self.is_plain, self.has_parts):
+            self._heads_of = (identity, self.is_plain, self.has_parts)
             self._heads.clear()
         head = self._heads.get(device)
         if head is None:
-            fields: Dict[str, object] = {**identity._asdict(), "device": device, "pid": os.getpid()}
+            kind = self._memory_kinds.get(device) if self.has_parts else None
+            fields: Dict[str, object] = {**identity._asdict(), "device": device, DEVICE_MEMORY: kind, "pid": os.getpid()}
             without = LATER_STEP_FIELDS if self.is_plain else ()
             head = self._heads[device] = _encode(fields, without).decode()[:-1]
         return head

@@ -52,6 +52,7 @@ def driver(library, tmp_path):
     def answer(version, compute, uuid=GPU, scenario={}, **device):  # noqa: B006
         rows = [{"pid": pid} if used is None else {"pid": pid, "used": used} for pid, used in compute]
         gpu = {"uuid": uuid, "memory": {"total": 80 * GIB, "used": 30 * GIB}, "compute": rows, "graphics": [], "mps": [], **device}
+        gpu = {key: value for key, value in gpu.items() if value is not None}
         fresh = folder / "fresh.json"
         fresh.write_text(json.dumps({"driver_version": version, "devices": [gpu], **scenario}))
         fresh.replace(folder / "libnvidia-ml.so.1.json")
@@ -79,6 +80,7 @@ def pushed(fake, train, tmp_path):
         ended = training.ended()
         assert ended.code == 0, ended.err
         assert not ended.err
+        run.records = exporter.records
         return found[0]
 
     return run
@@ -106,6 +108,33 @@ def readings(records):
 )
 def test_own_process_is_found_where_the_driver_lists_it_with_its_memory(driver, pushed, version, compute, expected):
     assert pushed(driver(version, compute)) == expected
+
+
+@pytest.mark.parametrize(
+    "device, expected",
+    [
+        ({}, None),
+        ({"memory": None, "addressing": 2}, "unified"),  # GB10
+        ({"memory": None}, "unified"),  # Jetson
+        ({"addressing": 2, "numa_node": 4}, "numa_node"),  # Grace
+        ({"addressing": 2}, None),
+        ({"addressing": 1, "numa_node": 0}, None),
+    ],
+)
+def test_kind_of_memory_that_a_gpu_does_not_have_for_itself_is_pushed(driver, pushed, device, expected):
+    assert pushed(driver(NEW, [(1, 7 * GIB)], **device)) == 7 * GIB
+    assert pushed.records[-1].get("device_memory") == expected
+
+
+def test_integrated_gpu_is_known_without_a_driver_that_tells(pushed, tmp_path):
+    body = """
+properties = torch.cuda.get_device_properties(0)
+properties.is_integrated = 1
+torch.cuda.get_device_properties = lambda device: properties
+train()
+"""
+    assert pushed(tmp_path, body) == "unsupported"
+    assert pushed.records[-1]["device_memory"] == "unified"
 
 
 def test_process_in_several_lists_counts_once(driver, pushed):
@@ -173,8 +202,8 @@ assert os.waitpid(pid, 0)[1] == 0
 
 
 def test_exporter_that_does_not_know_the_reading_gets_records_without_it(driver, fake, train, tmp_path):
-    folder = driver(NEW, [(os.getpid(), 7 * GIB)])
-    exporter = fake(Reply(400, refuses=("process_used_bytes", "process_used_state")))
+    folder = driver(NEW, [(os.getpid(), 7 * GIB)], memory=None)
+    exporter = fake(Reply(400, refuses=("process_used_bytes", "process_used_state", "device_memory")))
     training = train(STEPS + "    train()\n", exporter.url, PATHS=STUB, LD_LIBRARY_PATH=str(folder))
     await_true("a refusal", lambda: exporter.refused)
     await_true("records", lambda: exporter.records)

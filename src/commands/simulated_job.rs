@@ -209,6 +209,7 @@ fn device(rank: u32, by_process: Option<u64>) -> Result<GpuSample, OutOfRange> {
         }),
         processes: by_process.map(process).transpose()?.into_iter().collect(),
         attribution: Attribution::SharedPidNamespace,
+        machine_total: None,
     })
 }
 

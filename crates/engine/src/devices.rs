@@ -184,10 +184,12 @@ impl DeviceTable {
 
 /// Returns what a reading of a device reports for a rank that uses it.
 pub fn device_view(sample: &GpuSample, rank: &Identity) -> DeviceView {
+    let known = sample.capacity_and_use();
     DeviceView {
-        total: sample.memory.map(|memory| memory.total),
-        used: sample.memory.map(|memory| memory.used),
+        total: known.map(|(total, _)| total),
+        used: known.map(|(_, used)| used),
         process_used: process_of(sample, rank).and_then(|process| process.used),
+        memory_kind: sample.info.memory_kind,
     }
 }
 
@@ -205,6 +207,7 @@ pub fn process_of<'a>(sample: &'a GpuSample, rank: &Identity) -> Option<&'a Proc
 pub fn view_at_record(sample: &StepSample, nvml: Option<DeviceView>) -> Option<DeviceView> {
     let process_used = sample.own_process.and_then(OwnProcessMemory::bytes);
     let view = match nvml {
+        None if sample.memory_kind.is_some() => DeviceView::default(),
         None => pushed_view(sample.total?, sample.free?),
         Some(view) => Some(view).filter(|_| process_used.is_some())?,
     };
@@ -215,5 +218,5 @@ pub fn view_at_record(sample: &StepSample, nvml: Option<DeviceView>) -> Option<D
 /// device NVML does not read.
 fn pushed_view(total: Bytes, free: Bytes) -> DeviceView {
     let used = Bytes::new(total.get().saturating_sub(free.get())).ok();
-    DeviceView { total: Some(total), used, process_used: None }
+    DeviceView { total: Some(total), used, ..DeviceView::default() }
 }

@@ -293,7 +293,9 @@ impl Engine {
         let arrival = self.unix_time(now);
         let result = self.ranks.push(sample, now, arrival);
         let mut is_changed = result.is_changed;
-        let sees_device = sample.own_process.is_some() || sample.free.is_some();
+        let sees_device = sample.own_process.is_some()
+            || sample.free.is_some()
+            || sample.memory_kind.is_some();
         if !result.is_used || !(result.newly_suspected.is_some() || sees_device) {
             return is_changed;
         }

@@ -211,11 +211,11 @@ impl ProcessState {
     /// Takes a reading; whether a trend changed by it.
     fn read(&mut self, reading: &Reading<'_>, used: Bytes, reading_every: f64) -> bool {
         self.last_seen = reading.now;
-        let Some(memory) = reading.sample.memory else {
+        let Some((total, device_used)) = reading.sample.capacity_and_use() else {
             self.device_total = None;
             return false;
         };
-        self.device_total = Some(memory.total);
+        self.device_total = Some(total);
         let before = std::mem::replace(&mut self.used, used).as_f64();
         let mut is_changed = false;
         if used.as_f64() < FALL_RATIO * before {
@@ -231,7 +231,7 @@ impl ProcessState {
         let Ok(time) = UnixTime::new(reading.time) else { return is_changed };
         let device = DeviceReading {
             time,
-            device_used: memory.used.as_f64(),
+            device_used: device_used.as_f64(),
             process_used: Some(used.as_f64()),
         };
         let capacity = self.capacity().map(Bytes::as_f64);

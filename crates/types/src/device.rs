@@ -18,6 +18,45 @@ pub struct GpuSample {
     pub processes: Vec<ProcessMemory>,
     /// The meaning of the process list where the exporter runs.
     pub attribution: Attribution,
+    /// The machine's memory, of a device that uses it as its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine_total: Option<Bytes>,
+}
+
+impl GpuSample {
+    /// Returns the device's capacity and what is in use of it. Of unified memory they are the
+    /// machine's memory and what the listed processes use. `None` where neither is known.
+    pub fn capacity_and_use(&self) -> Option<(Bytes, Bytes)> {
+        let own = self.memory.map(|memory| (memory.total, memory.used));
+        own.or_else(|| {
+            let used = self.processes.iter().filter_map(|process| Some(process.used?.get()));
+            Some((self.machine_total?, Bytes::new(used.sum()).ok()?))
+        })
+    }
+}
+
+/// The kind of a device's memory, where that is not its own alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DeviceMemoryKind {
+    /// The device uses the machine's memory as its own: device and host have one capacity.
+    Unified,
+    /// The operating system manages the device's memory as a NUMA node: what is in use there is
+    /// no sign of a leak.
+    NumaNode,
+}
+
+impl DeviceMemoryKind {
+    /// Every kind.
+    pub const ALL: [Self; 2] = [Self::Unified, Self::NumaNode];
+
+    /// Returns its name in records and labels.
+    pub fn as_label(self) -> &'static str {
+        match self {
+            Self::Unified => "unified",
+            Self::NumaNode => "numa_node",
+        }
+    }
 }
 
 /// The description of a device; `None` where the driver does not report a field.
@@ -33,6 +72,8 @@ pub struct DeviceInfo {
     pub parent: Option<GpuUuid>,
     /// The mode by which its memory is addressed (`none`, `hmm`, `ats`).
     pub addressing: Option<String>,
+    /// The kind of its memory, where that is not its own alone.
+    pub memory_kind: Option<DeviceMemoryKind>,
     /// The MIG device whose memory this is too, as both are of one GPU instance; `None` where
     /// the memory is its own.
     pub memory_of: Option<GpuUuid>,

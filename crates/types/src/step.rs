@@ -1,6 +1,6 @@
 //! One step of one rank, as its training process reports it.
 
-use crate::device::OwnProcessMemory;
+use crate::device::{DeviceMemoryKind, OwnProcessMemory};
 use crate::host::HostParts;
 use crate::ids::{GpuUuid, Rank, Run};
 use crate::launch::{Instance, Launch};
@@ -122,6 +122,8 @@ pub struct StepSample {
     pub marks: MarkSet,
     /// The device that the figures are about.
     pub device: Option<GpuUuid>,
+    /// The kind of its memory, where that is not its own alone.
+    pub memory_kind: Option<DeviceMemoryKind>,
     /// The client's process id in its own namespace.
     pub pid: Option<u32>,
     /// The pushing process.

@@ -108,6 +108,7 @@ impl Job {
                     time: (figures & 4 == 0).then(|| self.time(more)),
                     phase: Phase::ALL[usize::from(figures & 3) % Phase::ALL.len()],
                     attempt: Count::new(u64::from(figures >> 7)).expect("in range"),
+                    memory_kind: None,
                     pid: Some(7 + u32::from(figures >> 6 & 1)),
                     allocated: Bytes::new(level).expect("in range"),
                     requested: (figures & 64 == 0)

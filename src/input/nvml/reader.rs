@@ -11,7 +11,7 @@ use crate::input::nvml::process_list::{
 };
 use crate::input::nvml::raw;
 use crate::input::nvml::session::Session;
-use stepmem_types::device::{DeviceInfo, DeviceMemory, GpuSample};
+use stepmem_types::device::{DeviceInfo, DeviceMemory, DeviceMemoryKind, GpuSample};
 use stepmem_types::ids::GpuUuid;
 use stepmem_types::units::Bytes;
 
@@ -37,9 +37,6 @@ pub(super) struct DeviceReader<'a> {
 struct Target {
     uuid: GpuUuid,
     info: DeviceInfo,
-    /// True if the operating system manages its memory (Grace in NUMA mode). The driver's
-    /// figures mean nothing then.
-    is_numa_node: bool,
     /// The GPU instance of a MIG device; `None` when the driver does not report it.
     gpu_instance: Option<u32>,
 }
@@ -84,13 +81,17 @@ impl DeviceReader<'_> {
         let addressing = addressing_of(device);
         Ok(Target {
             uuid: uuid_of(device)?,
-            is_numa_node: addressing == Some(ADDRESSING_ATS) && device.numa_node_id().is_ok(),
             gpu_instance: None,
             info: DeviceInfo {
                 index: idx.map(|idx| idx.to_string()),
                 model: device.name().ok(),
                 driver_version: self.session.driver_version.clone(),
                 addressing: addressing.map(str::to_owned),
+                // Grace: the operating system manages its memory, so that the driver's figures
+                // mean nothing.
+                memory_kind: (addressing == Some(ADDRESSING_ATS)
+                    && device.numa_node_id().is_ok())
+                .then_some(DeviceMemoryKind::NumaNode),
                 ..DeviceInfo::default()
             },
         })
@@ -144,7 +145,6 @@ impl DeviceReader<'_> {
                 parent: Some(gpu.uuid.clone()),
                 ..gpu.info.clone()
             },
-            is_numa_node: gpu.is_numa_node,
             gpu_instance: raw::gpu_instance_id(device).ok(),
         };
         self.read(instance, device);
@@ -152,13 +152,14 @@ impl DeviceReader<'_> {
     }
 
     fn read(&mut self, target: Target, device: &Device<'_>) {
-        let Target { uuid, mut info, is_numa_node, gpu_instance } = target;
+        let Target { uuid, mut info, gpu_instance } = target;
         let entry = DeviceEntry {
             name: self.name.clone(),
             parent: info.parent.clone(),
             code: None,
             is_reconfigured: false,
         };
+        let is_numa_node = info.memory_kind.is_some();
         let memory = if is_numa_node { Ok(None) } else { memory_of(device) };
         match memory.and_then(|memory| Ok((memory, list(device)?))) {
             Ok((memory, rows)) => {
@@ -169,6 +170,11 @@ impl DeviceReader<'_> {
                 });
                 info.memory_of = holder.filter(|holder| **holder != uuid).cloned();
                 let total = memory.map(|memory| memory.total);
+                // An integrated device has no memory of its own to report.
+                let is_unified = memory.is_none() && !is_numa_node;
+                if is_unified {
+                    info.memory_kind = Some(DeviceMemoryKind::Unified);
+                }
                 let driver = self.session.driver_version.as_deref().and_then(driver_of);
                 let mut listed = attribute(rows, total, driver, self.view);
                 self.cycle.poll.processes_dropped +=
@@ -180,6 +186,7 @@ impl DeviceReader<'_> {
                     memory,
                     processes: listed.processes,
                     attribution: listed.attribution,
+                    machine_total: is_unified.then(machine_total).flatten(),
                 });
                 self.cycle.answered.insert(self.name.clone());
                 self.cycle.found.insert(uuid, entry);
@@ -226,6 +233,14 @@ fn memory_of(device: &Device<'_>) -> Result<Option<DeviceMemory>, GpuError> {
         Err(_) if error.code() == NvmlCode::Nvml(3) => Ok(None),
         Err(error) => Err(refused("nvmlDeviceGetMemoryInfo")(error)),
     }
+}
+
+/// The machine's memory; `None` where the kernel does not report it.
+fn machine_total() -> Option<Bytes> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+    Bytes::new(kibibytes * 1024).ok()
 }
 
 /// A device's memory from (total, used, free); `None` for impossible figures.

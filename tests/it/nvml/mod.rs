@@ -24,5 +24,6 @@ mod given;
 mod silent;
 
 mod storm;
+mod unified;
 
 mod soak;

@@ -37,6 +37,9 @@ pub struct PressureEvidence {
     /// Set when it is host memory.
     #[serde(default, skip_serializing_if = "Not::not")]
     pub is_on_host: bool,
+    /// Set when device and host share the memory.
+    #[serde(default, skip_serializing_if = "Not::not")]
+    pub is_unified: bool,
     /// The memory that the peak is of.
     pub basis: Basis,
     pub capacity_bytes: u64,
@@ -79,6 +82,10 @@ const FRAGMENTED_ADVICE: &str = "Much of what the allocator reserves is never li
 /// The advice for pressure on the host.
 pub const HOST_ADVICE: &str = "Reduce the host's memory load: DataLoader workers and the batches that they prefetch, data sets and caches in memory, batch or \
      sequence length; or give the job more memory.";
+
+/// The advice for pressure on memory that device and host share.
+const UNIFIED_ADVICE: &str = "Reduce the load of either side, since device and host share this memory: batch or sequence length, activation checkpointing; \
+     DataLoader workers, data sets and caches in memory.";
 
 /// The advice for growth that has ended where the host's memory is full.
 pub const HOST_FULL_ADVICE: &str = "The memory is full, so it is level because it cannot grow further. Look at what grew until then, or reduce the host's \
@@ -130,6 +137,7 @@ pub fn judge(
     let evidence = PressureEvidence {
         pressure_ratio: ratio,
         is_on_host: subject.rank().is_some_and(|rank| rank.identity.is_host()),
+        is_unified: subject.rank().is_some_and(|rank| rank.identity.is_unified()),
         basis,
         capacity_bytes: capacity.get(),
         never_live_ratio: subject.rank().filter(|_| !is_live(basis)).and_then(of_rank),
@@ -168,6 +176,9 @@ impl Figures for PressureEvidence {
             Basis::Allocated => "the allocated peak",
             Basis::HighWater => "the high-water mark of allocated memory",
             Basis::Reserved => "the reserved peak",
+            Basis::Device if self.is_unified => {
+                "what the process holds of the memory that device and host share"
+            }
             Basis::Device => "in use on the device",
             Basis::Process => "the process",
         };
@@ -185,6 +196,9 @@ impl Figures for PressureEvidence {
     fn advice(&self) -> Option<String> {
         if self.too_large.is_some() {
             return Some(TOO_LARGE_ADVICE.to_owned());
+        }
+        if self.is_unified {
+            return Some(UNIFIED_ADVICE.to_owned());
         }
         advice(self.is_on_host, self.never_live_ratio).map(str::to_owned)
     }

@@ -26,6 +26,7 @@ pub fn judge(
     let evidence = PressureEvidence {
         pressure_ratio: of.ratio,
         is_on_host: true,
+        is_unified: false,
         basis: of.basis,
         capacity_bytes: of.capacity.get(),
         never_live_ratio: None,

@@ -41,8 +41,11 @@ pub fn of_rank(rank: &RankView<'_>) -> impl Iterator<Item = Pressure> {
 }
 
 /// Returns the pressure of the host memory next to a rank's device, by what its process holds:
-/// the same as of a rank without a device.
+/// the same as of a rank without a device. `None` where that is the device's memory, too.
 pub fn of_host(rank: &RankView<'_>) -> Option<Pressure> {
+    if rank.identity.is_unified() {
+        return None;
+    }
     Pressure::of(Basis::Host, rank.host?.allocated(), rank.host?.total())
 }
 

@@ -6,6 +6,7 @@ use crate::output::status::{
     SignalStatus, Status,
 };
 use crate::ranks::view::RankActivity;
+use stepmem_types::device::DeviceMemoryKind;
 use stepmem_types::ids::SubjectId;
 use stepmem_types::site::{CodeLine, LeakSite, SiteText, SiteVerdict};
 use stepmem_types::units::{Bytes, Count};
@@ -254,6 +255,7 @@ pub(super) fn device_info(status: &Status, visit: &mut Visit<'_>) {
             info.mig_profile.as_deref().unwrap_or_default(),
             info.parent.as_ref().map_or("", |parent| parent.as_str()),
             info.addressing.as_deref().unwrap_or_default(),
+            info.memory_kind.map_or("", DeviceMemoryKind::as_label),
         ];
         visit(&labels, 1.0);
     }

@@ -107,7 +107,7 @@ pub const METRICS: &[Metric] = &[
         "Memory that the driver keeps for itself; absent where the driver does not report it separately.",
         |s, v| devices(s, v, |d| bytes(d.memory?.reserved))),
     row!(Nvml Info "stepmem_device_info" "device.info", STATES, DEVICE_INFO,
-        "Description of the device; a label is empty where the driver does not report it.", device_info),
+        "Description of the device; a label is empty where the driver does not report it. memory_kind: unified is the machine's memory, numa_node is managed by the operating system.", device_info),
     row!(Nvml Gauge "stepmem_device_memory_attributed_bytes" "device.memory.attributed", BYTES, DEVICE,
         "Sum over the processes on the device whose memory is known.",
         |s, v| devices(s, v, |d| whole(d.attributed_bytes))),
@@ -382,8 +382,16 @@ pub const METRICS: &[Metric] = &[
         "Threads of the exporter.", |s, v| process(s, v, "process_threads")),
 ];
 
-const DEVICE_INFO: &[&str] =
-    &["uuid", "device", "model", "driver_version", "mig_profile", "parent_uuid", "addressing"];
+const DEVICE_INFO: &[&str] = &[
+    "uuid",
+    "device",
+    "model",
+    "driver_version",
+    "mig_profile",
+    "parent_uuid",
+    "addressing",
+    "memory_kind",
+];
 const DEVICE_STATE: &[&str] = &["uuid", "state"];
 const DEVICE_XID: &[&str] = &["uuid", "xid"];
 const PROCESS: &[&str] = &["uuid", "pid"];

@@ -32,6 +32,8 @@ pub struct HostMemory {
     total: Option<Bytes>,
     shared: Option<Bytes>,
     split: Option<Bytes>,
+    /// Bytes of the same memory that its device holds; `None` where that has memory of its own.
+    on_device: Option<Bytes>,
     workers: ChildProcesses,
     others: ChildProcesses,
 }
@@ -54,6 +56,13 @@ impl HostMemory {
         [&self.workers, &self.others].into_iter().filter_map(ChildProcesses::held).sum()
     }
 
+    /// Returns the bytes that its process and child processes hold, as far as they are known.
+    pub fn held(&self) -> u64 {
+        let children = [&self.workers, &self.others].into_iter();
+        let known = children.filter_map(|of| of.bytes.filter(|_| !of.is_over));
+        known.chain(self.allocated).map(Bytes::get).sum()
+    }
+
     /// Returns the host memory that its process may use; `None` where that is not known, and
     /// where the rank's other figures are about it.
     pub fn total(&self) -> Option<Bytes> {
@@ -61,9 +70,15 @@ impl HostMemory {
     }
 
     /// Returns the capacity of its process's growth, in bytes: the total less what child
-    /// processes hold.
+    /// processes and its device hold of it.
     pub fn capacity(&self) -> Option<f64> {
-        Some((self.total()?.as_f64() - self.child_bytes()).max(1.0))
+        let on_device = self.on_device.map_or(0.0, Bytes::as_f64);
+        Some((self.total()?.as_f64() - self.child_bytes() - on_device).max(1.0))
+    }
+
+    /// Takes what a device holds that uses the same memory.
+    pub fn share(&mut self, on_device: Option<Bytes>) {
+        self.on_device = on_device.or(self.on_device);
     }
 
     /// The anonymous and shared memory of its process; `None` where the rank's other figures

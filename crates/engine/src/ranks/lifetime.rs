@@ -409,6 +409,7 @@ mod tests {
             marks: MarkSet::default(),
             device: None,
             dropped_records: None,
+            memory_kind: None,
             pid: None,
             instance: None,
             launch: None,

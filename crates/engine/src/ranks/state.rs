@@ -18,7 +18,7 @@ use stepmem_detect::sample::{AxisPoint, DeviceReading, Sample};
 use stepmem_detect::shifts::HolderGrowth;
 use stepmem_detect::signal::Signal;
 use stepmem_detect::stats::median::RecentMedian;
-use stepmem_types::device::OwnProcessMemory;
+use stepmem_types::device::{DeviceMemoryKind, OwnProcessMemory};
 use stepmem_types::end::{EndOutcome, EndReport};
 use stepmem_types::step::{Phase, StepMark, StepSample};
 use stepmem_types::units::{Bytes, Count, OutOfRange, Seconds, UnixTime, Uptime};
@@ -160,7 +160,11 @@ impl RankState {
         self.count_marks(sample);
         self.identify(sample);
         if let Some(parts) = &sample.host {
-            self.host.get_or_insert_default().take(parts, sample.step);
+            let host = self.host.get_or_insert_default();
+            host.take(parts, sample.step);
+            if self.identity.is_unified() {
+                host.share(sample.reserved);
+            }
         }
         self.own_process = sample.own_process.map(|own| (own, now)).or(self.own_process);
         self.lifecycle.advance(sample, at);
@@ -293,6 +297,8 @@ impl RankState {
         if self.is_ended() {
             return false;
         }
+        self.identity.memory_kind = self.identity.memory_kind.or(view.memory_kind);
+        let view = self.resolved(view);
         self.device_total = view.total;
         let Some(device_used) = view.used.map(Bytes::as_f64) else { return false };
         let Some(reserved) = self.last_train.and_then(|last| last.reserved) else {
@@ -387,7 +393,7 @@ impl RankState {
         }
         if is_fatal {
             let mut event = self.oom(step, now);
-            if report.is_oom_kill() && !self.identity.is_host() {
+            if report.is_oom_kill() && !self.identity.is_host() && !self.identity.is_unified() {
                 // Of the host's memory, about which the figures of its device show nothing.
                 (event.headroom_bytes, event.growth_bytes) = (None, None);
             }
@@ -500,7 +506,7 @@ impl RankState {
             has_retried: self.retried_at.is_some_and(|at| now.since(at) <= RETRIES_WITHIN),
             interval_peak_allocated: self.interval.at(now),
             capacity: self.capacity(device),
-            device,
+            device: self.resolved(device),
             device_model: None,
             creep: self.creep(),
             lifetime: &self.lifetime,
@@ -528,18 +534,40 @@ impl RankState {
         Some(self.outside.median()?.max(0.0))
     }
 
+    /// Returns the device's capacity: that of its own records, else NVML's. Of unified memory
+    /// it is the least of them and of what its process may use of the host's.
     fn capacity(&self, device: DeviceView) -> Option<Bytes> {
-        let known = |total: &Bytes| total.get() > 0;
-        self.identity.total.filter(known).or(device.total.filter(known))
+        let totals = [self.identity.total, device.total];
+        let mut known = totals.into_iter().flatten().filter(|total| total.get() > 0);
+        if !self.identity.is_unified() {
+            return known.next();
+        }
+        known.chain(self.host.as_ref().and_then(|host| host.total())).min()
+    }
+
+    /// Returns the view of a device whose memory may not be its own alone. Of unified memory
+    /// the process uses what it holds on device and host; what is free for others is not
+    /// judged. The operating system uses a NUMA node's memory as it likes.
+    fn resolved(&self, view: DeviceView) -> DeviceView {
+        match self.identity.memory_kind {
+            None => view,
+            Some(DeviceMemoryKind::NumaNode) => DeviceView { used: None, ..view },
+            Some(DeviceMemoryKind::Unified) => {
+                let reserved = self.last_train.and_then(|last| last.reserved);
+                let on_host = self.host.as_ref().map_or(0, |host| host.held());
+                let used = |on_device: Bytes| Bytes::new(on_device.get() + on_host).ok();
+                let used = view.process_used.max(reserved).and_then(used);
+                DeviceView { total: self.capacity(view), used, ..view }
+            }
+        }
     }
 
     /// The capacity that its own records or NVML gave, less the host memory that its child
     /// processes hold of it, in bytes.
     fn own_capacity(&self) -> Option<f64> {
-        let known = self.identity.total.or(self.device_total);
+        let known = DeviceView { total: self.device_total, ..DeviceView::default() };
         let of_children = self.identity.child_bytes(self.host.as_deref());
-        let capacity = known.filter(|total| total.get() > 0)?.as_f64();
-        Some((capacity - of_children).max(1.0))
+        Some((self.capacity(known)?.as_f64() - of_children).max(1.0))
     }
 
     /// Returns the time that it has been silent, if it is neither live nor ended.
@@ -607,7 +635,9 @@ impl RankState {
             // A process that began to use a GPU has its host memory next to the device's.
             self.host = None;
             self.own_process = None;
+            identity.memory_kind = None;
         }
+        identity.memory_kind = sample.memory_kind.or(identity.memory_kind);
         identity.pid = sample.pid.or(identity.pid);
         identity.local_rank = sample.local_rank.or(identity.local_rank);
         identity.node_rank = sample.node_rank.or(identity.node_rank);

@@ -15,7 +15,7 @@ use crate::requests::causes::SiteView;
 use stepmem_detect::detector::Detector;
 use stepmem_detect::sample::Axis;
 use stepmem_detect::signal::Signal;
-use stepmem_types::device::OwnProcessMemory;
+use stepmem_types::device::{DeviceMemoryKind, OwnProcessMemory};
 use stepmem_types::ids::{GpuUuid, Rank};
 use stepmem_types::step::{StepMark, StepSample};
 use stepmem_types::units::{Bytes, Count, Seconds, Uptime};
@@ -27,6 +27,9 @@ pub struct Identity {
     pub attempt: Count,
     /// The device that its figures are about.
     pub device: Option<GpuUuid>,
+    /// The kind of the device's memory, where that is not its own alone.
+    #[serde(rename = "device_memory")]
+    pub memory_kind: Option<DeviceMemoryKind>,
     /// Its process id, in its own namespace.
     pub pid: Option<u32>,
     /// Its rank within the node.
@@ -88,11 +91,14 @@ pub enum RankActivity {
 /// NVML's figures of the rank's device, where there are any.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct DeviceView {
+    /// Its capacity; of unified memory the machine's.
     pub total: Option<Bytes>,
-    /// Bytes that everything on the device uses.
+    /// Bytes that everything on the device uses; of unified memory those that the rank's
+    /// process uses on device and host.
     pub used: Option<Bytes>,
     /// Bytes that the rank's own process uses.
     pub process_used: Option<Bytes>,
+    pub memory_kind: Option<DeviceMemoryKind>,
 }
 
 /// The state of one rank at one time, borrowed from its window: the input of diagnoses.
@@ -172,8 +178,13 @@ impl Identity {
         self.device.as_ref().is_some_and(GpuUuid::is_host)
     }
 
+    /// Returns whether its device uses the machine's memory as its own.
+    pub fn is_unified(&self) -> bool {
+        self.memory_kind == Some(DeviceMemoryKind::Unified)
+    }
+
     /// Returns the bytes that child processes take from the memory that its figures are about:
-    /// none of a GPU's.
+    /// none of a GPU's. What they take of unified memory counts as in use on the device.
     pub fn child_bytes(&self, host: Option<&HostMemory>) -> f64 {
         host.filter(|_| self.is_host()).map_or(0.0, HostMemory::child_bytes)
     }

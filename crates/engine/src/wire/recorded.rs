@@ -85,6 +85,7 @@ impl RawReading<'_> {
             }),
             processes,
             attribution: Attribution::SharedPidNamespace,
+            machine_total: None,
         };
         Ok((sample, seconds_of("time", self.time)?))
     }

@@ -434,6 +434,7 @@ mod tests {
             }),
             processes: vec![ProcessMemory::new(71, Some(bytes(29)))],
             attribution: Attribution::Host,
+            machine_total: Some(bytes(128)),
         };
         let subject = SubjectId::Rank(id.clone());
         let ack = Ack::new(subject, DiagnosisKind::HighPressure, 3600, "a cache").unwrap();

@@ -13,7 +13,7 @@ use crate::wire::field::{
 use crate::wire::json::{Object, Text, parse};
 use crate::wire::number::Number;
 use crate::wire::plain::parse_plain;
-use stepmem_types::device::{OwnProcessMemory, OwnProcessState};
+use stepmem_types::device::{DeviceMemoryKind, OwnProcessMemory, OwnProcessState};
 use stepmem_types::host::{HostParts, ProcessGroup};
 use stepmem_types::ids::Rank;
 use stepmem_types::step::{MarkSet, Phase, STEPS_PER_RECORD_MAX, StepMark, StepSample};
@@ -141,6 +141,8 @@ pub(super) struct RawStep<'a> {
     marks: Option<Vec<Text<'a>>>,
     #[serde(borrow)]
     device: Option<Text<'a>>,
+    #[serde(borrow)]
+    device_memory: Option<Text<'a>>,
     pid: Option<Number>,
     #[serde(borrow)]
     instance: Option<Text<'a>>,
@@ -179,6 +181,8 @@ impl RawStep<'_> {
         let optional_rank = |field, raw: Option<Number>| optional(raw, |n| rank_of(field, n));
         let host = self.host()?;
         let own_process = self.own_process()?;
+        let memory_kind = self.device_memory.as_ref();
+        let memory_kind = memory_kind.map(|text| memory_kind_of(&text.0)).transpose()?;
         let optional_time =
             |field, raw: Option<Number>| optional(raw, |n| seconds_of(field, n));
         Ok(StepSample {
@@ -198,6 +202,7 @@ impl RawStep<'_> {
             phase: self.phase.map_or(Ok(Phase::default()), |phase| phase_of(&phase.0))?,
             marks: marks_of(self.marks.as_deref().unwrap_or_default())?,
             device: self.device.map(|device| device_of(&device.0)).transpose()?,
+            memory_kind,
             pid: optional(self.pid, |n| small_of("pid", n, 0, PID_MAX))?,
             instance: self.instance.map(|text| instance_of(&text.0)).transpose()?,
             launch: self.launch.map(|text| launch_of(&text.0)).transpose()?,
@@ -272,6 +277,13 @@ fn own_process_state_of(text: &str) -> Result<OwnProcessState, DecodeError> {
     let labels = || OwnProcessState::ALL.map(OwnProcessState::as_label).join(", ");
     let fault = || DecodeFault::NotOneOf(text.to_owned(), labels());
     in_field("process_used_state", named.ok_or_else(fault))
+}
+
+fn memory_kind_of(text: &str) -> Result<DeviceMemoryKind, DecodeError> {
+    let named = DeviceMemoryKind::ALL.into_iter().find(|kind| kind.as_label() == text);
+    let labels = || DeviceMemoryKind::ALL.map(DeviceMemoryKind::as_label).join(", ");
+    let fault = || DecodeFault::NotOneOf(text.to_owned(), labels());
+    in_field("device_memory", named.ok_or_else(fault))
 }
 
 fn marks_of(names: &[Text<'_>]) -> Result<MarkSet, DecodeError> {

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use stepmem_types::device::{OwnProcessMemory, OwnProcessState};
+use stepmem_types::device::{DeviceMemoryKind, OwnProcessMemory, OwnProcessState};
 use stepmem_types::ids::{GpuUuid, Rank, Run};
 use stepmem_types::launch::{Instance, Launch};
 use stepmem_types::step::{Phase, StepMark, StepSample};
@@ -33,6 +33,8 @@ pub(super) struct StepText<'a> {
     marks: Vec<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     device: Option<&'a GpuUuid>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    device_memory: Option<DeviceMemoryKind>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pid: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -103,6 +105,7 @@ impl<'a> StepText<'a> {
             phase: (sample.phase != Phase::default()).then(|| sample.phase.as_label()),
             marks: sample.marks.iter().map(StepMark::as_label).collect(),
             device: sample.device.as_ref(),
+            device_memory: sample.memory_kind,
             pid: sample.pid,
             instance: sample.instance.map(Instance::digits),
             launch: sample.launch.as_ref(),

@@ -493,6 +493,7 @@ mod tests {
             too_large: None,
             pressure_ratio: 0.95,
             is_on_host: false,
+            is_unified: false,
             basis: Basis::Process,
             never_live_ratio: None,
             capacity_bytes: 100,
