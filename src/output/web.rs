@@ -87,6 +87,10 @@ pub enum SummaryFormat {
     Windows(u32),
     /// The same as JSON.
     WindowsJson(u32),
+    /// The history of the rank of this number, as JSON.
+    History(u32),
+    /// The live memory of all ranks over time, as JSON.
+    RunHistory,
 }
 
 /// Access to the status.
@@ -199,7 +203,9 @@ pub fn router(config: WebConfig, source: StatusSource, stop: watch::Receiver<boo
         .route("/api/v1/status", get(status))
         .route(PUSH_URL_PATH, get(move || std::future::ready(push_url.clone())))
         .route("/api/v1/runs/{run}/summary", get(summary))
+        .route("/api/v1/runs/{run}/history", get(run_history))
         .route("/api/v1/runs/{run}/ranks/{rank}/windows", get(windows))
+        .route("/api/v1/runs/{run}/ranks/{rank}/history", get(history))
         .route("/snapshots/{id}", get(timeline))
         .route("/-/healthy", get(|| async { "stepmem is healthy.\n" }))
         .route("/-/ready", get(ready))
@@ -285,6 +291,25 @@ async fn metrics(
 }
 
 impl Site {
+    /// Responds with what is known of a rank or a run that is held, or with why there is
+    /// nothing.
+    async fn respond_held(
+        &self,
+        (text, media_type): (Result<Arc<SharedText>, StatusCode>, &'static str),
+        headers: &HeaderMap,
+        connection: ReaderConnection,
+    ) -> Response {
+        let why = match text {
+            Ok(text) => {
+                let content = Content { text, media_type, vary: "accept-encoding" };
+                return self.answers.respond(content, headers, connection).await;
+            }
+            Err(StatusCode::NOT_FOUND) => (StatusCode::NOT_FOUND, "this rank does not push\n"),
+            Err(status) => (status, "the answer was not ready in time; retry\n"),
+        };
+        why.into_response()
+    }
+
     /// Writes a status as text, or returns the text that was written for an earlier reader.
     fn rendered(
         &self,
@@ -375,27 +400,51 @@ async fn windows(
     connection: ReaderConnection,
     request: Request<Body>,
 ) -> Response {
-    let (uri, headers) = (request.uri(), request.headers());
-    let refuse = |status: StatusCode, text: String| (status, text + "\n").into_response();
     let (run, rank) = match of {
         Ok(Path(of)) => of,
-        Err(error) => return refuse(StatusCode::BAD_REQUEST, error.body_text()),
+        Err(error) => return bad_request(error.body_text()),
     };
-    let (format, media_type) = match asks_for_json(uri, false) {
+    let (format, media_type) = match asks_for_json(request.uri(), false) {
         Ok(true) => (SummaryFormat::WindowsJson(rank), JSON),
         Ok(false) => (SummaryFormat::Windows(rank), PLAIN_TEXT),
-        Err(text) => return refuse(StatusCode::BAD_REQUEST, text),
+        Err(text) => return bad_request(text),
     };
-    match site.source.summary(run, format).await {
-        Ok(text) => {
-            let content = Content { text, media_type, vary: "accept-encoding" };
-            site.answers.respond(content, headers, connection).await
-        }
-        Err(StatusCode::NOT_FOUND) => {
-            refuse(StatusCode::NOT_FOUND, "this rank does not push".to_owned())
-        }
-        Err(status) => refuse(status, "the answer was not ready in time; retry".to_owned()),
-    }
+    let text = site.source.summary(run, format).await;
+    site.respond_held((text, media_type), request.headers(), connection).await
+}
+
+/// Responds with the history of a rank, as JSON.
+async fn history(
+    State(site): State<Site>,
+    of: Result<Path<(String, u32)>, PathRejection>,
+    connection: ReaderConnection,
+    headers: HeaderMap,
+) -> Response {
+    let (run, rank) = match of {
+        Ok(Path(of)) => of,
+        Err(error) => return bad_request(error.body_text()),
+    };
+    let text = site.source.summary(run, SummaryFormat::History(rank)).await;
+    site.respond_held((text, JSON), &headers, connection).await
+}
+
+/// Responds with the live memory of the ranks of a run over time, as JSON.
+async fn run_history(
+    State(site): State<Site>,
+    of: Result<Path<String>, PathRejection>,
+    connection: ReaderConnection,
+    headers: HeaderMap,
+) -> Response {
+    let run = match of {
+        Ok(Path(run)) => run,
+        Err(error) => return bad_request(error.body_text()),
+    };
+    let text = site.source.summary(run, SummaryFormat::RunHistory).await;
+    site.respond_held((text, JSON), &headers, connection).await
+}
+
+fn bad_request(text: String) -> Response {
+    (StatusCode::BAD_REQUEST, text + "\n").into_response()
 }
 
 async fn ready(State(site): State<Site>) -> (StatusCode, &'static str) {

@@ -40,6 +40,7 @@ mod meaning;
 
 mod diagnoses;
 mod full;
+mod history;
 
 mod peaks;
 

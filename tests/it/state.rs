@@ -5,11 +5,15 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
+use stepmem_engine::output::saved_state::SavedState;
 
 use crate::rig::exporter::Exporter;
 use crate::rig::folder::{Folder, text};
 use crate::rig::job::{Job, record};
 use crate::rig::units::MIB;
+
+/// The default of `--rank.max`.
+const RANKS_MAX: usize = 1024;
 
 fn start(folder: &Folder) -> Exporter {
     Exporter::start(&["--state.file", &text(&folder.path("state"))])
@@ -114,7 +118,7 @@ fn corrupt_file_is_set_aside_with_one_warning() {
         (cut, "checksum"),
         (newer.into_bytes(), "is not a state file of stepmem"),
         (Vec::new(), "is not a state file of stepmem"),
-        (vec![0; 256 * 1024 * 1024], "exceeds"),
+        (vec![0; SavedState::bytes_max(RANKS_MAX) + 1], "exceeds"),
     ] {
         fs::write(folder.path("state"), &bytes).unwrap();
         let exporter = start(&folder);

@@ -12,6 +12,7 @@ use crate::event::{Event, Handled, Receipt};
 use crate::findings::acks::{Ack, Acks};
 use crate::findings::{Finding, Findings, Transition, TransitionState};
 use crate::processes::{ProcessTable, ProcessView, Reading};
+use crate::ranks::history::MarkerKind;
 use crate::ranks::lifecycle::Arrival;
 use crate::ranks::refusal::Refusal;
 use crate::ranks::state::RankState;
@@ -453,10 +454,23 @@ impl Engine {
         }
         let ceased = ceased.into_iter().map(|finding| (finding, TransitionState::Cleared));
         let raised = raised.into_iter().map(|finding| (finding, TransitionState::Raised));
-        ceased
-            .chain(raised)
-            .map(|(finding, state)| self.transition(finding, state, time))
-            .collect()
+        let changed = ceased.chain(raised);
+        let transition = |(finding, state)| {
+            self.mark(&finding, state);
+            self.transition(finding, state, time)
+        };
+        changed.map(transition).collect()
+    }
+
+    /// Adds a marker of a finding to the history of its rank.
+    fn mark(&mut self, finding: &Finding, state: TransitionState) {
+        let id = finding.subject.rank();
+        let Some(rank) = id.and_then(|id| self.ranks.get_mut(&id.run, id.rank)) else { return };
+        let marker = match state {
+            TransitionState::Raised => MarkerKind::Raised,
+            TransitionState::Cleared => MarkerKind::Cleared,
+        };
+        rank.mark(marker(finding.kind, finding.severity));
     }
 
     /// Asks a rank whose live memory grows what grows. A snapshot shows memory of devices

@@ -77,27 +77,41 @@ impl SummaryGroup {
             return;
         }
         let Ok(run) = Run::new(&self.run) else { return };
-        if let SummaryFormat::Windows(rank) | SummaryFormat::WindowsJson(rank) = self.format {
-            let rank = Rank::new(rank.into()).ok();
-            if let Some(rank) = rank.and_then(|rank| known.engine.rank(&run, rank, known.now)) {
-                let text = match self.format {
-                    SummaryFormat::WindowsJson(_) => json(&WindowsNow::of(&rank)),
-                    _ => live::windows(&rank).into_bytes(),
-                };
-                self.send(text);
+        let of_rank = |rank: u32| Rank::new(rank.into()).ok();
+        let view = |rank| known.engine.rank(&run, of_rank(rank)?, known.now);
+        let held = match self.format {
+            SummaryFormat::Windows(rank) => {
+                view(rank).map(|rank| live::windows(&rank).into_bytes())
             }
-            return;
+            SummaryFormat::WindowsJson(rank) => {
+                view(rank).map(|rank| json(&WindowsNow::of(&rank)))
+            }
+            SummaryFormat::History(rank) => {
+                let history = of_rank(rank).and_then(|rank| known.engine.history(&run, rank));
+                history.map(|history| json(&history))
+            }
+            SummaryFormat::RunHistory => {
+                known.engine.run_history(&run).map(|history| json(&history))
+            }
+            SummaryFormat::Json | SummaryFormat::Text => {
+                self.answer_summary(&run, known);
+                return;
+            }
+        };
+        if let Some(text) = held {
+            self.send(text);
         }
-        let view = known.engine.run(&run, known.now);
+    }
+
+    fn answer_summary(self, run: &Run, known: &SummarySource<'_>) {
+        let view = known.engine.run(run, known.now);
         let Some(summary) = view.map(|view| summary(known, &view)) else { return };
         // Formatting many ranks takes long; the engine does not wait for it.
         drop(tokio::task::spawn_blocking(move || {
             let text = match self.format {
                 SummaryFormat::Json => json(&summary),
-                // Windows were answered before, without a summary.
-                SummaryFormat::Text
-                | SummaryFormat::Windows(_)
-                | SummaryFormat::WindowsJson(_) => summary.text.into_bytes(),
+                // All others were answered before, without a summary.
+                _ => summary.text.into_bytes(),
             };
             self.send(text);
         }));

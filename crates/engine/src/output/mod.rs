@@ -1,6 +1,7 @@
 //! The engine's output: the status, the runs of summaries, and the state that outlasts a
 //! restart.
 
+pub mod history;
 pub mod publish;
 pub mod rank_status;
 pub mod resume;

@@ -6,6 +6,7 @@ pub mod refusal;
 pub mod table;
 
 pub mod ended;
+pub mod history;
 pub mod host;
 pub mod lifecycle;
 pub mod lifetime;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::ranks::ended::{OomEvent, RankEnded};
+use crate::ranks::history::{Figures, History, MarkerKind};
 use crate::ranks::host::HostMemory;
 use crate::ranks::lifecycle::{Arrival, Lifecycle, RecordVerdict};
 use crate::ranks::lifetime::LifetimeStats;
@@ -51,6 +52,9 @@ pub struct RankState {
     /// The detector of samples by time since the last step; `None` while it takes steps.
     by_time: Option<Box<Detector>>,
     lifetime: LifetimeStats,
+    history: History,
+    /// The last activity that the history has a marker for when it changes.
+    activity: Option<MarkerKind>,
     /// Train steps that it reported, since the exporter began.
     steps_total: u64,
     /// Those of them whose memory its client did not read.
@@ -95,6 +99,8 @@ impl RankState {
             creep: Detector::new(creep),
             by_time: None,
             lifetime: LifetimeStats::default(),
+            history: History::default(),
+            activity: None,
             steps_total: 0,
             unread_steps_total: 0,
             life_steps: 0,
@@ -141,23 +147,29 @@ impl RankState {
             RecordVerdict::Accepted | RecordVerdict::Restarted => {}
         }
         self.last_seen = now;
+        let follows_gap = verdict == RecordVerdict::Restarted || !self.lifecycle.is_live(now);
         let ooms_before = self.ooms_total;
         let mut changed = false;
         if verdict == RecordVerdict::Restarted {
             changed = self.oom.is_some() || self.creep().trends().next().is_some();
             self.begin_incarnation();
+            self.history.mark(MarkerKind::Restart, Some(time));
         }
         let peaks = StepPeaks::of(sample, self.high_water);
         self.high_water = HighWater::of(sample);
         let figures = LastTrain::of(sample, peaks);
         self.count_ooms(sample, now);
         changed |= self.ooms_total != ooms_before;
+        if self.ooms_total != ooms_before {
+            self.history.mark(MarkerKind::Oom, Some(time));
+        }
         self.recent.add(peaks, now);
         if let Some(peak) = peaks.allocated {
             self.interval.add(peak, now);
         }
         self.lifetime.add(sample, peaks, time);
-        self.count_marks(sample);
+        self.count_marks(sample, time);
+        self.remember(sample, peaks, (time, follows_gap));
         self.identify(sample);
         if let Some(parts) = &sample.host {
             let host = self.host.get_or_insert_default();
@@ -272,7 +284,7 @@ impl RankState {
 
     /// Counts the event markers of a record: itself, if it is of an evaluation or a checkpoint,
     /// and what came before it.
-    fn count_marks(&mut self, sample: &StepSample) {
+    fn count_marks(&mut self, sample: &StepSample, time: f64) {
         let mut marks = sample.marks;
         match sample.phase {
             Phase::Eval => marks.add(StepMark::Eval),
@@ -282,6 +294,50 @@ impl RankState {
         for (n, of) in self.marks_total.iter_mut().zip(StepMark::ALL) {
             *n = n.saturating_add(marks.iter().any(|mark| mark == of).into());
         }
+        marks.iter().for_each(|mark| self.history.mark(mark.into(), Some(time)));
+    }
+
+    /// Adds a record to the history, and a marker where the rank begins or ceases to take
+    /// steps. Live memory within an evaluation or a checkpoint is not comparable with that of
+    /// steps; its peak is.
+    fn remember(
+        &mut self,
+        sample: &StepSample,
+        peaks: StepPeaks,
+        (time, follows_gap): (f64, bool),
+    ) {
+        let kind = match sample.phase {
+            Phase::Train => Some(MarkerKind::Train),
+            Phase::Sample => Some(MarkerKind::Sample),
+            Phase::Idle => Some(MarkerKind::Idle),
+            Phase::Eval | Phase::Checkpoint => None,
+        };
+        if let Some(kind) = kind
+            && self.activity.replace(kind).is_some_and(|before| before != kind)
+        {
+            self.history.mark(kind, Some(time));
+        }
+        let is_comparable = kind.is_some();
+        self.history.add(&Figures {
+            time,
+            step: Some(sample.step.get()).filter(|_| sample.phase == Phase::Train),
+            allocated: Some(sample.allocated).filter(|_| is_comparable),
+            peak_allocated: peaks.allocated,
+            reserved: sample.reserved.filter(|_| is_comparable),
+            host: sample.host.as_ref().and_then(|parts| parts.allocated),
+            follows_gap,
+        });
+    }
+
+    /// Notes in the history that a finding about it began, changed its severity or ceased with
+    /// its last record.
+    pub fn mark(&mut self, kind: MarkerKind) {
+        self.history.mark(kind, None);
+    }
+
+    /// Returns its past across its incarnations.
+    pub fn history(&self) -> &History {
+        &self.history
     }
 
     /// Returns whether its memory is judged by time: it takes no steps, and they left no trend
@@ -347,6 +403,9 @@ impl RankState {
         }
         self.by_time = None;
         self.creep.release();
+        let time = report.time.map(Seconds::get);
+        self.history.mark(MarkerKind::End(report.outcome), time);
+        self.history.release();
         self.ended = Some(RankEnded { report: report.clone(), at: now, is_scraped: false });
     }
 
