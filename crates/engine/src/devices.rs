@@ -154,11 +154,32 @@ impl DeviceTable {
 
     /// Returns what NVML reports of a rank's device, if it was read within `ttl`.
     pub fn view_of(&self, rank: &Identity, now: Uptime, ttl: Duration) -> DeviceView {
-        let device = rank.device.as_ref().and_then(|device| self.read.get(device));
-        device
-            .filter(|device| now.since(device.read_at) <= ttl)
-            .map(|device| device_view(&device.sample, rank))
-            .unwrap_or_default()
+        let sample = rank.device.as_ref().and_then(|device| self.sample_of(device, now, ttl));
+        sample.map(|sample| device_view(sample, rank)).unwrap_or_default()
+    }
+
+    /// Returns what is in use on a device that one container has for itself: all of it is that
+    /// container's. `None` where several may use it or its memory, and where the driver counts
+    /// its own memory as in use (memory info v1).
+    pub fn used_by_container(&self, sample: &GpuSample) -> Option<Bytes> {
+        let device = &sample.device;
+        let is_shared = sample.info.memory_of.is_some()
+            || self.read.values().any(|of| of.sample.info.memory_of.as_ref() == Some(device));
+        let mut holders = self.pods.iter().filter(|pod| pod.uuid == *device);
+        let is_alone = holders.next()?.is_whole && holders.next().is_none();
+        let memory = sample.memory.filter(|_| is_alone && !is_shared)?;
+        memory.reserved.map(|_| memory.used)
+    }
+
+    /// Returns the last reading of a device within `ttl`.
+    pub fn sample_of(
+        &self,
+        device: &GpuUuid,
+        now: Uptime,
+        ttl: Duration,
+    ) -> Option<&GpuSample> {
+        let state = self.read.get(device)?;
+        (now.since(state.read_at) <= ttl).then_some(&state.sample)
     }
 
     /// Returns the model of a rank's device, if it is read.
@@ -189,6 +210,7 @@ pub fn device_view(sample: &GpuSample, rank: &Identity) -> DeviceView {
         total: known.map(|(total, _)| total),
         used: known.map(|(_, used)| used),
         process_used: process_of(sample, rank).and_then(|process| process.used),
+        process_estimated: None,
         memory_kind: sample.info.memory_kind,
     }
 }

@@ -33,7 +33,7 @@ use stepmem_types::end::RankEnd;
 use stepmem_types::ids::{ProcessId, Rank, RankId, Run, SubjectId};
 use stepmem_types::site::TensorHolder;
 use stepmem_types::step::StepSample;
-use stepmem_types::units::{Seconds, Uptime};
+use stepmem_types::units::{Bytes, Seconds, Uptime};
 
 /// The interval at which records and readings have all subjects judged when no trend has
 /// changed; a tick always does.
@@ -330,11 +330,13 @@ impl Engine {
     fn reading(&mut self, sample: &GpuSample, now: Uptime) -> bool {
         let time = self.unix_time(now);
         let mut is_changed = false;
+        let estimate = self.estimate(sample, now);
         for state in self.ranks.states_mut() {
             if state.identity().device.as_ref() == Some(&sample.device)
                 && state.is_pushing(now, self.config.rank_ttl)
             {
-                let view = device_view(sample, state.identity());
+                let mut view = device_view(sample, state.identity());
+                view.process_estimated = estimate.filter(|_| view.process_used.is_none());
                 if view.process_used.is_some() || !reads_own_process(state, now) {
                     is_changed |= state.device(view, time);
                 }
@@ -345,6 +347,18 @@ impl Engine {
         is_changed |= self.read_processes(&Reading { sample, now, time });
         self.devices.read(sample.clone(), now, time);
         is_changed
+    }
+
+    /// Returns the memory of the one rank that pushes about a device, where its container has
+    /// that alone.
+    fn estimate(&self, sample: &GpuSample, now: Uptime) -> Option<Bytes> {
+        let used = self.devices.used_by_container(sample)?;
+        let is_here = |state: &&RankState| {
+            state.identity().device.as_ref() == Some(&sample.device)
+                && state.is_pushing(now, self.config.rank_ttl)
+        };
+        let mut ranks = self.ranks.states().filter(is_here);
+        (ranks.next().is_some() && ranks.next().is_none()).then_some(used)
     }
 
     /// Evaluates the processes of a device that no rank pushes about. A rank that does not name
@@ -379,6 +393,12 @@ impl Engine {
         let own_process = state.own_process(now).filter(|_| device.process_used.is_none());
         device.process_used =
             device.process_used.or(own_process.and_then(OwnProcessMemory::bytes));
+        if let Some(uuid) = &state.identity().device
+            && device.process_used.is_none()
+        {
+            let sample = self.devices.sample_of(uuid, now, self.config.gpu_ttl);
+            device.process_estimated = sample.and_then(|sample| self.estimate(sample, now));
+        }
         let device_model = self.devices.model_of(state.identity());
         RankView { device_model, own_process, site: *site, ..state.view(device, now) }
     }

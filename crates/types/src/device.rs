@@ -1,5 +1,7 @@
 //! Devices and their processes, as NVML and the kubelet report them.
 
+use std::ops::Not;
+
 use serde::{Deserialize, Serialize};
 
 use crate::ids::GpuUuid;
@@ -198,6 +200,10 @@ pub struct DevicePod {
     pub namespace: Box<str>,
     pub pod: Box<str>,
     pub container: Box<str>,
+    /// Set when it was given the device itself, not one of several shares: no other container
+    /// has it.
+    #[serde(default, skip_serializing_if = "Not::not")]
+    pub is_whole: bool,
 }
 
 impl DevicePod {

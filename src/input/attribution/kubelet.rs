@@ -163,7 +163,8 @@ fn device_pod(
     id: &str,
 ) -> Option<DevicePod> {
     // Shares of a time-sliced device are numbered: `GPU-…::2`.
-    let uuid = id.split_once("::").map_or(id, |(uuid, _)| uuid);
+    let share = id.split_once("::");
+    let uuid = share.map_or(id, |(uuid, _)| uuid);
     let is_uuid = uuid.starts_with("GPU-") || uuid.starts_with("MIG-");
     let name = |text: &str| checked_text(text, DevicePod::NAME_BYTES_MAX).ok();
     Some(DevicePod {
@@ -171,5 +172,6 @@ fn device_pod(
         namespace: name(&pod.namespace)?,
         pod: name(&pod.name)?,
         container: name(&container.name)?,
+        is_whole: share.is_none(),
     })
 }

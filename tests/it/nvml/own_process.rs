@@ -4,7 +4,9 @@
 use serde_json::{Value, json};
 
 use crate::rig::exporter::Exporter;
-use crate::rig::nvml::{FakeNvml, driver, gpu, process};
+use crate::rig::folder::text;
+use crate::rig::kubelet::Kubelet;
+use crate::rig::nvml::{FakeNvml, Order, driver, gpu, process};
 use crate::rig::units::{GIB, MIB, gib};
 
 const LISTED: &str =
@@ -145,4 +147,72 @@ fn exporter_whose_nvml_lists_nothing_judges_by_the_pushed_memory() {
     assert_eq!((metrics[LISTED], metrics[OUTSIDE]), (gib(20.0), gib(18.0)));
     let other = r#"stepmem_process_memory_other_bytes{uuid="GPU-a"}"#;
     assert!(!metrics.contains_key(other));
+}
+
+const ESTIMATED: &str =
+    r#"stepmem_process_memory_estimated_bytes{run="llm",rank="3",uuid="GPU-a"}"#;
+
+/// A kubelet that gave these devices, each to a container of its own.
+fn kubelet(name: &str, devices: &[&str]) -> Kubelet {
+    let kubelet = Kubelet::start(name);
+    let given = devices.iter().enumerate().map(|(idx, device)| {
+        let devices = json!([{"resource_name": "nvidia.com/gpu", "device_ids": [device]}]);
+        let container = json!({"name": "trainer", "devices": devices});
+        json!({"name": format!("llm-{idx}"), "namespace": "ml", "containers": [container]})
+    });
+    kubelet.answer(&json!({"pod_resources": given.collect::<Vec<_>>()}).to_string());
+    kubelet
+}
+
+#[test]
+fn memory_of_a_device_that_one_container_has_alone_is_an_estimate_of_its_process() {
+    let kubelet = kubelet("own-estimate", &["GPU-a"]);
+    let fake = FakeNvml::new("own-estimate", &driver([gpu("GPU-a").compute(&[])]));
+    let socket = text(&kubelet.socket());
+    let exporter = fake.serve(&["--kubelet.socket", &socket, "--nvml.interval", "20ms"]);
+    exporter.push(&[record(1, &json!({"process_used_state": "foreign_pid_namespace"}))]);
+    exporter.await_metrics("the estimate", |metrics| metrics.contains_key(ESTIMATED));
+    let finding = |status: &Value| status["findings"][0].clone();
+    exporter.await_metrics("the finding", |_| finding(&exporter.status()).is_object());
+    let metrics = exporter.scrape();
+    assert_eq!(metrics[ESTIMATED], gib(30.0));
+    assert!(!metrics.contains_key(LISTED) && !metrics.contains_key(OUTSIDE), "{metrics:?}");
+    let finding = finding(&exporter.status());
+    assert_eq!(
+        (&finding["kind"], &finding["severity"], &finding["evidence"]["is_estimated"]),
+        (&json!("OUTSIDE_ALLOCATOR"), &json!("info"), &json!(true))
+    );
+    let words = finding["sentence"].as_str().unwrap();
+    assert!(words.ends_with("(estimated from all that is in use there)"), "{words}");
+    // What the client knows is no estimate.
+    exporter.push(&[record(2, &json!({"process_used_bytes": 20 * GIB}))]);
+    exporter.await_metrics("the reading", |metrics| metrics.contains_key(OUTSIDE));
+    assert_eq!(exporter.metric(ESTIMATED), None);
+}
+
+#[test]
+fn memory_of_a_device_that_may_have_other_users_is_no_estimate() {
+    let whole = || gpu("GPU-a").compute(&[]);
+    let without_v2 = Order::Code(25);
+    let other_rank = record(1, &json!({"rank": 4}));
+    for (name, devices, gpu, others) in [
+        ("a share", vec!["GPU-a::0"], whole(), vec![]),
+        ("two containers", vec!["GPU-a", "GPU-a"], whole(), vec![]),
+        ("another device", vec!["GPU-b"], whole(), vec![]),
+        ("two ranks", vec!["GPU-a"], whole(), vec![other_rank]),
+        ("v1", vec!["GPU-a"], whole().call("nvmlDeviceGetMemoryInfo_v2", without_v2), vec![]),
+    ] {
+        let kubelet = kubelet(&format!("own-not-{name}").replace(' ', "-"), &devices);
+        let fake = FakeNvml::new("own-not", &driver([gpu]));
+        let socket = text(&kubelet.socket());
+        let exporter = fake.serve(&["--kubelet.socket", &socket, "--nvml.interval", "20ms"]);
+        exporter.push(&others);
+        exporter.push(&[record(1, &json!({"process_used_state": "memory_hidden"}))]);
+        exporter.await_metrics("device and pods", |metrics| {
+            let has = |name: &str| metrics.keys().any(|series| series.starts_with(name));
+            has("stepmem_device_pod_info{") && has("stepmem_device_memory_used_bytes{")
+        });
+        assert_eq!(exporter.metric(ESTIMATED), None, "{name}");
+        assert_eq!(exporter.status()["findings"], json!([]), "{name}");
+    }
 }

@@ -1,6 +1,8 @@
 //! OUTSIDE ALLOCATOR: the process uses device memory that its allocator does not hold, and it
 //! grows or is large.
 
+use std::ops::Not;
+
 use serde::{Deserialize, Serialize};
 
 use crate::diagnosis::growth::creeping;
@@ -41,6 +43,9 @@ pub struct LargeEvidence {
     /// Its share of the capacity.
     pub outside_ratio: f64,
     pub capacity_bytes: u64,
+    /// Set when it is estimated from all that is in use on the device.
+    #[serde(default, skip_serializing_if = "Not::not")]
+    pub is_estimated: bool,
 }
 
 /// Judges memory outside the allocator that creeps, or is large.
@@ -56,7 +61,8 @@ pub fn judge(
 fn large(subject: &Subject<'_, '_>) -> Option<LargeEvidence> {
     let rank = subject.rank()?;
     let capacity = rank.capacity?;
-    let outside_bytes = rank.outside_allocator_bytes?;
+    let known = rank.outside_allocator_bytes;
+    let outside_bytes = known.or(rank.outside_estimated_bytes)?;
     let outside_ratio = outside_bytes / capacity.as_f64();
     let limit = RATIO_INFO - if subject.active.is_some() { RELEASE_MARGIN } else { 0.0 };
     let capacity_bytes = capacity.get();
@@ -64,6 +70,7 @@ fn large(subject: &Subject<'_, '_>) -> Option<LargeEvidence> {
         outside_bytes,
         outside_ratio,
         capacity_bytes,
+        is_estimated: known.is_none(),
     })
 }
 
@@ -72,9 +79,14 @@ impl Figures for OutsideEvidence {
         match self {
             Self::Growth(growth) => growth.sentence(),
             Self::Large(large) => format!(
-                "{} of the process is outside its allocator, {} of the device",
+                "{} of the process is outside its allocator, {} of the device{}",
                 bytes(large.outside_bytes),
-                percent(large.outside_ratio)
+                percent(large.outside_ratio),
+                if large.is_estimated {
+                    " (estimated from all that is in use there)"
+                } else {
+                    ""
+                }
             ),
         }
     }

@@ -117,6 +117,9 @@ pub const METRICS: &[Metric] = &[
     row!(Nvml Gauge "stepmem_process_memory_used_bytes" "process.memory.used", BYTES, PROCESS_RANK,
         "Device memory of a process; absent where the driver does not know it. The labels rank and run name the rank that the process pushes for; they are empty where none is known. A rank's client reports its own process where the exporter does not see it.",
         process_memory),
+    row!(Nvml Gauge "stepmem_process_memory_estimated_bytes" "process.memory.estimated", BYTES, RANK,
+        "Device memory of a rank's process where nobody knows it: all that is in use on a device that the kubelet gave to its container alone, and that no other rank uses.",
+        |s, v| ranks(s, v, |r| bytes(r.process_estimated_bytes))),
     row!(Nvml Gauge "stepmem_process_memory_unknown" "process.memory.unknown", STATES, RANK_STATE,
         "1 for the reason for which the rank's client does not know the device memory of its own process. foreign_pid_namespace: the driver does not list it by its own process id. \
          memory_hidden: it lists no memory. unsupported: no usable NVML. no_answer: NVML hangs.", process_unknown),

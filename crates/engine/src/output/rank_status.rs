@@ -59,6 +59,7 @@ impl RankStatus {
                 .collect(),
             fragmentation_ratio: view.fragmentation_ratio(),
             outside_allocator_bytes: view.outside_allocator_bytes,
+            process_estimated_bytes: view.device.process_estimated,
             process_used_bytes: view.own_process.and_then(OwnProcessMemory::bytes),
             process_used_state: view.own_process.and_then(OwnProcessMemory::state),
             imbalance_ratio: balance.map(|balance| balance.imbalance_ratio),

@@ -155,6 +155,10 @@ pub struct RankStatus {
     /// lists the process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process_used_bytes: Option<Bytes>,
+    /// Device memory of its process where nobody knows it, estimated: all that is in use on a
+    /// device that only its container has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process_estimated_bytes: Option<Bytes>,
     /// The reason for which its client does not know that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process_used_state: Option<OwnProcessState>,

@@ -360,7 +360,7 @@ impl RankState {
         let Some(reserved) = self.last_train.and_then(|last| last.reserved) else {
             return false;
         };
-        if let Some(process_used) = view.process_used {
+        if let Some(process_used) = view.process_used.or(view.process_estimated) {
             self.outside.add(process_used.as_f64() - reserved.as_f64());
         }
         if self.device_read_at.is_some_and(|read_at| time - read_at < DEVICE_READING_EVERY) {
@@ -579,7 +579,8 @@ impl RankState {
             ooms_total: self.ooms_total,
             lates_total: self.lates_total,
             last_seen: self.last_seen,
-            outside_allocator_bytes: self.outside_allocator_bytes(device),
+            outside_allocator_bytes: self.outside_bytes(device.process_used),
+            outside_estimated_bytes: self.outside_bytes(device.process_estimated),
             own_process: None,
             site: SiteView::default(),
         }
@@ -588,8 +589,8 @@ impl RankState {
     /// Returns the bytes that the rank's process uses on the device beyond what its allocator
     /// holds. It is the median of the last readings, since a reading and a record are never of
     /// quite the same moment.
-    fn outside_allocator_bytes(&self, device: DeviceView) -> Option<f64> {
-        device.process_used?;
+    fn outside_bytes(&self, process_used: Option<Bytes>) -> Option<f64> {
+        process_used?;
         Some(self.outside.median()?.max(0.0))
     }
 

@@ -98,6 +98,9 @@ pub struct DeviceView {
     pub used: Option<Bytes>,
     /// Bytes that the rank's own process uses.
     pub process_used: Option<Bytes>,
+    /// The same as an estimate, where that is unknown: what is in use on a device that only the
+    /// rank's container has.
+    pub process_estimated: Option<Bytes>,
     pub memory_kind: Option<DeviceMemoryKind>,
 }
 
@@ -156,6 +159,8 @@ pub struct RankView<'a> {
     pub last_seen: Uptime,
     /// Bytes that the process uses beyond its allocator: the median of the last readings.
     pub outside_allocator_bytes: Option<f64>,
+    /// The same by an estimate, where that is unknown. No trend is judged by it.
+    pub outside_estimated_bytes: Option<f64>,
     /// The memory of its process on its device as its client read it; `None` where the
     /// exporter's NVML lists the process.
     pub own_process: Option<OwnProcessMemory>,
