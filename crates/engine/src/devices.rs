@@ -146,16 +146,20 @@ impl DeviceTable {
         self.read.contains_key(device) || self.failing.contains_key(device)
     }
 
-    /// Returns the devices that were read within `ttl`, ascending.
-    pub fn present(&self, now: Uptime, ttl: Duration) -> impl Iterator<Item = &GpuSample> {
+    /// Returns the devices that were read within `ttl`, ascending, and when they were.
+    pub fn present(
+        &self,
+        now: Uptime,
+        ttl: Duration,
+    ) -> impl Iterator<Item = (&GpuSample, Uptime)> {
         let present = self.read.values().filter(move |device| now.since(device.read_at) <= ttl);
-        present.map(|device| &device.sample)
+        present.map(|device| (&device.sample, device.read_at))
     }
 
     /// Returns what NVML reports of a rank's device, if it was read within `ttl`.
     pub fn view_of(&self, rank: &Identity, now: Uptime, ttl: Duration) -> DeviceView {
-        let sample = rank.device.as_ref().and_then(|device| self.sample_of(device, now, ttl));
-        sample.map(|sample| device_view(sample, rank)).unwrap_or_default()
+        let sample = rank.device.as_ref().and_then(|device| self.reading_of(device, now, ttl));
+        sample.map(|(sample, _)| device_view(sample, rank)).unwrap_or_default()
     }
 
     /// Returns what is in use on a device that one container has for itself: all of it is that
@@ -171,15 +175,15 @@ impl DeviceTable {
         memory.reserved.map(|_| memory.used)
     }
 
-    /// Returns the last reading of a device within `ttl`.
-    pub fn sample_of(
+    /// Returns the last reading of a device within `ttl`, and when it was made.
+    pub fn reading_of(
         &self,
         device: &GpuUuid,
         now: Uptime,
         ttl: Duration,
-    ) -> Option<&GpuSample> {
+    ) -> Option<(&GpuSample, Uptime)> {
         let state = self.read.get(device)?;
-        (now.since(state.read_at) <= ttl).then_some(&state.sample)
+        (now.since(state.read_at) <= ttl).then_some((&state.sample, state.read_at))
     }
 
     /// Returns the model of a rank's device, if it is read.

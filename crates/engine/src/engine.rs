@@ -17,7 +17,7 @@ use crate::ranks::lifecycle::Arrival;
 use crate::ranks::refusal::Refusal;
 use crate::ranks::state::RankState;
 use crate::ranks::table::RankTable;
-use crate::ranks::view::RankView;
+use crate::ranks::view::{DeviceView, RankView};
 use crate::requests::causes::{
     Cause, FoundCause, HeldView, HoldersReport, SiteTable, SiteView,
 };
@@ -310,15 +310,14 @@ impl Engine {
         }
         if sees_device {
             // Where NVML does not read the device, the process's own view of it shows how much
-            // others hold. Where only the client sees its process, its reading is compared with
-            // the allocator's figures of the same record.
+            // others hold. The client's reading of its process is compared with the allocator's
+            // figures of the same record.
             let device = state.identity().device.as_ref();
             let is_read = device.is_some_and(|device| self.devices.is_read(device));
             let nvml = is_read
                 .then(|| self.devices.view_of(state.identity(), now, self.config.gpu_ttl));
-            let is_nvml_enough = nvml.is_some_and(|view| view.process_used.is_some());
             let is_own_due = sample.own_process.is_some() || !reads_own_process(state, now);
-            let view = view_at_record(sample, nvml).filter(|_| is_own_due && !is_nvml_enough);
+            let view = view_at_record(sample, nvml).filter(|_| is_own_due);
             if let Some(view) = view {
                 let time = sample.time.map_or(arrival, Seconds::get);
                 is_changed |= state.device(view, time);
@@ -389,15 +388,18 @@ impl Engine {
         site: &SiteView<'a>,
         now: Uptime,
     ) -> RankView<'a> {
-        let mut device = self.devices.view_of(state.identity(), now, self.config.gpu_ttl);
+        let uuid = state.identity().device.as_ref();
+        let read =
+            uuid.and_then(|uuid| self.devices.reading_of(uuid, now, self.config.gpu_ttl));
+        let mut device = read.map_or_else(DeviceView::default, |(sample, _)| {
+            device_view(sample, state.identity())
+        });
         let own_process = state.own_process(now).filter(|_| device.process_used.is_none());
-        device.process_used =
-            device.process_used.or(own_process.and_then(OwnProcessMemory::bytes));
-        if let Some(uuid) = &state.identity().device
-            && device.process_used.is_none()
-        {
-            let sample = self.devices.sample_of(uuid, now, self.config.gpu_ttl);
-            device.process_estimated = sample.and_then(|sample| self.estimate(sample, now));
+        let fresher = read.and_then(|(_, read_at)| state.own_process_since(read_at));
+        let known = fresher.or(device.process_used);
+        device.process_used = known.or(own_process.and_then(OwnProcessMemory::bytes));
+        if device.process_used.is_none() {
+            device.process_estimated = read.and_then(|(sample, _)| self.estimate(sample, now));
         }
         let device_model = self.devices.model_of(state.identity());
         RankView { device_model, own_process, site: *site, ..state.view(device, now) }

@@ -119,20 +119,37 @@ fn process_that_has_ended_holds_no_memory() {
 }
 
 #[test]
-fn exporter_that_lists_the_process_does_not_need_its_client() {
+fn newer_reading_of_a_process_counts_whether_the_exporter_made_it_or_the_client() {
     let pid = std::process::id();
-    let listing = driver([gpu("GPU-a").compute(&[process(pid, 12 * GIB)])]);
-    let fake = FakeNvml::new("own-listed", &listing);
-    let exporter = fake.serve(&[]);
+    let listing = |used| driver([gpu("GPU-a").compute(&[process(pid, used)])]);
+    let fake = FakeNvml::new("own-listed", &listing(12 * GIB));
+    let exporter = fake.serve(&["--nvml.interval", "1h"]);
     let listed = format!(
         r#"stepmem_process_memory_used_bytes{{uuid="GPU-a",pid="{pid}",rank="3",run="llm"}}"#
     );
-    exporter.push(&[record(1, &json!({"pid": pid, "process_used_bytes": 20 * GIB}))]);
+    let push = |step, more: Value| {
+        let mut record = record(step, &more);
+        record["pid"] = json!(pid);
+        exporter.push(&[record]);
+    };
+    push(1, json!({}));
     exporter.await_metrics("the match", |metrics| metrics.get(&listed) == Some(&gib(12.0)));
-    exporter.push(&[record(2, &json!({"pid": pid, "process_used_bytes": 20 * GIB}))]);
-    exporter.await_metrics("its reading", |metrics| metrics.get(OUTSIDE) == Some(&gib(10.0)));
-    let listed = |series: &&String| series.starts_with("stepmem_process_memory_used_bytes{");
-    assert_eq!(exporter.scrape().keys().filter(listed).count(), 1);
+    // It was read before the process had taken all that it needs.
+    push(2, json!({"process_used_bytes": 20 * GIB}));
+    assert_eq!(exporter.metric(&listed), Some(gib(20.0)));
+    push(3, json!({"process_used_bytes": 20 * GIB}));
+    let metrics = exporter.scrape();
+    assert_eq!((metrics[&listed], metrics[OUTSIDE]), (gib(20.0), gib(18.0)));
+    let is_listed = |series: &&String| series.starts_with("stepmem_process_memory_used_bytes{");
+    assert_eq!(metrics.keys().filter(is_listed).count(), 1);
+    // The exporter's own readings go on where the client has none.
+    let fake = FakeNvml::new("own-listed-again", &listing(12 * GIB));
+    let exporter = fake.serve(&["--nvml.interval", "20ms"]);
+    let mut record = record(1, &json!({"process_used_bytes": 20 * GIB}));
+    record["pid"] = json!(pid);
+    exporter.push(&[record]);
+    exporter.await_metrics("a reading", |metrics| metrics.get(&listed) == Some(&gib(12.0)));
+    exporter.await_metrics("its median", |metrics| metrics.get(OUTSIDE) == Some(&gib(10.0)));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The publications of the engine: its status, and its answers about ranks, processes and runs.
 //! Nothing is changed here.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -25,7 +26,7 @@ use crate::ranks::table::RecordCounts;
 use crate::ranks::view::RankView;
 use crate::requests::tracker::{RankRequest, RequestKind};
 use stepmem_detect::signal::Signal;
-use stepmem_types::device::GpuSample;
+use stepmem_types::device::{GpuSample, ProcessMemory};
 use stepmem_types::end::EndOutcome;
 use stepmem_types::ids::{GpuUuid, ProcessId, Rank, RankId, Run};
 use stepmem_types::step::StepSample;
@@ -125,9 +126,10 @@ impl Engine {
         let mut devices: Vec<DeviceStatus> = self
             .devices
             .present(now, self.config.gpu_ttl)
-            .map(|sample| {
+            .map(|(sample, read_at)| {
                 let owners = self.owners(sample, now);
-                DeviceStatus::of(sample, &owners, self.config.processes_max)
+                let sample = self.with_own_readings(sample, read_at, &owners);
+                DeviceStatus::of(&sample, &owners, self.config.processes_max)
             })
             .collect();
         DeviceStatus::share_memory(&mut devices);
@@ -327,6 +329,27 @@ impl Engine {
             findings,
             thresholds,
         })
+    }
+
+    /// Returns a reading in which a process has the memory that its client read after it.
+    fn with_own_readings<'a>(
+        &self,
+        sample: &'a GpuSample,
+        read_at: Uptime,
+        owners: &BTreeMap<u32, RankId>,
+    ) -> Cow<'a, GpuSample> {
+        let mut sample = Cow::Borrowed(sample);
+        for (pid, owner) in owners {
+            let state = self.ranks.get(&owner.run, owner.rank);
+            let Some(used) = state.and_then(|state| state.own_process_since(read_at)) else {
+                continue;
+            };
+            let of_owner = |of: &&mut ProcessMemory| of.pid == *pid && of.used.is_some();
+            if let Some(process) = sample.to_mut().processes.iter_mut().find(of_owner) {
+                process.used = Some(used);
+            }
+        }
+        sample
     }
 
     /// The present ranks that push from processes seen on the device, by the pid that the

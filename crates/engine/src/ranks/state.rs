@@ -536,6 +536,12 @@ impl RankState {
         (now.since(read_at) <= OWN_PROCESS_KEPT).then_some(own)
     }
 
+    /// The memory of its process on its device that its client read after `time`.
+    pub fn own_process_since(&self, time: Uptime) -> Option<Bytes> {
+        let (own, read_at) = self.own_process?;
+        own.bytes().filter(|_| read_at > time)
+    }
+
     /// The detector of its growth: by steps, or by time while it takes none.
     pub fn creep(&self) -> &Detector {
         let by_time = self.by_time.as_deref().filter(|_| self.is_by_time());
