@@ -389,45 +389,13 @@ impl Series {
 mod tests {
     use crate::ranks::lifetime::{Kept, LifetimeStats, PARTS_MAX};
     use crate::ranks::peaks::StepPeaks;
-    use stepmem_types::ids::{Rank, Run};
-    use stepmem_types::step::{MarkSet, Phase, StepSample};
-    use stepmem_types::units::{Bytes, Count};
+    use crate::wire::step::{Layout, decode};
+    use stepmem_types::step::StepSample;
+    use stepmem_types::units::Bytes;
 
     fn sample(step: u64, allocated: u64) -> StepSample {
-        StepSample {
-            run: Run::new("run").unwrap(),
-            attempt: Count::default(),
-            rank: Rank::new(0).unwrap(),
-            local_rank: None,
-            world_size: None,
-            node_rank: None,
-            step: Count::new(step).unwrap(),
-            n_steps: 1,
-            time: None,
-            step_seconds: None,
-            phase: Phase::Train,
-            marks: MarkSet::default(),
-            device: None,
-            dropped_records: None,
-            memory_kind: None,
-            pid: None,
-            instance: None,
-            launch: None,
-            allocated: Bytes::new(allocated).unwrap(),
-            peak_allocated: None,
-            reserved: None,
-            peak_reserved: None,
-            high_water_allocated: None,
-            high_water_reserved: None,
-            requested: None,
-            inactive_split: None,
-            alloc_retries: None,
-            ooms: None,
-            total: None,
-            free: None,
-            own_process: None,
-            host: None,
-        }
+        let record = format!(r#"{{"rank":0,"step":{step},"allocated_bytes":{allocated}}}"#);
+        decode(record.as_bytes(), Layout::Json).unwrap().remove(0)
     }
 
     #[test]

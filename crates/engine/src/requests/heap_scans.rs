@@ -233,17 +233,20 @@ mod tests {
         Uptime(Duration::from_secs(seconds))
     }
 
-    /// Lets the rank, whose incarnation began at a second, grow.
-    fn creep(heap_scans: &mut HeapScans, began: u64, seconds: u64) {
-        let rank = rank();
+    /// Lets a rank, whose incarnation began at a second, grow.
+    fn creep_of(heap_scans: &mut HeapScans, rank: &RankId, [began, seconds]: [u64; 2]) {
         let growth = Growth {
-            rank: &rank,
+            rank,
             signal: Signal::Allocated,
             bytes_per_step: None,
             seconds_per_step: None,
             level_shifts: None,
         };
         heap_scans.creeps(&growth, Some(at(began)), at(seconds));
+    }
+
+    fn creep(heap_scans: &mut HeapScans, began: u64, seconds: u64) {
+        creep_of(heap_scans, &rank(), [began, seconds]);
     }
 
     fn waiting(heap_scans: &HeapScans) -> Vec<RankRequest> {
@@ -333,14 +336,7 @@ mod tests {
         let mut asked_at = vec![Vec::new(); ranks.len()];
         for seconds in (0..2400).step_by(60) {
             for rank in &ranks {
-                let growth = Growth {
-                    rank,
-                    signal: Signal::Allocated,
-                    bytes_per_step: None,
-                    seconds_per_step: None,
-                    level_shifts: None,
-                };
-                heap_scans.creeps(&growth, Some(at(0)), at(seconds));
+                creep_of(&mut heap_scans, rank, [0, seconds]);
             }
             // A report may let the next rank be asked at once.
             while let Some(request) = waiting(&heap_scans).pop() {

@@ -210,36 +210,13 @@ mod tests {
     use crate::compare::changes::{KeyedChange, changes};
     use crate::compare::comparison::{Direction, OldNew};
     use crate::compare::figures::{
-        RunFigures, RunGrowth, RunHeadroom, RunPeak, RunSetup, RunSkew, SlopeInterval,
+        RunFigures, RunGrowth, RunHeadroom, RunPeak, RunSkew, SlopeInterval,
     };
-    use crate::policy::PolicyName;
     use stepmem_engine::ranks::basis::Basis;
 
     /// A run with a peak of 100 bytes and no other figure.
     fn run() -> RunFigures {
-        RunFigures {
-            policy: PolicyName::Stepmem,
-            run: None,
-            setup: RunSetup::default(),
-            issues: Vec::new(),
-            status: "BALANCED".to_owned(),
-            has_data: true,
-            is_judged: true,
-            steps: None,
-            allocated: RunPeak::default(),
-            peak_allocated: RunPeak { max: Some(100.0), mean: Some(90.0), noise: None },
-            peak_reserved: RunPeak::default(),
-            pressure_ratio: None,
-            headroom: None,
-            growth: None,
-            skew: None,
-            worst_rank: None,
-            n_lost: None,
-            n_ooms: None,
-            end: None,
-            ranks: Vec::new(),
-            leaking_line: None,
-        }
+        RunFigures::of_peak(RunPeak { max: Some(100.0), mean: Some(90.0), noise: None })
     }
 
     fn change(key: &str, old: &RunFigures, new: &RunFigures) -> KeyedChange {

@@ -158,3 +158,33 @@ pub struct RunSkew {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it is neither a summary of stepmem nor TraceML's final_summary.json: {0}")]
 pub struct NotASummary(pub String);
+
+#[cfg(test)]
+impl RunFigures {
+    /// A run with this peak and no other figure.
+    pub fn of_peak(peak_allocated: RunPeak) -> Self {
+        Self {
+            policy: PolicyName::Stepmem,
+            run: None,
+            setup: RunSetup::default(),
+            issues: Vec::new(),
+            status: "BALANCED".to_owned(),
+            has_data: true,
+            is_judged: true,
+            steps: None,
+            allocated: RunPeak::default(),
+            peak_allocated,
+            peak_reserved: RunPeak::default(),
+            pressure_ratio: None,
+            headroom: None,
+            growth: None,
+            skew: None,
+            worst_rank: None,
+            n_lost: None,
+            n_ooms: None,
+            end: None,
+            ranks: Vec::new(),
+            leaking_line: None,
+        }
+    }
+}

@@ -258,7 +258,7 @@ fn leaking_lines(runs: Runs<'_>) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use crate::compare::comparison::{ComparisonVerdict, OldNew};
-    use crate::compare::figures::{RunFigures, RunIssue, RunPeak, RunSetup};
+    use crate::compare::figures::{RunFigures, RunIssue, RunPeak};
     use crate::compare::judge::compare;
     use crate::policy::{IssueSeverity, PolicyName};
 
@@ -270,27 +270,9 @@ mod tests {
             ranks: vec![1],
         };
         RunFigures {
-            policy: PolicyName::Stepmem,
-            run: None,
-            setup: RunSetup::default(),
             issues: issues.iter().map(issue).collect(),
-            status: "BALANCED".to_owned(),
-            has_data: true,
-            is_judged: true,
             steps: Some(1000.0),
-            allocated: RunPeak::default(),
-            peak_allocated: RunPeak { max: Some(peak), ..RunPeak::default() },
-            peak_reserved: RunPeak::default(),
-            pressure_ratio: None,
-            headroom: None,
-            growth: None,
-            skew: None,
-            worst_rank: None,
-            n_lost: None,
-            n_ooms: None,
-            end: None,
-            ranks: Vec::new(),
-            leaking_line: None,
+            ..RunFigures::of_peak(RunPeak { max: Some(peak), ..RunPeak::default() })
         }
     }
 
