@@ -80,26 +80,3 @@ fn is_document(head: &[u8]) -> bool {
     let first = head.split(|byte| *byte == b'\n').next().unwrap_or_default();
     matches!(first.trim_ascii(), b"{" | b"[") && head.len() > first.len()
 }
-
-#[cfg(test)]
-mod tests {
-    use crate::input::unpacked::{Packing, packing};
-
-    #[test]
-    fn file_is_known_by_its_first_bytes() {
-        for plain in [&b""[..], b"{\"run\":\"a\"}", b"\n\n{\"rank\":0", b"{", b"gibberish"] {
-            assert_eq!(packing(plain), Ok(Packing::Plain), "{plain:?}");
-        }
-        assert_eq!(packing(&[0x1f, 0x8b, 8]), Ok(Packing::Gzip));
-        assert_eq!(packing(&[0x28, 0xb5, 0x2f, 0xfd]), Ok(Packing::Zstd));
-        for (other, name) in [
-            (&b"\x80\x04\x95"[..], "snapshot"),
-            (b"PK\x03\x04", "zip"),
-            (b"{\n  \"schema_version\": 1.7", "final_summary.json"),
-            (b"<!doctype html>", "HTML"),
-            (b"SQLite format 3\0", "TraceML"),
-        ] {
-            assert!(packing(other).is_err_and(|reason| reason.contains(name)), "{name}");
-        }
-    }
-}

@@ -139,27 +139,3 @@ fn takes_gzip(headers: &HeaderMap) -> bool {
         },
     )
 }
-
-#[cfg(test)]
-mod tests {
-    use axum::http::header::ACCEPT_ENCODING;
-    use axum::http::{HeaderMap, HeaderValue};
-
-    use crate::output::answers::takes_gzip;
-
-    #[test]
-    fn readers_take_gzip_unless_they_refuse_it() {
-        for (value, expected) in [
-            ("gzip", true),
-            ("br, GZIP;q=0.5", true),
-            ("*", true),
-            ("gzip;q=0, identity", false),
-            ("deflate", false),
-            ("", false),
-        ] {
-            let mut headers = HeaderMap::new();
-            headers.insert(ACCEPT_ENCODING, HeaderValue::from_static(value));
-            assert_eq!(takes_gzip(&headers), expected, "{value}");
-        }
-    }
-}

@@ -207,36 +207,3 @@ fn escape(text: &mut String, raw: &str, with_quotes: bool) {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::{Format, render};
-    use stepmem_engine::output::status::Status;
-
-    #[test]
-    fn formats_are_negotiated() {
-        let check = |accept: &str, expected: Format| {
-            assert_eq!(Format::negotiate(accept), expected, "{accept}");
-        };
-        let open_metrics = "application/openmetrics-text";
-        check("", Format::Text);
-        check("*/*", Format::Text);
-        check(open_metrics, Format::OpenMetrics);
-        check(&format!("{open_metrics}; version=1.0.0"), Format::OpenMetrics);
-        check(&format!("{open_metrics};version=2.0.0,text/plain"), Format::Text);
-        check(&format!("{open_metrics};q=0.3,text/plain;q=0.8"), Format::Text);
-        check(&format!("{open_metrics};q=0"), Format::Text);
-        check(
-            "application/vnd.google.protobuf;q=0.7,application/openmetrics-text;version=1.0.0;\
-             q=0.6,text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
-            Format::OpenMetrics,
-        );
-    }
-
-    #[test]
-    fn an_empty_status_has_no_rank_and_ends_properly() {
-        let text = render(&Status::default(), Format::OpenMetrics);
-        assert!(!text.contains("stepmem_rank_"), "{text}");
-        assert!(text.ends_with("# EOF\n"));
-    }
-}

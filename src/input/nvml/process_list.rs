@@ -290,16 +290,4 @@ mod tests {
         check("545", None);
         check("five.six", None);
     }
-
-    #[test]
-    fn attribution_of_an_empty_list_is_the_namespaces() {
-        let check = |namespace, expected| {
-            let mut view = View { namespace, ..View::new(Procfs::new("/nonexistent"), true) };
-            let listed = attribute(Some(Vec::new()), None, None, &mut view);
-            assert_eq!(listed, DeviceProcesses::nothing(expected));
-        };
-        check(PidNamespace::Host, Attribution::Host);
-        check(PidNamespace::Shared, Attribution::SharedPidNamespace);
-        check(PidNamespace::Own, Attribution::OwnPidNamespace);
-    }
 }

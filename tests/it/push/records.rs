@@ -96,6 +96,7 @@ fn malformed_bodies_are_refused_where_they_break() {
             "run: invalid unicode",
         ),
         (b"\xff\xfe", "expected value"),
+        (b"nothing", "expected ident"),
         (nested.as_bytes(), "record 0: invalid type: sequence, expected an object"),
         (deep.as_bytes(), "rank: invalid type: sequence, expected a number"),
         (b"7", "record 0: invalid type: integer `7`, expected an object"),

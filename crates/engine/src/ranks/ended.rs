@@ -76,38 +76,3 @@ impl OomEvent {
         self.is_fatal || self.is_last || now.since(self.at) <= OOM_SHOWN
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use crate::ranks::ended::RankEnded;
-    use stepmem_types::end::{EndOutcome, EndReport};
-    use stepmem_types::units::Uptime;
-
-    #[test]
-    fn ended_rank_stays_for_ten_minutes_and_until_a_scrape_but_not_for_ever() {
-        let report = EndReport {
-            outcome: EndOutcome::Oom,
-            time: None,
-            step: None,
-            unread_steps: None,
-            peak_allocated: None,
-            peak_reserved: None,
-            error_type: None,
-            error_message: None,
-            ooms: None,
-            requested: None,
-        };
-        let ended = |is_scraped| RankEnded {
-            report: report.clone(),
-            at: Uptime(Duration::from_secs(100)),
-            is_scraped,
-        };
-        let shown = |is_scraped, seconds: u64| {
-            ended(is_scraped).is_shown(Uptime(Duration::from_secs(100 + seconds)))
-        };
-        assert!(shown(true, 600) && !shown(true, 601));
-        assert!(shown(false, 601) && shown(false, 3600) && !shown(false, 3601));
-    }
-}

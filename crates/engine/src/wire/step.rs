@@ -301,12 +301,7 @@ fn marks_of(names: &[Text<'_>]) -> Result<MarkSet, DecodeError> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Layout, decode, decode_any_step, decode_plain_step, decode_step};
-
-    fn check(body: &[u8], expected: &str) {
-        let error = decode(body, Layout::Json).expect_err("must be refused").to_string();
-        assert!(error.contains(expected), "{error:?} lacks {expected:?}");
-    }
+    use super::{decode_any_step, decode_plain_step, decode_step};
 
     #[test]
     fn plain_record_is_read_as_in_general() {
@@ -374,91 +369,5 @@ mod tests {
             "a".repeat(4096)
         );
         assert!(decode_plain_step(long.as_bytes()).is_none());
-    }
-
-    #[test]
-    fn least_record_is_taken_with_defaults() {
-        let samples =
-            decode(br#"{"rank":0,"step":1,"allocated_bytes":1}"#, Layout::Json).unwrap();
-        assert_eq!(samples[0].run.as_str(), "default");
-        assert_eq!(samples[0].reserved, None);
-    }
-
-    #[test]
-    fn null_is_the_same_as_absent() {
-        let body = br#"[{"rank":0,"step":1,"allocated_bytes":1,"reserved_bytes":null}]"#;
-        assert_eq!(decode(body, Layout::Json).unwrap()[0].reserved, None);
-    }
-
-    #[test]
-    fn refusals_name_record_field_value_and_limit() {
-        let ok = r#"{"rank":0,"step":1,"allocated_bytes":1}"#;
-        check(
-            format!(r#"[{ok},{{"rank":1048576,"step":1,"allocated_bytes":1}}]"#).as_bytes(),
-            "record 1: rank: 1048576 is outside 0..=1048575",
-        );
-        check(
-            br#"{"rank":0,"step":1,"allocated_bytes":-5}"#,
-            "record 0: allocated_bytes: -5 is outside 0..=9007199254740992",
-        );
-        check(
-            br#"{"rank":0,"step":1,"allocated_bytes":9007199254740993}"#,
-            "allocated_bytes: 9007199254740993 is outside 0..=9007199254740992",
-        );
-        check(br#"{"rank":0,"step":1,"allocated_bytes":1.5}"#, "1.5 is not an integer");
-        check(
-            br#"{"rank":"a","step":1,"allocated_bytes":1}"#,
-            "rank: invalid type: string \"a\", expected a number",
-        );
-        check(
-            br#"[{"rank":0,"step":1,"allocated_bytes":1,"alocated":2}]"#,
-            "unknown field `alocated`",
-        );
-        check(br#"{"rank":0,"allocated_bytes":1}"#, "missing field `step`");
-        check(
-            br#"{"rank":0,"step":1,"allocated_bytes":1,"phase":"x"}"#,
-            "phase: \"x\" is not one of train",
-        );
-        check(
-            br#"{"rank":0,"step":1,"allocated_bytes":1,"world_size":0}"#,
-            "world_size: 0 is outside 1..=1048576",
-        );
-        check(
-            br#"{"rank":0,"step":1,"allocated_bytes":1,"run":""}"#,
-            "run: a text of 0 bytes is outside 1..=128 bytes",
-        );
-        check(
-            br#"{"rank":0,"step":1,"allocated_bytes":1,"time":-1}"#,
-            "time: -1 is outside 0..=253402300799",
-        );
-    }
-
-    #[test]
-    fn broken_json_is_refused() {
-        for body in [
-            &b""[..],
-            b"{",
-            b"[{\"rank\":0",
-            b"nul",
-            b"{\"rank\":NaN,\"step\":1,\"allocated_bytes\":1}",
-            b"\xff\xfe",
-            b"{\"run\":\"\xff\",\"rank\":0,\"step\":1,\"allocated_bytes\":1}",
-            b"{\"rank\":0,\"step\":1,\"allocated_bytes\":1} x",
-            b"{\"rank\":0,\"rank\":0,\"step\":1,\"allocated_bytes\":1}",
-        ] {
-            let error = decode(body, Layout::Json).expect_err("must be refused");
-            assert!(!error.is_out_of_range(), "{error}");
-        }
-        let nested = "[".repeat(200_000);
-        assert!(decode(nested.as_bytes(), Layout::Json).is_err());
-    }
-
-    #[test]
-    fn lines_are_counted_without_the_blank_ones() {
-        let ok = r#"{"rank":0,"step":1,"allocated_bytes":1}"#;
-        let body = format!("{ok}\n\n{ok}\r\n");
-        assert_eq!(decode(body.as_bytes(), Layout::NdJson).unwrap().len(), 2);
-        let error = decode(format!("{ok}\n{{}}\n").as_bytes(), Layout::NdJson).unwrap_err();
-        assert!(error.to_string().starts_with("record 1: "), "{error}");
     }
 }

@@ -68,38 +68,3 @@ fn typed<T: DeserializeOwned>(summary: Value) -> Result<T, NotASummary> {
 fn invalid(error: impl std::fmt::Display) -> NotASummary {
     NotASummary(error.to_string())
 }
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use crate::compare::read::read;
-
-    #[test]
-    fn documents_that_are_no_summaries_say_why() {
-        let diagnosis = json!({ "kind": "BALANCED" });
-        let issue = json!({ "kind": "BALANCED", "severity": "grave" });
-        for (document, part) in [
-            (json!([]), "not a JSON object"),
-            (json!({}), "no step_memory"),
-            (json!({ "step_memory": {} }), "no diagnosis"),
-            (json!({ "step_memory": { "diagnosis": diagnosis } }), "no issue"),
-            (
-                json!({ "step_memory": { "diagnosis": diagnosis, "issues": [issue] } }),
-                "step_memory.issues[0].severity: unknown variant `grave`",
-            ),
-            (json!({ "generator": { "name": "stepmem" } }), "schema_version is missing"),
-            (
-                json!({ "generator": { "name": "stepmem", "schema_version": 99 } }),
-                "schema_version is 99",
-            ),
-            (
-                json!({ "generator": { "name": "stepmem", "schema_version": 1 } }),
-                "missing field",
-            ),
-        ] {
-            let error = read(document.clone()).unwrap_err().to_string();
-            assert!(error.contains(part), "{document}: {error}");
-        }
-    }
-}

@@ -66,31 +66,3 @@ fn not_a_pickle(head: &[u8]) -> Unreadable {
 fn is(what: &'static str) -> Unreadable {
     Unreadable { fault: Fault::NotPickle(what.into()), offset: 0 }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn check(head: &[u8], expected: &str) {
-        let error = wrapping(head).expect_err("it is not a pickle").to_string();
-        assert!(error.contains(expected), "{error}");
-    }
-
-    #[test]
-    fn a_refusal_names_what_the_file_is() {
-        check(b"", "empty");
-        check(b"PK\x03\x04", "zip");
-        check(b"version https://git-lfs.github.com/spec/v1", "git-lfs");
-        check(b"<!DOCTYPE html>", "HTML");
-        check(b"{\"segments\": []}", "JSON");
-        check(b"\x80\x09", "protocol");
-        check(b"hello", "pickle");
-    }
-
-    #[test]
-    fn compressed_pickles_are_known() {
-        assert_eq!(wrapping(b"\x80\x04"), Ok(Wrapping::Plain));
-        assert_eq!(wrapping(b"\x1f\x8b\x08"), Ok(Wrapping::Gzip));
-        assert_eq!(wrapping(b"\x28\xb5\x2f\xfd\x04"), Ok(Wrapping::Zstd));
-    }
-}
