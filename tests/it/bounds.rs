@@ -1,5 +1,6 @@
 //! Growth that knows its own end: what holds the memory has a bound, and a page is withheld until it is full.
 
+use std::collections::BTreeSet;
 use std::thread;
 
 use serde_json::{Value, json};
@@ -9,7 +10,7 @@ use crate::rig::exporter::Exporter;
 use crate::rig::folder::{Folder, text};
 use crate::rig::http::JSON;
 use crate::rig::job::{Job, START};
-use crate::rig::json::items;
+use crate::rig::json::{has, items};
 use crate::rig::noise::noise;
 use crate::rig::units::{GIB, MIB, float};
 use crate::rig::wait::await_true;
@@ -55,18 +56,8 @@ fn report_with(fields: &Value) -> Value {
     report
 }
 
-fn post(exporter: &Exporter, report: &Value) {
-    let answer = exporter.post_to("/v1/holders", report.to_string());
-    assert_eq!(answer.status, 200, "{}", answer.body);
-}
-
-fn finding(exporter: &Exporter, kind: &str) -> Option<Value> {
-    let status = exporter.status();
-    items(&status["findings"]).find(|finding| finding["kind"] == kind).cloned()
-}
-
 fn creep(exporter: &Exporter) -> Value {
-    finding(exporter, "CREEP_CONFIRMED").unwrap_or_else(|| panic!("{:#}", exporter.status()))
+    exporter.finding("CREEP_CONFIRMED").unwrap_or_else(|| panic!("{:#}", exporter.status()))
 }
 
 fn says(finding: &Value, said: &str) -> bool {
@@ -95,7 +86,7 @@ fn a_buffer_that_will_fit_is_told_and_pages_once_it_should_be_full() {
     assert!(
         exporter.scrape().keys().any(|series| series.starts_with("stepmem_oom_eta_seconds"))
     );
-    post(&exporter, &report(REPORTED));
+    exporter.take("/v1/holders", &report(REPORTED));
     let found = creep(&exporter);
     assert_eq!((&found["severity"], severity(&exporter)), (&json!("info"), TOLD));
     let sentence = found["sentence"].as_str().unwrap();
@@ -137,25 +128,25 @@ fn a_bound_that_does_not_show_the_end_of_the_growth_withholds_no_page() {
         ("items_vary", json!({ "items": 1, "items_max": 1_u64 << 53 })),
     ];
     for (doubt, fields) in cases {
-        post(&exporter, &report_with(&fields));
+        exporter.take("/v1/holders", &report_with(&fields));
         let found = creep(&exporter);
         assert_eq!(found["evidence"]["filling"]["doubt"], doubt, "{found:#}");
         assert_eq!(severity(&exporter), PAGES, "{fields}");
-        post(&exporter, &report(REPORTED));
+        exporter.take("/v1/holders", &report(REPORTED));
         assert_eq!(severity(&exporter), TOLD, "{fields}");
     }
     let never = [json!(0), json!(1e-310)].map(|rate| json!({ "items_per_step": rate }));
     for fields in [json!({ "items": 0 })].iter().chain(&never) {
-        post(&exporter, &report_with(fields));
+        exporter.take("/v1/holders", &report_with(fields));
         let found = creep(&exporter);
         assert_eq!((found["evidence"].get("filling"), severity(&exporter)), (None, PAGES));
     }
-    post(&exporter, &report(REPORTED));
+    exporter.take("/v1/holders", &report(REPORTED));
     // A later search that names nothing leaves the figures, but not what they withhold.
     let mut nothing = report(REPORTED);
     nothing["outcome"] = json!("none");
     nothing.as_object_mut().unwrap().remove("holders");
-    post(&exporter, &nothing);
+    exporter.take("/v1/holders", &nothing);
     assert_eq!(creep(&exporter)["evidence"]["filling"]["doubt"], "outdated");
     assert_eq!(severity(&exporter), PAGES);
 }
@@ -165,10 +156,8 @@ fn a_bound_that_hovers_around_what_it_has_to_explain_does_not_page_again_and_aga
     let exporter = filling(&[]);
     let after = |share: u64| {
         let of = |bytes: u64| bytes * share / 100;
-        post(
-            &exporter,
-            &report_with(&json!({ "bytes": of(700 * ITEM), "bytes_per_step": of(ITEM) })),
-        );
+        let fields = json!({ "bytes": of(700 * ITEM), "bytes_per_step": of(ITEM) });
+        exporter.take("/v1/holders", &report_with(&fields));
         severity(&exporter)
     };
     // It pages until it explains 90 % of the growth, and from then on unless it explains less than 85 %.
@@ -185,7 +174,7 @@ fn a_bound_that_hovers_around_what_it_has_to_explain_does_not_page_again_and_aga
         assert_eq!(after(share), expected, "{share} %: {:#}", creep(&exporter));
     }
     let varying = |bytes: u64| {
-        post(&exporter, &report_with(&json!({ "bytes": 700 * bytes })));
+        exporter.take("/v1/holders", &report_with(&json!({ "bytes": 700 * bytes })));
         severity(&exporter)
     };
     // Its items are as large as its new ones, to within 10 % at first and then 15 %.
@@ -197,12 +186,12 @@ fn a_bound_that_hovers_around_what_it_has_to_explain_does_not_page_again_and_aga
 #[test]
 fn a_bound_that_is_reported_twice_counts_once() {
     let exporter = filling(&[]);
-    post(&exporter, &report(REPORTED));
+    exporter.take("/v1/holders", &report(REPORTED));
     let once = creep(&exporter)["evidence"]["filling"].clone();
-    post(&exporter, &report(REPORTED));
+    exporter.take("/v1/holders", &report(REPORTED));
     assert_eq!(creep(&exporter)["evidence"]["filling"], once);
     // An answer that overtook it is of the same buffer, earlier.
-    post(&exporter, &report(REPORTED - 50));
+    exporter.take("/v1/holders", &report(REPORTED - 50));
     let earlier = &creep(&exporter)["evidence"]["filling"];
     assert_eq!((earlier["full_in_steps"].as_f64(), severity(&exporter)), (Some(1300.0), TOLD));
     // Two processes that take themselves for the rank, at once: that of the rank's steps counts.
@@ -210,7 +199,7 @@ fn a_bound_that_is_reported_twice_counts_once() {
     of_other["instance"] = json!("00000000000000bb");
     thread::scope(|scope| {
         for _ in 0..4 {
-            scope.spawn(|| post(&exporter, &report(REPORTED)));
+            scope.spawn(|| exporter.take("/v1/holders", &report(REPORTED)));
             scope.spawn(|| {
                 let answer = exporter.post_to("/v1/holders", of_other.to_string());
                 assert_eq!(answer.status, 409, "{}", answer.body);
@@ -223,10 +212,10 @@ fn a_bound_that_is_reported_twice_counts_once() {
 #[test]
 fn a_buffer_that_will_not_fit_is_high_pressure_ahead_of_time() {
     let exporter = filling(&[]);
-    assert_eq!(finding(&exporter, "HIGH_PRESSURE"), None);
-    post(&exporter, &report_with(&json!({ "items_max": 10_000 })));
+    assert_eq!(exporter.finding("HIGH_PRESSURE"), None);
+    exporter.take("/v1/holders", &report_with(&json!({ "items_max": 10_000 })));
     assert_eq!(severity(&exporter), PAGES);
-    let pressure = finding(&exporter, "HIGH_PRESSURE").unwrap();
+    let pressure = exporter.finding("HIGH_PRESSURE").unwrap();
     assert_eq!(pressure["severity"], "warning");
     let sentence = pressure["sentence"].as_str().unwrap();
     let said =
@@ -234,14 +223,14 @@ fn a_buffer_that_will_not_fit_is_high_pressure_ahead_of_time() {
     assert!(sentence.contains(said) && sentence.contains(" GiB are left; "), "{sentence}");
     assert!(pressure["evidence"]["too_large"]["filling"]["left_bytes"].as_f64() < Some(0.0));
     assert!(pressure["advice"].as_str().unwrap().contains("lower bound"), "{pressure}");
-    post(&exporter, &report(REPORTED));
-    assert_eq!(finding(&exporter, "HIGH_PRESSURE"), None);
+    exporter.take("/v1/holders", &report(REPORTED));
+    assert_eq!(exporter.finding("HIGH_PRESSURE"), None);
 }
 
 #[test]
 fn what_a_buffer_does_not_hold_is_judged_alone() {
     let exporter = filling(&[]);
-    post(&exporter, &report(REPORTED));
+    exporter.take("/v1/holders", &report(REPORTED));
     // A leak of a quarter of the buffer's rate begins next to it.
     let both = |step: u64| step * ITEM + step.saturating_sub(REPORTED) * ITEM / 4;
     exporter.push(&job(REPORTED + 1..1400, both).records());
@@ -257,32 +246,26 @@ fn only_the_ranks_own_process_withholds_a_page() {
     let exporter = Exporter::start(&[]);
     let nameless = job(1..REPORTED + 1, buffer).more(|_, _| json!({}));
     exporter.push(&nameless.records());
-    post(&exporter, &report(REPORTED));
+    exporter.take("/v1/holders", &report(REPORTED));
     assert_eq!(creep(&exporter)["evidence"]["filling"]["doubt"], "not_own");
     assert_eq!(severity(&exporter), PAGES);
     // It names itself, and another speaks of it, or nobody known.
     let exporter = filling(&[]);
-    let mut of_another = report(REPORTED);
-    of_another["instance"] = json!("00000000000000bb");
-    for body in [of_another, report_without_instance()] {
+    for instance in [json!("00000000000000bb"), Value::Null] {
+        let mut body = report(REPORTED);
+        body["instance"] = instance;
         let refused = exporter.post_to("/v1/holders", body.to_string());
         assert!([403, 409].contains(&refused.status), "{}", refused.body);
     }
     assert_eq!(severity(&exporter), PAGES);
     // A later process of the rank is not bound by the report of the one before.
-    post(&exporter, &report(REPORTED));
+    exporter.take("/v1/holders", &report(REPORTED));
     assert_eq!(severity(&exporter), TOLD);
     let later = job(1..REPORTED + 1, buffer).starting_at(3600.0);
     let later = later.more(|_, _| json!({ "instance": "00000000000000bb", "attempt": 1 }));
     exporter.push(&later.records());
     let found = creep(&exporter);
     assert_eq!((found["evidence"].get("holder"), severity(&exporter)), (None, PAGES));
-}
-
-fn report_without_instance() -> Value {
-    let mut report = report(REPORTED);
-    report.as_object_mut().unwrap().remove("instance");
-    report
 }
 
 #[test]
@@ -311,18 +294,16 @@ fn a_withheld_page_outlasts_a_restart_and_is_replayed() {
     let (state, recorded) = (text(&folder.path("state")), text(&folder.path("recorded")));
     let arguments = ["--state.file", &state, "--record.directory", &recorded];
     let first = filling(&arguments);
-    post(&first, &report(REPORTED));
+    first.take("/v1/holders", &report(REPORTED));
     let before = creep(&first);
     assert_eq!(before["severity"], "info");
     first.stop();
     let second = Exporter::start(&["--state.file", &state]);
     let after = creep(&second);
-    assert_eq!(after["evidence"], before["evidence"]);
-    assert_eq!(after["severity"], "info");
+    has(&after, &json!({"evidence": before["evidence"], "severity": "info"}));
 
-    let replayed = stepmem(&["replay", &recorded], &[], b"");
-    assert_eq!((replayed.code, replayed.err.as_str()), (Some(0), ""));
-    let last: Value = serde_json::from_str(replayed.out.lines().last().unwrap()).unwrap();
+    let replayed = stepmem(&["replay", &recorded], &[], b"").quiet();
+    let last: Value = serde_json::from_str(replayed.lines().last().unwrap()).unwrap();
     let findings = &last["status"]["findings"];
     let again = items(findings).find(|finding| finding["kind"] == "CREEP_CONFIRMED").unwrap();
     assert_eq!(again["evidence"]["filling"], before["evidence"]["filling"], "{again:#}");
@@ -337,10 +318,9 @@ fn a_run_that_ends_while_it_fills_is_told_so_by_its_summary() {
     let folder = Folder::new("bounds-summary");
     let summaries = folder.path("summaries");
     let exporter = filling(&["--summary.dir", &text(&summaries)]);
-    post(&exporter, &report(REPORTED));
+    exporter.take("/v1/holders", &report(REPORTED));
     let end = json!({ "outcome": "completed", "time": float(START) + 400.0 });
-    let answer = exporter.post_to("/v1/runs/job/end", end.to_string());
-    assert_eq!(answer.status, 200, "{}", answer.body);
+    exporter.end("job", &end);
     let path = summaries.join("job/latest/final_summary.json");
     await_true("the summary", || path.exists());
     let summary: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
@@ -378,9 +358,8 @@ fn replayed(name: &str, job: &Job) -> Vec<(u64, String)> {
         lines += &event(2 * idx + 1, seconds, "step", &record);
     }
     let folder = Folder::new(&format!("bounds-{name}"));
-    let ended = stepmem(&["replay", &folder.write("job.jsonl", &lines)], &[], b"");
-    assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""));
-    let lines = ended.out.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let out = stepmem(&["replay", &folder.write("job.jsonl", &lines)], &[], b"").quiet();
+    let lines = out.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     let creeps = lines.filter(|line| line["kind"] == "CREEP_CONFIRMED");
     creeps
         .map(|line| {
@@ -430,26 +409,19 @@ fn each_rank_that_fills_a_buffer_is_asked_and_is_judged_by_its_own_report() {
     let mut asked = Vec::new();
     for first in (1..=REPORTED).step_by(50) {
         let steps = first..(first + 50).min(REPORTED + 1);
-        for batch in job(steps.clone()).records().chunks(200) {
-            let answer = exporter.post(json!(batch).to_string());
-            assert_eq!(answer.status, 200, "{}", answer.body);
-            for ask in items(&answer.json()["actions"]) {
-                let rank = ask["rank"].as_u64().unwrap();
-                if rank != 3 {
-                    let mut report = report(steps.end - 1);
-                    (report["rank"], report["id"]) = (rank.into(), ask["id"].clone());
-                    report["instance"] = instance(rank).into();
-                    post(&exporter, &report);
-                }
-                asked.push(rank);
+        for ask in exporter.actions(&job(steps.clone()).records()) {
+            let rank = ask["rank"].as_u64().unwrap();
+            if rank != 3 {
+                let mut report = report(steps.end - 1);
+                (report["rank"], report["id"]) = (rank.into(), ask["id"].clone());
+                report["instance"] = instance(rank).into();
+                exporter.take("/v1/holders", &report);
             }
+            asked.push(rank);
         }
     }
-    asked.sort_unstable();
-    asked.dedup();
-    assert_eq!(asked, [0, 1, 2, 3]);
-    let status = exporter.status();
-    let creeps = items(&status["findings"]).filter(|of| of["kind"] == "CREEP_CONFIRMED");
-    let paged = creeps.filter(|of| of["severity"] != "info").map(|of| of["rank"].as_u64());
-    assert_eq!(paged.collect::<Vec<_>>(), [Some(3)]);
+    assert_eq!(asked.into_iter().collect::<BTreeSet<_>>(), BTreeSet::from([0, 1, 2, 3]));
+    let mut paged = exporter.findings();
+    paged.retain(|of| of["kind"] == "CREEP_CONFIRMED" && of["severity"] != "info");
+    assert_eq!(paged.iter().map(|of| &of["rank"]).collect::<Vec<_>>(), [3]);
 }

@@ -6,18 +6,10 @@ use crate::rig::command::stepmem;
 use crate::rig::exporter::Exporter;
 use crate::rig::http::Answer;
 use crate::rig::job::{Job, record};
+use crate::rig::json::{has, text_of};
 use crate::rig::units::{GIB, MIB};
 
-/// The actions that pushes are answered with, in batches of 400 records.
-fn actions(exporter: &Exporter, records: &[Value]) -> Vec<Value> {
-    let mut actions = Vec::new();
-    for batch in records.chunks(400) {
-        let answer = exporter.post(json!(batch).to_string());
-        assert_eq!(answer.status, 200, "{}", answer.body);
-        actions.extend(answer.json()["actions"].as_array().unwrap().iter().cloned());
-    }
-    actions
-}
+const NOTHING: [Value; 0] = [];
 
 fn report(exporter: &Exporter, body: &Value) -> Answer {
     exporter.post_to("/v1/snapshots", body.to_string())
@@ -30,11 +22,8 @@ fn result(exporter: &Exporter, name: &str) -> f64 {
 #[test]
 fn creeping_rank_is_asked_until_it_reports_and_its_file_is_shown() {
     let exporter = Exporter::start(&["--snapshot.on-creep"]);
-    assert_eq!(
-        actions(&exporter, &Job::leaking("flat", 1..1500, 0).records()),
-        [Value::Null; 0]
-    );
-    let asked = actions(&exporter, &Job::leaking("leaky", 1..1500, 4 * MIB).records());
+    assert_eq!(exporter.actions(&Job::leaking("flat", 1..1500, 0).records()), NOTHING);
+    let asked = exporter.actions(&Job::leaking("leaky", 1..1500, 4 * MIB).records());
     let first = asked.first().unwrap();
     assert!(asked.iter().all(|action| action == first), "{asked:?}");
     assert_eq!(
@@ -46,36 +35,27 @@ fn creeping_rank_is_asked_until_it_reports_and_its_file_is_shown() {
 
     let began = json!({"run": "leaky", "rank": 2, "id": first["id"], "outcome": "began",
                        "events_per_step": 1000});
-    assert_eq!(report(&exporter, &began).status, 200);
+    exporter.take("/v1/snapshots", &began);
     assert_eq!(
-        actions(&exporter, &Job::leaking("leaky", 1500..1510, 4 * MIB).records()),
-        [Value::Null; 0]
+        exporter.actions(&Job::leaking("leaky", 1500..1510, 4 * MIB).records()),
+        NOTHING
     );
     assert_eq!(exporter.status()["snapshots"][0]["outcome"], "recording");
 
     let path = "/snapshots/leaky_creep_rank2_step1502.pickle";
-    let answer = report(
-        &exporter,
-        &json!({"run": "leaky", "rank": 2, "id": first["id"], "reason": "creep", "step": 1502,
-                "outcome": "written", "path": path, "bytes": 12345}),
-    );
-    assert_eq!(answer.status, 200, "{}", answer.body);
+    let written = json!({"run": "leaky", "rank": 2, "id": first["id"], "reason": "creep",
+                         "step": 1502, "outcome": "written", "path": path, "bytes": 12345});
+    exporter.take("/v1/snapshots", &written);
     assert_eq!(
-        actions(&exporter, &Job::leaking("leaky", 1510..1600, 4 * MIB).records()),
-        [Value::Null; 0]
+        exporter.actions(&Job::leaking("leaky", 1510..1600, 4 * MIB).records()),
+        NOTHING
     );
-    let status = exporter.status();
-    let snapshots = status["snapshots"].as_array().unwrap();
-    assert_eq!(snapshots.len(), 1, "{snapshots:?}");
-    let mut shown = snapshots[0].clone();
-    let fields = shown.as_object_mut().unwrap();
-    assert!(fields.remove("since").unwrap().is_number());
-    assert_eq!(fields.remove("id").unwrap(), first["id"]);
-    assert_eq!(
-        shown,
-        json!({"run": "leaky", "rank": 2, "reason": "creep", "outcome": "written", "step": 1502,
-               "path": path, "bytes": 12345, "error": null})
-    );
+    let shown = exporter.status()["snapshots"].clone();
+    assert!(shown[0]["since"].is_number(), "{shown}");
+    let expected = json!([{"run": "leaky", "rank": 2, "id": first["id"], "reason": "creep",
+        "outcome": "written", "step": 1502, "path": path, "bytes": 12345, "error": null,
+        "since": shown[0]["since"]}]);
+    assert_eq!(shown, expected);
     assert_eq!(result(&exporter, "written"), 1.0);
     assert_eq!(result(&exporter, "failed"), 0.0);
 }
@@ -83,10 +63,7 @@ fn creeping_rank_is_asked_until_it_reports_and_its_file_is_shown() {
 #[test]
 fn no_rank_is_asked_by_default() {
     let exporter = Exporter::start(&[]);
-    assert_eq!(
-        actions(&exporter, &Job::leaking("leaky", 1..1500, 4 * MIB).records()),
-        [Value::Null; 0]
-    );
+    assert_eq!(exporter.actions(&Job::leaking("leaky", 1..1500, 4 * MIB).records()), NOTHING);
     assert_eq!(exporter.status()["snapshots"], json!([]));
 }
 
@@ -95,10 +72,11 @@ fn unsolicited_snapshot_is_listed_and_a_failed_one_is_counted() {
     let exporter = Exporter::start(&[]);
     assert_eq!(exporter.post(record(1, 1, 1)).status, 200);
     let failed = json!({"rank": 1, "reason": "oom", "outcome": "failed", "error": "disk full"});
-    assert_eq!(report(&exporter, &failed).status, 200);
+    exporter.take("/v1/snapshots", &failed);
     let shown = &exporter.status()["snapshots"][0];
-    assert_eq!((&shown["reason"], &shown["error"]), (&json!("oom"), &json!("disk full")));
-    assert_eq!((&shown["run"], &shown["path"]), (&json!("default"), &Value::Null));
+    let expected =
+        json!({"reason": "oom", "error": "disk full", "run": "default", "path": null});
+    has(shown, &expected);
     assert_eq!(result(&exporter, "failed"), 1.0);
 }
 
@@ -123,14 +101,13 @@ fn malformed_report_is_refused_by_name() {
 #[test]
 fn directory_of_snapshots_is_an_absolute_path() {
     let relative = ["check", "--no-nvml", "--snapshot.read-directory", "snapshots"];
-    let ended = stepmem(&relative, &[], b"");
-    assert!(ended.err.contains("\"snapshots\" is not an absolute path"), "{}", ended.err);
+    stepmem(&relative, &[], b"").fails(1, "\"snapshots\" is not an absolute path");
 }
 
 #[test]
 fn growing_rank_is_asked_what_holds_its_tensors_and_the_finding_says_it() {
     let exporter = Exporter::start(&["--holders.on-creep"]);
-    let asked = actions(&exporter, &Job::leaking("leaky", 1..1500, 4 * MIB).records());
+    let asked = exporter.actions(&Job::leaking("leaky", 1..1500, 4 * MIB).records());
     let first = asked.first().unwrap();
     let growth = first["bytes_per_step"].as_f64().unwrap();
     assert!((growth / 4_194_304.0 - 1.0).abs() < 0.05, "{first}");
@@ -143,7 +120,7 @@ fn growing_rank_is_asked_what_holds_its_tensors_and_the_finding_says_it() {
     let post = |body: &Value| exporter.post_to("/v1/holders", body.to_string());
     assert_eq!(post(&of("began")).status, 200);
     let more = Job::leaking("leaky", 1500..1510, 4 * MIB).records();
-    assert_eq!(actions(&exporter, &more), [Value::Null; 0]);
+    assert_eq!(exporter.actions(&more), NOTHING);
 
     let holder = json!({"name": "`Trainer.history`", "kind": "list", "file": "/app/job/train.py",
         "line": 42, "function": "__init__", "tensors": 12_480, "bytes": 3 * GIB,
@@ -152,16 +129,15 @@ fn growing_rank_is_asked_what_holds_its_tensors_and_the_finding_says_it() {
     named["holders"] = json!([holder]);
     named["last_step"] = json!(460);
     assert_eq!(post(&named).status, 200);
-    let status = exporter.status();
-    let finding = &status["findings"][0];
-    let shown = &finding["evidence"]["holder"];
-    assert_eq!((&shown["name"], &shown["bytes"]), (&holder["name"], &holder["bytes"]));
-    assert_eq!(shown["at"]["file"], holder["file"]);
+    let finding = exporter.findings().remove(0);
+    let expected = json!({"name": holder["name"], "bytes": holder["bytes"],
+                          "at": {"file": holder["file"]}});
+    has(&finding["evidence"]["holder"], &expected);
     let said = "held by `Trainer.history` (list, 4.00 MiB more/step, all of it; 12,480 tensors, 3.00 GiB \
                 at step 460) of job/train.py:42 in __init__";
-    assert!(finding["sentence"].as_str().unwrap().contains(said), "{finding}");
+    assert!(text_of(&finding, "sentence").contains(said), "{finding}");
     // It may hold losses with their graphs, or batches.
-    let advice = finding["advice"].as_str().unwrap();
+    let advice = text_of(&finding, "advice");
     assert!(advice.contains("detach()") && advice.contains("clone()"), "{advice}");
     let series = "stepmem_holders_total{result=\"named\"}";
     assert_eq!(exporter.metric(series), Some(1.0));
@@ -169,14 +145,12 @@ fn growing_rank_is_asked_what_holds_its_tensors_and_the_finding_says_it() {
     // It is measured over fewer steps than the growth, and never shown as more than that.
     named["holders"][0]["bytes_per_step"] = json!(3.0 * 4_194_304.0);
     assert_eq!(post(&named).status, 200);
-    let sentence = |exporter: &Exporter| {
-        exporter.status()["findings"][0]["sentence"].as_str().unwrap().to_owned()
-    };
-    assert!(sentence(&exporter).contains(said), "{}", sentence(&exporter));
+    let sentence = || text_of(&exporter.findings()[0], "sentence").to_owned();
+    assert!(sentence().contains(said), "{}", sentence());
     named["holders"][0]["bytes_per_step"] = json!(1_048_576.0);
     assert_eq!(post(&named).status, 200);
     let said = "(list, 1.00 MiB more/step, 25% of it; 12,480 tensors";
-    assert!(sentence(&exporter).contains(said), "{}", sentence(&exporter));
+    assert!(sentence().contains(said), "{}", sentence());
 
     named["holders"][0]["name"] = json!("a\u{202e}b");
     let refused = post(&named);
@@ -188,42 +162,45 @@ fn growing_rank_is_asked_what_holds_its_tensors_and_the_finding_says_it() {
 fn growth_that_is_suspected_is_searched_for_its_holder_before_it_is_a_finding() {
     let exporter = Exporter::start(&["--holders.on-creep"]);
     let small = Job::new(1, 200).live(|_, step| GIB + step * MIB / 8);
-    let asked = actions(&exporter, &small.records());
+    let asked = exporter.actions(&small.records());
     assert_eq!(exporter.status()["findings"], json!([]));
     let [asked] = &asked[..] else { panic!("{asked:?}") };
-    assert_eq!((&asked["type"], &asked["rank"]), (&json!("holders"), &json!(0)));
+    has(asked, &json!({"type": "holders", "rank": 0}));
 }
 
 #[test]
 fn a_search_of_host_memory_that_named_no_holder_names_what_takes_host_memory() {
     let exporter = Exporter::start(&["--holders.on-creep"]);
     let job = Job::leaking("leaky", 1..1500, 4 * MIB).device("cpu");
-    let asked = actions(&exporter, &job.records());
+    let asked = exporter.actions(&job.records());
     let id = &asked.first().unwrap()["id"];
-    let report =
+    let none =
         json!({"run": "leaky", "rank": 2, "id": id, "last_step": 900, "outcome": "none"});
-    assert_eq!(exporter.post_to("/v1/holders", report.to_string()).status, 200);
-    let finding = exporter.status()["findings"][0].clone();
+    exporter.take("/v1/holders", &none);
+    let finding = exporter.findings().remove(0);
     let nothing = "no growing tensor was found by step 900: look at arrays, figures, profiler, native code";
-    assert!(finding["sentence"].as_str().unwrap().contains(nothing), "{finding}");
-    let advice = finding["advice"].as_str().unwrap();
+    assert!(text_of(&finding, "sentence").contains(nothing), "{finding}");
+    let advice = text_of(&finding, "advice");
     assert!(advice.contains("look at arrays") && !advice.contains("CUDA"), "{advice}");
+}
+
+/// Reports what a search by step 900 came to, and returns the finding.
+fn searched(exporter: &Exporter, id: &Value, fields: &Value) -> Value {
+    let mut body = json!({"run": "leaky", "rank": 2, "id": id, "last_step": 900});
+    body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    exporter.take("/v1/holders", &body);
+    exporter.findings().remove(0)
 }
 
 #[test]
 fn search_for_lines_of_host_memory_is_told_with_what_it_came_to() {
     let exporter = Exporter::start(&["--holders.on-creep"]);
     let job = Job::leaking("leaky", 1..1500, 4 * MIB).device("cpu");
-    let id = actions(&exporter, &job.records())[0]["id"].clone();
-    let post = |fields: Value| {
-        let mut body = json!({"run": "leaky", "rank": 2, "id": id, "last_step": 900});
-        body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
-        assert_eq!(exporter.post_to("/v1/holders", body.to_string()).status, 200);
-        exporter.status()["findings"][0].clone()
-    };
+    let id = exporter.actions(&job.records())[0]["id"].clone();
+    let post = |fields: Value| searched(&exporter, &id, &fields);
     let none = |lines: Value| post(json!({"outcome": "none", "lines": lines}));
-    let text = |finding: &Value, field: &str| finding[field].as_str().unwrap().to_owned();
-    assert!(text(&post(json!({"outcome": "none"})), "advice").contains("--host-lines"));
+    let silent = post(json!({"outcome": "none"}));
+    assert!(text_of(&silent, "advice").contains("--host-lines"));
     for (lines, sentence, advice) in [
         (
             json!({"outcome": "native", "steps": 40, "pause_seconds": 0.0124}),
@@ -249,8 +226,8 @@ fn search_for_lines_of_host_memory_is_told_with_what_it_came_to() {
         (json!({"outcome": "failed"}), "tracing failed", "look at arrays"),
     ] {
         let finding = none(lines.clone());
-        assert!(text(&finding, "sentence").contains(sentence), "{finding}");
-        assert!(text(&finding, "advice").contains(advice), "{finding}");
+        assert!(text_of(&finding, "sentence").contains(sentence), "{finding}");
+        assert!(text_of(&finding, "advice").contains(advice), "{finding}");
         assert_eq!(finding["evidence"]["searched"]["lines"]["outcome"], lines["outcome"]);
     }
     let line = json!({"name": "what one line allocates", "kind": "allocating line", "file": "/app/train.py",
@@ -259,9 +236,9 @@ fn search_for_lines_of_host_memory_is_told_with_what_it_came_to() {
         "malloc_free_bytes_per_step": 1_048_576});
     let finding = post(json!({"outcome": "named", "holders": [line], "lines": lines}));
     let said = "; allocated at app/train.py:12 (4.00 MiB more/step, all of it; 40 steps traced, longest pause 3 ms, 1.00 MiB/step freed and kept by glibc)";
-    assert!(text(&finding, "sentence").contains(said), "{finding}");
+    assert!(text_of(&finding, "sentence").contains(said), "{finding}");
     let advice = "Look at app/train.py:12: what it allocates is kept across steps.";
-    assert!(text(&finding, "advice").starts_with(advice), "{finding}");
+    assert!(text_of(&finding, "advice").starts_with(advice), "{finding}");
     let label = r#"holder="what one line allocates",kind="allocating line",file="/app/train.py",line="12""#;
     assert!(exporter.scrape().keys().any(|series| series.contains(label)));
 }
@@ -272,57 +249,50 @@ fn operator_requests_the_line_of_a_rank_that_pushes_until_it_begins() {
     let want =
         |rank: u32| exporter.post_to("/v1/runs/flat/lines", json!({"rank": rank}).to_string());
     assert_eq!(want(2).status, 404);
-    assert!(
-        actions(&exporter, &Job::leaking("flat", 1..50, 0).device("cpu").records()).is_empty()
+    assert_eq!(
+        exporter.actions(&Job::leaking("flat", 1..50, 0).device("cpu").records()),
+        NOTHING
     );
     let id = want(2).json()["id"].clone();
     assert_eq!((want(2).json()["id"].clone(), want(9).status), (id.clone(), 404));
-    let steps =
-        exporter.post_to("/v1/runs/flat/lines", json!({"rank": 2, "steps": 9}).to_string());
-    assert_eq!(steps.status, 400);
-    let asked = actions(&exporter, &Job::leaking("flat", 50..60, 0).device("cpu").records());
+    let steps = json!({"rank": 2, "steps": 9}).to_string();
+    assert_eq!(exporter.post_to("/v1/runs/flat/lines", steps).status, 400);
+    let asked = exporter.actions(&Job::leaking("flat", 50..60, 0).device("cpu").records());
     let expected = json!({"type": "holders", "id": id, "run": "flat", "rank": 2, "steps": 20,
                           "is_on_host": true, "lines": true});
     assert_eq!(asked, [expected]);
     let began = json!({"run": "flat", "rank": 2, "id": id, "outcome": "began"});
     assert_eq!(exporter.post_to("/v1/holders", began.to_string()).status, 200);
     let more = Job::leaking("flat", 60..70, 0).device("cpu").records();
-    assert!(actions(&exporter, &more).is_empty());
+    assert_eq!(exporter.actions(&more), NOTHING);
 }
 
 #[test]
 fn a_search_that_named_no_holder_is_told_until_one_does() {
     let exporter = Exporter::start(&["--holders.on-creep"]);
-    let asked = actions(&exporter, &Job::leaking("leaky", 1..1500, 4 * MIB).records());
-    let id = &asked.first().unwrap()["id"];
-    let post = |fields: Value| {
-        let mut body = json!({"run": "leaky", "rank": 2, "id": id, "last_step": 900});
-        body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
-        assert_eq!(exporter.post_to("/v1/holders", body.to_string()).status, 200);
-        exporter.status()["findings"][0].clone()
-    };
+    let asked = exporter.actions(&Job::leaking("leaky", 1..1500, 4 * MIB).records());
+    let id = asked.first().unwrap()["id"].clone();
+    let post = |fields: Value| searched(&exporter, &id, &fields);
     let nothing = "no growing tensor was found by step 900: look at native code, other libraries, CUDA graphs, private \
                    pools, graph cycles";
     let finding = post(json!({"outcome": "none"}));
-    assert!(finding["sentence"].as_str().unwrap().contains(nothing), "{finding}");
-    let advice = finding["advice"].as_str().unwrap();
+    assert!(text_of(&finding, "sentence").contains(nothing), "{finding}");
+    let advice = text_of(&finding, "advice");
     assert!(advice.contains("CUDA graph") && !advice.contains("arrays"), "{advice}");
-    assert_eq!(
-        finding["evidence"]["searched"],
-        json!({"step": 900, "is_complete": true, "lines": null})
-    );
+    let searched = json!({"step": 900, "is_complete": true, "lines": null});
+    assert_eq!(finding["evidence"]["searched"], searched);
     let finding = post(json!({"outcome": "gave_up", "error": "too many objects"}));
     let partly = "no growing tensor was found among the objects scanned by step 900";
-    assert!(finding["sentence"].as_str().unwrap().contains(partly), "{finding}");
+    assert!(text_of(&finding, "sentence").contains(partly), "{finding}");
 
     let array = json!({"name": "`Memory.frames`", "kind": "list", "tensors": 0, "bytes": 3 * GIB,
         "tensors_per_step": 0, "bytes_per_step": 4_194_304.0});
     let held =
         "held by `Memory.frames` (list, 4.00 MiB more/step, all of it; 3.00 GiB at step 900)";
     let finding = post(json!({"outcome": "named", "holders": [array]}));
-    assert!(finding["sentence"].as_str().unwrap().contains(held), "{finding}");
+    assert!(text_of(&finding, "sentence").contains(held), "{finding}");
     // What is known stays: its figures are dated.
     let finding = post(json!({"outcome": "none"}));
-    assert!(finding["sentence"].as_str().unwrap().contains(held), "{finding}");
+    assert!(text_of(&finding, "sentence").contains(held), "{finding}");
     assert_eq!(finding["evidence"].get("searched"), None);
 }

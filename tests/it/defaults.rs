@@ -1,13 +1,10 @@
-//! Defaults that stand in more than one place agree: the settings, the rooms' own `Default`, the dashboards, the alerts
-//! and the chart.
+//! Defaults that stand in more than one place agree: the settings, the dashboards, the alerts and the chart.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 use serde_json::Value;
-use stepmem::config::sources::Sources;
 use stepmem::config::table::SETTINGS;
-use stepmem_engine::config::EngineConfig;
 use stepmem_engine::output::saved_state::SavedState;
 
 use crate::rig::folder::root;
@@ -76,14 +73,6 @@ fn collect(of: &Value, into: &mut Vec<(String, BTreeMap<String, f64>)>) {
         let shown: Vec<&str> = shown.filter_map(|target| target["expr"].as_str()).collect();
         into.push((shown.join("\n"), begins.collect()));
     }
-}
-
-#[test]
-fn settings_that_are_not_given_are_the_rooms_own_defaults() {
-    let settings = Sources::default().read().unwrap();
-    // The time to live of a reading follows from two settings of NVML.
-    let rooms = EngineConfig { gpu_ttl: settings.engine.gpu_ttl, ..EngineConfig::default() };
-    assert_eq!(format!("{:?}", settings.engine), format!("{rooms:?}"));
 }
 
 #[test]

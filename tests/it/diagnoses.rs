@@ -11,6 +11,7 @@ use crate::rig::exporter::Exporter;
 use crate::rig::folder::Folder;
 use crate::rig::http::Answer;
 use crate::rig::job::Job;
+use crate::rig::json::has;
 use crate::rig::units::MIB;
 use crate::rig::wait::await_true;
 
@@ -91,15 +92,11 @@ fn log_has_the_name_the_figures_and_the_level_of_a_finding() {
         log.iter().find(is_it).unwrap_or_else(|| panic!("{diagnosis}: {log:#?}")).clone()
     };
     let rising = raised("MEMORY RISING");
-    assert_eq!(
-        (&rising["level"], &rising["fields"]["severity"]),
-        (&json!("INFO"), &json!("info"))
-    );
+    has(&rising, &json!({"level": "INFO", "fields": {"severity": "info"}}));
     let creep = raised("MEMORY CREEP");
     assert_eq!(creep["level"], "WARN");
     let fields = &creep["fields"];
-    assert_eq!((&fields["run"], &fields["rank"]), (&json!("leaky"), &json!(2)));
-    assert_eq!(fields["kind"], "CREEP_CONFIRMED");
+    has(fields, &json!({"run": "leaky", "rank": 2, "kind": "CREEP_CONFIRMED"}));
     for figure in ["slope_bytes_per_step", "growth_bytes", "headroom_bytes", "oom_eta_seconds"]
     {
         assert!(fields[figure].as_f64().is_some_and(|value| value > 0.0), "{figure}: {fields}");
@@ -526,8 +523,7 @@ fn replay_stops_at_a_bad_line_and_names_it() {
         assert!(ended.err.contains(problem), "{name}: {}", ended.err);
     }
     let absent = stepmem(&["replay", "/nowhere/job.jsonl"], &[], b"");
-    assert_eq!(absent.code, Some(1));
-    assert!(absent.err.contains("/nowhere/job.jsonl"), "{}", absent.err);
+    absent.fails(1, "/nowhere/job.jsonl");
 }
 
 fn acknowledge(exporter: &Exporter, run: &str, body: &Value) -> Answer {
@@ -548,8 +544,7 @@ fn acknowledged_finding_is_info_until_it_expires() {
     await_severity(&exporter, "CREEP_CONFIRMED", of, Some(1.0));
     let status = exporter.status();
     let [held] = &status["acks"].as_array().unwrap()[..] else { panic!("{}", status["acks"]) };
-    assert_eq!((&held["run"], &held["rank"]), (&json!("leaky"), &json!(2)));
-    assert_eq!(held["reason"], json!(reason));
+    has(held, &json!({"run": "leaky", "rank": 2, "reason": reason}));
     let lasts = held["until"].as_f64().unwrap() - held["since"].as_f64().unwrap();
     assert!((lasts - 3600.0).abs() < 1.0, "{lasts}");
 

@@ -17,18 +17,17 @@ use stepmem_types::units::Uptime;
 use crate::rig::exporter::Exporter;
 use crate::rig::folder::{Folder, text};
 use crate::rig::job::Job;
+use crate::rig::json::{has, text_of};
+use crate::rig::summary::issue;
 use crate::rig::units::{GIB, MIB};
 use crate::rig::wait::{DEADLINE, await_true};
 
 const OWN: &str = "00000000000000aa";
 const OTHER: &str = "00000000000000bb";
 
-fn end(exporter: &Exporter, run: &str, body: &Value) -> u16 {
-    exporter.post_to(&format!("/v1/runs/{run}/end"), body.to_string()).status
-}
-
-fn finding<'a>(status: &'a Value, kind: &str) -> Option<&'a Value> {
-    status["findings"].as_array().unwrap().iter().find(|finding| finding["kind"] == kind)
+/// The finding of a rank that is out of memory.
+fn found(exporter: &Exporter) -> Option<Value> {
+    exporter.finding("OUT_OF_MEMORY")
 }
 
 /// Seconds of the day at which a line was logged.
@@ -55,7 +54,7 @@ fn oom() -> Value {
 fn death_by_oom_stays_in_every_output() {
     let exporter = Exporter::start(&["--creep.warmup-steps", "0"]);
     exporter.push(&dying().records());
-    assert_eq!(end(&exporter, "job", &oom()), 200);
+    exporter.end("job", &oom());
     let metrics = exporter.scrape();
     let of = |name: &str| metrics.get(&format!("{name}{{run=\"job\",rank=\"0\",uuid=\"\"}}"));
     assert_eq!(of("stepmem_rank_step"), Some(&250.0));
@@ -65,16 +64,13 @@ fn death_by_oom_stays_in_every_output() {
     assert_eq!(metrics[r#"stepmem_run_ranks{run="job"}"#], 0.0);
     let critical = r#"stepmem_diagnosis_severity{run="job",rank="0",kind="OUT_OF_MEMORY"}"#;
     assert_eq!(metrics[critical], 3.0);
-    let status = exporter.status();
-    let rank = &status["ranks"][0];
-    assert_eq!((&rank["state"], &rank["end"]["outcome"]), (&json!("ended"), &json!("oom")));
-    assert_eq!(rank["end"]["error_type"], "torch.OutOfMemoryError");
-    let evidence = &finding(&status, "OUT_OF_MEMORY").unwrap()["evidence"];
-    assert_eq!((&evidence["oom_step"], &evidence["is_fatal"]), (&json!(251), &json!(true)));
-    assert_eq!(evidence["requested_bytes"], 2 * GIB);
+    let end = json!({"outcome": "oom", "error_type": "torch.OutOfMemoryError"});
+    has(&exporter.status()["ranks"][0], &json!({"state": "ended", "end": end}));
+    let evidence = &found(&exporter).unwrap()["evidence"];
+    has(evidence, &json!({"oom_step": 251, "is_fatal": true, "requested_bytes": 2 * GIB}));
     assert!(evidence["headroom_bytes"].as_f64().is_some(), "{evidence}");
     // What had been found stays as an answer that pages no more, and nothing counts down.
-    let creep = finding(&status, "CREEP_CONFIRMED").expect("the creep stays");
+    let creep = exporter.finding("CREEP_CONFIRMED").expect("the creep stays");
     assert_eq!(creep["severity"], "info");
     assert!(creep["evidence"].get("oom_eta_seconds").is_none(), "{creep}");
     assert!(evidence["growth_bytes"].as_f64().unwrap() > 0.0, "{evidence}");
@@ -84,13 +80,11 @@ fn death_by_oom_stays_in_every_output() {
 fn relaunch_clears_the_death_and_keeps_its_count() {
     let exporter = Exporter::start(&[]);
     exporter.push(&dying().records());
-    assert_eq!(end(&exporter, "job", &oom()), 200);
+    exporter.end("job", &oom());
     let relaunch = dying().more(|_, _| json!({"instance": OTHER}));
     exporter.push(&relaunch.steps(1..5).records());
-    let status = exporter.status();
-    assert_eq!(finding(&status, "OUT_OF_MEMORY"), None);
-    assert_eq!(status["ranks"][0]["state"], "pushing");
-    assert_eq!(status["ranks"][0]["oom_events_total"], 1);
+    assert_eq!(found(&exporter), None);
+    has(&exporter.status()["ranks"][0], &json!({"state": "pushing", "oom_events_total": 1}));
 }
 
 #[test]
@@ -101,18 +95,15 @@ fn record_that_the_end_overtook_is_of_the_life_that_ended() {
     let time = last[0]["time"].as_f64().unwrap();
     let mut death = oom();
     death["time"] = json!(time + 0.5);
-    assert_eq!(end(&exporter, "job", &death), 200);
+    exporter.end("job", &death);
     exporter.push(&last);
-    let status = exporter.status();
-    assert_eq!(finding(&status, "OUT_OF_MEMORY").unwrap()["evidence"]["is_fatal"], true);
-    let rank = &status["ranks"][0];
-    assert_eq!((&rank["state"], &rank["step"]), (&json!("ended"), &json!(251)), "{rank:#}");
+    assert_eq!(found(&exporter).unwrap()["evidence"]["is_fatal"], true);
+    has(&exporter.status()["ranks"][0], &json!({"state": "ended", "step": 251}));
     let metrics = exporter.scrape();
     assert_eq!(metrics[r#"stepmem_push_records_total{result="restarted"}"#], 0.0);
     // The same process trains once more: its steps are of later than the end, whatever their numbers.
     exporter.push(&dying().steps(5..7).starting_at(400.0).records());
-    let rank = &exporter.status()["ranks"][0];
-    assert_eq!((&rank["state"], &rank["step"]), (&json!("pushing"), &json!(6)), "{rank:#}");
+    has(&exporter.status()["ranks"][0], &json!({"state": "pushing", "step": 6}));
 }
 
 #[test]
@@ -120,14 +111,9 @@ fn process_that_survives_an_oom_is_a_warning() {
     let exporter = Exporter::start(&[]);
     let ooms = |_, step: u64| json!({"ooms": u64::from(step >= 6) * 2});
     exporter.push(&Job::new(1, 20).more(ooms).records());
-    let status = exporter.status();
-    let found = finding(&status, "OUT_OF_MEMORY").unwrap();
-    assert_eq!(found["severity"], "warning");
-    assert_eq!(
-        (&found["evidence"]["ooms"], &found["evidence"]["oom_step"]),
-        (&json!(2), &json!(6))
-    );
-    assert_eq!(status["ranks"][0]["oom_events_total"], 2);
+    let expected = json!({"severity": "warning", "evidence": {"ooms": 2, "oom_step": 6}});
+    has(&found(&exporter).unwrap(), &expected);
+    assert_eq!(exporter.status()["ranks"][0]["oom_events_total"], 2);
 }
 
 /// A job of 20 steps whose allocator has counted `n_ooms` errors since step 6.
@@ -145,40 +131,41 @@ fn caught_end(outcome: &str, ooms: u64) -> Value {
 fn oom_of(job: &Job, end: &Value) -> (Value, String, Value) {
     let exporter = Exporter::start(&[]);
     exporter.push(&job.records());
-    assert_eq!(self::end(&exporter, "job", end), 200);
-    let found = finding(&exporter.status(), "OUT_OF_MEMORY").cloned().unwrap_or_default();
-    let summary: Value =
-        serde_json::from_str(&exporter.get("/api/v1/runs/job/summary", &[]).body).unwrap();
-    let issues = summary["issues"].as_array().unwrap();
-    let issue = issues.iter().find(|issue| issue["kind"] == "OUT_OF_MEMORY");
-    let sentence = issue.map_or("", |issue| issue["summary"].as_str().unwrap()).to_owned();
-    (found, sentence, summary["ranks"][0]["ooms"].clone())
+    exporter.end("job", end);
+    let summary = exporter.summary("job");
+    let issue = issue(&summary, "OUT_OF_MEMORY");
+    let sentence = issue.map_or(String::new(), |issue| text_of(&issue, "summary").to_owned());
+    (found(&exporter).unwrap_or_default(), sentence, summary["ranks"][0]["ooms"].clone())
 }
 
 #[test]
-fn error_that_is_caught_after_the_last_step_is_a_finding_by_how_the_process_ended() {
-    let (found, sentence, ooms) = oom_of(&caught(0), &caught_end("completed", 1));
-    assert_eq!(
-        (&found["severity"], &found["evidence"]["ooms"]),
-        (&json!("warning"), &json!(1))
-    );
-    assert!(sentence.starts_with("caught an out-of-memory error after step 20"), "{sentence}");
-    assert!(sentence.contains("ended without another step"), "{sentence}");
-    assert_eq!(ooms, 1);
-    let (found, sentence, ooms) = oom_of(&caught(0), &caught_end("failed", 2));
-    assert_eq!(found["severity"], "critical");
-    assert!(
-        sentence.starts_with(
-            "caught 2 out-of-memory errors after step 20 and then ended with an error"
-        ),
-        "{sentence}"
-    );
-    assert_eq!(ooms, 2);
-    // What the records had is no news.
-    let (found, sentence, ooms) = oom_of(&caught(1), &caught_end("completed", 1));
-    assert_eq!(found["severity"], "warning");
-    assert!(sentence.starts_with("ran out of memory before step 6 and went on"), "{sentence}");
-    assert_eq!(ooms, 1);
+fn errors_are_a_finding_by_when_they_were_and_how_the_process_ended() {
+    let silent = "caught an out-of-memory error after step 20 and ended without another step";
+    let twice = "caught 2 out-of-memory errors after step 20 and then ended with an error";
+    let went_on = "ran out of memory before step 6 and went on";
+    let failed = "ran out of memory before step 6 and went on (1 so far); it ended with another error later";
+    let killed = "the kernel killed its process for lack of memory after step 20";
+    let mut kill = caught_end("oom", 0);
+    kill["error_type"] = json!("oom_kill");
+    for (job, end, severity, expected) in [
+        (caught(0), caught_end("completed", 1), "warning", silent),
+        (caught(0), caught_end("failed", 2), "critical", twice),
+        // What the records had is no news.
+        (caught(1), caught_end("completed", 1), "warning", went_on),
+        (caught(1), caught_end("failed", 1), "warning", failed),
+        (caught(0), kill, "critical", killed),
+    ] {
+        let (found, sentence, ooms) = oom_of(&job, &end);
+        assert_eq!(found["severity"], severity, "{expected}: {found:#}");
+        assert!(sentence.starts_with(expected), "{sentence}");
+        assert_eq!(ooms, end["ooms"], "{expected}");
+        if expected == killed {
+            assert_eq!(found["evidence"]["is_kill"], true);
+            assert!(text_of(&found, "advice").starts_with("Look at host memory"), "{found:#}");
+        } else if expected == silent {
+            assert_eq!(found["evidence"]["ooms"], 1);
+        }
+    }
     let (found, _, ooms) = oom_of(&caught(0), &caught_end("completed", 0));
     assert_eq!((found, ooms), (Value::Null, json!(0)));
 }
@@ -189,25 +176,21 @@ fn end_as_completed_after_a_last_error_is_corrected_by_whoever_knows_the_exit_co
     let corrected = |caught_before: u64, n_ooms: u64| {
         let exporter = Exporter::start(&[]);
         exporter.push(&caught(caught_before).records());
-        assert_eq!(end(&exporter, "job", &caught_end("completed", n_ooms)), 200);
-        assert_eq!(end(&exporter, "job", &correction), 200);
-        assert_eq!(end(&exporter, "job", &json!({"rank": 0, "outcome": "failed"})), 200);
-        exporter.status()
+        exporter.end("job", &caught_end("completed", n_ooms));
+        exporter.end("job", &correction);
+        exporter.end("job", &json!({"rank": 0, "outcome": "failed"}));
+        (exporter.status()["ranks"][0].clone(), found(&exporter))
     };
-    let status = corrected(0, 1);
-    let found = finding(&status, "OUT_OF_MEMORY").unwrap();
+    let (rank, found) = corrected(0, 1);
+    let found = found.unwrap();
     assert_eq!(found["severity"], "critical");
-    let words = found["sentence"].as_str().unwrap();
+    let words = text_of(&found, "sentence");
     assert!(words.starts_with("ended out of memory at step 20"), "{words}");
-    let rank = &status["ranks"][0];
-    assert_eq!(
-        (&rank["end"]["outcome"], &rank["oom_events_total"]),
-        (&json!("oom"), &json!(1))
-    );
+    has(&rank, &json!({"end": {"outcome": "oom"}, "oom_events_total": 1}));
     // It went on after its error, or had none: its own end counts.
     for (caught_before, n_ooms) in [(1, 1), (0, 0)] {
-        let status = corrected(caught_before, n_ooms);
-        assert_eq!(status["ranks"][0]["end"]["outcome"], "completed", "{status:#}");
+        let (rank, _) = corrected(caught_before, n_ooms);
+        assert_eq!(rank["end"]["outcome"], "completed", "{rank:#}");
     }
 }
 
@@ -217,40 +200,23 @@ fn end_is_corrected_by_the_exit_code_after_a_restart_too_and_stays_corrected() {
     let start = || Exporter::start(&["--state.file", &text(&folder.path("state"))]);
     let first = start();
     first.push(&caught(0).records());
-    assert_eq!(end(&first, "job", &caught_end("completed", 1)), 200);
+    first.end("job", &caught_end("completed", 1));
     first.stop();
     let second = start();
     let correction = json!({"rank": 0, "outcome": "oom", "step": 20});
-    assert_eq!(end(&second, "job", &correction), 200);
+    second.end("job", &correction);
     let shown = |exporter: &Exporter| {
-        let status = exporter.status();
-        let found = finding(&status, "OUT_OF_MEMORY").unwrap();
-        let words = found["sentence"].as_str().unwrap().to_owned();
-        let rank = &status["ranks"][0];
-        (
-            found["severity"].clone(),
-            words,
-            rank["end"].clone(),
-            rank["oom_events_total"].clone(),
-        )
+        let (found, rank) = (found(exporter).unwrap(), exporter.status()["ranks"][0].clone());
+        let figures = [&found["severity"], &rank["oom_events_total"], &rank["end"]];
+        json!([figures, found["sentence"]])
     };
-    let (severity, words, end, n_ooms) = shown(&second);
-    assert_eq!(
-        (&severity, &end["outcome"], &n_ooms),
-        (&json!("critical"), &json!("oom"), &json!(1))
-    );
+    let before = shown(&second);
+    assert_eq!((&before[0][0], &before[0][1]), (&json!("critical"), &json!(1)));
+    assert_eq!(before[0][2]["outcome"], "oom");
+    let words = before[1].as_str().unwrap();
     assert!(words.starts_with("ended out of memory at step 20"), "{words}");
     second.stop();
-    assert_eq!(shown(&start()), (severity, words, end, n_ooms));
-}
-
-#[test]
-fn process_that_went_on_and_failed_later_has_its_error_on_the_card() {
-    let (found, sentence, ooms) = oom_of(&caught(1), &caught_end("failed", 1));
-    assert_eq!(found["severity"], "warning");
-    let expected = "ran out of memory before step 6 and went on (1 so far); it ended with another error later";
-    assert!(sentence.starts_with(expected), "{sentence}");
-    assert_eq!(ooms, 1);
+    assert_eq!(shown(&start()), before);
 }
 
 #[test]
@@ -258,30 +224,12 @@ fn error_that_ends_the_process_counts_once() {
     for (job, counted, expected) in [(caught(0), 1, 1), (caught(2), 3, 3)] {
         let exporter = Exporter::start(&[]);
         exporter.push(&job.records());
-        assert_eq!(end(&exporter, "job", &caught_end("oom", counted)), 200);
+        exporter.end("job", &caught_end("oom", counted));
         let rank = &exporter.status()["ranks"][0];
         assert_eq!(rank["oom_events_total"], expected, "{rank:#}");
         let (found, _, ooms) = oom_of(&job, &caught_end("oom", counted));
         assert_eq!((&found["severity"], ooms), (&json!("critical"), json!(expected)));
     }
-}
-
-#[test]
-fn kill_by_the_kernel_is_a_finding_of_its_own_words() {
-    let mut kill = caught_end("oom", 0);
-    kill["error_type"] = json!("oom_kill");
-    let (found, sentence, ooms) = oom_of(&caught(0), &kill);
-    assert_eq!(
-        (&found["severity"], &found["evidence"]["is_kill"]),
-        (&json!("critical"), &json!(true))
-    );
-    assert!(
-        sentence.starts_with("the kernel killed its process for lack of memory after step 20"),
-        "{sentence}"
-    );
-    assert_eq!(ooms, 0);
-    let advice = found["advice"].as_str().unwrap_or_default();
-    assert!(advice.starts_with("Look at host memory"), "{found:#}");
 }
 
 /// Its device's figures say nothing of the memory that the kernel had too little of.
@@ -299,14 +247,10 @@ fn only_a_rank_on_the_host_is_killed_with_the_headroom_that_its_figures_show() {
         }
         let exporter = Exporter::start(&[]);
         exporter.push(&records);
-        assert_eq!(end(&exporter, "job", &kill), 200);
-        let status = exporter.status();
-        let evidence = &finding(&status, "OUT_OF_MEMORY").unwrap()["evidence"];
-        assert_eq!(
-            evidence.get("headroom_bytes").is_some(),
-            is_known,
-            "{device:?} {evidence:#}"
-        );
+        exporter.end("job", &kill);
+        let evidence = &found(&exporter).unwrap()["evidence"];
+        let has_headroom = evidence.get("headroom_bytes").is_some();
+        assert_eq!(has_headroom, is_known, "{device:?} {evidence:#}");
     }
 }
 
@@ -314,7 +258,7 @@ fn only_a_rank_on_the_host_is_killed_with_the_headroom_that_its_figures_show() {
 fn errors_of_before_the_first_record_are_not_news() {
     let exporter = Exporter::start(&[]);
     exporter.push(&Job::new(1, 20).more(|_, _| json!({"ooms": 5})).records());
-    assert_eq!(finding(&exporter.status(), "OUT_OF_MEMORY"), None);
+    assert_eq!(found(&exporter), None);
 }
 
 #[test]
@@ -322,12 +266,13 @@ fn rank_is_ended_by_the_process_that_holds_it_alone() {
     let exporter = Exporter::start(&[]);
     exporter.push(&Job::new(1, 5).more(|_, _| json!({"instance": OWN})).records());
     let of_other = json!({"rank": 0, "outcome": "completed", "instance": OTHER});
-    assert_eq!(end(&exporter, "job", &of_other), 409);
+    let refused = exporter.post_to("/v1/runs/job/end", of_other.to_string());
+    assert_eq!(refused.status, 409);
     assert_eq!(exporter.status()["ranks"][0]["state"], "pushing");
-    assert_eq!(end(&exporter, "job", &json!({"outcome": "completed", "instance": OTHER})), 200);
+    exporter.end("job", &json!({"outcome": "completed", "instance": OTHER}));
     assert_eq!(exporter.status()["ranks"][0]["state"], "pushing");
     // One that does not name itself ends it, as a launcher's script does.
-    assert_eq!(end(&exporter, "job", &json!({"outcome": "failed"})), 200);
+    exporter.end("job", &json!({"outcome": "failed"}));
     assert_eq!(exporter.status()["ranks"][0]["state"], "ended");
 }
 
@@ -337,7 +282,7 @@ fn ended_ranks_free_their_place_at_once() {
     for n in 0..300 {
         let run = format!("short-{n}");
         exporter.push(&Job::new(4, 2).run(&run).records());
-        assert_eq!(end(&exporter, &run, &json!({"outcome": "completed"})), 200);
+        exporter.end(&run, &json!({"outcome": "completed"}));
     }
     let dropped = r#"stepmem_series_dropped_total{reason="ranks"}"#;
     assert_eq!(exporter.metric(dropped), Some(0.0));
@@ -367,7 +312,7 @@ fn terminated_exporter_waits_for_the_scrape_of_a_death_and_writes_first() {
     let exporter =
         Exporter::start(&["--state.file", &text(&state), "--summary.dir", &text(&summaries)]);
     exporter.push(&dying().records());
-    assert_eq!(end(&exporter, "job", &oom()), 200);
+    exporter.end("job", &oom());
     exporter.signal("TERM");
     exporter.await_log("the wait", DEADLINE, |entry| {
         entry["fields"]["message"] == "waiting for a last scrape"
@@ -388,7 +333,7 @@ fn terminated_exporter_waits_for_the_scrape_of_a_death_and_writes_first() {
 fn terminated_exporter_ends_after_25_s_without_the_scrape_of_a_death() {
     let exporter = Exporter::start(&[]);
     exporter.push(&dying().records());
-    assert_eq!(end(&exporter, "job", &oom()), 200);
+    exporter.end("job", &oom());
     exporter.signal("TERM");
     let (status, log) = exporter.wait();
     assert!(status.success());
@@ -404,7 +349,7 @@ fn terminated_exporter_ends_after_25_s_without_the_scrape_of_a_death() {
 fn terminated_exporter_waits_for_no_scrape_of_a_run_that_completed() {
     let exporter = Exporter::start(&[]);
     exporter.push(&dying().records());
-    assert_eq!(end(&exporter, "job", &json!({"outcome": "completed"})), 200);
+    exporter.end("job", &json!({"outcome": "completed"}));
     let log = exporter.stop();
     assert!(!log.iter().any(|entry| entry["fields"]["message"] == "waiting for a last scrape"));
 }
@@ -414,7 +359,7 @@ fn run_whose_ranks_fall_silent_together_has_ended_unannounced() {
     let exporter = Exporter::start(&["--rank.ttl", "1s"]);
     exporter.push(&Job::new(2, 50).records());
     await_true("the silence", || exporter.status()["ranks"] == json!([]));
-    let summary = exporter.get("/api/v1/runs/job/summary", &[]).json();
+    let summary = exporter.summary("job");
     assert_eq!(summary["coverage"]["ranks_lost"], json!([]));
     assert_eq!(summary["ranks"][0]["state"], "ended_unannounced");
 }

@@ -2,87 +2,75 @@
 
 use serde_json::{Value, json};
 
-use crate::rig::command::stepmem;
 use crate::rig::exporter::Exporter;
 use crate::rig::job::Job;
+use crate::rig::json::has;
 use crate::rig::nvml::{FakeNvml, driver, gpu};
 use crate::rig::units::GIB;
 
 const LOST: &str = "stepmem_diagnosis{uuid=\"GPU-b\",kind=\"GPU_LOST\"}";
 
-fn findings(exporter: &Exporter) -> Vec<Value> {
-    exporter.status()["findings"].as_array().unwrap().clone()
+/// A driver whose second GPU has a state of its own, and an exporter that has seen both.
+fn start(name: &str) -> (FakeNvml, Exporter) {
+    let fake = FakeNvml::new(name, &driver([gpu("GPU-a"), gpu("GPU-b")]));
+    let exporter = fake.serve(&["--nvml.interval", "20ms"]);
+    exporter.await_metrics("both", |metrics| {
+        metrics.keys().filter(|series| series.starts_with("stepmem_device_info")).count() == 2
+    });
+    (fake, exporter)
 }
 
 #[test]
 fn lost_device_is_a_finding_until_it_answers_again() {
-    let whole = driver([gpu("GPU-a"), gpu("GPU-b")]);
-    let fake = FakeNvml::new("gpu-lost", &whole);
-    let exporter = fake.serve(&["--nvml.interval", "20ms"]);
-    exporter.await_metrics("both", |metrics| {
-        metrics.keys().filter(|series| series.starts_with("stepmem_device_info")).count() == 2
-    });
-    assert_eq!(findings(&exporter), [json!(null); 0]);
+    let (fake, exporter) = start("gpu-lost");
+    assert_eq!(exporter.findings(), [json!(null); 0]);
     fake.set(&driver([gpu("GPU-a"), gpu("GPU-b").code(15)]));
     exporter.await_metrics("the loss", |metrics| metrics.get(LOST) == Some(&1.0));
-    let [found] = &findings(&exporter)[..] else { panic!("{:?}", findings(&exporter)) };
-    assert_eq!((&found["kind"], &found["status"]), (&json!("GPU_LOST"), &json!("GPU LOST")));
-    assert_eq!((&found["severity"], &found["uuid"]), (&json!("critical"), &json!("GPU-b")));
+    let found = exporter.findings();
+    let [found] = &found[..] else { panic!("{found:?}") };
+    has(
+        found,
+        &json!({"kind": "GPU_LOST", "status": "GPU LOST", "severity": "critical",
+                       "uuid": "GPU-b"}),
+    );
     for key in ["run", "rank", "pid"] {
         assert_eq!(found.get(key), None, "a device has no {key}: {found}");
     }
-    fake.set(&whole);
+    fake.set(&driver([gpu("GPU-a"), gpu("GPU-b")]));
     exporter.await_metrics("the end of it", |metrics| !metrics.contains_key(LOST));
-    assert_eq!(findings(&exporter), [json!(null); 0]);
+    assert_eq!(exporter.findings(), [json!(null); 0]);
 }
 
 #[test]
 fn error_that_passes_is_not_a_lost_device() {
-    let fake = FakeNvml::new("gpu-busy", &driver([gpu("GPU-a"), gpu("GPU-b")]));
-    let exporter = fake.serve(&["--nvml.interval", "20ms"]);
-    exporter.await_metrics("both", |metrics| {
-        metrics.keys().filter(|series| series.starts_with("stepmem_device_info")).count() == 2
-    });
+    let (fake, exporter) = start("gpu-busy");
     // 999 is an unknown error.
     fake.set(&driver([gpu("GPU-a"), gpu("GPU-b").code(999)]));
     exporter.await_metrics("the error", |metrics| {
         metrics.keys().any(|series| series.starts_with("stepmem_nvml_errors_total"))
     });
-    assert_eq!(findings(&exporter), [json!(null); 0]);
+    assert_eq!(exporter.findings(), [json!(null); 0]);
 }
 
 #[test]
 fn finding_about_a_device_is_lowered_by_an_acknowledgement() {
-    let fake = FakeNvml::new("gpu-ack", &driver([gpu("GPU-a"), gpu("GPU-b")]));
-    let exporter = fake.serve(&["--nvml.interval", "20ms"]);
-    exporter.await_metrics("a device", |metrics| {
-        metrics.keys().any(|series| series.starts_with("stepmem_device_info"))
-    });
+    let (fake, exporter) = start("gpu-ack");
     fake.set(&driver([gpu("GPU-a"), gpu("GPU-b").code(15)]));
     exporter.await_metrics("the loss", |metrics| metrics.contains_key(LOST));
-    let json = [("content-type", "application/json")];
-    let ack = |uuid: &str, body: Value| {
-        let path = format!("/v1/devices/{uuid}/ack");
-        exporter.request("POST", &path, &json, body.to_string().as_bytes())
-    };
-    let words = |pid: Option<u32>| {
-        let mut body =
-            json!({"kind": "GPU_LOST", "for_seconds": 60, "reason": "being replaced"});
-        if let Some(pid) = pid {
-            body["pid"] = json!(pid);
-        }
-        body
-    };
-    let unknown = ack("GPU-z", words(None));
-    assert_eq!(unknown.status, 404, "{}", unknown.body);
-    let no_process = ack("GPU-b", words(Some(7)));
-    assert_eq!(no_process.status, 404, "{}", no_process.body);
-    assert_eq!(ack("GPU-b", words(None)).status, 200);
+    let words = json!({"kind": "GPU_LOST", "for_seconds": 60, "reason": "being replaced"});
+    let mut of_process = words.clone();
+    of_process["pid"] = json!(7);
+    for (uuid, body, expected) in
+        [("GPU-z", &words, 404), ("GPU-b", &of_process, 404), ("GPU-b", &words, 200)]
+    {
+        let answer = exporter.post_to(&format!("/v1/devices/{uuid}/ack"), body.to_string());
+        assert_eq!(answer.status, expected, "{uuid}: {}", answer.body);
+    }
     let severity = LOST.replace("stepmem_diagnosis{", "stepmem_diagnosis_severity{");
     exporter.await_metrics("info", |metrics| metrics.get(&severity) == Some(&1.0));
     let status = exporter.status();
     let [held] = &status["acks"].as_array().unwrap()[..] else { panic!("{status}") };
-    assert_eq!((&held["uuid"], &held["kind"]), (&json!("GPU-b"), &json!("GPU_LOST")));
+    has(held, &json!({"uuid": "GPU-b", "kind": "GPU_LOST"}));
     assert_eq!((held.get("run"), held.get("rank")), (None, None));
 }
 
@@ -102,6 +90,6 @@ fn device_without_memory_of_its_own_has_no_figure_of_it_rather_than_0() {
     assert_eq!(metrics.keys().find(of_memory), None);
     let status = exporter.status();
     assert_eq!(status["devices"][0]["memory"], Value::Null);
-    let shown = stepmem(&["status", "--url", &format!("http://{}", exporter.web)], &[], b"");
-    assert!(shown.out.contains("GPU-a") && !shown.out.contains(" 0 B"), "{}", shown.out);
+    let shown = exporter.asked(&["status"]).out;
+    assert!(shown.contains("GPU-a") && !shown.contains(" 0 B"), "{shown}");
 }

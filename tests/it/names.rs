@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use crate::rig::command::stepmem;
 use crate::rig::exporter::Exporter;
 use crate::rig::http::Answer;
+use crate::rig::json::has;
 use crate::rig::units::{GIB, float};
 use crate::rig::wait::await_true;
 
@@ -73,8 +74,7 @@ fn name_is_offered_once_the_first_has_pushed_again_and_is_one_for_the_launch() {
     assert_eq!(offer("00000000000000dd", "l3", 0), Some(json!("train.py~3")));
     let runs = exporter.status()["runs"].clone();
     assert_eq!((&runs[0]["run"], &runs[0]["challengers"]), (&json!("train.py"), &json!(2)));
-    assert_eq!(runs[1]["run"], "train.py~2");
-    assert_eq!(runs[1]["asked_for"], "train.py");
+    has(&runs[1], &json!({"run": "train.py~2", "asked_for": "train.py"}));
     assert_eq!(runs[0].get("asked_for"), None);
     let table =
         stepmem(&["status", "--url", &format!("http://{}", exporter.web)], &[], b"").out;

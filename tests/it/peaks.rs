@@ -4,10 +4,12 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use crate::rig::command::stepmem;
+use crate::rig::command::{replayed as replay, stepmem};
 use crate::rig::exporter::Exporter;
 use crate::rig::folder::{Folder, text};
 use crate::rig::job::Job;
+use crate::rig::json::has;
+use crate::rig::summary::summary;
 use crate::rig::units::{GIB, MIB, float};
 
 /// The true peaks of four ranks that each hold 20 GiB between steps.
@@ -35,11 +37,7 @@ fn never(_: u64, _: u64) -> Value {
 
 /// The final status of a recording, and each diagnosis that was ever raised as (kind, rank).
 fn replayed(job: &Job) -> (Value, Vec<(String, u64)>) {
-    let ended = stepmem(&["replay", "-"], &[], job.recording().as_bytes());
-    assert_eq!(ended.code, Some(0), "{}", ended.err);
-    let mut lines: Vec<Value> =
-        ended.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let status = lines.pop().unwrap()["status"].take();
+    let (lines, status) = replay(&job.recording());
     let raised = lines.iter().filter(|line| line["state"] == "raised").map(|line| {
         (line["kind"].as_str().unwrap().to_owned(), line["rank"].as_u64().unwrap())
     });
@@ -53,12 +51,11 @@ fn peaks_that_are_sent_when_they_rise_show_the_fullest_rank_and_no_fragmentation
     for rank in status["ranks"].as_array().unwrap() {
         let peak = peak(rank["rank"].as_u64().unwrap());
         assert_eq!(rank["recent_peak_allocated_bytes"], json!(peak), "{rank}");
-        let left = rank["headroom_bytes"].as_f64().unwrap();
-        assert_eq!(
-            (left, &rank["headroom_basis"]),
-            (float(80 * GIB - peak), &json!("allocated"))
+        has(
+            rank,
+            &json!({"headroom_bytes": float(80 * GIB - peak), "headroom_basis": "allocated",
+                          "fragmentation_ratio": null}),
         );
-        assert_eq!(rank["fragmentation_ratio"], Value::Null, "{rank}");
     }
 }
 
@@ -101,19 +98,16 @@ fn unknown_peaks_are_absent_and_the_headroom_rests_on_what_is_known() {
     let status = exporter.status();
     assert_eq!(status["findings"], json!([]), "nothing is found where nothing is known");
     for rank in status["ranks"].as_array().unwrap() {
-        assert_eq!(rank["recent_peak_allocated_bytes"], Value::Null, "{rank}");
-        assert_eq!(rank["interval_peak_allocated_bytes"], Value::Null, "{rank}");
+        has(
+            rank,
+            &json!({"recent_peak_allocated_bytes": null, "interval_peak_allocated_bytes": null}),
+        );
     }
 }
 
 #[test]
 fn summary_has_no_peak_where_none_is_known() {
-    let summary = |job: &Job| -> Value {
-        let ended = stepmem(&["summary", "-", "--json"], &[], job.recording().as_bytes());
-        assert_eq!(ended.code, Some(0), "{}", ended.err);
-        serde_json::from_str(&ended.out).unwrap()
-    };
-    let unknown = summary(&four_ranks(600, never));
+    let unknown = summary(&four_ranks(600, never).recording());
     assert_eq!(unknown["diagnosis"]["kind"], "BALANCED");
     for rank in unknown["ranks"].as_array().unwrap() {
         for figure in ["peak_allocated", "peak_reserved", "peak_imbalance_ratio"] {
@@ -122,7 +116,7 @@ fn summary_has_no_peak_where_none_is_known() {
         assert_eq!(rank["phases"]["train"]["peak_bytes"], Value::Null);
     }
     assert_eq!(unknown["metrics"], json!({}));
-    let known = summary(&four_ranks(600, only_when_it_rose));
+    let known = summary(&four_ranks(600, only_when_it_rose).recording());
     assert_eq!(known["ranks"][2]["peak_allocated"]["max_bytes"], json!(65 * GIB));
     assert_eq!(known["ranks"][2]["peak_allocated"]["mean_bytes"], json!(float(65 * GIB)));
 }
@@ -130,10 +124,8 @@ fn summary_has_no_peak_where_none_is_known() {
 #[test]
 fn traceml_policy_judges_only_steps_whose_peaks_are_known() {
     let recording = four_ranks(600, never).recording();
-    let ended =
-        stepmem(&["summary", "-", "--policy", "traceml", "--json"], &[], recording.as_bytes());
-    assert_eq!(ended.code, Some(0), "{}", ended.err);
-    let verdict: Value = serde_json::from_str(&ended.out).unwrap();
+    let arguments = ["summary", "-", "--policy", "traceml", "--json"];
+    let verdict = stepmem(&arguments, &[], recording.as_bytes()).json();
     assert_eq!(verdict["diagnosis"]["kind"], "NO_DATA", "{verdict}");
 }
 
@@ -147,8 +139,7 @@ fn unknown_peaks_stay_unknown_over_a_restart_of_the_exporter() {
     let second = Exporter::start(&["--state.file", &file]);
     let ranks = &second.status()["ranks"];
     assert_eq!(ranks.as_array().unwrap().len(), 4);
-    assert_eq!(ranks[2]["recent_peak_allocated_bytes"], Value::Null);
-    assert_eq!(ranks[2]["headroom_basis"], "reserved");
+    has(&ranks[2], &json!({"recent_peak_allocated_bytes": null, "headroom_basis": "reserved"}));
 }
 
 #[test]
@@ -157,16 +148,12 @@ fn runs_without_peaks_are_compared_by_their_live_memory() {
     let written = |name: &str, live: u64| {
         let job = Job::new(1, 600).live(move |_, _| live);
         let job = job.more(|_, _| json!({ "peak_allocated_bytes": null })).recording();
-        let ended = stepmem(&["summary", "-", "--json"], &[], job.as_bytes());
-        assert_eq!(ended.code, Some(0), "{}", ended.err);
-        folder.write(name, &ended.out)
+        folder.write(name, &summary(&job).to_string())
     };
     let (old, new) = (written("old.json", 30 * GIB), written("new.json", 20 * GIB));
-    let compared = stepmem(&["compare", &old, &new], &[], b"");
-    assert!(compared.out.starts_with("Verdict: IMPROVEMENT"), "{}", compared.out);
-    assert!(compared.out.contains("live memory"), "{}", compared.out);
-    assert!(!compared.out.contains("TraceML"), "{}", compared.out);
-    assert_eq!(compared.code, Some(0));
+    let out = stepmem(&["compare", &old, &new], &[], b"").done();
+    assert!(out.starts_with("Verdict: IMPROVEMENT") && out.contains("live memory"), "{out}");
+    assert!(!out.contains("TraceML"), "{out}");
 }
 
 /// The same ranks, of which the pusher sends the most since its process began: 30 GiB, and their peak from step 100 on.
@@ -228,20 +215,24 @@ fn high_water_mark_bounds_the_peaks_that_are_unknown() {
     assert_eq!(raised.iter().filter(|(kind, _)| kind != "IMBALANCE").count(), 0, "{raised:?}");
     for rank in status["ranks"].as_array().unwrap() {
         let peak = peak(rank["rank"].as_u64().unwrap());
-        assert_eq!(rank["recent_peak_allocated_bytes"], Value::Null, "{rank}");
-        assert_eq!(rank["high_water_allocated_bytes"], json!(peak));
-        assert_eq!(rank["headroom_basis"], "high_water");
-        assert_eq!(rank["headroom_bytes"], json!(float(80 * GIB - peak)));
-        assert_eq!(rank["pressures"]["high_water"], json!(float(peak) / float(80 * GIB)));
+        let expected = json!({
+            "recent_peak_allocated_bytes": null, "high_water_allocated_bytes": peak,
+            "headroom_basis": "high_water", "headroom_bytes": float(80 * GIB - peak),
+            "pressures": {"high_water": float(peak) / float(80 * GIB)},
+        });
+        has(rank, &expected);
         let unused = rank["fragmentation_ratio"].as_f64().unwrap();
         assert!((unused - 2.0 / float(peak / GIB + 2)).abs() < 1e-12, "{rank}");
     }
     let [finding] = &status["findings"].as_array().unwrap()[..] else {
         panic!("{}", status["findings"])
     };
-    assert_eq!((&finding["kind"], &finding["rank"]), (&json!("IMBALANCE"), &json!(2)));
-    assert_eq!(finding["evidence"]["peak_basis"], "high_water");
-    assert_eq!(finding["severity"], "warning", "a mark may be of a single moment");
+    // A mark may be of a single moment.
+    has(
+        finding,
+        &json!({"kind": "IMBALANCE", "rank": 2, "severity": "warning",
+                         "evidence": {"peak_basis": "high_water"}}),
+    );
     assert!(finding["sentence"].as_str().unwrap().starts_with("its high-water mark is 44%"));
 }
 
@@ -274,12 +265,7 @@ fn summary_names_a_high_water_mark_that_was_near_the_capacity() {
     let job = Job::new(1, 600).live(|_, _| 20 * GIB).more(
         |_, _| json!({ "peak_allocated_bytes": null, "high_water_allocated_bytes": 79 * GIB }),
     );
-    let ended = stepmem(&["summary", "-"], &[], job.recording().as_bytes());
-    assert_eq!(ended.code, Some(0), "{}", ended.err);
-    assert!(ended.out.contains("Run job: 1 rank, steps 1 to 600"), "{}", ended.out);
-    assert!(
-        ended.out.contains("high-water mark of allocated memory is at 99% of"),
-        "{}",
-        ended.out
-    );
+    let out = stepmem(&["summary", "-"], &[], job.recording().as_bytes()).done();
+    assert!(out.contains("Run job: 1 rank, steps 1 to 600"), "{out}");
+    assert!(out.contains("high-water mark of allocated memory is at 99% of"), "{out}");
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::rig::command::{Ended, stepmem};
+use crate::rig::command::{ANY_PORTS, Ended, stepmem};
 use crate::rig::exporter::Exporter;
 use crate::rig::folder::{Folder, root, text};
 use crate::rig::job::{Job, record};
@@ -23,14 +23,8 @@ const LEAK: &str = "leak_loss_scalar_var_seq.pickle.gz";
 
 /// The last line of `replay`.
 fn replayed(arguments: &[&str]) -> Value {
-    let ended = stepmem(&[&["replay"], arguments].concat(), &[], b"");
-    assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""));
-    serde_json::from_str::<Value>(ended.out.lines().last().unwrap()).unwrap()["status"].take()
-}
-
-fn post(exporter: &Exporter, path: &str, body: &Value) {
-    let answer = exporter.post_to(path, body.to_string());
-    assert_eq!(answer.status, 200, "{}", answer.body);
+    let out = stepmem(&[&["replay"], arguments].concat(), &[], b"").quiet();
+    serde_json::from_str::<Value>(out.lines().last().unwrap()).unwrap()["status"].take()
 }
 
 /// Four ranks, rank 2 of which leaks, and what is said of them: a holder, an acknowledgement, and the end of rank 0.
@@ -42,11 +36,11 @@ fn push_leak(exporter: &Exporter, run: &str) {
     let holder = json!({"name": "`Trainer.history`", "kind": "list", "file": "train.py", "line": 42,
         "function": "step", "tensors": 3, "bytes": 4096, "tensors_per_step": 1, "bytes_per_step": 8e6});
     let report = json!({"run": run, "rank": 2, "outcome": "named", "holders": [holder]});
-    post(exporter, "/v1/holders", &report);
+    exporter.take("/v1/holders", &report);
     let ack = json!({"rank": 2, "kind": "CREEP_EARLY", "for_seconds": 3600, "reason": "a cache fills"});
-    post(exporter, &format!("/v1/runs/{run}/ack"), &ack);
+    exporter.take(&format!("/v1/runs/{run}/ack"), &ack);
     let end = json!({"rank": 0, "outcome": "failed", "error_type": "ValueError"});
-    post(exporter, &format!("/v1/runs/{run}/end"), &end);
+    exporter.take(&format!("/v1/runs/{run}/end"), &end);
 }
 
 /// A finding without its age.
@@ -70,8 +64,7 @@ fn summary_in(folder: &Path) -> Option<Value> {
 /// The summary of run `leaky` by recordings.
 fn replayed_summary(files: &[&str]) -> Value {
     let ended = stepmem(&[&["summary", "--json", "--run", "leaky"], files].concat(), &[], b"");
-    assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""));
-    comparable(serde_json::from_str(&ended.out).unwrap())
+    comparable(serde_json::from_str(&ended.quiet()).unwrap())
 }
 
 /// A summary without when it was made and which snapshots ranks were asked for: no recording has those.
@@ -89,19 +82,14 @@ fn recording_gives_the_findings_and_the_summary_of_the_live_exporter() {
     let folder = Folder::new("recorded");
     let [recorded, summaries] = ["recorded", "summaries"].map(|name| folder.path(name));
     let (directory, summary_dir) = (text(&recorded), text(&summaries));
-    let exporter = Exporter::start(&[
-        "--record.directory",
-        &directory,
-        "--summary.dir",
-        &summary_dir,
-        "--holders.on-creep",
-    ]);
+    let dirs = ["--record.directory", &directory, "--summary.dir", &summary_dir];
+    let exporter = Exporter::start(&[&dirs[..], &["--holders.on-creep"]].concat());
     push_leak(&exporter, "leaky");
     // Another run and another directory of it do not matter.
     exporter.push(&Job::new(2, 20).run("../other run").records());
     let live = exporter.status();
     assert!(!findings(&live).is_empty(), "{live:#}");
-    post(&exporter, "/v1/runs/leaky/end", &json!({"outcome": "completed"}));
+    exporter.take("/v1/runs/leaky/end", &json!({"outcome": "completed"}));
     await_true("the summary", || summary_in(&summaries).is_some());
     exporter.stop();
 
@@ -185,7 +173,7 @@ fn steps_that_were_not_read_count_live_and_recorded() {
     let last = of_rank_2(&live)["step"].as_u64().unwrap();
     let end = json!({"rank": 2, "outcome": "completed", "step": last + 5, "unread_steps": 5,
         "peak_allocated_bytes": 60_u64 << 30, "peak_reserved_bytes": 61_u64 << 30});
-    post(&exporter, "/v1/runs/leaky/end", &end);
+    exporter.take("/v1/runs/leaky/end", &end);
     assert_eq!(of_leak("rank_steps_total"), float(n_steps + 5));
     assert_eq!(of_leak("rank_unread_steps_total"), float(n_steps / 8 * 7 + 5));
     let live = exporter.status();
@@ -265,36 +253,22 @@ fn release_and_verdict_of_a_snapshot_give_what_was_live_again() {
     fs::copy(data(&format!("vectors/{LEAK}")), snapshots.join(LEAK)).unwrap();
     let [directory, summary_dir, snapshot_dir] =
         [&recorded, &summaries, &snapshots].map(|path| text(path));
-    let exporter = fake.serve(&[
-        "--record.directory",
-        &directory,
-        "--summary.dir",
-        &summary_dir,
-        "--snapshot.read-directory",
-        &snapshot_dir,
-    ]);
-    let has = |kind: &str| {
-        let status = exporter.status();
-        findings(&status).iter().any(|finding| finding["kind"] == kind)
-    };
+    let dirs = ["--record.directory", &directory, "--summary.dir", &summary_dir];
+    let read = ["--snapshot.read-directory", &snapshot_dir];
+    let exporter = fake.serve(&[&dirs[..], &read].concat());
+    let has = |kind: &str| exporter.finding(kind).is_some();
     await_true("the finding of the device's process", || has("HIGH_PRESSURE"));
     push_leak(&exporter, "leaky");
     let written = json!({"run": "leaky", "rank": 2, "outcome": "written", "file": LEAK,
         "path": format!("/elsewhere/{LEAK}")});
-    post(&exporter, "/v1/snapshots", &written);
+    exporter.take("/v1/snapshots", &written);
     await_true("the verdict", || exporter.status()["snapshots"][0]["analysis"] == "analysed");
-    post(&exporter, "/v1/nvml/release", &json!({"for_seconds": 3600}));
+    exporter.take("/v1/nvml/release", &json!({"for_seconds": 3600}));
     await_true("the end of what the device showed", || !has("HIGH_PRESSURE"));
 
     let live = exporter.status();
-    let url = format!("http://{}/", exporter.web);
-    let explained = |of: &[&str]| {
-        let ended =
-            stepmem(&[&["explain", "--run", "leaky", "--rank", "2"], of].concat(), &[], b"");
-        assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""));
-        ended.out
-    };
-    let explained_live = explained(&["--url", &url]);
+    let explain = ["explain", "--run", "leaky", "--rank", "2"];
+    let explained_live = exporter.asked(&explain).quiet();
     exporter.stop();
 
     let site = &findings(&live)[0]["evidence"]["site"];
@@ -305,7 +279,8 @@ fn release_and_verdict_of_a_snapshot_give_what_was_live_again() {
     let expected = summary_in(&summaries).unwrap();
     assert!(expected.to_string().contains(site["at"]["file"].as_str().unwrap()));
     assert_eq!(differences(&replayed_summary(&[&directory]), &expected), [""; 0]);
-    let tested = last_outcomes(&explained(&[&directory]));
+    let explained = stepmem(&[&explain[..], &[&directory]].concat(), &[], b"").quiet();
+    let tested = last_outcomes(&explained);
     assert!(!tested.is_empty());
     assert!(tested.is_subset(&last_outcomes(&explained_live)), "{tested:?}\n{explained_live}");
 }
@@ -448,17 +423,9 @@ fn disk_without_room_is_counted_and_disturbs_no_push() {
 fn directory_that_cannot_be_written_ends_serve_and_not_a_sidecar() {
     let folder = Folder::new("recorded-no-directory");
     let file = folder.write("file", "");
-    let arguments = [
-        "serve",
-        "--no-nvml",
-        "--web.listen-address",
-        "127.0.0.1:0",
-        "--record.directory",
-        &file,
-    ];
-    let refused = stepmem(&arguments, &[("STEPMEM_PUSH_LISTEN_ADDRESS", "127.0.0.1:0")], b"");
-    assert_eq!(refused.code, Some(1));
-    assert!(refused.err.contains(&file), "{}", refused.err);
+    let arguments = ["serve", "--no-nvml", "--record.directory", &file];
+    let refused = stepmem(&arguments, &ANY_PORTS, b"");
+    refused.fails(1, &file);
     let sidecar = Exporter::start_sidecar(&["--record.directory", &file], &[]);
     exporter_records_nothing(&sidecar);
     sidecar.stop();
@@ -482,6 +449,5 @@ fn directory_without_a_recording_is_named() {
     folder.write("notes.txt", "");
     let directory = text(&folder.path("."));
     let ended = stepmem(&["replay", &directory], &[], b"");
-    assert_eq!(ended.code, Some(1));
-    assert!(ended.err.contains("the directory has no recording"), "{}", ended.err);
+    ended.fails(1, "the directory has no recording");
 }

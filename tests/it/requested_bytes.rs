@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use crate::rig::exporter::Exporter;
 use crate::rig::job::Job;
+use crate::rig::json::has;
 use crate::rig::noise::noise;
 use crate::rig::units::{GIB, MIB, float};
 
@@ -78,10 +79,7 @@ fn check_leak(records: fn(Vec<Value>) -> Vec<Value>) {
     for (run, _) in KNOWN {
         let of_run: Vec<&Value> = found.iter().filter(|each| each["run"] == run).collect();
         let [finding] = of_run[..] else { panic!("{run}: {of_run:#?}") };
-        assert_eq!(
-            (&finding["kind"], &finding["rank"]),
-            (&json!("CREEP_CONFIRMED"), &json!(1))
-        );
+        has(finding, &json!({"kind": "CREEP_CONFIRMED", "rank": 1}));
         let slope = finding["evidence"]["slope_bytes_per_step"].as_f64().unwrap();
         assert!((slope / float(LEAK) - 1.0).abs() < 0.1, "{run}: {slope}");
     }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::rig::exporter::Exporter;
 use crate::rig::folder::{Folder, text};
 use crate::rig::job::Job;
-use crate::rig::json::items;
+use crate::rig::json::{has, items, text_of};
 use crate::rig::snapshot::data;
 use crate::rig::units::MIB;
 use crate::rig::wait::await_true;
@@ -17,14 +17,8 @@ const FILE: &str = "leak_python_stacks.pickle.gz";
 fn start(folder: &Folder) -> Exporter {
     let (state, read) = (text(&folder.path("state")), text(&folder.path("read")));
     fs::create_dir_all(&read).unwrap();
-    Exporter::start(&[
-        "--state.file",
-        &state,
-        "--snapshot.on-creep",
-        "--holders.on-creep",
-        "--snapshot.read-directory",
-        &read,
-    ])
+    let paths = ["--state.file", &state, "--snapshot.read-directory", &read];
+    Exporter::start(&[&paths[..], &["--snapshot.on-creep", "--holders.on-creep"]].concat())
 }
 
 /// Pushes steps of a job whose rank 2 leaks. Returns what it is asked, each request once.
@@ -32,13 +26,9 @@ fn asks(exporter: &Exporter, steps: std::ops::Range<u64>, more: &Value) -> Vec<V
     let more = more.clone();
     let job = Job::leaking("leaky", steps, 4 * MIB).more(move |_, _| more.clone());
     let mut asked: Vec<Value> = Vec::new();
-    for batch in job.records().chunks(400) {
-        let answer = exporter.post(json!(batch).to_string());
-        assert_eq!(answer.status, 200, "{}", answer.body);
-        for ask in items(&answer.json()["actions"]) {
-            if !asked.iter().any(|known| known["id"] == ask["id"]) {
-                asked.push(ask.clone());
-            }
+    for ask in exporter.actions(&job.records()) {
+        if !asked.iter().any(|known| known["id"] == ask["id"]) {
+            asked.push(ask);
         }
     }
     asked
@@ -50,8 +40,7 @@ fn report(exporter: &Exporter, ask: &Value, more: &Value) {
     for (key, value) in more.as_object().unwrap() {
         body[key] = value.clone();
     }
-    let answer = exporter.post_to(path, body.to_string());
-    assert_eq!(answer.status, 200, "{}", answer.body);
+    exporter.take(path, &body);
 }
 
 fn of_type<'a>(asks: &'a [Value], kind: &str) -> &'a Value {
@@ -59,11 +48,8 @@ fn of_type<'a>(asks: &'a [Value], kind: &str) -> &'a Value {
 }
 
 fn creep(exporter: &Exporter) -> Value {
-    let status = exporter.status();
-    let found = items(&status["findings"]).find(|finding| {
-        finding["rank"] == 2 && finding["kind"].as_str().is_some_and(|of| of.contains("CREEP"))
-    });
-    found.unwrap_or_else(|| panic!("{status:#}")).clone()
+    let is_creep = |of: &Value| of["rank"] == 2 && text_of(of, "kind").contains("CREEP");
+    exporter.findings().into_iter().find(is_creep).expect("a creep")
 }
 
 #[test]
@@ -87,8 +73,9 @@ fn line_and_holder_are_still_said_after_a_restart() {
 
     let second = start(&folder);
     let after = creep(&second);
-    assert_eq!(after["evidence"]["site"], before["evidence"]["site"]);
-    assert_eq!(after["evidence"]["holder"], before["evidence"]["holder"]);
+    for cause in ["site", "holder"] {
+        assert_eq!(after["evidence"][cause], before["evidence"][cause], "{cause}");
+    }
     let metrics = second.scrape();
     assert!(metrics.keys().any(|series| series.starts_with("stepmem_creep_site_info{")));
     assert_eq!(second.status()["snapshots"][0]["verdict"], "leak");
@@ -118,8 +105,7 @@ fn request_that_waits_is_repeated_after_a_restart_and_one_that_is_begun_is_not()
     let [shown] = status["snapshots"].as_array().unwrap().as_slice() else {
         panic!("{status:#}")
     };
-    assert_eq!((&shown["outcome"], &shown["reason"]), (&json!("failed"), &json!("creep")));
-    assert_eq!(shown["id"], snapshot["id"]);
+    has(shown, &json!({"outcome": "failed", "reason": "creep", "id": snapshot["id"]}));
 }
 
 #[test]
@@ -156,16 +142,10 @@ fn request_is_not_answered_to_a_later_process_under_the_same_name() {
     let asked = asks(&exporter, 1..1500, &instance("a"));
     assert_eq!(asked.len(), 2, "{asked:?}");
     let end = json!({ "rank": 2, "outcome": "failed", "instance": "a".repeat(16) });
-    assert_eq!(exporter.post_to("/v1/runs/leaky/end", end.to_string()).status, 200);
+    exporter.end("leaky", &end);
     let stranger = json!({ "run": "leaky", "rank": 2, "step": 1, "allocated_bytes": 1,
         "instance": "b".repeat(16) });
-    let answer = exporter.post(stranger.to_string());
-    assert_eq!(
-        (answer.status, &answer.json()["actions"]),
-        (200, &json!([])),
-        "{}",
-        answer.body
-    );
+    assert_eq!(exporter.actions(&[stranger]), [Value::Null; 0]);
     await_true("the request is given up", || {
         exporter.status()["snapshots"][0]["outcome"] == "unanswered"
     });

@@ -245,12 +245,7 @@ fn status_is_a_table_for_people_and_json_for_programs() {
     assert_eq!(json["ranks"][1]["allocated_bytes"], 79 * gib);
     drop(exporter);
     let silent = stepmem(&["status", "--url", &url], &[], b"");
-    assert_eq!(silent.code, Some(1));
-    assert!(
-        silent.err.contains(&format!("no exporter answers at {url}/api/v1/status")),
-        "{}",
-        silent.err
-    );
+    silent.fails(1, &format!("no exporter answers at {url}/api/v1/status"));
 }
 
 #[test]
@@ -297,8 +292,7 @@ fn wrong_arguments_are_reported_on_stderr() {
 #[test]
 fn live_table_of_run_is_refused_with_the_command_that_shows_it() {
     let ended = stepmem(&["run", "--live", "--", "true"], &[], b"");
-    assert_eq!(ended.code, Some(2));
-    assert!(ended.err.contains("unexpected argument '--live'"), "{}", ended.err);
+    ended.fails(2, "unexpected argument '--live'");
     assert!(ended.err.contains("stepmem status --watch"), "{}", ended.err);
 }
 

@@ -77,6 +77,5 @@ fn every_shown_command_has_a_manual_page_with_its_settings() {
     }
     assert!(printed(&["man"]).contains("stepmem"));
     let unknown = stepmem(&["man", "nothing"], &[], b"");
-    assert_eq!(unknown.code, Some(1));
-    assert!(unknown.err.contains("\"nothing\" is not a command of stepmem"), "{}", unknown.err);
+    unknown.fails(1, "\"nothing\" is not a command of stepmem");
 }

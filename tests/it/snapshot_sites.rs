@@ -7,11 +7,11 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::rig::command::stepmem;
+use crate::rig::command::{ANY_PORTS, stepmem, words};
 use crate::rig::exporter::Exporter;
 use crate::rig::folder::{Folder, text};
 use crate::rig::job::record;
-use crate::rig::json::items;
+use crate::rig::json::{has, items};
 use crate::rig::snapshot::{answer, data};
 use crate::rig::units::{GIB, MIB};
 use crate::rig::victim::Victim;
@@ -31,8 +31,7 @@ fn analysed(exporter: &Exporter, rank: u64, file: &str) -> Value {
         "run": "llm", "rank": rank, "outcome": "written", "file": file,
         "path": format!("/elsewhere/{file}"),
     });
-    let answer = exporter.post_to("/v1/snapshots", report.to_string());
-    assert_eq!(answer.status, 200, "{}", answer.body);
+    exporter.take("/v1/snapshots", &report);
     let shown = || exporter.status()["snapshots"][before].clone();
     await_true("an analysis", || shown()["analysis"] != "waiting");
     shown()
@@ -197,11 +196,7 @@ fn out_of_memory_says_which_line_asked_for_how_much_and_who_held_the_memory() {
 
     let command = answer(&["show", "--json", &source]);
     let failure = items(&command["devices"][0]["oom"]).last().unwrap().clone();
-    let found = || {
-        let status = exporter.status();
-        items(&status["findings"]).find(|of| of["kind"] == "OUT_OF_MEMORY").cloned()
-    };
-    let finding = found().unwrap_or_else(|| panic!("{:#}", exporter.status()));
+    let finding = exporter.finding("OUT_OF_MEMORY").unwrap();
     let site = &finding["evidence"]["site"];
     assert_eq!(site["at"]["line"], failure["site"]["line"], "{finding:#}");
     assert_eq!(site["at"]["file"], failure["site"]["file"]);
@@ -282,22 +277,11 @@ fn no_timeline_is_drawn_or_served_unless_a_directory_is_set_where_training_does_
 
     let directory = text(&folder.path(""));
     let own = text(&folder.path("own"));
-    let ended = stepmem(
-        &[
-            "serve",
-            "--no-nvml",
-            "--web.listen-address=127.0.0.1:0",
-            "--push.listen-address=127.0.0.1:0",
-            "--snapshot.read-directory",
-            directory.trim_end_matches('/'),
-            "--snapshot.timeline-directory",
-            &own,
-        ],
-        &[],
-        b"",
-    );
-    assert_eq!(ended.code, Some(1));
-    assert!(ended.err.contains("where others write"), "{}", ended.err);
+    let read = ["--snapshot.read-directory", directory.trim_end_matches('/')];
+    let arguments =
+        [&["serve", "--no-nvml"][..], &read, &["--snapshot.timeline-directory", &own]].concat();
+    let ended = stepmem(&arguments, &ANY_PORTS, b"");
+    ended.fails(1, "where others write");
     assert!(ended.err.contains("snapshot.timeline-directory"), "{}", ended.err);
 }
 
@@ -369,8 +353,7 @@ fn demo_names_the_line_that_leaks_and_what_holds_the_memory() {
     let finding = items(&status["findings"])
         .find(|finding| finding["evidence"]["site"].is_object())
         .unwrap_or_else(|| panic!("{status:#}"));
-    assert_eq!(finding["rank"], 3);
-    assert_eq!(finding["evidence"]["site"]["at"]["line"], 151);
+    has(finding, &json!({"rank": 3, "evidence": {"site": {"at": {"line": 151}}}}));
     let sentence = finding["sentence"].as_str().unwrap();
     assert!(sentence.contains("is allocated at train.py:151 in training_step"), "{sentence}");
     assert!(
@@ -384,13 +367,10 @@ fn demo_names_the_line_that_leaks_and_what_holds_the_memory() {
     let path = format!("/snapshots/{}", of_rank["timeline"].as_str().unwrap());
     assert!(demo.get(&path, &[]).body.contains("training_step"), "{path}");
 
-    let url = format!("http://{}", demo.web);
-    let table = stepmem(&["status", "--url", &url], &[], b"").out;
-    let words = table.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(words.contains("allocated at train.py:151 in training_step"), "{table}");
     let summary = demo.get("/api/v1/runs/demo/summary?format=text", &[]).body;
-    let words = summary.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(words.contains("allocated at train.py:151 in training_step"), "{summary}");
+    for text in [demo.asked(&["status"]).out, summary] {
+        assert!(words(&text).contains("allocated at train.py:151 in training_step"), "{text}");
+    }
 }
 
 #[test]
@@ -410,17 +390,14 @@ fn demo_leaves_no_folder_behind() {
 fn operator_gets_a_snapshot_of_a_live_rank_and_its_verdict() {
     let demo = Exporter::start_command("demo", &[], &[]);
     // The push address is the exporter's to tell.
-    let web = format!("http://{}", demo.web);
-    let to = ["snapshot", "take", "--url", &web, "--run", "demo"];
+    let to = ["snapshot", "take", "--run", "demo"];
     await_true("the rank", || items(&demo.status()["ranks"]).any(|rank| rank["rank"] == 1));
     // A rank that does not leak.
-    let ended = stepmem(&[&to[..], &["--rank", "1", "--steps", "12"]].concat(), &[], b"");
-    assert_eq!(ended.code, Some(0), "{}{}", ended.out, ended.err);
-    assert!(ended.out.contains("written: ") && ended.out.contains("_rank1_"), "{}", ended.out);
-    assert!(ended.out.contains("verdict: nothing grew in its "), "{}", ended.out);
+    let out = demo.asked(&[&to[..], &["--rank", "1", "--steps", "12"]].concat()).done();
+    for part in ["written: ", "_rank1_", "verdict: nothing grew in its "] {
+        assert!(out.contains(part), "{out}");
+    }
     assert_eq!(demo.status()["snapshots"][0]["reason"], "manual");
 
-    let ended = stepmem(&[&to[..], &["--rank", "99"]].concat(), &[], b"");
-    assert_eq!(ended.code, Some(1), "{}", ended.out);
-    assert!(ended.err.contains("404"), "{}", ended.err);
+    demo.asked(&[&to[..], &["--rank", "99"]].concat()).fails(1, "404");
 }

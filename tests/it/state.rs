@@ -10,6 +10,7 @@ use stepmem_engine::output::saved_state::SavedState;
 use crate::rig::exporter::Exporter;
 use crate::rig::folder::{Folder, text};
 use crate::rig::job::{Job, record};
+use crate::rig::json::has;
 use crate::rig::units::MIB;
 
 /// The default of `--rank.max`.
@@ -17,10 +18,6 @@ const RANKS_MAX: usize = 1024;
 
 fn start(folder: &Folder) -> Exporter {
     Exporter::start(&["--state.file", &text(&folder.path("state"))])
-}
-
-fn findings(exporter: &Exporter) -> Value {
-    exporter.status()["findings"].clone()
 }
 
 fn warnings(log: &[Value]) -> Vec<String> {
@@ -43,16 +40,8 @@ fn restart_in_the_middle_of_a_leak_forgets_nothing() {
     let forgetful = Exporter::start(&[]);
     forgetful.push(&Job::leaking("leaky", 1500..3000, 4 * MIB).records());
 
-    let creep = |exporter: &Exporter| {
-        let found = findings(exporter);
-        let of_rank = |finding: &&Value| finding["kind"] == "CREEP_CONFIRMED";
-        found
-            .as_array()
-            .unwrap()
-            .iter()
-            .find(of_rank)
-            .map(|finding| finding["evidence"].clone())
-    };
+    let creep =
+        |exporter: &Exporter| Some(exporter.finding("CREEP_CONFIRMED")?["evidence"].clone());
     // The halves of the job have noise of their own; the growth and its onset are what counts.
     let (whole, second) = (creep(&whole).unwrap(), creep(&second).unwrap());
     let onset = |evidence: &Value| evidence["onset_step"].as_u64().unwrap();
@@ -67,17 +56,16 @@ fn finding_outlasts_a_restart_and_is_not_raised_again() {
     let first = start(&folder);
     first.push(&Job::leaking("leaky", 0..3000, 4 * MIB).records());
     let body = json!({"rank": 2, "kind": "IMBALANCE", "for_seconds": 3600, "reason": "known"});
-    let path = "/v1/runs/leaky/ack";
-    assert_eq!(first.post_to(path, body.to_string()).status, 200);
+    first.take("/v1/runs/leaky/ack", &body);
     first.await_metrics("creep", |metrics| {
         metrics
             .contains_key(r#"stepmem_diagnosis{run="leaky",rank="2",kind="CREEP_CONFIRMED"}"#)
     });
-    let before = (findings(&first), first.status()["acks"].clone());
+    let before = (first.findings(), first.status()["acks"].clone());
     first.stop();
 
     let second = start(&folder);
-    let after = (findings(&second), second.status()["acks"].clone());
+    let after = (second.findings(), second.status()["acks"].clone());
     assert_eq!(before, after);
     let raised = |entry: &Value| entry["fields"]["message"] == "raised";
     assert!(!second.stop().iter().any(raised));
@@ -88,8 +76,7 @@ fn rank_that_ended_outlasts_a_restart() {
     let folder = Folder::new("state-ended");
     let first = start(&folder);
     first.push(&Job::leaking("leaky", 0..3000, 4 * MIB).records());
-    let end = json!({"outcome": "completed"});
-    assert_eq!(first.post_to("/v1/runs/leaky/end", end.to_string()).status, 200);
+    first.end("leaky", &json!({"outcome": "completed"}));
     let ranks = |exporter: &Exporter| exporter.status()["ranks"].as_array().unwrap().len();
     let before = ranks(&first);
     assert!(before > 0);
@@ -201,11 +188,6 @@ fn clock_that_is_set_while_the_exporter_restarts_moves_no_push_and_begins_no_lif
         assert!(last_push_age(&second).abs() < 60.0, "{}", last_push_age(&second));
         let status = second.status();
         assert_eq!(status["ranks"][0]["steps_total"], 100, "one life: {status:#}");
-        let records = &status["records"];
-        assert_eq!(
-            (&records["late"], &records["restarted"]),
-            (&json!(0), &json!(0)),
-            "{ahead}"
-        );
+        has(&status["records"], &json!({"late": 0, "restarted": 0}));
     }
 }

@@ -9,8 +9,14 @@ use crate::rig::command::stepmem;
 use crate::rig::exporter::Exporter;
 use crate::rig::folder::{Folder, text};
 use crate::rig::job::Job;
+use crate::rig::summary::summary;
 use crate::rig::units::{GIB, float};
 use crate::rig::wait::await_true;
+
+/// An exporter that writes summaries into a folder.
+fn start(folder: &Folder) -> Exporter {
+    Exporter::start(&["--summary.dir", &text(&folder.path(""))])
+}
 
 /// Two ranks with this much live memory, for 20 steps.
 fn push(exporter: &Exporter, run: &str, attempt: u64, allocated: u64) {
@@ -32,14 +38,8 @@ fn launched(launch: &'static str, seconds: f64) -> Job {
     job.more(move |rank, _| json!({"launch": launch, "instance": instance(rank)}))
 }
 
-fn end(exporter: &Exporter, run: &str, body: &str) {
-    let path = format!("/v1/runs/{run}/end");
-    let answer = exporter.post_to(&path, body);
-    assert_eq!(answer.status, 200, "{}", answer.body);
-}
-
 fn complete(exporter: &Exporter, run: &str) {
-    end(exporter, run, r#"{"outcome":"completed"}"#);
+    exporter.end(run, &json!({"outcome": "completed"}));
 }
 
 fn read(path: &Path) -> Option<Value> {
@@ -76,10 +76,10 @@ const AT_START: &str = "2025-11-24T16-00-01";
 #[test]
 fn ended_run_has_its_files_and_the_next_attempt_replaces_them() {
     let folder = Folder::new("summary-end");
-    let exporter = Exporter::start(&["--summary.dir", &text(&folder.path(""))]);
+    let exporter = start(&folder);
     let json = folder.path("my-run/latest/final_summary.json");
     push(&exporter, "my-run", 0, 79 * GIB);
-    end(&exporter, "my-run", r#"{"outcome":"oom"}"#);
+    exporter.end("my-run", &json!({"outcome": "oom"}));
     await_true("the first summary", || is(&json, "OUT OF MEMORY"));
     let card = fs::read_to_string(folder.path("my-run/latest/final_summary.txt")).unwrap();
     assert!(card.contains("HIGH PRESSURE (critical) on ranks 0, 1"), "{card}");
@@ -89,7 +89,7 @@ fn ended_run_has_its_files_and_the_next_attempt_replaces_them() {
     let summary = read(&json).unwrap();
     assert_eq!(
         (&summary["attempt"], &summary["ranks"][1]["state"]),
-        (&json!(1), &json!("ended"))
+        (&json!(1), &"ended".into())
     );
     let names = names(&folder.path("my-run"));
     assert_eq!((names.len(), names[1].as_str()), (2, "latest"), "{names:?}");
@@ -104,7 +104,7 @@ fn names_of_latest(folder: &Folder, run: &str) -> Vec<String> {
 #[test]
 fn rerun_keeps_the_summary_of_the_run_before() {
     let folder = Folder::new("summary-rerun");
-    let exporter = Exporter::start(&["--summary.dir", &text(&folder.path(""))]);
+    let exporter = start(&folder);
     push_launch(&exporter, "run", "first", 0.0);
     complete(&exporter, "run");
     await_written(&exporter, 1.0);
@@ -124,7 +124,7 @@ fn rerun_keeps_the_summary_of_the_run_before() {
 #[test]
 fn latest_leads_to_the_last_launch_of_any_run() {
     let folder = Folder::new("summary-latest");
-    let exporter = Exporter::start(&["--summary.dir", &text(&folder.path(""))]);
+    let exporter = start(&folder);
     for (n, run) in [(1.0, "first"), (2.0, "second"), (3.0, "latest")] {
         push_launch(&exporter, run, "launch", 0.0);
         complete(&exporter, run);
@@ -149,7 +149,7 @@ fn latest_that_is_somebody_elses_stays_and_the_summary_is_written() {
         |path| fs::create_dir(path).unwrap(),
         |path| std::os::unix::fs::symlink("/somewhere/else", path).unwrap(),
     ];
-    let exporter = Exporter::start(&["--summary.dir", &text(&folder.path(""))]);
+    let exporter = start(&folder);
     for (n, make) in [1.0, 2.0, 3.0].into_iter().zip(make) {
         make(&path);
         let before = fs::symlink_metadata(&path).unwrap().file_type();
@@ -168,7 +168,7 @@ fn latest_that_is_somebody_elses_stays_and_the_summary_is_written() {
 #[test]
 fn rerun_of_a_client_that_names_no_launch_keeps_it_too() {
     let folder = Folder::new("summary-nameless");
-    let exporter = Exporter::start(&["--summary.dir", &text(&folder.path(""))]);
+    let exporter = start(&folder);
     for n in 1..=3 {
         exporter.push(&Job::new(1, 20).starting_at(60.0 * f64::from(n)).records());
         complete(&exporter, "job");
@@ -181,7 +181,7 @@ fn rerun_of_a_client_that_names_no_launch_keeps_it_too() {
 #[test]
 fn run_that_is_killed_and_run_again_has_both_summaries() {
     let folder = Folder::new("summary-killed-rerun");
-    let exporter = Exporter::start(&["--summary.dir", &text(&folder.path(""))]);
+    let exporter = start(&folder);
     push_launch(&exporter, "run", "first", 0.0);
     // The second launch is refused until the first is no longer live.
     let records = Value::from(launched("second", 60.0).run("run").records()).to_string();
@@ -189,10 +189,8 @@ fn run_that_is_killed_and_run_again_has_both_summaries() {
     await_written(&exporter, 1.0);
     let json = folder.path(&format!("run/{AT_START}/final_summary.json"));
     let summary = read(&json).unwrap();
-    assert_eq!(
-        (&summary["launch"], &summary["ranks"][1]["state"]),
-        (&json!("first"), &json!("ended_unannounced"))
-    );
+    assert_eq!(summary["launch"], "first");
+    assert_eq!(summary["ranks"][1]["state"], "ended_unannounced");
     complete(&exporter, "run");
     await_written(&exporter, 2.0);
     let second = read(&folder.path("run/latest/final_summary.json")).unwrap();
@@ -203,9 +201,9 @@ fn run_that_is_killed_and_run_again_has_both_summaries() {
 #[test]
 fn run_that_is_cut_off_by_the_failure_of_a_rank_is_summed_up_without_the_long_wait() {
     let folder = Folder::new("summary-cut-off");
-    let exporter = Exporter::start(&["--summary.dir", &text(&folder.path(""))]);
+    let exporter = start(&folder);
     push_launch(&exporter, "run", "first", 0.0);
-    end(&exporter, "run", r#"{"rank":1,"outcome":"oom"}"#);
+    exporter.end("run", &json!({"rank": 1, "outcome": "oom"}));
     let json = folder.path("run/latest/final_summary.json");
     // Long before --rank.ttl, which is ten minutes.
     await_true("the summary", || is(&json, "OUT OF MEMORY"));
@@ -214,7 +212,7 @@ fn run_that_is_cut_off_by_the_failure_of_a_rank_is_summed_up_without_the_long_wa
     assert_eq!(states, [&json!("ended_unannounced"), &json!("ended")]);
     assert_eq!(summary["coverage"]["ranks_lost"], json!([]));
     // One that hung, and reports its end later.
-    end(&exporter, "run", r#"{"rank":0,"outcome":"failed"}"#);
+    exporter.end("run", &json!({"rank": 0, "outcome": "failed"}));
     await_true("its end", || read(&json).unwrap()["ranks"][0]["state"] == "ended");
 }
 
@@ -251,12 +249,10 @@ fn exporters_of_one_launch_share_its_directory_and_overwrite_nothing() {
     let other = other.strip_suffix(".txt").unwrap();
     assert_eq!(first.len() + ranks(other).len(), 4);
     let run = text(&folder.path("run"));
-    let whole = stepmem(&["summary", "--json", &run], &[], b"");
-    let whole: Value = serde_json::from_str(&whole.out).unwrap();
+    let whole = stepmem(&["summary", "--json", &run], &[], b"").json();
     assert_eq!(whole["coverage"]["ranks_seen"], 4);
     assert_eq!(whole["metrics"]["peak_allocated"]["ranks_used"], 4, "{}", whole["metrics"]);
-    let traceml = stepmem(&["summary", "--policy=traceml", &run], &[], b"");
-    assert!(traceml.err.contains("has no recording"), "{}", traceml.err);
+    stepmem(&["summary", "--policy=traceml", &run], &[], b"").fails(1, "has no recording");
     // Each finds its own file again.
     for exporter in &exporters {
         complete(exporter, "run");
@@ -326,7 +322,7 @@ fn launch_that_goes_on_after_its_summary_is_not_removed() {
     let arguments = ["--summary.dir", &root, "--summary.launches-max", "1"];
     let (own, other) = (Exporter::start(&arguments), Exporter::start(&arguments));
     push_launch(&own, "run", "own", 0.0);
-    end(&own, "run", r#"{"outcome":"failed"}"#);
+    own.end("run", &json!({"outcome": "failed"}));
     await_written(&own, 1.0);
     own.push(&launched("own", 300.0).attempt(1).run("run").records());
     let marked = format!("run/{AT_START}/going-on.rank0");
@@ -346,8 +342,8 @@ fn run_whose_ranks_end_or_fall_silent_has_its_files() {
     let exporter = Exporter::start(&arguments);
     push(&exporter, "silent", 0, 30 * GIB);
     push(&exporter, "one by one", 0, 30 * GIB);
-    end(&exporter, "one%20by%20one", r#"{"rank":0,"outcome":"completed"}"#);
-    end(&exporter, "one%20by%20one", r#"{"rank":1,"outcome":"completed"}"#);
+    exporter.end("one%20by%20one", &json!({"rank": 0, "outcome": "completed"}));
+    exporter.end("one%20by%20one", &json!({"rank": 1, "outcome": "completed"}));
     for name in ["silent", "one%20by%20one"] {
         let json = folder.path(name).join("latest/final_summary.json");
         await_true(name, || is(&json, "TOO FEW STEPS"));
@@ -357,7 +353,7 @@ fn run_whose_ranks_end_or_fall_silent_has_its_files() {
 #[test]
 fn sigterm_leaves_the_summary_of_a_run_that_goes_on() {
     let folder = Folder::new("summary-term");
-    let exporter = Exporter::start(&["--summary.dir", &text(&folder.path(""))]);
+    let exporter = start(&folder);
     push(&exporter, "../up", 0, 30 * GIB);
     push(&exporter, "up~2", 0, 30 * GIB);
     exporter.signal("TERM");
@@ -390,15 +386,11 @@ fn live_summary_is_answered_as_json_and_as_text() {
 fn snapshots_that_were_taken_are_listed() {
     let exporter = Exporter::start(&[]);
     push(&exporter, "run", 0, 30 * GIB);
-    let report = r#"{"run":"run","rank":1,"reason":"oom","step":20,"outcome":"written","path":"/dumps/rank1.pickle","bytes":12}"#;
-    let answer = exporter.post_to("/v1/snapshots", report);
-    assert_eq!(answer.status, 200, "{}", answer.body);
-    let summary = exporter.get("/api/v1/runs/run/summary", &[]).json();
-    assert_eq!(
-        summary["snapshots"][0]["path"], "/dumps/rank1.pickle",
-        "{}",
-        summary["snapshots"]
-    );
+    let report = json!({"run": "run", "rank": 1, "reason": "oom", "step": 20, "outcome": "written",
+        "path": "/dumps/rank1.pickle", "bytes": 12});
+    exporter.take("/v1/snapshots", &report);
+    let summary = exporter.summary("run");
+    assert_eq!(summary["snapshots"][0]["path"], "/dumps/rank1.pickle");
     let card = summary["text"].as_str().unwrap();
     assert!(card.contains("Snapshot of rank 1, step 20 (oom): /dumps/rank1.pickle"), "{card}");
 }
@@ -410,7 +402,7 @@ fn directory_that_cannot_be_written_is_logged_and_stops_nothing() {
     let exporter = Exporter::start(&["--summary.dir", &file]);
     for attempt in 0..2 {
         push(&exporter, "run", attempt, 30 * GIB);
-        end(&exporter, "run", r#"{"outcome":"failed"}"#);
+        exporter.end("run", &json!({"outcome": "failed"}));
         exporter.await_metrics("the count", |metrics| {
             let failed = metrics[r#"stepmem_summaries_total{result="failed"}"#];
             failed.total_cmp(&float(attempt + 1)).is_eq()
@@ -432,11 +424,9 @@ fn killed_exporters_run_is_summed_up_from_its_state() {
     exporter.wait();
     assert!(!folder.path("out").exists());
     let exporter = Exporter::start(&arguments);
-    let summary = exporter.get("/api/v1/runs/run/summary", &[]).json();
-    assert_eq!(
-        (&summary["diagnosis"]["kind"], &summary["ranks"][0]["steps"]),
-        (&json!("HIGH_PRESSURE"), &json!(20))
-    );
+    let summary = exporter.summary("run");
+    assert_eq!(summary["diagnosis"]["kind"], "HIGH_PRESSURE");
+    assert_eq!(summary["ranks"][0]["steps"], 20);
     exporter.signal("TERM");
     exporter.wait();
     assert!(is(&folder.path("out/run/latest/final_summary.json"), "HIGH PRESSURE"));
@@ -445,14 +435,9 @@ fn killed_exporters_run_is_summed_up_from_its_state() {
 #[test]
 fn live_and_recorded_summaries_of_the_same_pushes_agree() {
     let exporter = Exporter::start(&[]);
-    let records: Vec<String> = (1..=50)
-        .map(|step| json!({ "run": "r", "rank": 0, "step": step, "time": 1000 + step, "allocated_bytes": GIB, "peak_allocated_bytes": GIB, "total_bytes": 2 * GIB }).to_string())
-        .collect();
-    let answer = exporter.post(format!("[{}]", records.join(",")));
-    assert_eq!(answer.status, 200, "{}", answer.body);
-    let live = exporter.get("/api/v1/runs/r/summary", &[]).json();
-    let ended = stepmem(&["summary", "--json", "-"], &[], records.join("\n").as_bytes());
-    let recorded: Value = serde_json::from_str(&ended.out).unwrap();
+    let job = Job::new(1, 50).run("r").capacity(2 * GIB);
+    exporter.push(&job.records());
+    let (live, recorded) = (exporter.summary("r"), summary(&job.recording()));
     for key in ["diagnosis", "issues", "metrics", "coverage", "ranks", "text"] {
         assert_eq!(live[key], recorded[key], "{key}");
     }

@@ -49,8 +49,7 @@ fn finding_is_acknowledged_and_a_run_ended_over_tcp_and_the_unix_socket() {
     let why = ["--for", "2h", "--reason", "fixed shapes"];
     let ack = [&ack[..], &why].concat();
     let refused = run(&ack, &tcp);
-    assert_eq!(refused.code, Some(1));
-    assert!(refused.err.contains("answers 401"), "{}", refused.err);
+    refused.fails(1, "answers 401");
     for url in [&tcp, &unix] {
         let with_token = [&ack[..], &["--token-file", &token]].concat();
         let sentence = "Acknowledged for 2 h: HIGH PRESSURE of rank 3 of llm/7b. Until then it is info and pages nobody.";
@@ -161,8 +160,7 @@ fn forward(socket: &Path, address: String) {
 #[test]
 fn verb_without_an_exporter_or_with_a_wrong_word_is_an_error() {
     let nowhere = run(&["release"], "unix:///nowhere/push.sock");
-    assert_eq!(nowhere.code, Some(1));
-    assert!(nowhere.err.contains("no exporter answers at unix:///nowhere/push.sock"));
+    nowhere.fails(1, "no exporter answers at unix:///nowhere/push.sock");
     for arguments in [
         &["ack", "--kind", "CREEP_CONFIRMED", "--reason", "r"][..],
         &["ack", "--run", "r", "--rank", "1", "--kind", "NONE", "--reason", "r"],
@@ -208,8 +206,7 @@ fn diagnosis_is_acknowledged_by_the_name_that_pages_show() {
     let creep = [&creep[..], &["Memory Creep"]].concat();
     assert!(done(&run(&creep, &push)).contains(": MEMORY CREEP of rank 3 of"));
     let unknown = stepmem(&[&creep[..8], &["MEMORY LOSS"]].concat(), &[], b"");
-    assert_eq!(unknown.code, Some(2));
-    assert!(unknown.err.contains("MEMORY CREEP, "), "{}", unknown.err);
+    unknown.fails(2, "MEMORY CREEP, ");
 }
 
 #[test]
@@ -233,8 +230,7 @@ fn only_rank_needs_no_number_and_the_host_has_no_reserved_memory() {
         assert!(!text.contains(absent), "{absent} in {text}");
     }
     let two = stepmem(&["explain", &folder.write("two.jsonl", &lines(2))], &[], b"");
-    assert_eq!(two.code, Some(1));
-    assert!(two.err.contains("run job has 2 ranks; name one with --rank: 0, 1"), "{}", two.err);
+    two.fails(1, "run job has 2 ranks; name one with --rank: 0, 1");
     let exporter = Exporter::start(&[]);
     exporter.push(&[record(5, 1)]);
     let url = format!("http://{}", exporter.web);
@@ -335,8 +331,7 @@ fn what_to_do_is_said_of_a_taken_port_a_missing_exporter_and_a_mistyped_variable
             .join("tests/data/snapshots/vectors/before_after.step10.pickle.gz"),
     );
     let moment = stepmem(&["snapshot", "show", &snapshot, "--at", "9999"], &[], b"");
-    assert_eq!(moment.code, Some(1), "{}", moment.out);
-    assert!(moment.err.contains("no step 9999, the snapshot has steps "), "{}", moment.err);
+    moment.fails(1, "no step 9999, the snapshot has steps ");
 }
 
 #[test]

@@ -137,8 +137,7 @@ fn command_takes_its_token_to_no_other_exporter() {
     for status in [301, 302, 303, 307, 308] {
         let arguments = ["end", "--run", "r", "--url", &url, "--token-file", &token];
         let ended = stepmem(&arguments, &[], b"");
-        assert_eq!(ended.code, Some(1), "{ended:?}");
-        assert!(ended.err.contains(&format!("answers {status}")), "{}", ended.err);
+        ended.fails(1, &format!("answers {status}"));
         let request = requests.recv_timeout(DEADLINE).unwrap();
         assert!(request.contains(&format!("authorization: bearer {SECRET}")), "{request}");
     }

@@ -7,66 +7,62 @@ use std::time::Duration;
 use stepmem::input::nvml::cycle::GpuPoll;
 use stepmem::input::nvml::poller::{FAILURES_MAX, Poller};
 
-use crate::rig::nvml::{FakeNvml, Namespace, Order, driver, gpu, instance};
+use crate::rig::nvml::{FakeNvml, Gpu, Namespace, Order, driver, gpu, instance};
 use crate::rig::poll::{sampled, unavailable};
 
+/// Devices of a poll, and what did not answer.
+type Polled = (&'static [&'static str], &'static [(Option<&'static str>, &'static str)]);
+
+fn check(poll: &GpuPoll, (expected, gone): Polled, name: &str) {
+    assert_eq!((&*sampled(poll), &*unavailable(poll)), (expected, gone), "{name}");
+}
+
 #[test]
-fn lost_gpu_takes_its_mig_instances_along() {
+fn device_that_goes_is_reported_until_it_is_back_and_hides_no_other() {
+    let [a, b, c] = ["GPU-a", "GPU-b", "GPU-c"].map(gpu);
     let mig = [instance("MIG-x", 1, "1g.10gb"), instance("MIG-y", 2, "1g.10gb")];
-    let split = gpu("GPU-a").mig(mig);
-    let fake = FakeNvml::new("mig-lost", &driver([split, gpu("GPU-b")]));
-    let mut poller = fake.host();
-    poller.poll();
-    fake.set(&driver([gpu("GPU-a").code(15), gpu("GPU-b")]));
-    let expected = [(Some("MIG-x"), "gpu_is_lost"), (Some("MIG-y"), "gpu_is_lost")];
-    for _ in 0..3 {
-        let poll = poller.poll();
-        assert_eq!(sampled(&poll), ["GPU-b"]);
-        assert_eq!(unavailable(&poll), expected);
+    let split = [a.clone().mig(mig), b.clone()];
+    let lost = |gpu: &Gpu| gpu.clone().code(15);
+    let without_b: Polled = (&["GPU-a", "GPU-c"], &[(Some("GPU-b"), "gpu_is_lost")]);
+    let without_mig: Polled =
+        (&["GPU-b"], &[(Some("MIG-x"), "gpu_is_lost"), (Some("MIG-y"), "gpu_is_lost")]);
+    let fewer: Polled = (&["GPU-b"], &[(Some("GPU-a"), "gpu_not_found")]);
+    let three = [a.clone(), b.clone(), c.clone()];
+    for (name, before, after, expected) in [
+        ("lost", driver(three), driver([a.clone(), lost(&b), c]), without_b),
+        ("mig-lost", driver(split), driver([lost(&a), b.clone()]), without_mig),
+        ("fewer", driver([a.clone(), b.clone()]), driver([b]), fewer),
+    ] {
+        let fake = FakeNvml::new(name, &before);
+        let mut poller = fake.host();
+        let whole = poller.poll();
+        assert_eq!(whole.samples.len(), expected.0.len() + expected.1.len(), "{name}");
+        fake.set(&after);
+        for _ in 0..3 {
+            check(&poller.poll(), expected, name);
+        }
+        fake.set(&before);
+        let again = poller.poll();
+        assert_eq!((sampled(&again), unavailable(&again)), (sampled(&whole), vec![]), "{name}");
     }
 }
 
 #[test]
-fn lost_gpu_does_not_hide_the_others_and_comes_back() {
-    let fake = FakeNvml::new("lost", &driver([gpu("GPU-a"), gpu("GPU-b"), gpu("GPU-c")]));
-    let mut poller = fake.host();
-    assert_eq!(sampled(&poller.poll()), ["GPU-a", "GPU-b", "GPU-c"]);
-    let lost = gpu("GPU-b").code(15);
-    fake.set(&driver([gpu("GPU-a"), lost, gpu("GPU-c")]));
-    for _ in 0..3 {
-        let poll = poller.poll();
-        assert_eq!(sampled(&poll), ["GPU-a", "GPU-c"]);
-        assert_eq!(unavailable(&poll), [(Some("GPU-b"), "gpu_is_lost")]);
+fn first_poll_names_the_device_that_does_not_answer_if_its_name_was_read() {
+    let [a, b] = ["GPU-a", "GPU-b"].map(gpu);
+    let late = a.clone().call("nvmlDeviceGetMemoryInfo_v2", Order::Code(15));
+    let other = b.clone().call("nvmlDeviceGetHandleByIndex_v2", Order::Code(4));
+    let without_a: Polled = (&["GPU-b"], &[(Some("GPU-a"), "gpu_is_lost")]);
+    let table: [(_, _, Polled); 4] = [
+        ("lost-late", driver([late, b.clone()]), without_a),
+        ("nameless", driver([a.clone(), b.code(15)]), (&["GPU-a"], &[(None, "gpu_is_lost")])),
+        // Others may have GPUs here: only where they have all of them is that a failure.
+        ("others", driver([a, other.clone()]), (&["GPU-a"], &[])),
+        ("all-others", driver([other]), (&[], &[(None, "no_permission")])),
+    ];
+    for (name, driver, expected) in table {
+        check(&FakeNvml::new(name, &driver).host().poll(), expected, name);
     }
-    fake.set(&driver([gpu("GPU-a"), gpu("GPU-b"), gpu("GPU-c")]));
-    let poll = poller.poll();
-    assert_eq!(sampled(&poll), ["GPU-a", "GPU-b", "GPU-c"]);
-    assert_eq!(poll.unavailable, []);
-}
-
-#[test]
-fn gpu_that_is_lost_after_its_handle_was_given_is_named() {
-    let fake = FakeNvml::new("lost-late", &driver([gpu("GPU-a"), gpu("GPU-b")]));
-    let lost = gpu("GPU-a").call("nvmlDeviceGetMemoryInfo_v2", Order::Code(15));
-    fake.set(&driver([lost, gpu("GPU-b")]));
-    let poll = fake.host().poll();
-    assert_eq!(sampled(&poll), ["GPU-b"]);
-    assert_eq!(unavailable(&poll), [(Some("GPU-a"), "gpu_is_lost")]);
-}
-
-#[test]
-fn gpu_that_is_no_longer_counted_is_reported_until_it_is_back() {
-    let fake = FakeNvml::new("fewer", &driver([gpu("GPU-a"), gpu("GPU-b")]));
-    let mut poller = fake.host();
-    poller.poll();
-    fake.set(&driver([gpu("GPU-b")]));
-    for _ in 0..3 {
-        let poll = poller.poll();
-        assert_eq!(sampled(&poll), ["GPU-b"]);
-        assert_eq!(unavailable(&poll), [(Some("GPU-a"), "gpu_not_found")]);
-    }
-    fake.set(&driver([gpu("GPU-a"), gpu("GPU-b")]));
-    assert_eq!(poller.poll().unavailable, []);
 }
 
 #[test]
@@ -80,24 +76,6 @@ fn gpu_that_fell_off_the_bus_keeps_its_code_when_it_is_no_longer_counted() {
     for _ in 0..3 {
         assert_eq!(unavailable(&poller.poll()), [(Some("GPU-b"), "gpu_is_lost")]);
     }
-}
-
-#[test]
-fn gpu_lost_before_its_uuid_was_read_is_reported_without_one() {
-    let lost = gpu("GPU-b").code(15);
-    let fake = FakeNvml::new("nameless", &driver([gpu("GPU-a"), lost]));
-    let poll = fake.host().poll();
-    assert_eq!(sampled(&poll), ["GPU-a"]);
-    assert_eq!(unavailable(&poll), [(None, "gpu_is_lost")]);
-}
-
-#[test]
-fn gpu_without_permission_is_not_a_failure_beside_others() {
-    let other = gpu("GPU-b").call("nvmlDeviceGetHandleByIndex_v2", Order::Code(4));
-    let fake = FakeNvml::new("others", &driver([gpu("GPU-a"), other.clone()]));
-    assert_eq!(unavailable(&fake.host().poll()), []);
-    fake.set(&driver([other]));
-    assert_eq!(unavailable(&fake.host().poll()), [(None, "no_permission")]);
 }
 
 #[test]

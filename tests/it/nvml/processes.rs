@@ -13,8 +13,7 @@ use crate::rig::units::GIB;
 /// Polls one GPU with this list of processes once.
 fn poll_processes(
     name: &str,
-    namespace: Namespace,
-    version: &str,
+    (namespace, version): (Namespace, &str),
     compute: &[ProcessRow],
 ) -> GpuSample {
     let scenario = driver([gpu("GPU-a").compute(compute)]).version(version);
@@ -24,76 +23,57 @@ fn poll_processes(
     poll.samples.remove(0)
 }
 
-#[test]
-fn shared_namespace_sees_processes_and_their_memory() {
-    let compute = [process(42, 7 * GIB), process(41, 5 * GIB)];
-    let sample = poll_processes("shared", Namespace::Shared, "570.86.15", &compute);
-    assert_eq!(sample.attribution, Attribution::SharedPidNamespace);
-    assert_eq!(processes(&sample), [(41, Some(5 * GIB)), (42, Some(7 * GIB))]);
-}
+/// A name, where, the driver's version, the rows, and what comes of them: whose the ids are
+/// and what is used in GiB, by ascending id.
+type Case<'a> = (&'a str, Namespace, &'a str, &'a [ProcessRow], Attribution, &'a [Option<u64>]);
+
+/// A driver that translates ids, and says what it knows of memory.
+const CURRENT: &str = "570.86.15";
+/// One that hides memory from a container: it writes 0.
+const HIDING: &str = "560.35.03";
 
 #[test]
-fn host_namespace_sees_processes_and_their_memory() {
-    let compute = [process(48_211, 7 * GIB)];
-    let sample = poll_processes("host", Namespace::Host, "570.86.15", &compute);
-    assert_eq!(sample.attribution, Attribution::Host);
-    assert_eq!(processes(&sample), [(48_211, Some(7 * GIB))]);
-}
-
-#[test]
-fn zero_of_a_memory_hiding_driver_in_a_container_is_unknown() {
-    for version in ["535.113.01", "550.54.15", "560.35.03"] {
-        let compute = [process(41, 0)];
-        let sample = poll_processes("hidden", Namespace::Shared, version, &compute);
-        assert_eq!(sample.attribution, Attribution::MemoryHidden, "{version}");
-        assert_eq!(processes(&sample), [(41, None)], "{version}");
+fn namespace_and_driver_decide_whose_ids_they_are_and_what_a_zero_means() {
+    use Attribution::{
+        ForeignPidNamespace, Host, MemoryHidden, OwnPidNamespace, SharedPidNamespace,
+        Unsupported,
+    };
+    let (host, shared, own) = (Namespace::Host, Namespace::Shared, Namespace::Own);
+    let (seven, five) = (process(42, 7 * GIB), process(41, 5 * GIB));
+    let (zero, one, other_zero) = (process(41, 0), process(42, GIB), process(42, 0));
+    let large = process(48_211, 7 * GIB);
+    let table: [Case<'_>; 19] = [
+        ("shared", shared, CURRENT, &[seven, five], SharedPidNamespace, &[Some(5), Some(7)]),
+        ("host", host, CURRENT, &[large], Host, &[Some(7)]),
+        ("hidden-535", shared, "535.113.01", &[zero], MemoryHidden, &[None]),
+        ("hidden-550", shared, "550.54.15", &[zero], MemoryHidden, &[None]),
+        ("hidden-560", shared, HIDING, &[zero], MemoryHidden, &[None]),
+        ("zero-and-figure", shared, HIDING, &[zero, one], SharedPidNamespace, &[None, Some(1)]),
+        ("starting", shared, CURRENT, &[zero, one], SharedPidNamespace, &[Some(0), Some(1)]),
+        ("zeros-alone", shared, "", &[zero, other_zero], MemoryHidden, &[None, None]),
+        ("zero-on-the-host", host, HIDING, &[zero], Host, &[Some(0)]),
+        ("own-empty", own, CURRENT, &[], OwnPidNamespace, &[]),
+        ("shared-idle", shared, CURRENT, &[], SharedPidNamespace, &[]),
+        ("host-idle", host, CURRENT, &[], Host, &[]),
+        ("not-available", host, CURRENT, &[hidden(41), one], Host, &[None, Some(1)]),
+        ("none-available", host, CURRENT, &[hidden(41)], MemoryHidden, &[None]),
+        ("own-foreign-id", own, CURRENT, &[large], ForeignPidNamespace, &[Some(7)]),
+        ("shared-foreign-id", shared, CURRENT, &[large], ForeignPidNamespace, &[Some(7)]),
+        ("id-zero", host, "535.54.03", &[one, process(0, 1)], Unsupported, &[]),
+        ("id-beyond", host, "535.54.03", &[one, process(u32::MAX, 1)], Unsupported, &[]),
+        ("size-beyond", host, "535.54.03", &[one, process(41, 81 * GIB)], Unsupported, &[]),
+    ];
+    for (name, namespace, version, compute, attribution, expected) in table {
+        let sample = poll_processes(name, (namespace, version), compute);
+        assert_eq!(sample.attribution, attribution, "{name}");
+        let mut pids: Vec<u32> = compute.iter().map(|row| row.pid).collect();
+        pids.sort_unstable();
+        let used = expected.iter().map(|gib| gib.map(|gib| gib * GIB));
+        let expected: Vec<_> = pids.into_iter().zip(used).collect();
+        assert_eq!(processes(&sample), expected, "{name}");
+        let is_foreign = attribution == ForeignPidNamespace;
+        assert!(!is_foreign || sample.processes[0].own_pid.is_none(), "{name}");
     }
-}
-
-#[test]
-fn zero_of_a_memory_hiding_driver_beside_a_figure_is_unknown() {
-    let compute = [process(41, 0), process(42, GIB)];
-    let sample = poll_processes("mixed", Namespace::Shared, "560.35.03", &compute);
-    assert_eq!(sample.attribution, Attribution::SharedPidNamespace);
-    assert_eq!(processes(&sample), [(41, None), (42, Some(GIB))]);
-}
-
-#[test]
-fn zero_beside_a_figure_is_a_figure_for_other_drivers() {
-    let compute = [process(41, 0), process(42, GIB)];
-    let sample = poll_processes("starting", Namespace::Shared, "570.86.15", &compute);
-    assert_eq!(processes(&sample), [(41, Some(0)), (42, Some(GIB))]);
-}
-
-#[test]
-fn zeros_alone_in_a_container_are_unknown_for_any_driver() {
-    let compute = [process(41, 0), process(42, 0)];
-    let sample = poll_processes("zeros", Namespace::Shared, "", &compute);
-    assert_eq!(sample.attribution, Attribution::MemoryHidden);
-    assert_eq!(processes(&sample), [(41, None), (42, None)]);
-}
-
-#[test]
-fn zero_on_the_host_is_a_figure() {
-    let compute = [process(41, 0)];
-    let sample = poll_processes("zero-host", Namespace::Host, "560.35.03", &compute);
-    assert_eq!(sample.attribution, Attribution::Host);
-    assert_eq!(processes(&sample), [(41, Some(0))]);
-}
-
-#[test]
-fn empty_list_in_an_own_namespace_is_not_idleness() {
-    let sample = poll_processes("own", Namespace::Own, "570.86.15", &[]);
-    assert_eq!(sample.attribution, Attribution::OwnPidNamespace);
-    assert_eq!(processes(&sample), []);
-}
-
-#[test]
-fn empty_list_in_a_shared_or_host_namespace_is_idleness() {
-    let sample = poll_processes("idle", Namespace::Shared, "570.86.15", &[]);
-    assert_eq!(sample.attribution, Attribution::SharedPidNamespace);
-    let sample = poll_processes("idle", Namespace::Host, "570.86.15", &[]);
-    assert_eq!(sample.attribution, Attribution::Host);
 }
 
 #[test]
@@ -107,20 +87,10 @@ fn own_namespace_counts_as_shared_once_a_training_process_was_seen_in_it() {
 }
 
 #[test]
-fn ids_that_do_not_exist_in_a_container_are_another_namespaces() {
-    let compute = [process(48_211, GIB)];
-    for namespace in [Namespace::Own, Namespace::Shared] {
-        let sample = poll_processes("old", namespace, "570.86.15", &compute);
-        assert_eq!(sample.attribution, Attribution::ForeignPidNamespace);
-        assert_eq!(processes(&sample), [(48_211, Some(GIB))]);
-        assert_eq!(sample.processes[0].own_pid, None);
-    }
-}
-
-#[test]
 fn ids_of_a_driver_that_does_not_translate_are_never_taken_for_own_ones() {
     let compute = [process(41, GIB)];
-    let sample = poll_processes("untranslated", Namespace::Shared, "525.147.05", &compute);
+    let old = (Namespace::Shared, "525.147.05");
+    let sample = poll_processes("untranslated", old, &compute);
     assert_eq!(sample.attribution, Attribution::ForeignPidNamespace);
     assert_eq!(sample.processes[0].own_pid, None);
 }
@@ -134,16 +104,6 @@ fn repeated_process_counts_once_by_its_maximum() {
     let fake = FakeNvml::new("repeated", &driver([busy]));
     let poll = fake.host().poll();
     assert_eq!(processes(&poll.samples[0]), [(7, Some(1)), (41, Some(5)), (42, Some(9))]);
-}
-
-#[test]
-fn not_available_memory_is_unknown() {
-    let compute = [hidden(41), process(42, GIB)];
-    let sample = poll_processes("not-available", Namespace::Host, "570.86.15", &compute);
-    assert_eq!(sample.attribution, Attribution::Host);
-    assert_eq!(processes(&sample), [(41, None), (42, Some(GIB))]);
-    let sample = poll_processes("none", Namespace::Host, "570.86.15", &[hidden(41)]);
-    assert_eq!(sample.attribution, Attribution::MemoryHidden);
 }
 
 #[test]
@@ -167,19 +127,9 @@ fn rows_of_32_bytes_are_unsupported() {
 }
 
 #[test]
-fn impossible_ids_and_sizes_are_unsupported() {
-    for row in [process(0, 1), process(u32::MAX, 1), process(41, 81 * GIB)] {
-        let compute = [process(42, GIB), row];
-        let sample = poll_processes("impossible", Namespace::Host, "535.54.03", &compute);
-        assert_eq!(sample.attribution, Attribution::Unsupported, "{row:?}");
-        assert_eq!(processes(&sample), [], "{row:?}");
-    }
-}
-
-#[test]
 fn sum_of_the_processes_may_exceed_what_the_device_uses() {
     let compute = [process(41, 20 * GIB), process(42, 20 * GIB)];
-    let sample = poll_processes("sum", Namespace::Host, "570.86.15", &compute);
+    let sample = poll_processes("sum", (Namespace::Host, CURRENT), &compute);
     assert_eq!(processes(&sample), [(41, Some(20 * GIB)), (42, Some(20 * GIB))]);
     assert_eq!(sample.memory.unwrap().used, bytes(30 * GIB));
 }

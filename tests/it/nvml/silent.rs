@@ -7,7 +7,8 @@ use std::process;
 
 use serde_json::{Value, json};
 
-use crate::rig::command::stepmem;
+use crate::rig::command::{replayed, stepmem};
+use crate::rig::json::has;
 use crate::rig::nvml::{FakeNvml, driver, gpu, process};
 use crate::rig::schema::holds_definition;
 use crate::rig::units::{GIB, MIB, float, gib};
@@ -50,16 +51,6 @@ fn pushes(device: Option<&str>) -> String {
     }))
 }
 
-/// The transitions of a recording, and its final status.
-fn replayed(recording: &str) -> (Vec<Value>, Value) {
-    let ended = stepmem(&["replay", "-"], &[], recording.as_bytes());
-    assert_eq!(ended.code, Some(0), "{}", ended.err);
-    let mut lines: Vec<Value> =
-        ended.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let status = lines.pop().unwrap()["status"].take();
-    (lines, status)
-}
-
 #[test]
 fn process_that_leaks_is_diagnosed_without_a_push() {
     // 20 MiB every 15 seconds on 30 GiB: 49 GiB are left, for ten and a half hours.
@@ -67,12 +58,13 @@ fn process_that_leaks_is_diagnosed_without_a_push() {
     let kinds: Vec<_> = transitions.iter().map(|it| it["kind"].as_str().unwrap()).collect();
     assert_eq!(kinds[..2], ["CREEP_EARLY", "CREEP_EARLY"], "raised, and cleared for the page");
     let page = &transitions[2];
-    assert_eq!((&page["kind"], &page["state"]), (&json!("CREEP_CONFIRMED"), &json!("raised")));
-    assert_eq!((&page["uuid"], &page["pid"]), (&json!("GPU-7"), &json!(4711)));
+    has(
+        page,
+        &json!({"kind": "CREEP_CONFIRMED", "state": "raised", "uuid": "GPU-7", "pid": 4711,
+                      "step": null, "evidence": {"signal": "process"}}),
+    );
     assert_eq!((page.get("run"), page.get("rank")), (None, None), "it is not a rank");
-    assert_eq!(page["step"], Value::Null);
     let evidence = &page["evidence"];
-    assert_eq!(evidence["signal"], "process");
     let slope = LEAK_BYTES_PER_SECOND;
     let figure =
         |name: &str| evidence[name].as_f64().unwrap_or_else(|| panic!("{name}: {page}"));
@@ -88,11 +80,10 @@ fn process_that_leaks_is_diagnosed_without_a_push() {
     for name in ["slope_bytes_per_step", "onset_step", "oom_eta_steps", "oom_eta_lower_steps"] {
         assert_eq!(evidence[name], Value::Null, "a process has no steps");
     }
-    assert_eq!(status["runs"], json!([]), "a process is not a run of ranks that push");
-    assert_eq!(status["ranks"], json!([]), "and no rank");
+    // A process is neither a run of ranks that push nor a rank.
+    has(&status, &json!({"runs": [], "ranks": []}));
     let process = &status["processes"][0];
-    assert_eq!((&process["uuid"], &process["pid"]), (&json!("GPU-7"), &json!(4711)));
-    assert_eq!(process["creep"]["signal"], "process");
+    has(process, &json!({"uuid": "GPU-7", "pid": 4711, "creep": {"signal": "process"}}));
     assert!(process["oom_eta_seconds"].is_number(), "{process}");
     assert_eq!(status["devices"][0]["processes"][0]["owner"], Value::Null);
 }
@@ -197,9 +188,7 @@ fn restarted_process_is_judged_without_its_past() {
 #[test]
 fn explain_shows_the_life_of_a_process() {
     let leak = readings(1200, |i| 30 * GIB + 20 * MIB * i);
-    let ended = stepmem(&["explain", "-", "--pid", "4711"], &[], leak.as_bytes());
-    assert_eq!(ended.code, Some(0), "{}", ended.err);
-    let text = ended.out;
+    let text = stepmem(&["explain", "-", "--pid", "4711"], &[], leak.as_bytes()).done();
     for part in [
         "Process 4711 on GPU-7 (80.0 GiB)",
         "1,200 readings, unmanaged; 2025-11-24 16:00:00 to",
@@ -216,8 +205,7 @@ fn explain_shows_the_life_of_a_process() {
 fn explain_has_the_life_of_a_process_as_json() {
     let leak = readings(1200, |i| 30 * GIB + 20 * MIB * i);
     let ended = stepmem(&["explain", "-", "--pid", "4711", "--json"], &[], leak.as_bytes());
-    assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""));
-    let story: Value = serde_json::from_str(&ended.out).unwrap();
+    let story: Value = serde_json::from_str(&ended.quiet()).unwrap();
     holds_definition("explain", "recorded", &story);
     let subject = ["uuid", "pid", "readings", "capacity_bytes"].map(|key| story[key].clone());
     assert_eq!(json!(subject), json!(["GPU-7", 4711, 1200, 80 * GIB]));

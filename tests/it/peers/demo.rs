@@ -9,7 +9,7 @@ use crate::rig::command::stepmem;
 use crate::rig::exporter::Exporter;
 use crate::rig::folder::{Folder, text};
 use crate::rig::job::HOSTILE_NAMES;
-use crate::rig::json::items;
+use crate::rig::json::{has, items};
 use crate::rig::peers::{element, reference_scrape, rendered, run_peer};
 use crate::rig::series::has_family;
 use crate::rig::units::GIB;
@@ -37,10 +37,7 @@ fn demo_shows_memory_creep_for_the_leaking_rank_and_only_for_it() {
         .filter(|finding| finding["kind"].as_str().unwrap().starts_with("CREEP"))
         .collect();
     assert_eq!(creeping.len(), 1, "{creeping:#?}");
-    assert_eq!(
-        (&creeping[0]["rank"], &creeping[0]["status"]),
-        (&json!(3), &json!("MEMORY CREEP"))
-    );
+    has(creeping[0], &json!({"rank": 3, "status": "MEMORY CREEP"}));
 
     let url = format!("http://{}", demo.web);
     let table = stepmem(&["status", "--url", &url], &[], b"").out;

@@ -109,13 +109,11 @@ fn abandoned_unix_socket_is_replaced_and_any_other_file_is_not() {
         stepmem(&[&arguments[..], &push[..]].concat(), &[], b"")
     };
     let second = refused(&path);
-    assert_eq!(second.code, Some(1));
-    assert!(second.err.contains("another process listens on"), "{}", second.err);
+    second.fails(1, "another process listens on");
     assert_eq!(unix_push(&path, &record(0, 2, 1)).status, 200);
     let file = folder.write("file", "precious");
     let third = refused(Path::new(&file));
-    assert_eq!(third.code, Some(1));
-    assert!(third.err.contains("exists and is not a socket"), "{}", third.err);
+    third.fails(1, "exists and is not a socket");
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious");
     drop(exporter);
 }
@@ -165,8 +163,7 @@ fn busy_exporter_keeps_its_socket() {
     let socket = text(&path);
     let push = ["--push.listen-address", "", "--push.unix-socket", &socket];
     let second = stepmem(&[&arguments[..], &push[..]].concat(), &[], b"");
-    assert_eq!(second.code, Some(1));
-    assert!(second.err.contains("another process listens on"), "{}", second.err);
+    second.fails(1, "another process listens on");
     first.signal("CONT");
     assert_eq!(unix_push(&path, &record(0, 1, 1)).status, 200);
     // One that took its place stays at the stop.

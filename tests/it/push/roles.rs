@@ -170,8 +170,7 @@ fn commands_send_the_token_of_admins_from_the_environment() {
     let [push, admin] = ["push", "admin"].map(|name| text(&guarded.folder.path(name)));
     let end = ["end", "--run", "llm", "--url", &url];
     let of_pusher = stepmem(&end, &[("STEPMEM_PUSH_TOKEN_FILE", &push)], b"");
-    assert_eq!(of_pusher.code, Some(1));
-    assert!(of_pusher.err.contains("answers 403"), "{}", of_pusher.err);
+    of_pusher.fails(1, "answers 403");
     let both = [("STEPMEM_PUSH_TOKEN_FILE", &*push), ("STEPMEM_ADMIN_TOKEN_FILE", &*admin)];
     let of_admin = stepmem(&end, &both, b"");
     assert_eq!((of_admin.code, of_admin.err.as_str()), (Some(0), ""));

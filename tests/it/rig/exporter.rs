@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use crate::rig::command::{Ended, stepmem};
 use crate::rig::http::{Answer, JSON, head, request};
+use crate::rig::json::items;
 use crate::rig::schema::{holds, schema};
 use crate::rig::series::samples;
 use crate::rig::wait::{DEADLINE, LOOK, await_true};
@@ -222,6 +224,28 @@ impl Exporter {
         self.request("POST", path, &[JSON], &body.into())
     }
 
+    /// Posts JSON to any path of the push port, which takes it.
+    #[track_caller]
+    pub fn take(&self, path: &str, body: &Value) -> Answer {
+        let answer = self.post_to(path, body.to_string());
+        assert_eq!(answer.status, 200, "{path}: {}", answer.body);
+        answer
+    }
+
+    /// Announces the end of a run or of a rank.
+    #[track_caller]
+    pub fn end(&self, run: &str, body: &Value) {
+        self.take(&format!("/v1/runs/{run}/end"), body);
+    }
+
+    /// Pushes records 400 at a time, and returns what the answers ask for.
+    pub fn actions(&self, records: &[Value]) -> Vec<Value> {
+        let answers = records.chunks(400).map(|batch| self.take("/v1/steps", &batch.into()));
+        answers
+            .flat_map(|answer| items(&answer.json()["actions"]).cloned().collect::<Vec<_>>())
+            .collect()
+    }
+
     /// Any request to the push port.
     pub fn request(
         &self,
@@ -256,6 +280,26 @@ impl Exporter {
         let status = self.get("/api/v1/status", &[]).json();
         holds(&SCHEMA, &status);
         status
+    }
+
+    pub fn findings(&self) -> Vec<Value> {
+        items(&self.status()["findings"]).cloned().collect()
+    }
+
+    /// The first finding of a kind.
+    pub fn finding(&self, kind: &str) -> Option<Value> {
+        self.findings().into_iter().find(|finding| finding["kind"] == kind)
+    }
+
+    /// The summary of a run so far.
+    pub fn summary(&self, run: &str) -> Value {
+        self.get(&format!("/api/v1/runs/{run}/summary"), &[]).json()
+    }
+
+    /// Runs a command that asks the web port.
+    pub fn asked(&self, arguments: &[&str]) -> Ended {
+        let url = format!("http://{}", self.web);
+        stepmem(&[arguments, &["--url", &url]].concat(), &[], b"")
     }
 
     /// Asks again and again until `is_so` of the metrics.

@@ -6,3 +6,20 @@ use serde_json::Value;
 pub fn items(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().unwrap_or_else(|| panic!("no list: {value}")).iter()
 }
+
+/// Checks that an object has these values, and that the objects in it do; `null` stands for an absent one, too.
+#[track_caller]
+pub fn has(object: &Value, expected: &Value) {
+    for (key, expected) in expected.as_object().unwrap() {
+        match expected {
+            Value::Object(_) => has(&object[key], expected),
+            _ => assert_eq!(object[key], *expected, "{key} of {object:#}"),
+        }
+    }
+}
+
+/// The text of a field.
+#[track_caller]
+pub fn text_of<'v>(value: &'v Value, key: &str) -> &'v str {
+    value[key].as_str().unwrap_or_else(|| panic!("no text {key} in {value:#}"))
+}

@@ -175,7 +175,7 @@ impl Gpu {
 /// A row of a process list.
 #[derive(Clone, Copy, Debug)]
 pub struct ProcessRow {
-    pid: u32,
+    pub pid: u32,
     used: Option<u64>,
 }
 
