@@ -277,6 +277,17 @@ def without_cuda(tmp_path: pathlib.Path) -> str:
     return str(tmp_path / "stub")
 
 
+@pytest.fixture
+def certificates(tmp_path: pathlib.Path) -> pathlib.Path:
+    """A certificate for 127.0.0.1 and its key, signed by itself."""
+    command = (
+        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=stepmem "
+        "-addext subjectAltName=IP:127.0.0.1 -keyout key.pem -out cert.pem"
+    )
+    subprocess.run(command.split(), cwd=tmp_path, check=True, capture_output=True)
+    return tmp_path
+
+
 @pytest.fixture(scope="session")
 def home(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """A home directory of this user alone."""

@@ -179,15 +179,10 @@ def test_reading_of_a_file_of_the_program_does_not_count_though_the_program_clos
 
 
 @pytest.fixture
-def encrypted(tmp_path: pathlib.Path) -> str:
+def encrypted(certificates: pathlib.Path) -> str:
     """The address of an exporter that speaks TLS, and accepts everything."""
-    command = (
-        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=stepmem "
-        "-addext subjectAltName=IP:127.0.0.1 -keyout key.pem -out cert.pem"
-    )
-    subprocess.run(command.split(), cwd=tmp_path, check=True, capture_output=True)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
+    context.load_cert_chain(certificates / "cert.pem", certificates / "key.pem")
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve(connection: socket.socket) -> None:

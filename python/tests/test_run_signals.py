@@ -149,6 +149,15 @@ def test_keys_of_the_terminal_reach_the_command_once(tmp_path, script):  # noqa:
     assert terminal.code() == 0
 
 
+def check_that_it_goes_on(started: Run) -> None:
+    """Has the command answer a line, and end."""
+    assert started.process.stdin is not None
+    started.process.stdin.write("on\n")
+    started.process.stdin.flush()
+    assert started.line() == "on"
+    assert started.ended().code == 0
+
+
 def test_command_that_is_stopped_stops_the_job_and_goes_on_with_it(run):  # noqa: F811
     started = run("sh", "-c", "echo ready; read line; echo $line")
     assert started.line() == "ready"
@@ -161,11 +170,7 @@ def test_command_that_is_stopped_stops_the_job_and_goes_on_with_it(run):  # noqa
     _, status = os.waitpid(started.pid, os.WUNTRACED)
     assert os.WIFSTOPPED(status) and os.WSTOPSIG(status) == signal.SIGTSTP
     started.kill(signal.SIGCONT)
-    assert started.process.stdin is not None
-    started.process.stdin.write("on\n")
-    started.process.stdin.flush()
-    assert started.line() == "on"
-    assert started.ended().code == 0
+    check_that_it_goes_on(started)
 
 
 @pytest.fixture
@@ -193,11 +198,7 @@ def test_stop_of_run_alone_is_not_mixed_up_with_what_a_slow_monitor_saw_before(r
         started.kill(signal.SIGCONT)
         command = started.child("sh -c")
         await_true("the command to go on", lambda: not is_stopped(command), 5)
-    assert started.process.stdin is not None
-    started.process.stdin.write("on\n")
-    started.process.stdin.flush()
-    assert started.line() == "on"
-    assert started.ended().code == 0
+    check_that_it_goes_on(started)
 
 
 def test_blocked_and_ignored_signals_stay_so(tmp_path, run, script):  # noqa: F811

@@ -258,17 +258,6 @@ def test_text_of_others_is_escaped() -> None:
     assert printable("größe 变量") == "größe 变量"
 
 
-@pytest.fixture
-def certificates(tmp_path: pathlib.Path) -> pathlib.Path:
-    """A certificate for 127.0.0.1 and its key, signed by itself."""
-    command = (
-        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=stepmem "
-        "-addext subjectAltName=IP:127.0.0.1 -keyout key.pem -out cert.pem"
-    )
-    subprocess.run(command.split(), cwd=tmp_path, check=True, capture_output=True)
-    return tmp_path
-
-
 def test_certificate_is_checked_before_anything_is_sent(certificates: pathlib.Path) -> None:
     import ssl
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::rig::command::stepmem;
+use crate::rig::command::{stepmem, words};
 use crate::rig::exporter::Exporter;
 use crate::rig::job::Job;
 use crate::rig::json::has;
@@ -12,11 +12,9 @@ use crate::rig::units::{GIB, MIB, float};
 
 const KIB: u64 = 1 << 10;
 
-/// The words of a card without its line breaks.
-fn words(recording: &str) -> String {
-    let ended = stepmem(&["summary", "-"], &[], recording.as_bytes());
-    assert_eq!(ended.code, Some(0), "{}", ended.err);
-    ended.out.split_whitespace().collect::<Vec<_>>().join(" ")
+/// The words of a recording's card.
+fn card(recording: &str) -> String {
+    words(&stepmem(&["summary", "-"], &[], recording.as_bytes()).done())
 }
 
 /// A program on the CPU of a machine with 18.5 GiB: 400 MiB, and so many bytes more at each of 400 steps of 10 ms.
@@ -29,7 +27,7 @@ fn on_cpu(more: impl Fn(u64) -> u64 + 'static) -> Job {
 #[test]
 fn small_straight_leak_has_its_rate_and_its_end_and_is_never_nothing_to_do() {
     for rate in [100, 126, 180, 220, 250].map(|kib| kib * KIB) {
-        let card = words(&on_cpu(move |step| rate * step).recording());
+        let card = card(&on_cpu(move |step| rate * step).recording());
         assert!(!card.contains("Nothing to do"), "{card}");
         let (before, after) = card.split_once(" steps)").unwrap_or_else(|| panic!("{card}"));
         let steps = before.rsplit('(').next().unwrap().replace(',', "");
@@ -49,7 +47,7 @@ fn healthy_run_is_balanced_and_nothing_is_to_do() {
     let losses = |step: u64| 512 * step;
     let healthy: [Job; 4] = [on_cpu(level), on_cpu(settles), on_cpu(sawtooth), on_cpu(losses)];
     for job in healthy {
-        let card = words(&job.recording());
+        let card = card(&job.recording());
         assert!(card.starts_with("BALANCED Why: no creep"), "{card}");
         assert!(card.contains("Next: Nothing to do."), "{card}");
     }
@@ -130,7 +128,7 @@ fn card_has_one_headroom() {
     // The allocator holds the whole device, of which steps use a part.
     let live = |_, step: u64| 20 * GIB + 8 * MIB * step;
     let job = Job::new(1, 1500).capacity(48 * GIB).live(live).reserved(|_, _| 47 * GIB);
-    let card = words(&job.peak(move |rank, step| live(rank, step) + 4 * GIB).recording());
+    let card = card(&job.peak(move |rank, step| live(rank, step) + 4 * GIB).recording());
     let left = card.split(" left, ").next().unwrap();
     let left = left.rsplit("; ").next().unwrap().trim_start_matches("likely ");
     assert!(left.ends_with("GiB"), "{card}");

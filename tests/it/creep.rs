@@ -2,12 +2,12 @@
 //! none that the truth forbids. `eval/simulator/golden.py` writes the jobs, `STEPMEM_BLESS=1` the transitions.
 
 use std::fs::{self, File};
-use std::io::{Read, Write};
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use serde_json::Value;
 
+use crate::rig::command::stepmem;
 use crate::rig::folder::root;
 use crate::rig::schema::holds_definition;
 
@@ -40,26 +40,10 @@ fn recording(job: &str) -> Vec<u8> {
     unpacked.stdout
 }
 
-/// The output of a command that reads a recording from its standard input.
-fn answer(arguments: &[&str], recording: Vec<u8>) -> String {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_stepmem"))
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("the binary starts");
-    let mut input = child.stdin.take().expect("piped");
-    let writer = std::thread::spawn(move || input.write_all(&recording));
-    let mut text = String::new();
-    child.stdout.take().expect("piped").read_to_string(&mut text).unwrap();
-    writer.join().unwrap().expect("it reads to the end");
-    assert!(child.wait().unwrap().success(), "{arguments:?}: {text}");
-    text
-}
-
 /// The transitions of a job, a line each; the final status is not among them.
 fn transitions(job: &str) -> String {
-    answer(&["replay", "-"], recording(job))
+    stepmem(&["replay", "-"], &[], &recording(job))
+        .done()
         .split_inclusive('\n')
         .filter(|line| !line.starts_with(r#"{"status""#))
         .collect()
@@ -136,7 +120,9 @@ fn story_of_a_rank_has_every_finding_within_100_columns() {
         let truth: Value =
             serde_json::from_slice(&fs::read(file(job, "truth.json")).unwrap()).unwrap();
         let rank = truth["leak_ranks"][0].as_u64().unwrap_or(0);
-        let story = answer(&["explain", "-", "--rank", &rank.to_string()], recording(job));
+        let story =
+            stepmem(&["explain", "-", "--rank", &rank.to_string()], &[], &recording(job))
+                .done();
         for line in story.lines() {
             assert!(line.chars().count() <= 100, "{job}: {line}");
         }
@@ -163,7 +149,7 @@ fn story_as_json_has_the_transitions_of_replay() {
             serde_json::from_slice(&fs::read(file(job, "truth.json")).unwrap()).unwrap();
         let rank = truth["leak_ranks"][0].as_u64().unwrap_or(0);
         let arguments = ["explain", "-", "--json", "--rank", &rank.to_string()];
-        let story: Value = serde_json::from_str(&answer(&arguments, recording(job))).unwrap();
+        let story = stepmem(&arguments, &[], &recording(job)).json();
         holds_definition("explain", "recorded", &story);
         let told: Vec<&Value> =
             of(&story["events"]).map(|event| &event["transition"]).collect();
@@ -186,14 +172,6 @@ fn of(list: &Value) -> impl Iterator<Item = &Value> {
 
 #[test]
 fn story_of_a_rank_that_is_not_there_is_an_error() {
-    let ended = Command::new(env!("CARGO_BIN_EXE_stepmem"))
-        .args(["explain", "-", "--run", "unknown", "--rank", "7"])
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
-    let error = String::from_utf8_lossy(&ended.stderr);
-    assert!(
-        !ended.status.success() && error.contains("no train step of rank 7 of run unknown"),
-        "{error}"
-    );
+    let arguments = ["explain", "-", "--run", "unknown", "--rank", "7"];
+    stepmem(&arguments, &[], b"").fails(1, "no train step of rank 7 of run unknown");
 }

@@ -10,19 +10,9 @@ use crate::rig::folder::{Folder, text};
 use crate::rig::job::{Job, START};
 use crate::rig::units::{GIB, float};
 
-/// The results of records that are not zero.
-fn records(exporter: &Exporter) -> Vec<(String, f64)> {
-    let result = |series: &str| {
-        let result = series.strip_prefix("stepmem_push_records_total{result=\"")?;
-        Some(result.trim_end_matches("\"}").to_owned())
-    };
-    let metrics = exporter.scrape();
-    let named = metrics.iter().filter_map(|(series, count)| Some((result(series)?, *count)));
-    named.filter(|(_, count)| *count > 0.0).collect()
-}
-
 fn counted(exporter: &Exporter, result: &str) -> f64 {
-    records(exporter).iter().find(|(of, _)| of == result).map_or(0.0, |(_, count)| *count)
+    let series = format!("stepmem_push_records_total{{result=\"{result}\"}}");
+    exporter.metric(&series).unwrap()
 }
 
 fn unix_time() -> f64 {

@@ -9,9 +9,7 @@ use crate::rig::command::stepmem;
 use crate::rig::folder::{Folder, text};
 
 fn printed(arguments: &[&str]) -> String {
-    let ended = stepmem(arguments, &[], b"");
-    assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""), "{arguments:?}");
-    ended.out
+    stepmem(arguments, &[], b"").quiet()
 }
 
 /// What bash offers for the last of these words.

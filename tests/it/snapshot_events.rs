@@ -10,14 +10,10 @@ use crate::rig::command::{Ended, stepmem};
 use crate::rig::folder::{Folder, root, text};
 use crate::rig::json::has;
 use crate::rig::schema::{holds, schema};
-use crate::rig::snapshot::{answer, data};
+use crate::rig::snapshot::{answer, data, guide};
 
 /// The limit of a page, in columns.
 const COLUMNS: usize = 80;
-
-fn guide(name: &str) -> String {
-    data(&format!("guides/{name}.pickle.gz"))
-}
 
 /// Every snapshot of the tests.
 fn files() -> Vec<String> {

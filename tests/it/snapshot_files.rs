@@ -1,11 +1,9 @@
 //! `stepmem snapshot` on files that are hostile, broken, compressed or odd.
 
-use std::io::{Read, Write};
+use std::io::Read;
 use std::process::{Command, Stdio};
 
-use flate2::Compression;
 use flate2::read::GzDecoder;
-use flate2::write::GzEncoder;
 use serde_json::json;
 use stepmem_snapshot::model::{Action, Block, Device, Event, Segment, Snapshot, State};
 use stepmem_snapshot::read::load;
@@ -15,6 +13,7 @@ use stepmem_snapshot::write::write;
 use crate::rig::command::{Ended, stepmem};
 use crate::rig::folder::{Folder, text};
 use crate::rig::json::has;
+use crate::rig::refusals::gzipped;
 use crate::rig::snapshot::{answer, data};
 
 fn run(folder: &Folder, bytes: &[u8], arguments: &[&str]) -> Ended {
@@ -69,12 +68,6 @@ fn small(stack: &[(&str, u64, &str)]) -> Snapshot {
     snapshot
 }
 
-fn gzip(bytes: &[u8]) -> Vec<u8> {
-    let mut packer = GzEncoder::new(Vec::new(), Compression::fast());
-    packer.write_all(bytes).unwrap();
-    packer.finish().unwrap()
-}
-
 #[test]
 fn what_wants_to_run_code_is_refused_with_its_opcode() {
     check(b"\x80\x02cos\nsystem\n(X\x02\0\0\0lstR.", "GLOBAL at byte 2");
@@ -102,7 +95,7 @@ fn a_file_that_was_cut_short_says_where_it_ends() {
     let bytes = write(&small(&[("train.py", 3, "main")]));
     check(&bytes[..bytes.len() - 9], &format!("ends at byte {}", bytes.len() - 9));
     check(b"\x80\x04X\xff\xff\xff\x7fabc", "truncated: the file ends at byte 10");
-    let packed = gzip(&bytes);
+    let packed = gzipped(&bytes);
     check(&packed[..packed.len() - 20], "gzip");
 }
 
@@ -122,7 +115,7 @@ fn compressed_files_are_read_and_bounded() {
     assert_eq!(plain["devices"], zstd["devices"]);
     assert_ne!(plain["file"]["bytes"], zstd["file"]["bytes"]);
     let folder = Folder::new("snapshot-bounded");
-    let packed = gzip(&write(&small(&[("train.py", 3, "main")])));
+    let packed = gzipped(&write(&small(&[("train.py", 3, "main")])));
     assert_eq!(run(&folder, &packed, &["--unpacked-max", "4096"]).code, Some(0));
     let refused = run(&folder, &packed, &["--unpacked-max", "100"]);
     refused.fails(2, "more than 100 bytes");

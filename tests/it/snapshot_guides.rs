@@ -6,14 +6,10 @@ use std::fs::read_to_string;
 
 use serde_json::{Value, json};
 
-use crate::rig::command::stepmem_in;
+use crate::rig::command::{stepmem_in, words};
 use crate::rig::folder::root;
 use crate::rig::json::has;
-use crate::rig::snapshot::{answer, data};
-
-fn guide(name: &str) -> String {
-    data(&format!("guides/{name}.pickle.gz"))
-}
+use crate::rig::snapshot::{answer, data, guide};
 
 /// The only device of a guide's file.
 fn device(name: &str) -> Value {
@@ -22,9 +18,7 @@ fn device(name: &str) -> Value {
 
 /// The page of a guide's file, its lines joined.
 fn page(name: &str) -> String {
-    let ended = stepmem_in(&root(), &["snapshot", "show", &guide(name)]);
-    assert_eq!(ended.code, Some(0), "{}", ended.err);
-    ended.out.split_whitespace().collect::<Vec<_>>().join(" ")
+    words(&stepmem_in(&root(), &["snapshot", "show", &guide(name)]).done())
 }
 
 /// The programs with mixed precision: ten steps, or five; the optimizer's first is skipped.

@@ -7,27 +7,13 @@ use serde_json::{Value, json};
 use stepmem_snapshot::model::{Action, Device, Event, Snapshot};
 use stepmem_snapshot::write::write;
 
-use crate::rig::command::stepmem;
+use crate::rig::command::words;
 use crate::rig::folder::{Folder, root, text};
-use crate::rig::snapshot::{answer, data};
+use crate::rig::snapshot::{answer, data, guide, page};
 use crate::rig::units::GIB;
 
 /// The limit of a page, in columns.
 const COLUMNS: usize = 80;
-
-fn guide(name: &str) -> String {
-    data(&format!("guides/{name}.pickle.gz"))
-}
-
-fn page(arguments: &[&str]) -> String {
-    let ended = stepmem(&[&["snapshot"], arguments].concat(), &[], b"");
-    assert_eq!(ended.code, Some(0), "{arguments:?}: {}", ended.err);
-    ended.out
-}
-
-fn words(page: &str) -> String {
-    page.split_whitespace().collect::<Vec<_>>().join(" ")
-}
 
 fn assert_fits(page: &str, about: &str) {
     // The first line of `show` has the path as it was given.

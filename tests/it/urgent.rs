@@ -1,30 +1,17 @@
 //! Leaks that leave little time: found from the first steps of a life, or by time in a process that does not push;
 //! and growth that looks like one and is none.
 
-use std::io::Write;
-use std::process::{Command, Stdio};
-
 use serde_json::{Value, json};
+
+use crate::rig::command::stepmem;
 
 const GIBIBYTE: f64 = 1_073_741_824.0;
 const MEGABYTE: f64 = 1e6;
 
 /// The output of a command that reads a recording from its standard input.
 fn answer(arguments: &[&str], lines: &[Value]) -> String {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_stepmem"))
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("the binary starts");
-    let mut input = child.stdin.take().expect("piped");
     let text: Vec<String> = lines.iter().map(Value::to_string).collect();
-    let text = text.join("\n");
-    let writer = std::thread::spawn(move || input.write_all(text.as_bytes()));
-    let output = child.wait_with_output().unwrap();
-    writer.join().unwrap().expect("it reads to the end");
-    assert!(output.status.success(), "{arguments:?}");
-    String::from_utf8(output.stdout).unwrap()
+    stepmem(arguments, &[], text.join("\n").as_bytes()).done()
 }
 
 /// The creep findings of a recording: (kind, state, step or seconds since the first record).

@@ -1,16 +1,14 @@
 //! Recordings without end, and bombs.
 
 use std::fs;
-use std::io::Write;
 
-use flate2::Compression;
-use flate2::write::GzEncoder;
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 use stepmem::input::recording::BLANK_BYTES_MAX;
 
 use crate::rig::command::stepmem;
 use crate::rig::folder::{Folder, text};
 use crate::rig::job::Job;
+use crate::rig::refusals::gzipped;
 use crate::rig::units::GIB;
 
 /// More than a recording may have without a record.
@@ -21,21 +19,16 @@ fn bytes_without_a_record_are_bounded_plain_and_packed() {
     let folder = Folder::new("blank-recordings");
     let records = Job::new(2, 40).live(|_, _| 30 * GIB).recording();
     let blank = |line: &str| line.repeat(BLANK_BYTES / line.len());
-    let gzip = |bytes: &[u8]| {
-        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
-        encoder.write_all(bytes).unwrap();
-        encoder.finish().unwrap()
-    };
     let lines = blank("\n");
     let after = [records.as_bytes(), lines.as_bytes()].concat();
     for (name, bytes) in [
         ("lines", lines.clone().into_bytes()),
         ("spaces", blank(&format!("{}\r\n", " ".repeat(1000))).into_bytes()),
         ("after", after.clone()),
-        ("gzip", gzip(lines.as_bytes())),
-        ("members", gzip(&[b'\n'; 1000]).repeat(1500)),
+        ("gzip", gzipped(lines.as_bytes())),
+        ("members", gzipped(&[b'\n'; 1000]).repeat(1500)),
         ("zstd", compress_to_vec(lines.as_bytes(), CompressionLevel::Fastest)),
-        ("packed", gzip(&after)),
+        ("packed", gzipped(&after)),
     ] {
         fs::write(folder.path(name), bytes).unwrap();
         for command in ["replay", "summary"] {

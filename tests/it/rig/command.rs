@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::thread;
 
 use serde_json::Value;
 
@@ -89,9 +90,12 @@ fn run(command: &mut Command, input: &[u8]) -> Ended {
         .stderr(Stdio::piped())
         .spawn()
         .expect("the binary starts");
-    // It may end before it has read everything.
-    child.stdin.take().expect("piped").write_all(input).ok();
-    let output = child.wait_with_output().unwrap();
+    let mut pipe = child.stdin.take().expect("piped");
+    let output = thread::scope(|scope| {
+        // It may answer before it has read everything, and may end so.
+        scope.spawn(move || pipe.write_all(input).ok());
+        child.wait_with_output().unwrap()
+    });
     Ended {
         code: output.status.code(),
         out: String::from_utf8(output.stdout).unwrap(),

@@ -48,6 +48,16 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str) {
     if let Some(allowed) = schema["enum"].as_array() {
         assert!(allowed.contains(value), "{at}: {value} is none of {allowed:?}");
     }
+    if let Some(only) = schema.get("const") {
+        assert_eq!(value, only, "{at}");
+    }
+    if let (Some(minimum), Some(number)) = (schema["minimum"].as_f64(), value.as_f64()) {
+        assert!(number >= minimum, "{at}: {number} is less than {minimum}");
+    }
+    // Ours give a type, or null.
+    if let (Some(either), false) = (schema["anyOf"].as_array(), value.is_null()) {
+        check(root, &either[0], value, at);
+    }
     if let (Some(properties), Some(object)) =
         (schema["properties"].as_object(), value.as_object())
     {

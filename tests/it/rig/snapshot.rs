@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::rig::command::{Ended, stepmem};
+use crate::rig::command::stepmem;
 use crate::rig::folder::{root, text};
 
 /// A file of `tests/data/snapshots`.
@@ -10,9 +10,20 @@ pub fn data(name: &str) -> String {
     text(&root().join("tests/data/snapshots").join(name))
 }
 
+/// A file of the guides' programs.
+pub fn guide(name: &str) -> String {
+    data(&format!("guides/{name}.pickle.gz"))
+}
+
+/// The page that `stepmem snapshot` prints.
+#[track_caller]
+pub fn page(arguments: &[&str]) -> String {
+    stepmem(&[&["snapshot"], arguments].concat(), &[], b"").done()
+}
+
 /// What `stepmem snapshot` answers in JSON.
+#[track_caller]
 pub fn answer(arguments: &[&str]) -> Value {
-    let Ended { code, out, err } = stepmem(&[&["snapshot"], arguments].concat(), &[], b"");
-    assert_eq!(code, Some(0), "{arguments:?}: {err}");
-    serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}"))
+    let page = page(arguments);
+    serde_json::from_str(&page).unwrap_or_else(|error| panic!("{error}: {page}"))
 }
