@@ -1,6 +1,6 @@
 # `make` or `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help demo tools test test-rust test-python test-interpreters test-helm test-torch wheel deb test-otlp bless look look-page look-snapshot bench bench-client bench-snapshot eval eval-toys soak cluster attack fuzz release lint fmt clippy deny types workflows docs rust debian
+.PHONY: help demo tools test test-rust test-python test-interpreters test-helm test-torch wheel deb test-otlp bless look look-page look-snapshot bench bench-client bench-snapshot eval eval-toys soak cluster fleet attack fuzz release lint fmt clippy deny types workflows docs rust debian
 SHELL := /bin/bash
 CARGO ?= cargo
 # What the tests and lints need in addition to Rust and Python is installed here, and nowhere else.
@@ -126,6 +126,15 @@ cluster: tools ## Try the bundle on a real Kubernetes, built from Go modules (ne
 	@$(CARGO) build --quiet --profile dist
 	@$(CARGO) build --quiet --profile dist --package fake-nvml
 	@$(TOOLS)/ops/bin/python tests/cluster/run.py target/dist/stepmem target/dist/libfake_nvml.so $(SCENARIOS)
+
+fleet: PODS ?= 1000
+fleet: SINCE ?= 427cc712
+fleet: ## Scrape a fleet of simulated pods with the real Prometheus, and print what the rules and dashboards read (five minutes; PODS=… SINCE=COMMIT)
+	@tests/peers/install.sh
+	@tests/ops/install.sh
+	$(CARGO) build --quiet --example fleet-pods
+	rm -rf target/fleet
+	$(TOOLS)/ops/bin/python tests/fleet/run.py target/debug/examples/fleet-pods --pods $(PODS) --since $(SINCE) --work-dir target/fleet $(FLEET_OPTIONS)
 
 attack: ## Attack the exporter over loopback and write the tables of docs/security.md (five minutes)
 	$(CARGO) build --quiet --profile dist

@@ -1,0 +1,341 @@
+"""A fleet on one machine: many exporters served by one process, a real Prometheus with the rules, and what they cost.
+
+    run.py PODS_PROGRAM [--pods N] [--seconds S] [--scrape-seconds S] [--since COMMIT] [--work-dir DIR]
+
+Serves N pods of 8 ranks, of which some leak, fail, are silent, restart or change their run, waits, and prints a table: series,
+samples read by one evaluation of all rules and by one load of each dashboard (`stats=all` of the query API), seconds next to
+them. With `--since` the rules and dashboards of that commit read the same Prometheus, and the ratios are printed. Ends with a
+message when
+
+- a scrape fails or a rule is evaluated with an error;
+- an alert of a planted fault does not fire, or any other alert does;
+- a figure that does not depend on the machine misses its target.
+
+The rules run as they are, except that `for` and `keep_firing_for` are divided by 60.
+"""
+
+import argparse
+import collections
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import time
+import urllib.parse
+import urllib.request
+
+import yaml
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path.insert(0, str(ROOT / "tests/peers"))
+from child import Child, Failure, end_on_sigterm, start_listening, wait_until  # noqa: E402
+
+RULES = "alerts/stepmem.rules.yaml"
+DASHBOARDS = ["stepmem-fleet", "stepmem-run"]
+RANKS_OF_POD = 8
+FASTER = 60
+ANSWER_SECONDS_MAX = 120
+ALERT_SECONDS_MAX = 120
+NAMESPACE = "ml"
+
+# The alerts that the planted faults cause, by run or device.
+EXPECTED = {
+    ("StepmemMemoryCreep", "leak"),
+    ("StepmemOutOfMemory", "oom"),
+    ("StepmemOutOfMemory", "killed"),
+    ("StepmemRankSilent", "silent"),
+    ("StepmemRankSilent", "rank-silent"),
+    ("StepmemRanksMissing", "missing"),
+    ("StepmemGpuLost", "GPU-3-5"),
+}
+
+SERIES_OF_HEALTHY_MAX = 36
+SERIES_OF_FINDING_MAX = 44
+RATIO_MAX = 1 / 3
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("pods_program", type=pathlib.Path)
+    parser.add_argument("--pods", type=int, default=100)
+    parser.add_argument("--seconds", type=float, default=40, help="how long Prometheus scrapes before it is measured")
+    parser.add_argument("--scrape-seconds", type=float, default=2)
+    parser.add_argument("--since", metavar="COMMIT", help="compare with the rules and dashboards of this commit")
+    parser.add_argument("--work-dir", type=pathlib.Path, required=True)
+    args = parser.parse_args()
+    end_on_sigterm()
+    try:
+        measure(args)
+    except Failure as failure:
+        sys.exit(f"error: {failure}")
+
+
+def measure(args):
+    args.work_dir.mkdir(parents=True, exist_ok=True)
+    with Pods(args.pods_program, args.pods, args.work_dir) as pods:
+        new = Bundle("now", lambda path: (ROOT / path).read_text())
+        old = Bundle("start", lambda path: git(args.since, path)) if args.since else None
+        with Prometheus(args, pods, new, old) as prometheus:
+            time.sleep(args.seconds)
+            prometheus.check_scrapes(args.pods)
+            alerts = awaited_alerts(prometheus)
+            report(args, pods, prometheus, [each for each in (old, new) if each], alerts)
+
+
+def git(commit, path):
+    done = subprocess.run(["git", "show", f"{commit}:{path}"], cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        raise Failure(done.stderr)
+    return done.stdout
+
+
+class Bundle:
+    """Rules and dashboards of one commit; those of `start` record under names of their own, and alert nobody."""
+
+    def __init__(self, name, read):
+        self.name = name
+        self.groups = yaml.safe_load(self.own(read(RULES)))["groups"]
+        self.dashboards = {stem: json.loads(self.own(read(f"dashboards/{stem}.json"))) for stem in DASHBOARDS}
+
+    def own(self, text):
+        return text if self.name == "now" else re.sub(r"\b(rank|run|process|cluster):stepmem", r"start_\1:stepmem", text)
+
+    def live_groups(self):
+        """The groups as Prometheus evaluates them here."""
+        for group in self.groups:
+            rules = [faster(rule) for rule in group["rules"] if self.name == "now" or "record" in rule]
+            if rules:
+                yield {"name": f"{self.name}.{group['name']}", "rules": rules}
+
+    def expressions(self):
+        return [rule["expr"] for group in self.groups for rule in group["rules"]]
+
+    def queries(self, stem):
+        """Expression, and whether it is instant, of every query of a dashboard."""
+        for panel in self.dashboards[stem]["panels"]:
+            for target in panel.get("targets", []):
+                yield filled(target["expr"]), target["instant"]
+
+
+def faster(rule):
+    return {
+        key: f"{max(1, round(seconds_of(value) / FASTER))}s" if key in ("for", "keep_firing_for") else value
+        for key, value in rule.items()
+    }
+
+
+def seconds_of(duration):
+    return int(duration[:-1]) * {"s": 1, "m": 60, "h": 3600}[duration[-1]]
+
+
+def filled(expr):
+    """A dashboard's query with every variable at its default, for the large run."""
+    values = {"cluster": ".*", "namespace": ".*", "pod": ".*", "rank": ".*", "run": "large", "__rate_interval": "1m", "__interval": "15s"}
+    return re.sub(r"\$([a-z_]+)", lambda found: values[found[1]], expr)
+
+
+class Pods:
+    """The process that serves all exporters."""
+
+    def __init__(self, program, n_pods, work):
+        self.child = Child([program, n_pods], work / "pods.log", stdout=subprocess.PIPE)
+        line = self.child.process.stdout.readline()
+        if not line:
+            raise Failure(f"{program} ended:\n{self.child.log_tail()}")
+        answer = json.loads(line)
+        self.port, self.pods = answer["port"], answer["pods"]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.child.stop()
+
+    def targets(self):
+        return [
+            {
+                "targets": [f"127.0.0.1:{self.port}"],
+                "labels": {"__metrics_path__": f"/{pod['name']}/metrics", "namespace": NAMESPACE, "pod": pod["name"], "node": f"node-{i}"},
+            }
+            for i, pod in enumerate(self.pods)
+        ]
+
+    def page(self, pod):
+        return ask(f"http://127.0.0.1:{self.port}/{pod}/metrics").decode()
+
+
+class Prometheus:
+    def __init__(self, args, pods, new, old):
+        folder = args.work_dir / "prometheus"
+        folder.mkdir()
+        (folder / "targets.json").write_text(json.dumps(pods.targets()))
+        groups = [group for bundle in (new, old) if bundle for group in bundle.live_groups()]
+        (folder / "rules.yaml").write_text(json.dumps({"groups": groups}))
+        interval = f"{args.scrape_seconds:g}s"
+        config = {
+            "global": {"scrape_interval": interval, "scrape_timeout": interval, "evaluation_interval": interval},
+            "rule_files": [str(folder / "rules.yaml")],
+            "scrape_configs": [{"job_name": "stepmem", "file_sd_configs": [{"files": [str(folder / "targets.json")]}]}],
+        }
+        (folder / "prometheus.yml").write_text(json.dumps(config))  # JSON is YAML
+        self.child, [self.port] = start_listening(
+            lambda port: [
+                "prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data",
+                f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn", "--query.max-samples=200000000",
+            ],
+            1,
+            str(folder / "log"),
+            is_ready=lambda port: answers(f"http://127.0.0.1:{port}/-/ready"),
+        )
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.child.stop()
+
+    def get(self, path, **parameters):
+        return json.loads(ask(f"http://127.0.0.1:{self.port}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"))["data"]
+
+    def value(self, expr):
+        return float(self.get("query", query=expr)["result"][0]["value"][1])
+
+    def read(self, expr, is_instant=True):
+        """Samples and seconds of one query."""
+        now = f"{time.time():.3f}"
+        if is_instant:
+            data = self.get("query", query=expr, time=now, stats="all")
+        else:
+            data = self.get("query_range", query=expr, start=float(now) - 3600, end=now, step=15, stats="all")
+        return Read(data["stats"]["samples"]["totalQueryableSamples"], data["stats"]["timings"]["evalTotalTime"], len(data["result"]))
+
+    def check_scrapes(self, n_pods):
+        failed = [each for each in self.get("targets", state="active")["activeTargets"] if each["health"] != "up"]
+        if failed:
+            raise Failure(f"{len(failed)} of {n_pods} pods are not scraped: {failed[0]['labels']}: {failed[0]['lastError']}")
+
+    def check_rules(self):
+        rules = [rule for group in self.get("rules")["groups"] for rule in group["rules"]]
+        for rule in rules:
+            if rule["health"] != "ok":
+                raise Failure(f"rule {rule['name']}: {rule['health']} {rule.get('lastError')}")
+        return len(rules)
+
+    def firing(self):
+        return {
+            (alert["labels"]["alertname"], alert["labels"].get("run") or alert["labels"].get("uuid") or alert["labels"].get("pod"))
+            for alert in self.get("alerts")["alerts"]
+            if alert["state"] == "firing"
+        }
+
+
+Read = collections.namedtuple("Read", "samples seconds n_series")
+
+
+def total(reads):
+    reads = list(reads)
+    return Read(sum(each.samples for each in reads), sum(each.seconds for each in reads), sum(each.n_series for each in reads))
+
+
+def answers(url):
+    try:
+        return ask(url) is not None
+    except OSError:
+        return False
+
+
+def ask(url):
+    with urllib.request.urlopen(url, timeout=ANSWER_SECONDS_MAX) as answer:
+        return answer.read()
+
+
+def awaited_alerts(prometheus):
+    """Waits for the alerts of the planted faults; any other is a failure."""
+
+    def explain():
+        return f"no alert {sorted(EXPECTED - prometheus.firing())} after {ALERT_SECONDS_MAX} s"
+
+    wait_until(lambda: EXPECTED <= prometheus.firing(), ALERT_SECONDS_MAX, explain)
+    invented = prometheus.firing() - EXPECTED
+    if invented:
+        raise Failure(f"alerts without a fault: {sorted(invented, key=str)}")
+    return prometheus.firing()
+
+
+def series_of_ranks(page):
+    """Number of series of each rank: those with its labels, and those of its device."""
+    series = [line.rsplit(" ", 1)[0] for line in page.splitlines() if not line.startswith("#")]
+    devices, counts = {}, collections.Counter()
+    for each in series:
+        labels = dict(re.findall(r'(\w+)="([^"]*)"', each))
+        if labels.get("rank") and labels.get("uuid"):
+            devices[labels["uuid"]] = labels["rank"]
+    for each in series:
+        labels = dict(re.findall(r'(\w+)="([^"]*)"', each))
+        rank = labels.get("rank") or devices.get(labels.get("uuid"))
+        if rank:
+            counts[rank] += 1
+    return counts, len(series)
+
+
+def report(args, pods, prometheus, bundles, alerts):
+    healthy, n_of_pod = series_of_ranks(pods.page("run-0-0"))
+    leaking, _ = series_of_ranks(pods.page("leak-0"))
+    rows = [
+        ("series of a healthy rank and its device", max(healthy.values()), SERIES_OF_HEALTHY_MAX),
+        ("series of a rank with one finding", leaking["3"], SERIES_OF_FINDING_MAX),
+        ("series of a pod of 8 ranks", n_of_pod, None),
+        ("series in Prometheus", prometheus.get("status/tsdb")["headStats"]["numSeries"], None),
+        ("of them recorded", recorded(prometheus), None),
+        ("scrapes", int(prometheus.value("max(count_over_time(stepmem_up[1h]))")), None),
+        ("rules", prometheus.check_rules(), None),
+        ("alerts of planted faults", len(alerts), len(EXPECTED)),
+    ]
+    reads = {}
+    for bundle in bundles:
+        reads["one evaluation of all rules", bundle.name] = total(prometheus.read(expr) for expr in bundle.expressions())
+        for stem in DASHBOARDS:
+            reads[f"one load of {stem}", bundle.name] = total(prometheus.read(*query) for query in bundle.queries(stem))
+    print(f"{args.pods} pods, {args.pods * RANKS_OF_POD} ranks, scraped every {args.scrape_seconds:g} s\n")
+    for name, value, target in rows:
+        print(f"{name:42} {value:>12,} {'' if target is None else f'target {target}'}")
+    print(f"\n{'reads':34} {'samples':>12} {'seconds':>8} {'series':>8}")
+    for (what, name), read in reads.items():
+        print(f"{what + ', ' + name:34} {read.samples:>12,} {read.seconds:>8.2f} {read.n_series:>8,}")
+    missed = [f"{name}: {value}, not {target}" for name, value, target in rows if target is not None and value > target]
+    if args.since:
+        missed += ratios(reads)
+    cost(prometheus, args)
+    if missed:
+        raise Failure("; ".join(missed))
+
+
+def ratios(reads):
+    """Prints the share of the start commit's samples that is read; yields what misses the target."""
+    for what in dict.fromkeys(what for what, _ in reads):
+        ratio = reads[what, "now"].samples / reads[what, "start"].samples
+        print(f"{what + ', ratio of samples':42} {ratio:>12.3f} target {RATIO_MAX:.3f}")
+        if ratio > RATIO_MAX:
+            yield f"{what}: {ratio:.3f} of the samples"
+
+
+def recorded(prometheus):
+    return sum(int(each["value"][1]) for each in prometheus.get("query", query='count({__name__=~"(rank|run|process|cluster):stepmem.*"})')["result"])
+
+
+def cost(prometheus, args):
+    """Prints what depends on the machine."""
+    for group in prometheus.get("rules")["groups"]:
+        print(f"group {group['name']:30} {len(group['rules']):>4} rules {group['evaluationTime']:>8.3f} s")
+    stat = pathlib.Path(f"/proc/{prometheus.child.pid}/stat").read_text().rsplit(")", 1)[1].split()
+    seconds = (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
+    status = pathlib.Path(f"/proc/{prometheus.child.pid}/status").read_text()
+    [peak] = re.findall(r"VmHWM:\s+(\d+) kB", status)
+    print(f"Prometheus: {seconds:.0f} s of CPU time, {int(peak) / 1e6:.2f} GB")
+
+
+if __name__ == "__main__":
+    main()
