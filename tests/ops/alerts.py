@@ -22,7 +22,7 @@ IDENTITY = ROOT / "docs/kubernetes.md"
 
 SEVERITIES = {"critical", "warning", "info"}
 HEADINGS = ["Do this first", "Meaning", "Impact", "Diagnosis", "What usually causes it", "Confirm", "Fix", "Silence"]
-RECORDED = re.compile(r"^(rank|run|process|cluster):stepmem_[a-z_]+:[a-z0-9]+$")
+RECORDED = re.compile(r"^(rank|run|process|pod|cluster):stepmem_[a-z_]+:[a-z0-9]+$")
 
 # Labels of an alert, and its receiver.
 ROUTES = [
@@ -119,7 +119,7 @@ def wording(groups, alerts):
 
 def identity(rules):
     """The table of what identifies each recording rule's series has the labels that the rule keeps."""
-    rows = re.findall(r"^\| (`(?:rank|run|process|cluster):[^|]+) \| ([^|]+) \|$", IDENTITY.read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| (`(?:rank|run|process|pod|cluster):[^|]+) \| ([^|]+) \|$", IDENTITY.read_text(), re.MULTILINE)
     documented = {name: set(re.findall(r"`(\w+)`", labels)) for names, labels in rows for name in re.findall(r"`([^`]+)`", names)}
     for rule in rules:
         level = rule["record"].partition(":")[0]
@@ -127,7 +127,7 @@ def identity(rules):
         kept = re.match(r"(?:time\(\) - )?\w+ by \(([^)]+)\)", rule["expr"])
         if expected is None:
             yield f"{rule['record']}: {IDENTITY.relative_to(ROOT)} does not have its labels"
-        elif kept and set(kept[1].split(", ")) - {"kind", "basis"} != expected:
+        elif kept and set(kept[1].split(", ")) - {"kind", "basis", "result"} != expected:
             yield f"{rule['record']}: it keeps {kept[1]}, and {IDENTITY.relative_to(ROOT)} has {sorted(expected)}"
 
 

@@ -52,7 +52,7 @@ LOOK_SECONDS = 120
 
 GIB, MIB = 1 << 30, 1 << 20
 LEAKING = 2
-DURATION = re.compile(r"\b([0-9]+)(h|m)\b(?=[\]\s),]|$)", re.MULTILINE)
+DURATION = re.compile(r"\b([0-9]+)(h|m)\b(?=[\]:\s),]|$)", re.MULTILINE)
 
 # Metrics that these exporters cannot produce; their panels may be empty, but must not fail.
 UNSEEN = {"stepmem_device_xid_errors_total"}
@@ -130,7 +130,7 @@ def start_prometheus(work, targets, alerts_port):
     folder = work / "prometheus"
     folder.mkdir()
     rules = compressed(RULES.read_text())
-    if re.search(r"\[[0-9]+m\]|: [0-9]+m$", rules, re.MULTILINE):
+    if re.search(r"\[[0-9]+m|:[0-9]+m\]|: [0-9]+m$", rules, re.MULTILINE):
         raise Failure("a duration in the rules was not compressed")
     (folder / "rules.yaml").write_text(rules)
     scrapes = [
