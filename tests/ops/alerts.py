@@ -21,6 +21,7 @@ EXAMPLE = ROOT / "alerts/alertmanager.example.yaml"
 IDENTITY = ROOT / "docs/kubernetes.md"
 
 SEVERITIES = {"critical", "warning", "info"}
+RULES_OF_GROUP_MAX = 20  # the default of Mimir's -ruler.max-rules-per-rule-group
 HEADINGS = ["Do this first", "Meaning", "Impact", "Diagnosis", "What usually causes it", "Confirm", "Fix", "Silence"]
 RECORDED = re.compile(r"^(rank|run|process|pod|cluster):stepmem_[a-z_]+:[a-z0-9]+$")
 
@@ -54,6 +55,7 @@ def main():
         *promtool("test", "rules", *sorted(TESTS.glob("*.yaml"))),
         *scrapes(),
         *wording(groups, alerts),
+        *grouped(groups),
         *identity([rule for group in groups for rule in group["rules"] if "record" in rule]),
         *tested({alert["alert"] for alert in alerts}),
         *runbooks({alert["alert"] for alert in alerts}),
@@ -115,6 +117,18 @@ def wording(groups, alerts):
             compared = re.search(r"[<>]=? ([0-9.]+)", line)
             if compared and compared[1] not in ("0", "1") and " # " not in line:
                 yield f"{alert['alert']}: a threshold without a name: {line.strip()}"
+
+
+def grouped(groups):
+    """Prometheus evaluates groups in any order, and the rules of a group one after the other."""
+    place = {rule["record"]: (group["name"], i) for group in groups for i, rule in enumerate(group["rules"]) if "record" in rule}
+    for group in groups:
+        if len(group["rules"]) > RULES_OF_GROUP_MAX:
+            yield f"{group['name']} has {len(group['rules'])} rules, more than {RULES_OF_GROUP_MAX}"
+        for i, rule in enumerate(group["rules"]):
+            for name in re.findall(r"\w+:stepmem_\w+:\w+", rule["expr"]):
+                if place[name][0] != group["name"] or place[name][1] >= i:
+                    yield f"{rule.get('record', rule.get('alert'))} reads {name}, which is not recorded before it in {group['name']}"
 
 
 def identity(rules):
