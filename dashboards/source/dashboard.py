@@ -36,6 +36,13 @@ def variable(name, label, query, many=False):
     return made
 
 
+def hidden(name, query, regex):
+    """A variable that nobody sees: every value that the regex finds in the query's result."""
+    made = variable(name, name, query, many=True)
+    del made["allValue"]
+    return made | {"hide": 2, "sort": 0, "regex": regex}
+
+
 DATASOURCE_VARIABLE = {
     "type": "datasource",
     "name": "datasource",
@@ -52,10 +59,20 @@ NAMESPACE = variable(
     'label_values(stepmem_up{cluster=~"$cluster"}, namespace)',
     many=True,
 )
+RECORDED_CLUSTER = variable(
+    "cluster", "Cluster", "label_values(run:stepmem_ranks:count, cluster)", many=True
+)
+RECORDED_NAMESPACE = variable(
+    "namespace",
+    "Namespace",
+    'label_values(run:stepmem_ranks:count{cluster=~"$cluster"}, namespace)',
+    many=True,
+)
 ONE_RUN = variable("run", "Run", "label_values(stepmem_run_ranks{<PLACE>}, run)")
 RANKS_OF_RUN = "label_values(stepmem_rank_step{<RUN>}, rank)"
 MANY_RANKS = variable("rank", "Rank", RANKS_OF_RUN, many=True)
 ONE_RANK = variable("rank", "Rank", RANKS_OF_RUN)
+WORST_RANKS = hidden("worst", "query_result(topk(16, <BY_SEVERITY>))", '/rank="([^"]+)"/')
 PODS = variable("pod", "Pod", "label_values(stepmem_up{<PLACE>}, pod)", many=True)
 
 

@@ -217,8 +217,7 @@ NVML = [
         columns=[
             Column(
                 "holds",
-                "max by (instance, pod, uuid, state)"
-                " (stepmem_process_attribution{<EXPORTER>} == 1)",
+                "max by (instance, pod, uuid, attribution) (stepmem_device_info{<EXPORTER>})",
                 is_hidden=True,
             )
         ],

@@ -1,6 +1,6 @@
-"""The dashboard of all clusters and runs."""
+"""The dashboard of all clusters and runs. It reads what the rules record, and nothing else."""
 
-from .dashboard import CLUSTER, NAMESPACE, Dashboard
+from .dashboard import RECORDED_CLUSTER, RECORDED_NAMESPACE, Dashboard
 from .kinds import titled
 from .panels import (
     TO_RUN,
@@ -31,27 +31,21 @@ FIGURES = [
         "Runs",
         (3, 4),
         "Runs with at least one rank that pushes.",
-        [instant("count(count by (<BY_RUN>) (stepmem_rank_step{<PLACE>}))")],
+        [instant("count(run:stepmem_ranks:count{<PLACE>})")],
         "none",
     ),
     Stat(
         "Ranks",
         (3, 4),
         "Ranks that push, over all runs.",
-        [instant("count(count by (<BY_RUN>, rank) (stepmem_rank_step{<PLACE>}))")],
+        [instant("sum(run:stepmem_ranks:count{<PLACE>})")],
         "none",
     ),
     Stat(
         "Creeping ranks",
         (3, 4),
         "Ranks with MEMORY CREEP.",
-        [
-            instant(
-                "count(count by (<BY_RUN>, rank)"
-                ' (stepmem_diagnosis{<PLACE>,run!="",kind="CREEP_CONFIRMED"}))'
-                " or 0 * count(stepmem_up{<PLACE>})"
-            )
-        ],
+        [instant("sum(run:stepmem_creeping_ranks:count{<PLACE>})")],
         "none",
         thresholds=CREEPING_RANKS,
     ),
@@ -62,9 +56,10 @@ FIGURES = [
         "where it is not known; empty while nothing creeps.",
         [
             instant(
-                "min(stepmem_oom_eta_seconds{<PLACE>} or stepmem_oom_eta_lower_seconds{<PLACE>}"
-                " or stepmem_process_oom_eta_seconds{<PLACE>}"
-                " or stepmem_process_oom_eta_lower_seconds{<PLACE>})"
+                "min(run:stepmem_oom_eta_seconds:min{<PLACE>}"
+                " or run:stepmem_oom_eta_lower_seconds:min{<PLACE>}"
+                " or process:stepmem_oom_eta_seconds:last5m{<PLACE>}"
+                " or process:stepmem_oom_eta_lower_seconds:last5m{<PLACE>})"
             )
         ],
         "s",
@@ -75,31 +70,25 @@ FIGURES = [
         "Silent ranks",
         (3, 4),
         "Ranks that have not pushed for five minutes and are still exported.",
-        [
-            instant(
-                "count(time() - max by (<BY_RUN>, rank)"
-                " (stepmem_rank_last_push_timestamp_seconds{<PLACE>}) > 300)"
-                " or 0 * count(stepmem_up{<PLACE>})"
-            )
-        ],
+        [instant("sum(run:stepmem_silent_ranks:count{<PLACE>})")],
         "none",
         thresholds=SILENT_RANKS,
     ),
     Stat(
         "GPUs",
         (3, 4),
-        "Devices that the exporters see; a device that two of them see counts once.",
-        [instant("count(count by (uuid) (stepmem_device_memory_total_bytes{<PLACE>}))")],
+        "Devices that the exporters of the clusters see; a device that two of them see counts once.",
+        [instant("sum(cluster:stepmem_devices:count{<CLUSTER>})")],
         "none",
     ),
     Stat(
         "Memory in use",
         (3, 4),
-        "Memory in use as a share of capacity, over all devices.",
+        "Memory in use as a share of capacity, over all devices of the clusters.",
         [
             instant(
-                "sum(max by (uuid) (stepmem_device_memory_used_bytes{<PLACE>}))"
-                " / sum(max by (uuid) (stepmem_device_memory_total_bytes{<PLACE>}))"
+                "sum(cluster:stepmem_device_memory_used_bytes:sum{<CLUSTER>})"
+                " / sum(cluster:stepmem_device_memory_total_bytes:sum{<CLUSTER>})"
             )
         ],
         "percentunit",
@@ -110,8 +99,8 @@ FIGURES = [
     Stat(
         "Exporters",
         (3, 4),
-        "Exporters that answer.",
-        [instant("sum(stepmem_up{<PLACE>})")],
+        "Exporters of the clusters that answer.",
+        [instant("sum(cluster:stepmem_exporters:count{<CLUSTER>})")],
         "none",
     ),
 ]
@@ -120,31 +109,21 @@ CREEPING = [
     Table(
         "Creeping ranks, soonest out of memory first",
         (24, 9),
-        "Every rank with a time to out-of-memory. Click a run to open it. "
+        "The fifty ranks that are out of memory first. Click a run to open it. "
         "Unmanaged processes are on the Exporter dashboard.",
         columns=[
-            Column(
-                "Out of memory in",
-                "min by (<BY_RUN>, rank, pod) (stepmem_oom_eta_seconds{<PLACE>} or stepmem_oom_eta_lower_seconds{<PLACE>})",
-                "s",
-                ETA_CELLS,
-            ),
-            Column(
-                "Slope / s",
-                "max by (<BY_RUN>, rank, pod)"
-                " (stepmem_creep_slope_bytes_per_second{<PLACE>} and <RUNNING_OUT>)",
-                "Bps",
-            ),
+            Column("Out of memory in", "bottomk(50, <OOM_IN>)", "s", ETA_CELLS),
             Column(
                 "Grown",
                 "max by (<BY_RUN>, rank, pod)"
-                " (stepmem_creep_growth_bytes{<PLACE>} and <RUNNING_OUT>)",
+                " (rank:stepmem_creep_growth_bytes:last5m{<PLACE>} and <SOONEST>)",
                 "bytes",
             ),
             Column(
-                "Headroom",
-                "min by (<BY_RUN>, rank, pod) (stepmem_headroom_bytes{<PLACE>} and <RUNNING_OUT>)",
-                "bytes",
+                "Severity",
+                "max by (<BY_RUN>, rank, pod)"
+                " (rank:stepmem_diagnosis_severity:last5m{<PLACE>} and <SOONEST>)",
+                cells=SEVERITY_CELLS,
             ),
         ],
         sort="-Out of memory in",
@@ -155,55 +134,36 @@ CREEPING = [
 
 RUNS = [
     Table(
-        "Runs",
+        "Runs, the worst first",
         (14, 9),
-        "Every run with the figures of its worst rank. Click a run to open it.",
+        "The fifty worst runs with the figures of their worst rank. Click a run to open it.",
         columns=[
+            Column("Ranks", "run:stepmem_ranks:count{<PLACE>} and <WORST_RUNS>"),
+            Column("Severity", "max by (<BY_RUN>) (topk(50, <SEVERITY>))", cells=SEVERITY_CELLS),
             Column(
-                "Ranks",
-                "count by (<BY_RUN>) (count by (<BY_RUN>, rank) (stepmem_rank_step{<PLACE>}))",
+                "Pressure", "<RUN_PRESSURE> and <WORST_RUNS>", "percentunit", PRESSURE_CELLS
             ),
             Column(
-                "Severity",
-                'max by (<BY_RUN>) (stepmem_diagnosis_severity{<PLACE>,run!=""})',
-                cells=SEVERITY_CELLS,
-            ),
-            Column(
-                "Pressure",
-                'max by (<BY_RUN>) (stepmem_pressure_ratio{<PLACE>,basis=~"allocated|high_water"})',
-                "percentunit",
-                PRESSURE_CELLS,
-            ),
-            Column(
-                "Imbalance",
-                "max by (<BY_RUN>) (stepmem_run_imbalance_ratio{<PLACE>})",
-                "percentunit",
+                "Imbalance", "run:stepmem_imbalance:ratio{<PLACE>} and <WORST_RUNS>", "percentunit"
             ),
             Column(
                 "Out of memory in",
-                "min by (<BY_RUN>) (stepmem_oom_eta_seconds{<PLACE>} or stepmem_oom_eta_lower_seconds{<PLACE>})",
+                "min by (<BY_RUN>) (run:stepmem_oom_eta_seconds:min{<PLACE>}"
+                " or run:stepmem_oom_eta_lower_seconds:min{<PLACE>}) and <WORST_RUNS>",
                 "s",
                 ETA_CELLS,
             ),
-            Column(
-                "Last push",
-                "time() - max by (<BY_RUN>) (stepmem_rank_last_push_timestamp_seconds{<PLACE>})",
-                "s",
-            ),
+            Column("Last push", "run:stepmem_push_age_seconds:min{<PLACE>} and <WORST_RUNS>", "s"),
         ],
         sort="Severity",
         link=TO_RUN,
     ),
     Histogram(
-        "Pressure over all ranks",
+        "Pressure over all runs",
         (10, 9),
-        "Number of ranks by recent peak of live memory as a share of capacity.",
-        [
-            instant(
-                'max by (<BY_RUN>, rank) (stepmem_pressure_ratio{<PLACE>,basis=~"allocated|high_water"})',
-                "{{run}} {{rank}}",
-            )
-        ],
+        "Number of runs by the recent peak of live memory of their fullest rank, as a share of "
+        "capacity.",
+        [instant("<RUN_PRESSURE>", "{{run}}")],
         "percentunit",
         bucket=0.05,
     ),
@@ -213,8 +173,12 @@ OVER_TIME = [
     TimeSeries(
         "Diagnoses",
         (12, 8),
-        "Number of ranks, unmanaged processes and devices with each diagnosis.",
-        [query(titled("count by (kind) (stepmem_diagnosis{<PLACE>})"), "{{kind}}")],
+        "Number of ranks, unmanaged processes and devices of the clusters with each diagnosis.",
+        [
+            query(
+                titled("sum by (kind) (cluster:stepmem_diagnoses:count{<CLUSTER>})"), "{{kind}}"
+            )
+        ],
         "none",
         overrides=BY_KIND,
         min=0,
@@ -225,10 +189,10 @@ OVER_TIME = [
     TimeSeries(
         "Memory of all devices",
         (12, 8),
-        "Memory in use and capacity, summed over all devices.",
+        "Memory in use and capacity, summed over all devices of the clusters.",
         [
-            query("sum(max by (uuid) (stepmem_device_memory_used_bytes{<PLACE>}))", "used"),
-            query("sum(max by (uuid) (stepmem_device_memory_total_bytes{<PLACE>}))", "capacity"),
+            query("sum(cluster:stepmem_device_memory_used_bytes:sum{<CLUSTER>})", "used"),
+            query("sum(cluster:stepmem_device_memory_total_bytes:sum{<CLUSTER>})", "capacity"),
         ],
         "bytes",
         overrides=[CAPACITY],
@@ -237,14 +201,8 @@ OVER_TIME = [
     BarGauge(
         "Silent runs",
         (12, 8),
-        "Time since each run's last push, the longest first.",
-        [
-            instant(
-                "topk(10, time() - max by (<BY_RUN>)"
-                " (stepmem_rank_last_push_timestamp_seconds{<PLACE>}))",
-                "{{run}}",
-            )
-        ],
+        "Time since the last push of each of ten runs, the longest first.",
+        [instant("topk(10, run:stepmem_push_age_seconds:min{<PLACE>})", "{{run}}")],
         "s",
         thresholds=SILENT_SECONDS,
         min=0,
@@ -254,12 +212,7 @@ OVER_TIME = [
         "Pressure of the fullest rank, by run",
         (12, 8),
         "Recent peak of live memory as a share of capacity, for the ten fullest runs.",
-        [
-            query(
-                'topk(10, max by (<BY_RUN>) (stepmem_pressure_ratio{<PLACE>,basis=~"allocated|high_water"}))',
-                "{{run}}",
-            )
-        ],
+        [query("topk(10, <RUN_PRESSURE>)", "{{run}}")],
         "percentunit",
         fill=0,
         min=0,
@@ -274,6 +227,6 @@ DASHBOARD = Dashboard(
     "stepmem / Fleet",
     "All clusters and runs: which ranks creep and run out of memory first, how full they are, "
     "which are silent.",
-    [CLUSTER, NAMESPACE],
+    [RECORDED_CLUSTER, RECORDED_NAMESPACE],
     [*FIGURES, *CREEPING, *RUNS, *OVER_TIME],
 )

@@ -53,7 +53,7 @@ KINDS = read(PAGE.read_text())
 def worst_kind(by, selector):
     """A query for the worst diagnosis of each `by`: 1 for the mildest kind, and so on."""
     ranked = [
-        f'{rank} * stepmem_diagnosis{{{selector},kind="{kind.label}"}}'
+        f'{rank} * (stepmem_diagnosis_severity{{{selector},kind="{kind.label}"}} > bool 0)'
         for rank, kind in enumerate(reversed(KINDS), 1)
     ]
     return f"max by ({by}) ({' or '.join(ranked)})"

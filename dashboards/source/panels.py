@@ -215,25 +215,39 @@ class StateTimeline(Panel):
 
 
 @dataclass
-class StatusHistory(Panel):
-    """A field of coloured squares: series by time, at most `points` across."""
+class Heatmap(Panel):
+    """A field of coloured cells, for many series: a line each, by time, at most `points` across."""
 
     points: int = 60
 
-    kind = "status-history"
-    color_mode = "continuous-GrYlRd"
+    kind = "heatmap"
 
     def options(self):
         return {
+            "calculate": False,
+            "cellGap": 0,
+            "cellValues": {"unit": self.unit},
+            "color": {
+                "mode": "scheme",
+                "scheme": "RdYlGn",
+                "reverse": True,
+                "steps": 64,
+                "exponent": 0.5,
+                "fill": "dark-orange",
+                "min": self.min,
+                "max": self.max,
+            },
+            "exemplars": {"color": "purple"},
+            "filterValues": {},
+            "legend": {"show": True},
+            "rowsFrame": {"layout": "auto"},
             "showValue": "never",
-            "rowHeight": 0.9,
-            "colWidth": 0.95,
-            "legend": NO_LEGEND,
-            "tooltip": TOOLTIP_OF_ONE,
+            "tooltip": {"mode": "single", "yHistogram": False},
+            "yAxis": {"axisPlacement": "left", "reverse": False},
         }
 
     def custom(self):
-        return {"fillOpacity": 90, "lineWidth": 0}
+        return {"scaleDistribution": {"type": "linear"}}
 
     def more(self):
         return {"maxDataPoints": self.points}

@@ -7,9 +7,11 @@ import re
 
 PARTS = {
     # What the variables select. A rank is found by its run, whatever its pod is called.
-    "PLACE": 'cluster=~"$cluster",namespace=~"$namespace"',
+    "CLUSTER": 'cluster=~"$cluster"',
+    "PLACE": '<CLUSTER>,namespace=~"$namespace"',
     "RUN": '<PLACE>,run="$run"',
     "RANKS": '<RUN>,rank=~"$rank"',
+    "WORST": '<RUN>,rank=~"$worst"',
     "RANK": '<RUN>,rank="$rank"',
     "EXPORTER": '<PLACE>,pod=~"$pod"',
     # Findings about devices, as severities; the label rank is "on UUID".
@@ -31,13 +33,32 @@ PARTS = {
     "BY_PROCESS": "node, pod, uuid, pid",
     # Recent peak of each rank of the run, over all its pods.
     "PEAKS": "max by (rank) (stepmem_rank_interval_peak_allocated_bytes{<RUN>})",
-    # Of many ranks the steepest has its interval drawn.
-    "SLOPE": 'stepmem_creep_slope_bytes_per_step{<RANKS>,signal="allocated"}',
+    # Of the worst ranks the steepest has its interval drawn.
+    "SLOPE": 'stepmem_creep_slope_bytes_per_step{<WORST>,signal="allocated"}',
     "STEEPEST": "on (rank, signal) topk(1, <SLOPE>)",
+    # Ranks, the worst first: by severity, then by pressure.
+    "BY_SEVERITY": (
+        "10 * max by (rank) (stepmem_diagnosis_severity{<RANKS>})"
+        ' or max by (rank) (stepmem_pressure_ratio{<RANKS>,basis=~"allocated|high_water"})'
+        " or 0 * max by (rank) (stepmem_rank_info{<RANKS>})"
+    ),
     # The device of the one rank.
     "RANK_UUID": "group by (uuid) (stepmem_rank_step{<RANK>})",
-    # Ranks that have a time to out-of-memory.
-    "RUNNING_OUT": "on (<BY_RUN>, rank, pod) stepmem_oom_eta_lower_seconds{<PLACE>}",
+    "WORST_RANKS": "on (rank) topk(50, <BY_SEVERITY>)",
+    # Recorded, of a fleet: the ranks that are out of memory first, and the worst runs.
+    "OOM_IN": (
+        "min by (<BY_RUN>, rank, pod) (rank:stepmem_oom_eta_seconds:last5m{<PLACE>}"
+        " or rank:stepmem_oom_eta_lower_seconds:last5m{<PLACE>})"
+    ),
+    "SOONEST": "on (<BY_RUN>, rank, pod) bottomk(50, <OOM_IN>)",
+    "SEVERITY": (
+        "run:stepmem_diagnosis_severity:max{<PLACE>} or 0 * run:stepmem_ranks:count{<PLACE>}"
+    ),
+    "WORST_RUNS": "on (<BY_RUN>) topk(50, <SEVERITY>)",
+    "RUN_PRESSURE": (
+        "max by (<BY_RUN>)"
+        ' (run:stepmem_pressure_ratio:max{<PLACE>,basis=~"allocated|high_water"})'
+    ),
 }
 
 

@@ -11,14 +11,24 @@ VERDICT = [
         (4, 4),
         "Worst severity of any active diagnosis of the rank and its device. Without one, the rank "
         "is healthy once it is judged; until then it has no verdict.",
-        [instant("max(<RANK_FINDINGS>) or min(stepmem_rank_judged{<RANK>}) - 1")],
+        [
+            instant(
+                "max(<RANK_FINDINGS>) or -1 * max(stepmem_rank_unjudged{<RANK>})"
+                " or 0 * max(stepmem_rank_info{<RANK>})"
+            )
+        ],
         mappings=SEVERITY,
     ),
     Stat(
         "Judged",
         (3, 4),
         "Whether creep detection has seen enough of the rank since its process started. A restart begins again.",
-        [instant("min(stepmem_rank_judged{<RANK>})")],
+        [
+            instant(
+                "1 - max(stepmem_rank_unjudged{<RANK>})"
+                " or max(stepmem_rank_info{<RANK>})"
+            )
+        ],
         mappings=JUDGED,
     ),
     Stat(
@@ -104,8 +114,7 @@ CREEP = [
     TimeSeries(
         "Slope with its interval, by signal",
         (12, 9),
-        "Theil–Sen slope and its 95 % interval, for live memory, reserved memory and memory "
-        "outside the allocator.",
+        "Theil–Sen slope of live memory; and of each signal, with its 95 % interval, while it grows.",
         [
             query(
                 "max by (signal) (stepmem_creep_slope_bytes_per_step{<RANK>})",
@@ -210,9 +219,14 @@ ROOM = [
     TimeSeries(
         "Against the other ranks",
         (12, 8),
-        "The rank's recent peak divided by the median of the others that push to the same "
-        "exporter, minus 1.",
-        [query("max(stepmem_imbalance_ratio{<RANK>})", "imbalance")],
+        "The rank's recent peak divided by the median of the run's ranks, over all pods, minus 1.",
+        [
+            query(
+                "max(stepmem_rank_interval_peak_allocated_bytes{<RANK>})"
+                " / quantile(0.5, <PEAKS>) - 1",
+                "imbalance",
+            )
+        ],
         "percentunit",
         fill=0,
         zero=True,
@@ -241,8 +255,8 @@ PACE = [
     TimeSeries(
         "Duration of a step",
         (12, 8),
-        "Duration of the last train step.",
-        [query("max(stepmem_rank_step_seconds{<RANK>})", "step")],
+        "Mean duration of the train steps of an interval.",
+        [query("1 / max(rate(stepmem_rank_steps_total{<RANK>}[$__rate_interval]) > 0)", "step")],
         "s",
         min=0,
         fill=0,
@@ -257,7 +271,7 @@ PACE = [
                 "sum(increase(stepmem_rank_alloc_retries_total{<RANK>}[$__rate_interval]))",
                 "retries",
             ),
-            query("sum(increase(stepmem_rank_ooms_total{<RANK>}[$__rate_interval]))", "OOMs"),
+            query("sum(increase(stepmem_rank_oom_events_total{<RANK>}[$__rate_interval]))", "OOMs"),
         ],
         bars=True,
         min=0,

@@ -1,14 +1,25 @@
-"""The dashboard of one run: its ranks side by side."""
+"""The dashboard of one run: its ranks side by side.
 
-from .dashboard import CLUSTER, MANY_RANKS, NAMESPACE, ONE_RUN, Dashboard, diagnoses_since
+Of many ranks the worst are drawn as lines (`<WORST>`), and all as a heat map.
+"""
+
+from .dashboard import (
+    CLUSTER,
+    MANY_RANKS,
+    NAMESPACE,
+    ONE_RUN,
+    WORST_RANKS,
+    Dashboard,
+    diagnoses_since,
+)
 from .kinds import titled
 from .panels import (
     TO_RANK,
     Column,
+    Heatmap,
     Row,
     Stat,
     StateTimeline,
-    StatusHistory,
     Table,
     TimeSeries,
     instant,
@@ -18,10 +29,10 @@ from .style import (
     CAPACITY,
     ETA,
     ETA_CELLS,
-    JUDGED_CELLS,
     PRESSURE,
     PRESSURE_CELLS,
     SEVERITY,
+    SEVERITY_CELLS,
     SKEW,
     STEEPEST,
 )
@@ -33,7 +44,12 @@ VERDICT = [
         "Worst severity of any active diagnosis of the run's ranks and their devices. Without one, "
         "the run is healthy once creep detection has seen enough of every rank; until then "
         "it is not judged yet.",
-        [instant("max(<RANKS_FINDINGS>) or min(stepmem_rank_judged{<RANKS>}) - 1")],
+        [
+            instant(
+                "max(<RANKS_FINDINGS>) or -1 * max(stepmem_rank_unjudged{<RANKS>})"
+                " or 0 * max(stepmem_rank_info{<RANKS>})"
+            )
+        ],
         mappings=SEVERITY,
     ),
     Stat(
@@ -95,18 +111,18 @@ VERDICT = [
 MEMORY = [
     Row("Memory"),
     TimeSeries(
-        "Live memory at its peak, by rank",
+        "Live memory at its peak, of the worst ranks",
         (24, 10),
-        "Highest allocated memory in the current and the previous --rank.peak-interval, which "
+        "Of sixteen ranks, by severity and pressure: highest allocated memory in the current and the previous --rank.peak-interval, which "
         "catches spikes between scrapes. The line is the capacity of the smallest device.",
         [
             query(
-                "max by (rank) (stepmem_rank_interval_peak_allocated_bytes{<RANKS>})",
+                "max by (rank) (stepmem_rank_interval_peak_allocated_bytes{<WORST>})",
                 "rank {{rank}}",
             ),
             query(
                 "min(stepmem_device_memory_total_bytes{<PLACE>}"
-                " and on (uuid) stepmem_rank_step{<RANKS>})",
+                " and on (uuid) stepmem_rank_step{<WORST>})",
                 "capacity",
             ),
         ],
@@ -126,11 +142,11 @@ CREEP = [
         [
             query("max by (rank) (<SLOPE>)", "rank {{rank}}"),
             query(
-                "max(stepmem_creep_slope_lower_bytes_per_step{<RANKS>} and <STEEPEST>)",
+                "max(stepmem_creep_slope_lower_bytes_per_step{<WORST>} and <STEEPEST>)",
                 "steepest low",
             ),
             query(
-                "max(stepmem_creep_slope_upper_bytes_per_step{<RANKS>} and <STEEPEST>)",
+                "max(stepmem_creep_slope_upper_bytes_per_step{<WORST>} and <STEEPEST>)",
                 "steepest high",
             ),
         ],
@@ -143,32 +159,18 @@ CREEP = [
         "Out of memory in",
         (12, 9),
         "Headroom divided by slope, or its lower bound where that is not known, for ranks that creep.",
-        [query("min by (rank) (stepmem_oom_eta_seconds{<RANKS>} or stepmem_oom_eta_lower_seconds{<RANKS>})", "rank {{rank}}")],
+        [query("min by (rank) (stepmem_oom_eta_seconds{<WORST>} or stepmem_oom_eta_lower_seconds{<WORST>})", "rank {{rank}}")],
         "s",
         no_value="nothing creeps",
         min=0,
     ),
     TimeSeries(
         "Growth since the onset",
-        (12, 8),
+        (24, 8),
         "Growth of each signal since the step at which it began.",
-        [query("stepmem_creep_growth_bytes{<RANKS>}", "rank {{rank}} · {{signal}}")],
+        [query("stepmem_creep_growth_bytes{<WORST>}", "rank {{rank}} · {{signal}}")],
         "bytes",
         no_value="nothing grows",
-    ),
-    TimeSeries(
-        "Slope in time",
-        (12, 8),
-        "Slope of live memory per second.",
-        [
-            query(
-                'stepmem_creep_slope_bytes_per_second{<RANKS>,signal="allocated"}',
-                "rank {{rank}}",
-            )
-        ],
-        "Bps",
-        fill=0,
-        zero=True,
     ),
     Table(
         "Leaking lines",
@@ -206,7 +208,7 @@ ROOM = [
         "Recent peak as a share of capacity: the higher of allocated and device memory.",
         [
             query(
-                'max by (rank) (stepmem_pressure_ratio{<RANKS>,basis=~"allocated|high_water|device"})',
+                'max by (rank) (stepmem_pressure_ratio{<WORST>,basis=~"allocated|high_water|device"})',
                 "rank {{rank}}",
             )
         ],
@@ -221,24 +223,18 @@ ROOM = [
         "Headroom",
         (12, 8),
         "Memory that the rank can still allocate before its device is full.",
-        [query("min by (rank) (stepmem_headroom_bytes{<RANKS>})", "rank {{rank}}")],
+        [query("min by (rank) (stepmem_headroom_bytes{<WORST>})", "rank {{rank}}")],
         "bytes",
         fill=0,
         min=0,
     ),
-    StatusHistory(
-        "Imbalance",
-        (24, 9),
+    Heatmap(
+        "Every rank against the median",
+        (24, 14),
         "Each rank's recent peak divided by the median of the run's ranks, over all pods, minus 1.",
-        [
-            query(
-                "max by (rank) (stepmem_rank_interval_peak_allocated_bytes{<RANKS>})"
-                " / scalar(quantile(0.5, <PEAKS>)) - 1",
-                "rank {{rank}}",
-            )
-        ],
+        [query("max by (rank) (stepmem_rank_interval_peak_allocated_bytes{<RANKS>})"
+                " / scalar(quantile(0.5, <PEAKS>)) - 1", "rank {{rank}}")],
         "percentunit",
-        decimals=0,
         min=0,
         max=0.3,
         points=60,
@@ -251,7 +247,7 @@ NOT_IN_LIVE_MEMORY = [
         "Fragmentation",
         (8, 8),
         "Share of reserved memory that is not in use at the peak of the step.",
-        [query("max by (rank) (stepmem_fragmentation_ratio{<RANKS>})", "rank {{rank}}")],
+        [query("max by (rank) (stepmem_fragmentation_ratio{<WORST>})", "rank {{rank}}")],
         "percentunit",
         fill=0,
         min=0,
@@ -262,7 +258,7 @@ NOT_IN_LIVE_MEMORY = [
         (8, 8),
         "Device memory of the rank's process outside its allocator: CUDA context, NCCL, other "
         "libraries.",
-        [query("max by (rank) (stepmem_memory_outside_allocator_bytes{<RANKS>})", "rank {{rank}}")],
+        [query("max by (rank) (stepmem_memory_outside_allocator_bytes{<WORST>})", "rank {{rank}}")],
         "bytes",
         fill=0,
         min=0,
@@ -271,13 +267,13 @@ NOT_IN_LIVE_MEMORY = [
         "Retries and out-of-memory errors",
         (8, 8),
         "Failed allocations that flushed the allocator's cache, and out-of-memory errors, per "
-        "interval, over all ranks.",
+        "interval, of the worst ranks.",
         [
             query(
-                "sum(increase(stepmem_rank_alloc_retries_total{<RANKS>}[$__rate_interval]))",
+                "sum(increase(stepmem_rank_alloc_retries_total{<WORST>}[$__rate_interval]))",
                 "retries",
             ),
-            query("sum(increase(stepmem_rank_ooms_total{<RANKS>}[$__rate_interval]))", "OOMs"),
+            query("sum(increase(stepmem_rank_oom_events_total{<WORST>}[$__rate_interval]))", "OOMs"),
         ],
         bars=True,
         min=0,
@@ -292,7 +288,7 @@ PACE = [
         "Train steps per second of each rank.",
         [
             query(
-                "sum by (rank) (rate(stepmem_rank_steps_total{<RANKS>}[$__rate_interval]))",
+                "sum by (rank) (rate(stepmem_rank_steps_total{<WORST>}[$__rate_interval]))",
                 "rank {{rank}}",
             )
         ],
@@ -306,7 +302,7 @@ PACE = [
         "Time since each rank's last push.",
         [
             query(
-                "time() - max by (rank) (stepmem_rank_last_push_timestamp_seconds{<RANKS>})",
+                "time() - max by (rank) (stepmem_rank_last_push_timestamp_seconds{<WORST>})",
                 "rank {{rank}}",
             )
         ],
@@ -315,48 +311,53 @@ PACE = [
         min=0,
     ),
     Table(
-        "Ranks",
+        "Ranks, the worst first",
         (24, 9),
-        "Current figures of each rank. Click a rank to open it. A rank that is not judged yet has "
-        "no verdict: creep detection has not seen enough of it.",
+        "Current figures of the fifty worst ranks. Click a rank to open it.",
         columns=[
             Column(
+                "Severity",
+                "max by (run, rank, namespace, pod) (stepmem_diagnosis_severity{<RANKS>}"
+                " or -1 * stepmem_rank_unjudged{<RANKS>} or 0 * stepmem_rank_info{<RANKS>})"
+                " and <WORST_RANKS>",
+                cells=SEVERITY_CELLS,
+            ),
+            Column(
                 "Step",
-                "max by (run, rank, namespace, pod) (stepmem_rank_step{<RANKS>})",
+                "max by (run, rank, namespace, pod) (stepmem_rank_step{<RANKS>})"
+                " and <WORST_RANKS>",
                 "none",
             ),
             Column(
                 "Peak",
                 "max by (run, rank, namespace, pod)"
-                " (stepmem_rank_memory_peak_allocated_bytes{<RANKS>})",
+                " (stepmem_rank_memory_peak_allocated_bytes{<RANKS>}) and <WORST_RANKS>",
                 "bytes",
             ),
             Column(
                 "Pressure",
                 "max by (run, rank, namespace, pod)"
-                ' (stepmem_pressure_ratio{<RANKS>,basis=~"allocated|high_water"})',
+                ' (stepmem_pressure_ratio{<RANKS>,basis=~"allocated|high_water"})'
+                " and <WORST_RANKS>",
                 "percentunit",
                 PRESSURE_CELLS,
             ),
             Column(
                 "Slope / step",
                 "max by (run, rank, namespace, pod)"
-                ' (stepmem_creep_slope_bytes_per_step{<RANKS>,signal="allocated"})',
+                ' (stepmem_creep_slope_bytes_per_step{<RANKS>,signal="allocated"})'
+                " and <WORST_RANKS>",
                 "bytes",
             ),
             Column(
                 "Out of memory in",
-                "min by (run, rank, namespace, pod) (stepmem_oom_eta_seconds{<RANKS>} or stepmem_oom_eta_lower_seconds{<RANKS>})",
+                "min by (run, rank, namespace, pod) (stepmem_oom_eta_seconds{<RANKS>}"
+                " or stepmem_oom_eta_lower_seconds{<RANKS>}) and <WORST_RANKS>",
                 "s",
                 ETA_CELLS,
             ),
-            Column(
-                "Judged",
-                "min by (run, rank, namespace, pod) (stepmem_rank_judged{<RANKS>})",
-                cells=JUDGED_CELLS,
-            ),
         ],
-        sort="Pressure",
+        sort="Severity",
         link=TO_RANK,
     ),
 ]
@@ -366,7 +367,7 @@ DASHBOARD = Dashboard(
     "stepmem / Run",
     "One training job: which ranks grow, how fast, how long they have, and how full and balanced "
     "they are.",
-    [CLUSTER, NAMESPACE, ONE_RUN, MANY_RANKS],
+    [CLUSTER, NAMESPACE, ONE_RUN, MANY_RANKS, WORST_RANKS],
     [*VERDICT, *MEMORY, *CREEP, *ROOM, *NOT_IN_LIVE_MEMORY, *PACE],
     [diagnoses_since("<RUN>")],
 )

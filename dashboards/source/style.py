@@ -109,7 +109,6 @@ def cell(kind, **options):
     return ("custom.cellOptions", {"type": kind, **options})
 
 
-JUDGED_CELLS = [("mappings", JUDGED), cell("color-text")]
 WORST_KIND_CELLS = [("mappings", WORST_KIND), cell("color-background")]
 SEVERITY_CELLS = [("mappings", SEVERITY), cell("color-background")]
 PRESSURE_CELLS = [

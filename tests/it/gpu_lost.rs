@@ -8,7 +8,7 @@ use crate::rig::json::has;
 use crate::rig::nvml::{FakeNvml, driver, gpu};
 use crate::rig::units::GIB;
 
-const LOST: &str = "stepmem_diagnosis{uuid=\"GPU-b\",kind=\"GPU_LOST\"}";
+const LOST: &str = "stepmem_diagnosis_severity{uuid=\"GPU-b\",kind=\"GPU_LOST\"}";
 
 /// A driver whose second GPU has a state of its own, and an exporter that has seen both.
 fn start(name: &str) -> (FakeNvml, Exporter) {
@@ -25,7 +25,7 @@ fn lost_device_is_a_finding_until_it_answers_again() {
     let (fake, exporter) = start("gpu-lost");
     assert_eq!(exporter.findings(), [json!(null); 0]);
     fake.set(&driver([gpu("GPU-a"), gpu("GPU-b").code(15)]));
-    exporter.await_metrics("the loss", |metrics| metrics.get(LOST) == Some(&1.0));
+    exporter.await_metrics("the loss", |metrics| metrics.get(LOST) == Some(&3.0));
     let found = exporter.findings();
     let [found] = &found[..] else { panic!("{found:?}") };
     has(
@@ -66,8 +66,7 @@ fn finding_about_a_device_is_lowered_by_an_acknowledgement() {
         let answer = exporter.post_to(&format!("/v1/devices/{uuid}/ack"), body.to_string());
         assert_eq!(answer.status, expected, "{uuid}: {}", answer.body);
     }
-    let severity = LOST.replace("stepmem_diagnosis{", "stepmem_diagnosis_severity{");
-    exporter.await_metrics("info", |metrics| metrics.get(&severity) == Some(&1.0));
+    exporter.await_metrics("info", |metrics| metrics.get(LOST) == Some(&1.0));
     let status = exporter.status();
     let [held] = &status["acks"].as_array().unwrap()[..] else { panic!("{status}") };
     has(held, &json!({"uuid": "GPU-b", "kind": "GPU_LOST"}));

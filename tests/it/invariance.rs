@@ -168,7 +168,7 @@ fn how_records_are_put_into_pushes_does_not_matter() {
         }
         exporter.await_metrics("the creep", |metrics| {
             metrics.contains_key(
-                "stepmem_diagnosis{run=\"job\",rank=\"1\",kind=\"CREEP_CONFIRMED\"}",
+                "stepmem_diagnosis_severity{run=\"job\",rank=\"1\",kind=\"CREEP_CONFIRMED\"}",
             )
         });
         let status = exporter.status();

@@ -174,7 +174,7 @@ fn finding_of_a_silent_rank_goes_with_it() {
     let exporter = Exporter::start(&["--rank.ttl", "2s"]);
     let full = json!({ "rank": 0, "step": 1, "allocated_bytes": 99, "peak_allocated_bytes": 99, "total_bytes": 100 });
     push(&exporter, full.to_string());
-    let pressed = r#"stepmem_diagnosis{run="default",rank="0",kind="HIGH_PRESSURE"}"#;
+    let pressed = r#"stepmem_diagnosis_severity{run="default",rank="0",kind="HIGH_PRESSURE"}"#;
     exporter.await_metrics("pressure", |metrics| metrics.contains_key(pressed));
     exporter.await_metrics("silence", |metrics| !has_rank(metrics));
     exporter.await_metrics("clearance", |metrics| !metrics.contains_key(pressed));

@@ -3,7 +3,7 @@
 //! calls it.
 
 use std::env;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::rig::exporter::Exporter;
@@ -45,6 +45,22 @@ fn the_chart_renders_what_kubernetes_takes() {
 #[test]
 fn queries_that_join_other_exporters_do_what_their_page_says() {
     holds("coming_from.py", &[]);
+}
+
+#[test]
+fn a_fleet_raises_the_alerts_of_its_faults_and_no_other() {
+    let executable = env::current_exe().unwrap();
+    let profile_dir = executable.parent().and_then(Path::parent).unwrap();
+    let mut build = Command::new(env!("CARGO"));
+    build.args(["build", "--quiet", "--example", "fleet-pods", "--target-dir"]);
+    build.arg(profile_dir.parent().unwrap()).current_dir(root());
+    if profile_dir.ends_with("release") {
+        build.arg("--release");
+    }
+    assert!(build.status().unwrap().success());
+    let folder = Folder::new("fleet");
+    let pods = text(&profile_dir.join("examples/fleet-pods"));
+    holds("../fleet/run.py", &[&pods, "--work-dir", &text(&folder.path("work"))]);
 }
 
 #[test]

@@ -205,7 +205,9 @@ fn status_is_a_table_for_people_and_json_for_programs() {
     let batch = format!("[{},{pressed}]", record(0, 1, gib));
     assert_eq!(exporter.post(batch).status, 200);
     exporter.await_metrics("pressure", |metrics| {
-        metrics.contains_key(r#"stepmem_diagnosis{run="llm",rank="12",kind="HIGH_PRESSURE"}"#)
+        metrics.contains_key(
+            r#"stepmem_diagnosis_severity{run="llm",rank="12",kind="HIGH_PRESSURE"}"#,
+        )
     });
     let table = status(&[]);
     let lines: Vec<&str> = table.lines().collect();

@@ -58,8 +58,9 @@ fn finding_outlasts_a_restart_and_is_not_raised_again() {
     let body = json!({"rank": 2, "kind": "IMBALANCE", "for_seconds": 3600, "reason": "known"});
     first.take("/v1/runs/leaky/ack", &body);
     first.await_metrics("creep", |metrics| {
-        metrics
-            .contains_key(r#"stepmem_diagnosis{run="leaky",rank="2",kind="CREEP_CONFIRMED"}"#)
+        metrics.contains_key(
+            r#"stepmem_diagnosis_severity{run="leaky",rank="2",kind="CREEP_CONFIRMED"}"#,
+        )
     });
     let before = (first.findings(), first.status()["acks"].clone());
     first.stop();

@@ -340,8 +340,9 @@ fn status_of_many_ranks_shows_the_worst_unless_all_are_asked_for() {
     let of = |rank: u64| pressed(rank, if rank == 77 { 99 } else { 20 + rank % 50 });
     exporter.push(&(0..100).map(of).collect::<Vec<_>>());
     exporter.await_metrics("pressure", |metrics| {
-        metrics
-            .contains_key(r#"stepmem_diagnosis{run="llm/7b",rank="77",kind="HIGH_PRESSURE"}"#)
+        metrics.contains_key(
+            r#"stepmem_diagnosis_severity{run="llm/7b",rank="77",kind="HIGH_PRESSURE"}"#,
+        )
     });
     let url = format!("http://{}", exporter.web);
     let ranks = |arguments: &[&str]| -> Vec<String> {

@@ -89,7 +89,7 @@ def diagnoses(dashboards, page):
     if len(set(shown.values())) != len(shown):
         yield f"stepmem-fleet, Diagnoses: two have the same colour: {shown}"
     table = panel_of(dashboards["stepmem-exporter"], "Unmanaged processes")
-    ranks = dict(re.findall(r'(\d+) \* stepmem_diagnosis\{[^}]*kind=\\"(\w+)\\"', json.dumps(table["targets"])))
+    ranks = dict(re.findall(r'(\d+) \* \(stepmem_diagnosis_severity\{[^}]*kind=\\"(\w+)\\"', json.dumps(table["targets"])))
     [words] = [each["value"] for override in table["fieldConfig"]["overrides"] if override["matcher"]["options"] == "Diagnosis" for each in override["properties"] if each["id"] == "mappings"]
     words = {rank: word["text"] for rank, word in words[0]["options"].items()}
     if {label: words.get(rank) for rank, label in ranks.items()} != titles or len(words) != len(titles):

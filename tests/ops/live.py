@@ -56,6 +56,8 @@ DURATION = re.compile(r"\b([0-9]+)(h|m)\b(?=[\]:\s),]|$)", re.MULTILINE)
 
 # Metrics that these exporters cannot produce; their panels may be empty, but must not fail.
 UNSEEN = {"stepmem_device_xid_errors_total"}
+# Rules that record only what goes wrong, and does not here.
+UNRECORDED = {"rank:stepmem_alloc_retries:increase15m", "rank:stepmem_late_records:rate5m"}
 
 # Alerts that these two exporters may cause, by run or device, and by rank; any other is a false alarm.
 EXPECTED = {
@@ -369,7 +371,7 @@ def dashboards():
         yield path.stem, json.loads(path.read_text())
 
 
-VALUES = {"cluster": ".*", "namespace": ".*", "pod": ".*", "run": "demo", "rank": "3", "__rate_interval": "8s", "__interval": "2s", "__range": "60s"}
+VALUES = {"cluster": ".*", "namespace": ".*", "pod": ".*", "run": "demo", "rank": "3", "worst": ".*", "__rate_interval": "8s", "__interval": "2s", "__range": "60s"}
 
 
 def substituted(expression, many_ranks=False):
@@ -445,14 +447,23 @@ def panels_show_data(port, dump):
                 shown.setdefault(stem, {})[f"{panel.get('id', panel['title'])}/{target.get('refId', '')}"] = result
             for variable in dashboard["templating"]["list"]:
                 if variable["type"] == "query":
-                    selector, label = re.fullmatch(r"label_values\((.+), *(\w+)\)", substituted(variable["definition"], True)).groups()
-                    if not ask(port, f"/api/v1/label/{label}/values", **{"match[]": selector})["data"]:
-                        missing[f"{stem}, variable {variable['name']}"] = selector
+                    definition = substituted(variable["definition"], True)
+                    if not values_of(port, definition):
+                        missing[f"{stem}, variable {variable['name']}"] = definition
         return not missing
 
     wait_until(look, DATA_SECONDS_MAX, lambda: "no data for\n" + "\n".join(f"  {where}: {expression}" for where, expression in missing.items()))
     if dump:
         pathlib.Path(dump).write_text(json.dumps({"time": time.time(), "shown": shown}))
+
+
+def values_of(port, definition):
+    """What Grafana gets of a variable's definition."""
+    [(function, argument)] = re.findall(r"^(label_values|query_result)\((.+)\)$", definition)
+    if function == "query_result":
+        return ask(port, "/api/v1/query", query=argument)["data"]["result"]
+    selector, label = re.fullmatch(r"(.+), *(\w+)", argument).groups()
+    return ask(port, f"/api/v1/label/{label}/values", **{"match[]": selector})["data"]
 
 
 def rules_are_healthy(port):
@@ -461,7 +472,7 @@ def rules_are_healthy(port):
     sick = [f"{rule['name']}: {rule['health']} {rule.get('lastError', '')}" for rule in rules if rule["health"] != "ok"]
     if sick or len(rules) < 30:
         raise Failure(f"{len(rules)} rules, of which unhealthy: {sick}")
-    recorded = {rule["name"] for rule in rules if rule["type"] == "recording"}
+    recorded = {rule["name"] for rule in rules if rule["type"] == "recording"} - UNRECORDED
     for name in sorted(recorded):
         if not ask(port, "/api/v1/query", query=f'last_over_time({{__name__="{name}"}}[60s])')["data"]["result"]:
             raise Failure(f"the rule {name} recorded nothing")

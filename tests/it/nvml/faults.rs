@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use serde_json::json;
 
-use crate::rig::device_metrics::{errors, has_device, logged, up, used};
+use crate::rig::device_metrics::{attributed, errors, has_device, logged, up, used};
 use crate::rig::exporter::Exporter;
 use crate::rig::job::record;
 use crate::rig::nvml::{FakeNvml, HANGS_AFTER, Order, driver, gpu, process};
@@ -227,15 +227,14 @@ fn memory_of_a_pushing_process_is_attributed_and_judged() {
     assert_eq!(metrics[&rank("pressure_ratio", ",basis=\"allocated\"")], 0.04);
     let process = format!("{{uuid=\"GPU-a\",pid=\"{pid}\",rank=\"3\",run=\"llm\"}}");
     assert_eq!(metrics[&format!("stepmem_process_memory_used_bytes{process}")], 60.0 * gib);
-    assert_eq!(metrics[r#"stepmem_device_memory_attributed_bytes{uuid="GPU-a"}"#], 65.0 * gib);
+    assert_eq!(attributed(&metrics, "GPU-a"), Some(65.0 * gib));
     assert_eq!(
         metrics[r#"stepmem_device_memory_unattributed_bytes{uuid="GPU-a"}"#],
         854.0 * gib
     );
     let of = "{run=\"llm\",rank=\"3\",kind=\"HIGH_PRESSURE\"}";
-    let (holds, severity) =
-        (format!("stepmem_diagnosis{of}"), format!("stepmem_diagnosis_severity{of}"));
-    assert_eq!(metrics.get(&holds), None);
+    let severity = format!("stepmem_diagnosis_severity{of}");
+    assert_eq!(metrics.get(&severity), None);
     let pressure = rank("pressure_ratio", ",basis=\"device\"");
     for (per_mille, ratio) in [(920, 0.92), (970, 0.97)] {
         fake.set(&at(per_mille));
@@ -245,7 +244,7 @@ fn memory_of_a_pushing_process_is_attributed_and_judged() {
         });
     }
     fake.set(&at(300));
-    exporter.await_metrics("relief", |metrics| !metrics.contains_key(&holds));
+    exporter.await_metrics("relief", |metrics| !metrics.contains_key(&severity));
 }
 
 #[test]

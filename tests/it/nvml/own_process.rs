@@ -45,7 +45,8 @@ fn pushed_memory_of_a_process_is_shown_and_judged_without_nvml() {
     assert_eq!(metrics[LISTED], gib(20.0));
     assert_eq!(metrics[OUTSIDE], gib(18.0));
     let is_found = |series: &String| {
-        series.starts_with("stepmem_diagnosis{") && series.contains("OUTSIDE_ALLOCATOR")
+        series.starts_with("stepmem_diagnosis_severity{")
+            && series.contains("OUTSIDE_ALLOCATOR")
     };
     exporter.await_metrics("the finding", |metrics| metrics.keys().any(is_found));
 }

@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::json;
 
+use crate::rig::device_metrics::{attributed, attribution};
 use crate::rig::exporter::Exporter;
 use crate::rig::folder::{root, text};
 use crate::rig::kubelet::Kubelet;
@@ -82,12 +83,7 @@ fn push(exporter: &Exporter, device: &str, pid: u32) {
 
 /// The state of GPU-a.
 fn state(metrics: &Metrics) -> Option<&str> {
-    metrics
-        .keys()
-        .find_map(|series| {
-            series.strip_prefix("stepmem_process_attribution{uuid=\"GPU-a\",state=\"")
-        })
-        .map(|rest| rest.trim_end_matches("\"}"))
+    attribution(metrics, "GPU-a")
 }
 
 /// The processes of GPU-a: (pid, rank).
@@ -136,7 +132,7 @@ fn own_namespace_does_not_take_a_foreign_id_for_a_rank() {
     assert_eq!(state(&metrics), Some("foreign_pid_namespace"));
     assert_eq!(listed(&metrics), []);
     assert_eq!(metrics[r#"stepmem_process_memory_other_bytes{uuid="GPU-a"}"#], gib(12.0));
-    assert_eq!(metrics[r#"stepmem_device_memory_attributed_bytes{uuid="GPU-a"}"#], gib(12.0));
+    assert_eq!(attributed(&metrics, "GPU-a"), Some(gib(12.0)));
     assert!(!metrics.keys().any(|series| series.contains("outside_allocator_bytes")));
 }
 
@@ -200,7 +196,7 @@ fn processes_beyond_the_bound_are_summed_and_counted() {
     let metrics = exporter.scrape();
     assert_eq!(listed(&metrics).len(), 3);
     assert_eq!(metrics[r#"stepmem_process_memory_other_bytes{uuid="GPU-a"}"#], gib(10.0));
-    assert_eq!(metrics[r#"stepmem_device_memory_attributed_bytes{uuid="GPU-a"}"#], gib(31.0));
+    assert_eq!(attributed(&metrics, "GPU-a"), Some(gib(31.0)));
     assert_eq!(metrics[dropped] % 4.0, 0.0);
 }
 
@@ -218,7 +214,7 @@ fn memory_of_a_gpu_instance_counts_once_for_the_mig_devices_that_share_it() {
     let metrics = exporter.scrape();
     assert_eq!(metrics[&of("device_memory_used_bytes", "MIG-x")], gib(4.0));
     assert_eq!(metrics.get(&of("device_memory_used_bytes", "MIG-y")), None);
-    assert_eq!(metrics[&of("device_memory_attributed_bytes", "MIG-x")], gib(3.0));
+    assert_eq!(attributed(&metrics, "MIG-x"), Some(gib(3.0)));
     assert_eq!(metrics[&of("device_memory_unattributed_bytes", "MIG-x")], gib(1.0));
     let info = |uuid: &str| {
         let start = format!("stepmem_device_info{{uuid=\"{uuid}\"");

@@ -236,7 +236,7 @@ fn leaking_process_of_a_real_driver_call_is_diagnosed_until_its_rank_pushes() {
     let exporter = fake.serve(&[&["--nvml.interval", "10ms"], &quick[..]].concat());
     // Growth of a few seconds may come and go: only where the machine is slow it lasts long enough for creep.
     let kinds = ["CREEP_EARLY", "CREEP_CONFIRMED"].map(|kind| {
-        format!("stepmem_diagnosis{{uuid=\"GPU-a\",pid=\"{pid}\",kind=\"{kind}\"}}")
+        format!("stepmem_diagnosis_severity{{uuid=\"GPU-a\",pid=\"{pid}\",kind=\"{kind}\"}}")
     });
     let is_found = |metrics: &BTreeMap<String, f64>| {
         kinds.iter().any(|series| metrics.contains_key(series))

@@ -5,7 +5,7 @@ use std::process;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::rig::device_metrics::{errors, used};
+use crate::rig::device_metrics::{attributed, attribution, errors, used};
 use crate::rig::exporter::Exporter;
 use crate::rig::nvml::{
     Driver, FakeNvml, Gpu, Order, ProcessRow, driver, gpu, hidden, instance, process,
@@ -35,12 +35,10 @@ fn healthy() -> Driver {
 
 /// Every figure about memory is one that the machine has at some time of this test, in GiB.
 fn check_values(metrics: &Metrics) {
-    let allowed: [(&str, &[f64]); 8] = [
+    let allowed: [(&str, &[f64]); 6] = [
         ("stepmem_device_memory_total_bytes", &[80.0, 10.0]),
         ("stepmem_device_memory_used_bytes", &[30.0, 4.0]),
         ("stepmem_device_memory_free_bytes", &[49.0, 6.0]),
-        ("stepmem_device_memory_reserved_bytes", &[1.0, 0.0]),
-        ("stepmem_device_memory_attributed_bytes", &[12.0, 7.0, 1.0]),
         ("stepmem_device_memory_unattributed_bytes", &[18.0, 23.0, 3.0]),
         ("stepmem_process_memory_used_bytes", &[7.0, 5.0, 1.0]),
         ("stepmem_process_memory_other_bytes", &[1.0]),
@@ -67,8 +65,7 @@ fn scrape_until(exporter: &Exporter, is_over: &AtomicBool) {
 }
 
 fn state_is(metrics: &Metrics, state: &str) -> bool {
-    let series = format!("stepmem_process_attribution{{uuid=\"GPU-a\",state=\"{state}\"}}");
-    metrics.contains_key(&series)
+    attribution(metrics, "GPU-a") == Some(state)
 }
 
 /// Memory of the processes of GPU-a in GiB, ascending.
@@ -140,14 +137,13 @@ fn list_faults(exporter: &Exporter, fake: &FakeNvml) {
     exporter.await_metrics("hidden memory", |metrics| state_is(metrics, "memory_hidden"));
     let metrics = exporter.scrape();
     assert_eq!(processes(&metrics), [0.0; 0]);
-    let attributed = r#"stepmem_device_memory_attributed_bytes{uuid="GPU-a"}"#;
-    assert_eq!(metrics.get(attributed), None);
+    assert_eq!(attributed(&metrics, "GPU-a"), None);
     mend();
 
     let unknown = [process(process::id(), 7 * GIB), hidden(1)];
     fake.set(&machine(&unknown, std::slice::from_ref(&one)));
     exporter.await_metrics("2^64-1", |metrics| processes(metrics) == [7.0]);
-    assert_eq!(exporter.metric(attributed), Some(gib(7.0)));
+    assert_eq!(attributed(&exporter.scrape(), "GPU-a"), Some(gib(7.0)));
     mend();
 
     let repeated = [process(process::id(), 5 * GIB), process(process::id(), 7 * GIB)];

@@ -26,10 +26,10 @@ fn demo_shows_memory_creep_for_the_leaking_rank_and_only_for_it() {
     let confirmed: Vec<String> = demo
         .scrape()
         .into_keys()
-        .filter(|series| series.starts_with("stepmem_diagnosis{"))
+        .filter(|series| series.starts_with("stepmem_diagnosis_severity{"))
         .filter(|series| series.contains("CREEP"))
         .collect();
-    let expected = r#"stepmem_diagnosis{run="demo",rank="3",kind="CREEP_CONFIRMED"}"#;
+    let expected = r#"stepmem_diagnosis_severity{run="demo",rank="3",kind="CREEP_CONFIRMED"}"#;
     assert_eq!(confirmed, [expected]);
 
     let status = demo.status();
@@ -74,7 +74,7 @@ fn demo_dies_out_of_memory_and_after_its_restart_names_line_and_holder_again() {
     await_logged(&demo, 1, |fields| {
         fields["message"] == "raised" && fields["kind"] == "OUT_OF_MEMORY"
     });
-    let oom = r#"stepmem_diagnosis{run="demo",rank="3",kind="OUT_OF_MEMORY"}"#;
+    let oom = r#"stepmem_diagnosis_severity{run="demo",rank="3",kind="OUT_OF_MEMORY"}"#;
     assert!(demo.scrape().contains_key(oom), "{:#?}", demo.scrape().keys());
     let url = format!("http://{}", demo.web);
     let table = stepmem(&["status", "--url", &url], &[], b"").out;
@@ -115,7 +115,8 @@ fn prometheus_finds_every_family_that_the_demo_shows() {
         .map(|metric| metric.name)
         .filter(|name| has_family(&demo.scrape(), name))
         .collect();
-    for needed in ["creep_growth_bytes", "oom_eta_seconds", "diagnosis", "device_info"] {
+    for needed in ["creep_growth_bytes", "oom_eta_seconds", "diagnosis_severity", "device_info"]
+    {
         assert!(
             shown.contains(format!("stepmem_{needed}").as_str()),
             "the demo lacks {needed}"

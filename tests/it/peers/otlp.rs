@@ -124,7 +124,7 @@ fn a_lost_device_leaves_otlp_and_the_scrape() {
     otlp.await_that("the finding", |otlp| {
         let points = otlp.points();
         points.keys().any(|(name, labels)| {
-            name == "stepmem.diagnosis"
+            name == "stepmem.diagnosis.severity"
                 && labels.get("kind").is_some_and(|kind| kind == "GPU_LOST")
         })
     });

@@ -37,16 +37,12 @@ fn every_field_of_the_protocol_is_taken_and_null_is_absent() {
         ("rank_step", 40.0),
         ("rank_steps_total", 4.0),
         ("rank_unread_steps_total", 3.0),
-        ("rank_step_seconds", 0.25),
         ("rank_memory_allocated_bytes", 10.0),
         ("rank_memory_peak_allocated_bytes", 20.0),
-        ("rank_memory_high_water_allocated_bytes", 25.0),
         ("rank_memory_reserved_bytes", 30.0),
-        ("rank_memory_peak_reserved_bytes", 40.0),
         ("rank_memory_inactive_split_bytes", 5.0),
         ("rank_interval_peak_allocated_bytes", 20.0),
         ("rank_alloc_retries_total", 2.0),
-        ("rank_ooms_total", 1.0),
         ("rank_dropped_records_total", 7.0),
     ] {
         let series = format!("stepmem_{name}{{run=\"llm\",rank=\"5\",uuid=\"GPU-a\"}}");
@@ -64,13 +60,13 @@ fn every_field_of_the_protocol_is_taken_and_null_is_absent() {
         of_sparse,
         [
             "stepmem_rank_info",
-            "stepmem_rank_judged",
             "stepmem_rank_last_push_timestamp_seconds",
             "stepmem_rank_late_records_total",
             "stepmem_rank_memory_allocated_bytes",
             "stepmem_rank_oom_events_total",
             "stepmem_rank_step",
             "stepmem_rank_steps_total",
+            "stepmem_rank_unjudged",
             "stepmem_rank_unread_steps_total",
         ]
     );

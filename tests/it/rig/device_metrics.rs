@@ -14,6 +14,19 @@ pub fn used(metrics: &Metrics, uuid: &str) -> Option<f64> {
     metrics.get(&format!("stepmem_device_memory_used_bytes{{uuid=\"{uuid}\"}}")).copied()
 }
 
+/// The bytes of the processes of a device whose memory is known; `None` where there is none.
+pub fn attributed(metrics: &Metrics, uuid: &str) -> Option<f64> {
+    let beyond = format!("stepmem_device_memory_unattributed_bytes{{uuid=\"{uuid}\"}}");
+    Some(used(metrics, uuid)? - metrics.get(&beyond)?)
+}
+
+/// How the exporter sees the processes of a device.
+pub fn attribution<'a>(metrics: &'a Metrics, uuid: &str) -> Option<&'a str> {
+    let start = format!("stepmem_device_info{{uuid=\"{uuid}\"");
+    let info = metrics.keys().find(|series| series.starts_with(&start))?;
+    Some(info.split_once("attribution=\"")?.1.trim_end_matches("\"}"))
+}
+
 /// Whether anything is known of any device.
 pub fn has_device(metrics: &Metrics) -> bool {
     let is_of_device = |series: &String| {

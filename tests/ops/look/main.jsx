@@ -1,5 +1,5 @@
 // Draws one dashboard from the results of its queries (live.py --dump), with Grafana's theme, units, colours and components.
-// @grafana/ui does not have state timelines, histories and histograms; they are drawn here like Grafana's.
+// @grafana/ui does not have state timelines, heat maps and histograms; they are drawn here like Grafana's.
 import React from "react";
 import { createRoot } from "react-dom/client";
 import { createTheme, FieldType, getDisplayProcessor, getFieldColorModeForField, getValueFormat, dateTime, formattedValueToString } from "@grafana/data";
@@ -95,7 +95,7 @@ function Spans({ panel, width, height }) {
   const labelled = 210;
   const rowHeight = Math.min(34, (height - 24) / all.length);
   const x = (time) => labelled + ((time - from) / (until - from)) * (width - labelled - 8);
-  const isHistory = panel.type === "status-history";
+  const isHistory = panel.type === "heatmap";
   return (
     <svg width={width} height={height} fontFamily={theme.typography.fontFamily} fontSize="12">
       {all.map(({ field, points, name }, row) => {
@@ -204,7 +204,7 @@ function Rows({ panel, height }) {
   );
 }
 
-const KINDS = { timeseries: Lines, stat: Stats, bargauge: Bars, "state-timeline": Spans, "status-history": Spans, histogram: Distribution, table: Rows };
+const KINDS = { timeseries: Lines, stat: Stats, bargauge: Bars, "state-timeline": Spans, heatmap: Spans, histogram: Distribution, table: Rows };
 
 function Panel({ panel }) {
   const { x, y, w, h } = panel.gridPos;

@@ -102,14 +102,6 @@ pub(super) fn pressures(status: &Status, visit: &mut Visit<'_>) {
     }
 }
 
-pub(super) fn headroom_bases(status: &Status, visit: &mut Visit<'_>) {
-    for rank in &status.ranks {
-        if let Some(basis) = rank.headroom_basis {
-            visit(&[rank.run.as_str(), &rank.rank_label, uuid(rank), basis.as_label()], 1.0);
-        }
-    }
-}
-
 pub(super) fn rank_info(status: &Status, visit: &mut Visit<'_>) {
     let text = |value: Option<String>| value.unwrap_or_default();
     for rank in &status.ranks {
@@ -256,6 +248,7 @@ pub(super) fn device_info(status: &Status, visit: &mut Visit<'_>) {
             info.parent.as_ref().map_or("", |parent| parent.as_str()),
             info.addressing.as_deref().unwrap_or_default(),
             info.memory_kind.map_or("", DeviceMemoryKind::as_label),
+            device.attribution.as_label(),
         ];
         visit(&labels, 1.0);
     }
@@ -323,12 +316,6 @@ pub(super) fn process_info(status: &Status, visit: &mut Visit<'_>) {
 pub(super) fn device_pods(status: &Status, visit: &mut Visit<'_>) {
     for of in &status.device_pods {
         visit(&[of.uuid.as_str(), &of.namespace, &of.pod, &of.container], 1.0);
-    }
-}
-
-pub(super) fn attribution(status: &Status, visit: &mut Visit<'_>) {
-    for device in &status.devices {
-        visit(&[device.uuid.as_str(), device.attribution.as_label()], 1.0);
     }
 }
 

@@ -2,14 +2,14 @@
 //! metric's name stands in no other Rust file.
 
 use crate::metrics::readers::{
-    OUTCOME, attribution, bytes, children, count, counts, device_info, device_pods, devices,
-    findings, headroom_bases, holder_info, leaking_share, marks, pressures, process,
-    process_info, process_memory, process_unknown, processes, rank_info, ranks, records, runs,
-    signals, site_info, size, whole, xid_errors,
+    OUTCOME, bytes, children, count, counts, device_info, device_pods, devices, findings,
+    holder_info, leaking_share, marks, pressures, process, process_info, process_memory,
+    process_unknown, processes, rank_info, ranks, records, runs, signals, site_info, size,
+    whole, xid_errors,
 };
 use crate::metrics::types::{Group, Kind, Metric, Read, Unit};
 use crate::output::status::Status;
-use stepmem_types::units::Seconds;
+use stepmem_detect::signal::Signal;
 
 /// Returns the number of series that the table gives for a status.
 pub fn count_series(status: &Status) -> usize {
@@ -102,17 +102,13 @@ pub const METRICS: &[Metric] = &[
         "Memory in use on the device, by everything; with the older memory query of NVML (v1) it includes what the driver reserves.",
         |s, v| devices(s, v, |d| bytes(Some(d.memory?.used)))),
     row!(Nvml Gauge "stepmem_device_memory_free_bytes" "device.memory.free", BYTES, DEVICE,
-        "Free memory of the device.", |s, v| devices(s, v, |d| bytes(d.memory?.free))),
-    row!(Nvml Gauge "stepmem_device_memory_reserved_bytes" "device.memory.reserved", BYTES, DEVICE,
-        "Memory that the driver keeps for itself; absent where the driver does not report it separately.",
-        |s, v| devices(s, v, |d| bytes(d.memory?.reserved))),
+        "Free memory of the device. What total has beyond used and free is what the driver keeps for itself.", |s, v| devices(s, v, |d| bytes(d.memory?.free))),
     row!(Nvml Info "stepmem_device_info" "device.info", STATES, DEVICE_INFO,
-        "Description of the device; a label is empty where the driver does not report it. memory_kind: unified is the machine's memory, numa_node is managed by the operating system.", device_info),
-    row!(Nvml Gauge "stepmem_device_memory_attributed_bytes" "device.memory.attributed", BYTES, DEVICE,
-        "Sum over the processes on the device whose memory is known.",
-        |s, v| devices(s, v, |d| whole(d.attributed_bytes))),
+        "Description of the device; a label is empty where the driver does not report it. memory_kind: unified is the machine's memory, numa_node is managed by the operating system. attribution is the way in which the exporter sees the device's processes. \
+         host, shared_pid_namespace: it finds the process of a rank. own_pid_namespace: it sees no training process. foreign_pid_namespace: it sees process ids of the host, \
+         which it cannot resolve, so no process has a series. memory_hidden: it sees no memory. unsupported: it gets no usable list.", device_info),
     row!(Nvml Gauge "stepmem_device_memory_unattributed_bytes" "device.memory.unattributed", BYTES, DEVICE,
-        "Memory in use on the device beyond that sum; negative where driver and processes disagree.",
+        "Memory in use on the device beyond that of the processes whose memory is known; negative where driver and processes disagree.",
         |s, v| devices(s, v, |d| d.unattributed_bytes)),
     row!(Nvml Gauge "stepmem_process_memory_used_bytes" "process.memory.used", BYTES, PROCESS_RANK,
         "Device memory of a process; absent where the driver does not know it. The labels rank and run name the rank that the process pushes for; they are empty where none is known. A rank's client reports its own process where the exporter does not see it.",
@@ -131,10 +127,6 @@ pub const METRICS: &[Metric] = &[
         process_info),
     row!(Nvml Info "stepmem_device_pod_info" "device.pod.info", STATES, DEVICE_POD,
         "A container to which the kubelet assigned the device; only with --kubelet.socket.", device_pods),
-    row!(Nvml Gauge "stepmem_process_attribution" "process.attribution", STATES, DEVICE_STATE,
-        "1 for the way in which the exporter sees the device's processes. host, shared_pid_namespace: it finds the process of a rank. own_pid_namespace: it sees no training \
-         process. foreign_pid_namespace: it sees process ids of the host, which it cannot resolve, so no process has a series. memory_hidden: it sees no memory. \
-         unsupported: it gets no usable list.", attribution),
     row!(Nvml Counter "stepmem_device_xid_errors_total" "device.xid_errors", EVENTS, DEVICE_XID,
         "Xid errors that the driver reported for the device.", xid_errors),
 
@@ -154,19 +146,13 @@ pub const METRICS: &[Metric] = &[
     row!(Pushed Gauge "stepmem_rank_last_push_timestamp_seconds" "rank.last_push_timestamp", SECONDS, RANK,
         "When the rank's last accepted push arrived, as a Unix time; absent once the rank has ended.",
         |s, v| ranks(s, v, |r| Some(r.last_push_time).filter(|_| r.end.is_none()))),
-    row!(Pushed Gauge "stepmem_rank_step_seconds" "rank.step_seconds", SECONDS, RANK,
-        "How long the last train step took.", |s, v| ranks(s, v, |r| r.last_train?.step_seconds.map(Seconds::get))),
     row!(Pushed Gauge "stepmem_rank_memory_allocated_bytes" "rank.memory.allocated", BYTES, RANK,
         "Live tensor memory at the end of the last train step.", |s, v| ranks(s, v, |r| bytes(Some(r.last_train?.allocated)))),
     row!(Pushed Gauge "stepmem_rank_memory_peak_allocated_bytes" "rank.memory.peak_allocated", BYTES, RANK,
         "Maximum of allocated within the last train step; absent where the pusher does not know it.", |s, v| ranks(s, v, |r| bytes(r.last_train?.peak_allocated))),
-    row!(Pushed Gauge "stepmem_rank_memory_high_water_allocated_bytes" "rank.memory.high_water_allocated", BYTES, RANK,
-        "Maximum of allocated since the training process started.", |s, v| ranks(s, v, |r| bytes(r.high_water_allocated))),
     row!(Pushed Gauge "stepmem_rank_memory_reserved_bytes" "rank.memory.reserved", BYTES, RANK,
         "Memory that the caching allocator had reserved from the driver at the end of the last train step.",
         |s, v| ranks(s, v, |r| bytes(r.last_train?.reserved))),
-    row!(Pushed Gauge "stepmem_rank_memory_peak_reserved_bytes" "rank.memory.peak_reserved", BYTES, RANK,
-        "Maximum of reserved within the last train step.", |s, v| ranks(s, v, |r| bytes(r.last_train?.peak_reserved))),
     row!(Pushed Gauge "stepmem_rank_memory_inactive_split_bytes" "rank.memory.inactive_split", BYTES, RANK,
         "Free parts of split blocks at the end of the last train step.", |s, v| ranks(s, v, |r| bytes(r.last_train?.inactive_split))),
     row!(Pushed Gauge "stepmem_rank_host_memory_allocated_bytes" "rank.host.memory.allocated", BYTES, RANK,
@@ -190,8 +176,6 @@ pub const METRICS: &[Metric] = &[
     row!(Pushed Counter "stepmem_rank_alloc_retries_total" "rank.alloc_retries", EVENTS, RANK,
         "Failed mallocs that flushed the allocator's cache, since the training process started.",
         |s, v| ranks(s, v, |r| count(r.last_train?.alloc_retries))),
-    row!(Pushed Counter "stepmem_rank_ooms_total" "rank.ooms", EVENTS, RANK,
-        "Out-of-memory errors, since the training process started.", |s, v| ranks(s, v, |r| count(r.last_train?.ooms))),
     row!(Pushed Counter "stepmem_rank_oom_events_total" "rank.oom_events", EVENTS, RANK,
         "How often the rank ended out of memory, or its own count of such errors rose, since the exporter started.",
         |s, v| ranks(s, v, |r| whole(Some(r.oom_events_total)))),
@@ -204,23 +188,25 @@ pub const METRICS: &[Metric] = &[
     row!(Pushed Info "stepmem_rank_info" "rank.info", STATES, RANK_INFO,
         "Identity that the rank reports; a label is empty where the rank does not report it.", rank_info),
 
-    row!(Derived Gauge "stepmem_rank_judged" "rank.judged", STATES, RANK,
-        "1 once creep detection has seen enough of the rank since its process started to judge it, 0 before.",
-        |s, v| ranks(s, v, |r| Some(f64::from(u8::from(r.is_judged))))),
+    row!(Derived Gauge "stepmem_rank_unjudged" "rank.unjudged", STATES, RANK,
+        "1 until creep detection has seen enough of the rank since its process started to judge it, absent after.",
+        |s, v| ranks(s, v, |r| (!r.is_judged).then_some(1.0))),
     row!(Derived Gauge "stepmem_creep_slope_bytes_per_step" "creep.slope_bytes_per_step", Unit::BytesPerStep, RANK_SIGNAL,
-        "How fast the signal grows (Theil-Sen); absent until there is an estimate.", |s, v| signals(s, v, |c| c.slope_bytes_per_step)),
+        "How fast the signal grows (Theil-Sen); absent until there is an estimate, and, but for live memory, while the signal neither rises nor creeps.",
+        |s, v| signals(s, v, |c| c.slope_bytes_per_step.filter(|_| c.trend.is_some() || c.signal == Signal::Allocated))),
     row!(Derived Gauge "stepmem_creep_slope_bytes_per_second" "creep.slope", Unit::BytesPerSecond, RANK_SIGNAL,
-        "The same slope per second.", |s, v| signals(s, v, |c| c.slope_bytes_per_second)),
+        "The slope per second of a rank that is judged by time; of others it is the slope per step times rate(stepmem_rank_steps_total[5m]).",
+        |s, v| signals(s, v, |c| c.slope_bytes_per_second.filter(|_| c.slope_bytes_per_step.is_none()))),
     row!(Derived Gauge "stepmem_creep_slope_lower_bytes_per_step" "creep.slope_lower_bytes_per_step", Unit::BytesPerStep, RANK_SIGNAL,
-        "Lower end of the 95 % interval of the slope.", |s, v| signals(s, v, |c| c.slope_lower_bytes_per_step)),
+        "Lower end of the 95 % interval of the slope, while the signal rises or creeps.",
+        |s, v| signals(s, v, |c| c.slope_lower_bytes_per_step.filter(|_| c.trend.is_some()))),
     row!(Derived Gauge "stepmem_creep_slope_upper_bytes_per_step" "creep.slope_upper_bytes_per_step", Unit::BytesPerStep, RANK_SIGNAL,
-        "Upper end of the 95 % interval of the slope.", |s, v| signals(s, v, |c| c.slope_upper_bytes_per_step)),
+        "Upper end of the 95 % interval of the slope, while the signal rises or creeps.",
+        |s, v| signals(s, v, |c| c.slope_upper_bytes_per_step.filter(|_| c.trend.is_some()))),
     row!(Derived Gauge "stepmem_creep_growth_bytes" "creep.growth", BYTES, RANK_SIGNAL,
         "Growth since the onset, while the signal rises or creeps.", |s, v| signals(s, v, |c| Some(c.trend.as_ref()?.growth_bytes))),
     row!(Derived Gauge "stepmem_creep_onset_step" "creep.onset_step", STEPS, RANK_SIGNAL,
         "Step at which the growth began, while the signal rises or creeps.", |s, v| signals(s, v, |c| c.trend.as_ref()?.onset_step)),
-    row!(Derived Gauge "stepmem_creep_onset_timestamp_seconds" "creep.onset_timestamp", SECONDS, RANK_SIGNAL,
-        "When the growth began, as a Unix time, while the signal rises or creeps.", |s, v| signals(s, v, |c| Some(c.trend.as_ref()?.onset_time))),
     row!(Derived Gauge "stepmem_creep_confidence_ratio" "creep.confidence", RATIO, RANK_SIGNAL,
         "How sure the detector is that the signal grows, 0 to 1, while it rises or creeps.",
         |s, v| signals(s, v, |c| Some(c.trend.as_ref()?.confidence_ratio))),
@@ -249,11 +235,8 @@ pub const METRICS: &[Metric] = &[
         "Least time to out-of-memory, the lower end of its 95 % interval; present while a signal creeps and the headroom is known.",
         |s, v| ranks(s, v, |r| r.oom_eta_lower_seconds)),
     row!(Derived Gauge "stepmem_headroom_bytes" "headroom", BYTES, RANK,
-        "Memory that the rank can still allocate before its device is full: capacity less what others use and less its recent peak; headroom_basis names the figure that it is based on. For host memory, the rank's child processes are among the others.",
+        "Memory that the rank can still allocate before its device is full: capacity less what others use and less its recent peak (where that is unknown, the maximum since the process started, else what the allocator has reserved). For host memory, the rank's child processes are among the others.",
         |s, v| ranks(s, v, |r| r.headroom_bytes)),
-    row!(Derived Gauge "stepmem_headroom_basis" "headroom.basis", STATES, RANK_BASIS,
-        "1 for the figure that the headroom is based on: allocated is the recent peak of live memory; where that is unknown, high_water is the maximum since the process started, else reserved is what the allocator has reserved. Both leave less headroom.",
-        headroom_bases),
     row!(Derived Gauge "stepmem_pressure_ratio" "pressure", RATIO, RANK_BASIS,
         "Recent use divided by capacity. allocated: the known peaks of the last 512 steps or ten minutes (where none is known, high_water: the maximum since the process started). reserved: the known maximum over the same time. device: as NVML last read it.",
         pressures),
@@ -262,8 +245,6 @@ pub const METRICS: &[Metric] = &[
     row!(Derived Gauge "stepmem_memory_outside_allocator_bytes" "memory.outside_allocator", BYTES, RANK,
         "Device memory of the rank's process beyond what its allocator has reserved: CUDA context, NCCL, other libraries.",
         |s, v| ranks(s, v, |r| r.outside_allocator_bytes)),
-    row!(Derived Gauge "stepmem_imbalance_ratio" "imbalance", RATIO, RANK,
-        "Recent peak of the rank divided by the median of the other ranks' peaks, minus 1.", |s, v| ranks(s, v, |r| r.imbalance_ratio)),
     row!(Derived Gauge "stepmem_run_imbalance_ratio" "run.imbalance", RATIO, RUN,
         "(worst - median) / median over the recent peaks of the run's ranks that push here, or over their high-water marks where those of more ranks are known.", |s, v| runs(s, v, |r| r.imbalance_ratio)),
     row!(Derived Gauge "stepmem_run_worst_rank" "run.worst_rank", RANKS, RUN,
@@ -295,9 +276,6 @@ pub const METRICS: &[Metric] = &[
         "Memory that an unmanaged process can still allocate before its device is full.", |s, v| processes(s, v, |p| p.headroom_bytes)),
     row!(Derived Gauge "stepmem_process_pressure_ratio" "process.pressure", RATIO, PROCESS,
         "Highest device memory of an unmanaged process in the last ten minutes (or 512 readings), divided by the capacity of its device.", |s, v| processes(s, v, |p| p.pressure_ratio)),
-    row!(@ Derived Gauge "stepmem_diagnosis" Some("stepmem.diagnosis"), STATES, SUBJECT_KIND,
-        "1 while the diagnosis holds, absent otherwise. A rank has run and rank, an unmanaged process has uuid and pid, a device has uuid.",
-        Read::Subjects(|s, v| findings(s, v, |_| 1.0))),
     row!(@ Derived Gauge "stepmem_diagnosis_severity" Some("stepmem.diagnosis.severity"), STATES, SUBJECT_KIND,
         "Severity of the diagnosis while it holds: 1 info, 2 warning, 3 critical.", Read::Subjects(|s, v| findings(s, v, |f| f.severity.level().into()))),
     row!(@ Derived Gauge "stepmem_diagnosis_since_timestamp_seconds" Some("stepmem.diagnosis.since_timestamp"), SECONDS, SUBJECT_KIND,
@@ -394,8 +372,8 @@ const DEVICE_INFO: &[&str] = &[
     "parent_uuid",
     "addressing",
     "memory_kind",
+    "attribution",
 ];
-const DEVICE_STATE: &[&str] = &["uuid", "state"];
 const DEVICE_XID: &[&str] = &["uuid", "xid"];
 const PROCESS: &[&str] = &["uuid", "pid"];
 const PROCESS_RANK: &[&str] = &["uuid", "pid", "rank", "run"];
