@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::rig::schema::{holds, schema};
+use crate::rig::schema::{holds_named, schema};
 use crate::rig::snapshot::{answer, data};
 
 #[test]
@@ -21,7 +21,7 @@ fn answers_keep_to_the_published_schema() {
         let file = data(&format!("{name}.pickle.gz"));
         let answer =
             answer(&["show", &file, "--json", "--batch-size", "8", "--capacity", "80GiB"]);
-        holds(&schema, &answer);
+        holds_named(&schema, &answer, name);
         for note in answer["devices"][0]["notes"].as_array().unwrap() {
             for field in ["kind", "text", "bytes", "in_steps", "location"] {
                 assert!(note.get(field).is_some(), "{name}: {note} has no {field}");

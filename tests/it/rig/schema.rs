@@ -17,7 +17,12 @@ pub fn holds_definition(name: &str, definition: &str, value: &Value) {
 
 /// Holds a value to the part of JSON Schema that ours use.
 pub fn holds(schema: &Value, value: &Value) {
-    check(schema, schema, value, "");
+    holds_named(schema, value, "");
+}
+
+/// The same of a value with a name, with which the message of a mistake begins.
+pub fn holds_named(schema: &Value, value: &Value, name: &str) {
+    check(schema, schema, value, name);
 }
 
 fn check(root: &Value, schema: &Value, value: &Value, at: &str) {
