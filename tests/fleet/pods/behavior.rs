@@ -202,6 +202,7 @@ impl Job {
             }),
             processes: vec![ProcessMemory::new((FIRST_PID + rank) as u32, Some(used))],
             attribution: Attribution::SharedPidNamespace,
+            machine_total: None,
         }))
     }
 
