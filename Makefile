@@ -134,7 +134,7 @@ fleet: ## Scrape a fleet of simulated pods with the real Prometheus, and print w
 	@tests/ops/install.sh
 	$(CARGO) build --quiet --example fleet-pods
 	rm -rf target/fleet
-	$(TOOLS)/ops/bin/python tests/fleet/run.py target/debug/examples/fleet-pods --pods $(PODS) --since $(SINCE) --work-dir target/fleet $(FLEET_OPTIONS)
+	$(TOOLS)/ops/bin/python tests/fleet/run.py target/debug/examples/fleet-pods --pods $(PODS) --seconds 240 --scrape-seconds 15 --since $(SINCE) --work-dir target/fleet $(FLEET_OPTIONS)
 
 attack: ## Attack the exporter over loopback and write the tables of docs/security.md (five minutes)
 	$(CARGO) build --quiet --profile dist

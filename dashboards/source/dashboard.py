@@ -73,6 +73,9 @@ RANKS_OF_RUN = "label_values(stepmem_rank_step{<RUN>}, rank)"
 MANY_RANKS = variable("rank", "Rank", RANKS_OF_RUN, many=True)
 ONE_RANK = variable("rank", "Rank", RANKS_OF_RUN)
 WORST_RANKS = hidden("worst", "query_result(topk(16, <BY_SEVERITY>))", '/rank="([^"]+)"/')
+WORST_DEVICES = hidden(
+    "device", "query_result(max by (uuid) (stepmem_rank_info{<WORST>}))", '/uuid="([^"]+)"/'
+)
 PODS = variable("pod", "Pod", "label_values(stepmem_up{<PLACE>}, pod)", many=True)
 
 

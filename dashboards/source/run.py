@@ -8,6 +8,7 @@ from .dashboard import (
     MANY_RANKS,
     NAMESPACE,
     ONE_RUN,
+    WORST_DEVICES,
     WORST_RANKS,
     Dashboard,
     diagnoses_since,
@@ -121,8 +122,7 @@ MEMORY = [
                 "rank {{rank}}",
             ),
             query(
-                "min(stepmem_device_memory_total_bytes{<PLACE>}"
-                " and on (uuid) stepmem_rank_step{<WORST>})",
+                'min(stepmem_device_memory_total_bytes{<PLACE>,uuid=~"$device"})',
                 "capacity",
             ),
         ],
@@ -367,7 +367,7 @@ DASHBOARD = Dashboard(
     "stepmem / Run",
     "One training job: which ranks grow, how fast, how long they have, and how full and balanced "
     "they are.",
-    [CLUSTER, NAMESPACE, ONE_RUN, MANY_RANKS, WORST_RANKS],
+    [CLUSTER, NAMESPACE, ONE_RUN, MANY_RANKS, WORST_RANKS, WORST_DEVICES],
     [*VERDICT, *MEMORY, *CREEP, *ROOM, *NOT_IN_LIVE_MEMORY, *PACE],
     [diagnoses_since("<RUN>")],
 )

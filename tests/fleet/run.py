@@ -43,6 +43,7 @@ ALERT_SECONDS_MAX = 120
 NAMESPACE = "ml"
 # As many ranks as the Run dashboard draws as lines.
 WORST = "|".join(map(str, range(16)))
+WORST_DEVICES = "GPU-.-(9|10)"
 
 # The alerts that the planted faults cause, by run or device.
 EXPECTED = {
@@ -86,10 +87,17 @@ def measure(args):
         new = Bundle("now", lambda path: (ROOT / path).read_text())
         old = Bundle("start", lambda path: git(args.since, path)) if args.since else None
         with Prometheus(args, pods, new, old) as prometheus:
+            say(f"scraping for {args.seconds:g} s")
             time.sleep(args.seconds)
             prometheus.check_scrapes(args.pods)
+            say("waiting for the alerts of the faults")
             alerts = awaited_alerts(prometheus)
+            say("reading as rules and dashboards do")
             report(args, pods, prometheus, [each for each in (old, new) if each], alerts)
+
+
+def say(what):
+    print(f"{time.strftime('%H:%M:%S')} {what}", file=sys.stderr, flush=True)
 
 
 def git(commit, path):
@@ -144,7 +152,7 @@ def seconds_of(duration):
 
 def filled(expr):
     """A dashboard's query with every variable at its default, for the large run."""
-    values = {"cluster": ".*", "namespace": ".*", "pod": ".*", "rank": ".*", "run": "large", "worst": WORST, "__rate_interval": "1m", "__interval": "15s"}
+    values = {"cluster": ".*", "namespace": ".*", "pod": ".*", "rank": ".*", "run": "large", "worst": WORST, "device": WORST_DEVICES, "__rate_interval": "1m", "__interval": "15s"}
     return re.sub(r"\$([a-z_]+)", lambda found: values[found[1]], expr)
 
 

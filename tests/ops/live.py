@@ -371,7 +371,7 @@ def dashboards():
         yield path.stem, json.loads(path.read_text())
 
 
-VALUES = {"cluster": ".*", "namespace": ".*", "pod": ".*", "run": "demo", "rank": "3", "worst": ".*", "__rate_interval": "8s", "__interval": "2s", "__range": "60s"}
+VALUES = {"cluster": ".*", "namespace": ".*", "pod": ".*", "run": "demo", "rank": "3", "worst": ".*", "device": ".*", "__rate_interval": "8s", "__interval": "2s", "__range": "60s"}
 
 
 def substituted(expression, many_ranks=False):
