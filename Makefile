@@ -70,11 +70,12 @@ look: ## Draw the dashboards of a demo into docs/ (four minutes; half a GB from 
 	tests/ops/look/look.sh target/look target/$(LOOK_PROFILE)
 	for each in run rank fleet exporter; do cp target/look/stepmem-$$each.png docs/dashboard-$$each.png; done
 
-look-page: ## Draw the page of a demo into docs/ (a minute)
+look-page: ## Draw the page of a demo into docs/, and record what its tests read (four minutes)
 	@tests/peers/install.sh
 	@tests/ops/install.sh
 	$(CARGO) build --quiet
-	node tests/ops/draw_page.mjs target/debug/stepmem docs/page.png
+	node tests/ops/draw_page.mjs target/debug/stepmem docs/page tests/data/page
+	cp docs/page/demo-100s-1280-light.png docs/page.png
 
 look-snapshot: ## Draw documents of memory snapshots into docs/ (a minute)
 	@tests/ops/install.sh

@@ -7,7 +7,7 @@ use axum::body::{Body, Bytes};
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::header::{ACCEPT, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
-use axum::http::{HeaderMap, Request, StatusCode, Uri};
+use axum::http::{HeaderMap, HeaderValue, Request, StatusCode, Uri};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -35,24 +35,37 @@ const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
 const JSON: &str = "application/json";
 const PLAIN_TEXT: &str = "text/plain; charset=utf-8";
 /// The files below `/page/`: name, content type, content.
-const ASSETS: [(&str, &str, &str); 17] = [
+const ASSETS: [(&str, &str, &str); 30] = [
     ("style.css", "text/css; charset=utf-8", include_str!("page/style.css")),
+    ("uplot.js", JAVASCRIPT, include_str!("page/vendor/uplot.js")),
+    ("uplot.LICENSE", PLAIN_TEXT, include_str!("page/vendor/uplot.LICENSE")),
+    ("address.js", JAVASCRIPT, include_str!("page/address.js")),
+    ("chart.js", JAVASCRIPT, include_str!("page/chart.js")),
+    ("commands.js", JAVASCRIPT, include_str!("page/commands.js")),
     ("devices.js", JAVASCRIPT, include_str!("page/devices.js")),
     ("dom.js", JAVASCRIPT, include_str!("page/dom.js")),
     ("exporter.js", JAVASCRIPT, include_str!("page/exporter.js")),
+    ("facts.js", JAVASCRIPT, include_str!("page/facts.js")),
     ("findings.js", JAVASCRIPT, include_str!("page/findings.js")),
     ("fit.js", JAVASCRIPT, include_str!("page/fit.js")),
     ("format.js", JAVASCRIPT, include_str!("page/format.js")),
-    ("sparks.js", JAVASCRIPT, include_str!("page/sparks.js")),
     ("main.js", JAVASCRIPT, include_str!("page/main.js")),
     ("parts.js", JAVASCRIPT, include_str!("page/parts.js")),
+    ("past.js", JAVASCRIPT, include_str!("page/past.js")),
     ("processes.js", JAVASCRIPT, include_str!("page/processes.js")),
+    ("rank_chart.js", JAVASCRIPT, include_str!("page/rank_chart.js")),
+    ("rank_words.js", JAVASCRIPT, include_str!("page/rank_words.js")),
     ("ranks.js", JAVASCRIPT, include_str!("page/ranks.js")),
+    ("run_chart.js", JAVASCRIPT, include_str!("page/run_chart.js")),
     ("runs.js", JAVASCRIPT, include_str!("page/runs.js")),
     ("severity.js", JAVASCRIPT, include_str!("page/severity.js")),
     ("slopes.js", JAVASCRIPT, include_str!("page/slopes.js")),
+    ("snapshots.js", JAVASCRIPT, include_str!("page/snapshots.js")),
+    ("sparks.js", JAVASCRIPT, include_str!("page/sparks.js")),
+    ("story.js", JAVASCRIPT, include_str!("page/story.js")),
     ("verdict.js", JAVASCRIPT, include_str!("page/verdict.js")),
     ("view.js", JAVASCRIPT, include_str!("page/view.js")),
+    ("virtual.js", JAVASCRIPT, include_str!("page/virtual.js")),
 ];
 const SECURITY_POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; \
      connect-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; \
@@ -149,10 +162,19 @@ impl StatusSource {
 struct Site {
     source: StatusSource,
     index: Bytes,
+    assets: Arc<[Asset]>,
     answers: Arc<Answers>,
     timelines: Option<Arc<TimelineFolder>>,
     last_rendered: Arc<Mutex<Option<Rendered>>>,
     stop: watch::Receiver<bool>,
+}
+
+/// A file of the page.
+#[derive(Debug)]
+struct Asset {
+    name: &'static str,
+    media_type: &'static str,
+    text: Arc<SharedText>,
 }
 
 /// A status as text, for all its readers.
@@ -214,6 +236,13 @@ pub fn router(config: WebConfig, source: StatusSource, stop: watch::Receiver<boo
         .with_state(Site {
             source,
             index: index.into(),
+            assets: ASSETS
+                .into_iter()
+                .map(|(name, media_type, text)| {
+                    let text = SharedText::new(text);
+                    Asset { name, media_type, text }
+                })
+                .collect(),
             answers: Arc::new(Answers::new()),
             timelines,
             last_rendered: Arc::default(),
@@ -250,13 +279,21 @@ async fn index_page(State(site): State<Site>) -> Response {
 }
 
 /// Serves a file of the page.
-async fn asset(uri: Uri) -> Response {
+async fn asset(
+    State(site): State<Site>,
+    connection: ReaderConnection,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Response {
     let file = uri.path().trim_start_matches("/page/");
-    let Some((_, content_type, content)) = ASSETS.iter().find(|(name, ..)| *name == file)
-    else {
+    let Some(asset) = site.assets.iter().find(|asset| asset.name == file) else {
         return no_such_path().await;
     };
-    ([(CONTENT_TYPE, *content_type), (CACHE_CONTROL, "no-cache")], *content).into_response()
+    let text = Arc::clone(&asset.text);
+    let content = Content { text, media_type: asset.media_type, vary: "accept-encoding" };
+    let mut response = site.answers.respond(content, &headers, connection).await;
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    response
 }
 
 /// Serves a drawn snapshot.

@@ -2,9 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use serde_json::json;
 
 use crate::rig::command::stepmem;
@@ -16,12 +19,19 @@ use crate::rig::units::GIB;
 /// The length of a module at most, in lines.
 const MODULE_LINES_MAX: usize = 300;
 
+/// The bytes of all that the page loads at most, in one compressed piece.
+const PACKED_BYTES_MAX: usize = 60 * 1024;
+
 /// The files of the page by name, with their content.
 fn files() -> Vec<(String, String)> {
-    let entries = fs::read_dir(root().join("src/output/page")).unwrap();
-    entries
-        .map(|entry| {
-            let path = entry.unwrap().path();
+    files_of("src/output/page")
+}
+
+fn files_of(folder: &str) -> Vec<(String, String)> {
+    let entries = fs::read_dir(root().join(folder)).unwrap();
+    let paths = entries.map(|entry| entry.unwrap().path()).filter(|path| path.is_file());
+    paths
+        .map(|path| {
             let name = path.file_name().unwrap().to_str().unwrap().to_owned();
             (name, fs::read_to_string(path).unwrap())
         })
@@ -36,11 +46,12 @@ fn imports(module: &str) -> impl Iterator<Item = &str> {
 #[test]
 fn binary_serves_every_file_of_the_page_as_what_it_is() {
     let exporter = Exporter::start(&[]);
-    for (name, content) in files() {
+    for (name, content) in files().into_iter().chain(files_of("src/output/page/vendor")) {
         let (path, content_type) = match name.rsplit_once('.').unwrap().1 {
             "html" => continue,
             "css" => (format!("/page/{name}"), "text/css; charset=utf-8"),
             "js" => (format!("/page/{name}"), "text/javascript; charset=utf-8"),
+            "LICENSE" => (format!("/page/{name}"), "text/plain; charset=utf-8"),
             _ => panic!("{name} is neither a page, a style nor a module"),
         };
         let answer = exporter.get(&path, &[]);
@@ -51,6 +62,17 @@ fn binary_serves_every_file_of_the_page_as_what_it_is() {
     for unknown in ["/page/", "/page/index.html", "/page/other.js", "/page/a/main.js"] {
         assert_eq!(exporter.get(unknown, &[]).status, 404, "{unknown}");
     }
+}
+
+#[test]
+fn page_takes_at_most_60_kib_compressed() {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+    let all = files().into_iter().chain(files_of("src/output/page/vendor"));
+    for (_, content) in all.filter(|(name, _)| !name.ends_with("LICENSE")) {
+        encoder.write_all(content.as_bytes()).unwrap();
+    }
+    let n_bytes = encoder.finish().unwrap().len();
+    assert!(n_bytes <= PACKED_BYTES_MAX, "{n_bytes}");
 }
 
 #[test]
@@ -101,11 +123,21 @@ fn browser_shows_ranks_processes_and_devices_with_their_findings() {
     // A rank that does not name its device could be any of the processes.
     exporter.push_step(&json!({ "run": "young", "rank": 0, "device": "GPU-c" }), 1, GIB);
     let demo = Exporter::start_command("demo", &["--fixed"], &[]);
+    holds("page.mjs", &[&demo, &exporter]);
+}
+
+#[test]
+fn browser_tells_the_story_of_a_rank_from_recorded_answers() {
+    holds("page_story.mjs", &[&Exporter::start(&[])]);
+}
+
+/// Reads the pages of exporters by a script of tests/ops; it says what does not hold.
+fn holds(script: &str, exporters: &[&Exporter]) {
     let output = Command::new("node")
-        .arg(root().join("tests/ops/page.mjs"))
-        .args([&demo, &exporter].map(|exporter| format!("http://{}/", exporter.web)))
+        .arg(root().join("tests/ops").join(script))
+        .args(exporters.iter().map(|exporter| format!("http://{}/", exporter.web)))
         .output()
         .expect("no node: run make tools");
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "page.mjs (run make tools?): {said}");
+    assert!(output.status.success(), "{script} (run make tools?): {said}");
 }

@@ -40,7 +40,7 @@ install_venv() {
 install_npm() {
     local from=$1 into=$2
     stale "$into/.stamp" "$from/package.json" "$from/package-lock.json" || return 0
-    plans "$into: Helm, playwright-core, schemas of the Prometheus operator (npm)" && return
+    plans "$into: Helm, playwright-core, axe-core, uPlot, schemas of the Prometheus operator (npm)" && return
     say "making $into"
     mkdir -p "$into"
     cp "$from/package.json" "$from/package-lock.json" "$into/"

@@ -83,4 +83,14 @@ export class Rows {
       this.update(row, item, view);
     }
   }
+
+  /** Calls `visit` with each row's node and its place. */
+  each(visit) {
+    [...this.parent.children].forEach(visit);
+  }
+
+  /** The height of a row, 0 without one. */
+  height() {
+    return this.parent.firstElementChild?.getBoundingClientRect().height ?? 0;
+  }
 }

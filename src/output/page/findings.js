@@ -4,6 +4,7 @@ import { $, Rows, attribute, element, show, text, tone, words } from "./dom.js";
 import { age, date, number } from "./format.js";
 import { Capped, mark } from "./parts.js";
 import { levelOf } from "./severity.js";
+import { snapshotNote, snapshotsOf, timelineOf } from "./snapshots.js";
 import { subjectKey, subjectName } from "./view.js";
 
 const SHOWN = 6;
@@ -40,12 +41,11 @@ function update(row, finding, view) {
   words(row.sentence, finding.sentence);
   words(row.advice, finding.advice);
   stack(row, finding.evidence.site?.stack ?? []);
-  const snapshots = snapshotsOf(finding, view.status.snapshots);
-  const id = snapshots.findLast((snapshot) => snapshot.timeline)?.timeline;
-  show(row.drawn, Boolean(id));
-  // Relative, so that it also works behind a proxy that serves the page below a path.
-  if (id) attribute(row.timeline, "href", `snapshots/${encodeURIComponent(id)}`);
-  const note = snapshotNote(finding, snapshots.at(-1));
+  const snapshots = finding.evidence.signal === "allocated" || finding.evidence.site ? view.status.snapshots : [];
+  const path = timelineOf(finding, snapshots);
+  show(row.drawn, Boolean(path));
+  if (path) attribute(row.timeline, "href", path);
+  const note = snapshotNote(finding, snapshotsOf(finding, snapshots).at(-1));
   text(row.note, note);
   show(row.note, note !== "");
   text(row.time, `for ${age(finding.since, view.now)}`, date(finding.since));
@@ -58,23 +58,4 @@ function stack(row, frames) {
   if (row.shown === lines.join("\n")) return;
   row.shown = lines.join("\n");
   row.frames.replaceChildren(...lines.map((line) => element("li", "", line)));
-}
-
-/** The snapshots of a rank whose finding speaks of one, the oldest first. */
-function snapshotsOf({ run, rank, evidence }, snapshots) {
-  const isShown = evidence.signal === "allocated" || evidence.site;
-  return isShown ? (snapshots ?? []).filter((of) => of.run === run && of.rank === rank) : [];
-}
-
-/** What became of the newest snapshot of a rank that grows, unless the sentence says it. */
-function snapshotNote({ evidence }, newest) {
-  if (evidence.signal !== "allocated" || !newest) return "";
-  const { outcome, error, analysis, analysis_error: reason, path } = newest;
-  if (outcome === "waiting") return "A memory snapshot was requested.";
-  if (outcome === "recording") return "A memory snapshot is being recorded.";
-  if (outcome === "unanswered") return "A memory snapshot was requested, but did not arrive.";
-  if (outcome === "failed") return `No memory snapshot: ${error}.`;
-  if (!analysis) return `A memory snapshot was written to ${path}; the exporter reads it where --snapshot.read-directory is set and the client reports its place below STEPMEM_SNAPSHOT_DIRECTORY.`;
-  if (analysis === "waiting") return "A memory snapshot is being analyzed.";
-  return analysis === "analysed" ? "" : `The memory snapshot ${path} was not analyzed (${analysis}): ${reason}.`;
 }

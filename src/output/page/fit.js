@@ -9,6 +9,7 @@ import { attribute, element, show, text } from "./dom.js";
 export class Fitted {
   constructor(tbody, redraw) {
     this.table = tbody.closest("table");
+    this.tbody = tbody;
     this.box = tbody.closest(".box");
     this.heads = [...this.table.querySelectorAll("thead th")];
     this.out = new Set();
@@ -51,7 +52,7 @@ export class Fitted {
   }
 
   apply() {
-    for (const row of this.table.rows) {
+    for (const row of [...this.table.tHead.rows, ...this.tbody.rows]) {
       for (const [idx, head] of this.heads.entries()) show(row.cells[idx], !this.out.has(head));
     }
   }

@@ -1,4 +1,4 @@
-// Polls the status of the exporter and draws it, section by section. The page makes no other request.
+// Polls the status of the exporter and draws it, section by section. Sections ask for the past themselves.
 
 import { devicesSection } from "./devices.js";
 import { $, show, text } from "./dom.js";
@@ -9,6 +9,7 @@ import { remember } from "./sparks.js";
 import { processesSection } from "./processes.js";
 import { ranksSection } from "./ranks.js";
 import { runsSection } from "./runs.js";
+import { storySection } from "./story.js";
 import { titleOf, verdictSection } from "./verdict.js";
 import { viewOf } from "./view.js";
 
@@ -17,6 +18,7 @@ const ANSWER_WITHIN_MS = 5000;
 
 const drawVerdict = verdictSection();
 const sections = [
+  storySection(),
   findingsSection(draw),
   runsSection(draw),
   ranksSection(draw),
@@ -32,7 +34,14 @@ function draw() {
   if (!last) return;
   const view = viewOf(last);
   const said = drawVerdict(view);
-  for (const section of sections) section(view);
+  for (const section of sections) {
+    try {
+      section(view);
+    } catch (error) {
+      // The others are drawn nevertheless.
+      reportError(error);
+    }
+  }
   if (failedSince !== null) return;
   text($("said"), said);
   const title = titleOf(view);
@@ -102,4 +111,8 @@ function attend() {
 // Relative, so that it also works behind a proxy that serves the page below a path.
 $("metrics").setAttribute("href", document.querySelector('meta[name="telemetry-path"]').content.replace(/^\//, ""));
 document.addEventListener("visibilitychange", attend);
+addEventListener("hashchange", () => {
+  draw();
+  $("story").scrollIntoView({ block: "nearest" });
+});
 attend();

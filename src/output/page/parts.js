@@ -32,7 +32,7 @@ export function badges(parent) {
       key: `${finding.kind} ${finding.uuid ?? ""}`,
       level: levelOf([finding]),
       severity: `${finding.severity}: `,
-      label: finding.status,
+      label: finding.status + (isKnown(finding.evidence.level_since_time) ? ", level" : ""),
       hint: `${finding.severity}: ${plainly(finding.sentence)}`,
     }));
     notes.forEach((note, idx) => note && list.push({ key: `note ${idx}`, level: PENDING, severity: "", ...note }));

@@ -1,28 +1,38 @@
 // The table of ranks, the worst first, and its filter.
 
-import { $, Rows, attribute, element, hint, show, tableRow, text, tone } from "./dom.js";
+import { $, attribute, element, hint, show, tableRow, text, tone } from "./dom.js";
 import { Fitted } from "./fit.js";
-import { DASH, ago, bytes, date, duration, known, most, number, oomEta, percent, plural, signed } from "./format.js";
+import { DASH, ago, bytes, date, duration, known, most, number, oomEta, percent, plural, signed, timeLeft } from "./format.js";
+import { changeState, stateOf } from "./address.js";
+import { badges, gauge, mark, toned } from "./parts.js";
+import { activity, rankLink } from "./rank_words.js";
 import { sparkline } from "./sparks.js";
-import { Capped, badges, gauge, mark, toned } from "./parts.js";
 import { PENDING, levelOfOom, levelWhere } from "./severity.js";
 import { perStep, slopeCell } from "./slopes.js";
 import { rankKey } from "./view.js";
+import { VirtualRows } from "./virtual.js";
 
-const SHOWN = 64;
 const NOTED = 8;
 
 export function ranksSection(redraw) {
-  const rows = new Rows($("ranks-rows"), make, update);
-  const capped = new Capped(rows, { button: $("ranks-more"), limit: SHOWN, noun: "rank", redraw });
+  const rows = new VirtualRows($("ranks-rows"), { make, update, redraw });
   const fitted = new Fitted($("ranks-rows"), redraw);
-  $("filter").addEventListener("input", redraw);
+  $("filter").value = stateOf("filter");
+  $("filter").addEventListener("input", () => {
+    changeState({ filter: $("filter").value });
+    redraw();
+  });
+  addEventListener("keydown", (event) => {
+    if (event.key !== "/" || event.target.closest("input, textarea")) return;
+    event.preventDefault();
+    $("filter").focus();
+  });
   return (view) => {
     const { ranks } = view;
     const words = $("filter").value.toLowerCase().split(/\s+/).filter(Boolean);
-    const wanted = ranks.filter((rank) => matches(rank, words)).sort((a, b) => b.level - a.level);
+    const wanted = ranks.filter((rank) => matches(rank, words)).sort((a, b) => b.level - a.level || soonest(a, b));
     text($("ranks-count"), words.length > 0 ? `${number(wanted.length)} of ${number(ranks.length)}` : number(ranks.length));
-    capped.set(wanted, rankKey, view);
+    rows.set(wanted, rankKey, view);
     text($("ranks-note"), hostNote(wanted));
     show($("ranks-note"), wanted.some((rank) => rank.host?.sentence));
     show($("ranks"), ranks.length > 0);
@@ -30,6 +40,13 @@ export function ranksSection(redraw) {
     attribute($("ranks-run"), "data-drop", view.runs.length === 1 ? "0" : "9");
     fitted.fit(`${wanted.length} ${view.findings.length}`);
   };
+}
+
+/** Orders ranks by the time left, those that ended or are silent behind the others. */
+function soonest(a, b) {
+  const isOver = ({ state }) => Number(state === "ended" || state === "silent");
+  const [left, right] = [timeLeft(a), timeLeft(b)];
+  return isOver(a) - isOver(b) || (left === right ? 0 : left - right);
 }
 
 /** Whether every word occurs in what the table shows of a rank; a number is the rank itself. */
@@ -53,7 +70,7 @@ function make() {
   const num = "num";
   const row = tableRow("pin", "name-cell", "found", "mono", num, num, num, "", num, num, num, "", num, num, num);
   const { cells } = row;
-  const [dot, label] = [mark(), element("span")];
+  const [dot, label] = [mark(), element("a")];
   cells[0].append(dot, label);
   return {
     ...row,
@@ -74,10 +91,13 @@ function update(row, rank, view) {
 
 function updateIdentity(row, rank, { now, cellName }) {
   const [name, run, , device, step, pushed] = row.cells;
-  const isPending = rank.level === 0 && rank.pending;
-  tone(row.node, rank.level || null, rank.level ? "is-found" : "");
+  const isOver = rank.state === "ended" || rank.state === "silent";
+  const isPending = rank.level === 0 && (rank.pending || isOver);
+  tone(row.node, rank.level || null, `${rank.level ? "is-found" : ""}${isOver ? " is-over" : ""}`.trim());
   tone(row.dot, isPending ? PENDING : rank.level, "mark");
   text(row.label, String(rank.rank));
+  attribute(row.label, "href", rankLink(rank));
+  attribute(row.label, "aria-label", `Rank ${rank.rank} of run ${rank.run}: its story`);
   const { attempt, pid, local_rank: local, node_rank: node, world_size: size } = rank;
   const identity = Object.entries({ "of ranks": size, "local rank": local, node, pid, attempt });
   hint(name, identity.map(([word, value]) => `${word} ${known(value, String)}`).join(", "));
@@ -87,13 +107,6 @@ function updateIdentity(row, rank, { now, cellName }) {
   text(step, known(rank.step, number), known(rank.step_seconds, (seconds) => `${seconds.toFixed(3)} s per step`));
   const when = known(rank.last_push_time, (time) => ago(time, now));
   text(pushed, when, known(rank.last_push_time, date));
-}
-
-/** That a rank ended or is silent, as a badge; its finding may be of before. */
-function activity(rank) {
-  if (rank.end) return { label: `ended (${rank.end.outcome})`, hint: "It pushes no further steps" };
-  if (rank.state !== "silent") return null;
-  return { label: `silent for ${known(rank.silent_seconds, duration)}`, hint: "It has not ended, and pushes nothing" };
 }
 
 function updateMemory(row, rank) {

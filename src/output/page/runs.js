@@ -25,7 +25,7 @@ export function runsSection(redraw) {
 }
 
 /** What two programs under one run name mean for this run, in words. */
-function sharedName({ run, challengers, asked_for: name }) {
+export function sharedName({ run, challengers, asked_for: name }) {
   const remedy = "Give one of them another name (STEPMEM_RUN).";
   const refused = `Two programs push under the name ${run}; refused lately: ${number(challengers)}. ${remedy}`;
   const renamed = `${run} requested the name ${name}, under which another program pushes. ${remedy}`;

@@ -1,4 +1,5 @@
-// The memory of ranks and processes since the page was opened, drawn as small lines.
+// The memory of ranks and processes, drawn as small lines: of a rank as far back as the exporter knows it, of a process since the
+// page was opened.
 
 import { attribute, hint } from "./dom.js";
 import { bytes, duration, isKnown } from "./format.js";
@@ -34,6 +35,19 @@ function add(key, point) {
   history.points = history.points.filter((_, idx) => idx % 2 === 0);
   const reach = history.points.at(-1)[0] - history.points[0][0];
   history.gap = (0.95 * reach) / (history.points.length - 1);
+}
+
+/** Takes the past of a run's ranks, as the exporter keeps it. `elapsed` is how many seconds ago a Unix time was. */
+export function recall({ run, time, ranks }, elapsed) {
+  const now = performance.now() / 1000;
+  for (const { rank, allocated_bytes: values } of ranks) {
+    const history = histories.get(rankKey({ run, rank }));
+    if (!history || history.points[0]?.[0] <= now - elapsed(time[0]) + 1) continue;
+    const known = time.flatMap((at, idx) => (isKnown(values[idx]) ? [[now - elapsed(at), values[idx]]] : []));
+    const all = [...known.filter(([at]) => at < history.points[0]?.[0]), ...history.points];
+    history.points = all.filter((_, idx) => idx % Math.ceil(all.length / POINTS_MAX) === 0);
+    history.gap = Math.max(history.gap, (all.at(-1)[0] - all[0][0]) / POINTS_MAX);
+  }
 }
 
 /** Adds a line to `parent` that draws the history of a subject by its key. */

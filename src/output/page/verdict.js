@@ -1,5 +1,6 @@
 // The verdict: one headline about everything, the worst finding first.
 
+import { clientCommand, pushExample } from "./commands.js";
 import { $, show, text, tone, words } from "./dom.js";
 import { isKnown, most, number, plural } from "./format.js";
 import { PENDING, SEVERITIES, levelOf } from "./severity.js";
@@ -7,8 +8,8 @@ import { perStep } from "./slopes.js";
 import { straightRises, subjectName } from "./view.js";
 
 export function verdictSection() {
-  text($("client"), client());
-  text($("curl"), curl());
+  text($("client"), clientCommand());
+  text($("curl"), pushExample());
   return (view) => {
     const { level, headline, more, said } = verdictOf(view);
     tone($("verdict"), level, "verdict");
@@ -92,25 +93,4 @@ function briefly({ evidence, sentence }) {
   const end = sentence.match(/out of memory in [^(]+/)?.[0].trim();
   const line = sentence.split("; ").find((clause) => clause.includes(" of it is allocated at "));
   return sentence.split(/[,;]/)[0] + (line ? `, ${line}` : "") + (end ? `; ${end}` : "");
-}
-
-const PUSH_URL = "http://127.0.0.1:9478";
-
-/** Where this exporter takes pushes. */
-function pushUrl() {
-  const url = document.querySelector('meta[name="push-url"]').content;
-  return url && !url.includes("{{") ? url.replace(/\/$/, "") : PUSH_URL;
-}
-
-/** The command of a training script that pushes here; without an address the client takes the usual one. */
-function client() {
-  const url = pushUrl().replace(/^unix:\/*/, "unix:///");
-  return `${url === PUSH_URL ? "" : `STEPMEM_PUSH_URL=${url} `}python -m stepmem train.py`;
-}
-
-function curl() {
-  const base = pushUrl();
-  const record = '{"run":"demo","rank":0,"step":1,"allocated_bytes":1073741824}';
-  const where = base.startsWith("unix:") ? `--unix-socket ${base.slice(5)} http://localhost/v1/steps` : `${base}/v1/steps`;
-  return `curl -H 'content-type: application/json' -d '${record}' ${where}`;
 }

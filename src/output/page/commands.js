@@ -1,0 +1,41 @@
+// The commands for what a reader does next, to copy.
+
+import { isKnown } from "./format.js";
+
+/** A word of a shell command. */
+const quoted = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
+
+/** What to do about a rank: words, and a command. `pod` is that of its device, where the kubelet names it. */
+export function commandsOf(rank, pod) {
+  const of = `--run ${quoted(rank.run)} --rank ${rank.rank}`;
+  const to = pushUrl() === PUSH_URL ? of : `${of} --url ${pushUrl()}`;
+  const isGoing = !rank.end && rank.state !== "silent";
+  const [finding] = rank.findings.filter(({ run }) => isKnown(run));
+  const list = [["Explain which tests stop or show its growth", `stepmem explain --url ${location.origin} ${of}`]];
+  if (finding) list.push([`Lower ${finding.status} to info for a day`, `stepmem ack ${to} --kind ${finding.kind} --for 1d --reason 'known'`]);
+  if (isGoing && rank.device && rank.device !== "host") list.push(["Ask for a memory snapshot", `stepmem snapshot take --url ${location.origin} ${of}`]);
+  if (!rank.end) list.push(["End it, if its process is gone", `stepmem end ${to} --outcome failed`]);
+  if (pod) list.push(["Run one of these in its pod", `kubectl exec --namespace ${quoted(pod.namespace)} ${quoted(pod.pod)} --container stepmem -- stepmem status`]);
+  return list;
+}
+
+const PUSH_URL = "http://127.0.0.1:9478";
+
+/** Where this exporter takes pushes. */
+function pushUrl() {
+  const url = document.querySelector('meta[name="push-url"]').content;
+  return url && !url.includes("{{") ? url.replace(/\/$/, "") : PUSH_URL;
+}
+
+/** The command of a training script that pushes here; without an address the client takes the usual one. */
+export function clientCommand() {
+  const url = pushUrl().replace(/^unix:\/*/, "unix:///");
+  return `${url === PUSH_URL ? "" : `STEPMEM_PUSH_URL=${url} `}python -m stepmem train.py`;
+}
+
+export function pushExample() {
+  const base = pushUrl();
+  const record = '{"run":"demo","rank":0,"step":1,"allocated_bytes":1073741824}';
+  const where = base.startsWith("unix:") ? `--unix-socket ${base.slice(5)} http://localhost/v1/steps` : `${base}/v1/steps`;
+  return `curl -H 'content-type: application/json' -d '${record}' ${where}`;
+}

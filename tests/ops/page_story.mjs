@@ -1,0 +1,380 @@
+// Reads the page in a browser with recorded answers of a demo: page_story.mjs EXPORTER_URL
+//
+// The exporter serves the page's files; status, histories and windows are those of tests/data/page, changed for each state. Prints what
+// does not hold and exits with 1.
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import { fileURLToPath } from "node:url";
+
+import { launch } from "./browser.mjs";
+
+const DEADLINE_MS = 120_000;
+const HOUR_S = 3600;
+/** Seconds between two of the answers that need no network. */
+const ANSWER_EVERY_S = 4;
+const [url] = process.argv.slice(2);
+const at = (path) => fileURLToPath(new URL(`../../${path}`, import.meta.url));
+const recorded = (name) => JSON.parse(readFileSync(at(`tests/data/page/${name}.json`), "utf8"));
+const axe = readFileSync(createRequire(at("target/tools/npm/x.js")).resolve("axe-core/axe.min.js"), "utf8");
+
+/** A recording with another leaking rank, run or status: `change` gets the answers. */
+function changed(name, change = () => {}) {
+  const answers = recorded(name);
+  const rank = answers.status.ranks.find(({ rank }) => rank === 3);
+  const finding = answers.status.findings.find(({ kind }) => kind === "CREEP_CONFIRMED");
+  change(answers, rank, finding);
+  return answers;
+}
+
+const quiet = (answers) => (answers.status.findings = []);
+const noSlope = ({ creep }) => creep.forEach((signal) => (signal.trend = null));
+
+/** Every state that the page tells apart, and what it says of the rank then. */
+const STATES = {
+  "a leak": [changed("creep"), ["MEMORY CREEP", "per step", "in about", "train.py:151 in training_step", "Trainer.history", "passed every test of an innocent cause"]],
+  "the end of a leak": [changed("oom"), ["OUT OF MEMORY", "ended (oom)", "OutOfMemoryError", "train.py:151"]],
+  "a rank that is not judged yet": [
+    changed("creep", (answers, rank) => {
+      quiet(answers);
+      answers.status.ranks = [rank];
+      Object.assign(rank, { is_judged: false, judging_from_step: rank.step + 41, oom_eta_seconds: null });
+    }),
+    ["growth judged from step", "not judged yet: 41 more steps"],
+  ],
+  "a rank that a test stopped": [
+    changed("creep", (answers, rank) => {
+      quiet(answers);
+      answers.status.ranks = [rank];
+      noSlope(rank);
+      answers.windows.windows = [{ signal: "allocated", records: 64, first_step: 1, last_step: 64, outcome: "stopped", test: "random walk", reason: "its increments differ" }];
+    }),
+    ["none found", "no growth over steps 1 to 64: its increments differ (test “random walk”)"],
+  ],
+  "growth that went level": [
+    changed("creep", (answers, rank, finding) => {
+      finding.severity = "info";
+      Object.assign(finding.evidence, { level_since_step: 900, level_since_time: answers.status.time - 90 });
+    }),
+    ["MEMORY CREEP, level", "level since step 900, 1 min 30 s ago"],
+  ],
+  "a holder with a bound": [
+    changed("creep", (answers, rank, finding) => {
+      finding.evidence.holder.fill = { items: 350, items_max: 512, items_per_step: 1, is_own: true };
+    }),
+    ["350 of 512", "bounded; full in about 162 steps"],
+  ],
+  "a silent rank": [
+    changed("creep", (answers, rank) => Object.assign(rank, { state: "silent", silent_seconds: 125, oom_eta_seconds: null })),
+    ["silent for 2 min 5 s", "its process has not said that it ended"],
+  ],
+  "an acknowledged finding": [
+    changed("creep", (answers, rank, finding) => {
+      answers.status.acks = [{ run: "demo", rank: 3, kind: finding.kind, reason: "a known cache", since: answers.status.time - 9, until: answers.status.time + 3600 }];
+    }),
+    ["CREEP_CONFIRMED: a known cache (for 1 h 0 min more)"],
+  ],
+  "host memory next to a device's": [
+    changed("creep", (answers, rank) => {
+      answers.history.host_allocated_bytes = answers.history.time.map((_, idx) => (idx % 15 === 0 ? (4 + idx / 256) * 2 ** 30 : null));
+      rank.host = { allocated_bytes: 5 * 2 ** 30, total_bytes: 2 ** 36, shared_bytes: null, split_bytes: null, sentence: "2 workers hold 1.00 GiB" };
+    }),
+    ["Host memory of its process", "2 workers hold 1.00 GiB"],
+  ],
+  "two programs under one name": [changed("creep", (answers) => (answers.status.runs[0].challengers = 2)), ["Two programs push under the name demo"]],
+  "a gap and a restart": [
+    changed("creep", (answers) => {
+      const { time, step, gaps, markers } = answers.history;
+      for (let idx = 100; idx < time.length; idx += 1) time[idx] += 600;
+      gaps.push(100);
+      markers.push({ time: time[100], step: step[100], kind: "restart" });
+      answers.status.time += 600;
+      answers.status.ranks.forEach((rank) => (rank.last_push_time += 600));
+    }),
+    ["MEMORY CREEP"],
+  ],
+};
+
+/** The recording with 1,024 ranks, of which the last leaks. */
+function crowd() {
+  return changed("creep", ({ status, run, history }, leaking, finding) => {
+    const n = 1024;
+    const [healthy] = status.ranks;
+    const times = run.time.filter((_, idx) => idx % 4 === 0);
+    const levels = run.ranks.map(({ allocated_bytes: values }) => values.filter((_, idx) => idx % 4 === 0));
+    const last = n - 1;
+    status.ranks = Array.from({ length: n }, (_, rank) => ({ ...(rank === last ? leaking : healthy), rank, world_size: n, device: `GPU-${rank}` }));
+    status.findings = [{ ...finding, rank: last }];
+    status.devices = status.devices.slice(0, 1);
+    run.time = times;
+    run.ranks = Array.from({ length: n }, (_, rank) => ({ rank, allocated_bytes: levels[rank === last ? 3 : 0] }));
+    history.rank = last;
+  });
+}
+
+class Reader {
+  constructor(page) {
+    this.page = page;
+    this.errors = [];
+    page.setDefaultTimeout(DEADLINE_MS);
+    page.on("pageerror", (error) => this.errors.push(error.message));
+    page.on("console", (message) => message.type() === "error" && this.errors.push(message.text()));
+  }
+
+  /** Opens the page with these answers, at a hash. */
+  async open(answers, hash = "") {
+    this.answers = answers;
+    await this.page.route("**/api/v1/**", (route) => {
+      const path = new URL(route.request().url()).pathname;
+      const { status, history, windows, run } = this.answers;
+      if (path.endsWith("/status")) return route.fulfill({ json: status });
+      if (path.endsWith("/windows")) return route.fulfill({ json: windows });
+      return route.fulfill({ json: path.includes("/ranks/") ? history : run });
+    });
+    await this.page.goto(url + hash);
+    await this.page.locator("#story-chart canvas").waitFor();
+    await this.page.locator("#run-lines canvas:visible, #run-map canvas:visible").first().waitFor();
+  }
+
+  story() {
+    return this.page.locator("#story").innerText();
+  }
+
+  async violations() {
+    await this.page.evaluate(axe);
+    const { violations } = await this.page.evaluate(() => window.axe.run(document, { resultTypes: ["violations"] }));
+    return violations.flatMap(({ id, nodes }) => nodes.map(({ target, failureSummary: why }) => `${id} at ${target}: ${why.replace(/\s+/g, " ")}`));
+  }
+}
+
+const checks = {
+  async "each state says what it is, and nothing reaches beyond the window"(reader) {
+    for (const width of [1280, 390]) {
+      await reader.page.setViewportSize({ width, height: 900 });
+      for (const [name, [answers, expected]] of Object.entries(STATES)) {
+        await reader.open(answers, "#run=demo&rank=3");
+        for (const words of expected) {
+          await reader.page.locator("#story", { hasText: words }).waitFor({ timeout: 10_000 }).catch(async () => assert.fail(`${name}: no ${words} in ${await reader.story()}`));
+        }
+        assert.equal(await reader.page.evaluate(() => document.documentElement.scrollWidth), width, name);
+      }
+    }
+  },
+
+  async "no state has a violation of accessibility, in the light and in the dark"(reader) {
+    for (const [colorScheme, width] of [["light", 1280], ["dark", 1280], ["dark", 390]]) {
+      await reader.page.emulateMedia({ colorScheme });
+      await reader.page.setViewportSize({ width, height: 900 });
+      for (const [name, [answers]] of Object.entries({ ...STATES, "1,024 ranks": [crowd()] })) {
+        if (colorScheme === "dark" && !/leak|judged|silent|1,024/.test(name)) continue;
+        await reader.open(answers);
+        for (const fold of await reader.page.locator("#story details:visible > summary").all()) await fold.click();
+        assert.deepEqual(await reader.violations(), [], `${name}, ${colorScheme}, ${width} px`);
+      }
+    }
+  },
+
+  async "the worst rank is shown until another is chosen, and a link keeps its meaning"(reader) {
+    await reader.open(changed("creep"));
+    assert.equal(await reader.page.locator("#story-head").innerText(), "Rank 3");
+    await reader.page.locator("#ranks-rows tr", { hasText: "IMBALANCE" }).getByRole("link").click();
+    await reader.page.locator("#story-head", { hasText: "Rank 5" }).waitFor();
+    await reader.page.fill("#filter", "imbalance");
+    const link = reader.page.url();
+    assert.match(link, /#run=demo&rank=5&filter=imbalance$/);
+    await reader.page.reload();
+    await reader.page.locator("#story-head", { hasText: "Rank 5" }).waitFor();
+    await reader.page.locator("#ranks-count", { hasText: "1 of 8" }).waitFor();
+    await reader.page.getByRole("link", { name: "Follow the worst rank" }).click();
+    await reader.page.locator("#story-head", { hasText: "Rank 3" }).waitFor();
+    await reader.page.goBack();
+    await reader.page.locator("#story-head", { hasText: "Rank 5" }).waitFor();
+  },
+
+  async "all that can be done is reached by keyboard, has a name and shows its focus"(reader) {
+    await reader.open(changed("creep"));
+    const walked = [];
+    for (;;) {
+      await reader.page.keyboard.press("Tab");
+      const focus = await reader.page.evaluate(() => {
+        const node = document.activeElement;
+        if (!node || node === document.body) return null;
+        const name = node.getAttribute("aria-label") || node.getAttribute("aria-labelledby") || node.textContent.trim();
+        const { outlineStyle } = getComputedStyle(node);
+        return { tag: node.tagName, id: node.id, name, isSeen: node.getClientRects().length > 0 && outlineStyle !== "none" };
+      });
+      if (!focus || walked.length > 200) break;
+      walked.push(focus);
+    }
+    assert.deepEqual(walked.filter(({ name, isSeen }) => !name || !isSeen), []);
+    const ids = walked.map(({ id, tag }) => id || tag);
+    for (const id of ["metrics", "story-scale", "story-previous", "story-next", "SUMMARY", "filter"]) assert.ok(ids.includes(id), `${id} of ${ids}`);
+    assert.ok(walked.filter(({ name }) => /^Rank \d of run demo/.test(name)).length >= 8, JSON.stringify(walked.map(({ name }) => name)));
+
+    await reader.page.keyboard.press("]");
+    await reader.page.locator("#story-head", { hasText: "Rank 4" }).waitFor();
+    await reader.page.keyboard.press("[");
+    await reader.page.locator("#story-head", { hasText: "Rank 3" }).waitFor();
+    await reader.page.locator("#story-chart .plot").focus();
+    await reader.page.keyboard.press("ArrowLeft");
+    await reader.page.locator("#story-chart time", { hasText: /step [\d,]+|\d:\d\d/ }).waitFor();
+    await reader.page.keyboard.press("+");
+    await reader.page.keyboard.press("+");
+    await reader.page.locator("#story-unzoom").click();
+    await reader.page.locator("#story-unzoom").waitFor({ state: "hidden" });
+    await reader.page.keyboard.press("/");
+    assert.equal(await reader.page.evaluate(() => document.activeElement.id), "filter");
+  },
+
+  async "the scale goes from the capacity to live memory alone, and back"(reader) {
+    await reader.open(changed("creep"));
+    await reader.page.getByRole("button", { name: "Live memory alone" }).click();
+    assert.match(reader.page.url(), /scale=live/);
+    await reader.page.getByRole("button", { name: "Up to the capacity" }).click();
+    assert.match(reader.page.url(), /scale=capacity/);
+  },
+
+  async "a command is copied as a shell takes it"(reader) {
+    const answers = changed("creep", ({ status, run }) => {
+      const name = "it's 7b";
+      for (const list of [status.ranks, status.runs, status.findings]) list.forEach((of) => (of.run = name));
+      run.run = name;
+    });
+    await reader.page.context().grantPermissions(["clipboard-read", "clipboard-write"]);
+    await reader.open(answers);
+    await reader.page.locator("summary", { hasText: "Commands to copy" }).click();
+    await reader.page.getByRole("button", { name: "Copy: Lower MEMORY CREEP" }).click();
+    const copied = await reader.page.evaluate(() => navigator.clipboard.readText());
+    assert.match(copied, /^stepmem ack --run 'it'\\''s 7b' --rank 3 .*--kind CREEP_CONFIRMED --for 1d --reason 'known'$/);
+  },
+
+  async "nothing moves while figures change"(reader) {
+    await reader.open(changed("creep"));
+    await reader.page.waitForTimeout(500);
+    const moved = await reader.page.evaluate(async () => {
+      const moves = [];
+      new PerformanceObserver((list) => moves.push(...list.getEntries().map(({ value, sources }) => [value, sources.map(({ node }) => node?.id || node?.className || node?.nodeName)]))).observe({ type: "layout-shift" });
+      for (let n = 0; n < 20; n += 1) {
+        document.dispatchEvent(new Event("visibilitychange"));
+        await new Promise((resolve) => setTimeout(resolve, 60));
+      }
+      return moves;
+    });
+    assert.deepEqual(moved, []);
+  },
+
+  async "an exporter that comes back is live again"(reader) {
+    await reader.open(changed("creep"));
+    await reader.page.route("**/api/v1/status", (route) => route.abort());
+    await reader.page.locator("#unanswered", { hasText: "has not answered" }).waitFor();
+    await reader.page.unroute("**/api/v1/status");
+    await reader.page.locator("#unanswered").waitFor({ state: "hidden" });
+    await reader.page.locator("#live.is-live").waitFor();
+    reader.errors = reader.errors.filter((error) => !error.includes("net::ERR_FAILED"));
+  },
+
+  async "an hour of updates takes no more memory than its first minutes"(reader) {
+    await served(reader, changed("creep"));
+    const cdp = await reader.page.context().newCDPSession(reader.page);
+    const used = async () => {
+      await cdp.send("HeapProfiler.collectGarbage");
+      const [{ usedSize }, { nodes, jsEventListeners: listeners }] = [await cdp.send("Runtime.getHeapUsage"), await cdp.send("Memory.getDOMCounters")];
+      return { usedSize, nodes, listeners };
+    };
+    await update(reader, HOUR_S / ANSWER_EVERY_S / 10);
+    const early = await used();
+    await update(reader, HOUR_S / ANSWER_EVERY_S);
+    const late = await used();
+    assert.ok(late.usedSize < 1.1 * early.usedSize + 300_000, `${early.usedSize} to ${late.usedSize} bytes`);
+    assert.ok(late.nodes <= early.nodes + 50 && late.listeners <= early.listeners, JSON.stringify([early, late]));
+  },
+
+  async "of 1,024 ranks only those in sight are in the document, and are written"(reader) {
+    await served(reader, crowd());
+    await reader.page.locator("#run-map:visible").waitFor();
+    const counted = await reader.page.evaluate(async () => {
+      const rows = () => [...document.querySelectorAll("#ranks-rows tr")];
+      const box = document.querySelector("#ranks .box");
+      const inSight = () => Math.ceil(box.clientHeight / rows()[0].offsetHeight);
+      await window.update(2);
+      const nodes = document.querySelectorAll("*").length;
+      const written = new Set();
+      const observer = new MutationObserver((records) => records.forEach(({ target }) => written.add((target.parentElement ?? target).closest?.("tr"))));
+      observer.observe(document.body, { subtree: true, childList: true, characterData: true, attributes: true });
+      await window.update(20);
+      observer.disconnect();
+      const before = rows().length;
+      box.scrollTop = box.scrollHeight;
+      await new Promise((resolve) => setTimeout(resolve, 200));
+      const last = rows().at(-1).querySelector("th").innerText.trim();
+      return { nodes, written: written.size, before, after: rows().length, inSight: inSight(), last, end: document.querySelectorAll("*").length };
+    });
+    console.log(`1,024 ranks: ${JSON.stringify(counted)}`);
+    assert.ok(counted.before <= counted.inSight + 14 && counted.after <= counted.inSight + 14, JSON.stringify(counted));
+    assert.ok(counted.written <= counted.before + 20, JSON.stringify(counted));
+    assert.ok(counted.nodes < 3000 && Math.abs(counted.end - counted.nodes) < 100, JSON.stringify(counted));
+    assert.equal(counted.last, "1022");
+  },
+};
+
+/** Opens the page with answers that it gets without a network, each later than the one before. */
+async function served(reader, answers) {
+  await reader.page.addInitScript(([given, every]) => {
+    const { status, history, windows, run } = given;
+    let n = 0;
+    const began = performance.now();
+    performance.now = () => began + 1000 * every * n;
+    const next = () => {
+      n += 1;
+      const ranks = status.ranks.map((rank) => ({ ...rank, step: rank.step + 50 * n, last_push_time: rank.last_push_time + every * n, allocated_bytes: rank.allocated_bytes + n * 100_000 }));
+      return { ...status, time: status.time + every * n, ranks };
+    };
+    window.fetch = async (path) => {
+      const answer = path.endsWith("/status") ? next() : path.includes("/windows") ? windows : path.includes("/ranks/") ? history : run;
+      return new Response(JSON.stringify(answer), { headers: { "content-type": "application/json" } });
+    };
+    window.update = async (times) => {
+      for (let idx = 0; idx < times; idx += 1) {
+        const before = n;
+        const channel = new MessageChannel();
+        await new Promise((resolve) => {
+          // It is not asked for again while an answer is drawn.
+          channel.port1.onmessage = () => {
+            if (n > before) return resolve();
+            document.dispatchEvent(new Event("visibilitychange"));
+            channel.port2.postMessage(0);
+          };
+          channel.port2.postMessage(0);
+        });
+        channel.port1.close();
+        if (idx % 100 === 0) await new Promise((resolve) => setTimeout(resolve));
+      }
+    };
+  }, [answers, ANSWER_EVERY_S]);
+  await reader.page.goto(url);
+  await reader.page.locator("#story-chart canvas").waitFor();
+}
+
+const update = (reader, times) => reader.page.evaluate((n) => window.update(n), times);
+
+const vendored = readFileSync(at("target/tools/npm/node_modules/uplot/dist/uPlot.iife.min.js"), "utf8");
+assert.equal(readFileSync(at("src/output/page/vendor/uplot.js"), "utf8"), vendored, "src/output/page/vendor/uplot.js is not what npm has");
+
+const only = process.env.CHECK;
+const browser = await launch();
+let nFailed = 0;
+for (const [name, check] of Object.entries(checks)) {
+  if (only && !name.includes(only)) continue;
+  const page = await browser.newPage();
+  const reader = new Reader(page);
+  try {
+    await check(reader);
+    assert.deepEqual(reader.errors, [], "the console has errors");
+  } catch (error) {
+    nFailed += 1;
+    console.error(`${name}: ${error.message}`, reader.errors);
+  }
+  await page.close();
+}
+await browser.close();
+process.exit(nFailed === 0 ? 0 : 1);
