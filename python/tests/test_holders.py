@@ -106,6 +106,23 @@ def test_memory_that_was_freed_and_stays_with_the_allocator_is_not_to_be_explain
     assert [holder["name"] for holder in result["holders"]] == ["`kept`"]
 
 
+def test_memory_that_was_freed_and_stays_in_the_arenas_of_glibc_is_not_to_be_explained(answer):
+    program = """
+        import ctypes, stepmem
+        libc = ctypes.CDLL(None)
+        libc.malloc.restype = ctypes.c_void_p
+        libc.free.argtypes = [ctypes.c_void_p]
+        blocks, kept = [libc.malloc(65_536) for _ in range(600)], []  # every other one stays, so that the heap cannot shrink
+        for n in range(300):
+            FREE
+            kept.append(bytes(5_000))  # a twentieth of the growth that the request names, and most of what is not free
+            stepmem.step_end(n)
+    """
+    for free, names in [("libc.free(blocks[2 * n])", ["`kept`"]), ("pass", [])]:
+        (_, *_, result), _ = answer(textwrap.dedent(program).replace("FREE", free), request={"bytes_per_step": 100_000.0, "is_on_host": True})
+        assert [holder["name"] for holder in result.get("holders", [])] == names
+
+
 CUT = """
     import collections, stepmem
     class Kept:

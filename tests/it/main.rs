@@ -45,6 +45,7 @@ mod history;
 mod peaks;
 
 mod host_memory;
+mod host_records;
 
 mod ends;
 

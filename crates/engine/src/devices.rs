@@ -227,16 +227,17 @@ pub fn process_of<'a>(sample: &'a GpuSample, rank: &Identity) -> Option<&'a Proc
     found.next().filter(|_| found.next().is_none())
 }
 
-/// Returns what a record shows of its rank's device. `nvml`: NVML's last reading of it, which
-/// does not depend on records unless only the client sees its process. `None` where the record
-/// adds nothing to what is known.
+/// Returns what a record shows of its rank's device. `nvml`: NVML's last reading of it. `None`
+/// where the record adds nothing to what is known.
 pub fn view_at_record(sample: &StepSample, nvml: Option<DeviceView>) -> Option<DeviceView> {
     let process_used = sample.own_process.and_then(OwnProcessMemory::bytes);
+    let is_known = process_used.is_some() || (nvml.is_none() && sample.memory_kind.is_some());
+    let pushed = || sample.total.zip(sample.free).filter(|_| sample.memory_kind.is_none());
     let view = match nvml {
-        None if sample.memory_kind.is_some() => DeviceView::default(),
-        None => pushed_view(sample.total?, sample.free?),
-        Some(view) => Some(view).filter(|_| process_used.is_some())?,
+        None => pushed().map(|(total, free)| pushed_view(total, free)),
+        Some(view) => Some(view).filter(|_| is_known),
     };
+    let view = view.or(is_known.then(DeviceView::default))?;
     Some(DeviceView { process_used, ..view })
 }
 

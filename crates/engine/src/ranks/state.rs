@@ -356,14 +356,16 @@ impl RankState {
         self.identity.memory_kind = self.identity.memory_kind.or(view.memory_kind);
         let view = self.resolved(view);
         self.device_total = view.total;
-        let Some(device_used) = view.used.map(Bytes::as_f64) else { return false };
         let Some(reserved) = self.last_train.and_then(|last| last.reserved) else {
             return false;
         };
         if let Some(process_used) = view.process_used.or(view.process_estimated) {
             self.outside.add(process_used.as_f64() - reserved.as_f64());
         }
-        if self.device_read_at.is_some_and(|read_at| time - read_at < DEVICE_READING_EVERY) {
+        let Some(device_used) = view.used.map(Bytes::as_f64) else { return false };
+        // A clock that was set back makes a reading due.
+        let too_soon = 0.0..DEVICE_READING_EVERY;
+        if self.device_read_at.is_some_and(|read_at| too_soon.contains(&(time - read_at))) {
             return false;
         }
         self.device_read_at = Some(time);
