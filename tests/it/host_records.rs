@@ -1,12 +1,14 @@
-//! Host memory next to a device's, and the memory that a process reads of itself, when records come twice, late, from another
-//! process, or by a clock that was set.
+//! Host memory next to a device's, and the memory that a process reads of itself: when records come twice, late, from another
+//! process, or by a clock that was set; and when the run is over.
 
 use serde_json::{Value, json};
 
+use crate::rig::command::stepmem;
 use crate::rig::exporter::Exporter;
 use crate::rig::folder::{Folder, text};
 use crate::rig::job::{Job, START};
 use crate::rig::noise::noise;
+use crate::rig::summary::{issue, summary};
 use crate::rig::units::{GIB, MIB, float};
 
 /// A rank on a GPU with so many MiB more on the host per step, and 12 GiB that its process reads of itself.
@@ -121,4 +123,73 @@ fn reading_of_a_process_outlasts_a_restart_of_the_exporter() {
     assert_eq!(seen(&second), before);
     let outside = r#"stepmem_memory_outside_allocator_bytes{run="job",rank="0",uuid="GPU-1"}"#;
     assert_eq!(second.metric(outside), Some(float(10 * GIB)));
+}
+
+#[test]
+fn past_pressure_of_the_host_is_an_issue_of_the_summary() {
+    let job = Job::new(1, 200).device("GPU-1").more(|_, step| {
+        let held = if step == 100 { 62 * GIB } else { 8 * GIB };
+        json!({"host_allocated_bytes": held, "host_total_bytes": 64 * GIB})
+    });
+    let found = issue(&summary(&job.recording()), "HOST_HIGH_PRESSURE").expect("an issue");
+    assert_eq!(found["severity"], "info", "{found}");
+    assert_eq!(found["summary"], "the peak of host memory was at 97% of 64.0 GiB at step 100");
+    assert!(found["action"].as_str().unwrap().contains("host's memory load"), "{found}");
+}
+
+/// An exporter whose rank leaks on the host, where its client names what holds it.
+fn with_holder(leak: u64, items_max: u64) -> Exporter {
+    let exporter = Exporter::start(&["--holders.on-creep"]);
+    let mut asked = Value::Null;
+    for batch in job(leak).records().chunks(100) {
+        let answer = exporter.post(json!(batch).to_string());
+        asked = answer.json()["actions"].as_array().unwrap().last().cloned().unwrap_or(asked);
+    }
+    let holder = json!({"name": "`replay`", "kind": "deque", "tensors": 0,
+        "bytes": 800 * leak * MIB, "tensors_per_step": 0.0, "bytes_per_step": leak * MIB,
+        "file": "train.py", "line": 42,
+        "items": 800, "items_max": items_max, "items_per_step": 1.0});
+    let body = json!({"run": "job", "rank": 0, "instance": "00c0ffee00c0ffee",
+        "id": asked["id"], "outcome": "named", "last_step": 800, "holders": [holder]});
+    assert_eq!(exporter.post_to("/v1/holders", body.to_string()).status, 200);
+    exporter
+}
+
+#[test]
+fn buffer_on_the_host_that_will_not_fit_is_pressure_ahead_of_time() {
+    let exporter = with_holder(40, 4000);
+    let is_it = |series: &String| series.contains(r#"kind="HOST_HIGH_PRESSURE""#);
+    exporter.await_metrics("the finding", |metrics| metrics.keys().any(is_it));
+    let status = exporter.status();
+    let findings = status["findings"].as_array().unwrap();
+    let found = findings.iter().find(|of| of["kind"] == "HOST_HIGH_PRESSURE").unwrap();
+    assert_eq!(found["severity"], "warning", "{found}");
+    let words = found["sentence"].as_str().unwrap();
+    assert!(words.starts_with("`replay` (deque, 800 of 4,000)"), "{words}");
+    assert!(words.ends_with("host memory is at 61% of 64.0 GiB"), "{words}");
+    let advice = "Give it a lower bound or smaller items, or give the job more memory.";
+    assert_eq!(found["advice"], advice);
+}
+
+#[test]
+fn line_and_headroom_of_growth_on_the_host_are_explained_and_compared() {
+    let leaky = with_holder(40, 1 << 50);
+    let url = format!("http://{}", leaky.web);
+    let explained =
+        stepmem(&["explain", "--url", &url, "--run", "job", "--rank", "0"], &[], b"");
+    for words in ["train.py:42", "Headroom on the host: ", "Out of host memory in about "] {
+        assert!(explained.out.contains(words), "{words}: {}", explained.out);
+    }
+    let healthy = Exporter::start(&[]);
+    healthy.push(&job(0).records());
+    let folder = Folder::new("host-records-compare");
+    let file = |name: &str, of: &Exporter| {
+        let summary = of.get("/api/v1/runs/job/summary", &[]).json();
+        folder.write(name, &summary.to_string())
+    };
+    let (leaky, healthy) = (file("leaky", &leaky), file("healthy", &healthy));
+    let compared = stepmem(&["compare", &leaky, &healthy], &[], b"");
+    assert!(compared.out.contains("the leaking line train.py:42 is gone"), "{}", compared.out);
+    let better = "better: least host headroom rose from 24.7 GiB to 56.0 GiB.";
+    assert!(compared.out.contains(better), "{}", compared.out);
 }

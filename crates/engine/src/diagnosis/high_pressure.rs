@@ -61,12 +61,13 @@ pub struct TooLarge {
 }
 
 impl TooLarge {
-    /// Returns the holder in a subject that grows toward a bound that does not fit.
-    fn of(subject: &Subject<'_, '_>) -> Option<Box<Self>> {
-        let rank = subject.rank()?;
-        let trend = rank.creep.trend(Signal::Allocated)?;
+    /// Returns the holder in a subject that grows toward a bound that does not fit: of live
+    /// memory, or of the host's next to a device. `None` of one that is over.
+    pub fn of(subject: &Subject<'_, '_>, signal: Signal) -> Option<Box<Self>> {
+        let rank = subject.rank().filter(|rank| !rank.is_over())?;
+        let trend = rank.creep.trend(signal)?;
         let filling = Filling::of(rank, trend).filter(Filling::is_too_large)?;
-        let holder = rank.site.own.holder?.holder.clone();
+        let holder = rank.site.held(signal).holder?.holder.clone();
         Some(Box::new(Self { holder, filling }))
     }
 }
@@ -93,6 +94,10 @@ pub const HOST_FULL_ADVICE: &str = "The memory is full, so it is level because i
 
 /// The advice for a bound that is more than the memory.
 const TOO_LARGE_ADVICE: &str = "Give it a lower bound, smaller items, or memory of the host.";
+
+/// The same where it is the host's.
+const HOST_TOO_LARGE_ADVICE: &str =
+    "Give it a lower bound or smaller items, or give the job more memory.";
 
 /// Returns the first thing to check on the host, or where an allocator held so much of the
 /// capacity that was never live.
@@ -129,7 +134,9 @@ pub fn judge(
         if (b.0, b.1.ratio) > (a.0, a.1.ratio) { b } else { a }
     };
     let pressures = pressure::of_subject(subject);
-    let too_large = TooLarge::of(subject).filter(|_| !subject.is_over());
+    let is_unified = subject.rank().is_some_and(|rank| rank.identity.is_unified());
+    let on_host = || TooLarge::of(subject, Signal::Host).filter(|_| is_unified);
+    let too_large = TooLarge::of(subject, Signal::Allocated).or_else(on_host);
     let ahead = pressures.first().filter(|_| too_large.is_some());
     let graded = pressures.iter().copied().filter_map(grade).reduce(worse);
     let (severity, Pressure { basis, ratio, capacity }) =
@@ -137,7 +144,7 @@ pub fn judge(
     let evidence = PressureEvidence {
         pressure_ratio: ratio,
         is_on_host: subject.rank().is_some_and(|rank| rank.identity.is_host()),
-        is_unified: subject.rank().is_some_and(|rank| rank.identity.is_unified()),
+        is_unified,
         basis,
         capacity_bytes: capacity.get(),
         never_live_ratio: subject.rank().filter(|_| !is_live(basis)).and_then(of_rank),
@@ -195,7 +202,9 @@ impl Figures for PressureEvidence {
 
     fn advice(&self) -> Option<String> {
         if self.too_large.is_some() {
-            return Some(TOO_LARGE_ADVICE.to_owned());
+            let is_on_host = self.is_on_host || self.is_unified;
+            let advice = if is_on_host { HOST_TOO_LARGE_ADVICE } else { TOO_LARGE_ADVICE };
+            return Some(advice.to_owned());
         }
         if self.is_unified {
             return Some(UNIFIED_ADVICE.to_owned());

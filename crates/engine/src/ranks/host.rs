@@ -29,6 +29,8 @@ const REPLACED_RATIO: f64 = 0.75;
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct HostMemory {
     allocated: Option<Bytes>,
+    /// The most of that, and the first step that had it.
+    peak: Option<(Bytes, Count)>,
     total: Option<Bytes>,
     shared: Option<Bytes>,
     split: Option<Bytes>,
@@ -42,6 +44,8 @@ impl HostMemory {
     /// Takes a reading of step `step`.
     pub fn take(&mut self, parts: &HostParts, step: Count) {
         self.allocated = parts.allocated.or(self.allocated);
+        let higher = |held: &Bytes| self.peak.is_none_or(|(peak, _)| *held > peak);
+        self.peak = parts.allocated.filter(higher).map(|held| (held, step)).or(self.peak);
         // A machine without a limit may report 0. That is not a capacity.
         self.total = parts.total.filter(|total| total.get() > 0).or(self.total);
         self.shared = parts.shared.or(self.shared);
@@ -85,6 +89,11 @@ impl HostMemory {
     /// are about it, or it was not read.
     pub fn allocated(&self) -> Option<Bytes> {
         self.allocated
+    }
+
+    /// The most of that since its process began, and the first step that had it.
+    pub fn peak(&self) -> Option<(Bytes, Count)> {
+        self.peak
     }
 
     /// Returns what others see of it, not in words yet.
@@ -241,6 +250,17 @@ pub struct HostView {
     pub child_processes: Option<ChildView>,
     /// The same in words; empty if there is next to nothing.
     pub sentence: String,
+}
+
+impl HostView {
+    /// Returns the bytes that are left of the host memory next to a device's; `None` of a rank
+    /// whose own figures are about it.
+    pub fn headroom_bytes(&self) -> Option<f64> {
+        let children = [self.workers, self.child_processes].into_iter().flatten();
+        let held = children.filter(|of| !of.ended).filter_map(|of| of.bytes);
+        let held: f64 = held.chain(self.allocated_bytes).map(Bytes::as_f64).sum();
+        Some((self.total_bytes?.as_f64() - held).max(0.0))
+    }
 }
 
 /// Processes below a rank's, as they were read last.

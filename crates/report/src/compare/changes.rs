@@ -4,7 +4,8 @@ use crate::compare::comparison::{Change, ChangeUnit, OldNew, RankChange, WorseWh
 use crate::compare::figures::{RankFigures, RunFigures, RunPeak};
 use crate::compare::text::value;
 
-/// A peak or a headroom that differs by less than this share of the old peak is the same.
+/// A peak or a headroom that differs by less than this share of the old peak is the same; the
+/// host's headroom by less than this share of its memory.
 const PEAK_RATIO_MIN: f64 = 0.02;
 /// A peak differs when it does so by this many deviations of a step from its neighbors, of both
 /// runs together.
@@ -58,7 +59,7 @@ pub fn changes(runs: Runs<'_>) -> Vec<KeyedChange> {
         count("ranks_lost", "ranks lost", runs.map(|run| run.n_lost)),
         count("ooms", "out-of-memory errors", runs.map(|run| run.n_ooms)),
     ];
-    live.into_iter().chain(others).collect()
+    live.into_iter().chain(others).chain(host_headroom(runs)).collect()
 }
 
 /// One of the two peaks, or live memory in their place.
@@ -153,6 +154,16 @@ fn headroom(runs: Runs<'_>) -> KeyedChange {
     let change =
         Change::new("least headroom", ChangeUnit::Bytes, values).judged(limit, WorseWhen::Less);
     KeyedChange::new("headroom_bytes", "least headroom", change)
+}
+
+/// Returns the change of the host memory that is left; `None` where neither run knows it.
+fn host_headroom(runs: Runs<'_>) -> Option<KeyedChange> {
+    let both = runs.map(|run| run.host_headroom);
+    let limit = PEAK_RATIO_MIN * both.old.or(both.new)?.total_bytes;
+    let values = both.map(|of| Some(of?.bytes));
+    let change = Change::new("least host headroom", ChangeUnit::Bytes, values);
+    let change = change.judged(Some(limit), WorseWhen::Less);
+    Some(KeyedChange::new("host_headroom_bytes", "least host headroom", change))
 }
 
 /// Slopes differ where a run grows and their intervals do not overlap.

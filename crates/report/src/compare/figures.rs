@@ -34,6 +34,8 @@ pub struct RunFigures {
     pub pressure_ratio: Option<f64>,
     /// The least headroom of a rank.
     pub headroom: Option<RunHeadroom>,
+    /// The least host memory that is left next to the device of a rank.
+    pub host_headroom: Option<RunHostHeadroom>,
     /// The growth of the rank that grows fastest.
     pub growth: Option<RunGrowth>,
     /// The skew between its ranks.
@@ -44,7 +46,7 @@ pub struct RunFigures {
     pub n_lost: Option<u64>,
     /// Out-of-memory errors of all ranks.
     pub n_ooms: Option<u64>,
-    /// The line that leaks, as a memory snapshot shows it.
+    /// The line that leaks, as a memory snapshot or a search of host memory shows it.
     pub leaking_line: Option<String>,
     /// Its end, where ranks announced that.
     pub end: Option<RunEnd>,
@@ -128,6 +130,15 @@ pub struct RunHeadroom {
     pub basis: Basis,
 }
 
+/// The host memory that is left next to the device of a rank.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RunHostHeadroom {
+    /// Its size, in bytes.
+    pub bytes: f64,
+    /// The host memory that the rank may use, in bytes.
+    pub total_bytes: f64,
+}
+
 /// The growth of live memory of a rank, in bytes per step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RunGrowth {
@@ -177,6 +188,7 @@ impl RunFigures {
             peak_reserved: RunPeak::default(),
             pressure_ratio: None,
             headroom: None,
+            host_headroom: None,
             growth: None,
             skew: None,
             worst_rank: None,

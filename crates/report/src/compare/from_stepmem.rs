@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use crate::compare::figures::{
-    NotASummary, RankFigures, RunEnd, RunFigures, RunGrowth, RunHeadroom, RunIssue, RunPeak,
-    RunSetup, RunSkew, SlopeInterval,
+    NotASummary, RankFigures, RunEnd, RunFigures, RunGrowth, RunHeadroom, RunHostHeadroom,
+    RunIssue, RunPeak, RunSetup, RunSkew, SlopeInterval,
 };
 use crate::policy::{PeakMetric, PolicyName};
 use crate::summary::model::{
@@ -42,6 +42,7 @@ pub fn figures(summary: &Summary) -> Result<RunFigures, NotASummary> {
         peak_reserved: peak(ranks, |rank| rank.peak_reserved.as_ref()),
         pressure_ratio: ranks.iter().filter_map(|rank| rank.pressure_ratio).reduce(f64::max),
         headroom: ranks.iter().filter_map(headroom).min_by(|a, b| a.bytes.total_cmp(&b.bytes)),
+        host_headroom: host_headroom(ranks),
         growth: fastest(ranks),
         skew: skew.map(|ratio| RunSkew { ratio, is_of_means: false }),
         worst_rank: summary.worst_rank.map(|rank| rank.get().into()),
@@ -100,15 +101,31 @@ fn rank_peak(figure: Option<&FigureSummary>) -> RunPeak {
 }
 
 /// The line that leaks by the evidence of an issue, if it is about growth and a memory snapshot
-/// shows one.
+/// shows one; of host memory the line that makes or fills what holds it, or allocates it.
 fn leaking_line(issue: &Issue) -> Option<String> {
-    let IssueEvidence::Finding(Evidence::CreepConfirmed(of) | Evidence::CreepEarly(of)) =
-        &issue.evidence
+    let IssueEvidence::Finding(
+        Evidence::CreepConfirmed(of)
+        | Evidence::CreepEarly(of)
+        | Evidence::HostCreep(of)
+        | Evidence::HostRising(of),
+    ) = &issue.evidence
     else {
         return None;
     };
-    let site = of.site.as_ref().filter(|site| site.verdict == SiteVerdict::Leak)?;
-    Some(site.at.as_ref()?.to_string())
+    let site = of.site.as_ref().filter(|site| site.verdict == SiteVerdict::Leak);
+    let holder = of.holder.as_ref().filter(|_| of.is_on_host);
+    let at = site.map_or_else(|| holder?.at.as_ref(), |site| site.at.as_ref());
+    Some(at?.to_string())
+}
+
+/// The least host memory that is left next to the device of a rank.
+fn host_headroom(ranks: &[RankSummary]) -> Option<RunHostHeadroom> {
+    let left = ranks.iter().filter_map(|rank| {
+        let host = rank.host.as_ref()?;
+        let total_bytes = host.total_bytes?.as_f64();
+        Some(RunHostHeadroom { bytes: host.headroom_bytes()?, total_bytes })
+    });
+    left.min_by(|a, b| a.bytes.total_cmp(&b.bytes))
 }
 
 /// The headroom of a rank; summaries that do not name its basis rest on the peak of live

@@ -46,6 +46,7 @@ pub fn figures(
             .filter_map(|metric| metrics.get(metric.as_label())?.pressure_frac)
             .reduce(f64::max),
         headroom: None,
+        host_headroom: None,
         growth: None,
         skew: skew(&global, &metrics),
         worst_rank: of_issue.or(highest),

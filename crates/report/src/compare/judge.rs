@@ -239,7 +239,12 @@ fn remarks(runs: Runs<'_>) -> Vec<String> {
 /// Returns what became of the line that leaked. A run that still grows may lack a snapshot that
 /// names it.
 fn leaking_lines(runs: Runs<'_>) -> Option<String> {
-    let is_growing = runs.new.growth.is_some_and(|growth| growth.is_growing);
+    let is_of_host = |issue: &RunIssue| {
+        let kinds = [DiagnosisKind::HostCreep, DiagnosisKind::HostRising];
+        kinds.into_iter().any(|kind| kind.label() == issue.kind)
+    };
+    let is_growing = runs.new.growth.is_some_and(|growth| growth.is_growing)
+        || runs.new.issues.iter().any(is_of_host);
     match (&runs.old.leaking_line, &runs.new.leaking_line) {
         (Some(old), Some(new)) if old == new => {
             Some(format!("the line {new} leaks in both runs"))

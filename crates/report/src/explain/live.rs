@@ -182,6 +182,16 @@ fn room(page: &mut Page, rank: &RankStatus, findings: &[&FindingStatus]) {
         });
         page.paragraph(Indent::hanging(2), &format!("Headroom: {}{basis}", bytes(headroom)));
     }
+    let of_host = findings.iter().find_map(|finding| match &finding.evidence {
+        Evidence::HostCreep(growth) | Evidence::HostRising(growth) => growth.headroom_bytes,
+        _ => None,
+    });
+    let measured = || rank.host.as_ref()?.headroom_bytes();
+    if let Some(headroom) = of_host.or_else(measured) {
+        let by = if of_host.is_some() { ", as its growth has it left" } else { "" };
+        let words = format!("Headroom on the host: {}{by}", bytes(headroom));
+        page.paragraph(Indent::hanging(2), &words);
+    }
     let known = rank.oom_eta_seconds.map(|seconds| (time_left(seconds), rank.oom_eta_steps));
     let least = || {
         let seconds = rank.oom_eta_lower_seconds?;
@@ -190,5 +200,10 @@ fn room(page: &mut Page, rank: &RankStatus, findings: &[&FindingStatus]) {
     if let Some((left, steps)) = known.or_else(least) {
         let steps = steps.map_or_else(String::new, |n| format!(" ({})", counted(n, "step")));
         page.paragraph(Indent::hanging(2), &format!("Out of memory in {left}{steps}"));
+    }
+    let known = rank.host_oom_eta_seconds.map(time_left);
+    let left = known.or_else(|| rank.host_oom_eta_lower_seconds.map(least_time_left));
+    if let Some(left) = left {
+        page.paragraph(Indent::hanging(2), &format!("Out of host memory in {left}"));
     }
 }

@@ -211,9 +211,11 @@ fn rank_summary(
     }
 }
 
-/// Returns the least headroom that any growth of the rank leaves, by its findings.
+/// Returns the least headroom that any growth of the rank leaves, by its findings; the host's
+/// next to a device is another.
 fn growth_headroom(view: &RankView<'_>) -> Option<f64> {
-    let growing = view.creep.trends().filter(|trend| trend.is_growing());
+    let is_own = |trend: &&Trend| trend.is_growing() && trend.signal != Signal::Host;
+    let growing = view.creep.trends().filter(is_own);
     growing.filter_map(Trend::headroom_bytes).reduce(f64::min)
 }
 

@@ -36,8 +36,8 @@ pub fn issues(run: &RunView<'_>) -> Vec<Issue> {
     let issue_of = |(idx, kind): (usize, &DiagnosisKind)| {
         let findings = run.findings.iter().filter(|finding| finding.kind == *kind);
         let mut of_ranks: Vec<RankIssue> = findings.filter_map(RankIssue::of).collect();
-        if *kind == DiagnosisKind::HighPressure {
-            of_ranks.extend(past_pressures(run, &of_ranks));
+        if matches!(kind, DiagnosisKind::HighPressure | DiagnosisKind::HostPressure) {
+            of_ranks.extend(past_pressures(run, *kind, &of_ranks));
         }
         if *kind == DiagnosisKind::Imbalance && of_ranks.is_empty() {
             of_ranks = low_peaks(run);
@@ -73,9 +73,14 @@ fn issue(kind: DiagnosisKind, mut of_ranks: Vec<RankIssue>) -> Option<Issue> {
     })
 }
 
-/// Returns the ranks whose past peak was near their capacity, but for those that have an issue
-/// already.
-fn past_pressures(run: &RunView<'_>, found: &[RankIssue]) -> Vec<RankIssue> {
+/// Returns the ranks whose past peak was near their capacity, or that of the host next to it,
+/// but for those that have an issue already.
+fn past_pressures(
+    run: &RunView<'_>,
+    kind: DiagnosisKind,
+    found: &[RankIssue],
+) -> Vec<RankIssue> {
+    let is_next_to = kind == DiagnosisKind::HostPressure;
     let limits = run.thresholds;
     let past = |(rank, view): &(Rank, RankView<'_>)| {
         let is_found = found.iter().any(|issue| issue.rank == *rank);
@@ -94,9 +99,11 @@ fn past_pressures(run: &RunView<'_>, found: &[RankIssue]) -> Vec<RankIssue> {
                      b: (IssueSeverity, LifetimePressure)| {
             if (b.0, b.1.ratio) > (a.0, a.1.ratio) { b } else { a }
         };
-        let graded = LifetimePressure::all(view).filter(|_| !is_found).filter_map(grade);
+        let of_host = LifetimePressure::of_host(view).filter(|_| is_next_to);
+        let own = LifetimePressure::all(view).filter(|_| !is_next_to);
+        let graded = own.chain(of_host).filter(|_| !is_found).filter_map(grade);
         let (severity, pressure) = graded.reduce(worse)?;
-        let is_on_host = view.identity.is_host();
+        let is_on_host = is_next_to || view.identity.is_host();
         let advice = high_pressure::advice(is_on_host, never_live(view, pressure));
         let issue = RankIssue::of_pressure(*rank, pressure, severity, is_on_host);
         Some(RankIssue { advice: advice.map(Cow::Borrowed), ..issue })

@@ -61,7 +61,15 @@ impl LifetimePressure {
         Self::all(rank).reduce(|most, next| if next.ratio > most.ratio { next } else { most })
     }
 
-    /// Returns every pressure of a rank that is known.
+    /// Returns the pressure of host memory next to a device's.
+    pub fn of_host(rank: &RankView<'_>) -> Option<Self> {
+        let host = rank.host.filter(|_| !rank.identity.is_unified())?;
+        let ((peak, step), capacity) = (host.peak()?, host.total()?);
+        let ratio = peak.as_f64() / capacity.as_f64();
+        Some(Self { ratio, basis: Basis::Host, capacity, step: Some(step.get()) })
+    }
+
+    /// Returns every pressure of a rank that is known, except the host's next to a device.
     pub fn all(rank: &RankView<'_>) -> impl Iterator<Item = Self> {
         let capacity = rank.capacity;
         let lifetime = rank.lifetime;
