@@ -98,7 +98,9 @@ fn clock_that_goes_back_neither_hides_growth_on_the_host_nor_makes_any() {
 fn next_launch_of_a_run_begins_with_nothing_of_the_last() {
     let exporter = Exporter::start(&[]);
     let mut records = job(40).records();
-    records.iter_mut().for_each(|record| record["launch"] = json!("morning"));
+    for record in &mut records {
+        record["launch"] = json!("morning");
+    }
     exporter.push(&records);
     assert_eq!(seen(&exporter)[0][0], "HOST_CREEP_CONFIRMED");
     let end = exporter.post_to("/v1/runs/job/end", r#"{"rank": 0, "outcome": "completed"}"#);

@@ -171,13 +171,7 @@ impl RankState {
         self.count_marks(sample, time);
         self.remember(sample, peaks, (time, follows_gap));
         self.identify(sample);
-        if let Some(parts) = &sample.host {
-            let host = self.host.get_or_insert_default();
-            host.take(parts, sample.step);
-            if self.identity.is_unified() {
-                host.share(sample.reserved);
-            }
-        }
+        self.take_host_parts(sample);
         self.own_process = sample.own_process.map(|own| (own, now)).or(self.own_process);
         self.lifecycle.advance(sample, at);
         let capacity = self.own_capacity();
@@ -218,6 +212,16 @@ impl RankState {
             let suspected = self.creep.suspected(*signal);
             suspected.is_some_and(|suspected| newest <= suspected.position)
         })
+    }
+
+    /// Takes host memory in addition to the rank's own figures.
+    fn take_host_parts(&mut self, sample: &StepSample) {
+        let Some(parts) = &sample.host else { return };
+        let host = self.host.get_or_insert_default();
+        host.take(parts, sample.step);
+        if self.identity.is_unified() {
+            host.share(sample.reserved);
+        }
     }
 
     /// Takes host memory next to a device's, at a train step or a sample by time. Returns
