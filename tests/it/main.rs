@@ -44,6 +44,7 @@ mod history;
 
 mod peaks;
 
+mod containers;
 mod host_memory;
 mod host_records;
 

@@ -1,9 +1,11 @@
 //! The one owner of all state: events and the time go in; transitions, effects and a status
 //! come out.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::config::EngineConfig;
+use crate::containers::{ContainerTable, ContainerView, FULL_RATIO, Members, ReadingTime};
 use crate::devices::{DeviceTable, device_view, view_at_record};
 use crate::diagnosis::input::{DiagnosisInput, RunInput};
 use crate::diagnosis::{DiagnosisKind, Evidence};
@@ -17,7 +19,7 @@ use crate::ranks::lifecycle::Arrival;
 use crate::ranks::refusal::Refusal;
 use crate::ranks::state::RankState;
 use crate::ranks::table::RankTable;
-use crate::ranks::view::{DeviceView, RankView};
+use crate::ranks::view::{DeviceView, RankView, SilentKill};
 use crate::requests::causes::{
     Cause, FoundCause, HeldView, HoldersReport, SiteTable, SiteView,
 };
@@ -30,6 +32,7 @@ use stepmem_detect::shifts::HolderGrowth;
 use stepmem_detect::signal::Signal;
 use stepmem_types::device::{Attribution, GpuSample, OwnProcessMemory};
 use stepmem_types::end::RankEnd;
+use stepmem_types::host::ContainerId;
 use stepmem_types::ids::{ProcessId, Rank, RankId, Run, SubjectId};
 use stepmem_types::site::TensorHolder;
 use stepmem_types::step::StepSample;
@@ -49,6 +52,7 @@ pub struct Engine {
     pub(super) started: f64,
     pub(super) ranks: RankTable,
     pub(super) processes: ProcessTable,
+    pub(super) containers: ContainerTable,
     pub(super) devices: DeviceTable,
     pub(super) findings: Findings,
     pub(super) acks: Acks,
@@ -73,6 +77,7 @@ impl Engine {
             config,
             started,
             processes: ProcessTable::default(),
+            containers: ContainerTable::default(),
             devices: DeviceTable::default(),
             findings: Findings::default(),
             acks: Acks::default(),
@@ -252,6 +257,7 @@ impl Engine {
         self.ranks.forget(now, retention);
         self.forget_sites();
         self.processes.forget(now, retention);
+        self.containers.forget(now, retention);
         self.devices.forget(now, self.config.gpu_ttl);
     }
 
@@ -294,6 +300,9 @@ impl Engine {
         let arrival = self.unix_time(now);
         let result = self.ranks.push(sample, now, arrival);
         let mut is_changed = result.is_changed;
+        if result.is_used && sample.container.is_some() {
+            is_changed |= self.contain(sample, now);
+        }
         let sees_device = sample.own_process.is_some()
             || sample.free.is_some()
             || sample.memory_kind.is_some();
@@ -324,6 +333,19 @@ impl Engine {
             }
         }
         is_changed
+    }
+
+    /// Takes a rank's reading of its container. Returns whether a trend changed.
+    fn contain(&mut self, sample: &StepSample, now: Uptime) -> bool {
+        let state = self.ranks.get_mut(&sample.run, sample.rank);
+        let Some((state, reading)) = state.zip(sample.container.as_deref()) else {
+            return false;
+        };
+        if state.contain(reading) {
+            self.containers.begin_again(&reading.id);
+        }
+        let time = sample.time.map_or(self.started + now.0.as_secs_f64(), Seconds::get);
+        self.containers.take(reading, ReadingTime { now, time }, self.config.creep)
     }
 
     fn reading(&mut self, sample: &GpuSample, now: Uptime) -> bool {
@@ -402,7 +424,54 @@ impl Engine {
             device.process_estimated = read.and_then(|(sample, _)| self.estimate(sample, now));
         }
         let device_model = self.devices.model_of(state.identity());
-        RankView { device_model, own_process, site: *site, ..state.view(device, now) }
+        let view = state.view(device, now);
+        let kill = view.silent.and_then(|_| self.kill_of(state, now));
+        RankView { device_model, own_process, site: *site, kill, ..view }
+    }
+
+    /// Returns the ranks of each container.
+    pub(super) fn members(&self, now: Uptime) -> BTreeMap<&ContainerId, Members> {
+        let mut members = BTreeMap::new();
+        for (run, states) in self.ranks.runs() {
+            for (rank, state) in states.iter().filter(|(_, state)| state.container().is_some())
+            {
+                let id = RankId { run: run.clone(), rank: *rank };
+                let is_over = state.is_ended() || !state.lifecycle().is_live(now);
+                Members::add(&mut members, &id, state, is_over);
+            }
+        }
+        members
+    }
+
+    /// Returns the container of a rank, as the rank sees it.
+    pub(super) fn container_of(
+        &self,
+        view: &RankView<'_>,
+        (run, rank): (&Run, Rank),
+        members: &BTreeMap<&ContainerId, Members>,
+    ) -> Option<ContainerView<'_>> {
+        let id = &view.own_container?.id;
+        let state = self.containers.get(id, view.last_seen, self.config.rank_ttl)?;
+        let members = members.get(id)?;
+        let is_lead = members.lead.run == *run && members.lead.rank == rank;
+        Some(state.view(members, is_lead))
+    }
+
+    /// Returns the kernel's kill of a process that fell silent: one that another rank of its
+    /// container reported or, as far as is known, one of a container that was full.
+    pub(super) fn kill_of(&self, state: &RankState, now: Uptime) -> Option<SilentKill> {
+        let own = state.container()?;
+        let n_kills = self.containers.kills_of(&own.id, state);
+        let is_of = |other: &&RankState| {
+            let is_same = other.container().is_some_and(|of| of.id == own.id);
+            let is_silent = !other.is_ended() && !other.lifecycle().is_live(now);
+            is_same && is_silent && self.containers.kills_of(&own.id, other) > 0
+        };
+        let n_silent = || u64::try_from(self.ranks.states().filter(is_of).count());
+        let is_seen = n_kills > 0 && n_silent().is_ok_and(|n_silent| n_silent <= n_kills);
+        let used_ratio = own.used_ratio();
+        let is_full = used_ratio.is_some_and(|ratio| ratio >= FULL_RATIO);
+        (n_kills > 0 || is_full).then_some(SilentKill { is_seen, n_kills, used_ratio })
     }
 
     /// Returns the known facts of the code behind a rank's memory, in its present incarnation.
@@ -425,11 +494,14 @@ impl Engine {
 
     pub(super) fn diagnosis_input(&self, now: Uptime) -> DiagnosisInput<'_> {
         let ttl = self.config.rank_ttl;
+        let members = self.members(now);
         let runs = self.ranks.runs().map(|(run, states)| {
             let present = states.iter().filter(|(_, state)| state.is_shown(now, ttl));
             let mut views = Vec::with_capacity(states.len());
             views.extend(present.map(|(rank, state)| {
-                (*rank, self.view(state, &self.site(run, *rank, state), now))
+                let view = self.view(state, &self.site(run, *rank, state), now);
+                let container = self.container_of(&view, (run, *rank), &members);
+                (*rank, RankView { container, ..view })
             }));
             RunInput::new(run, views)
         });

@@ -2,6 +2,7 @@
 //! reads a clock, spawns or touches files.
 
 pub mod config;
+pub mod containers;
 pub mod devices;
 pub mod diagnosis;
 mod effects;

@@ -1,6 +1,10 @@
-//! Host memory of a rank beyond the private memory of its process.
+//! Host memory of a rank beyond the private memory of its process, and the container around it.
 
-use crate::units::Bytes;
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
+
+use crate::units::{Bytes, Count, OutOfRange, checked_name, serialized};
 
 /// A reading of such memory; what was not read is absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,4 +33,57 @@ pub struct ProcessGroup {
     pub count: Option<u32>,
     /// The memory that they share with no other process; `None` where it could not be read.
     pub bytes: Option<Bytes>,
+}
+
+/// The name of a control group with a limit: that of a container, or one around it. It is the
+/// same for all processes of the group, and no other group has it.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct ContainerId(Box<str>);
+
+impl ContainerId {
+    /// The longest name that is taken, in bytes.
+    pub const BYTES_MAX: usize = 64;
+
+    /// Takes a name of 1 to [`Self::BYTES_MAX`] bytes without control or invisible characters,
+    /// not only blanks.
+    ///
+    /// # Errors
+    ///
+    /// Names the limit that `text` breaks.
+    pub fn new(text: &str) -> Result<Self, OutOfRange> {
+        checked_name(text, Self::BYTES_MAX).map(Self)
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+serialized!(ContainerId as Cow<'de, str>, serialize_str, as_str, |read| ContainerId::new(
+    &read
+));
+
+/// A reading of the control group that limits the host memory of a rank's process.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct ContainerReading {
+    pub id: ContainerId,
+    #[serde(rename = "limit_bytes")]
+    pub limit: Bytes,
+    /// Memory that the kernel cannot reclaim: anonymous, shared and its own.
+    #[serde(rename = "used_bytes")]
+    pub used: Option<Bytes>,
+    /// Processes of the group that the kernel killed for lack of memory.
+    pub oom_kills: Option<Count>,
+}
+
+impl ContainerReading {
+    /// Returns the bytes that are left until the limit.
+    pub fn headroom_bytes(&self) -> Option<f64> {
+        Some((self.limit.as_f64() - self.used?.as_f64()).max(0.0))
+    }
+
+    /// Returns the share of the limit that is used.
+    pub fn used_ratio(&self) -> Option<f64> {
+        Some(self.used?.as_f64() / self.limit.as_f64())
+    }
 }

@@ -1,7 +1,7 @@
 //! One step of one rank, as its training process reports it.
 
 use crate::device::{DeviceMemoryKind, OwnProcessMemory};
-use crate::host::HostParts;
+use crate::host::{ContainerReading, HostParts};
 use crate::ids::{GpuUuid, Rank, Run};
 use crate::launch::{Instance, Launch};
 use crate::units::{Bytes, Count, Seconds};
@@ -160,6 +160,8 @@ pub struct StepSample {
     pub own_process: Option<OwnProcessMemory>,
     /// Host memory in addition to `allocated`, as far as it was read.
     pub host: Option<Box<HostParts>>,
+    /// The container that the process runs in, where it was read since the last record.
+    pub container: Option<Box<ContainerReading>>,
 }
 
 impl StepSample {

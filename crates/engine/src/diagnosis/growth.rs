@@ -5,9 +5,9 @@ use crate::diagnosis::input::{DiagnosisInput, RELEASE_MARGIN, Subject};
 use crate::diagnosis::kind::{Figures, Score, Severity};
 use crate::diagnosis::pressure;
 use crate::diagnosis::site_words;
-use crate::diagnosis::trend_figures::TrendFigures;
+use crate::diagnosis::trend_figures::{ContainerFigures, TrendFigures};
 use stepmem_detect::signal::Signal;
-use stepmem_detect::trend::Stage;
+use stepmem_detect::trend::{Stage, Trend};
 use stepmem_types::format::units::{
     bytes, counted, date, duration, grouped, least_time_left, time_left,
 };
@@ -22,10 +22,34 @@ pub const LIVE_SIGNALS: [Signal; 2] = [Signal::Allocated, Signal::Process];
 /// out-of-memory is near. Growth that comes and goes does not page each time.
 const RESUMED_SECONDS: f64 = 3600.0;
 
+/// Judges the memory of a container that creeps while that of none of its ranks does.
+pub fn creeping_container(
+    input: &DiagnosisInput<'_>,
+    subject: &Subject<'_, '_>,
+) -> Option<(Severity, Box<TrendFigures>)> {
+    let rank = subject.rank()?;
+    let container = rank.container.filter(|of| of.is_lead && !of.has_creep)?;
+    let trend = container.creeping()?;
+    let figures = TrendFigures::of_container(&container, trend);
+    let is_over = rank.is_over();
+    let severity =
+        if is_soon(input, subject, trend) { Severity::Critical } else { Severity::Warning };
+    Some((severity, Box::new(if is_over { figures.without_eta() } else { figures })))
+}
+
+/// Returns whether the time to OOM of a trend is critically short. One that was critical stays
+/// so until the time is half as long again as the limit. Nothing counts down in a process that
+/// is silent or has ended.
+fn is_soon(input: &DiagnosisInput<'_>, subject: &Subject<'_, '_>, trend: &Trend) -> bool {
+    let was_critical = subject.active == Some(Severity::Critical);
+    let limit =
+        input.thresholds.creep_critical_eta_seconds * if was_critical { 1.5 } else { 1.0 };
+    !subject.is_over() && trend.seconds_to_oom().is_some_and(|time| time.likely < limit)
+}
+
 /// Judges a signal that creeps. It is critical when its time to OOM is short or live memory is
 /// near the capacity, else a warning. It is info once its growth has ended, and while its
-/// holder is filling up and will fit. One that was critical stays so until the time is half as
-/// long again as the limit.
+/// holder is filling up and will fit.
 pub fn creeping(
     input: &DiagnosisInput<'_>,
     subject: &Subject<'_, '_>,
@@ -33,11 +57,8 @@ pub fn creeping(
 ) -> Option<(Severity, Box<TrendFigures>)> {
     let trend = subject.trend(signal, Stage::Creeping)?;
     let was_critical = subject.active == Some(Severity::Critical);
-    let limit =
-        input.thresholds.creep_critical_eta_seconds * if was_critical { 1.5 } else { 1.0 };
-    // Nothing counts down in a process that is silent or has ended.
     let is_over = subject.is_over();
-    let is_soon = trend.seconds_to_oom().is_some_and(|time| !is_over && time.likely < limit);
+    let is_soon = subject.forecast(trend).is_some_and(|of| is_soon(input, subject, of));
     let margin = if was_critical { RELEASE_MARGIN } else { 0.0 };
     let is_full = pressure::of_live_memory(subject, signal)
         .is_some_and(|pressure| pressure.ratio >= input.thresholds.pressure_warning - margin);
@@ -76,6 +97,10 @@ fn full_advice(signal: Signal) -> &'static str {
     }
 }
 
+/// The advice for growth of a container that none of its ranks explains.
+const CONTAINER_ADVICE: &str = "Look at the container's other processes (DataLoader workers, data services), and at files on its tmpfs volumes and in /dev/shm: all of these count \
+                                toward its limit.";
+
 /// The advice for growth that ends by itself.
 const FILLING_ADVICE: &str =
     "Nothing: it fits. If it grows past that end, this becomes a warning at once.";
@@ -98,7 +123,21 @@ impl TrendFigures {
     }
 }
 
+impl ContainerFigures {
+    /// Names the limit that headroom is a part of, and who shares it.
+    fn words(&self) -> String {
+        let limit = bytes(self.limit_bytes.as_f64());
+        let ranks =
+            if self.ranks > 1 { format!(" with {} ranks", self.ranks) } else { String::new() };
+        format!(" of its container's {limit}{ranks}")
+    }
+}
+
 impl TrendFigures {
+    fn is_of_container(&self) -> bool {
+        self.container.as_ref().is_some_and(|of| of.is_whole)
+    }
+
     /// States until when growth that has ended lasted.
     fn level_sentence(&self, what: &str, growth: &str) -> String {
         let until = self.level_since_step.map_or_else(
@@ -118,6 +157,7 @@ impl TrendFigures {
 impl Figures for TrendFigures {
     fn sentence(&self) -> String {
         let what = match self.signal {
+            Signal::Host if self.is_of_container() => "the memory of its container grows",
             Signal::Host => "host memory grows",
             Signal::Allocated if self.is_on_host => "host memory grows",
             Signal::Allocated => "live memory grows",
@@ -162,7 +202,8 @@ impl Figures for TrendFigures {
         if let Some(headroom) = self.headroom_bytes {
             let has_least_only = !is_known && seconds.or(steps).is_some();
             let likely = if has_least_only { "likely " } else { "" };
-            text = format!("{text}; {likely}{} left", bytes(headroom));
+            let of = self.container.as_ref().map_or_else(String::new, |of| of.words());
+            text = format!("{text}; {likely}{}{of} left", bytes(headroom));
         }
         let eta = match (seconds, steps) {
             (Some(seconds), steps) => {
@@ -199,6 +240,9 @@ impl Figures for TrendFigures {
     }
 
     fn advice(&self) -> Option<String> {
+        if self.is_of_container() {
+            return Some(CONTAINER_ADVICE.to_owned());
+        }
         if self.is_level() {
             let advice = if self.is_full { full_advice(self.signal) } else { LEVEL_ADVICE };
             return Some(advice.to_owned());

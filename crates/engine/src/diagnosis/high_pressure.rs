@@ -40,6 +40,9 @@ pub struct PressureEvidence {
     /// Set when device and host share the memory.
     #[serde(default, skip_serializing_if = "Not::not")]
     pub is_unified: bool,
+    /// Set when it is all memory of the rank's container.
+    #[serde(default, skip_serializing_if = "Not::not")]
+    pub is_of_container: bool,
     /// The memory that the peak is of.
     pub basis: Basis,
     pub capacity_bytes: u64,
@@ -139,12 +142,13 @@ pub fn judge(
     let too_large = TooLarge::of(subject, Signal::Allocated).or_else(on_host);
     let ahead = pressures.first().filter(|_| too_large.is_some());
     let graded = pressures.iter().copied().filter_map(grade).reduce(worse);
-    let (severity, Pressure { basis, ratio, capacity }) =
+    let (severity, Pressure { basis, ratio, capacity, .. }) =
         graded.or(ahead.map(|live| (Severity::Warning, *live)))?;
     let evidence = PressureEvidence {
         pressure_ratio: ratio,
         is_on_host: subject.rank().is_some_and(|rank| rank.identity.is_host()),
         is_unified,
+        is_of_container: false,
         basis,
         capacity_bytes: capacity.get(),
         never_live_ratio: subject.rank().filter(|_| !is_live(basis)).and_then(of_rank),
@@ -178,6 +182,7 @@ fn is_in_use(basis: Basis, has_retried: bool) -> bool {
 impl Figures for PressureEvidence {
     fn sentence(&self) -> String {
         let of = match self.basis {
+            Basis::Host if self.is_of_container => "the memory of its container",
             Basis::Host => "host memory",
             _ if self.is_on_host => "the peak of host memory",
             Basis::Allocated => "the allocated peak",

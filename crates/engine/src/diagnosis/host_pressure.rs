@@ -12,7 +12,7 @@ pub const ABOUT: About = About {
     title: "HIGH PRESSURE (host)",
     mark: 'Q',
     help: "What the process of a rank on a device holds of the host's memory is near the limit of its control \
-           group, or else the machine's memory; also while a bounded buffer that will not fit fills up. Never critical: a job may be sized to fit, and growth is MEMORY CREEP (host).",
+           group, or else the machine's memory; also while a bounded buffer that will not fit fills up; or all memory of its container is near the limit of that. Never critical: a job may be sized to fit, and growth is MEMORY CREEP (host).",
     advice: HOST_ADVICE,
 };
 
@@ -30,6 +30,7 @@ pub fn judge(
         pressure_ratio: of.ratio,
         is_on_host: true,
         is_unified: false,
+        is_of_container: of.is_of_container,
         basis: of.basis,
         capacity_bytes: of.capacity.get(),
         never_live_ratio: None,

@@ -1,17 +1,24 @@
 //! The words about host memory in addition to a rank's own figures.
 
 use crate::ranks::host::{ChildView, HostMemory, HostView};
+use crate::ranks::view::RankView;
 use stepmem_types::format::units::{bytes, grouped, signed_bytes};
 use stepmem_types::units::{Bytes, MEBIBYTE};
 
 /// The process's own memory next to a device's is named from this share of its limit on.
 const NOTABLE_RATIO: f64 = 0.25;
 
-/// Returns the host memory of a rank, with its sentence.
-pub fn described(host: &HostMemory) -> Box<HostView> {
-    let mut view = host.view();
+/// Returns the host memory of a rank, with its sentence; `None` where nothing is known beyond
+/// its own figures.
+pub fn described(rank: &RankView<'_>) -> Option<Box<HostView>> {
+    let container = rank.container.map(|of| of.reading.clone());
+    if rank.host.is_none() && container.is_none() {
+        return None;
+    }
+    let mut view = rank.host.map(HostMemory::view).unwrap_or_default();
+    view.container = container.map(Box::new);
     view.sentence = sentence(&view);
-    Box::new(view)
+    Some(Box::new(view))
 }
 
 fn sentence(host: &HostView) -> String {
@@ -35,7 +42,15 @@ fn sentence(host: &HostView) -> String {
         .map(|(held, limit)| {
             format!("the process holds {} of {} of host memory", bytes(held), bytes(limit))
         });
-    let words: Vec<String> = [own, workers, others, shared].into_iter().flatten().collect();
+    let container = host.container.as_ref().and_then(|of| Some((of, of.used?)));
+    let container = container
+        .filter(|(of, used)| used.as_f64() >= NOTABLE_RATIO * of.limit.as_f64())
+        .map(|(of, used)| {
+            let limit = bytes(of.limit.as_f64());
+            format!("its container uses {} of {limit}", bytes(used.as_f64()))
+        });
+    let parts = [container, own, workers, others, shared];
+    let words: Vec<String> = parts.into_iter().flatten().collect();
     words.join("; ")
 }
 

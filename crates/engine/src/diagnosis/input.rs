@@ -4,7 +4,7 @@
 use crate::devices::DeviceFailure;
 use crate::diagnosis::balance::{Balance, COMPARABLE_STEPS_MIN, balance};
 use crate::diagnosis::filling::Filling;
-use crate::diagnosis::kind::Severity;
+use crate::diagnosis::kind::{Figures, Severity};
 use crate::diagnosis::trend_figures::TrendFigures;
 use crate::processes::ProcessView;
 use crate::ranks::view::RankView;
@@ -141,20 +141,31 @@ impl<'a> Subject<'a, '_> {
     }
 
     /// Returns the figures of a trend of the subject.
-    pub fn figures(&self, trend: &Trend) -> Box<TrendFigures> {
+    pub fn figures(&self, trend: &'a Trend) -> Box<TrendFigures> {
         let device = self.rank().and_then(|rank| rank.identity.device.as_ref());
         let site = self.rank().map(|rank| rank.site).unwrap_or_default();
         let held = site.held(trend.signal);
         // A line of a snapshot explains no growth outside of live memory.
         let leak = site.leak.filter(|_| trend.signal == Signal::Allocated);
-        Box::new(TrendFigures {
-            is_on_host: trend.signal == Signal::Host || device.is_some_and(GpuUuid::is_host),
+        let is_on_host = trend.signal == Signal::Host || device.is_some_and(GpuUuid::is_host);
+        let figures = TrendFigures {
+            is_on_host,
             site: leak.cloned().map(Box::new),
             holder: held.holder.map(|known| Box::new(known.holder.clone())),
             filling: self.rank().and_then(|rank| Filling::of(rank, trend)),
             searched: held.searched,
             ..TrendFigures::of(trend)
+        };
+        let rank = self.rank().filter(|_| is_on_host && !figures.is_level());
+        Box::new(match rank.and_then(|rank| Some((rank, rank.container?))) {
+            Some((rank, container)) => figures.in_container(&container, rank.forecast(trend)),
+            None => figures,
         })
+    }
+
+    /// Returns the trend that shows when memory that grows runs out.
+    pub fn forecast(&self, trend: &'a Trend) -> Option<&'a Trend> {
+        self.rank().map_or(Some(trend), |rank| rank.forecast(trend))
     }
 
     /// Returns whether it is a rank that has ended or is silent.

@@ -5,8 +5,9 @@ use serde::{Deserialize, Serialize};
 use crate::diagnosis::input::{DiagnosisInput, Subject};
 use crate::diagnosis::kind::{About, Figures, Score, Severity};
 use crate::ranks::ended::OomEvent;
+use crate::ranks::view::{RankView, SilentKill};
 use stepmem_types::end::EndOutcome;
-use stepmem_types::format::units::bytes;
+use stepmem_types::format::units::{bytes, percent};
 use stepmem_types::site::OomSite;
 use stepmem_types::units::Bytes;
 
@@ -15,8 +16,8 @@ pub const ABOUT: About = About {
     label: "OUT_OF_MEMORY",
     title: "OUT OF MEMORY",
     mark: 'O',
-    help: "The rank ended with an out-of-memory error, or the kernel killed it for lack of memory (critical); or it caught an \
-           out-of-memory error (a warning, for ten minutes if it continues, for example with half the batch; critical if it \
+    help: "The rank ended with an out-of-memory error, or the kernel killed it for lack of memory (critical; a warning where that is \
+           only likely, as it fell silent while its container used 95 % of its limit or more); or it caught an out-of-memory error (a warning, for ten minutes if it continues, for example with half the batch; critical if it \
            ended with another error before the next step).",
     advice: "Look at the step's input shapes and at what grew before; a memory snapshot of the error names the lines. \
              Reduce batch or sequence length, or checkpoint activations.",
@@ -37,6 +38,9 @@ pub struct OutOfMemoryEvidence {
     /// Set when the kernel killed the process.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_kill: bool,
+    /// What makes a kill likely that nobody saw.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub likely_kill: Option<LikelyKill>,
     /// Set when the process completed no step after it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_last: bool,
@@ -57,6 +61,18 @@ pub struct OutOfMemoryEvidence {
     pub site: Option<Box<OomSite>>,
 }
 
+/// What makes it likely that the kernel killed a process that vanished from its container.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct LikelyKill {
+    /// The share of its limit that the container used when the rank last read it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container_used_ratio: Option<f64>,
+    /// Processes of the container that the kernel killed then: fewer than vanished.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container_kills: Option<u64>,
+}
+
 /// Judges a rank that ran out of memory.
 pub fn judge(
     _: &DiagnosisInput<'_>,
@@ -73,7 +89,10 @@ pub fn judge(
         is_last,
         ending,
         ..
-    } = *subject.rank()?.oom?;
+    } = match subject.rank()?.oom {
+        Some(event) => *event,
+        None => return killed(subject.rank()?),
+    };
     let site = subject.rank()?.site.oom.cloned().map(Box::new);
     let has_failed = is_last && ending != Some(EndOutcome::Completed);
     let severity = if is_fatal || has_failed { Severity::Critical } else { Severity::Warning };
@@ -82,6 +101,7 @@ pub fn judge(
         is_fatal,
         oom_step: step,
         is_kill,
+        likely_kill: None,
         is_last,
         ending,
         requested_bytes: requested,
@@ -90,6 +110,29 @@ pub fn judge(
         site,
     };
     Some((severity, evidence))
+}
+
+/// Judges a rank that vanished from its container. What nobody saw is a warning.
+fn killed(rank: &RankView<'_>) -> Option<(Severity, OutOfMemoryEvidence)> {
+    let SilentKill { is_seen, n_kills, used_ratio } = rank.kill?;
+    let likely = LikelyKill {
+        container_used_ratio: used_ratio,
+        container_kills: Some(n_kills).filter(|n| *n > 0),
+    };
+    let evidence = OutOfMemoryEvidence {
+        ooms: 1,
+        is_fatal: true,
+        oom_step: rank.last_train.map(|last| last.step.get()),
+        is_kill: true,
+        likely_kill: Some(likely).filter(|_| !is_seen),
+        is_last: false,
+        ending: None,
+        requested_bytes: None,
+        headroom_bytes: None,
+        growth_bytes: None,
+        site: None,
+    };
+    Some((if is_seen { Severity::Critical } else { Severity::Warning }, evidence))
 }
 
 /// The first thing to check after a kill by the kernel, which is for lack of the host's memory.
@@ -102,6 +145,12 @@ impl OutOfMemoryEvidence {
         let at = |word: &str| {
             self.oom_step.map_or_else(String::new, |step| format!(" {word} step {step}"))
         };
+        if let Some(likely) = self.likely_kill {
+            let (silent, why) = (at("after"), likely.words());
+            return format!(
+                "the kernel likely killed its process for lack of memory: it fell silent{silent}{why}"
+            );
+        }
         if self.is_kill {
             return format!("the kernel killed its process for lack of memory{}", at("after"));
         }
@@ -122,6 +171,23 @@ impl OutOfMemoryEvidence {
             Some(EndOutcome::Completed | EndOutcome::Oom) | None => "",
         };
         format!("ran out of memory{} and went on ({} so far){later}", at("before"), self.ooms)
+    }
+}
+
+impl LikelyKill {
+    fn words(self) -> String {
+        match (self.container_kills, self.container_used_ratio) {
+            (Some(1), _) => {
+                ", as others did when the kernel killed a process of its container".to_owned()
+            }
+            (Some(n), _) => {
+                format!(", as others did when the kernel killed {n} processes of its container")
+            }
+            (None, Some(ratio)) => {
+                format!(", when its container used {} of its limit", percent(ratio))
+            }
+            (None, None) => String::new(),
+        }
     }
 }
 

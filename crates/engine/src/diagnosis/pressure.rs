@@ -1,10 +1,12 @@
 //! Pressure: peaks by capacity.
 
+use crate::containers::ContainerView;
 use crate::diagnosis::input::{Subject, SubjectView};
 use crate::processes::ProcessView;
 use crate::ranks::basis::Basis;
 use crate::ranks::view::RankView;
 use stepmem_detect::signal::Signal;
+use stepmem_types::host::ContainerReading;
 use stepmem_types::units::Bytes;
 
 /// One way of measuring pressure.
@@ -15,12 +17,15 @@ pub struct Pressure {
     /// Peak by capacity; above 1 where the figures contradict each other.
     pub ratio: f64,
     pub capacity: Bytes,
+    /// Set when it is of all memory of the rank's container.
+    pub is_of_container: bool,
 }
 
 impl Pressure {
     fn of(basis: Basis, peak: Option<Bytes>, capacity: Option<Bytes>) -> Option<Self> {
         let capacity = capacity?;
-        Some(Self { basis, ratio: peak?.as_f64() / capacity.as_f64(), capacity })
+        let ratio = peak?.as_f64() / capacity.as_f64();
+        Some(Self { basis, ratio, capacity, is_of_container: false })
     }
 }
 
@@ -41,12 +46,20 @@ pub fn of_rank(rank: &RankView<'_>) -> impl Iterator<Item = Pressure> {
 }
 
 /// Returns the pressure of the host memory next to a rank's device, by what its process holds:
-/// the same as of a rank without a device. `None` where that is the device's memory, too.
+/// the same as of a rank without a device. One rank of a container has that of the container.
+/// `None` where it is the device's memory, too.
 pub fn of_host(rank: &RankView<'_>) -> Option<Pressure> {
-    if rank.identity.is_unified() {
-        return None;
-    }
-    Pressure::of(Basis::Host, rank.host?.allocated(), rank.host?.total())
+    let of_process = || {
+        let host = rank.host.filter(|_| !rank.identity.is_unified())?;
+        Pressure::of(Basis::Host, host.allocated(), host.total())
+    };
+    rank.container.filter(|of| of.is_lead).and_then(of_container).or_else(of_process)
+}
+
+fn of_container(container: ContainerView<'_>) -> Option<Pressure> {
+    let ContainerReading { limit, used, .. } = container.reading;
+    let pressure = Pressure::of(Basis::Host, *used, Some(*limit))?;
+    Some(Pressure { is_of_container: true, ..pressure })
 }
 
 /// Returns the pressure of an unmanaged process, by its recent peak. The memory of others on

@@ -4,20 +4,25 @@ use std::ops::Not;
 
 use serde::{Deserialize, Serialize, Serializer};
 
+use crate::containers::ContainerView;
 use crate::diagnosis::filling::Filling;
 use stepmem_detect::detector::Detector;
 use stepmem_detect::sample::Axis;
 use stepmem_detect::signal::Signal;
 use stepmem_detect::trend::{Slope, Stage, Trend};
 use stepmem_types::site::{EmptySearch, LeakSite, TensorHolder};
-use stepmem_types::units::{Count, UnixTime};
+use stepmem_types::units::{Bytes, Count, UnixTime};
 
-/// Returns the growing creep that is the first to use up its headroom, of those for which
-/// `is_endless` is true.
-pub fn soonest(creep: &Detector, is_endless: impl Fn(&Trend) -> bool) -> Option<TrendFigures> {
+/// Returns the growing creep that is the first to use up its headroom. `forecast` names the
+/// trend that shows when; `None` of growth that uses up nothing.
+pub fn soonest<'a>(
+    creep: &'a Detector,
+    forecast: impl Fn(&'a Trend) -> Option<&'a Trend>,
+) -> Option<TrendFigures> {
     creep
         .trends()
-        .filter(|trend| trend.stage == Stage::Creeping && is_endless(trend))
+        .filter(|trend| trend.stage == Stage::Creeping)
+        .filter_map(forecast)
         .filter_map(|trend| {
             Some((trend.steps_to_oom().or(trend.seconds_to_oom())?.likely, trend))
         })
@@ -95,6 +100,9 @@ pub struct TrendFigures {
     /// The most of them; absent when the lower end of the slope's interval is not growth.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oom_eta_upper_seconds: Option<f64>,
+    /// The container that the memory runs out with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<Box<ContainerFigures>>,
     /// The probability that a random walk does not grow like that, 0 to 1.
     pub confidence_ratio: f64,
     /// The result of a memory snapshot on it.
@@ -109,6 +117,32 @@ pub struct TrendFigures {
     /// A search that named no holder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub searched: Option<EmptySearch>,
+}
+
+/// The container that memory runs out with.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct ContainerFigures {
+    pub limit_bytes: Bytes,
+    /// Memory that the kernel cannot reclaim, of all its processes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub used_bytes: Option<Bytes>,
+    /// Number of its ranks that push.
+    pub ranks: usize,
+    /// Set when the growth is that of the whole container, as none of its ranks grows so.
+    #[serde(default, skip_serializing_if = "Not::not")]
+    pub is_whole: bool,
+}
+
+impl ContainerFigures {
+    fn of(container: &ContainerView<'_>, is_whole: bool) -> Self {
+        Self {
+            limit_bytes: container.reading.limit,
+            used_bytes: container.reading.used,
+            ranks: container.n_ranks,
+            is_whole,
+        }
+    }
 }
 
 impl TrendFigures {
@@ -144,11 +178,41 @@ impl TrendFigures {
             oom_eta_seconds: seconds.and_then(|eta| trend.known(eta)),
             oom_eta_lower_seconds: seconds.map(|eta| eta.lower),
             oom_eta_upper_seconds: seconds.and_then(|eta| eta.upper),
+            container: None,
             confidence_ratio: trend.confidence_ratio,
             site: None,
             holder: None,
             filling: None,
             searched: None,
+        }
+    }
+
+    /// Returns the figures of a rank's growth with those of when its container is out of memory.
+    #[must_use]
+    pub fn in_container(self, container: &ContainerView<'_>, end: Option<&Trend>) -> Self {
+        let end = end.map(Self::of);
+        let of_end = |read: fn(&Self) -> Option<f64>| end.as_ref().and_then(read);
+        Self {
+            headroom_bytes: container.reading.headroom_bytes(),
+            oom_eta_steps: of_end(|end| end.oom_eta_steps),
+            oom_eta_lower_steps: of_end(|end| end.oom_eta_lower_steps),
+            oom_eta_upper_steps: of_end(|end| end.oom_eta_upper_steps),
+            oom_eta_seconds: of_end(|end| end.oom_eta_seconds),
+            oom_eta_lower_seconds: of_end(|end| end.oom_eta_lower_seconds),
+            oom_eta_upper_seconds: of_end(|end| end.oom_eta_upper_seconds),
+            container: Some(Box::new(ContainerFigures::of(container, false))),
+            ..self
+        }
+    }
+
+    /// Returns the figures of growth of a container's memory that no rank of it explains.
+    pub fn of_container(container: &ContainerView<'_>, trend: &Trend) -> Self {
+        Self {
+            signal: Signal::Host,
+            is_on_host: true,
+            headroom_bytes: container.reading.headroom_bytes(),
+            container: Some(Box::new(ContainerFigures::of(container, true))),
+            ..Self::of(trend)
         }
     }
 

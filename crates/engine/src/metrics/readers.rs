@@ -2,8 +2,8 @@
 
 use crate::metrics::types::Visit;
 use crate::output::status::{
-    DeviceStatus, FindingStatus, LabelCounts, ProcessStatus, RankStatus, RunStatus,
-    SignalStatus, Status,
+    ContainerStatus, DeviceStatus, FindingStatus, LabelCounts, ProcessStatus, RankStatus,
+    RunStatus, SignalStatus, Status,
 };
 use crate::ranks::view::RankActivity;
 use stepmem_types::device::DeviceMemoryKind;
@@ -106,6 +106,7 @@ pub(super) fn rank_info(status: &Status, visit: &mut Visit<'_>) {
     let text = |value: Option<String>| value.unwrap_or_default();
     for rank in &status.ranks {
         let identity = &rank.identity;
+        let container = rank.host.as_ref().and_then(|host| host.container.as_ref());
         let labels = [
             rank.run.as_str(),
             &rank.rank_label,
@@ -115,6 +116,7 @@ pub(super) fn rank_info(status: &Status, visit: &mut Visit<'_>) {
             &text(identity.world_size.map(|world_size| world_size.to_string())),
             &identity.attempt.get().to_string(),
             &text(identity.pid.map(|pid| pid.to_string())),
+            container.map_or("", |container| container.id.as_str()),
         ];
         visit(&labels, 1.0);
     }
@@ -220,6 +222,18 @@ pub(super) fn processes(
     for process in &status.processes {
         if let Some(value) = read(process) {
             visit(&[process.id.uuid.as_str(), &process.id.pid.to_string()], value);
+        }
+    }
+}
+
+pub(super) fn containers(
+    status: &Status,
+    visit: &mut Visit<'_>,
+    read: fn(&ContainerStatus) -> Option<f64>,
+) {
+    for container in &status.containers {
+        if let Some(value) = read(container) {
+            visit(&[container.reading.id.as_str()], value);
         }
     }
 }

@@ -2,10 +2,10 @@
 //! metric's name stands in no other Rust file.
 
 use crate::metrics::readers::{
-    OUTCOME, bytes, children, count, counts, device_info, device_pods, devices, findings,
-    holder_info, leaking_share, marks, pressures, process, process_info, process_memory,
-    process_unknown, processes, rank_info, ranks, records, runs, signals, site_info, size,
-    whole, xid_errors,
+    OUTCOME, bytes, children, containers, count, counts, device_info, device_pods, devices,
+    findings, holder_info, leaking_share, marks, pressures, process, process_info,
+    process_memory, process_unknown, processes, rank_info, ranks, records, runs, signals,
+    site_info, size, whole, xid_errors,
 };
 use crate::metrics::types::{Group, Kind, Metric, Read, Unit};
 use crate::output::status::Status;
@@ -161,6 +161,15 @@ pub const METRICS: &[Metric] = &[
     row!(Pushed Gauge "stepmem_rank_host_memory_limit_bytes" "rank.host.memory.limit", BYTES, RANK,
         "Host memory that the process of a rank on a device may use: the limit of its control group or its own, or the machine's memory.",
         |s, v| ranks(s, v, |r| bytes(r.host.as_ref()?.total_bytes))),
+    row!(Pushed Gauge "stepmem_container_memory_limit_bytes" "container.memory.limit", BYTES, CONTAINER,
+        "Limit of the control group that limits the host memory of ranks: their container's, or the smallest around it that they see. The label cgroup names it.",
+        |s, v| containers(s, v, |c| bytes(Some(c.reading.limit)))),
+    row!(Pushed Gauge "stepmem_container_memory_used_bytes" "container.memory.used", BYTES, CONTAINER,
+        "Memory of all its processes that the kernel cannot reclaim: anonymous, shared and the kernel's own, without pages of files; absent where it is not read.",
+        |s, v| containers(s, v, |c| bytes(c.reading.used))),
+    row!(Pushed Counter "stepmem_container_oom_kills_total" "container.oom_kills", EVENTS, CONTAINER,
+        "Processes of the container that the kernel killed for lack of memory, by oom_kill of its control group.",
+        |s, v| containers(s, v, |c| count(c.reading.oom_kills))),
     row!(Pushed Gauge "stepmem_rank_memory_shared_bytes" "rank.memory.shared", BYTES, RANK,
         "Shared memory that the rank uses, a part of allocated where that is host memory; absent where it uses none.",
         |s, v| ranks(s, v, |r| bytes(r.host.as_ref()?.shared_bytes))),
@@ -186,7 +195,7 @@ pub const METRICS: &[Metric] = &[
         "Records of the rank that arrived too late to count, since the exporter started: a later step had arrived before, or another process is live.",
         |s, v| ranks(s, v, |r| whole(Some(r.late_records_total)))),
     row!(Pushed Info "stepmem_rank_info" "rank.info", STATES, RANK_INFO,
-        "Identity that the rank reports; a label is empty where the rank does not report it.", rank_info),
+        "Identity that the rank reports; a label is empty where the rank does not report it. cgroup is the control group that limits its host memory.", rank_info),
 
     row!(Derived Gauge "stepmem_rank_unjudged" "rank.unjudged", STATES, RANK,
         "1 until creep detection has seen enough of the rank since its process started to judge it, absent after.",
@@ -256,6 +265,11 @@ pub const METRICS: &[Metric] = &[
         |s, v| runs(s, v, |r| whole(u64::try_from(r.challengers).ok()))),
     row!(Derived Gauge "stepmem_run_ranks_expected" "run.ranks_expected", RANKS, RUN,
         "World size that the run reports.", |s, v| runs(s, v, |r| Some(r.ranks_expected?.into()))),
+    row!(Derived Gauge "stepmem_container_oom_eta_seconds" "container.oom.eta", SECONDS, CONTAINER,
+        "Time until the kernel kills a process of a container whose memory creeps: headroom divided by slope; absent when it is not known to within a factor of ten.",
+        |s, v| containers(s, v, |c| c.oom_eta_seconds)),
+    row!(Derived Gauge "stepmem_container_oom_eta_lower_seconds" "container.oom.eta_lower", SECONDS, CONTAINER,
+        "Least of that time, the lower end of its 95 % interval.", |s, v| containers(s, v, |c| c.oom_eta_lower_seconds)),
     row!(Derived Gauge "stepmem_process_creep_slope_bytes_per_second" "process.creep.slope", Unit::BytesPerSecond, PROCESS,
         "How fast the device memory of an unmanaged process (nobody pushes for it) grows (Theil-Sen); absent until there is an estimate.",
         |s, v| processes(s, v, |p| p.creep.as_ref()?.slope_bytes_per_second)),
@@ -375,12 +389,22 @@ const DEVICE_INFO: &[&str] = &[
     "attribution",
 ];
 const DEVICE_XID: &[&str] = &["uuid", "xid"];
+const CONTAINER: &[&str] = &["cgroup"];
 const PROCESS: &[&str] = &["uuid", "pid"];
 const PROCESS_RANK: &[&str] = &["uuid", "pid", "rank", "run"];
 const PROCESS_INFO: &[&str] = &["uuid", "pid", "container_id", "pod_uid", "comm"];
 const DEVICE_POD: &[&str] = &["uuid", "pod_namespace", "pod_name", "container_name"];
-const RANK_INFO: &[&str] =
-    &["run", "rank", "uuid", "local_rank", "node_rank", "world_size", "attempt", "pid"];
+const RANK_INFO: &[&str] = &[
+    "run",
+    "rank",
+    "uuid",
+    "local_rank",
+    "node_rank",
+    "world_size",
+    "attempt",
+    "pid",
+    "cgroup",
+];
 const RANK_CHILDREN: &[&str] = &["run", "rank", "uuid", "kind"];
 const RANK_BASIS: &[&str] = &["run", "rank", "uuid", "basis"];
 const RANK_SITE: &[&str] = &["run", "rank", "uuid", "file", "line", "function"];

@@ -15,8 +15,8 @@ use crate::findings::acks::ActiveAck;
 use crate::output::run::{RunLaunch, RunView};
 use crate::output::snapshot_status::SnapshotStatus;
 use crate::output::status::{
-    AckStatus, DeviceStatus, ExporterStatus, FindingStatus, ProcessStatus, RankStatus,
-    RunStatus, Status,
+    AckStatus, ContainerStatus, DeviceStatus, ExporterStatus, FindingStatus, ProcessStatus,
+    RankStatus, RunStatus, Status,
 };
 use crate::processes::ProcessView;
 use crate::ranks::ended::RankEnded;
@@ -94,7 +94,9 @@ impl Engine {
     /// Returns one rank at `now`, present or silent; `None` when it is not held.
     pub fn rank(&self, run: &Run, rank: Rank, now: Uptime) -> Option<RankView<'_>> {
         let state = self.ranks.get(run, rank)?;
-        Some(self.view(state, &self.site(run, rank, state), now))
+        let view = self.view(state, &self.site(run, rank, state), now);
+        let container = self.container_of(&view, (run, rank), &self.members(now));
+        Some(RankView { container, ..view })
     }
 
     /// Returns one process, present or not; `None` when it is not held.
@@ -146,6 +148,7 @@ impl Engine {
                 .iter()
                 .map(|(id, view)| ProcessStatus::of(id, view))
                 .collect(),
+            containers: ContainerStatus::all(&input.runs),
             devices,
             device_pods: self.devices.pods().to_vec(),
             findings: self.findings.iter().map(FindingStatus::of).collect(),
@@ -160,6 +163,7 @@ impl Engine {
     /// Adds what the engine counts to what is known of the exporter.
     fn exporter(&self, mut exporter: ExporterStatus) -> ExporterStatus {
         let nvml = self.devices.nvml();
+        exporter.add_dropped("containers", self.containers.n_refused());
         exporter.add_dropped("ended", self.ranks.ended_dropped());
         exporter.add_dropped("ended_sites", self.sites.n_dropped());
         exporter.add_dropped("processes", nvml.processes_dropped);
@@ -286,16 +290,28 @@ impl Engine {
             })
         };
         let (mut ranks, mut ended, mut silent) = (Vec::new(), BTreeMap::new(), BTreeSet::new());
+        let members = self.members(now);
         for (rank, state) in states.iter().filter(|(_, state)| is_of_newest(state)) {
             let view = self.view(state, &self.site(run, *rank, state), now);
+            let container = self.container_of(&view, (run, *rank), &members);
+            let is_gone = state.ended().is_none() && is_silent(state);
+            let is_live = state.is_ended() || state.lifecycle().is_live(now);
+            let kill = if is_gone || !is_live { self.kill_of(state, now) } else { None };
             // A summary shows the incarnation as it was, however long ago that is.
             ranks.push((
                 *rank,
-                RankView { ended: None, silent: None, oom: state.last_oom(), ..view },
+                RankView {
+                    ended: None,
+                    silent: None,
+                    kill,
+                    container,
+                    oom: state.last_oom(),
+                    ..view
+                },
             ));
             if let Some(end) = state.ended() {
                 ended.insert(*rank, end.report.clone());
-            } else if is_silent(state) {
+            } else if is_gone {
                 silent.insert(*rank);
             }
         }

@@ -4,7 +4,7 @@ use crate::diagnosis::balance::RankBalance;
 use crate::diagnosis::filling::Filling;
 use crate::diagnosis::host_words;
 use crate::diagnosis::pressure;
-use crate::diagnosis::trend_figures::soonest;
+use crate::diagnosis::trend_figures::{TrendFigures, soonest};
 use crate::output::status::{RankStatus, SignalStatus};
 use crate::ranks::view::{RankActivity, RankView};
 use stepmem_detect::signal::Signal;
@@ -20,14 +20,7 @@ impl RankStatus {
         balance: Option<&RankBalance>,
         last_push_time: f64,
     ) -> Self {
-        // Nothing counts down in a rank that is silent or has ended.
-        let is_endless = |trend: &Trend| {
-            !Filling::of(view, trend).is_some_and(|filling| filling.withholds())
-        };
-        let is_of_host = |trend: &Trend| trend.signal == Signal::Host && is_endless(trend);
-        let is_of_device = |trend: &Trend| trend.signal != Signal::Host && is_endless(trend);
-        let on_host = soonest(view.creep, is_of_host).filter(|_| !view.is_over());
-        let soonest = soonest(view.creep, is_of_device).filter(|_| !view.is_over());
+        let (of_device, of_host) = ends(view);
         let headroom = view.headroom();
         Self {
             rank_label: id.rank.to_string(),
@@ -35,7 +28,7 @@ impl RankStatus {
             rank: id.rank,
             identity: view.identity.clone(),
             last_train: view.last_train.copied(),
-            host: view.host.map(host_words::described),
+            host: host_words::described(view),
             state: RankActivity::of(view),
             silent_seconds: view.silent.map(|silent| silent.as_secs_f64()),
             end: view.ended.map(|ended| ended.report.clone()),
@@ -69,12 +62,12 @@ impl RankStatus {
                 .into_iter()
                 .filter_map(|signal| SignalStatus::of(signal, view.creep))
                 .collect(),
-            oom_eta_steps: soonest.as_ref().and_then(|trend| trend.oom_eta_steps),
-            oom_eta_seconds: soonest.as_ref().and_then(|trend| trend.oom_eta_seconds),
-            oom_eta_lower_steps: soonest.as_ref().and_then(|trend| trend.oom_eta_lower_steps),
-            oom_eta_lower_seconds: soonest.and_then(|trend| trend.oom_eta_lower_seconds),
-            host_oom_eta_seconds: on_host.as_ref().and_then(|trend| trend.oom_eta_seconds),
-            host_oom_eta_lower_seconds: on_host.and_then(|trend| trend.oom_eta_lower_seconds),
+            oom_eta_steps: of_device.as_ref().and_then(|trend| trend.oom_eta_steps),
+            oom_eta_seconds: of_device.as_ref().and_then(|trend| trend.oom_eta_seconds),
+            oom_eta_lower_steps: of_device.as_ref().and_then(|trend| trend.oom_eta_lower_steps),
+            oom_eta_lower_seconds: of_device.and_then(|trend| trend.oom_eta_lower_seconds),
+            host_oom_eta_seconds: of_host.as_ref().and_then(|trend| trend.oom_eta_seconds),
+            host_oom_eta_lower_seconds: of_host.and_then(|trend| trend.oom_eta_lower_seconds),
             site: view.site.leak.cloned(),
             holder: view.site.own.holder.map(|known| known.holder.clone()),
         }
@@ -83,4 +76,18 @@ impl RankStatus {
     pub fn id(&self) -> RankId {
         RankId { run: self.run.clone(), rank: self.rank }
     }
+}
+
+/// Returns the figures of what is first to run out of memory: by the rank's own signals, and on
+/// the host next to a device. Nothing counts down in a rank that is silent or has ended.
+fn ends(rank: &RankView<'_>) -> (Option<TrendFigures>, Option<TrendFigures>) {
+    let is_endless =
+        |trend: &Trend| !Filling::of(rank, trend).is_some_and(|filling| filling.withholds());
+    let is_of_host = |trend: &Trend| trend.signal == Signal::Host;
+    let end = |is_asked: &dyn Fn(&Trend) -> bool| {
+        let end = soonest(rank.creep, |trend| rank.forecast(trend).filter(|_| is_asked(trend)));
+        end.filter(|_| !rank.is_over())
+    };
+    let of_device = end(&|trend| !is_of_host(trend) && is_endless(trend));
+    (of_device, end(&|trend| is_of_host(trend) && is_endless(trend)))
 }

@@ -6,6 +6,7 @@ use crate::engine::Engine;
 use crate::findings::acks::SavedAck;
 use crate::output::saved_state::{PartToSave, SaveCursor, SavedFinding, SavedRest, SavedState};
 use crate::ranks::table::RankTable;
+use stepmem_types::host::ContainerId;
 use stepmem_types::ids::{ProcessId, RankId};
 use stepmem_types::units::Uptime;
 
@@ -21,6 +22,7 @@ impl Engine {
             SaveCursor::FirstRank => self.save_rank(None),
             SaveCursor::RankAfter(id) => self.save_rank(Some(&id)),
             SaveCursor::ProcessAfter(id) => self.save_process(Some(&id)),
+            SaveCursor::ContainerAfter(id) => self.save_container(Some(&id)),
             SaveCursor::SitesAfter(id) => self.save_sites(Some(&id)),
             SaveCursor::HeapScans => {
                 (PartToSave::HeapScans(self.heap_scans.saved()), SaveCursor::Rest)
@@ -40,9 +42,16 @@ impl Engine {
 
     fn save_process(&self, after: Option<&ProcessId>) -> (PartToSave<'_>, SaveCursor) {
         let Some((id, state)) = self.processes.first_after(after) else {
-            return self.save_sites(None);
+            return self.save_container(None);
         };
         (PartToSave::Process(id, state), SaveCursor::ProcessAfter(id.clone()))
+    }
+
+    fn save_container(&self, after: Option<&ContainerId>) -> (PartToSave<'_>, SaveCursor) {
+        let Some((id, state)) = self.containers.first_after(after) else {
+            return self.save_sites(None);
+        };
+        (PartToSave::Container(state), SaveCursor::ContainerAfter(id.clone()))
     }
 
     fn save_sites(&self, after: Option<&RankId>) -> (PartToSave<'_>, SaveCursor) {
@@ -68,12 +77,16 @@ impl Engine {
     /// An engine that goes on where another stood. A finding that held then and still does is
     /// not raised again, and no rank is asked about it again.
     pub fn resume(config: EngineConfig, saved: SavedState, now: Uptime) -> Self {
-        let SavedState { ranks, processes, sites, snapshots, heap_scans, rest, .. } = saved;
+        let SavedState {
+            ranks, processes, containers, sites, snapshots, heap_scans, rest, ..
+        } = saved;
         let SavedRest { started, uptime: _, findings, acks } = rest;
         let mut engine = Self::new(config, started);
         engine.ranks = RankTable::resume(engine.config.ranks(), ranks);
         engine.processes = processes;
         engine.processes.configure(engine.config.creep);
+        engine.containers = containers;
+        engine.containers.configure(engine.config.creep);
         engine.sites = sites;
         engine.snapshots.resume(snapshots);
         engine.heap_scans.resume(heap_scans);

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::containers::{CONTAINERS_MAX, ContainerState, ContainerTable};
 use crate::diagnosis::DiagnosisKind;
 use crate::findings::acks::SavedAck;
 use crate::findings::{ActiveFinding, Finding, Findings};
@@ -15,6 +16,7 @@ use crate::requests::heap_scans::SavedHeapScans;
 use crate::requests::snapshot::Snapshot;
 use crate::requests::tracker::SavedRequests;
 use stepmem_detect::detector::Detector;
+use stepmem_types::host::ContainerId;
 use stepmem_types::ids::{ProcessId, Rank, RankId, Run, SubjectId};
 use stepmem_types::units::{Seconds, Uptime};
 
@@ -24,6 +26,8 @@ const RANK_BYTES_MAX: usize =
     2 * Detector::BYTES_MAX + LifetimeStats::BYTES_MAX + History::BYTES_MAX + 4096;
 /// Bytes that an unmanaged process takes at most.
 const PROCESS_BYTES_MAX: usize = Detector::PROCESS_BYTES_MAX + 4096;
+/// Bytes that a container takes at most.
+const CONTAINER_BYTES_MAX: usize = Detector::HOST_BYTES_MAX + 4096;
 /// Bytes that an ended rank takes at most.
 const ENDED_BYTES_MAX: usize =
     Detector::RELEASED_BYTES_MAX + LifetimeStats::BYTES_MAX + History::ENDED_BYTES_MAX + 4096;
@@ -49,6 +53,7 @@ pub enum SavedPart {
     Sites(Run, Rank, Box<RankSites>),
     Snapshots(SavedRequests<Snapshot>),
     HeapScans(SavedHeapScans),
+    Container(Box<ContainerState>),
 }
 
 /// A [`SavedPart`] where it is held: the same bytes.
@@ -60,6 +65,7 @@ pub enum PartToSave<'a> {
     Sites(&'a Run, Rank, &'a RankSites),
     Snapshots(SavedRequests<Snapshot>),
     HeapScans(SavedHeapScans),
+    Container(&'a ContainerState),
 }
 
 /// The last part of a state.
@@ -81,6 +87,7 @@ pub enum SaveCursor {
     FirstRank,
     RankAfter(RankId),
     ProcessAfter(ProcessId),
+    ContainerAfter(ContainerId),
     SitesAfter(RankId),
     HeapScans,
     Rest,
@@ -93,6 +100,7 @@ pub struct SavedState {
     pub ranks: SavedRanks,
     /// The unmanaged processes.
     pub processes: ProcessTable,
+    pub containers: ContainerTable,
     pub sites: SiteTable,
     pub snapshots: SavedRequests<Snapshot>,
     pub heap_scans: SavedHeapScans,
@@ -111,6 +119,7 @@ impl SavedState {
         ranks_max
             .saturating_mul(RANK_BYTES_MAX + LENGTH_BYTES)
             .saturating_add(PROCESSES_JUDGED_MAX * (PROCESS_BYTES_MAX + LENGTH_BYTES))
+            .saturating_add(CONTAINERS_MAX * (CONTAINER_BYTES_MAX + LENGTH_BYTES))
             .saturating_add(ENDED_MAX * (ENDED_BYTES_MAX + LENGTH_BYTES))
             .saturating_add(
                 ranks_max
@@ -138,6 +147,7 @@ impl SavedState {
                 self.ranks.insert(run, rank, *state);
             }
             SavedPart::Process(id, state) => self.processes.insert(id, *state)?,
+            SavedPart::Container(state) => self.containers.insert(*state)?,
             SavedPart::Sites(run, rank, sites) => {
                 self.n_sites += 1;
                 let max = ranks_max.saturating_add(ENDED_SITES_MAX);

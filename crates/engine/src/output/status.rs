@@ -7,6 +7,7 @@ use std::ops::Not;
 
 use serde::{Deserialize, Serialize};
 
+use crate::containers::ContainerView;
 use crate::devices::NvmlStatus;
 use crate::diagnosis::balance::Balance;
 use crate::diagnosis::input::RunInput;
@@ -29,6 +30,7 @@ use stepmem_types::device::{
     ProcessMemory,
 };
 use stepmem_types::end::EndReport;
+use stepmem_types::host::{ContainerId, ContainerReading};
 use stepmem_types::ids::{GpuUuid, ProcessId, Rank, RankId, Run, SubjectId, subject_fields};
 use stepmem_types::site::{LeakSite, TensorHolder};
 use stepmem_types::units::{Bytes, Count, DurationCounts};
@@ -45,6 +47,9 @@ pub struct Status {
     /// The present unmanaged processes, ascending by device and process id.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub processes: Vec<ProcessStatus>,
+    /// The containers of present ranks, ascending by name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub containers: Vec<ContainerStatus>,
     /// The devices that answer, ascending.
     pub devices: Vec<DeviceStatus>,
     /// The containers that the kubelet gave devices to, ascending; empty where it is not asked.
@@ -219,6 +224,27 @@ pub struct ProcessStatus {
     pub oom_eta_seconds: Option<f64>,
     /// The least of these seconds.
     #[serde(default)]
+    pub oom_eta_lower_seconds: Option<f64>,
+}
+
+/// A control group with a limit, in which ranks run.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct ContainerStatus {
+    /// Its limit and use, as one of its ranks read them last.
+    #[serde(flatten)]
+    pub reading: ContainerReading,
+    /// Bytes that are left until the limit.
+    pub headroom_bytes: Option<f64>,
+    /// Its present ranks, ascending.
+    pub ranks: Vec<RankId>,
+    /// The rate at which that changes; `None` until there is an estimate.
+    pub slope_bytes_per_second: Option<f64>,
+    /// Growth since the onset, while it creeps.
+    pub growth_bytes: Option<f64>,
+    /// Seconds until the kernel kills one of its processes, while it creeps; `None` when that
+    /// is not known to a factor of ten.
+    pub oom_eta_seconds: Option<f64>,
+    /// The least of these seconds.
     pub oom_eta_lower_seconds: Option<f64>,
 }
 
@@ -424,7 +450,7 @@ impl RunStatus {
 
 impl ProcessStatus {
     pub fn of(id: &ProcessId, view: &ProcessView<'_>) -> Self {
-        let soonest = soonest(view.creep, |_| true);
+        let soonest = soonest(view.creep, Some);
         Self {
             id: id.clone(),
             used: view.used,
@@ -434,6 +460,38 @@ impl ProcessStatus {
             creep: SignalStatus::of(Signal::Process, view.creep),
             oom_eta_seconds: soonest.as_ref().and_then(|trend| trend.oom_eta_seconds),
             oom_eta_lower_seconds: soonest.and_then(|trend| trend.oom_eta_lower_seconds),
+        }
+    }
+}
+
+impl ContainerStatus {
+    /// Returns the containers of present ranks, ascending by name.
+    pub(super) fn all(runs: &[RunInput<'_>]) -> Vec<Self> {
+        let mut all: BTreeMap<&ContainerId, Self> = BTreeMap::new();
+        let views = runs.iter().flat_map(|run| run.ranks.iter().map(|of| (run.run, of)));
+        for (run, (rank, view)) in views {
+            let Some(container) = view.container else { continue };
+            let reading = container.reading;
+            let of = all.entry(&reading.id).or_insert_with(|| Self::of(&container));
+            of.ranks.push(RankId { run: run.clone(), rank: *rank });
+        }
+        all.into_values().collect()
+    }
+
+    fn of(container: &ContainerView<'_>) -> Self {
+        // Nothing counts down where no rank pushes.
+        let creeping = container.creeping().filter(|_| container.n_ranks > 0);
+        let figures = creeping.map(TrendFigures::of);
+        let slope = container.creep.slope(Signal::Allocated);
+        let slope = slope.and_then(|slope| slope.bytes_per_second);
+        Self {
+            reading: container.reading.clone(),
+            headroom_bytes: container.reading.headroom_bytes(),
+            ranks: Vec::new(),
+            slope_bytes_per_second: slope.map(|slope| slope.value),
+            growth_bytes: figures.as_ref().map(|trend| trend.growth_bytes),
+            oom_eta_seconds: figures.as_ref().and_then(|trend| trend.oom_eta_seconds),
+            oom_eta_lower_seconds: figures.and_then(|trend| trend.oom_eta_lower_seconds),
         }
     }
 }

@@ -15,7 +15,7 @@ pub enum Basis {
     Reserved,
     /// Everything in use on the device.
     Device,
-    /// Host memory of a rank on a device.
+    /// Host memory of a rank on a device, or of its container.
     Host,
     /// Everything that an unmanaged process holds.
     Process,

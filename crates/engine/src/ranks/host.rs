@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use stepmem_types::host::{HostParts, ProcessGroup};
+use stepmem_types::host::{ContainerReading, HostParts, ProcessGroup};
 use stepmem_types::units::{Bytes, Count, MEBIBYTE};
 
 /// Readings of child processes that are kept; with more, every other one is given up.
@@ -74,10 +74,15 @@ impl HostMemory {
     }
 
     /// Returns the capacity of its process's growth, in bytes: the total less what child
-    /// processes and its device hold of it.
-    pub fn capacity(&self) -> Option<f64> {
+    /// processes and its device hold of it; or what it holds and its container has left,
+    /// whichever is less.
+    pub fn capacity(&self, container: Option<&ContainerReading>) -> Option<f64> {
         let on_device = self.on_device.map_or(0.0, Bytes::as_f64);
-        Some((self.total()?.as_f64() - self.child_bytes() - on_device).max(1.0))
+        let others = self.child_bytes() + on_device;
+        let own = self.total().map(|total| (total.as_f64() - others).max(1.0));
+        let left = container.and_then(ContainerReading::headroom_bytes);
+        let shared = left.zip(self.allocated).map(|(left, held)| held.as_f64() + left);
+        own.into_iter().chain(shared).reduce(f64::min)
     }
 
     /// Takes what a device holds that uses the same memory.
@@ -99,6 +104,7 @@ impl HostMemory {
     /// Returns what others see of it, not in words yet.
     pub fn view(&self) -> HostView {
         HostView {
+            container: None,
             allocated_bytes: self.allocated,
             total_bytes: self.total(),
             shared_bytes: self.shared,
@@ -227,8 +233,12 @@ impl ChildProcesses {
 }
 
 /// Host memory of a rank.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct HostView {
+    /// The container that it is in, as one of its ranks read it last; absent where nothing
+    /// limits it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<Box<ContainerReading>>,
     /// Anonymous and shared memory of its process; absent where the rank's own figures are
     /// about it.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -19,8 +19,10 @@ use stepmem_detect::sample::{AxisPoint, DeviceReading, Sample};
 use stepmem_detect::shifts::HolderGrowth;
 use stepmem_detect::signal::Signal;
 use stepmem_detect::stats::median::RecentMedian;
+use stepmem_detect::trend::Stage;
 use stepmem_types::device::{DeviceMemoryKind, OwnProcessMemory};
 use stepmem_types::end::{EndOutcome, EndReport};
+use stepmem_types::host::ContainerReading;
 use stepmem_types::step::{Phase, StepMark, StepSample};
 use stepmem_types::units::{Bytes, Count, OutOfRange, Seconds, UnixTime, Uptime};
 
@@ -44,6 +46,8 @@ pub struct RankState {
     last_train: Option<LastTrain>,
     /// Host memory in addition to its own figures, if it has any.
     host: Option<Box<HostMemory>>,
+    /// The last reading of its container in this incarnation.
+    container: Option<Box<ContainerReading>>,
     recent: RecentPeaks,
     /// The high-water marks of the last record of this incarnation.
     high_water: HighWater,
@@ -93,6 +97,7 @@ impl RankState {
             lifecycle: Lifecycle::default(),
             last_train: None,
             host: None,
+            container: None,
             recent: RecentPeaks::default(),
             high_water: HighWater::default(),
             interval: IntervalPeak::new(peak_interval),
@@ -240,7 +245,7 @@ impl RankState {
             reserved: None,
             peak_reserved: None,
         };
-        let capacity = self.host.as_ref().and_then(|host| host.capacity());
+        let capacity = self.host_capacity();
         match sample.phase {
             Phase::Train => self.creep.host(&record, capacity),
             Phase::Sample => {
@@ -250,6 +255,28 @@ impl RankState {
         }
     }
 
+    /// Takes a reading of its container. Returns whether it is the first of this incarnation.
+    pub fn contain(&mut self, reading: &ContainerReading) -> bool {
+        self.container.replace(Box::new(reading.clone())).is_none()
+    }
+
+    /// The last reading of its container, in this incarnation.
+    pub fn container(&self) -> Option<&ContainerReading> {
+        self.container.as_deref()
+    }
+
+    /// Returns whether its host memory grows and creeps.
+    pub fn host_creeps(&self) -> bool {
+        let signal = if self.identity.is_host() { Signal::Allocated } else { Signal::Host };
+        let trend = self.creep().trend(signal);
+        trend.is_some_and(|trend| trend.stage == Stage::Creeping && trend.is_growing())
+    }
+
+    /// Returns the capacity of the growth of its host memory next to a device, in bytes.
+    fn host_capacity(&self) -> Option<f64> {
+        self.host.as_ref()?.capacity(self.container.as_deref())
+    }
+
     /// Takes growth of an object of its process, which holds memory of a signal, unless it takes
     /// no steps.
     pub fn holder(&mut self, growth: HolderGrowth, signal: Signal) {
@@ -257,7 +284,7 @@ impl RankState {
             return;
         }
         if signal == Signal::Host {
-            let capacity = self.host.as_ref().and_then(|host| host.capacity());
+            let capacity = self.host_capacity();
             self.creep.host_holder(growth, capacity);
         } else {
             let capacity = self.own_capacity();
@@ -571,6 +598,9 @@ impl RankState {
             identity: &self.identity,
             last_train: self.last_train.as_ref(),
             host: self.host.as_deref(),
+            own_container: self.container.as_deref(),
+            container: None,
+            kill: None,
             recent_peak_allocated: recent.allocated,
             recent_reserved: recent.reserved_known,
             high_water_allocated: self.high_water.allocated,
@@ -696,6 +726,7 @@ impl RankState {
         self.retried_at = None;
         self.last_train = None;
         self.host = None;
+        self.container = None;
     }
 
     /// A field that a record leaves out keeps its last value; the attempt is always given.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::containers::ContainerView;
 use crate::ranks::basis::Basis;
 use crate::ranks::ended::{OomEvent, RankEnded};
 use crate::ranks::host::HostMemory;
@@ -15,7 +16,9 @@ use crate::requests::causes::SiteView;
 use stepmem_detect::detector::Detector;
 use stepmem_detect::sample::Axis;
 use stepmem_detect::signal::Signal;
+use stepmem_detect::trend::Trend;
 use stepmem_types::device::{DeviceMemoryKind, OwnProcessMemory};
+use stepmem_types::host::ContainerReading;
 use stepmem_types::ids::{GpuUuid, Rank};
 use stepmem_types::step::{StepMark, StepSample};
 use stepmem_types::units::{Bytes, Count, Seconds, Uptime};
@@ -113,6 +116,12 @@ pub struct RankView<'a> {
     pub last_train: Option<&'a LastTrain>,
     /// Its host memory in addition to its own figures, if it has any.
     pub host: Option<&'a HostMemory>,
+    /// The last reading of its container that its own client took.
+    pub own_container: Option<&'a ContainerReading>,
+    /// Its container, where that is judged.
+    pub container: Option<ContainerView<'a>>,
+    /// The kernel's kill of its process, where that is the reason of its silence.
+    pub kill: Option<SilentKill>,
     /// The greatest known peak of allocated of the recent window, evaluation included; `None`
     /// where none is known.
     pub recent_peak_allocated: Option<Bytes>,
@@ -168,6 +177,17 @@ pub struct RankView<'a> {
     pub site: SiteView<'a>,
 }
 
+/// The kernel's kill, for lack of memory, of a process that fell silent.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SilentKill {
+    /// Set when another process of its container reported it; else it is only likely.
+    pub is_seen: bool,
+    /// Processes of its container that the kernel killed then.
+    pub n_kills: u64,
+    /// The share of its limit that the container used when the rank last read it.
+    pub used_ratio: Option<f64>,
+}
+
 /// The headroom of a rank.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Headroom {
@@ -195,7 +215,7 @@ impl Identity {
     }
 }
 
-impl RankView<'_> {
+impl<'a> RankView<'a> {
     /// Returns whether its memory is judged by time, as it takes no steps.
     pub fn is_by_time(&self) -> bool {
         self.creep.axis() == Axis::Seconds
@@ -210,11 +230,23 @@ impl RankView<'_> {
     /// Returns the capacity that growth of a signal is weighed against.
     pub fn capacity_of(&self, signal: Signal) -> Option<f64> {
         match signal {
-            Signal::Host => self.host?.capacity(),
+            Signal::Host => self.host?.capacity(self.own_container),
             Signal::Allocated
             | Signal::Reserved
             | Signal::OutsideAllocator
             | Signal::Process => self.capacity.map(Bytes::as_f64),
+        }
+    }
+
+    /// Returns the trend that shows when memory runs out, for one of its own that grows. Host
+    /// memory runs out with its container's, once for all its ranks: only one of them has that
+    /// time.
+    pub fn forecast(&self, trend: &'a Trend) -> Option<&'a Trend> {
+        let is_on_host = trend.signal == Signal::Host || self.identity.is_host();
+        let container = self.container.filter(|_| is_on_host);
+        match container.and_then(|of| Some((of, of.creeping()?))) {
+            Some((of, creeping)) => Some(creeping).filter(|_| of.is_lead),
+            None => Some(trend),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use crate::wire::error::{DecodeError, DecodeFault};
 use crate::wire::number::Number;
+use stepmem_types::host::ContainerId;
 use stepmem_types::ids::{GpuUuid, Rank, Run};
 use stepmem_types::launch::{Instance, Launch};
 use stepmem_types::units::{Bytes, Count, INTEGER_MAX, Seconds};
@@ -67,6 +68,10 @@ pub(super) fn run_of(text: &str) -> Result<Run, DecodeError> {
 
 pub(super) fn device_of(text: &str) -> Result<GpuUuid, DecodeError> {
     in_field("device", GpuUuid::new(text))
+}
+
+pub(super) fn container_of(text: &str) -> Result<ContainerId, DecodeError> {
+    in_field("container", ContainerId::new(text))
 }
 
 pub(super) fn instance_of(text: &str) -> Result<Instance, DecodeError> {

@@ -7,17 +7,17 @@ use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
 
 use crate::wire::error::{DecodeError, DecodeFault};
 use crate::wire::field::{
-    PID_MAX, bytes_of, count_of, device_of, in_field, instance_of, launch_of, optional,
-    rank_of, run_of, seconds_of, small_of,
+    PID_MAX, bytes_of, container_of, count_of, device_of, in_field, instance_of, launch_of,
+    optional, rank_of, run_of, seconds_of, small_of,
 };
 use crate::wire::json::{Object, Text, parse};
 use crate::wire::number::Number;
 use crate::wire::plain::parse_plain;
 use stepmem_types::device::{DeviceMemoryKind, OwnProcessMemory, OwnProcessState};
-use stepmem_types::host::{HostParts, ProcessGroup};
+use stepmem_types::host::{ContainerReading, HostParts, ProcessGroup};
 use stepmem_types::ids::Rank;
 use stepmem_types::step::{MarkSet, Phase, STEPS_PER_RECORD_MAX, StepMark, StepSample};
-use stepmem_types::units::Bytes;
+use stepmem_types::units::{Bytes, INTEGER_MAX};
 
 /// The run of records that do not name one.
 pub const RUN_DEFAULT: &str = "default";
@@ -172,6 +172,11 @@ pub(super) struct RawStep<'a> {
     workers_bytes: Option<Number>,
     child_processes: Option<Number>,
     child_processes_bytes: Option<Number>,
+    #[serde(borrow)]
+    container: Option<Text<'a>>,
+    container_limit_bytes: Option<Number>,
+    container_used_bytes: Option<Number>,
+    container_oom_kills: Option<Number>,
 }
 
 impl RawStep<'_> {
@@ -180,6 +185,7 @@ impl RawStep<'_> {
         let optional_count = |field, raw: Option<Number>| optional(raw, |n| count_of(field, n));
         let optional_rank = |field, raw: Option<Number>| optional(raw, |n| rank_of(field, n));
         let host = self.host()?;
+        let container = self.container()?;
         let own_process = self.own_process()?;
         let memory_kind = self.device_memory.as_ref();
         let memory_kind = memory_kind.map(|text| memory_kind_of(&text.0)).transpose()?;
@@ -227,6 +233,7 @@ impl RawStep<'_> {
             free: optional_bytes("free_bytes", self.free_bytes)?,
             own_process,
             host,
+            container,
         })
     }
 
@@ -264,6 +271,25 @@ impl RawStep<'_> {
         };
         Ok((parts != HostParts::default()).then(|| Box::new(parts)))
     }
+
+    /// Returns the container; `None` where its name or its limit is missing.
+    fn container(&self) -> Result<Option<Box<ContainerReading>>, DecodeError> {
+        let id = self.container.as_ref().map(|text| container_of(&text.0)).transpose()?;
+        let limit = optional(self.container_limit_bytes, limit_of)?;
+        let used =
+            optional(self.container_used_bytes, |n| bytes_of("container_used_bytes", n))?;
+        let oom_kills =
+            optional(self.container_oom_kills, |n| count_of("container_oom_kills", n))?;
+        let known = id.zip(limit);
+        Ok(known.map(|(id, limit)| Box::new(ContainerReading { id, limit, used, oom_kills })))
+    }
+}
+
+/// Returns the limit of a container: without one it sends none, and a limit of 0 is none.
+fn limit_of(raw: Number) -> Result<Bytes, DecodeError> {
+    let field = "container_limit_bytes";
+    in_field(field, raw.integer(1, INTEGER_MAX))?;
+    bytes_of(field, raw)
 }
 
 fn phase_of(text: &str) -> Result<Phase, DecodeError> {

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use stepmem_types::device::{DeviceMemoryKind, OwnProcessMemory, OwnProcessState};
+use stepmem_types::host::ContainerId;
 use stepmem_types::ids::{GpuUuid, Rank, Run};
 use stepmem_types::launch::{Instance, Launch};
 use stepmem_types::step::{Phase, StepMark, StepSample};
@@ -86,11 +87,20 @@ pub(super) struct StepText<'a> {
     child_processes: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     child_processes_bytes: Option<Bytes>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    container: Option<&'a ContainerId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    container_limit_bytes: Option<Bytes>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    container_used_bytes: Option<Bytes>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    container_oom_kills: Option<Count>,
 }
 
 impl<'a> StepText<'a> {
     pub(super) fn of(sample: &'a StepSample) -> Self {
         let host = sample.host.as_deref().copied().unwrap_or_default();
+        let container = sample.container.as_deref();
         Self {
             run: &sample.run,
             attempt: sample.attempt,
@@ -135,6 +145,10 @@ impl<'a> StepText<'a> {
             workers_bytes: host.workers.bytes,
             child_processes: host.others.count,
             child_processes_bytes: host.others.bytes,
+            container: container.map(|of| &of.id),
+            container_limit_bytes: container.map(|of| of.limit),
+            container_used_bytes: container.and_then(|of| of.used),
+            container_oom_kills: container.and_then(|of| of.oom_kills),
         }
     }
 }

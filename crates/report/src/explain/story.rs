@@ -494,6 +494,7 @@ mod tests {
             pressure_ratio: 0.95,
             is_on_host: false,
             is_unified: false,
+            is_of_container: false,
             basis: Basis::Process,
             never_live_ratio: None,
             capacity_bytes: 100,
