@@ -34,13 +34,13 @@ class Budget:
         """Notes that a reading begins."""
         self._began = time.thread_time()
 
-    def end(self, now: float) -> None:
-        """Notes at `now`, on the monotonic clock, that it ended."""
+    def end(self, now: float, is_urgent: bool = False) -> None:
+        """Notes at `now`, on the monotonic clock, that it ended. `is_urgent`: the next follows after `every`."""
         since = 0.0 if self._filled_at is None else now - self._filled_at
         self._filled_at = now
         self._left = min(self._credit, self._left + since * self._share) - (time.thread_time() - self._began)
         self._first_at = now if self._first_at is None else self._first_at
-        spread = min(self._every_max, max(self._every, (now - self._first_at) / SPREAD))
+        spread = self._every if is_urgent else min(self._every_max, max(self._every, (now - self._first_at) / SPREAD))
         self.due_at = now + max(spread, -self._left / self._share)
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import time
 from time import monotonic
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
 
+from ._cgroup import tightest
 from ._children import ChildProcesses
 from ._descriptors import PROC_BYTES, KeptFile, Reading
 from ._peaks import share_peak_counters
@@ -129,14 +130,15 @@ class HostReader:
     def capacity(self) -> Capacity:
         """Returns the budget, or the smallest of the machine's memory, the cgroup limit and the process's own limits.
 
-        `free` is UNKNOWN of a budget, and if the process's own limit is the smallest.
+        `free` is UNKNOWN of a budget, if the process's own limit is the smallest, and of a cgroup whose use cannot be read.
         """
         if self._budget is not None:
             return Capacity(self._budget, UNKNOWN)
         smallest = _machine()
-        group = _cgroup()
-        if group is not None and (smallest.total == UNKNOWN or group.total < smallest.total):
-            smallest = group
+        group = tightest()
+        if group is not None and (smallest.total == UNKNOWN or group.limit < smallest.total):
+            used = group.used()
+            smallest = Capacity(group.limit, UNKNOWN if used == UNKNOWN else max(0, group.limit - used))
         limit = _process_limit()
         if limit is not None and (smallest.total == UNKNOWN or limit < smallest.total):
             return Capacity(limit, UNKNOWN)
@@ -321,66 +323,6 @@ def _machine() -> Capacity:
     except (OSError, ValueError, IndexError):
         pass
     return Capacity(figures["MemTotal"], figures["MemAvailable"])
-
-
-CGROUPS = "/sys/fs/cgroup"
-CGROUP_V2_FILES = ("memory.max", "memory.current", "file", "shmem")
-"""The files of limit and usage, and the lines of `memory.stat` with the page cache, and with the shared memory in it."""
-CGROUP_V1_FILES = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache", "total_shmem")
-CGROUP_BYTES_MAX = 1 << 53
-"""A limit as large as this means that there is none."""
-
-
-def _cgroup() -> Optional[Capacity]:
-    """Returns the smallest limit of this process's cgroup and its ancestors; None if none is limited."""
-    limits: List[Capacity] = []
-    try:
-        with open("/proc/self/cgroup", encoding="utf-8") as lines:
-            for line in lines:
-                _, controllers, path = line.rstrip("\n").split(":", 2)
-                if controllers == "":
-                    limits += _cgroup_limits(CGROUPS, path, CGROUP_V2_FILES)
-                elif "memory" in controllers.split(","):
-                    limits += _cgroup_limits(os.path.join(CGROUPS, "memory"), path, CGROUP_V1_FILES)
-    except (OSError, ValueError):
-        pass
-    return min(limits, key=lambda limit: limit.total, default=None)
-
-
-def _cgroup_limits(root: str, path: str, files: Tuple[str, str, str, str]) -> List[Capacity]:
-    """Returns the limits of the cgroup `path` below `root` and of its ancestors."""
-    directory = root + path.rstrip("/")
-    if not os.path.isdir(directory):  # in a container the path may be the host's
-        directory = root
-    limits: List[Capacity] = []
-    while directory.startswith(root):
-        limit = _cgroup_limit(directory, *files)
-        if limit is not None:
-            limits.append(limit)
-        directory = os.path.dirname(directory)
-    return limits
-
-
-def _cgroup_limit(directory: str, limit_file: str, usage_file: str, *cache_names: str) -> Optional[Capacity]:
-    """Returns the limit of one cgroup; None if it has none or cannot be read."""
-    try:
-        with open(os.path.join(directory, limit_file), encoding="ascii") as file:
-            limit = file.read().strip()
-        if not limit.isdecimal() or int(limit) >= CGROUP_BYTES_MAX:
-            return None
-        total = int(limit)
-        with open(os.path.join(directory, usage_file), encoding="ascii") as file:
-            used = int(file.read())
-        cache = [0, 0]
-        with open(os.path.join(directory, "memory.stat"), encoding="ascii") as lines:
-            for line in lines:
-                name, _, value = line.partition(" ")
-                if name in cache_names:
-                    cache[cache_names.index(name)] = int(value)
-        used -= max(0, cache[0] - cache[1])  # the kernel reclaims pages of files when memory is short, not shared memory
-        return Capacity(total, min(total, max(0, total - used)))
-    except (OSError, ValueError):
-        return None
 
 
 def _process_limit() -> Optional[int]:

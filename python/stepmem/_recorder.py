@@ -12,6 +12,7 @@ from time import monotonic
 from time import time as unix_time
 from typing import Any, Callable, Deque, Dict, List, Optional, Tuple, Union
 
+from ._cgroup import NO_READING, Container
 from ._event_markers import EventMarkers, install
 from ._pacing import Pacing
 from ._peaks import step_lock
@@ -60,6 +61,9 @@ class Recorder:
         self._n_records = 0
         self._children: Parts = NO_PARTS
         """The reading of child processes since the last record."""
+        self._container = Container()
+        self._container_now = NO_READING
+        """The reading of the container that the next record has."""
         self._process_memory = ProcessMemory(process)
         self._process_used = UNKNOWN
         """The newest reading of this process's memory on its GPU, until a record has it."""
@@ -139,6 +143,7 @@ class Recorder:
         children = self._read_parts()
         for n in range(1, n_taken + 1):
             if n == n_taken:
+                self._container_now = self._container.read(monotonic())
                 self._process_used = self._process_memory.newest(self._reader.device)
                 kind = self._reader.memory_kind or self._process_memory.memory_kind(self._reader.device)
                 if kind is not None:
@@ -200,6 +205,7 @@ class Recorder:
         ended_at, ended, began, n, phase_idx, noted, n_steps, (reader, device_idx, capacity), read, read_at = taken
         figures, parts = reader.figures(read, read_at)
         children, self._children = self._children, NO_PARTS
+        container, self._container_now = self._container_now, NO_READING
         process_used, self._process_used = self._process_used, UNKNOWN
         if not phase_idx and began is not None:
             self._pacing.add(ended - began, read_at - ended, (figures[0], figures[2], capacity.remaining(figures[2])))
@@ -218,6 +224,7 @@ class Recorder:
             *parts[:2],
             *children[2:6],
             *parts[6:],
+            *container,
             process_used,
         )
 

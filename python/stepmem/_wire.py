@@ -35,7 +35,7 @@ UNKNOWN = -1
 UNKNOWN_SECONDS = -1.0
 """Unknown duration in a record; the JSON omits its key."""
 
-RECORD = struct.Struct("<dfqqIBBB5q2i5q2qiqiq3q")
+RECORD = struct.Struct("<dfqqIBBB5q2i5q2qiqiq5qiq")
 """One record in the ring: Unix time, duration (both in seconds), sequence number, step, how many steps it stands for, indices of
 device and phase, event markers, and a value for each of FIGURES."""
 
@@ -50,6 +50,9 @@ HOST_PARTS = (
     "host_total_bytes",
 )
 """JSON keys of shared memory in the rank's host memory, of its child processes, and of that memory and its limit next to a device's figures."""
+
+CONTAINER = ("container", "container_limit_bytes", "container_used_bytes", "container_oom_kills")
+"""JSON keys of the control group that limits the host memory of this process and others. A record holds the number of the group."""
 
 PROCESS_USED = "process_used_bytes"
 """JSON key of this process's memory on its GPU, as the driver lists it. Instead of bytes, a record may hold one of these codes."""
@@ -67,7 +70,7 @@ PROCESS_USED_STATES = {
 DEVICE_MEMORY, UNIFIED, NUMA_NODE = "device_memory", "unified", "numa_node"
 """JSON key and values of the kind of a GPU's memory that is not its own alone: it is the machine's, or the operating system manages it."""
 
-PARTS = (*HOST_PARTS, PROCESS_USED, PROCESS_USED_STATE, DEVICE_MEMORY)
+PARTS = (*HOST_PARTS, *CONTAINER, PROCESS_USED, PROCESS_USED_STATE, DEVICE_MEMORY)
 """JSON keys of what the sender's thread reads."""
 
 FIGURES = (
@@ -84,6 +87,7 @@ FIGURES = (
     "high_water_allocated_bytes",
     "high_water_reserved_bytes",
     *HOST_PARTS,
+    *CONTAINER,
     PROCESS_USED,
 )
 """JSON keys of a record's figures, in the order of RECORD. Each figure may be UNKNOWN."""
@@ -361,7 +365,7 @@ class Encoder:
             line += f', "marks": {json.dumps(marker_names(markers))}'
         for name, value in zip(FIGURES, figures):
             if value >= 0 and not (name in PARTS and not self.has_parts or self.is_plain and name in LATER_STEP_FIELDS):
-                line += f', "{name}": {value}'
+                line += f', "{name}": {value}' if name != CONTAINER[0] else f', "{name}": "{value:016x}"'
         if figures[-1] < UNKNOWN and self.has_parts and not self.is_plain:
             line += f', "{PROCESS_USED_STATE}": "{PROCESS_USED_STATES[figures[-1]]}"'
         return line + "}\n"
