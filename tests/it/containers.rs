@@ -128,6 +128,16 @@ fn full_container_is_high_pressure_of_one_rank() {
 }
 
 #[test]
+fn host_memory_that_is_left_is_what_the_container_leaves() {
+    let exporter = Exporter::start(&[]);
+    exporter.push(&ranks(1, 0, |_| 40 * GIB).steps(1..60).records());
+    let url = format!("http://{}", exporter.web);
+    let explained =
+        stepmem(&["explain", "--url", &url, "--run", "job", "--rank", "0"], &[], b"").out;
+    assert!(explained.contains("Headroom on the host: 20.0 GiB"), "{explained}");
+}
+
+#[test]
 fn rank_without_a_device_has_the_time_of_its_container() {
     let job = Job::new(2, 800).device("cpu").seconds_per_step(10.0).capacity(LIMIT);
     let live = |rank, step| 4 * GIB + noise(rank, step + 7, 16 * MIB) + 20 * MIB * step;

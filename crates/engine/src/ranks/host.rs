@@ -263,13 +263,15 @@ pub struct HostView {
 }
 
 impl HostView {
-    /// Returns the bytes that are left of the host memory next to a device's; `None` of a rank
-    /// whose own figures are about it.
+    /// Returns the bytes that are left of the host memory next to a device's, or of the
+    /// container, whichever is less; `None` of a rank whose own figures are about it.
     pub fn headroom_bytes(&self) -> Option<f64> {
         let children = [self.workers, self.child_processes].into_iter().flatten();
         let held = children.filter(|of| !of.ended).filter_map(|of| of.bytes);
         let held: f64 = held.chain(self.allocated_bytes).map(Bytes::as_f64).sum();
-        Some((self.total_bytes?.as_f64() - held).max(0.0))
+        let own = (self.total_bytes?.as_f64() - held).max(0.0);
+        let shared = self.container.as_ref().and_then(|of| of.headroom_bytes());
+        Some(shared.map_or(own, |shared| own.min(shared)))
     }
 }
 
