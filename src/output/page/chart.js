@@ -89,7 +89,7 @@ export class Chart {
       focus: { alpha: 1 },
       scales: { x: { time: true, range: (plot, low, high) => this.times(low, high) }, y: { range: () => this.shown.range } },
       axes: [
-        { ...axis, size: 24, gap: 3, space: 58, incrs: TIME_TICKS, values: (plot, ticks, idx, space, step) => ticks.map((tick) => clock(tick, step)) },
+        { ...axis, size: 28, gap: 7, space: 58, incrs: TIME_TICKS, values: (plot, ticks, idx, space, step) => ticks.map((tick) => clock(tick, step)) },
         { ...axis, size: AXIS_WIDTH, gap: 3, incrs: BYTE_TICKS, values: (plot, ticks) => ticks.map(tickBytes) },
       ],
       series: [{}, ...lines.map((line) => this.series(line))],
