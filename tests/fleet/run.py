@@ -60,7 +60,7 @@ SERIES_OF_HEALTHY_MAX = 36
 SERIES_OF_FINDING_MAX = 44
 RATIO_MAX = 1 / 3
 # Of one evaluation of all rules, and of one load of the Fleet dashboard.
-RULE_SAMPLES_OF_RANK_MAX = 80
+RULE_SAMPLES_OF_RANK_MAX = 100
 FLEET_SAMPLES_OF_RANK_MAX = 10
 
 
