@@ -66,7 +66,9 @@ fn death_by_oom_stays_in_every_output() {
     assert_eq!(metrics[critical], 3.0);
     let end = json!({"outcome": "oom", "error_type": "torch.OutOfMemoryError"});
     has(&exporter.status()["ranks"][0], &json!({"state": "ended", "end": end}));
-    let evidence = &found(&exporter).unwrap()["evidence"];
+    let died = found(&exporter).unwrap();
+    assert!(text_of(&died, "advice").contains("MEMORY CREEP"), "{died}");
+    let evidence = &died["evidence"];
     has(evidence, &json!({"oom_step": 251, "is_fatal": true, "requested_bytes": 2 * GIB}));
     assert!(evidence["headroom_bytes"].as_f64().is_some(), "{evidence}");
     // What had been found stays as an answer that pages no more, and nothing counts down.

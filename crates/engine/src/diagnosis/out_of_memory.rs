@@ -139,7 +139,18 @@ fn killed(rank: &RankView<'_>) -> Option<(Severity, OutOfMemoryEvidence)> {
 const KILL_ADVICE: &str = "Look at host memory: DataLoader workers, pinned buffers, caches, and the limit of the job's control group; the \
                            kernel's log names the process. Use fewer workers or a smaller prefetch, or raise the limit.";
 
+/// The advice where the allocation would have fit but for growth.
+const GROWN_ADVICE: &str = "It would have fit but for what memory had grown by: look first at the line and the object that MEMORY CREEP or \
+                            MEMORY RISING names. A smaller batch only delays the next error.";
+
 impl OutOfMemoryEvidence {
+    /// Returns whether the allocation would have fit but for growth.
+    fn is_of_growth(&self) -> bool {
+        let requested = self.requested_bytes.map_or(0.0, Bytes::as_f64);
+        let left = self.headroom_bytes.map_or(0.0, |left| left.max(0.0));
+        self.growth_bytes.is_some_and(|growth| requested <= left + growth)
+    }
+
     /// Returns the error and its consequence in words.
     fn course(&self) -> String {
         let at = |word: &str| {
@@ -228,7 +239,10 @@ impl Figures for OutOfMemoryEvidence {
     }
 
     fn advice(&self) -> Option<String> {
-        self.is_kill.then(|| KILL_ADVICE.to_owned())
+        if self.is_kill {
+            return Some(KILL_ADVICE.to_owned());
+        }
+        self.is_of_growth().then(|| GROWN_ADVICE.to_owned())
     }
 
     fn score(&self) -> Score {
