@@ -54,7 +54,7 @@ const GROWTH: TestWords = TestWords {
     name: "small",
     unit: TestUnit::Bytes,
     reason: |value, limit| {
-        format!("it grew by {value}, its largest increment left out, and needs {limit}")
+        format!("without its largest increment, its growth is {value} and needs {limit}")
     },
     meaning: "hardly grew but for one increment: level, or one level shift",
 };
