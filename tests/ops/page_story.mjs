@@ -228,9 +228,9 @@ const checks = {
 
   async "the scale goes from the capacity to live memory alone, and back"(reader) {
     await reader.open(changed("creep"));
-    await reader.page.getByRole("button", { name: "Live memory alone" }).click();
+    await reader.page.getByRole("button", { name: "Zoom to live memory" }).click();
     assert.match(reader.page.url(), /scale=live/);
-    await reader.page.getByRole("button", { name: "Up to the capacity" }).click();
+    await reader.page.getByRole("button", { name: "Show up to the capacity" }).click();
     assert.match(reader.page.url(), /scale=capacity/);
   },
 

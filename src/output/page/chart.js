@@ -238,7 +238,10 @@ function drawCeiling(plot, { value, label, color: of }, ratio) {
   ctx.lineTo(bbox.left + bbox.width, y);
   ctx.stroke();
   ctx.setLineDash([]);
-  ctx.fillText(label, bbox.left + 4 * ratio, y + 13 * ratio);
+  // At the right end, below the line: markers stand where something happened, which is further left.
+  ctx.textAlign = "right";
+  ctx.fillText(label, bbox.left + bbox.width - 4 * ratio, y + 13 * ratio);
+  ctx.textAlign = "left";
 }
 
 /** Whether a line has a point without a neighbor, which is drawn as a dot. */

@@ -6,7 +6,7 @@ import { DASH, bytes, duration, isKnown, known, most, number, oomEta } from "./f
 /** Points of a projection. */
 const AHEAD = 12;
 /** The end of memory is shown unless it is further away than this many times the past. */
-const SHOWN_ETA_RATIO = 1.5;
+const SHOWN_ETA_RATIO = 4;
 /** Growth below this share of the capacity is a flat line on an axis up to the capacity. */
 const FLAT_RATIO = 0.05;
 

@@ -105,7 +105,7 @@ function drawCharts({ chart, host }, rank, past) {
   chart.draw(drawn);
   const isLive = drawn.scale === "live";
   const button = $("story-scale");
-  text(button, isLive ? "Up to the capacity" : "Live memory alone");
+  text(button, isLive ? "Show up to the capacity" : "Zoom to live memory");
   button.dataset.next = isLive ? "capacity" : "live";
   const ofHost = hostShown(rank, past);
   show($("story-host"), Boolean(ofHost));
