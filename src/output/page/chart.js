@@ -238,9 +238,9 @@ function drawCeiling(plot, { value, label, color: of }, ratio) {
   ctx.lineTo(bbox.left + bbox.width, y);
   ctx.stroke();
   ctx.setLineDash([]);
-  // At the right end, below the line: markers stand where something happened, which is further left.
-  ctx.textAlign = "right";
-  ctx.fillText(label, bbox.left + bbox.width - 4 * ratio, y + 13 * ratio);
+  // In the middle: growth meets the line at the right end, and markers stand at both ends.
+  ctx.textAlign = "center";
+  ctx.fillText(label, bbox.left + bbox.width / 2, y + 13 * ratio);
   ctx.textAlign = "left";
 }
 
