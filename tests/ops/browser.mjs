@@ -1,4 +1,5 @@
 // A headless Chromium, driven by the playwright-core that tests/ops/install.sh puts into target/tools/npm.
+import assert from "node:assert/strict";
 import { createRequire } from "node:module";
 import { fileURLToPath } from "node:url";
 
@@ -8,6 +9,36 @@ const { chromium } = createRequire(npm)("playwright-core");
 export function launch() {
   const args = ["--no-sandbox", "--disable-background-networking", "--disable-gpu"];
   return chromium.launch({ executablePath: "/usr/bin/chromium", args });
+}
+
+/** A page that fails with what its console says. */
+export class Reader {
+  constructor(page, deadlineMs) {
+    this.page = page;
+    this.errors = [];
+    page.setDefaultTimeout(deadlineMs);
+    page.on("pageerror", (error) => this.errors.push(error.message));
+    page.on("console", (message) => message.type() === "error" && this.errors.push(message.text()));
+  }
+}
+
+/** Runs every check whose name has CHECK in it, with a reader of a page of its own, and ends the process. */
+export async function runOnPages(checks, read) {
+  const browser = await launch();
+  const onPage = (check) => async () => {
+    const page = await browser.newPage();
+    const reader = read(page);
+    try {
+      await check(reader);
+      assert.deepEqual(reader.errors, [], "the console has errors");
+    } catch (error) {
+      throw new Error(`${error.message} ${JSON.stringify(reader.errors)}`);
+    } finally {
+      await page.close();
+    }
+  };
+  const named = Object.entries(checks).filter(([name]) => name.includes(process.env.CHECK ?? ""));
+  await run(browser, Object.fromEntries(named.map(([name, check]) => [name, onPage(check)])));
 }
 
 /** Runs every check, prints those that do not hold, and ends the process: with 1 if there are any. */

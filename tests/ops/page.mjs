@@ -4,7 +4,7 @@
 // GPU-b, and rank 0 of run "young" on GPU-c, which has pushed one step. Prints what does not hold and exits with 1.
 import assert from "node:assert/strict";
 
-import { launch } from "./browser.mjs";
+import { Reader, runOnPages } from "./browser.mjs";
 
 const DEADLINE_MS = 300_000;
 const [demoUrl, nvmlUrl] = process.argv.slice(2);
@@ -14,17 +14,7 @@ const COLUMNS = ["time", "step", "allocated_bytes", "peak_allocated_bytes", "res
 const NO_PAST = { ...Object.fromEntries(COLUMNS.map((name) => [name, []])), markers_dropped: 0, ranks: [], windows: [] };
 
 /** What every check gets: a page that fails with what its console says. */
-class Reader {
-  constructor(page) {
-    this.page = page;
-    this.errors = [];
-    page.setDefaultTimeout(DEADLINE_MS);
-    page.on("pageerror", (error) => this.errors.push(error.message));
-    page.on("console", (message) => {
-      if (message.type() === "error") this.errors.push(message.text());
-    });
-  }
-
+class PageReader extends Reader {
   /** Opens a page; with `status`, it gets that instead of the exporter's. */
   async open(url, status) {
     if (status) {
@@ -314,19 +304,4 @@ const checks = {
   },
 };
 
-const browser = await launch();
-let nFailed = 0;
-for (const [name, check] of Object.entries(checks)) {
-  const page = await browser.newPage();
-  const reader = new Reader(page);
-  try {
-    await check(reader);
-    assert.deepEqual(reader.errors, [], "the console has errors");
-  } catch (error) {
-    nFailed += 1;
-    console.error(`${name}: ${error.message}`, reader.errors);
-  }
-  await page.close();
-}
-await browser.close();
-process.exit(nFailed === 0 ? 0 : 1);
+await runOnPages(checks, (page) => new PageReader(page, DEADLINE_MS));

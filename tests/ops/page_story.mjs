@@ -7,7 +7,7 @@ import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { fileURLToPath } from "node:url";
 
-import { launch } from "./browser.mjs";
+import { Reader, runOnPages } from "./browser.mjs";
 
 const DEADLINE_MS = 120_000;
 const HOUR_S = 3600;
@@ -112,15 +112,7 @@ function crowd() {
   });
 }
 
-class Reader {
-  constructor(page) {
-    this.page = page;
-    this.errors = [];
-    page.setDefaultTimeout(DEADLINE_MS);
-    page.on("pageerror", (error) => this.errors.push(error.message));
-    page.on("console", (message) => message.type() === "error" && this.errors.push(message.text()));
-  }
-
+class PageReader extends Reader {
   /** Opens the page with these answers, at a hash. */
   async open(answers, hash = "") {
     this.answers = answers;
@@ -360,21 +352,4 @@ const update = (reader, times) => reader.page.evaluate((n) => window.update(n), 
 const vendored = readFileSync(at("target/tools/npm/node_modules/uplot/dist/uPlot.iife.min.js"), "utf8");
 assert.equal(readFileSync(at("src/output/page/vendor/uplot.js"), "utf8"), vendored, "src/output/page/vendor/uplot.js is not what npm has");
 
-const only = process.env.CHECK;
-const browser = await launch();
-let nFailed = 0;
-for (const [name, check] of Object.entries(checks)) {
-  if (only && !name.includes(only)) continue;
-  const page = await browser.newPage();
-  const reader = new Reader(page);
-  try {
-    await check(reader);
-    assert.deepEqual(reader.errors, [], "the console has errors");
-  } catch (error) {
-    nFailed += 1;
-    console.error(`${name}: ${error.message}`, reader.errors);
-  }
-  await page.close();
-}
-await browser.close();
-process.exit(nFailed === 0 ? 0 : 1);
+await runOnPages(checks, (page) => new PageReader(page, DEADLINE_MS));
