@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::ranks::host::host_sample;
 use crate::ranks::state::RankState;
 use stepmem_detect::config::Config as DetectConfig;
 use stepmem_detect::detector::Detector;
-use stepmem_detect::sample::{AxisPoint, Sample};
+use stepmem_detect::sample::AxisPoint;
 use stepmem_detect::signal::Signal;
 use stepmem_detect::trend::{Stage, Trend};
 use stepmem_types::host::{ContainerId, ContainerReading};
@@ -120,10 +121,7 @@ impl ContainerTable {
         &self,
         after: Option<&ContainerId>,
     ) -> Option<(&ContainerId, &ContainerState)> {
-        match after {
-            None => self.containers.first_key_value(),
-            Some(id) => self.containers.range((Excluded(id.clone()), Unbounded)).next(),
-        }
+        self.containers.range((after.map_or(Unbounded, Excluded), Unbounded)).next()
     }
 
     /// Goes on with other settings, as after a restart of the exporter.
@@ -228,15 +226,7 @@ impl ContainerState {
             return false;
         };
         self.judged_at = Some(self.at);
-        let sample = Sample {
-            at: AxisPoint { position: 0.0, time },
-            allocated: used.as_f64(),
-            requested: None,
-            peak: None,
-            peak_bound: None,
-            reserved: None,
-            peak_reserved: None,
-        };
+        let sample = host_sample(AxisPoint { position: 0.0, time }, used);
         self.creep.train(&sample, Some(self.reading.limit.as_f64()))
     }
 

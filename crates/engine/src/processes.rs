@@ -117,10 +117,7 @@ impl ProcessTable {
         &self,
         after: Option<&ProcessId>,
     ) -> Option<(&ProcessId, &ProcessState)> {
-        match after {
-            None => self.processes.first_key_value(),
-            Some(id) => self.processes.range((Excluded(id.clone()), Unbounded)).next(),
-        }
+        self.processes.range((after.map_or(Unbounded, Excluded), Unbounded)).next()
     }
 
     /// Takes a reading of a device that no rank pushes about; the largest processes are taken

@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use stepmem_detect::sample::{AxisPoint, Sample};
 use stepmem_types::host::{ContainerReading, HostParts, ProcessGroup};
 use stepmem_types::units::{Bytes, Count, MEBIBYTE};
 
@@ -290,4 +291,17 @@ pub struct ChildView {
     pub step: Count,
     /// Set when they have ended since.
     pub ended: bool,
+}
+
+/// Returns host memory as the detector takes it: of that nothing but the level is known.
+pub fn host_sample(at: AxisPoint, bytes: Bytes) -> Sample {
+    Sample {
+        at,
+        allocated: bytes.as_f64(),
+        requested: None,
+        peak: None,
+        peak_bound: None,
+        reserved: None,
+        peak_reserved: None,
+    }
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ranks::ended::{OomEvent, RankEnded};
 use crate::ranks::history::{Figures, History, MarkerKind};
-use crate::ranks::host::HostMemory;
+use crate::ranks::host::{HostMemory, host_sample};
 use crate::ranks::lifecycle::{Arrival, Lifecycle, RecordVerdict};
 use crate::ranks::lifetime::LifetimeStats;
 use crate::ranks::peaks::{HighWater, IntervalPeak, RecentPeaks, StepPeaks};
@@ -236,15 +236,8 @@ impl RankState {
         if self.is_ended() || self.identity.is_host() {
             return false;
         }
-        let record = Sample {
-            at: AxisPoint { position: sample.step.as_f64(), time },
-            allocated: allocated.as_f64(),
-            requested: None,
-            peak: None,
-            peak_bound: None,
-            reserved: None,
-            peak_reserved: None,
-        };
+        let at = AxisPoint { position: sample.step.as_f64(), time };
+        let record = host_sample(at, allocated);
         let capacity = self.host_capacity();
         match sample.phase {
             Phase::Train => self.creep.host(&record, capacity),
