@@ -38,7 +38,7 @@ pub struct OutOfMemoryEvidence {
     /// Set when the kernel killed the process.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_kill: bool,
-    /// What makes a kill likely that nobody saw.
+    /// The signs of a kill that no other process reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub likely_kill: Option<LikelyKill>,
     /// Set when the process completed no step after it.
@@ -61,7 +61,7 @@ pub struct OutOfMemoryEvidence {
     pub site: Option<Box<OomSite>>,
 }
 
-/// What makes it likely that the kernel killed a process that vanished from its container.
+/// The signs that the kernel killed a process that vanished from its container.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct LikelyKill {
@@ -112,7 +112,8 @@ pub fn judge(
     Some((severity, evidence))
 }
 
-/// Judges a rank that vanished from its container. What nobody saw is a warning.
+/// Judges a rank that vanished from its container: a warning, unless another process of it
+/// reported the kill.
 fn killed(rank: &RankView<'_>) -> Option<(Severity, OutOfMemoryEvidence)> {
     let SilentKill { is_seen, n_kills, used_ratio } = rank.kill?;
     let likely = LikelyKill {

@@ -114,7 +114,7 @@ pub const METRICS: &[Metric] = &[
         "Device memory of a process; absent where the driver does not know it. The labels rank and run name the rank that the process pushes for; they are empty where none is known. A rank's client reports its own process where the exporter does not see it.",
         process_memory),
     row!(Nvml Gauge "stepmem_process_memory_estimated_bytes" "process.memory.estimated", BYTES, RANK,
-        "Device memory of a rank's process where nobody knows it: all that is in use on a device that the kubelet gave to its container alone, and that no other rank uses.",
+        "Device memory of a rank's process where neither the driver nor its client reports it: all that is in use on a device that the kubelet gave to its container alone, and that no other rank uses.",
         |s, v| ranks(s, v, |r| bytes(r.process_estimated_bytes))),
     row!(Nvml Gauge "stepmem_process_memory_unknown" "process.memory.unknown", STATES, RANK_STATE,
         "1 for the reason for which the rank's client does not know the device memory of its own process. foreign_pid_namespace: the driver does not list it by its own process id. \

@@ -160,8 +160,8 @@ pub struct RankStatus {
     /// lists the process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process_used_bytes: Option<Bytes>,
-    /// Device memory of its process where nobody knows it, estimated: all that is in use on a
-    /// device that only its container has.
+    /// Device memory of its process where neither the driver nor its client reports it: an
+    /// estimate, all that is in use on a device that only its container has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process_estimated_bytes: Option<Bytes>,
     /// The reason for which its client does not know that.
