@@ -56,6 +56,8 @@ pub(crate) enum Churn {
 pub(crate) struct Pod {
     pub name: String,
     pub run: String,
+    /// The name of its launch.
+    pub launch: &'static str,
     pub behavior: Behavior,
     #[serde(skip)]
     pub churn: Churn,
@@ -93,6 +95,13 @@ impl Plan {
         // The second pod of this run is missing.
         plan.add("missing", 2, (Behavior::Healthy, Churn::Stays));
         plan.pods.pop();
+        // Two launches share this name.
+        for (idx, launch) in ["first", "second"].into_iter().enumerate() {
+            plan.add("twice", 1, (Behavior::Healthy, Churn::Stays));
+            if let Some(pod) = plan.pods.last_mut() {
+                (pod.name, pod.launch) = (format!("twice-{idx}"), launch);
+            }
+        }
         plan.add(
             "large",
             PODS_OF_LARGE_RUN_MAX.min(n_pods / 4),
@@ -117,6 +126,7 @@ impl Plan {
             self.pods.push(Pod {
                 name: format!("{run}-{index}"),
                 run: run.to_owned(),
+                launch: "first",
                 behavior,
                 churn,
                 first_rank: index * RANKS_OF_POD,

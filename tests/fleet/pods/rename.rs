@@ -2,6 +2,7 @@
 
 use stepmem_engine::output::status::Status;
 use stepmem_types::ids::{GpuUuid, ProcessId, Rank, RankId, Run, SubjectId};
+use stepmem_types::launch::Launch;
 use stepmem_types::units::Count;
 
 use crate::plan::{Churn, Pod};
@@ -27,6 +28,7 @@ pub(crate) fn renamed(status: &Status, pod: &Pod, now: f64) -> Status {
         rank.rank = pod.rank(rank.rank);
         rank.rank_label = rank.rank.to_string();
         rank.identity.world_size = Some(pod.world_size);
+        rank.launch = Some(Launch::new(pod.launch).unwrap());
         rank.identity.device = rank.identity.device.as_ref().map(|device| pod.device(device));
         if pod.churn == Churn::Restarts {
             rank.identity.attempt = Count::new(generation).unwrap();

@@ -8,6 +8,7 @@ use crate::output::status::{
 use crate::ranks::view::RankActivity;
 use stepmem_types::device::DeviceMemoryKind;
 use stepmem_types::ids::SubjectId;
+use stepmem_types::launch::Launch;
 use stepmem_types::site::{CodeLine, LeakSite, SiteText, SiteVerdict};
 use stepmem_types::units::{Bytes, Count};
 
@@ -117,6 +118,7 @@ pub(super) fn rank_info(status: &Status, visit: &mut Visit<'_>) {
             &identity.attempt.get().to_string(),
             &text(identity.pid.map(|pid| pid.to_string())),
             container.map_or("", |container| container.id.as_str()),
+            rank.launch.as_ref().map_or("", Launch::as_str),
         ];
         visit(&labels, 1.0);
     }

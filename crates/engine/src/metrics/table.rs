@@ -1,5 +1,5 @@
 //! THE TABLE: every metric's name, unit, help, labels and reader. Every output walks it; a
-//! metric's name stands in no other Rust file.
+//! metric's name stands in no other Rust file, but for those of `recorded`.
 
 use crate::metrics::readers::{
     OUTCOME, bytes, children, containers, count, counts, device_info, device_pods, devices,
@@ -195,7 +195,7 @@ pub const METRICS: &[Metric] = &[
         "Records of the rank that arrived too late to count, since the exporter started: a later step had arrived before, or another process is live.",
         |s, v| ranks(s, v, |r| whole(Some(r.late_records_total)))),
     row!(Pushed Info "stepmem_rank_info" "rank.info", STATES, RANK_INFO,
-        "Identity that the rank reports; a label is empty where the rank does not report it. cgroup is the control group that limits its host memory.", rank_info),
+        "Identity that the rank reports; a label is empty where the rank does not report it. cgroup is the control group that limits its host memory, launch the launch that all ranks and attempts of a job share.", rank_info),
 
     row!(Derived Gauge "stepmem_rank_unjudged" "rank.unjudged", STATES, RANK,
         "1 until creep detection has seen enough of the rank since its process started to judge it, absent after.",
@@ -404,6 +404,7 @@ const RANK_INFO: &[&str] = &[
     "attempt",
     "pid",
     "cgroup",
+    "launch",
 ];
 const RANK_CHILDREN: &[&str] = &["run", "rank", "uuid", "kind"];
 const RANK_BASIS: &[&str] = &["run", "rank", "uuid", "basis"];

@@ -122,7 +122,11 @@ impl Engine {
             for (rank, view) in &run.ranks {
                 let own = balance.as_ref().and_then(|balance| balance.of(*rank));
                 let id = RankId { run: run.run.clone(), rank: *rank };
-                ranks.push(RankStatus::of(id, view, own, self.unix_time(view.last_seen)));
+                let origin = self.ranks.get(run.run, *rank).and_then(origin);
+                let launch = origin.and_then(|origin| origin.launch.cloned());
+                let last_push_time = self.unix_time(view.last_seen);
+                let status = RankStatus::of(id, view, own, last_push_time);
+                ranks.push(RankStatus { launch, ..status });
             }
         }
         let mut devices: Vec<DeviceStatus> = self

@@ -13,7 +13,7 @@ use stepmem_types::device::OwnProcessMemory;
 use stepmem_types::ids::RankId;
 
 impl RankStatus {
-    /// A present rank; `last_push_time` is a Unix time.
+    /// A present rank, without its launch; `last_push_time` is a Unix time.
     pub fn of(
         id: RankId,
         view: &RankView<'_>,
@@ -27,6 +27,7 @@ impl RankStatus {
             run: id.run,
             rank: id.rank,
             identity: view.identity.clone(),
+            launch: None,
             last_train: view.last_train.copied(),
             host: host_words::described(view),
             state: RankActivity::of(view),

@@ -32,6 +32,7 @@ use stepmem_types::device::{
 use stepmem_types::end::EndReport;
 use stepmem_types::host::{ContainerId, ContainerReading};
 use stepmem_types::ids::{GpuUuid, ProcessId, Rank, RankId, Run, SubjectId, subject_fields};
+use stepmem_types::launch::Launch;
 use stepmem_types::site::{LeakSite, TensorHolder};
 use stepmem_types::units::{Bytes, Count, DurationCounts};
 
@@ -99,6 +100,9 @@ pub struct RankStatus {
     /// The rank's own description.
     #[serde(flatten)]
     pub identity: Identity,
+    /// The launch, where its process reports it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub launch: Option<Launch>,
     /// Its last train step.
     #[serde(flatten)]
     pub last_train: Option<LastTrain>,
