@@ -8,11 +8,14 @@ use anyhow::Context;
 use clap::{Arg, ArgAction, ArgMatches};
 
 use crate::commands::args::{CommandError, CommandRow, Exit, json, json_arg};
+use crate::commands::credentials::credential_args;
 use crate::commands::launch_summary::{self, SUMMARY_BYTES_MAX};
+use crate::commands::prometheus::{self, Prometheus, prometheus_args};
 use crate::commands::reader::Reader;
 use stepmem_report::compare::comparison::OldNew;
 use stepmem_report::compare::figures::RunFigures;
-use stepmem_report::compare::{from_stepmem, judge, read, text};
+use stepmem_report::compare::{from_job, from_stepmem, judge, read, text};
+use stepmem_report::job::launches::Choice;
 
 /// `stepmem compare`.
 pub(super) const COMPARE: CommandRow = CommandRow { name: "compare", arguments, run };
@@ -21,12 +24,18 @@ const ALLOW_INCOMPARABLE: &str = "allow-incomparable";
 
 fn arguments() -> clap::Command {
     let file = |name: &'static str, help: &'static str| {
-        Arg::new(name).help(help).value_parser(clap::value_parser!(PathBuf)).required(true)
+        Arg::new(name).help(help).value_parser(clap::value_parser!(PathBuf))
     };
+    let two = |arg: Arg| arg.num_args(1).action(ArgAction::Append);
     clap::Command::new("compare")
         .about("Compare the summaries of two runs: what improved, what got worse?")
-        .arg(file("OLD", "Summary of the earlier run: a final_summary.json of stepmem or TraceML, or the directory of the launch or run (logs/RUN)"))
-        .arg(file("NEW", "Summary of the later run"))
+        .arg(file("OLD", "Summary of the earlier run: a final_summary.json of stepmem or TraceML, or the directory of the launch or run (logs/RUN)").required_unless_present("prometheus"))
+        .arg(file("NEW", "Summary of the later run").required_unless_present("prometheus"))
+        .arg(two(Arg::new("run").long("run").value_name("RUN").requires("prometheus").help(
+            "Run that Prometheus knows; given twice, the earlier and the later run; alone its last two launches, or with OLD its last one",
+        )))
+        .args(prometheus_args(["NEW"]).map(|arg| if arg.get_id() == "launch" { two(arg) } else { arg }))
+        .args(credential_args())
         .arg(json_arg("Print JSON"))
         .arg(
             Arg::new(ALLOW_INCOMPARABLE)
@@ -41,8 +50,12 @@ fn arguments() -> clap::Command {
 }
 
 fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
-    let file = |name| matches.get_one::<PathBuf>(name).cloned().unwrap_or_default();
-    let (old, new) = (figures(&file("OLD"))?, figures(&file("NEW"))?);
+    let OldNew { old, new } = if let Some(url) = matches.get_one::<String>("prometheus") {
+        of_prometheus(url, matches).map_err(cannot_compare)?
+    } else {
+        let file = |name| matches.get_one::<PathBuf>(name).cloned().unwrap_or_default();
+        OldNew { old: figures(&file("OLD"))?, new: figures(&file("NEW"))? }
+    };
     let mut comparison = judge::compare(OldNew { old: &old, new: &new });
     if matches.get_flag(ALLOW_INCOMPARABLE) {
         comparison.allow_incomparable();
@@ -61,10 +74,50 @@ fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
 }
 
 fn figures(path: &Path) -> Result<RunFigures, CommandError> {
-    read_figures(path).map_err(|error| CommandError {
-        exit: Exit::CannotCompare,
-        error: error.context("cannot compare"),
-    })
+    read_figures(path).map_err(cannot_compare)
+}
+
+fn cannot_compare(error: anyhow::Error) -> CommandError {
+    CommandError { exit: Exit::CannotCompare, error: error.context("cannot compare") }
+}
+
+/// Returns the figures of two launches that Prometheus knows, or of a summary and one of them.
+fn of_prometheus(url: &str, matches: &ArgMatches) -> anyhow::Result<OldNew<RunFigures>> {
+    let given = |name: &str| {
+        matches.get_many::<String>(name).unwrap_or_default().cloned().collect::<Vec<String>>()
+    };
+    let (runs, launches) = (given("run"), given("launch"));
+    let prometheus = Prometheus::at(url, matches)?;
+    let job = |run: &String, choice: &Choice| {
+        let job = prometheus.job(&prometheus::run(Some(run))?, choice)?;
+        anyhow::Ok(from_job::figures(&job))
+    };
+    let named = |launch: &String| Choice::Named(launch.clone());
+    let old = matches.get_one::<PathBuf>("OLD");
+    match (old, runs.as_slice(), launches.as_slice()) {
+        (Some(old), [run], []) => {
+            Ok(OldNew { old: read_figures(old)?, new: job(run, &Choice::Latest)? })
+        }
+        (Some(old), [run], [launch]) => {
+            Ok(OldNew { old: read_figures(old)?, new: job(run, &named(launch))? })
+        }
+        (None, [run], []) => {
+            let old = job(run, &Choice::Previous)?;
+            Ok(OldNew { old, new: job(run, &Choice::Latest)? })
+        }
+        (None, [run], [old, new]) => {
+            Ok(OldNew { old: job(run, &named(old))?, new: job(run, &named(new))? })
+        }
+        (None, [old, new], []) => {
+            Ok(OldNew { old: job(old, &Choice::Latest)?, new: job(new, &Choice::Latest)? })
+        }
+        (None, [old, new], [first, second]) => {
+            Ok(OldNew { old: job(old, &named(first))?, new: job(new, &named(second))? })
+        }
+        _ => anyhow::bail!(
+            "name what to compare: OLD --run RUN [--launch L], --run RUN [--launch OLD --launch NEW], or --run OLD --run NEW"
+        ),
+    }
 }
 
 /// Reads a summary from its file, or from the directory of its launch or run.

@@ -58,9 +58,24 @@ impl Credentials {
     /// # Errors
     /// A file cannot be read, or a user has no password.
     pub(super) fn read(matches: &ArgMatches) -> anyhow::Result<Self> {
-        let [ca, cert, key, user, password] = ARGUMENTS.map(|[name, _, variable, _]| {
+        Self::of(matches, environment::text)
+    }
+
+    /// Reads the arguments alone: the variables are for exporters, and for no other program.
+    ///
+    /// # Errors
+    /// As of [`Self::read`].
+    pub(super) fn given(matches: &ArgMatches) -> anyhow::Result<Self> {
+        Self::of(matches, |_| None)
+    }
+
+    fn of(
+        matches: &ArgMatches,
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> anyhow::Result<Self> {
+        let [ca, cert, key, user, password] = ARGUMENTS.map(|[name, _, its_variable, _]| {
             let given = matches.get_one::<String>(name).cloned();
-            given.or_else(|| environment::text(variable))
+            given.or_else(|| variable(its_variable))
         });
         let path = |path: Option<String>| path.map(PathBuf::from);
         let user = match (user, path(password)) {

@@ -17,6 +17,7 @@ mod live;
 mod man;
 pub mod playback;
 pub mod program;
+mod prometheus;
 mod reader;
 pub mod release;
 pub mod replay;

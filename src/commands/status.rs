@@ -10,12 +10,15 @@ use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgAction, ArgMatches};
 use serde::de::IgnoredAny;
 
-use crate::commands::args::{CommandError, CommandRow, Exit, json_arg};
+use crate::commands::args::{CommandError, CommandRow, Exit, json, json_arg};
 use crate::commands::credentials::credential_args;
 use crate::commands::live::{LiveExporter, STATUS_PATH, plain_json};
+use crate::commands::prometheus::{self, Prometheus, prometheus_args};
 use crate::commands::reader::Reader;
 use stepmem_detect::signal::Signal;
 use stepmem_engine::output::status::{FindingStatus, ProcessStatus, RunStatus, Status};
+use stepmem_report::job::launches::Choice;
+use stepmem_report::job::text;
 use stepmem_report::rank_table::{
     RankOrder, diagnoses, quantity, rank_table, slope, sort_ranks,
 };
@@ -58,6 +61,20 @@ fn fetch(exporter: &LiveExporter, view: &StatusView, is_json: bool) -> anyhow::R
     }
     let (status, n_hidden) = selected(exporter.status()?, view);
     Ok(render(&status, n_hidden, Reader::of_stdout()))
+}
+
+/// Asks Prometheus for the latest or the named launch of the run, as a table or as JSON.
+fn of_prometheus(url: &str, matches: &ArgMatches, view: &StatusView) -> anyhow::Result<String> {
+    let choice = matches.get_one::<String>("launch").cloned();
+    let choice = choice.map_or(Choice::Latest, Choice::Named);
+    let run = prometheus::run(view.run.as_ref())?;
+    let mut job = Prometheus::at(url, matches)?.job(&run, &choice)?;
+    if matches.get_flag("json") {
+        return Ok(plain_json(&json(&job)?).into_owned());
+    }
+    job.ranks.retain(|rank| view.rank.is_none_or(|shown| rank.rank.get() == shown));
+    let n_rows_max = if view.is_all { usize::MAX } else { ROWS_MAX };
+    Ok(text::status(&job, n_rows_max, prometheus::shown()))
 }
 
 /// Returns the part of the status that the view shows, and the number of ranks that are left
@@ -237,7 +254,7 @@ fn process_row(process: &ProcessStatus, name: Option<&str>, diagnoses: Cell) -> 
 
 fn arguments() -> clap::Command {
     clap::Command::new("status")
-        .about("Show the ranks, findings, devices and acknowledgements of a running exporter")
+        .about("Show the ranks, findings, devices and acknowledgements of a running exporter, or a run that Prometheus knows")
         .arg(
             Arg::new("url")
                 .long("url")
@@ -276,6 +293,7 @@ fn arguments() -> clap::Command {
                 .help("Show it again after this many seconds, repeatedly (2 unless given)"),
         )
         .arg(json_arg("Print the whole status as JSON"))
+        .args(prometheus_args(["url", "sort"]))
 }
 
 fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
@@ -290,7 +308,10 @@ fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
     };
     let is_json = matches.get_flag("json");
     // The files are read again each time: they may have been renewed.
-    let look = || fetch(&LiveExporter::at(url, matches)?, &view, is_json);
+    let look = || match matches.get_one::<String>("prometheus") {
+        Some(url) => of_prometheus(url, matches, &view),
+        None => fetch(&LiveExporter::at(url, matches)?, &view, is_json),
+    };
     let every =
         matches.get_one::<u32>("watch").map(|every| Duration::from_secs((*every).into()));
     let Some(every) = every else {

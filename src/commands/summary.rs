@@ -15,10 +15,13 @@ use crate::commands::credentials::credential_args;
 use crate::commands::launch_summary;
 use crate::commands::live::{LiveExporter, VERSION, instead_of_recordings, plain_json};
 use crate::commands::playback::{self, Playback};
+use crate::commands::prometheus::{self, Prometheus, prometheus_args};
 use crate::commands::reader::Reader;
 use crate::input::recording;
 use stepmem_engine::config::EngineConfig;
 use stepmem_engine::event::Event;
+use stepmem_report::job::launches::Choice;
+use stepmem_report::job::text;
 use stepmem_report::summary::model::Summary;
 use stepmem_report::summary::traceml_export::TraceMlExport;
 use stepmem_report::traceml::rows::PeakRows;
@@ -210,10 +213,26 @@ fn live(
     })
 }
 
+/// Returns the summary of a launch that Prometheus knows.
+fn of_prometheus(
+    url: &str,
+    matches: &ArgMatches,
+    question: &SummaryQuestion,
+) -> anyhow::Result<String> {
+    let choice = matches.get_one::<String>("launch").cloned();
+    let choice = choice.map_or(Choice::Latest, Choice::Named);
+    let run = prometheus::run(question.run.as_ref().map(Run::as_str))?;
+    let job = Prometheus::at(url, matches)?.job(&run, &choice)?;
+    Ok(match question.form {
+        SummaryForm::Card => text::card(&job, prometheus::shown()),
+        SummaryForm::Json | SummaryForm::TraceMlJson => plain_json(&json(&job)?).into_owned(),
+    })
+}
+
 fn arguments() -> clap::Command {
     let command = clap::Command::new("summary")
-        .about("Summarize recorded pushes, a live run or the directory of a launch: verdict, evidence, next steps, and every rank")
-        .arg(recordings().required(false).required_unless_present("url"))
+        .about("Summarize recorded pushes, a live run, the directory of a launch or a run that Prometheus knows: verdict, evidence, next steps, and every rank")
+        .arg(recordings().required(false).required_unless_present_any(["url", "prometheus"]))
         .arg(instead_of_recordings(is_replay_setting).conflicts_with_all(["policy", "window"]))
         .args(credential_args())
         .arg(
@@ -223,6 +242,7 @@ fn arguments() -> clap::Command {
                 .help("Run to summarize; optional when the recordings or the exporter have only one run"),
         )
         .args(policy_args())
+        .args(prometheus_args(["FILE", "url", "config.file", "policy", "window", "format"]))
         .arg(json_arg("Print JSON"))
         .arg(
             Arg::new("format")
@@ -238,6 +258,11 @@ fn arguments() -> clap::Command {
 fn command(matches: &ArgMatches) -> Result<Exit, CommandError> {
     let question = question(matches)?;
     let mut out = io::stdout().lock();
+    if let Some(url) = matches.get_one::<String>("prometheus") {
+        let text = of_prometheus(url, matches, &question)?;
+        out.write_all(text.as_bytes()).map_err(anyhow::Error::from)?;
+        return Ok(Exit::Success);
+    }
     if let Some(url) = matches.get_one::<String>("url") {
         let text = live(&LiveExporter::at(url, matches)?, url, question)?;
         out.write_all(text.as_bytes()).map_err(anyhow::Error::from)?;

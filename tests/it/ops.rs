@@ -61,6 +61,11 @@ fn a_fleet_raises_the_alerts_of_its_faults_and_no_other() {
     let folder = Folder::new("fleet");
     let pods = text(&profile_dir.join("examples/fleet-pods"));
     holds("../fleet/run.py", &[&pods, "--work-dir", &text(&folder.path("work"))]);
+    let stepmem = env!("CARGO_BIN_EXE_stepmem");
+    holds(
+        "../fleet/recorded.py",
+        &[&pods, stepmem, "--work-dir", &text(&folder.path("recorded"))],
+    );
 }
 
 #[test]

@@ -57,7 +57,8 @@ pub fn verdicts(summary: &Summary) -> String {
     page.into_text()
 }
 
-fn verdict(page: &mut Page, issue: &Issue) {
+/// Adds what is wrong on which ranks, why, and what to do next.
+pub(crate) fn verdict(page: &mut Page, issue: &Issue) {
     let about = if issue.is_wrong() {
         format!(" ({}) on {}", issue.severity.in_words(), named(issue))
     } else {
@@ -81,7 +82,7 @@ fn named(issue: &Issue) -> String {
 }
 
 /// Lists the first names of `n_all`.
-fn listed(names: impl Iterator<Item = String>, n_all: usize) -> String {
+pub(crate) fn listed(names: impl Iterator<Item = String>, n_all: usize) -> String {
     let shown: Vec<String> = names.take(NAMED_MAX).collect();
     let more = match n_all.saturating_sub(shown.len()) {
         0 => String::new(),

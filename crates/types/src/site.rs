@@ -128,8 +128,8 @@ impl fmt::Display for CodeLine {
     }
 }
 
-/// The end of a path: the file and its folder.
-fn short_path(path: &str) -> String {
+/// Returns the end of a path: the file and its folder.
+pub fn short_path(path: &str) -> String {
     let parts: Vec<&str> = path.rsplit(['/', '\\']).take(SHOWN_PARTS).collect();
     let shown: Vec<&str> = parts.into_iter().rev().filter(|part| !part.is_empty()).collect();
     shown.join("/")

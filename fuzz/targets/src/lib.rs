@@ -6,6 +6,7 @@ pub mod decoders;
 pub mod engine;
 pub mod engine_steps;
 pub mod http;
+pub mod jobs;
 pub mod kubelet;
 pub mod owner;
 pub mod recordings;
@@ -23,7 +24,7 @@ pub struct Target {
 }
 
 /// Every target.
-pub const TARGETS: [Target; 12] = [
+pub const TARGETS: [Target; 13] = [
     Target { name: "decoders", run: decoders::run },
     Target { name: "engine", run: engine::run },
     Target { name: "engine_steps", run: engine_steps::run },
@@ -32,6 +33,7 @@ pub const TARGETS: [Target; 12] = [
     Target { name: "config", run: config::run },
     Target { name: "recordings", run: recordings::run },
     Target { name: "summaries", run: summaries::run },
+    Target { name: "jobs", run: jobs::run },
     Target { name: "kubelet", run: kubelet::run },
     Target { name: "owner", run: owner::run },
     Target { name: "snapshot", run: snapshot::run },

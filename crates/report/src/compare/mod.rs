@@ -7,6 +7,7 @@ pub mod changes;
 pub mod comparable;
 pub mod comparison;
 pub mod figures;
+pub mod from_job;
 pub mod from_stepmem;
 pub mod from_traceml;
 pub mod judge;

@@ -102,7 +102,7 @@ fn by_time(run: &RunView<'_>) -> Option<(f64, f64)> {
 
 /// Returns the first of the expected ranks that are not seen, ascending, and how many there
 /// are.
-pub(super) fn unseen(n_expected: u32, is_seen: impl Fn(u32) -> bool) -> (Vec<u32>, u32) {
+pub(crate) fn unseen(n_expected: u32, is_seen: impl Fn(u32) -> bool) -> (Vec<u32>, u32) {
     let all = || (0..n_expected).filter(|rank| !is_seen(*rank));
     (all().take(MISSING_MAX).collect(), u32::try_from(all().count()).unwrap_or(u32::MAX))
 }

@@ -1,0 +1,221 @@
+//! The launches of a run that an engine knows, by the descriptions of their ranks.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::job::answer::Series;
+use crate::job::queries::Grid;
+
+/// Ranks without the name of a launch that come back after so many seconds are of another one.
+const GAP_SECONDS: f64 = 600.0;
+
+/// One launch of a run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct JobLaunch {
+    pub cluster: Option<String>,
+    pub namespace: Option<String>,
+    /// Its name; absent where its clients do not report one.
+    pub launch: Option<String>,
+    /// Its latest attempt.
+    pub attempt: Option<u64>,
+    /// The first time at which it is seen, to a step of the query, as a Unix time.
+    pub begin: f64,
+    /// The same of its latest attempt.
+    pub attempt_begin: f64,
+    /// The last time at which it is seen, as a Unix time, or that of the query.
+    pub end: f64,
+    /// The most ranks that were seen at one time.
+    pub ranks_max: f64,
+    /// Set when no rank is seen any more.
+    pub is_over: bool,
+    /// Set when another launch of the run was there at the same time in its namespace, so that
+    /// what rules recorded of the run is of both.
+    pub overlaps: bool,
+    /// The first and the last time at which it is seen.
+    #[serde(skip)]
+    pub(super) seen: (f64, f64),
+}
+
+/// The launch that is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Choice {
+    Latest,
+    /// The one before the latest.
+    Previous,
+    Named(String),
+}
+
+/// A launch, and the others of its run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Chosen {
+    pub launch: JobLaunch,
+    pub others: Vec<JobLaunch>,
+}
+
+/// Why no launch is chosen.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoLaunch {
+    #[error("it has no series of this run in that time")]
+    Run,
+    #[error("it has only one launch of this run in that time")]
+    Previous,
+    #[error("it has no launch {wanted} of this run in that time, but {found}")]
+    Name { wanted: String, found: String },
+}
+
+/// A time at which so many ranks of an attempt are seen.
+struct Sighting {
+    time: f64,
+    attempt: Option<u64>,
+    ranks: f64,
+}
+
+type Key = (Option<String>, Option<String>, Option<String>);
+
+/// Returns the launches that an answer shows, by the time at which they began.
+pub fn launches(series: &[Series], grid: Grid) -> Vec<JobLaunch> {
+    let mut by_launch: BTreeMap<Key, Vec<Sighting>> = BTreeMap::new();
+    for each in series {
+        let text = |name: &str| each.label(name).map(str::to_owned);
+        let attempt = each.label("attempt").and_then(|attempt| attempt.parse().ok());
+        let key = (text("cluster"), text("namespace"), text("launch"));
+        let points = each.points.iter();
+        let seen = points.map(|of| Sighting { time: of.time, attempt, ranks: of.value });
+        by_launch.entry(key).or_default().extend(seen);
+    }
+    let mut all: Vec<JobLaunch> = by_launch
+        .iter_mut()
+        .flat_map(|(key, seen)| {
+            seen.sort_by(|a, b| a.time.total_cmp(&b.time));
+            let has_name = key.2.is_some();
+            let parts = seen.chunk_by(move |a, b| has_name || b.time - a.time <= GAP_SECONDS);
+            parts.filter_map(move |part| JobLaunch::of(key, part, grid)).collect::<Vec<_>>()
+        })
+        .collect();
+    all.sort_by(|a, b| a.begin.total_cmp(&b.begin));
+    let is_both = |a: &JobLaunch, b: &JobLaunch| {
+        let is_near = a.cluster == b.cluster && a.namespace == b.namespace;
+        is_near && a.seen.0 <= b.seen.1 && b.seen.0 <= a.seen.1
+    };
+    let overlap = |idx: usize, of: &JobLaunch| {
+        all.iter().enumerate().any(|(other, it)| other != idx && is_both(it, of))
+    };
+    let overlaps: Vec<bool> = all.iter().enumerate().map(|(i, of)| overlap(i, of)).collect();
+    for (launch, overlaps) in all.iter_mut().zip(overlaps) {
+        launch.overlaps = overlaps;
+    }
+    all
+}
+
+impl JobLaunch {
+    /// Sums up its sightings, ascending by time.
+    fn of((cluster, namespace, launch): &Key, seen: &[Sighting], grid: Grid) -> Option<Self> {
+        let (first, last) = (seen.first()?, seen.last()?);
+        let attempt = seen.iter().filter_map(|of| of.attempt).max();
+        let of_attempt = seen.iter().find(|of| of.attempt == attempt)?;
+        let (step, now) = (float(grid.step), float(grid.end));
+        let is_over = last.time < now - step / 2.0;
+        let before = |time: f64| time - step;
+        Some(Self {
+            cluster: cluster.clone(),
+            namespace: namespace.clone(),
+            launch: launch.clone(),
+            attempt,
+            begin: before(first.time),
+            attempt_begin: before(of_attempt.time),
+            end: if is_over { (last.time + step).min(now) } else { now },
+            ranks_max: seen.iter().map(|of| of.ranks).fold(0.0, f64::max),
+            is_over,
+            overlaps: false,
+            seen: (first.time, last.time),
+        })
+    }
+
+    /// Returns its name, or the time at which it began.
+    pub fn name(&self) -> String {
+        let unnamed = || format!("of {}", stepmem_types::format::units::date(self.begin));
+        self.launch.clone().unwrap_or_else(unnamed)
+    }
+}
+
+/// Chooses a launch of those that [`launches`] returns.
+///
+/// # Errors
+/// There is none like that.
+pub fn choose(mut all: Vec<JobLaunch>, choice: &Choice) -> Result<Chosen, NoLaunch> {
+    let idx = match choice {
+        Choice::Latest => all.len().checked_sub(1),
+        Choice::Previous => all.len().checked_sub(2),
+        Choice::Named(name) => all.iter().rposition(|of| of.launch.as_ref() == Some(name)),
+    };
+    if all.is_empty() {
+        return Err(NoLaunch::Run);
+    }
+    let found: Vec<String> = all.iter().map(JobLaunch::name).collect();
+    match (idx, choice) {
+        (Some(idx), _) => {
+            let launch = all.remove(idx);
+            Ok(Chosen { launch, others: all })
+        }
+        (None, Choice::Named(wanted)) => {
+            Err(NoLaunch::Name { wanted: wanted.clone(), found: found.join(", ") })
+        }
+        (None, Choice::Latest | Choice::Previous) => Err(NoLaunch::Previous),
+    }
+}
+
+#[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "seconds")]
+fn float(seconds: u64) -> f64 {
+    seconds as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use crate::job::answer::Answer;
+    use crate::job::launches::{Choice, JobLaunch, choose, launches};
+    use crate::job::queries::Grid;
+
+    /// Returns the launches of sightings: name, attempt and times of each.
+    fn seen(of: &[(&str, u64, &[u64])]) -> Vec<JobLaunch> {
+        let series = of.iter().map(|(launch, attempt, times)| {
+            let values: Vec<_> = times.iter().map(|time| json!([time, "8"])).collect();
+            let metric = json!({"launch": launch, "attempt": attempt.to_string()});
+            json!({"metric": metric, "values": values})
+        });
+        let result: Vec<_> = series.collect();
+        let answer = json!({"status": "success", "data": {"result": result}});
+        let answer = Answer::decode(answer.to_string().as_bytes()).unwrap();
+        launches(&answer.series, Grid { start: 0, end: 10_000, step: 20 })
+    }
+
+    #[test]
+    fn launches_have_their_times_and_are_over_when_no_rank_is_seen() {
+        let all = seen(&[("b", 0, &[5000, 6000]), ("b", 1, &[7000, 10_000]), ("a", 0, &[100])]);
+        let [a, b] = &all[..] else { panic!("{all:?}") };
+        assert_eq!((a.begin, a.end, a.is_over), (80.0, 120.0, true));
+        assert_eq!((b.begin, b.attempt_begin, b.end), (4980.0, 6980.0, 10_000.0));
+        assert_eq!((b.attempt, b.is_over, b.overlaps), (Some(1), false, false));
+    }
+
+    #[test]
+    fn overlapping_launches_are_known_and_any_of_them_can_be_chosen() {
+        let all = seen(&[("a", 0, &[100, 300]), ("b", 0, &[200, 400]), ("c", 0, &[900])]);
+        let overlaps: Vec<bool> = all.iter().map(|of| of.overlaps).collect();
+        assert_eq!(overlaps, [true, true, false]);
+        let name =
+            |choice: &Choice| choose(all.clone(), choice).map(|chosen| chosen.launch.name());
+        assert_eq!(name(&Choice::Latest).unwrap(), "c");
+        assert_eq!(name(&Choice::Previous).unwrap(), "b");
+        assert_eq!(name(&Choice::Named("a".to_owned())).unwrap(), "a");
+        let error = name(&Choice::Named("d".to_owned())).unwrap_err().to_string();
+        assert!(error.ends_with("but a, b, c"), "{error}");
+    }
+
+    #[test]
+    fn ranks_without_a_launch_that_come_back_later_are_of_another() {
+        assert_eq!(seen(&[("", 0, &[100, 120, 600, 2000, 2020])]).len(), 2);
+    }
+}

@@ -1,0 +1,277 @@
+//! A job as a card and as a table, of which sampled figures are marked with `~`.
+
+use std::cmp::Reverse;
+
+use crate::card::{listed, verdict};
+use crate::closing::colour_of;
+use crate::job::launches::JobLaunch;
+use crate::job::model::{Job, JobFinding, JobGrowth, JobRank, JobSlope};
+use crate::policy::{IssueSeverity, PeakMetric};
+use crate::summary::model::{Issue, IssueEvidence, IssueKind};
+use stepmem_engine::diagnosis::kind::Severity;
+use stepmem_types::format::page::{Cell, Column, Indent, Page, Table};
+use stepmem_types::format::units::{
+    bytes, date, duration, grouped, hourly, many, or_unknown, share, time_left,
+};
+
+/// The ranks in a card's table.
+const CARD_RANKS_MAX: usize = 16;
+/// The launches, and the findings of the past, that are named.
+const NAMED_MAX: usize = 8;
+/// Explanation of the mark.
+const SAMPLED: &str = "~ sampled when the rank was last scraped. Capacity, pressure and host memory are not recorded.";
+
+/// The reader of a text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Shown {
+    pub is_coloured: bool,
+    /// Columns of the reader's terminal; `None` where text goes elsewhere.
+    pub columns: Option<usize>,
+}
+
+/// Puts a job into words: its verdicts, how far it came, and its worst ranks.
+pub fn card(job: &Job, shown: Shown) -> String {
+    let mut page = Page::new(shown.is_coloured).within(shown.columns);
+    for issue in &job.issues {
+        verdict(&mut page, issue);
+    }
+    scope(&mut page, job);
+    page.blank();
+    table(&mut page, job, CARD_RANKS_MAX);
+    page.into_text()
+}
+
+/// Puts a job into a table of at most so many ranks, and its findings.
+pub fn status(job: &Job, n_ranks_max: usize, shown: Shown) -> String {
+    let mut page = Page::new(shown.is_coloured).within(shown.columns);
+    table(&mut page, job, n_ranks_max);
+    page.blank();
+    scope(&mut page, job);
+    for issue in job.issues.iter().filter(|issue| issue.is_wrong()) {
+        page.blank();
+        verdict(&mut page, issue);
+    }
+    page.into_text()
+}
+
+/// Returns the issue of a job in which no finding holds.
+pub(super) fn nothing_wrong(ranks: &[JobRank]) -> Issue {
+    let is_judged = ranks.iter().any(|rank| rank.slope.is_some());
+    let (kind, status, action) = if is_judged {
+        (IssueKind::Balanced, "BALANCED", "Nothing to do.")
+    } else {
+        let action = "Let a run take more steps: slow growth shows after a few hundred.";
+        (IssueKind::TooFewSteps, "TOO FEW STEPS", action)
+    };
+    let calm = "no finding held when the ranks were last scraped";
+    let summary = if is_judged {
+        calm.to_owned()
+    } else {
+        format!("{calm}, and too few steps to judge creep")
+    };
+    Issue {
+        kind,
+        status: status.into(),
+        severity: IssueSeverity::Info,
+        summary,
+        action: action.into(),
+        metric: PeakMetric::Allocated.as_label().into(),
+        phase: None,
+        score: None,
+        skew_pct: None,
+        ranks: Vec::new(),
+        evidence: IssueEvidence::Other(serde_json::Value::Null),
+    }
+}
+
+/// Returns the evidence of a finding in a sentence without a full stop.
+pub(super) fn sentence(rank: &JobRank, finding: &JobFinding) -> String {
+    let of_growth = finding.growth.as_ref().map(|growth| grows(rank, growth));
+    let since = || match finding.since {
+        Some(since) => format!("it holds since {} UTC", date(since)),
+        None => "it held when the rank was last scraped".to_owned(),
+    };
+    let mut text = of_growth.unwrap_or_else(since);
+    if let Some(seconds) = rank.oom_eta_seconds {
+        text = format!("{text}; out of memory in {}", time_left(seconds));
+    }
+    text
+}
+
+fn grows(rank: &JobRank, growth: &JobGrowth) -> String {
+    let what = match growth.signal {
+        "host" => "host memory grows",
+        "reserved" => "reserved memory grows without live memory",
+        "outside_allocator" => "memory outside the allocator grows",
+        _ if rank.is_host() => "host memory grows",
+        _ => "live memory grows",
+    };
+    let mut text = what.to_owned();
+    if let Some(slope) = pace(&growth.slope) {
+        text = format!("{text} by {slope}");
+    }
+    if let Some(grown) = growth.growth_bytes {
+        text = match growth.onset_step {
+            Some(step) => format!("{text}, {} since step {step}", bytes(grown)),
+            None => format!("{text}, {} so far", bytes(grown)),
+        };
+    }
+    if let Some(line) = &growth.line {
+        let part = growth.line_share_ratio.map(|ratio| format!("{} of it is ", share(ratio)));
+        text = format!("{text}; {}allocated at {line}", part.unwrap_or_default());
+    }
+    if let Some(holder) = &growth.holder {
+        let kind = holder.kind.as_ref().map_or(String::new(), |kind| format!(" ({kind})"));
+        let at = holder.at.as_ref().map_or(String::new(), |at| format!(" of {at}"));
+        text = format!("{text}; held by `{}`{kind}{at}", holder.name);
+    }
+    text
+}
+
+fn pace(slope: &JobSlope) -> Option<String> {
+    let per_step = slope.bytes_per_step.map(|slope| format!("{}/step", bytes(slope)));
+    per_step.or_else(|| slope.bytes_per_second.map(hourly))
+}
+
+fn scope(page: &mut Page, job: &Job) {
+    let JobLaunch { begin, end, is_over, attempt, .. } = job.launch;
+    let of = job.ranks_expected.map_or(String::new(), |n| format!(" of {}", grouped(n)));
+    let seen = grouped(u64::try_from(job.ranks.len()).unwrap_or(u64::MAX));
+    let attempt = match attempt {
+        None | Some(0) => String::new(),
+        Some(attempt) => format!(", attempt {attempt}"),
+    };
+    let steps = job.ranks.iter().filter_map(|rank| rank.sampled.step).max();
+    let steps = steps.map_or(String::new(), |step| format!(", to step ~{}", grouped(step)));
+    let until = if is_over { format!("until {} UTC", date(end)) } else { "and goes on".into() };
+    let took = duration((end - begin).max(0.0));
+    let words = format!(
+        "Run {}, launch {}{attempt}: {seen}{of} ranks{steps}; from {} UTC {until} (~{took}).",
+        job.run,
+        job.launch.name(),
+        date(begin),
+    );
+    page.paragraph(Indent::hanging(0), &words);
+    if job.n_ranks_missing > 0 {
+        let n_missing = usize::try_from(job.n_ranks_missing).unwrap_or(usize::MAX);
+        let ranks = listed(job.ranks_missing.iter().map(ToString::to_string), n_missing);
+        page.paragraph(Indent::hanging(0), &format!("Never scraped: rank {ranks}."));
+    }
+    past(page, job);
+    others(page, job);
+    for warning in &job.warnings {
+        page.paragraph(Indent::hanging(0), &format!("The engine warns: {warning}"));
+    }
+}
+
+/// Adds the findings that no longer held at the end.
+fn past(page: &mut Page, job: &Job) {
+    let all = || {
+        job.ranks.iter().flat_map(|rank| {
+            let past = rank.findings.iter().filter_map(move |of| Some((rank, of, of.until?)));
+            past.filter(|(_, finding, _)| finding.severity > Severity::Info)
+        })
+    };
+    let words = all().map(|(rank, finding, until)| {
+        format!("{} on rank {} until {} UTC", finding.status, rank.rank, date(until))
+    });
+    let n_all = all().count();
+    if n_all > 0 {
+        let words = format!("No longer held at the end: {}.", listed(words, n_all));
+        page.paragraph(Indent::hanging(2), &words);
+    }
+}
+
+/// Adds the other launches of the run.
+fn others(page: &mut Page, job: &Job) {
+    if job.launch.overlaps {
+        let words = "Another launch of this name ran at the same time, so that peaks and pushes, which rules record by the name of \
+                     the run, are left out. Give each its own name (STEPMEM_RUN).";
+        page.paragraph(Indent::hanging(0), words);
+    }
+    let named = |of: &JobLaunch| {
+        let place: Vec<&str> =
+            [&of.cluster, &of.namespace].into_iter().flatten().map(String::as_str).collect();
+        let place =
+            if place.is_empty() { String::new() } else { format!(" in {}", place.join("/")) };
+        let until = if of.is_over { date(of.end) } else { "now".to_owned() };
+        format!("{}{place} ({} to {until})", of.name(), date(of.begin))
+    };
+    let latest = job.other_launches.iter().rev();
+    let n_all = job.other_launches.len();
+    if n_all > 0 {
+        let words = listed(latest.take(NAMED_MAX).map(named), n_all);
+        page.paragraph(Indent::hanging(2), &format!("Other launches of this name: {words}."));
+    }
+}
+
+fn table(page: &mut Page, job: &Job, n_ranks_max: usize) {
+    if job.ranks.is_empty() {
+        return;
+    }
+    let mut table = Table::new([
+        Column::right(1, "RANK"),
+        Column::left(2, "POD").droppable(0),
+        Column::right(2, "~STEP").droppable(3),
+        Column::right(2, "PUSHED").droppable(2),
+        Column::right(2, "PEAK"),
+        Column::right(2, "~ALLOCATED"),
+        Column::right(2, "~RESERVED").droppable(1),
+        Column::right(2, "SLOPE/STEP"),
+        Column::right(2, "OOM IN"),
+        Column::left(2, "DIAGNOSIS"),
+    ]);
+    let ranks = worst_first(job);
+    let (shown, rest) = ranks.split_at(n_ranks_max.min(ranks.len()));
+    let mut shown = shown.to_vec();
+    shown.sort_by_key(|rank| (rank.holding().next().is_none(), rank.rank));
+    for rank in shown {
+        table.row(row(job, rank));
+    }
+    page.table(&table);
+    if !rest.is_empty() {
+        let ranks = many(u64::try_from(rest.len()).unwrap_or(u64::MAX), "more rank");
+        let peaks = || rest.iter().filter_map(|rank| rank.peak_allocated_bytes);
+        let range = peaks().reduce(f64::min).zip(peaks().reduce(f64::max));
+        let range = range.map_or(String::new(), |(low, high)| {
+            format!(", with peaks of {} to {}", bytes(low), bytes(high))
+        });
+        page.line(&format!("… and {ranks}{range}"));
+    }
+    page.paragraph(Indent::hanging(0), SAMPLED);
+}
+
+/// Returns the ranks with the severest findings first, then those with the highest peaks.
+fn worst_first(job: &Job) -> Vec<&JobRank> {
+    let mut ranks: Vec<&JobRank> = job.ranks.iter().collect();
+    let worst = |rank: &JobRank| rank.holding().map(|finding| finding.severity).max();
+    let peak = |rank: &JobRank| rank.peak_allocated_bytes.unwrap_or(0.0);
+    ranks.sort_by(|a, b| {
+        let by_severity = Reverse(worst(a)).cmp(&Reverse(worst(b)));
+        by_severity.then(peak(b).total_cmp(&peak(a))).then(a.rank.cmp(&b.rank))
+    });
+    ranks
+}
+
+fn row(job: &Job, rank: &JobRank) -> [Cell; 10] {
+    let quantity = |value: Option<f64>| Cell::from(or_unknown(value.map(bytes)));
+    let ago = |time: f64| duration((job.launch.end - time).max(0.0));
+    let titles: Vec<&str> = rank.holding().map(|of| of.status.as_ref()).collect();
+    let worst = rank.holding().map(|of| of.severity).max();
+    [
+        rank.rank.to_string().into(),
+        or_unknown(rank.pod.clone()).into(),
+        or_unknown(rank.sampled.step.map(|step| step.to_string())).into(),
+        or_unknown(rank.last_push.filter(|_| !job.launch.is_over).map(ago)).into(),
+        quantity(rank.peak_allocated_bytes),
+        quantity(rank.sampled.allocated_bytes),
+        quantity(rank.sampled.reserved_bytes),
+        or_unknown(rank.slope.and_then(|slope| match slope.bytes_per_step {
+            Some(per_step) => Some(bytes(per_step)),
+            None => slope.bytes_per_second.map(hourly),
+        }))
+        .into(),
+        or_unknown(rank.oom_eta_seconds.map(duration)).into(),
+        Cell::from(titles.join(", ")).in_colour(worst.map(colour_of)),
+    ]
+}

@@ -1,0 +1,252 @@
+//! A Prometheus-compatible engine (Prometheus, Mimir, Thanos and others) as the commands ask
+//! it for a whole job: by its query API, one query after the other.
+
+use std::cell::RefCell;
+use std::fs;
+use std::io::{IsTerminal, Read, Write, stderr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::{Arg, ArgMatches};
+use reqwest::blocking::{Client, Response};
+use reqwest::header::HeaderValue;
+use reqwest::{Url, redirect};
+
+use crate::commands::credentials::Credentials;
+use crate::commands::live::{ANSWER_BYTES_MAX, seconds};
+use crate::commands::reader::Reader;
+use crate::exporter::clock::Clock;
+use stepmem_report::job::answer::{Answer, AnswerError};
+use stepmem_report::job::build::Answers;
+use stepmem_report::job::launches::{Choice, choose, launches};
+use stepmem_report::job::model::Job;
+use stepmem_report::job::queries::{self, Grid, LaunchQueries};
+use stepmem_report::job::text::Shown;
+use stepmem_types::ids::Run;
+use stepmem_types::url::shown as shown_url;
+
+/// Time limit for the answer to a query: the default of Prometheus.
+const ANSWER_WITHIN: Duration = Duration::from_mins(2);
+/// The header by which Mimir and Thanos know a tenant.
+const TENANT_HEADER: &str = "X-Scope-OrgID";
+/// The default of `--since`.
+const SINCE: &str = "2d";
+
+/// The arguments by which a job is asked for; `conflicts` are those that ask something else.
+pub(super) fn prometheus_args<const N: usize>(conflicts: [&'static str; N]) -> [Arg; 5] {
+    let arg = |name: &'static str, value_name: &'static str, help: String| {
+        let arg = Arg::new(name).long(name).value_name(value_name).help(help);
+        arg.help_heading("A job from Prometheus")
+    };
+    let needing = |arg: Arg| arg.requires("prometheus");
+    [
+        arg(
+            "prometheus",
+            "URL",
+            "Ask Prometheus, Mimir, Thanos or VictoriaMetrics at this address, below which /api/v1/query is, for a whole job (with --run), \
+             also one that is over"
+                .to_owned(),
+        )
+        .requires("run")
+        .conflicts_with_all(conflicts),
+        needing(arg("launch", "LAUNCH", "Launch of the run [default: the latest]".to_owned())),
+        needing(arg(
+            "since",
+            "DURATION",
+            format!("How far to look back for launches [default: {SINCE}]"),
+        ))
+        .value_parser(seconds),
+        needing(arg(
+            "token-file",
+            "PATH",
+            "File with a bearer token for Prometheus; --user, --ca-file and the others there apply to it, too, but not their variables"
+                .to_owned(),
+        ))
+        .value_parser(clap::value_parser!(PathBuf)),
+        needing(arg("tenant", "ID", format!("Tenant, sent as {TENANT_HEADER}"))),
+    ]
+}
+
+/// Returns the run that a job is of.
+///
+/// # Errors
+/// None is named, or its name is out of range.
+pub(super) fn run(name: Option<impl AsRef<str>>) -> anyhow::Result<Run> {
+    let name = name.context("--prometheus needs --run")?;
+    Ok(Run::new(name.as_ref())?)
+}
+
+/// Returns how a job is shown on standard output.
+pub(super) fn shown() -> Shown {
+    let Reader { is_terminal, columns } = Reader::of_stdout();
+    Shown { is_coloured: is_terminal, columns }
+}
+
+/// An engine at an address.
+pub(super) struct Prometheus {
+    client: Client,
+    /// The address as given, without the parts that may be secret.
+    name: String,
+    url: Url,
+    credentials: Credentials,
+    token: Option<String>,
+    tenant: Option<HeaderValue>,
+    since_seconds: u64,
+    progress: RefCell<Progress>,
+}
+
+impl Prometheus {
+    /// Takes `http://…` or `https://…`, and the arguments of its access.
+    ///
+    /// # Errors
+    /// The address is neither, or the credentials cannot be read.
+    pub(super) fn at(address: &str, matches: &ArgMatches) -> anyhow::Result<Self> {
+        let credentials = Credentials::given(matches)?;
+        let builder = Client::builder().timeout(ANSWER_WITHIN).no_proxy();
+        // What is secret is for this address, and for none to which it redirects.
+        let builder = builder.redirect(redirect::Policy::none());
+        let builder = if address.starts_with("https://") {
+            credentials.encrypt(builder)
+        } else {
+            builder.tls_certs_only([])
+        };
+        let name = shown_url(address);
+        let expected = || format!("{name} is neither http://HOST nor https://HOST");
+        let url = Url::parse(address).with_context(expected)?;
+        anyhow::ensure!(
+            ["http", "https"].contains(&url.scheme()) && url.has_host(),
+            expected()
+        );
+        let token = matches.get_one::<PathBuf>("token-file").map(|file| {
+            let token = fs::read_to_string(file).with_context(|| file.display().to_string())?;
+            anyhow::Ok(token.trim().to_owned())
+        });
+        let tenant = matches
+            .get_one::<String>("tenant")
+            .map(|id| HeaderValue::try_from(id).context("--tenant cannot be sent as a header"));
+        let since = matches.get_one::<u64>("since").copied();
+        let since = since.map_or_else(|| seconds(SINCE).map_err(anyhow::Error::msg), Ok)?;
+        Ok(Self {
+            client: builder.build()?,
+            name,
+            url,
+            credentials,
+            token: token.transpose()?,
+            tenant: tenant.transpose()?,
+            since_seconds: since,
+            progress: RefCell::default(),
+        })
+    }
+
+    /// Asks for a launch of a run.
+    ///
+    /// # Errors
+    /// No engine answers, it refuses, or it knows no such launch.
+    pub(super) fn job(&self, run: &Run, choice: &Choice) -> anyhow::Result<Job> {
+        let grid = Grid::until(whole(Clock::unix_time()), self.since_seconds);
+        self.progress.borrow_mut().begin(1);
+        let found = self.range(&queries::launches(run.as_str()), grid)?;
+        let chosen = choose(launches(&found.series, grid), choice)
+            .with_context(|| format!("{} about run {run}", self.name))?;
+        let asked = LaunchQueries::of(run.as_str(), &chosen.launch);
+        self.progress.borrow_mut().begin(asked.queries.len());
+        let mut answers = Answers::default();
+        for (figure, query) in asked.queries {
+            answers.add(figure, self.instant(&query, asked.time)?);
+        }
+        Ok(Job::of(run.clone(), chosen, &answers))
+    }
+
+    fn range(&self, query: &str, Grid { start, end, step }: Grid) -> anyhow::Result<Answer> {
+        let [start, end, step] = [start, end, step].map(|seconds| seconds.to_string());
+        let parameters = [("query", query), ("start", &start), ("end", &end), ("step", &step)];
+        self.ask("query_range", &parameters)
+    }
+
+    fn instant(&self, query: &str, time: f64) -> anyhow::Result<Answer> {
+        self.ask("query", &[("query", query), ("time", &format!("{time:.3}"))])
+    }
+
+    fn ask(&self, path: &str, parameters: &[(&str, &str)]) -> anyhow::Result<Answer> {
+        self.progress.borrow_mut().step(&self.name);
+        let mut url = self.url.clone();
+        if let Ok(mut segments) = url.path_segments_mut() {
+            segments.pop_if_empty().extend(["api", "v1", path]);
+        }
+        url.query_pairs_mut().extend_pairs(parameters);
+        let request = self.client.get(url);
+        let request = match &self.token {
+            Some(token) => request.bearer_auth(token),
+            None => self.credentials.show(request),
+        };
+        let request = match &self.tenant {
+            Some(tenant) => request.header(TENANT_HEADER, tenant),
+            None => request,
+        };
+        let place = format!("{}/api/v1/{path}", self.name.trim_end_matches('/'));
+        let answer = request.send().map_err(reqwest::Error::without_url);
+        let answer = answer.with_context(|| format!("no Prometheus answers at {place}"))?;
+        let status = answer.status();
+        let bytes = bytes_of(answer).with_context(|| format!("the answer of {place}"))?;
+        let decoded = Answer::decode(&bytes);
+        // A refusal has its reason in the form of an answer, but for that of a proxy.
+        if let Err(AnswerError::Form(_)) = decoded {
+            anyhow::ensure!(status.is_success(), "{place} answers {status}");
+        }
+        decoded.with_context(|| format!("{place} answers {status}"))
+    }
+}
+
+/// Reads an answer of bounded length.
+fn bytes_of(answer: Response) -> anyhow::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    answer.take(ANSWER_BYTES_MAX.saturating_add(1)).read_to_end(&mut bytes)?;
+    anyhow::ensure!(
+        u64::try_from(bytes.len()).is_ok_and(|n_bytes| n_bytes <= ANSWER_BYTES_MAX),
+        "exceeds {ANSWER_BYTES_MAX} bytes"
+    );
+    Ok(bytes)
+}
+
+/// The queries so far, as a line of a terminal that is gone at the end.
+#[derive(Default)]
+struct Progress {
+    n_asked: usize,
+    n_all: usize,
+    is_shown: bool,
+}
+
+impl Progress {
+    fn begin(&mut self, n_more: usize) {
+        self.n_all += n_more;
+    }
+
+    fn step(&mut self, name: &str) {
+        self.n_asked += 1;
+        if stderr().is_terminal() {
+            self.is_shown = true;
+            let line = format!("\r\u{1b}[Kasking {name}: {} of {}", self.n_asked, self.n_all);
+            // A terminal that is gone reads no progress.
+            drop(stderr().write_all(line.as_bytes()));
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if self.is_shown {
+            drop(stderr().write_all(b"\r\x1b[K"));
+        }
+    }
+}
+
+#[expect(
+    clippy::as_conversions,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "seconds above 0; a cast saturates"
+)]
+fn whole(seconds: f64) -> u64 {
+    seconds as u64
+}
