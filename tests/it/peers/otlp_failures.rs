@@ -28,7 +28,9 @@ fn a_path_that_takes_no_metrics_is_named() {
 fn a_collector_that_never_answers_is_named() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("http://{}", silent.local_addr().unwrap());
-    check(&endpoint, "http", &format!("{endpoint}/v1/metrics"), "did not answer in time");
+    let variables = [("OTEL_EXPORTER_OTLP_TIMEOUT", "300")];
+    let url = format!("{endpoint}/v1/metrics");
+    check_with(&variables, (&endpoint, "http"), &url, "did not answer in time");
 }
 
 #[test]
@@ -45,12 +47,20 @@ fn grpc_to_a_port_of_http_is_named() {
     check(&endpoint, "grpc", &endpoint, "is it an HTTP port?");
 }
 
-/// Exports until several have failed, and looks for the one line.
 fn check(endpoint: &str, transport: &str, url: &str, cause: &str) {
+    check_with(&[], (endpoint, transport), url, cause);
+}
+
+/// Exports until several have failed, and looks for the one line.
+fn check_with(
+    variables: &[(&str, &str)],
+    (endpoint, transport): (&str, &str),
+    url: &str,
+    cause: &str,
+) {
     let arguments = ["--otlp.endpoint", endpoint, "--otlp.protocol", protocol(transport)];
     let arguments = [&["--no-nvml"], &arguments[..], &["--otlp.interval", "100ms"]].concat();
-    let variables = [("OTEL_EXPORTER_OTLP_TIMEOUT", "300")];
-    let exporter = Exporter::start_command("serve", &arguments, &variables);
+    let exporter = Exporter::start_command("serve", &arguments, variables);
     exporter.await_metrics("failures", |metrics| {
         let failed = metrics.get(r#"stepmem_otlp_exports_total{result="failure"}"#);
         failed.is_some_and(|n_failures| *n_failures >= 3.0)
