@@ -1,15 +1,13 @@
 //! Block minima in windows of doubling length, from the first samples of an incarnation to all
 //! of it.
 
-use std::collections::VecDeque;
-
 use serde::{Deserialize, Serialize};
 
 use crate::sample::AxisPoint;
 
 /// The blocks that a level keeps.
 pub(super) const BLOCKS_MAX: usize = 32;
-/// The blocks that a row has memory for: with four more, every fourth block moves the others.
+/// The blocks that a row has memory for: with four more, every fourth one moves the others.
 pub(super) const ROW_CAPACITY: usize = BLOCKS_MAX + 4;
 /// The levels of a ladder. Of two samples a block the highest spans four million of them.
 pub(super) const LEVELS_MAX: usize = 17;
@@ -48,8 +46,9 @@ impl Block {
 /// The newest blocks in a row.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct Row {
-    // Invariant: at most BLOCKS_MAX, in order, and in one piece.
-    blocks: VecDeque<Block>,
+    // Invariant: at most ROW_CAPACITY, in order. Those before the last BLOCKS_MAX are dropped
+    // together, once there is no memory for another one.
+    blocks: Vec<Block>,
     /// The highest minimum of a block that is no longer held.
     highest_before: Option<f64>,
 }
@@ -57,7 +56,7 @@ pub(super) struct Row {
 impl Row {
     /// Returns its blocks, the oldest first.
     pub(super) fn blocks(&self) -> &[Block] {
-        self.blocks.as_slices().0
+        self.blocks.get(self.blocks.len().saturating_sub(BLOCKS_MAX)..).unwrap_or_default()
     }
 
     /// Returns the blocks from an index on, and the highest minimum of the incarnation before
@@ -70,17 +69,17 @@ impl Row {
 
     /// Adds the next block.
     pub(super) fn push(&mut self, block: Block) {
-        if self.blocks.capacity() < ROW_CAPACITY {
-            self.blocks.reserve_exact(ROW_CAPACITY - self.blocks.len());
-        }
-        if self.blocks.len() == BLOCKS_MAX
-            && let Some(Block { minimum: oldest, .. }) = self.blocks.pop_front()
+        if let Some(n_before) = self.blocks.len().checked_sub(BLOCKS_MAX)
+            && let Some(oldest) = self.blocks.get(n_before)
         {
-            self.highest_before =
-                self.highest_before.into_iter().chain([oldest]).reduce(f64::max);
+            let highest = self.highest_before.unwrap_or(oldest.minimum);
+            self.highest_before = Some(highest.max(oldest.minimum));
         }
-        self.blocks.push_back(block);
-        self.blocks.make_contiguous();
+        if self.blocks.len() >= ROW_CAPACITY {
+            self.blocks.drain(..self.blocks.len() - BLOCKS_MAX);
+        }
+        self.blocks.reserve_exact(ROW_CAPACITY - self.blocks.len());
+        self.blocks.push(block);
     }
 }
 
