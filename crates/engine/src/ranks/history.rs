@@ -30,21 +30,26 @@ const DOUBLINGS_MAX: u32 = 31;
 
 /// The points and markers of a rank across its incarnations.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
-#[serde(try_from = "SavedHistory")]
+#[serde(try_from = "SavedHistory", into = "SavedHistory")]
 pub struct History {
     /// The Unix time of tick 0.
     began: f64,
     /// A point covers 2 to this power of ticks.
     doublings: u32,
-    // Invariant: at most POINTS_MAX, their times ascending.
+    // Invariant: fewer than POINTS_MAX, their times ascending.
+    /// The points that are complete.
     points: Vec<Point>,
+    /// The newest point as it stands. It is packed once it is complete: a record costs little.
+    open: Option<Figures>,
+    /// A record of an earlier Unix time than this joins the open point.
+    open_until: f64,
     // Invariant: at most MARKERS_MAX.
     markers: Vec<Marker>,
     n_markers_dropped: u64,
 }
 
-/// A history as it was saved.
-#[derive(Deserialize)]
+/// A history as it is saved, its newest point like the others.
+#[derive(Deserialize, Serialize)]
 struct SavedHistory {
     began: f64,
     doublings: u32,
@@ -63,8 +68,24 @@ impl TryFrom<SavedHistory> for History {
             && points.len() <= POINTS_MAX
             && points.is_sorted_by_key(|point| point.tick)
             && markers.len() <= MARKERS_MAX;
-        let history = Self { began, doublings, points, markers, n_markers_dropped };
-        if is_right { Ok(history) } else { Err("a history out of range") }
+        if !is_right {
+            return Err("a history out of range");
+        }
+        let mut history =
+            Self { began, doublings, points, markers, n_markers_dropped, ..Self::default() };
+        if let Some(newest) = history.points.pop() {
+            history.open = Some(history.figures(&newest));
+            history.open_until = history.end_of(newest.tick);
+        }
+        Ok(history)
+    }
+}
+
+impl From<History> for SavedHistory {
+    fn from(mut history: History) -> Self {
+        history.close();
+        let History { began, doublings, points, markers, n_markers_dropped, .. } = history;
+        Self { began, doublings, points, markers, n_markers_dropped }
     }
 }
 
@@ -219,6 +240,18 @@ pub struct Figures {
     pub follows_gap: bool,
 }
 
+impl Figures {
+    /// Takes in the next record of the same point.
+    fn join(&mut self, next: &Self) {
+        self.time = self.time.max(next.time);
+        self.step = next.step.or(self.step);
+        self.allocated = next.allocated.or(self.allocated);
+        self.peak_allocated = next.peak_allocated.max(self.peak_allocated);
+        self.reserved = next.reserved.or(self.reserved);
+        self.host = next.host.or(self.host);
+    }
+}
+
 /// A marker as others see it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Happened {
@@ -240,27 +273,26 @@ impl History {
     /// Takes the figures of a record. One whose time is before the last one's counts as of that
     /// time.
     pub fn add(&mut self, figures: &Figures) {
-        let point = Point {
-            tick: self.tick(figures.time).max(self.last_tick()),
-            step: figures.step.and_then(packed),
-            memory: [figures.allocated, figures.peak_allocated, figures.reserved, figures.host]
-                .map(|bytes| bytes.and_then(pages)),
-            follows_gap: figures.follows_gap,
-        };
-        let is_joined =
-            self.points.last_mut().is_some_and(|last| last.join(&point, self.doublings));
-        if !is_joined {
-            self.points.push(point);
+        if let Some(open) = &mut self.open
+            && figures.time < self.open_until
+        {
+            open.join(figures);
+            return;
         }
-        if self.points.len() >= POINTS_MAX {
+        self.close();
+        if self.points.len() + 1 >= POINTS_MAX {
             self.thin(KEPT_POINTS_MAX);
         }
+        let tick = self.tick(figures.time).max(self.last_tick());
+        self.open = Some(*figures);
+        self.open_until = self.end_of(tick);
     }
 
     /// Adds a marker, of the last record where its Unix time is not known.
     pub fn mark(&mut self, kind: MarkerKind, time: Option<f64>) {
+        let time = time.or(self.open.map(|open| open.time));
         let tick = time.map_or(self.last_tick(), |time| self.tick(time));
-        let step = self.points.last().and_then(|point| point.step);
+        let step = self.open.and_then(|open| open.step).and_then(packed);
         if self.markers.len() >= MARKERS_MAX {
             self.thin_markers();
         }
@@ -269,6 +301,7 @@ impl History {
 
     /// Keeps what an ended rank may hold.
     pub fn release(&mut self) {
+        self.close();
         self.thin(ENDED_POINTS_MAX);
         self.points.shrink_to_fit();
         self.markers.shrink_to_fit();
@@ -276,19 +309,7 @@ impl History {
 
     /// Returns its points, ascending by time.
     pub fn points(&self) -> impl Iterator<Item = Figures> {
-        self.points.iter().map(|point| {
-            let [allocated, peak_allocated, reserved, host] =
-                point.memory.map(|figure| figure.and_then(bytes));
-            Figures {
-                time: self.unix(point.tick),
-                step: point.step.map(unpacked),
-                allocated,
-                peak_allocated,
-                reserved,
-                host,
-                follows_gap: point.follows_gap,
-            }
-        })
+        self.points.iter().map(|point| self.figures(point)).chain(self.open)
     }
 
     /// Returns its markers, the oldest first.
@@ -308,6 +329,42 @@ impl History {
     /// Returns the seconds that a point covers at most.
     pub fn resolution_seconds(&self) -> f64 {
         TICK_SECONDS * f64::from(width(self.doublings))
+    }
+
+    /// Packs the newest point.
+    fn close(&mut self) {
+        let Some(open) = self.open.take() else { return };
+        let point = Point {
+            tick: self.tick(open.time).max(self.last_tick()),
+            step: open.step.and_then(packed),
+            memory: [open.allocated, open.peak_allocated, open.reserved, open.host]
+                .map(|bytes| bytes.and_then(pages)),
+            follows_gap: open.follows_gap,
+        };
+        let last = self.points.last_mut();
+        if !last.is_some_and(|last| last.join(&point, self.doublings)) {
+            self.points.push(point);
+        }
+    }
+
+    fn figures(&self, point: &Point) -> Figures {
+        let [allocated, peak_allocated, reserved, host] =
+            point.memory.map(|figure| figure.and_then(bytes));
+        Figures {
+            time: self.unix(point.tick),
+            step: point.step.map(unpacked),
+            allocated,
+            peak_allocated,
+            reserved,
+            host,
+            follows_gap: point.follows_gap,
+        }
+    }
+
+    /// Returns the Unix time at which the point of a tick ends.
+    fn end_of(&self, tick: u32) -> f64 {
+        let last = tick | (width(self.doublings) - 1);
+        self.began + TICK_SECONDS * (f64::from(last) + 0.5)
     }
 
     /// Gives up resolution until there are at most so many points.
@@ -337,7 +394,8 @@ impl History {
 
     /// Returns a Unix time in ticks; the first one is 0.
     fn tick(&mut self, time: f64) -> u32 {
-        if self.points.is_empty() && self.markers.is_empty() {
+        let is_empty = self.open.is_none() && self.points.is_empty() && self.markers.is_empty();
+        if is_empty {
             self.began = time;
         }
         whole(((time - self.began) / TICK_SECONDS).round())
@@ -387,7 +445,7 @@ fn whole(ticks: f64) -> u32 {
 #[cfg(test)]
 mod tests {
     use crate::ranks::history::{
-        ENDED_POINTS_MAX, Figures, History, MARKERS_MAX, MarkerKind, POINTS_MAX,
+        ENDED_POINTS_MAX, Figures, History, MARKERS_MAX, MarkerKind, POINTS_MAX, SavedHistory,
     };
     use stepmem_types::units::Bytes;
 
@@ -482,10 +540,11 @@ mod tests {
         let back: History = serde_json::from_slice(&saved).unwrap();
         assert_eq!(back.points().collect::<Vec<_>>(), whole.points().collect::<Vec<_>>());
         assert_eq!(back.markers().collect::<Vec<_>>(), whole.markers().collect::<Vec<_>>());
+        let saved = || SavedHistory::from(whole.clone());
         for out in [
-            History { doublings: 32, ..whole.clone() },
-            History { points: whole.points.iter().rev().copied().collect(), ..whole.clone() },
-            History { markers: vec![whole.markers[0]; MARKERS_MAX + 1], ..whole.clone() },
+            SavedHistory { doublings: 32, ..saved() },
+            SavedHistory { points: saved().points.into_iter().rev().collect(), ..saved() },
+            SavedHistory { markers: vec![whole.markers[0]; MARKERS_MAX + 1], ..saved() },
         ] {
             let saved = serde_json::to_vec(&out).unwrap();
             assert!(serde_json::from_slice::<History>(&saved).is_err());
