@@ -170,13 +170,16 @@ impl RankTable {
         arrival: f64,
     ) -> Result<(), Refusal> {
         let mut has_newcomers = false;
-        for sample in batch {
-            let state = self.get(&sample.run, sample.rank);
-            let holder = state.and_then(|of| of.lifecycle().holder_against(sample, now));
-            if let Some(holder) = holder {
-                return Err(self.refuse(RankClaim { sample, holder, now, time: arrival }));
+        for of_run in batch.chunk_by(|a, b| a.run == b.run) {
+            let ranks = of_run.first().and_then(|first| self.runs.get(&first.run));
+            for sample in of_run {
+                let state = ranks.and_then(|ranks| ranks.get(&sample.rank));
+                let holder = state.and_then(|of| of.lifecycle().holder_against(sample, now));
+                if let Some(holder) = holder {
+                    return Err(self.refuse(RankClaim { sample, holder, now, time: arrival }));
+                }
+                has_newcomers |= state.is_none_or(RankState::is_ended);
             }
-            has_newcomers |= state.is_none_or(RankState::is_ended);
         }
         if !has_newcomers {
             return Ok(());
