@@ -140,8 +140,8 @@ impl RecentPeaks {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct IntervalPeak {
     interval: Duration,
-    current: Option<(u128, Bytes)>,
-    previous: Option<(u128, Bytes)>,
+    current: Option<(u64, Bytes)>,
+    previous: Option<(u64, Bytes)>,
 }
 
 impl IntervalPeak {
@@ -155,8 +155,9 @@ impl IntervalPeak {
         self.interval = interval;
     }
 
-    fn index(&self, now: Uptime) -> u128 {
-        now.0.as_nanos() / self.interval.as_nanos().max(1)
+    fn index(&self, now: Uptime) -> u64 {
+        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        nanos(now.0) / nanos(self.interval).max(1)
     }
 
     /// Takes in the peak of one record.
