@@ -136,14 +136,13 @@ pub fn judge(
     let worse = |a: (Severity, Pressure), b: (Severity, Pressure)| {
         if (b.0, b.1.ratio) > (a.0, a.1.ratio) { b } else { a }
     };
-    let pressures = pressure::of_subject(subject);
     let is_unified = subject.rank().is_some_and(|rank| rank.identity.is_unified());
     let on_host = || TooLarge::of(subject, Signal::Host).filter(|_| is_unified);
     let too_large = TooLarge::of(subject, Signal::Allocated).or_else(on_host);
-    let ahead = pressures.first().filter(|_| too_large.is_some());
-    let graded = pressures.iter().copied().filter_map(grade).reduce(worse);
+    let ahead = pressure::of_subject(subject).next().filter(|_| too_large.is_some());
+    let graded = pressure::of_subject(subject).filter_map(grade).reduce(worse);
     let (severity, Pressure { basis, ratio, capacity, .. }) =
-        graded.or(ahead.map(|live| (Severity::Warning, *live)))?;
+        graded.or(ahead.map(|live| (Severity::Warning, live)))?;
     let evidence = PressureEvidence {
         pressure_ratio: ratio,
         is_on_host: subject.rank().is_some_and(|rank| rank.identity.is_host()),

@@ -33,6 +33,10 @@ impl Pressure {
 /// the high-water mark. That of reserved is by the most that it recently held. That of the
 /// device is by NVML's last reading.
 pub fn of_rank(rank: &RankView<'_>) -> impl Iterator<Item = Pressure> {
+    all_of_rank(rank).into_iter().flatten()
+}
+
+fn all_of_rank(rank: &RankView<'_>) -> [Option<Pressure>; 4] {
     let device_total = rank.device.total.filter(|total| total.get() > 0);
     let high_water = rank.high_water_allocated.filter(|_| rank.recent_peak_allocated.is_none());
     [
@@ -41,8 +45,6 @@ pub fn of_rank(rank: &RankView<'_>) -> impl Iterator<Item = Pressure> {
         Pressure::of(Basis::Reserved, rank.recent_reserved, rank.capacity),
         Pressure::of(Basis::Device, rank.device.used, device_total),
     ]
-    .into_iter()
-    .flatten()
 }
 
 /// Returns the pressure of the host memory next to a rank's device, by what its process holds:
@@ -69,12 +71,13 @@ pub fn of_process(process: &ProcessView<'_>) -> Option<Pressure> {
 }
 
 /// Returns every pressure that is known of a subject, except the host's next to a device.
-pub fn of_subject(subject: &Subject<'_, '_>) -> Vec<Pressure> {
-    match subject.view {
-        SubjectView::Rank(_, _, rank) => of_rank(rank).collect(),
-        SubjectView::Process(_, process) => of_process(process).into_iter().collect(),
-        SubjectView::Device(..) => Vec::new(),
-    }
+pub fn of_subject(subject: &Subject<'_, '_>) -> impl Iterator<Item = Pressure> {
+    let all = match subject.view {
+        SubjectView::Rank(_, _, rank) => all_of_rank(rank),
+        SubjectView::Process(_, process) => [of_process(process), None, None, None],
+        SubjectView::Device(..) => [None; 4],
+    };
+    all.into_iter().flatten()
 }
 
 /// Returns the pressures of the memory that a signal is about.
@@ -89,7 +92,7 @@ pub fn of_signal(subject: &Subject<'_, '_>, signal: Signal) -> impl Iterator<Ite
         _ => false,
     };
     let of_host = subject.rank().and_then(of_host);
-    of_subject(subject).into_iter().chain(of_host).filter(is_of)
+    of_subject(subject).chain(of_host).filter(is_of)
 }
 
 /// Returns the pressure of a rank's live memory: of its recent peak, else of its high-water

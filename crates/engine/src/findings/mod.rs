@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::diagnosis::input::{DiagnosisInput, Subject};
+use crate::diagnosis::input::{DiagnosisInput, Subject, SubjectView};
 use crate::diagnosis::kind::Severity;
 use crate::diagnosis::{DiagnosisKind, Evidence};
 use crate::findings::acks::Acks;
@@ -107,17 +107,17 @@ impl Findings {
     /// The worst diagnosis comes first, and then the subjects in order.
     pub fn judge(&self, input: &DiagnosisInput<'_>, acks: &Acks, now: Uptime) -> Vec<Finding> {
         let mut findings = Vec::new();
-        for view in input.subjects() {
+        let held = |view: SubjectView<'_, '_>| {
             // The name is cloned only when something holds.
             let id = (!self.is_empty()).then(|| view.id());
-            let held = id.and_then(|id| self.by_subject.get(&id));
-            for (rank, kind) in DiagnosisKind::ALL.iter().enumerate() {
+            id.and_then(|id| self.by_subject.get(&id))
+        };
+        let subjects: Vec<_> = input.subjects().map(|view| (view, held(view))).collect();
+        for kind in DiagnosisKind::ALL {
+            for (view, held) in &subjects {
                 let active = held.and_then(|held| Some(held.get(kind)?.finding.severity));
-                let Some((mut severity, evidence)) =
-                    kind.judge(input, &Subject { view, active })
-                else {
-                    continue;
-                };
+                let judged = kind.judge(input, &Subject { view: *view, active });
+                let Some((mut severity, evidence)) = judged else { continue };
                 let subject = view.id();
                 // The finding of an ended rank is an answer, and no longer a reason to act. An
                 // out-of-memory error is one still.
@@ -125,11 +125,10 @@ impl Findings {
                 if is_answer || acks.lowers(&subject, *kind, now) {
                     severity = Severity::Info;
                 }
-                findings.push((rank, Finding { subject, kind: *kind, severity, evidence }));
+                findings.push(Finding { subject, kind: *kind, severity, evidence });
             }
         }
-        findings.sort_by_key(|(rank, _)| *rank);
-        findings.into_iter().map(|(_, finding)| finding).collect()
+        findings
     }
 
     /// Replaces what held by what was found at the Unix time `time`: returns the findings that
