@@ -1,6 +1,6 @@
 """A job by its recorded set alone: what `stepmem status|summary|compare --prometheus` make of it.
 
-    recorded.py PODS_PROGRAM STEPMEM --work-dir DIR [--pods N] [--scrape-seconds S]
+    recorded.py PODS_PROGRAM STEPMEM --work-dir DIR [--pods N] [--scrape-seconds S] [--prometheus PROGRAM]
 
 Serves N pods; one Prometheus scrapes them, evaluates the rules, and writes what `write_relabel_configs` of docs/fleet.md keeps
 to a second one, which stepmem then asks. Ends with a message when
@@ -42,6 +42,7 @@ def main():
     parser.add_argument("stepmem", type=pathlib.Path)
     parser.add_argument("--pods", type=int, default=40)
     parser.add_argument("--scrape-seconds", type=float, default=2)
+    fleet.add_prometheus(parser)
     parser.add_argument("--work-dir", type=pathlib.Path, required=True)
     args = parser.parse_args()
     end_on_sigterm()
@@ -56,8 +57,8 @@ def check(args):
     for name in ("scraping", "recorded"):
         (args.work_dir / name).mkdir(parents=True)
     with fleet.Pods(args.pods_program, args.pods, args.work_dir) as pods:
-        with Engine(args.work_dir / "recorded", {}, ["--web.enable-remote-write-receiver"]) as recorded:
-            with Engine(args.work_dir / "scraping", scraping(args, pods, recorded), []) as scraped:
+        with Engine(args, "recorded", {}, ["--web.enable-remote-write-receiver"]) as recorded:
+            with Engine(args, "scraping", scraping(args, pods, recorded), []) as scraped:
                 wait_until(lambda: is_recorded(recorded), RECORDED_SECONDS_MAX, lambda: "the rules record nothing")
                 jobs = Jobs(args.stepmem, recorded)
                 holds_recorded_set_only(recorded)
@@ -96,11 +97,12 @@ def documented_remote_write():
 class Engine:
     """A Prometheus."""
 
-    def __init__(self, folder, config, options):
+    def __init__(self, args, name, config, options):
+        folder = args.work_dir / name
         (folder / "prometheus.yml").write_text(json.dumps(config))  # JSON is YAML
         self.child, [self.port] = start_listening(
             lambda port: [
-                "prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data",
+                args.prometheus, f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data",
                 f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn", *options,
             ],
             1,

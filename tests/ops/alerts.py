@@ -23,7 +23,7 @@ IDENTITY = ROOT / "docs/kubernetes.md"
 SEVERITIES = {"critical", "warning", "info"}
 RULES_OF_GROUP_MAX = 20  # the default of Mimir's -ruler.max-rules-per-rule-group
 HEADINGS = ["Do this first", "Meaning", "Impact", "Diagnosis", "What usually causes it", "Confirm", "Fix", "Silence"]
-RECORDED = re.compile(r"^(rank|run|process|pod|cluster):stepmem_[a-z_]+:[a-z0-9]+$")
+RECORDED = re.compile(r"^(rank|run|process|device|pod|cluster):stepmem_[a-z_]+:[a-z0-9]+$")
 
 # Labels of an alert, and its receiver.
 ROUTES = [
@@ -120,20 +120,20 @@ def wording(groups, alerts):
 
 
 def grouped(groups):
-    """Prometheus evaluates groups in any order, and the rules of a group one after the other."""
+    """Prometheus evaluates groups in any order, and the rules of a group one after the other; a rule may read its own past."""
     place = {rule["record"]: (group["name"], i) for group in groups for i, rule in enumerate(group["rules"]) if "record" in rule}
     for group in groups:
         if len(group["rules"]) > RULES_OF_GROUP_MAX:
             yield f"{group['name']} has {len(group['rules'])} rules, more than {RULES_OF_GROUP_MAX}"
         for i, rule in enumerate(group["rules"]):
             for name in re.findall(r"\w+:stepmem_\w+:\w+", rule["expr"]):
-                if place[name][0] != group["name"] or place[name][1] >= i:
+                if place[name][0] != group["name"] or place[name][1] >= i and name != rule.get("record"):
                     yield f"{rule.get('record', rule.get('alert'))} reads {name}, which is not recorded before it in {group['name']}"
 
 
 def identity(rules):
     """The table of what identifies each recording rule's series has the labels that the rule keeps."""
-    rows = re.findall(r"^\| (`(?:rank|run|process|pod|cluster):[^|]+) \| ([^|]+) \|$", IDENTITY.read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| (`(?:rank|run|process|device|pod|cluster):[^|]+) \| ([^|]+) \|$", IDENTITY.read_text(), re.MULTILINE)
     documented = {name: set(re.findall(r"`(\w+)`", labels)) for names, labels in rows for name in re.findall(r"`([^`]+)`", names)}
     for rule in rules:
         level = rule["record"].partition(":")[0]

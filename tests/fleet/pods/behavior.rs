@@ -25,6 +25,8 @@ const STEPS_BEFORE: u64 = 700;
 const STEP_SECONDS: u64 = 2;
 /// The step of a failure: it is over when the program answers its first scrape.
 const FAULT_STEP: u64 = STEPS_BEFORE - 10;
+/// The step of a kill by the kernel, whose counter rises between two scrapes.
+const KILL_STEP: u64 = STEPS_BEFORE + 20;
 /// Silent ranks have been so for longer than an alert needs, and less long than a rank stays.
 const SILENT_STEPS: u64 = 305 / STEP_SECONDS;
 const RANKS: std::ops::Range<u64> = 0..RANKS_OF_POD as u64;
@@ -36,6 +38,8 @@ const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 const CAPACITY: u64 = 80 * GIB;
 const LEAK: u64 = 6 * MIB;
+/// What the driver keeps on a device.
+const DRIVER: u64 = 500 * MIB;
 
 /// The current status of each behavior.
 pub(crate) struct Behaviors {
@@ -109,14 +113,23 @@ impl Job {
             let samples = decode(&body, Layout::Json).unwrap();
             self.engine.handle(&Event::Steps(samples), at).unwrap();
         }
-        if self.step == FAULT_STEP && self.ends() {
+        if self.end_step() == Some(self.step) {
             self.end(at);
         }
         self.engine.handle(&Event::Tick, at).unwrap();
     }
 
-    fn ends(&self) -> bool {
-        matches!(self.behavior, Behavior::OutOfMemory | Behavior::Killed)
+    /// Returns the step at which the run ends.
+    fn end_step(&self) -> Option<u64> {
+        match self.behavior {
+            Behavior::OutOfMemory | Behavior::Residue => Some(FAULT_STEP),
+            Behavior::Killed => Some(KILL_STEP),
+            _ => None,
+        }
+    }
+
+    fn has_ended(&self) -> bool {
+        self.end_step().is_some_and(|end| self.step >= end)
     }
 
     fn pushes(&self, rank: u64) -> bool {
@@ -124,26 +137,27 @@ impl Job {
         match self.behavior {
             Behavior::Silent => !is_silent,
             Behavior::RankSilent => !(is_silent && rank == SPECIAL),
-            _ => !(self.ends() && self.step >= FAULT_STEP),
+            _ => !self.has_ended(),
         }
     }
 
     fn end(&mut self, at: Uptime) {
         for rank in RANKS {
             let killed = EndReport::killed_out_of_memory(None);
+            let plain = |outcome| EndReport {
+                outcome,
+                error_type: None,
+                error_message: None,
+                ..killed.clone()
+            };
             let report = match self.behavior {
+                Behavior::Residue => plain(EndOutcome::Completed),
                 Behavior::Killed if rank == SPECIAL => killed,
                 _ if rank == SPECIAL => EndReport {
                     error_type: Some("OutOfMemoryError".into()),
-                    error_message: None,
-                    ..killed
+                    ..plain(EndOutcome::Oom)
                 },
-                _ => EndReport {
-                    outcome: EndOutcome::Failed,
-                    error_type: None,
-                    error_message: None,
-                    ..killed
-                },
+                _ => plain(EndOutcome::Failed),
             };
             let rank = Some(Rank::new(rank).unwrap());
             let end = RankEnd { rank, instance: None, authority: EndAuthority::Any, report };
@@ -183,7 +197,11 @@ impl Job {
                 message: "GPU is lost".to_owned(),
             });
         }
-        let used = Bytes::new(self.live(rank) + 17 * GIB).unwrap();
+        let is_held =
+            !self.has_ended() || (self.behavior == Behavior::Residue && rank == SPECIAL);
+        let held = if is_held { self.live(rank) + 17 * GIB } else { 0 };
+        let used = Bytes::new(held + DRIVER).unwrap();
+        let process = ProcessMemory::new((FIRST_PID + rank) as u32, Bytes::new(held).ok());
         let of = |value| Bytes::new(value).unwrap();
         Event::Reading(Box::new(GpuSample {
             device,
@@ -198,9 +216,9 @@ impl Job {
                 total: of(CAPACITY),
                 used,
                 free: Some(of(CAPACITY - used.get())),
-                reserved: Some(of(500 * MIB)),
+                reserved: Some(of(DRIVER)),
             }),
-            processes: vec![ProcessMemory::new((FIRST_PID + rank) as u32, Some(used))],
+            processes: is_held.then_some(process).into_iter().collect(),
             attribution: Attribution::SharedPidNamespace,
             machine_total: None,
         }))
@@ -239,7 +257,7 @@ impl Job {
                 is_success: true,
             }],
             connections_shed: listeners.into_iter().collect(),
-            oom_kills: (self.behavior == Behavior::Killed).then_some(1),
+            oom_kills: (self.behavior == Behavior::Killed).then_some(self.has_ended().into()),
             series_dropped: [
                 ("devices".into(), 0),
                 ("pods".into(), 0),

@@ -28,10 +28,12 @@ pub(crate) enum Behavior {
     RankSilent,
     /// A device is lost.
     GpuLost,
+    /// The run ended, and the process of one rank goes on holding its device's memory.
+    Residue,
 }
 
 impl Behavior {
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::Healthy,
         Self::Leaking,
         Self::OutOfMemory,
@@ -39,6 +41,7 @@ impl Behavior {
         Self::Silent,
         Self::RankSilent,
         Self::GpuLost,
+        Self::Residue,
     ];
 }
 
@@ -87,6 +90,7 @@ impl Plan {
             ("silent", Behavior::Silent),
             ("rank-silent", Behavior::RankSilent),
             ("gpu-lost", Behavior::GpuLost),
+            ("residue", Behavior::Residue),
         ] {
             plan.add(run, 1, (behavior, Churn::Stays));
         }
