@@ -1,8 +1,17 @@
-//! Lists the files of the Python client and of the `sitecustomize` of `stepmem run`, for the program that carries them.
+//! Lists the files of the Python client and of the `sitecustomize` of `stepmem run`, for the program that carries them, and joins the
+//! modules of its page.
+
+#[path = "src/output/page/bundle.rs"]
+mod bundle;
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
+
+use bundle::Bundle;
+
+/// The modules that are the beginning of a script.
+const SCRIPTS: [&str; 1] = ["main"];
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut files = vec![("sitecustomize.py".to_owned(), "python/run/sitecustomize.py".into())];
@@ -18,7 +27,15 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     list.push("]\n".to_owned());
     let folder = env::var_os("OUT_DIR").ok_or("OUT_DIR is not set")?;
-    fs::write(Path::new(&folder).join("client.rs"), list.join("\n"))?;
+    let folder = Path::new(&folder);
+    fs::write(folder.join("client.rs"), list.join("\n"))?;
+    for module in SCRIPTS {
+        let Bundle { script, files } = Bundle::of(Path::new("src/output/page"), module)?;
+        fs::write(folder.join(module).with_extension("js"), script)?;
+        for file in files {
+            println!("cargo::rerun-if-changed={}", file.display());
+        }
+    }
     Ok(())
 }
 

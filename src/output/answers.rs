@@ -40,11 +40,21 @@ pub(super) struct Answers {
 pub struct SharedText {
     plain: Bytes,
     packed: OnceLock<Bytes>,
+    level: Compression,
 }
 
 impl SharedText {
     pub fn new(plain: impl Into<Bytes>) -> Arc<Self> {
-        Arc::new(Self { plain: plain.into(), packed: OnceLock::new() })
+        Self::packed_at(Compression::fast(), plain)
+    }
+
+    /// Creates a text that stays the same, for which thorough compression pays.
+    pub(super) fn lasting(plain: impl Into<Bytes>) -> Arc<Self> {
+        Self::packed_at(Compression::best(), plain)
+    }
+
+    fn packed_at(level: Compression, plain: impl Into<Bytes>) -> Arc<Self> {
+        Arc::new(Self { plain: plain.into(), packed: OnceLock::new(), level })
     }
 }
 
@@ -99,7 +109,7 @@ impl Answers {
         if let Some(packed) = text.packed.get() {
             return Ok(packed.clone());
         }
-        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        let mut encoder = GzEncoder::new(Vec::new(), text.level);
         for part in text.plain.chunks(PACKED_AT_ONCE) {
             encoder.write_all(part)?;
             if text.plain.len() > PACKED_AT_ONCE {

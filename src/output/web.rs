@@ -3,10 +3,10 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use axum::body::{Body, Bytes};
+use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
-use axum::http::header::{ACCEPT, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
+use axum::http::header::{ACCEPT, CACHE_CONTROL, CONTENT_SECURITY_POLICY};
 use axum::http::{HeaderMap, HeaderValue, Request, StatusCode, Uri};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
@@ -35,37 +35,12 @@ const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
 const JSON: &str = "application/json";
 const PLAIN_TEXT: &str = "text/plain; charset=utf-8";
 /// The files below `/page/`: name, content type, content.
-const ASSETS: [(&str, &str, &str); 30] = [
+const ASSETS: [(&str, &str, &str); 4] = [
     ("style.css", "text/css; charset=utf-8", include_str!("page/style.css")),
     ("uplot.js", JAVASCRIPT, include_str!("page/vendor/uplot.js")),
     ("uplot.LICENSE", PLAIN_TEXT, include_str!("page/vendor/uplot.LICENSE")),
-    ("address.js", JAVASCRIPT, include_str!("page/address.js")),
-    ("chart.js", JAVASCRIPT, include_str!("page/chart.js")),
-    ("commands.js", JAVASCRIPT, include_str!("page/commands.js")),
-    ("devices.js", JAVASCRIPT, include_str!("page/devices.js")),
-    ("dom.js", JAVASCRIPT, include_str!("page/dom.js")),
-    ("exporter.js", JAVASCRIPT, include_str!("page/exporter.js")),
-    ("facts.js", JAVASCRIPT, include_str!("page/facts.js")),
-    ("findings.js", JAVASCRIPT, include_str!("page/findings.js")),
-    ("fit.js", JAVASCRIPT, include_str!("page/fit.js")),
-    ("format.js", JAVASCRIPT, include_str!("page/format.js")),
-    ("main.js", JAVASCRIPT, include_str!("page/main.js")),
-    ("parts.js", JAVASCRIPT, include_str!("page/parts.js")),
-    ("past.js", JAVASCRIPT, include_str!("page/past.js")),
-    ("processes.js", JAVASCRIPT, include_str!("page/processes.js")),
-    ("rank_chart.js", JAVASCRIPT, include_str!("page/rank_chart.js")),
-    ("rank_words.js", JAVASCRIPT, include_str!("page/rank_words.js")),
-    ("ranks.js", JAVASCRIPT, include_str!("page/ranks.js")),
-    ("run_chart.js", JAVASCRIPT, include_str!("page/run_chart.js")),
-    ("runs.js", JAVASCRIPT, include_str!("page/runs.js")),
-    ("severity.js", JAVASCRIPT, include_str!("page/severity.js")),
-    ("slopes.js", JAVASCRIPT, include_str!("page/slopes.js")),
-    ("snapshots.js", JAVASCRIPT, include_str!("page/snapshots.js")),
-    ("sparks.js", JAVASCRIPT, include_str!("page/sparks.js")),
-    ("story.js", JAVASCRIPT, include_str!("page/story.js")),
-    ("verdict.js", JAVASCRIPT, include_str!("page/verdict.js")),
-    ("view.js", JAVASCRIPT, include_str!("page/view.js")),
-    ("virtual.js", JAVASCRIPT, include_str!("page/virtual.js")),
+    // All modules of the page in one script.
+    ("main.js", JAVASCRIPT, include_str!(concat!(env!("OUT_DIR"), "/main.js"))),
 ];
 const SECURITY_POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; \
      connect-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; \
@@ -161,7 +136,7 @@ impl StatusSource {
 #[derive(Clone, Debug)]
 struct Site {
     source: StatusSource,
-    index: Bytes,
+    index: Arc<SharedText>,
     assets: Arc<[Asset]>,
     answers: Arc<Answers>,
     timelines: Option<Arc<TimelineFolder>>,
@@ -235,11 +210,11 @@ pub fn router(config: WebConfig, source: StatusSource, stop: watch::Receiver<boo
         .layer(from_fn_with_state(Arc::new(Semaphore::new(PIPELINED_MAX)), in_turn))
         .with_state(Site {
             source,
-            index: index.into(),
+            index: SharedText::lasting(index),
             assets: ASSETS
                 .into_iter()
                 .map(|(name, media_type, text)| {
-                    let text = SharedText::new(text);
+                    let text = SharedText::lasting(text);
                     Asset { name, media_type, text }
                 })
                 .collect(),
@@ -269,13 +244,16 @@ async fn in_turn(
     next.run(request).await
 }
 
-async fn index_page(State(site): State<Site>) -> Response {
-    let headers = [
-        (CONTENT_TYPE, "text/html; charset=utf-8"),
-        (CONTENT_SECURITY_POLICY, SECURITY_POLICY),
-        (CACHE_CONTROL, "no-cache"),
-    ];
-    (headers, site.index.clone()).into_response()
+async fn index_page(
+    State(site): State<Site>,
+    connection: ReaderConnection,
+    headers: HeaderMap,
+) -> Response {
+    let (text, media_type) = (Arc::clone(&site.index), "text/html; charset=utf-8");
+    let mut response = site.respond_page((text, media_type), &headers, connection).await;
+    let policy = HeaderValue::from_static(SECURITY_POLICY);
+    response.headers_mut().insert(CONTENT_SECURITY_POLICY, policy);
+    response
 }
 
 /// Serves a file of the page.
@@ -289,11 +267,8 @@ async fn asset(
     let Some(asset) = site.assets.iter().find(|asset| asset.name == file) else {
         return no_such_path().await;
     };
-    let text = Arc::clone(&asset.text);
-    let content = Content { text, media_type: asset.media_type, vary: "accept-encoding" };
-    let mut response = site.answers.respond(content, &headers, connection).await;
-    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    response
+    let (text, media_type) = (Arc::clone(&asset.text), asset.media_type);
+    site.respond_page((text, media_type), &headers, connection).await
 }
 
 /// Serves a drawn snapshot.
@@ -328,6 +303,20 @@ async fn metrics(
 }
 
 impl Site {
+    /// Responds with a part of the page, which a browser asks for again each time.
+    async fn respond_page(
+        &self,
+        (text, media_type): (Arc<SharedText>, &'static str),
+        headers: &HeaderMap,
+        connection: ReaderConnection,
+    ) -> Response {
+        let content = Content { text, media_type, vary: "accept-encoding" };
+        let mut response = self.answers.respond(content, headers, connection).await;
+        let no_cache = HeaderValue::from_static("no-cache");
+        response.headers_mut().insert(CACHE_CONTROL, no_cache);
+        response
+    }
+
     /// Responds with what is known of a rank or a run that is held, or with why there is
     /// nothing.
     async fn respond_held(

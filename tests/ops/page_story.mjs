@@ -13,6 +13,8 @@ const DEADLINE_MS = 120_000;
 const HOUR_S = 3600;
 /** Seconds between two of the answers that need no network. */
 const ANSWER_EVERY_S = 4;
+/** Bytes of all that a browser loads before it asks for figures: heads and compressed bodies. */
+const PAGE_BYTES_MAX = 60 * 1024;
 const [url] = process.argv.slice(2);
 const at = (path) => fileURLToPath(new URL(`../../${path}`, import.meta.url));
 const recorded = (name) => JSON.parse(readFileSync(at(`tests/data/page/${name}.json`), "utf8"));
@@ -238,6 +240,22 @@ const checks = {
     await reader.page.getByRole("button", { name: "Copy: Lower MEMORY CREEP" }).click();
     const copied = await reader.page.evaluate(() => navigator.clipboard.readText());
     assert.match(copied, /^stepmem ack --run 'it'\\''s 7b' --rank 3 .*--kind CREEP_CONFIRMED --for 1d --reason 'known'$/);
+  },
+
+  async "the page takes at most 60 KiB of the network"(reader) {
+    const cdp = await reader.page.context().newCDPSession(reader.page);
+    await cdp.send("Network.enable");
+    const [paths, loaded] = [new Map(), {}];
+    cdp.on("Network.requestWillBeSent", ({ requestId, request }) => paths.set(requestId, new URL(request.url)));
+    cdp.on("Network.loadingFinished", ({ requestId, encodedDataLength: bytes }) => {
+      const { protocol, pathname } = paths.get(requestId);
+      if (protocol !== "data:" && !pathname.startsWith("/api/")) loaded[pathname] = bytes;
+    });
+    await reader.open(changed("creep"));
+    const total = Object.values(loaded).reduce((sum, bytes) => sum + bytes, 0);
+    console.log(`the page: ${total} bytes, ${JSON.stringify(loaded)}`);
+    assert.deepEqual(Object.keys(loaded).sort(), ["/", "/page/main.js", "/page/style.css", "/page/uplot.js"]);
+    assert.ok(total <= PAGE_BYTES_MAX, `${total} bytes`);
   },
 
   async "nothing moves while figures change"(reader) {
