@@ -74,6 +74,15 @@ pub enum Mistake {
          them from anyone"
     )]
     OpenPush(SocketAddr),
+    /// The page's buttons have no token that opens them.
+    #[error("web.admin: the page's buttons need the token of --admin.token-file")]
+    AdminWithoutToken,
+    /// The token of admins would cross the network as plain text.
+    #[error(
+        "web.admin: the token of admins would reach {0} without TLS: set --web.config.file with tls_server_config, or listen on loopback \
+         only (--web.listen-address 127.0.0.1:9477)"
+    )]
+    PlainAdmin(SocketAddr),
     /// Ranks would be forgotten while they are still shown.
     #[error("rank.retention: it is shorter than rank.ttl")]
     RetentionBelowTtl,
@@ -89,6 +98,7 @@ impl Mistake {
             Self::WarningAboveCritical { name: "pressure", .. } => keys::PRESSURE_WARNING,
             Self::WarningAboveCritical { .. } => keys::IMBALANCE_WARNING,
             Self::OpenPush(_) => keys::PUSH_ADDRESS,
+            Self::AdminWithoutToken | Self::PlainAdmin(_) => keys::WEB_ADMIN,
             Self::RetentionBelowTtl => keys::RANK_RETENTION,
         }
     }

@@ -7,6 +7,8 @@ pub const FILE_VARIABLE: &str = "STEPMEM_CONFIG_FILE";
 pub const WEB_ADDRESS: &str = "web.listen-address";
 /// The file of TLS and users.
 pub const WEB_FILE: &str = "web.config.file";
+/// The switch for the page's buttons.
+pub const WEB_ADMIN: &str = "web.admin";
 /// The TCP addresses of the push endpoint.
 pub const PUSH_ADDRESS: &str = "push.listen-address";
 /// The Unix socket of the push endpoint.

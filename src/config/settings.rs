@@ -158,6 +158,7 @@ impl Default for Settings {
                 token_file: None,
                 admin_token_file: None,
                 trusts_machine: true,
+                has_page_buttons: false,
             },
             engine: EngineConfig { gpu_ttl: nvml.ttl(), ..EngineConfig::default() },
             snapshots: SnapshotSettings::default(),
@@ -298,6 +299,7 @@ impl Draft {
         if !is_push_open {
             settings.close_open_pushes(mistakes);
         }
+        settings.close_plain_admin(mistakes);
         let is_sidecar = device_environment.is_in_pod && !is_for_node;
         let given = match device_environment.given {
             GivenDevices::Unknown(_) if asks_for_pod => GivenDevices::OfPod,
@@ -328,10 +330,26 @@ impl Settings {
         if self.knows_pushers() {
             return;
         }
-        let is_local = |address: &SocketAddr| address.ip().to_canonical().is_loopback();
         let open = self.push_addresses.iter().filter(|address| !is_local(address));
         mistakes.extend(open.copied().map(Mistake::OpenPush));
         self.push_addresses.retain(is_local);
+    }
+
+    /// Removes the page's buttons where no token opens them, or where one would be sent in
+    /// plain text over the network.
+    fn close_plain_admin(&mut self, mistakes: &mut Vec<Mistake>) {
+        if !self.push.has_page_buttons {
+            return;
+        }
+        let n_mistakes = mistakes.len();
+        if self.push.admin_token_file.is_none() {
+            mistakes.push(Mistake::AdminWithoutToken);
+        }
+        if !self.web_file.as_ref().is_some_and(WebFile::speaks_tls) {
+            let open = self.web_addresses.iter().filter(|address| !is_local(address));
+            mistakes.extend(open.copied().map(Mistake::PlainAdmin));
+        }
+        self.push.has_page_buttons = mistakes.len() == n_mistakes;
     }
 
     /// Adds the mistakes that several settings make together, and gives these settings their
@@ -368,4 +386,8 @@ impl Settings {
             mistakes.push(Mistake::RetentionBelowTtl);
         }
     }
+}
+
+fn is_local(address: &SocketAddr) -> bool {
+    address.ip().to_canonical().is_loopback()
 }

@@ -218,11 +218,12 @@ mod tests {
         ("web.telemetry-path", "/other"),
         ("web.allowed-hosts", "stepmem.example.com"),
         ("web.config.file", "tests/data/web-config.yml"),
+        ("web.admin", "true"),
         ("push.listen-address", ":2"),
         ("push.unix-socket", "/run/push.sock:600"),
         ("push.token-file", "rustfmt.toml"),
         ("push.insecure", "true"),
-        ("admin.token-file", "rustfmt.toml"),
+        ("admin.token-file", "clippy.toml"),
         ("push.body-max", "1024"),
         ("rank.ttl", "1m"),
         ("rank.retention", "1h"),
@@ -277,9 +278,14 @@ mod tests {
         let keys: Vec<&str> = SETTINGS.iter().map(|setting| setting.key).collect();
         let of_others: Vec<&str> = OTHERS.iter().map(|(key, _)| *key).collect();
         assert_eq!(of_others, keys, "a row without a value here");
-        // With a collector and an address of the network, every part can be seen.
+        // With a collector, an open push endpoint and a token on loopback, every part can be seen.
         let visible = |key: &'static str, value| {
-            let mut flags = vec![("otlp.endpoint", "http://c:1"), ("push.insecure", "true")];
+            let mut flags = vec![
+                ("otlp.endpoint", "http://c:1"),
+                ("push.insecure", "true"),
+                ("admin.token-file", "rustfmt.toml"),
+                ("web.listen-address", "127.0.0.1:9477"),
+            ];
             flags.retain(|(part, _)| *part != key);
             flags.extend((!key.is_empty()).then_some((key, value)));
             format!("{:?}", read(&flags, &[]).unwrap_or_else(|error| panic!("{key}: {error}")))

@@ -105,6 +105,10 @@ pub const SETTINGS: &[Setting] = &[
          none of it.",
         |d, v| put(&mut d.settings.web_file, v, web_file))
         .closing(|d| { d.settings.web_addresses.clear(); d.settings.push_addresses.clear(); }),
+    setting(keys::WEB_ADMIN, "",
+        "Give the page buttons: acknowledge, request a snapshot, end a run. A person enters the token of --admin.token-file once. Needs that \
+         file, and TLS (--web.config.file) or a --web.listen-address on loopback only.",
+        |d, v| put(&mut d.settings.push.has_page_buttons, v, switch)).by_default("false"),
     setting(keys::PUSH_ADDRESS, "ADDRESS",
         "TCP address of the push endpoint. Empty disables it.",
         |d, v| { d.settings.push_addresses = addresses(v)?; Ok(()) }).by_default("127.0.0.1:9478").repeatable()

@@ -35,7 +35,11 @@ pub struct Addresses {
 impl Addresses {
     /// Returns the URL of one of the addresses.
     pub fn url(&self, address: SocketAddr) -> String {
-        format!("http{}://{address}", if self.speaks_tls { "s" } else { "" })
+        format!("{}://{address}", self.scheme())
+    }
+
+    pub(super) fn scheme(&self) -> &'static str {
+        if self.speaks_tls { "https" } else { "http" }
     }
 }
 

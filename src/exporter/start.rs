@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
+use axum::Router;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
@@ -33,7 +34,7 @@ use crate::exporter::stop::{App, Awaited, Signals, Tasks};
 use crate::exporter::summaries::directory::SummaryFolders;
 use crate::exporter::summaries::writer::Summaries;
 use crate::input::attribution::kubelet::Kubelet;
-use crate::input::push::http::{self, PushConfig, Receivers, TokenFile};
+use crate::input::push::http::{self, PushConfig, PushEndpoint, Receivers, TokenFile};
 use crate::input::push::inbox::{Inbox, PUSH_SECONDS_BOUNDS, ReleaseRequest, Releases};
 use crate::input::push::roles::Tokens;
 use crate::net::guard::Guard;
@@ -250,8 +251,13 @@ impl Serving {
         let push_gate = access.gate(tokens.push.is_none());
         let clock = Arc::new(move || clock.now());
         let connections = Arc::<Connections>::default();
+        let endpoint = PushEndpoint::new(&self.push_config, self.receivers, tokens, clock);
+        let mut buttons = Router::new();
+        if self.push_config.has_page_buttons {
+            buttons = http::page_router(&endpoint, addresses.scheme());
+        }
         let service = Service {
-            router: http::router(&self.push_config, self.receivers, tokens, clock),
+            router: http::router(endpoint),
             counts: push_counts,
             guard: push_guard,
             gate: push_gate,
@@ -259,11 +265,14 @@ impl Serving {
             stop: push_stopped.clone(),
         };
         spawn_servers(service, push_listeners, &mut app.push_servers);
-        let (telemetry_path, timelines) = (self.telemetry_path, self.timelines);
-        let push_url = push_url(addresses);
-        let site = WebConfig { telemetry_path, push_url, timelines };
+        let site = WebConfig {
+            telemetry_path: self.telemetry_path,
+            push_url: push_url(addresses),
+            has_buttons: self.push_config.has_page_buttons,
+            timelines: self.timelines,
+        };
         let service = Service {
-            router: web::router(site, self.source, push_stopped),
+            router: web::router(site, self.source, push_stopped).merge(buttons),
             counts: web_counts,
             guard: web_guard,
             gate: access.gate(true),

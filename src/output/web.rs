@@ -174,6 +174,8 @@ pub struct WebConfig {
     /// The address of the push endpoint (`http://127.0.0.1:9478`,
     /// `unix:/run/stepmem/push.sock`).
     pub push_url: String,
+    /// Set where the page has buttons for admins.
+    pub has_buttons: bool,
     /// The drawn snapshots; `None` where none are shown.
     pub timelines: Option<Arc<TimelineFolder>>,
 }
@@ -189,10 +191,11 @@ pub fn is_reserved(path: &str) -> bool {
 
 /// Creates the routes of the web server.
 pub fn router(config: WebConfig, source: StatusSource, stop: watch::Receiver<bool>) -> Router {
-    let WebConfig { telemetry_path, push_url, timelines } = config;
+    let WebConfig { telemetry_path, push_url, has_buttons, timelines } = config;
     let index: String = INDEX_HTML
         .replace("{{telemetry_path}}", &telemetry_path)
-        .replace("{{push_url}}", &escaped(&push_url));
+        .replace("{{push_url}}", &escaped(&push_url))
+        .replace("{{has_buttons}}", &has_buttons.to_string());
     Router::new()
         .route("/", get(index_page))
         .route("/page/{file}", get(asset))

@@ -7,9 +7,10 @@ use std::process::Command;
 
 use serde_json::json;
 
+use crate::rig::access::users;
 use crate::rig::command::stepmem;
 use crate::rig::exporter::Exporter;
-use crate::rig::folder::root;
+use crate::rig::folder::{Folder, root};
 use crate::rig::nvml::{FakeNvml, driver, gpu, process};
 use crate::rig::units::GIB;
 
@@ -108,6 +109,20 @@ fn browser_shows_ranks_processes_and_devices_with_their_findings() {
 #[test]
 fn browser_tells_the_story_of_a_rank_from_recorded_answers() {
     holds("page_story.mjs", &[&Exporter::start(&[])]);
+}
+
+#[test]
+fn browser_presses_the_buttons_of_an_admin() {
+    let folder = Folder::new("page-buttons");
+    let (token, file) = (folder.write("admin", "the admin tökén"), users(&folder, "horse"));
+    let exporter = Exporter::start(&[
+        "--web.admin",
+        "--admin.token-file",
+        &token,
+        "--web.config.file",
+        &file,
+    ]);
+    holds("page_buttons.mjs", &[&exporter]);
 }
 
 /// Reads the pages of exporters by a script of tests/ops; it says what does not hold.

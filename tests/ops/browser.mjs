@@ -22,11 +22,11 @@ export class Reader {
   }
 }
 
-/** Runs every check whose name has CHECK in it, with a reader of a page of its own, and ends the process. */
-export async function runOnPages(checks, read) {
+/** Runs every check whose name has CHECK in it, with a reader of a page of its own in a context of these `options`, and ends the process. */
+export async function runOnPages(checks, read, options = {}) {
   const browser = await launch();
   const onPage = (check) => async () => {
-    const page = await browser.newPage();
+    const page = await browser.newPage(options);
     const reader = read(page);
     try {
       await check(reader);

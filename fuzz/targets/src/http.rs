@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use axum::Router;
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use stepmem::input::push::http::{PushConfig, Receivers, router as push_router};
+use stepmem::input::push::http::{PushConfig, PushEndpoint, Receivers, router as push_router};
 use stepmem::input::push::inbox::{Inbox, Submission};
 use stepmem::input::push::roles::Tokens;
 use stepmem::net::access::Gate;
@@ -102,18 +102,16 @@ impl Exporter {
             token_file: None,
             admin_token_file: None,
             trusts_machine: true,
+            has_page_buttons: false,
         };
         let receivers = Receivers { inbox, releases: None };
-        let push = push_router(
-            &config,
-            receivers,
-            Tokens { push: None, admin: None },
-            Arc::new(clock),
-        );
+        let tokens = Tokens { push: None, admin: None };
+        let push = push_router(PushEndpoint::new(&config, receivers, tokens, Arc::new(clock)));
         let (stop, stopped) = watch::channel(false);
         let config = WebConfig {
             telemetry_path: "/metrics".into(),
             push_url: "unix:/p".into(),
+            has_buttons: false,
             timelines: None,
         };
         let web = web_router(config, source, stopped.clone());

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use axum::Router;
@@ -15,7 +15,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 
 use crate::input::push::bodies::Bodies;
-use crate::input::push::inbox::{Inbox, PushResult, Releases};
+use crate::input::push::inbox::{Inbox, PushResult, Releases, SubmitError};
 use crate::input::push::problem::{PushRefusal, problem};
 use crate::input::push::roles::{AccessRefusal, Caller, ReadClock, Role, Roles, Token, Tokens};
 use crate::net::peer::Peer;
@@ -47,6 +47,8 @@ pub struct PushConfig {
     /// Set when root over the Unix socket and any client over loopback administer where no
     /// token of admins is set.
     pub trusts_machine: bool,
+    /// Set where admins may also send requests from the page.
+    pub has_page_buttons: bool,
 }
 
 /// The file of a token, with its content at the start.
@@ -65,18 +67,7 @@ pub struct Receivers {
 }
 
 /// Creates the routes of the push endpoint.
-pub fn router(
-    config: &PushConfig,
-    receivers: Receivers,
-    tokens: Tokens,
-    clock: ReadClock,
-) -> Router {
-    let Receivers { inbox, releases } = receivers;
-    let body_bytes_max = config.body_bytes_max;
-    let bodies = Bodies::new(body_bytes_max);
-    let roles = Roles::new(tokens, config.trusts_machine, Arc::clone(&clock));
-    let endpoint =
-        Arc::new(PushEndpoint { body_bytes_max, roles, inbox, releases, clock, bodies });
+pub fn router(endpoint: Arc<PushEndpoint>) -> Router {
     Router::new()
         .route("/-/healthy", get(healthy))
         .route("/v1/steps", post(steps))
@@ -95,7 +86,69 @@ pub fn router(
         .with_state(endpoint)
 }
 
-struct PushEndpoint {
+/// Creates the routes of the page's buttons, which end with the push endpoint. `scheme` is that
+/// of the page's address.
+pub fn page_router(endpoint: &Arc<PushEndpoint>, scheme: &'static str) -> Router {
+    let of_push = Router::new()
+        .route(
+            "/v1/runs/{run}/end",
+            post(|State(gate): State<PageGate>, run, request| {
+                gate.pass(request, |endpoint, request| end(endpoint, run, request))
+            }),
+        )
+        .route(
+            "/v1/runs/{run}/ack",
+            post(|State(gate): State<PageGate>, run, request| {
+                gate.pass(request, |endpoint, request| ack(endpoint, run, request))
+            }),
+        )
+        .route(
+            "/v1/runs/{run}/snapshot",
+            post(|State(gate): State<PageGate>, run, request| {
+                gate.pass(request, |endpoint, request| want_snapshot(endpoint, run, request))
+            }),
+        )
+        .route(
+            "/v1/devices/{uuid}/ack",
+            post(|State(gate): State<PageGate>, uuid, request| {
+                gate.pass(request, |endpoint, request| device_ack(endpoint, uuid, request))
+            }),
+        )
+        .with_state(PageGate { endpoint: Arc::downgrade(endpoint), scheme });
+    Router::new().nest("/api", of_push)
+}
+
+/// The check of requests that a person makes in the page.
+#[derive(Clone)]
+struct PageGate {
+    /// Gone with the listeners of pushes, since the engine stops with the last of its senders.
+    endpoint: Weak<PushEndpoint>,
+    scheme: &'static str,
+}
+
+impl PageGate {
+    /// Passes a request on that the page sent, with the token of admins.
+    async fn pass<F: Future<Output = Response>>(
+        self,
+        mut request: Request<Body>,
+        handle: impl FnOnce(State<Arc<PushEndpoint>>, Request<Body>) -> F,
+    ) -> Response {
+        let Some(endpoint) = self.endpoint.upgrade() else {
+            return PushRefusal::Submit(SubmitError::Closed).into_response();
+        };
+        let caller = endpoint.roles.caller_of_page(&request, self.scheme);
+        match endpoint.admit(caller, &request).await {
+            Ok(caller) => {
+                request.extensions_mut().insert(caller);
+                handle(State(endpoint), request).await
+            }
+            Err(refusal) => endpoint.timed(async |_| Err(refusal.into())).await,
+        }
+    }
+}
+
+/// What the routes share: limits, roles and queues.
+pub struct PushEndpoint {
     body_bytes_max: usize,
     roles: Roles,
     inbox: Inbox,
@@ -246,6 +299,19 @@ fn named<N, E: Display>(
 }
 
 impl PushEndpoint {
+    pub fn new(
+        config: &PushConfig,
+        receivers: Receivers,
+        tokens: Tokens,
+        clock: ReadClock,
+    ) -> Arc<Self> {
+        let Receivers { inbox, releases } = receivers;
+        let body_bytes_max = config.body_bytes_max;
+        let bodies = Bodies::new(body_bytes_max);
+        let roles = Roles::new(tokens, config.trusts_machine, Arc::clone(&clock));
+        Arc::new(Self { body_bytes_max, roles, inbox, releases, clock, bodies })
+    }
+
     /// Responds with the result of `handle`, and counts the result and its duration.
     async fn timed(
         &self,
@@ -304,7 +370,15 @@ impl PushEndpoint {
         &'e self,
         request: &Request<Body>,
     ) -> impl Future<Output = Result<Caller, AccessRefusal>> + use<'e> {
-        let caller = self.roles.caller(request);
+        self.admit(self.roles.caller(request), request)
+    }
+
+    /// Slows the answer to a wrong token, if there were too many.
+    fn admit<'e>(
+        &'e self,
+        caller: Result<Caller, AccessRefusal>,
+        request: &Request<Body>,
+    ) -> impl Future<Output = Result<Caller, AccessRefusal>> + use<'e> {
         let connection = request.extensions().get::<Connection>().cloned();
         async move {
             if !matches!(caller, Err(AccessRefusal::WrongToken)) {

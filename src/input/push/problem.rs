@@ -59,11 +59,11 @@ impl PushRefusal {
 
     pub(super) fn result(&self) -> PushResult {
         match self {
-            Self::Access(AccessRefusal::NoToken | AccessRefusal::WrongToken) => {
-                PushResult::Unauthorized
-            }
+            Self::Access(
+                AccessRefusal::NoToken | AccessRefusal::NoPageToken | AccessRefusal::WrongToken,
+            ) => PushResult::Unauthorized,
             Self::Access(AccessRefusal::Guessed) => PushResult::Guessed,
-            Self::Access(AccessRefusal::NeedsAdmin)
+            Self::Access(AccessRefusal::NeedsAdmin | AccessRefusal::NotOfPage)
             | Self::Submit(SubmitError::Refused(Refusal::OfUnnamed(_))) => {
                 PushResult::Forbidden
             }

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::header::AUTHORIZATION;
-use axum::http::{HeaderMap, HeaderValue, Request};
+use axum::http::header::{AUTHORIZATION, HOST, ORIGIN};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Request};
 use rustix::process::geteuid;
 use subtle::ConstantTimeEq;
 use tokio::sync::{Semaphore, watch};
@@ -26,6 +26,9 @@ pub const GUESSES_WITHIN: Duration = Duration::from_mins(1);
 pub const GUESSES_PAUSED_MAX: usize = 16;
 /// See [`GUESSES_PAUSED_MAX`].
 pub const GUESS_PAUSE: Duration = Duration::from_secs(1);
+/// The header in which the page shows the token of admins: `Authorization` may have user and
+/// password.
+const PAGE_TOKEN: HeaderName = HeaderName::from_static("stepmem-admin-token");
 /// The user that stands for all those that a user namespace does not know.
 const UID_OVERFLOW: u32 = 65_534;
 
@@ -60,6 +63,12 @@ pub(super) enum Role {
 pub(super) enum AccessRefusal {
     #[error("the header Authorization: Bearer TOKEN is missing")]
     NoToken,
+    #[error("the header {PAGE_TOKEN} is missing")]
+    NoPageToken,
+    #[error(
+        "the header Origin is not the address of this page: only the page itself may send this"
+    )]
+    NotOfPage,
     #[error("the token is not one of this exporter")]
     WrongToken,
     #[error(
@@ -118,14 +127,35 @@ impl Roles {
     /// # Errors
     /// It has no token although one is needed, or a wrong one.
     pub(super) fn caller(&self, request: &Request<Body>) -> Result<Caller, AccessRefusal> {
-        let peer =
-            request.extensions().get::<Connection>().map_or(Peer::Unknown, Connection::peer);
+        if let Some(caller) = request.extensions().get::<Caller>() {
+            return Ok(*caller);
+        }
+        let peer = peer_of(request);
         let role = self.role(peer, bearer(request.headers()))?;
         // A client that was let in by a token has shown it.
         let is_known = self.tokens.push.is_some()
             || role == Role::Admin
             || matches!(peer, Peer::Process { .. });
         Ok(Caller { peer, role, is_known })
+    }
+
+    /// Returns the admin who sent a request from the page, which was loaded over `scheme`.
+    ///
+    /// # Errors
+    /// Another page sent it, or none; or it has no token, or a wrong one.
+    pub(super) fn caller_of_page(
+        &self,
+        request: &Request<Body>,
+        scheme: &str,
+    ) -> Result<Caller, AccessRefusal> {
+        if !is_of_own_origin(request.headers(), scheme) {
+            return Err(AccessRefusal::NotOfPage);
+        }
+        let shown = request.headers().get(PAGE_TOKEN).ok_or(AccessRefusal::NoPageToken)?;
+        if !is_right(shown.as_bytes(), self.tokens.admin.as_ref()) {
+            return Err(AccessRefusal::WrongToken);
+        }
+        Ok(Caller { peer: peer_of(request), role: Role::Admin, is_known: true })
     }
 
     fn role(&self, peer: Peer, shown: Option<&[u8]>) -> Result<Role, AccessRefusal> {
@@ -172,6 +202,17 @@ impl Roles {
     pub(super) async fn paced(&self) -> Option<AccessRefusal> {
         self.guesses.paced().await
     }
+}
+
+fn peer_of(request: &Request<Body>) -> Peer {
+    request.extensions().get::<Connection>().map_or(Peer::Unknown, Connection::peer)
+}
+
+/// Returns whether the page that sent a request has scheme, host and port of this server.
+fn is_of_own_origin(headers: &HeaderMap, scheme: &str) -> bool {
+    let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+    let host = text(ORIGIN).and_then(|origin| origin.strip_prefix(scheme)?.strip_prefix("://"));
+    host.zip(text(HOST)).is_some_and(|(of_origin, host)| of_origin.eq_ignore_ascii_case(host))
 }
 
 /// Compares in a time that depends only on the lengths.

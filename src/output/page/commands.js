@@ -9,15 +9,17 @@ const quoted = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replac
 export function commandsOf(rank, pod) {
   const of = `--run ${quoted(rank.run)} --rank ${rank.rank}`;
   const to = pushUrl() === PUSH_URL ? of : `${of} --url ${pushUrl()}`;
-  const isGoing = !rank.end && rank.state !== "silent";
   const [finding] = rank.findings.filter(({ run }) => isKnown(run));
   const list = [["Explain which tests stop or show its growth", `stepmem explain --url ${location.origin} ${of}`]];
   if (finding) list.push([`Lower ${finding.status} to info for a day`, `stepmem ack ${to} --kind ${finding.kind} --for 1d --reason 'known'`]);
-  if (isGoing && rank.device && rank.device !== "host") list.push(["Ask for a memory snapshot", `stepmem snapshot take --url ${location.origin} ${of}`]);
+  if (canSnapshot(rank)) list.push(["Ask for a memory snapshot", `stepmem snapshot take --url ${location.origin} ${of}`]);
   if (!rank.end) list.push(["End it, if its process is gone", `stepmem end ${to} --outcome failed`]);
   if (pod) list.push(["Run one of these in its pod", `kubectl exec --namespace ${quoted(pod.namespace)} ${quoted(pod.pod)} --container stepmem -- stepmem status`]);
   return list;
 }
+
+/** Whether a rank can be asked for a memory snapshot. */
+export const canSnapshot = ({ end, state, device }) => !end && state !== "silent" && Boolean(device) && device !== "host";
 
 const PUSH_URL = "http://127.0.0.1:9478";
 

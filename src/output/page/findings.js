@@ -1,5 +1,6 @@
 // The list of findings, the worst first: where, since when, why, and what to do.
 
+import { acknowledge, actionButton } from "./actions.js";
 import { $, Rows, attribute, element, show, text, tone, words } from "./dom.js";
 import { age, date, number } from "./format.js";
 import { Capped, mark } from "./parts.js";
@@ -29,11 +30,16 @@ function make() {
   const timeline = element("a", "", "Timeline of its memory snapshot");
   const drawn = element("p", "advice", timeline);
   const body = element("div", "", element("p", "", status, " ", where), sentence, fold, drawn, note, advice);
+  const row = {};
+  const button = actionButton("Acknowledge…", () => acknowledge(row.finding, row.view));
+  if (button) body.append(button);
   const node = element("li", "", badge, body, time);
-  return { node, badge, severity, status, where, sentence, advice, time, note, fold, frames, drawn, timeline, shown: "" };
+  return Object.assign(row, { node, button, badge, severity, status, where, sentence, advice, time, note, fold, frames, drawn, timeline, shown: "" });
 }
 
 function update(row, finding, view) {
+  Object.assign(row, { finding, view });
+  if (row.button) show(row.button, levelOf([finding]) > 1);
   tone(row.badge, levelOf([finding]), "badge");
   text(row.severity, finding.severity);
   text(row.status, finding.status);

@@ -1,9 +1,10 @@
 // The story of one rank, by default the worst: its chart, its facts, what happened, and what to do about it.
 
+import { actionButton, endRun, requestSnapshot } from "./actions.js";
 import { $, Rows, attribute, element, show, text, tone, words } from "./dom.js";
 import { addressWith, changeState, stateOf } from "./address.js";
 import { Chart } from "./chart.js";
-import { commandsOf } from "./commands.js";
+import { canSnapshot, commandsOf } from "./commands.js";
 import { eventsOf, factsOf } from "./facts.js";
 import { isKnown, timeLeft } from "./format.js";
 import { badges, gauge } from "./parts.js";
@@ -28,6 +29,8 @@ export function storySection() {
   const facts = new Rows($("story-facts"), makeFact, updateFact);
   const events = new Rows($("story-events"), () => ({ node: element("li") }), ({ node }, { words: line }) => text(node, line));
   const commands = new Rows($("story-commands"), makeCommand, updateCommand);
+  const [snapshot, end] = [actionButton("Request a snapshot…", () => requestSnapshot(shown)), actionButton("End the run…", () => endRun(shown))];
+  if (snapshot) $("story-actions").append(snapshot, end);
   let shown = null;
   $("story-unzoom").addEventListener("click", () => chart.unzoom());
   $("story-scale").addEventListener("click", () => {
@@ -66,8 +69,15 @@ export function storySection() {
       events.set(more ? [...items, { key: "more", words: more }] : items, ({ key }) => key);
       show($("story-past"), lines.length > 0);
     }
+    if (snapshot) drawActions(rank, view);
     const pod = (view.status.device_pods ?? []).find(({ uuid }) => uuid === rank.device);
     commands.set(commandsOf(rank, pod).map(([what, command]) => ({ what, command })), ({ what }) => what);
+  }
+
+  function drawActions(rank, { ranks }) {
+    show(snapshot, canSnapshot(rank));
+    show(end, ranks.some((of) => of.run === rank.run && !of.end));
+    show($("story-actions"), !snapshot.hidden || !end.hidden);
   }
 }
 

@@ -3,6 +3,7 @@
 
 mod bodies;
 mod browser;
+mod buttons;
 mod files;
 mod names;
 mod readers;
