@@ -21,7 +21,7 @@ const SPANNED_RATIO: f64 = 0.5;
 pub(super) struct Shifts {
     intervals: Intervals,
     // Invariant: at most as many as an interval needs.
-    /// The newest block minima.
+    /// The newest block minima, the last one first.
     recent: VecDeque<f64>,
     spanning: Option<HolderGrowth>,
 }
@@ -46,15 +46,16 @@ impl Shifts {
     /// A block is a shift under two conditions. It is higher by one part in as many as a level
     /// of the ladder has. It is also higher by far more than the blocks before it vary.
     pub(super) fn add(&mut self, block: Block, blocks_min: u32, config: &Config) -> bool {
-        let low = self.recent.iter().copied().fold(f64::INFINITY, f64::min);
-        let high = self.recent.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let least = config.growth_min / count(BLOCKS_MAX);
-        if block.minimum - high > least.max((high - low) / LEVEL_OF_SHIFT) {
-            self.intervals.mark();
+        if self.recent.iter().all(|before| block.minimum - before > least) {
+            let low = self.recent.iter().copied().fold(f64::INFINITY, f64::min);
+            let high = self.recent.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            if block.minimum - high > (high - low) / LEVEL_OF_SHIFT {
+                self.intervals.mark();
+            }
         }
-        self.recent.push_back(block.minimum);
-        let n_kept = usize::try_from(blocks_min).unwrap_or(BLOCKS_MAX).min(BLOCKS_MAX);
-        self.recent.drain(..self.recent.len().saturating_sub(n_kept));
+        self.recent.push_front(block.minimum);
+        self.recent.truncate(usize::try_from(blocks_min).unwrap_or(BLOCKS_MAX).min(BLOCKS_MAX));
         self.intervals.add(block, blocks_min)
     }
 
