@@ -2,14 +2,15 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use crate::units::{OutOfRange, checked_name, serialized};
 
-/// The name of one training job.
+/// The name of one training job, shared by those who use it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Run(Box<str>);
+pub struct Run(Arc<str>);
 
 impl Run {
     /// The longest name that is taken, in bytes.
@@ -69,9 +70,9 @@ impl fmt::Display for Rank {
 }
 
 /// The UUID of a GPU or MIG instance as NVML writes it (`GPU-…`, `MIG-…`), or [`GpuUuid::CPU`]
-/// for host memory.
+/// for host memory. It is shared by those who use it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct GpuUuid(Box<str>);
+pub struct GpuUuid(Arc<str>);
 
 impl GpuUuid {
     /// The longest UUID that is taken, in bytes; NVML's own buffers hold 96.

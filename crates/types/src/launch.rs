@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -41,7 +42,7 @@ impl fmt::Debug for Instance {
 
 /// The name of one launch of a run: the same for all its ranks and all its attempts.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Launch(Box<str>);
+pub struct Launch(Arc<str>);
 
 impl Launch {
     /// The longest name that is taken, in bytes.

@@ -38,7 +38,7 @@ impl SiteText {
     /// # Errors
     /// Names the limit that `text` breaks.
     pub fn within(text: &str, bytes_max: usize) -> Result<Self, OutOfRange> {
-        let checked = checked_text(text, bytes_max)?;
+        let checked: Box<str> = checked_text(text, bytes_max)?;
         if checked.chars().any(turns_direction) {
             return Err(OutOfRange::Control(text.to_owned()));
         }

@@ -286,12 +286,15 @@ pub struct DurationBucket {
     pub count: u64,
 }
 
-/// Takes a text of 1 to `bytes_max` bytes without control characters.
+/// Takes a text of 1 to `bytes_max` bytes without control characters, to own or to share.
 ///
 /// # Errors
 ///
 /// Names the one of the two limits that `text` breaks.
-pub fn checked_text(text: &str, bytes_max: usize) -> Result<Box<str>, OutOfRange> {
+pub fn checked_text<T: for<'t> From<&'t str>>(
+    text: &str,
+    bytes_max: usize,
+) -> Result<T, OutOfRange> {
     if text.is_empty() || text.len() > bytes_max {
         return Err(OutOfRange::Length { bytes: text.len(), max: bytes_max });
     }
@@ -335,7 +338,10 @@ pub fn parse_size(text: &str) -> Option<f64> {
 /// # Errors
 ///
 /// Names the limit that `text` breaks.
-pub fn checked_name(text: &str, bytes_max: usize) -> Result<Box<str>, OutOfRange> {
+pub fn checked_name<T: for<'t> From<&'t str>>(
+    text: &str,
+    bytes_max: usize,
+) -> Result<T, OutOfRange> {
     if !text.is_ascii() && text.chars().any(is_hidden) && text.len() <= bytes_max {
         return Err(OutOfRange::Hidden(text.to_owned()));
     }

@@ -234,7 +234,7 @@ impl RawEvent<'_> {
         let (number, n_lost) = (self.event, self.lost);
         let at = uptime_of("uptime", seconds_of("uptime", self.uptime)?.get())?;
         let event = if let Some(step) = self.step {
-            Event::Steps(vec![step.0.checked()?])
+            Event::Steps(vec![step.0.checked(None)?])
         } else if let Some(RecordedEnd { run, of }) = self.end {
             Event::End(run, of)
         } else if let Some(line) = self.holder {

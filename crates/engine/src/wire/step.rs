@@ -15,7 +15,8 @@ use crate::wire::number::Number;
 use crate::wire::plain::parse_plain;
 use stepmem_types::device::{DeviceMemoryKind, OwnProcessMemory, OwnProcessState};
 use stepmem_types::host::{ContainerReading, HostParts, ProcessGroup};
-use stepmem_types::ids::Rank;
+use stepmem_types::ids::{GpuUuid, Rank, Run};
+use stepmem_types::launch::Launch;
 use stepmem_types::step::{MarkSet, Phase, STEPS_PER_RECORD_MAX, StepMark, StepSample};
 use stepmem_types::units::{Bytes, INTEGER_MAX};
 
@@ -48,23 +49,27 @@ pub fn decode(body: &[u8], layout: Layout) -> Result<Vec<StepSample>, DecodeErro
             if memchr::memchr_iter(b'\n', body).count() >= RECORDS_MAX {
                 check_count(lines.clone().count())?;
             }
-            lines
-                .enumerate()
-                .map(|(index, line)| decode_step(line).map_err(|error| error.at(index)))
-                .collect()
+            checked_in_turn(lines.map(parse_step))
         }
         Layout::Json if body.trim_ascii_start().first() == Some(&b'[') => {
             let batch = parse::<Batch<'_>>(body)?;
             check_count(batch.n_records)?;
-            batch
-                .records
-                .into_iter()
-                .enumerate()
-                .map(|(index, raw)| raw.0.checked().map_err(|error| error.at(index)))
-                .collect()
+            checked_in_turn(batch.records.into_iter().map(|raw| Ok(raw.0)))
         }
         Layout::Json => Ok(vec![decode_step(body).map_err(|error| error.at(0))?]),
     }
+}
+
+/// Checks records one after another. One shares the names of the record before it.
+fn checked_in_turn<'a>(
+    records: impl Iterator<Item = Result<RawStep<'a>, DecodeError>>,
+) -> Result<Vec<StepSample>, DecodeError> {
+    let mut samples = Vec::new();
+    for (index, raw) in records.enumerate() {
+        let sample = raw.and_then(|raw| raw.checked(samples.last()));
+        samples.push(sample.map_err(|error| error.at(index))?);
+    }
+    Ok(samples)
 }
 
 fn check_count(n_records: usize) -> Result<(), DecodeError> {
@@ -82,11 +87,27 @@ pub(super) fn decode_step(record: &[u8]) -> Result<StepSample, DecodeError> {
 /// Decodes a record as programs write it, without escapes and further blanks; `None` of any
 /// other.
 pub(super) fn decode_plain_step(record: &[u8]) -> Option<Result<StepSample, DecodeError>> {
-    parse_plain::<RawStep<'_>>(record).map(RawStep::checked)
+    parse_plain::<RawStep<'_>>(record).map(|raw| raw.checked(None))
 }
 
 fn decode_any_step(record: &[u8]) -> Result<StepSample, DecodeError> {
-    parse::<Object<RawStep<'_>>>(record)?.0.checked()
+    parse::<Object<RawStep<'_>>>(record)?.0.checked(None)
+}
+
+fn parse_step(record: &[u8]) -> Result<RawStep<'_>, DecodeError> {
+    let plain = parse_plain::<RawStep<'_>>(record);
+    plain.map_or_else(|| parse::<Object<RawStep<'_>>>(record).map(|raw| raw.0), Ok)
+}
+
+/// Returns the name that the record before has, if it is this one; else takes it.
+fn name_of<T: Clone>(
+    text: &str,
+    before: Option<&T>,
+    as_str: fn(&T) -> &str,
+    take: fn(&str) -> Result<T, DecodeError>,
+) -> Result<T, DecodeError> {
+    let same = before.filter(|before| as_str(before) == text);
+    same.map_or_else(|| take(text), |same| Ok(same.clone()))
 }
 
 /// The first [`RECORDS_MAX`] records of a JSON array, and the number of all.
@@ -180,7 +201,11 @@ pub(super) struct RawStep<'a> {
 }
 
 impl RawStep<'_> {
-    pub(super) fn checked(self) -> Result<StepSample, DecodeError> {
+    /// Checks it. It shares the names of the record before it, where they are the same.
+    pub(super) fn checked(
+        self,
+        before: Option<&StepSample>,
+    ) -> Result<StepSample, DecodeError> {
         let optional_bytes = |field, raw: Option<Number>| optional(raw, |n| bytes_of(field, n));
         let optional_count = |field, raw: Option<Number>| optional(raw, |n| count_of(field, n));
         let optional_rank = |field, raw: Option<Number>| optional(raw, |n| rank_of(field, n));
@@ -191,8 +216,17 @@ impl RawStep<'_> {
         let memory_kind = memory_kind.map(|text| memory_kind_of(&text.0)).transpose()?;
         let optional_time =
             |field, raw: Option<Number>| optional(raw, |n| seconds_of(field, n));
+        let run = self.run.as_ref().map_or(RUN_DEFAULT, |run| &run.0);
+        let device = |text: Text<'_>| {
+            let before = before.and_then(|before| before.device.as_ref());
+            name_of(&text.0, before, GpuUuid::as_str, device_of)
+        };
+        let launch = |text: Text<'_>| {
+            let before = before.and_then(|before| before.launch.as_ref());
+            name_of(&text.0, before, Launch::as_str, launch_of)
+        };
         Ok(StepSample {
-            run: run_of(self.run.as_ref().map_or(RUN_DEFAULT, |run| &run.0))?,
+            run: name_of(run, before.map(|before| &before.run), Run::as_str, run_of)?,
             attempt: optional_count("attempt", self.attempt)?.unwrap_or_default(),
             rank: rank_of("rank", self.rank)?,
             local_rank: optional_rank("local_rank", self.local_rank)?,
@@ -207,11 +241,11 @@ impl RawStep<'_> {
             step_seconds: optional_time("step_seconds", self.step_seconds)?,
             phase: self.phase.map_or(Ok(Phase::default()), |phase| phase_of(&phase.0))?,
             marks: marks_of(self.marks.as_deref().unwrap_or_default())?,
-            device: self.device.map(|device| device_of(&device.0)).transpose()?,
+            device: self.device.map(device).transpose()?,
             memory_kind,
             pid: optional(self.pid, |n| small_of("pid", n, 0, PID_MAX))?,
             instance: self.instance.map(|text| instance_of(&text.0)).transpose()?,
-            launch: self.launch.map(|text| launch_of(&text.0)).transpose()?,
+            launch: self.launch.map(launch).transpose()?,
             allocated: bytes_of("allocated_bytes", self.allocated_bytes)?,
             requested: optional_bytes("requested_bytes", self.requested_bytes)?,
             peak_allocated: optional_bytes("peak_allocated_bytes", self.peak_allocated_bytes)?,
