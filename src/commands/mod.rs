@@ -22,6 +22,7 @@ mod reader;
 pub mod release;
 pub mod replay;
 pub mod run;
+mod run_report;
 pub mod serve;
 pub mod settings;
 mod simulated_job;

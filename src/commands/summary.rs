@@ -1,7 +1,7 @@
 //! `stepmem summary`: the summary of recorded pushes, by stepmem's policy or by TraceML's.
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -17,8 +17,10 @@ use crate::commands::live::{LiveExporter, VERSION, instead_of_recordings, plain_
 use crate::commands::playback::{self, Playback};
 use crate::commands::prometheus::{self, Prometheus, prometheus_args};
 use crate::commands::reader::Reader;
+use crate::commands::run_report;
 use crate::input::recording;
 use stepmem_engine::config::EngineConfig;
+use stepmem_engine::engine::Engine;
 use stepmem_engine::event::Event;
 use stepmem_report::job::launches::Choice;
 use stepmem_report::job::text;
@@ -28,6 +30,7 @@ use stepmem_report::traceml::rows::PeakRows;
 use stepmem_report::traceml::trend::WINDOW_STEPS;
 use stepmem_report::{card, traceml};
 use stepmem_types::ids::Run;
+use stepmem_types::units::Uptime;
 use stepmem_types::url::shown;
 
 /// `stepmem summary`.
@@ -168,6 +171,16 @@ fn summarize<'f>(
     config: EngineConfig,
     run: Option<&Run>,
 ) -> anyhow::Result<Summary> {
+    replayed(files, config, run).map(|(_, _, summary)| summary)
+}
+
+/// Replays the files. Returns the engine, the time of the last entry, and the summary of one
+/// run.
+fn replayed<'f>(
+    files: impl IntoIterator<Item = &'f PathBuf>,
+    config: EngineConfig,
+    run: Option<&Run>,
+) -> anyhow::Result<(Engine, Uptime, Summary)> {
     // No rank of a recording is forgotten before its end.
     let config = EngineConfig { rank_retention: Duration::MAX, ..config };
     let mut replay = Playback::new(config, |_, _, _| Ok(()));
@@ -189,28 +202,52 @@ fn summarize<'f>(
     let report = engine
         .run(run, now)
         .with_context(|| format!("the recording has no run {run}; it has: {}", names()))?;
-    Ok(Summary::of(&report, None))
+    let summary = Summary::of(&report, None);
+    Ok((engine, now, summary))
 }
 
-/// Returns the summary of a run from the exporter at `url`.
+/// Returns the summary of a run from the exporter at `url` as text.
 fn live(
     exporter: &LiveExporter,
     url: &str,
     question: SummaryQuestion,
 ) -> anyhow::Result<String> {
-    let run = match question.run {
-        Some(run) => run,
-        None => exporter.only_run(&exporter.status()?)?,
-    };
-    let text = exporter.get(&["api", "v1", "runs", run.as_str(), "summary"])?;
-    let summary: Summary = serde_json::from_str(&text).with_context(|| {
-        format!("{} does not answer with a summary of stepmem {VERSION}", shown(url))
-    })?;
+    let summary = live_summary(exporter, url, question.run)?;
     let text = question.form.text(&summary)?;
     Ok(match question.form {
         SummaryForm::Card => text,
         SummaryForm::Json | SummaryForm::TraceMlJson => plain_json(&text).into_owned(),
     })
+}
+
+/// Returns the summary of a run, or of the only one, from the exporter at `url`.
+fn live_summary(
+    exporter: &LiveExporter,
+    url: &str,
+    run: Option<Run>,
+) -> anyhow::Result<Summary> {
+    let run = match run {
+        Some(run) => run,
+        None => exporter.only_run(&exporter.status()?)?,
+    };
+    let text = exporter.get(&["api", "v1", "runs", run.as_str(), "summary"])?;
+    serde_json::from_str(&text).with_context(|| {
+        format!("{} does not answer with a summary of stepmem {VERSION}", shown(url))
+    })
+}
+
+/// Writes the document of a run.
+fn write_html(matches: &ArgMatches, run: Option<Run>, to: &Path) -> anyhow::Result<()> {
+    if let Some(url) = matches.get_one::<String>("url") {
+        let exporter = LiveExporter::at(url, matches)?;
+        let summary = live_summary(&exporter, url, run)?;
+        return run_report::of_exporter(&exporter, summary, to);
+    }
+    let settings = args::settings(matches, is_replay_setting)?;
+    // No rank leaves the status before the end of the recording.
+    let config = EngineConfig { rank_ttl: Duration::MAX, ..settings.engine };
+    let (engine, now, summary) = replayed(args::files(matches), config, run.as_ref())?;
+    run_report::of_replay((&engine, now), summary, to)
 }
 
 /// Returns the summary of a launch that Prometheus knows.
@@ -245,6 +282,14 @@ fn arguments() -> clap::Command {
         .args(prometheus_args(["FILE", "url", "config.file", "policy", "window", "format"]))
         .arg(json_arg("Print JSON"))
         .arg(
+            Arg::new("html")
+                .long("html")
+                .value_name("OUT")
+                .value_parser(clap::value_parser!(PathBuf))
+                .conflicts_with_all(["json", "format", "policy", "window", "prometheus"])
+                .help("Write one HTML document with memory over time to this file, of at most 8 MiB; needs recordings or --url"),
+        )
+        .arg(
             Arg::new("format")
                 .long("format")
                 .value_name("FORMAT")
@@ -257,6 +302,10 @@ fn arguments() -> clap::Command {
 
 fn command(matches: &ArgMatches) -> Result<Exit, CommandError> {
     let question = question(matches)?;
+    if let Some(to) = matches.get_one::<PathBuf>("html") {
+        write_html(matches, question.run, to)?;
+        return Ok(Exit::Success);
+    }
     let mut out = io::stdout().lock();
     if let Some(url) = matches.get_one::<String>("prometheus") {
         let text = of_prometheus(url, matches, &question)?;

@@ -2,6 +2,8 @@
 
 pub mod answers;
 pub mod otlp;
+mod page;
 pub mod prometheus;
+pub mod report;
 mod timelines;
 pub mod web;

@@ -15,6 +15,7 @@ use axum::{Extension, Router};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use crate::output::answers::{Answers, Content, ReaderConnection, SharedText};
+use crate::output::page;
 use crate::output::prometheus::{Format, render};
 use crate::output::timelines;
 use crate::store::timelines::TimelineFolder;
@@ -30,17 +31,15 @@ pub const READERS_MAX: usize = 64;
 /// Maximum number of pipelined requests that are answered at a time.
 pub const PIPELINED_MAX: usize = 1;
 
-const INDEX_HTML: &str = include_str!("page/index.html");
 const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
 const JSON: &str = "application/json";
 const PLAIN_TEXT: &str = "text/plain; charset=utf-8";
 /// The files below `/page/`: name, content type, content.
 const ASSETS: [(&str, &str, &str); 4] = [
-    ("style.css", "text/css; charset=utf-8", include_str!("page/style.css")),
-    ("uplot.js", JAVASCRIPT, include_str!("page/vendor/uplot.js")),
-    ("uplot.LICENSE", PLAIN_TEXT, include_str!("page/vendor/uplot.LICENSE")),
-    // All modules of the page in one script.
-    ("main.js", JAVASCRIPT, include_str!(concat!(env!("OUT_DIR"), "/main.js"))),
+    ("style.css", "text/css; charset=utf-8", page::STYLE),
+    ("uplot.js", JAVASCRIPT, page::CHARTS),
+    ("uplot.LICENSE", PLAIN_TEXT, page::CHARTS_LICENSE),
+    ("main.js", JAVASCRIPT, page::SCRIPT),
 ];
 const SECURITY_POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; \
      connect-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; \
@@ -192,7 +191,7 @@ pub fn is_reserved(path: &str) -> bool {
 /// Creates the routes of the web server.
 pub fn router(config: WebConfig, source: StatusSource, stop: watch::Receiver<bool>) -> Router {
     let WebConfig { telemetry_path, push_url, has_buttons, timelines } = config;
-    let index: String = INDEX_HTML
+    let index: String = page::INDEX
         .replace("{{telemetry_path}}", &telemetry_path)
         .replace("{{push_url}}", &escaped(&push_url))
         .replace("{{has_buttons}}", &has_buttons.to_string());

@@ -20,6 +20,7 @@ mod rig;
 mod push;
 mod recorded;
 mod recordings;
+mod reports;
 mod restarts;
 mod verbs;
 

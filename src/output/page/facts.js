@@ -3,6 +3,7 @@
 import { age, bytes, date, duration, isKnown, known, number, oomEta, percent, plural, DASH } from "./format.js";
 import { growthOf, wordsOf } from "./rank_chart.js";
 import { summaryPath } from "./past.js";
+import { recorded } from "./recorded.js";
 import { snapshotsOf, timelineOf } from "./snapshots.js";
 import { sharedName } from "./runs.js";
 import { perHour, perStep } from "./slopes.js";
@@ -27,7 +28,7 @@ export function factsOf(rank, tests, view) {
     snapshot(rank, view),
     acknowledged(rank, view),
     ...(run ? sharedName(run).map((sentence) => ({ term: "Name", sentence })) : []),
-    { term: "Run", sentence: "", link: { words: `Summary of ${rank.run}`, path: summaryPath(rank.run) } },
+    !recorded && { term: "Run", sentence: "", link: { words: `Summary of ${rank.run}`, path: summaryPath(rank.run) } },
   ];
   return facts.filter(Boolean);
 }
@@ -79,7 +80,8 @@ function judged(rank, windows = []) {
   if (creeps) return `passed every test of an innocent cause over ${steps(creeps)}`;
   if (rises) return `rises over ${steps(rises)}, not paged: ${rises.reason} (test “${rises.test}”)`;
   if (stopped) return `no growth over ${steps(stopped)}: ${stopped.reason} (test “${stopped.test}”)`;
-  return windows.length > 0 ? "too few steps for a window" : "…";
+  if (windows.length > 0) return "too few steps for a window";
+  return recorded ? "not in this file" : "…";
 }
 
 const steps = ({ records, first_step: first, last_step: last }) =>

@@ -5,6 +5,7 @@ import { $, show, text } from "./dom.js";
 import { exporterSection } from "./exporter.js";
 import { findingsSection } from "./findings.js";
 import { date, duration } from "./format.js";
+import { recorded } from "./recorded.js";
 import { remember } from "./sparks.js";
 import { processesSection } from "./processes.js";
 import { ranksSection } from "./ranks.js";
@@ -52,7 +53,7 @@ function answered(status) {
   last = status;
   failedSince = null;
   remember(status);
-  live("live", true);
+  live(recorded ? `as of ${date(status.time)}` : "live", !recorded);
   show($("unanswered"), false);
   document.body.classList.remove("is-stale");
 }
@@ -110,9 +111,14 @@ function attend() {
 
 // Relative, so that it also works behind a proxy that serves the page below a path.
 $("metrics").setAttribute("href", document.querySelector('meta[name="telemetry-path"]').content.replace(/^\//, ""));
-document.addEventListener("visibilitychange", attend);
 addEventListener("hashchange", () => {
   draw();
   $("story").scrollIntoView({ block: "nearest" });
 });
-attend();
+if (recorded) {
+  answered(recorded.status);
+  draw();
+} else {
+  document.addEventListener("visibilitychange", attend);
+  attend();
+}

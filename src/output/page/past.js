@@ -1,4 +1,6 @@
-// Answers of the exporter about the past, read again while the page shows them.
+// Answers of the exporter about the past, read again while the page shows them; or those of a report.
+
+import { recorded } from "./recorded.js";
 
 const KEPT_MAX = 12;
 const ANSWER_WITHIN_MS = 5000;
@@ -17,6 +19,8 @@ export const summaryPath = (run) => `${ofRun(run)}/summary?format=text`;
  * with a new one.
  */
 export function asked(path, everyMs, arrived) {
+  // A report is of one run, whose name it leaves out: "history", "ranks/3/history", "ranks/3/windows".
+  if (recorded) return recorded.answers[path.split("?")[0].split("/").slice(4).join("/")] ?? null;
   const entry = answers.get(path) ?? { value: null, at: -Infinity, isAsked: false };
   answers.delete(path);
   answers.set(path, entry);

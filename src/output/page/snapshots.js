@@ -1,10 +1,13 @@
 // The memory snapshots of a rank: what became of the newest one, and its timeline.
 
+import { recorded } from "./recorded.js";
+
 /** The snapshots of a rank, the oldest first. */
 export const snapshotsOf = ({ run, rank }, snapshots) => (snapshots ?? []).filter((of) => of.run === run && of.rank === rank);
 
 /** Where the newest drawn timeline of a rank is; relative, so that it also works behind a proxy that serves the page below a path. */
 export function timelineOf(rank, snapshots) {
+  if (recorded) return null;
   const id = snapshotsOf(rank, snapshots).findLast(({ timeline }) => timeline)?.timeline;
   return id ? `snapshots/${encodeURIComponent(id)}` : null;
 }

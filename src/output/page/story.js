@@ -10,6 +10,7 @@ import { isKnown, timeLeft } from "./format.js";
 import { badges, gauge } from "./parts.js";
 import { asked, rankPath, runPath, windowsPath } from "./past.js";
 import { hostShown, rankShown } from "./rank_chart.js";
+import { recorded } from "./recorded.js";
 import { activity, rankLink } from "./rank_words.js";
 import { runChart } from "./run_chart.js";
 import { PENDING } from "./severity.js";
@@ -60,6 +61,9 @@ export function storySection() {
     drawHead(rank, view, isChosen);
     drawBadges(rank.findings, rank.pending, activity(rank));
     if (past) drawCharts({ chart, host }, rank, past);
+    // A file has no space for the past of any number of ranks.
+    if (recorded) show($("story-chart"), Boolean(past));
+    if (recorded && !past) text($("story-what"), "its memory over time is not in this file");
     if (run) recall(run, (time) => view.now - time);
     if (run) drawRun(run, view.ranks.filter((of) => of.run === rank.run), rank.rank);
     facts.set(factsOf(rank, tests, view), ({ term }) => term);

@@ -182,7 +182,7 @@ fn script() -> String {
     script
 }
 
-/// A source as a policy names it.
-fn hash(source: &str) -> String {
+/// Returns a style or a script as a policy names it.
+pub fn hash(source: &str) -> String {
     format!("sha256-{}", STANDARD.encode(digest(&SHA256, source.as_bytes())))
 }
