@@ -5,7 +5,7 @@ import typing
 
 import policies
 import programs
-from scenarios import daemonset, ends, inject, kyverno, lifecycle, monitoring, names, otlp, sidecar, snapshots, starts, tls
+from scenarios import daemonset, ends, inject, kyverno, lifecycle, memory, monitoring, names, otlp, sidecar, snapshots, starts, tls
 from table import Row
 
 
@@ -53,6 +53,7 @@ SCENARIOS = [
     Scenario("restart", "training restarts from a checkpoint", sidecar.training_restarts),
     Scenario("kill", "the sidecar is killed and remembers", sidecar.survives_a_kill, needs_node=True),
     Scenario("snapshots", "a rank's memory snapshot, and its line in /metrics", snapshots.name_the_line),
+    Scenario("memory", "a default sidecar shows the device memory of a rank's process, or why not", memory.of_own_process, needs_node=True),
     Scenario("daemonset", "the DaemonSet names the pod of a device", daemonset.attributes, (), needs_node=True),
     Scenario("discovery", "scraping without the operator", monitoring.by_discovery, ("prometheus",), needs_node=True),
     Scenario("names", "the pods of an injected Job are one run, a rerun is another", names.of_a_job, ("prometheus",), needs_node=True),
