@@ -1,6 +1,7 @@
 //! `stepmem status`: the status of a running exporter as a table for a terminal.
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::io::{IsTerminal, Write, stdout};
 use std::thread;
 use std::time::Duration;
@@ -16,7 +17,9 @@ use crate::commands::live::{LiveExporter, STATUS_PATH, plain_json};
 use crate::commands::prometheus::{self, Prometheus, prometheus_args};
 use crate::commands::reader::Reader;
 use stepmem_detect::signal::Signal;
-use stepmem_engine::output::status::{FindingStatus, ProcessStatus, RunStatus, Status};
+use stepmem_engine::output::status::{
+    FindingStatus, ProcessStatus, RankStatus, RunStatus, Status,
+};
 use stepmem_report::job::launches::Choice;
 use stepmem_report::job::text;
 use stepmem_report::rank_table::{
@@ -122,7 +125,7 @@ fn render(status: &Status, n_hidden: usize, reader: Reader) -> String {
         let ranks = many(u64::try_from(n_hidden).unwrap_or(u64::MAX), "more rank");
         page.line(&format!("… and {ranks}, less severe; --all shows them"));
     }
-    for words in host_memory(status) {
+    for words in host_memory(status).into_iter().chain(unknown_memory(status)) {
         page.paragraph(Indent::hanging(2), &words);
     }
     for words in status.runs.iter().flat_map(shared_name) {
@@ -172,6 +175,18 @@ fn host_memory(status: &Status) -> Vec<String> {
         (!words.is_empty()).then(|| format!("{run} {}: {words}.", rank.rank))
     });
     with_words.collect()
+}
+
+/// Returns a sentence for each reason for which the device memory of a rank's process is
+/// unknown.
+fn unknown_memory(status: &Status) -> impl Iterator<Item = String> {
+    let is_known = |rank: &&RankStatus| rank.process_estimated_bytes.is_some();
+    let unknown = status.ranks.iter().filter(|rank| !is_known(rank));
+    let reasons: BTreeSet<_> = unknown.filter_map(|rank| rank.process_used_state).collect();
+    reasons.into_iter().map(|state| {
+        let (words, name) = (state.words(), state.as_label());
+        format!("Device memory of a rank's process is unknown: NVML {words} ({name}).")
+    })
 }
 
 /// Returns sentences about the consequences for this run of two programs under one run name.

@@ -174,10 +174,20 @@ impl OwnProcessState {
             Self::NoAnswer => "no_answer",
         }
     }
+
+    /// Returns the rest of a sentence that begins with its process and "NVML".
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::ForeignPidNamespace => "does not list it by its own process id",
+            Self::MemoryHidden => "lists it without its memory",
+            Self::Unsupported => "is missing, or gives no usable list",
+            Self::NoAnswer => "does not answer",
+        }
+    }
 }
 
 /// A container, as the control group of its processes names it.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 pub struct Container {
     /// The container runtime's id, 64 hexadecimal digits.
     pub id: Box<str>,

@@ -85,6 +85,9 @@ fn reason_for_which_a_process_does_not_know_its_memory_is_shown() {
         let metrics = exporter.scrape();
         assert_eq!(metrics[&unknown(state)], 1.0);
         assert!(!metrics.contains_key(LISTED) && !metrics.contains_key(OUTSIDE), "{state}");
+        let shown = exporter.asked(&["status"]).out;
+        assert!(shown.contains("process is unknown: NVML "), "{shown}");
+        assert!(shown.contains(&format!("({state})")), "{shown}");
     }
     // A process that uses the device holds some of it: 0 is what a driver writes that hides it.
     exporter.push(&[record(6, &json!({"process_used_bytes": 0}))]);
