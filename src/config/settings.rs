@@ -115,6 +115,8 @@ pub struct NvmlSettings {
     /// The exporter's own pod; `None` where it monitors a whole node or does not ask the
     /// kubelet.
     pub kubelet_pod: Option<PodName>,
+    /// The mount of the node's control groups; `None` where they are not read.
+    pub kubelet_cgroups: Option<PathBuf>,
 }
 
 /// The recordings to write, and their place.
@@ -191,6 +193,7 @@ impl Default for NvmlSettings {
             hides_names: false,
             kubelet_socket: None,
             kubelet_pod: None,
+            kubelet_cgroups: None,
         }
     }
 }

@@ -248,6 +248,7 @@ mod tests {
         ("nvml.no-process-names", "true"),
         ("kubelet.socket", "/run/kubelet.sock"),
         ("kubelet.pod", "team/train-0"),
+        ("kubelet.cgroups", "/host/sys/fs/cgroup"),
         ("nvml.processes.max", "0"),
         ("snapshot.on-creep", "1"),
         ("snapshot.read-directory", "/snapshots"),

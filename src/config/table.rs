@@ -209,6 +209,10 @@ pub const SETTINGS: &[Setting] = &[
         "The pod of a sidecar to which --kubelet.socket is mounted: only the devices that the kubelet lists for this pod are \
          reported, and opened as --nvml.open-given-after describes. Empty means that the exporter monitors the whole node.",
         |d, v| put(&mut d.nvml.kubelet_pod, v, pod)),
+    setting("kubelet.cgroups", "PATH",
+        "Where the node's control groups are mounted, read-only (/sys/fs/cgroup, with version 1 /sys/fs/cgroup/memory). For an exporter that monitors \
+         a whole node: it shows the memory limit, use and kills of pods whose processes use a device. Empty disables it.",
+        |d, v| put(&mut d.nvml.kubelet_cgroups, v, absolute)),
     setting("nvml.processes.max", "N",
         "Maximum number of processes per device with series of their own (0 to 4096). The rest are summed up.",
         |d, v| put(&mut d.settings.engine.processes_max, v, number(0, 4096_u64))).by_default("64"),

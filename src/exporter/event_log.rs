@@ -45,6 +45,7 @@ pub(super) fn log_event(event: &Event, peer: Option<Peer>) {
         | Event::DeviceLost(_)
         | Event::DevicesReleased
         | Event::Pods(_)
+        | Event::PodMemory(_)
         | Event::Scraped
         | Event::ClockSet(_)
         | Event::Tick => {}

@@ -68,6 +68,7 @@ impl ExporterFigures {
             oom_kills: self.oom_kills,
             series: self.series,
             series_dropped: labelled([
+                ("containers", self.dropped.containers),
                 ("devices", self.dropped.devices),
                 ("pods", self.dropped.pods),
                 ("processes", self.dropped.processes),

@@ -18,6 +18,7 @@ use crate::exporter::access::{Access, AccessSource};
 use crate::exporter::clock::Clock;
 use crate::exporter::collectors::collected::{Collected, DropCounts};
 use crate::exporter::collectors::kubelet::{OwnPod, ask_kubelet};
+use crate::exporter::collectors::kubepods::read_kubepods;
 use crate::exporter::collectors::nvml::{GpuChannels, GpuSource, GpuTask};
 use crate::exporter::collectors::snapshot_analysis::AnalysisQueue;
 use crate::exporter::engine_task::{EngineTask, Requests};
@@ -34,6 +35,7 @@ use crate::exporter::stop::{App, Awaited, Signals, Tasks};
 use crate::exporter::summaries::directory::SummaryFolders;
 use crate::exporter::summaries::writer::Summaries;
 use crate::input::attribution::kubelet::Kubelet;
+use crate::input::attribution::kubepods::Kubepods;
 use crate::input::push::http::{self, PushConfig, PushEndpoint, Receivers, TokenFile};
 use crate::input::push::inbox::{Inbox, PUSH_SECONDS_BOUNDS, ReleaseRequest, Releases};
 use crate::input::push::roles::Tokens;
@@ -62,6 +64,9 @@ const TURNS_BETWEEN_EVENTS: u32 = 2;
 /// Number of files that the exporter opens until it has answered its first client: those of the
 /// runtime and of signals, listeners, and a connection or two.
 const FIRST_FILES: usize = 11;
+
+/// The file of the kernel with the id of this boot.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// Maximum number of collector events that wait for the engine.
 const COLLECTED_CAPACITY: usize = 4;
@@ -466,7 +471,13 @@ fn start_collectors(
             tasks.spawn(ask_kubelet(kubelet, own, nvml.interval, collect.clone()));
         }
     }
-    let channels = GpuChannels { pushed_devices, pod_devices, collected: collect, releases };
+    let (containers, users) = watch::channel(BTreeSet::new());
+    if let Some(cgroups) = &nvml.kubelet_cgroups {
+        let kubepods = Kubepods::new(cgroups, BOOT_ID);
+        tasks.spawn(read_kubepods(kubepods, users, nvml.interval, collect.clone()));
+    }
+    let collected = collect;
+    let channels = GpuChannels { pushed_devices, pod_devices, containers, collected, releases };
     let task = GpuTask::start(nvml, source, channels).map_err(anyhow::Error::from);
     if let Some(task) = startup.started(keys::NVML_LIBRARY, task)? {
         tasks.spawn(task.run());

@@ -61,6 +61,7 @@ REFUSED = [
     ({"mode": "inject", "networkPolicy": {"enabled": True}}, "networkPolicy.enabled"),
     ({"secrets": {"token": "t"}}, "token"),
     ({"podMonitor": {"scheme": "ftp"}}, "scheme"),
+    ({"daemonset": {"cgroupDirectory": True}}, "cgroupDirectory"),
 ]
 
 
@@ -276,7 +277,7 @@ def survives_null(bench):
     defaults = load((CHART / "values.yaml").read_text())
     nullable = ["rules.thresholds", "rules.alerts", "rules.labels", "rules.alertLabels", "rules.runbookUrl", "podMonitor.labels", "podMonitor.namespaces", "settings",
                 "daemonset.nodeSelector", "daemonset.tolerations", "daemonset.affinity", "daemonset.podAnnotations", "daemonset.podLabels", "daemonset.serviceAccount.annotations",
-                "podMonitor.enabled", "rules.enabled", "snapshots", "snapshots.enabled", "snapshots.directory", "snapshots.sizeLimit", "daemonset.kubeletDirectory", "inject.namespaceSelector", "imagePullSecrets", "nameOverride", "fullnameOverride", "image.tag", "image.digest", "networkPolicy.from", "networkPolicy.enabled", "stateDirectory", "secrets", "secrets.pushToken", "extraVolumes", "extraVolumeMounts", "extraEnv", "extraArgs", "resources.limits",
+                "podMonitor.enabled", "rules.enabled", "snapshots", "snapshots.enabled", "snapshots.directory", "snapshots.sizeLimit", "daemonset.kubeletDirectory", "daemonset.cgroupDirectory", "inject.namespaceSelector", "imagePullSecrets", "nameOverride", "fullnameOverride", "image.tag", "image.digest", "networkPolicy.from", "networkPolicy.enabled", "stateDirectory", "secrets", "secrets.pushToken", "extraVolumes", "extraVolumeMounts", "extraEnv", "extraArgs", "resources.limits",
                 "podMonitor.scheme", "podMonitor.tlsConfig", "podMonitor.sampleLimit"]
     nullable += [f"rules.thresholds.{name}" for name in defaults["rules"]["thresholds"]]
     for mode, (values, version) in MODES.items():
@@ -343,6 +344,10 @@ def tests_itself(bench):
     mounted = bench.find("DaemonSet", {"mode": "daemonset", "daemonset": {"kubeletDirectory": "/var/lib/k0s/kubelet"}})["spec"]["template"]["spec"]
     paths = [volume["hostPath"]["path"] for volume in mounted["volumes"]]
     expect("/var/lib/k0s/kubelet/pod-resources" in paths and not any(path.startswith("/var/lib/kubelet") for path in paths), f"kubeletDirectory: {paths}")
+    node = bench.find("DaemonSet", {"mode": "daemonset", "daemonset": {"cgroupDirectory": "/sys/fs/cgroup"}})["spec"]["template"]["spec"]
+    [mount] = [mount for mount in node["containers"][0]["volumeMounts"] if mount["name"] == "cgroups"]
+    expect(mount["readOnly"] is True and f"--kubelet.cgroups={mount['mountPath']}" in node["containers"][0]["args"], f"cgroups: {mount}")
+    expect({"name": "cgroups", "hostPath": {"path": "/sys/fs/cgroup", "type": "Directory"}} in node["volumes"], f"cgroups: {node['volumes']}")
 
 
 def sidecar_of(bench, values):

@@ -11,6 +11,7 @@ use crate::ranks::view::{DeviceView, Identity};
 use stepmem_types::device::{
     DevicePod, GpuSample, GpuUnavailable, OwnProcessMemory, ProcessMemory,
 };
+use stepmem_types::host::PodMemory;
 use stepmem_types::ids::GpuUuid;
 use stepmem_types::step::StepSample;
 use stepmem_types::units::{Bytes, Uptime};
@@ -26,6 +27,7 @@ pub struct DeviceTable {
     read: BTreeMap<GpuUuid, DeviceState>,
     failing: BTreeMap<GpuUuid, DeviceFailure>,
     pods: Vec<DevicePod>,
+    pod_memory: Vec<PodMemory>,
     nvml: NvmlStatus,
 }
 
@@ -130,6 +132,11 @@ impl DeviceTable {
         self.pods.sort_unstable();
     }
 
+    /// Takes the memory of the pods that use a device.
+    pub fn take_pod_memory(&mut self, pods: &[PodMemory]) {
+        self.pod_memory = pods.to_vec();
+    }
+
     /// Forgets the devices that were not read for longer than `ttl`, and failures that ceased.
     pub fn forget(&mut self, now: Uptime, ttl: Duration) {
         self.read.retain(|_, device| now.since(device.read_at) <= ttl);
@@ -199,6 +206,11 @@ impl DeviceTable {
     /// Returns the containers that devices were given to, ascending.
     pub fn pods(&self) -> &[DevicePod] {
         &self.pods
+    }
+
+    /// Returns the memory of the pods that use a device, by pod.
+    pub fn pod_memory(&self) -> &[PodMemory] {
+        &self.pod_memory
     }
 
     /// Returns the state of NVML.

@@ -44,6 +44,7 @@ impl Engine {
             | Event::DevicesReleased
             | Event::Xid(..)
             | Event::Pods(_)
+            | Event::PodMemory(_)
             | Event::ClockSet(_) => Vec::new(),
         }
     }

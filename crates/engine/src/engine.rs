@@ -136,6 +136,7 @@ impl Engine {
             Event::DevicesReleased => self.devices.release(),
             Event::Xid(device, xid) => self.devices.xid(device, *xid),
             Event::Pods(pods) => self.devices.assign(pods),
+            Event::PodMemory(pods) => self.devices.take_pod_memory(pods),
             Event::Scraped => self.ranks.scraped(),
             Event::Tick => {
                 self.tick(now);

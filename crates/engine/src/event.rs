@@ -9,6 +9,7 @@ use crate::requests::snapshot::SnapshotReport;
 use crate::requests::tracker::RankRequest;
 use stepmem_types::device::{DevicePod, GpuSample, GpuUnavailable};
 use stepmem_types::end::RankEnd;
+use stepmem_types::host::PodMemory;
 use stepmem_types::ids::{GpuUuid, RankId, Run};
 use stepmem_types::step::StepSample;
 use stepmem_types::units::Seconds;
@@ -45,6 +46,8 @@ pub enum Event {
     Xid(GpuUuid, u64),
     /// The kubelet listed the containers that it gave devices to.
     Pods(Vec<DevicePod>),
+    /// The control groups of pods that use a device were read.
+    PodMemory(Vec<PodMemory>),
     /// Prometheus read everything that the last status shows.
     Scraped,
     /// The system's clock was set to this Unix time.
@@ -74,6 +77,7 @@ impl Event {
             | Self::LinesWanted(_)
             | Self::SnapshotAnalyzed(..)
             | Self::Pods(_)
+            | Self::PodMemory(_)
             | Self::Scraped => false,
         }
     }

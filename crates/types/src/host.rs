@@ -76,6 +76,26 @@ pub struct ContainerReading {
     pub oom_kills: Option<Count>,
 }
 
+/// The memory of a pod, or of one of its containers, as the control groups of its node show it.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct PodMemory {
+    /// Its control group, by the name that clients in it give it.
+    #[serde(rename = "cgroup")]
+    pub group: Option<ContainerId>,
+    pub pod_uid: Box<str>,
+    /// `None` of the pod itself.
+    pub container_id: Option<Box<str>>,
+    /// `None` without a limit.
+    #[serde(rename = "limit_bytes")]
+    pub limit: Option<Bytes>,
+    /// Memory that the kernel cannot reclaim; `None` without a limit.
+    #[serde(rename = "used_bytes")]
+    pub used: Option<Bytes>,
+    /// Processes that the kernel killed for lack of memory: of a pod and all of its containers
+    /// in version 2 of control groups, of a container in version 1.
+    pub oom_kills: Option<Count>,
+}
+
 impl ContainerReading {
     /// Returns the bytes that are left until the limit.
     pub fn headroom_bytes(&self) -> Option<f64> {

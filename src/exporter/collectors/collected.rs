@@ -28,6 +28,7 @@ pub(in crate::exporter) struct CollectorRound {
 /// Counts of items that a collector left out to keep its bounds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::exporter) struct DropCounts {
+    pub(in crate::exporter) containers: u64,
     pub(in crate::exporter) devices: u64,
     pub(in crate::exporter) pods: u64,
     pub(in crate::exporter) processes: u64,
@@ -36,7 +37,8 @@ pub(in crate::exporter) struct DropCounts {
 impl DropCounts {
     /// Adds those of another round.
     pub(in crate::exporter) fn add(&mut self, other: Self) {
-        let Self { devices, pods, processes } = other;
+        let Self { containers, devices, pods, processes } = other;
+        self.containers += containers;
         self.devices += devices;
         self.pods += pods;
         self.processes += processes;

@@ -3,6 +3,7 @@
 
 pub mod collected;
 pub mod kubelet;
+pub mod kubepods;
 mod memory_left;
 pub mod nvml;
 pub mod snapshot_analysis;

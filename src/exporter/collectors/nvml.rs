@@ -19,7 +19,7 @@ use crate::input::nvml::cycle::{GpuPoll, RELEASED};
 use crate::input::nvml::poller::Poller;
 use crate::input::push::inbox::ReleaseRequest;
 use stepmem_engine::event::Event;
-use stepmem_types::device::{GpuSample, GpuUnavailable};
+use stepmem_types::device::{Container, GpuSample, GpuUnavailable};
 use stepmem_types::ids::GpuUuid;
 use stepmem_types::nvml_code::LIBRARY_MISSING;
 
@@ -109,6 +109,7 @@ pub(in crate::exporter) struct GpuTask {
     polls: mpsc::Receiver<GpuPoll>,
     /// `None` for a simulation.
     xids: Option<XidWatch>,
+    containers: watch::Sender<BTreeSet<Container>>,
     failing: Vec<GpuUnavailable>,
     given: GivenWatch,
 }
@@ -119,6 +120,8 @@ pub(in crate::exporter) struct GpuChannels {
     pub(in crate::exporter) pushed_devices: watch::Receiver<BTreeSet<GpuUuid>>,
     /// The devices of the exporter's own pod, as the kubelet lists them.
     pub(in crate::exporter) pod_devices: watch::Receiver<PodDevices>,
+    /// Publishes the containers whose processes use a device.
+    pub(in crate::exporter) containers: watch::Sender<BTreeSet<Container>>,
     /// The channel to the engine.
     pub(in crate::exporter) collected: mpsc::Sender<Collected>,
     /// Requests to hold no device open for a time.
@@ -135,7 +138,8 @@ impl GpuTask {
         source: GpuSource,
         channels: GpuChannels,
     ) -> std::io::Result<Self> {
-        let GpuChannels { pushed_devices, pod_devices, collected, releases } = channels;
+        let GpuChannels { pushed_devices, pod_devices, containers, collected, releases } =
+            channels;
         let (asks, asked) = sync_channel(1);
         let (answers, polls) = mpsc::channel(1);
         let given = GivenWatch::new(&settings, pod_devices);
@@ -154,6 +158,7 @@ impl GpuTask {
             asks,
             polls,
             xids,
+            containers,
             failing: Vec::new(),
             given,
         })
@@ -176,6 +181,7 @@ impl GpuTask {
             let poll = self.round(request).await?;
             log_gpu(&mut self.failing, &poll.unavailable);
             let is_dead = poll.samples.is_empty() && !poll.unavailable.is_empty();
+            self.containers.send_replace(containers_of(&poll.samples));
             let gpus = if poll.is_shut_down { BTreeSet::new() } else { gpus_of(&poll.samples) };
             self.collect(poll, began).await?;
             if let Some(xids) = &mut self.xids {
@@ -319,6 +325,12 @@ fn gpus_of(samples: &[GpuSample]) -> BTreeSet<GpuUuid> {
     let gpu =
         |sample: &GpuSample| sample.info.parent.as_ref().unwrap_or(&sample.device).clone();
     samples.iter().map(gpu).collect()
+}
+
+/// The containers of the processes on these devices.
+fn containers_of(samples: &[GpuSample]) -> BTreeSet<Container> {
+    let processes = samples.iter().flat_map(|sample| &sample.processes);
+    processes.filter_map(|process| process.container.clone()).collect()
 }
 
 fn read_devices(

@@ -265,6 +265,7 @@ impl RecordingWriter {
             | Event::LinesWanted(_)
             | Event::SnapshotAnalyzed(..)
             | Event::Pods(_)
+            | Event::PodMemory(_)
             | Event::Scraped => Vec::new(),
         }
     }

@@ -30,7 +30,7 @@ fn container_of_path(path: &str) -> Option<Container> {
 }
 
 /// Parses the id in `ID`, `PREFIX-ID` or `PREFIX-ID.scope`.
-fn id_of(part: &str) -> Option<&str> {
+pub(super) fn id_of(part: &str) -> Option<&str> {
     let part = part.strip_suffix(".scope").unwrap_or(part);
     let stripped = ID_PREFIXES.iter().find_map(|prefix| part.strip_prefix(prefix));
     Some(stripped.unwrap_or(part)).filter(|id| id.len() == ID_DIGITS && is_hex(id))
@@ -38,7 +38,7 @@ fn id_of(part: &str) -> Option<&str> {
 
 /// Parses the UID in `podUID` (cgroupfs) or `kubepods-QOS-podUID.slice` (systemd, with
 /// underscores for dashes). The UID of a static pod is a hash of 32 digits.
-fn pod_uid_of(part: &str) -> Option<String> {
+pub(super) fn pod_uid_of(part: &str) -> Option<String> {
     let part = part.strip_suffix(".slice").unwrap_or(part);
     let uid =
         part.strip_prefix("pod").or_else(|| part.rsplit_once("-pod").map(|(_, uid)| uid))?;

@@ -2,4 +2,5 @@
 
 pub mod cgroup;
 pub mod kubelet;
+pub mod kubepods;
 pub mod procfs;

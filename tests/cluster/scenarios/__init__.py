@@ -55,6 +55,7 @@ SCENARIOS = [
     Scenario("snapshots", "a rank's memory snapshot, and its line in /metrics", snapshots.name_the_line),
     Scenario("memory", "a default sidecar shows the device memory of a rank's process, or why not", memory.of_own_process, needs_node=True),
     Scenario("daemonset", "the DaemonSet names the pod of a device", daemonset.attributes, (), needs_node=True),
+    Scenario("limits", "the DaemonSet reads the memory limit and kills of a pod in the node's control groups", daemonset.reads_control_groups, needs_node=True),
     Scenario("discovery", "scraping without the operator", monitoring.by_discovery, ("prometheus",), needs_node=True),
     Scenario("names", "the pods of an injected Job are one run, a rerun is another", names.of_a_job, ("prometheus",), needs_node=True),
     Scenario("otlp", "OTLP over HTTP and gRPC: names and dashboards", otlp.exports, ("collector", "prometheus"), needs_node=True),

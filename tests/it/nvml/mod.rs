@@ -21,6 +21,8 @@ mod own_process;
 
 mod given;
 
+mod kubepods;
+
 mod silent;
 
 mod storm;

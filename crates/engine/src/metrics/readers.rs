@@ -7,6 +7,7 @@ use crate::output::status::{
 };
 use crate::ranks::view::RankActivity;
 use stepmem_types::device::DeviceMemoryKind;
+use stepmem_types::host::{ContainerId, ContainerReading, PodMemory};
 use stepmem_types::ids::SubjectId;
 use stepmem_types::launch::Launch;
 use stepmem_types::site::{CodeLine, LeakSite, SiteText, SiteVerdict};
@@ -228,7 +229,47 @@ pub(super) fn processes(
     }
 }
 
+/// The figures of a control group.
+pub(super) struct GroupFigures {
+    pub(super) limit: Option<Bytes>,
+    pub(super) used: Option<Bytes>,
+    pub(super) oom_kills: Option<Count>,
+}
+
+/// Visits the control groups that ranks read, and those that only the exporter reads.
 pub(super) fn containers(
+    status: &Status,
+    visit: &mut Visit<'_>,
+    read: fn(&GroupFigures) -> Option<f64>,
+) {
+    let of_ranks = status.containers.iter().map(|container| {
+        let ContainerReading { id, limit, used, oom_kills } = &container.reading;
+        (id, GroupFigures { limit: Some(*limit), used: *used, oom_kills: *oom_kills })
+    });
+    let is_pushed = |id: &ContainerId| {
+        status.containers.iter().any(|container| container.reading.id == *id)
+    };
+    let of_pods = status.pod_memory.iter().filter_map(|of| {
+        let &PodMemory { limit, used, oom_kills, .. } = of;
+        let id = of.group.as_ref().filter(|id| !is_pushed(id))?;
+        Some((id, GroupFigures { limit, used, oom_kills }))
+    });
+    for (id, figures) in of_ranks.chain(of_pods) {
+        if let Some(value) = read(&figures) {
+            visit(&[id.as_str()], value);
+        }
+    }
+}
+
+pub(super) fn container_info(status: &Status, visit: &mut Visit<'_>) {
+    for of in &status.pod_memory {
+        let container = of.container_id.as_deref().unwrap_or_default();
+        let group = of.group.as_ref().map_or("", ContainerId::as_str);
+        visit(&[group, &of.pod_uid, container], 1.0);
+    }
+}
+
+pub(super) fn container_growth(
     status: &Status,
     visit: &mut Visit<'_>,
     read: fn(&ContainerStatus) -> Option<f64>,

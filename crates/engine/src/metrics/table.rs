@@ -2,10 +2,10 @@
 //! metric's name stands in no other Rust file, but for those of `recorded`.
 
 use crate::metrics::readers::{
-    OUTCOME, bytes, children, containers, count, counts, device_info, device_pods, devices,
-    findings, holder_info, leaking_share, marks, pressures, process, process_info,
-    process_memory, process_unknown, processes, rank_info, ranks, records, runs, signals,
-    site_info, size, whole, xid_errors,
+    OUTCOME, bytes, children, container_growth, container_info, containers, count, counts,
+    device_info, device_pods, devices, findings, holder_info, leaking_share, marks, pressures,
+    process, process_info, process_memory, process_unknown, processes, rank_info, ranks,
+    records, runs, signals, site_info, size, whole, xid_errors,
 };
 use crate::metrics::types::{Group, Kind, Metric, Read, Unit};
 use crate::output::status::Status;
@@ -127,6 +127,9 @@ pub const METRICS: &[Metric] = &[
         process_info),
     row!(Nvml Info "stepmem_device_pod_info" "device.pod.info", STATES, DEVICE_POD,
         "A container to which the kubelet assigned the device; only with --kubelet.socket.", device_pods),
+    row!(Nvml Info "stepmem_container_info" "container.info", STATES, CONTAINER_INFO,
+        "A control group that the exporter reads itself: the container and the pod that it is of; container_id is empty for a pod's own. Only with --kubelet.cgroups.",
+        container_info),
     row!(Nvml Counter "stepmem_device_xid_errors_total" "device.xid_errors", EVENTS, DEVICE_XID,
         "Xid errors that the driver reported for the device.", xid_errors),
 
@@ -162,14 +165,16 @@ pub const METRICS: &[Metric] = &[
         "Host memory that the process of a rank on a device may use: the limit of its control group or its own, or the machine's memory.",
         |s, v| ranks(s, v, |r| bytes(r.host.as_ref()?.total_bytes))),
     row!(Pushed Gauge "stepmem_container_memory_limit_bytes" "container.memory.limit", BYTES, CONTAINER,
-        "Limit of the control group that limits the host memory of ranks: their container's, or the smallest around it that they see. The label cgroup names it.",
-        |s, v| containers(s, v, |c| bytes(Some(c.reading.limit)))),
+        "Limit of the control group that limits the host memory of ranks: their container's, or the smallest around it that they see. The label cgroup names it. \
+         With --kubelet.cgroups also that of each container whose processes use a device, and of its pod.",
+        |s, v| containers(s, v, |c| bytes(c.limit))),
     row!(Pushed Gauge "stepmem_container_memory_used_bytes" "container.memory.used", BYTES, CONTAINER,
         "Memory of all its processes that the kernel cannot reclaim: anonymous, shared and the kernel's own, without pages of files; absent where it is not read.",
-        |s, v| containers(s, v, |c| bytes(c.reading.used))),
+        |s, v| containers(s, v, |c| bytes(c.used))),
     row!(Pushed Counter "stepmem_container_oom_kills_total" "container.oom_kills", EVENTS, CONTAINER,
-        "Processes of the container that the kernel killed for lack of memory, by oom_kill of its control group.",
-        |s, v| containers(s, v, |c| count(c.reading.oom_kills))),
+        "Processes of the container that the kernel killed for lack of memory, by oom_kill of its control group. What --kubelet.cgroups adds are the kills in a pod \
+         (version 2) or in a container (version 1).",
+        |s, v| containers(s, v, |c| count(c.oom_kills))),
     row!(Pushed Gauge "stepmem_rank_memory_shared_bytes" "rank.memory.shared", BYTES, RANK,
         "Shared memory that the rank uses, a part of allocated where that is host memory; absent where it uses none.",
         |s, v| ranks(s, v, |r| bytes(r.host.as_ref()?.shared_bytes))),
@@ -267,9 +272,9 @@ pub const METRICS: &[Metric] = &[
         "World size that the run reports.", |s, v| runs(s, v, |r| Some(r.ranks_expected?.into()))),
     row!(Derived Gauge "stepmem_container_oom_eta_seconds" "container.oom.eta", SECONDS, CONTAINER,
         "Time until the kernel kills a process of a container whose memory creeps: headroom divided by slope; absent when it is not known to within a factor of ten.",
-        |s, v| containers(s, v, |c| c.oom_eta_seconds)),
+        |s, v| container_growth(s, v, |c| c.oom_eta_seconds)),
     row!(Derived Gauge "stepmem_container_oom_eta_lower_seconds" "container.oom.eta_lower", SECONDS, CONTAINER,
-        "Least of that time, the lower end of its 95 % interval.", |s, v| containers(s, v, |c| c.oom_eta_lower_seconds)),
+        "Least of that time, the lower end of its 95 % interval.", |s, v| container_growth(s, v, |c| c.oom_eta_lower_seconds)),
     row!(Derived Gauge "stepmem_process_creep_slope_bytes_per_second" "process.creep.slope", Unit::BytesPerSecond, PROCESS,
         "How fast the device memory of an unmanaged process (nobody pushes for it) grows (Theil-Sen); absent until there is an estimate.",
         |s, v| processes(s, v, |p| p.creep.as_ref()?.slope_bytes_per_second)),
@@ -393,6 +398,7 @@ const CONTAINER: &[&str] = &["cgroup"];
 const PROCESS: &[&str] = &["uuid", "pid"];
 const PROCESS_RANK: &[&str] = &["uuid", "pid", "rank", "run"];
 const PROCESS_INFO: &[&str] = &["uuid", "pid", "container_id", "pod_uid", "comm"];
+const CONTAINER_INFO: &[&str] = &["cgroup", "pod_uid", "container_id"];
 const DEVICE_POD: &[&str] = &["uuid", "pod_namespace", "pod_name", "container_name"];
 const RANK_INFO: &[&str] = &[
     "run",

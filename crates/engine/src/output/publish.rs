@@ -155,6 +155,7 @@ impl Engine {
             containers: ContainerStatus::all(&input.runs),
             devices,
             device_pods: self.devices.pods().to_vec(),
+            pod_memory: self.devices.pod_memory().to_vec(),
             findings: self.findings.iter().map(FindingStatus::of).collect(),
             acks: self.acks.iter().map(ack_status).collect(),
             snapshots: self.snapshot_statuses(),

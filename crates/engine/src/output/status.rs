@@ -30,7 +30,7 @@ use stepmem_types::device::{
     ProcessMemory,
 };
 use stepmem_types::end::EndReport;
-use stepmem_types::host::{ContainerId, ContainerReading};
+use stepmem_types::host::{ContainerId, ContainerReading, PodMemory};
 use stepmem_types::ids::{GpuUuid, ProcessId, Rank, RankId, Run, SubjectId, subject_fields};
 use stepmem_types::launch::Launch;
 use stepmem_types::site::{LeakSite, TensorHolder};
@@ -55,6 +55,10 @@ pub struct Status {
     pub devices: Vec<DeviceStatus>,
     /// The containers that the kubelet gave devices to, ascending; empty where it is not asked.
     pub device_pods: Vec<DevicePod>,
+    /// The memory of pods that use a device, and of their containers, by pod; empty where the
+    /// control groups of the node are not read.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pod_memory: Vec<PodMemory>,
     /// The findings that hold now, ascending by subject and kind: ranks, processes, devices.
     pub findings: Vec<FindingStatus>,
     /// The findings that were lowered to info for a time.

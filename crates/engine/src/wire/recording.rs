@@ -152,6 +152,7 @@ impl RecordedEvent {
             | Event::LinesWanted(_)
             | Event::SnapshotAnalyzed(..)
             | Event::Pods(_)
+            | Event::PodMemory(_)
             | Event::Scraped => return,
         }
         write_line(&line, text);
