@@ -71,6 +71,24 @@ fn history_reaches_back_to_the_first_step_with_what_happened_and_its_gaps() {
 }
 
 #[test]
+fn history_of_a_clock_set_back_by_days_keeps_its_order_and_its_newest_figures() {
+    let exporter = Exporter::start(&[]);
+    let live = |_, step: u64| GIB + step * MIB;
+    exporter.push(&Job::new(1, 0).live(live).steps(1..101).records());
+    let before = history(&exporter, "job", 0);
+    let days = 3.0 * 86_400.0;
+    exporter.push(&Job::new(1, 0).live(live).steps(101..201).starting_at(-days).records());
+    let history = history(&exporter, "job", 0);
+    let time = column(&history, "time");
+    assert!(time.is_sorted() && time.len() <= column(&before, "time").len(), "{history:#}");
+    assert_eq!(time.first(), column(&before, "time").first());
+    assert!(time.last().unwrap().unwrap() - float(START) < 110.0, "{history:#}");
+    let newest = column(&history, "allocated_bytes").last().copied().flatten();
+    assert_eq!(newest, Some(float(GIB + 200 * MIB)));
+    assert_eq!(column(&history, "step").last().copied().flatten(), Some(200.0));
+}
+
+#[test]
 fn history_has_when_findings_began_and_outlasts_a_restart_of_the_exporter() {
     let folder = Folder::new("history");
     let start = || Exporter::start(&["--state.file", &text(&folder.path("state"))]);

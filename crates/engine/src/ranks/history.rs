@@ -279,6 +279,7 @@ impl History {
             open.join(figures);
             return;
         }
+        self.begin(figures.time);
         self.close();
         if self.points.len() + 1 >= POINTS_MAX {
             self.thin(KEPT_POINTS_MAX);
@@ -290,13 +291,17 @@ impl History {
 
     /// Adds a marker, of the last record where its Unix time is not known.
     pub fn mark(&mut self, kind: MarkerKind, time: Option<f64>) {
-        let time = time.or(self.open.map(|open| open.time));
-        let tick = time.map_or(self.last_tick(), |time| self.tick(time));
-        let step = self.open.and_then(|open| open.step).and_then(packed);
+        if let Some(time) = time {
+            self.begin(time);
+        }
+        let newest = self.open.map(|open| self.packed(&open));
+        let newest = newest.or(self.points.last().copied());
+        let tick = time.map(|time| self.tick(time)).or(newest.map(|point| point.tick));
+        let step = newest.and_then(|point| point.step);
         if self.markers.len() >= MARKERS_MAX {
             self.thin_markers();
         }
-        self.markers.push(Marker { tick, step, kind });
+        self.markers.push(Marker { tick: tick.unwrap_or(0), step, kind });
     }
 
     /// Keeps what an ended rank may hold.
@@ -309,7 +314,8 @@ impl History {
 
     /// Returns its points, ascending by time.
     pub fn points(&self) -> impl Iterator<Item = Figures> {
-        self.points.iter().map(|point| self.figures(point)).chain(self.open)
+        let open = self.open.map(|open| self.packed(&open));
+        self.points.iter().copied().chain(open).map(|point| self.figures(&point))
     }
 
     /// Returns its markers, the oldest first.
@@ -334,16 +340,20 @@ impl History {
     /// Packs the newest point.
     fn close(&mut self) {
         let Some(open) = self.open.take() else { return };
-        let point = Point {
-            tick: self.tick(open.time).max(self.last_tick()),
-            step: open.step.and_then(packed),
-            memory: [open.allocated, open.peak_allocated, open.reserved, open.host]
-                .map(|bytes| bytes.and_then(pages)),
-            follows_gap: open.follows_gap,
-        };
+        let point = self.packed(&open);
         let last = self.points.last_mut();
         if !last.is_some_and(|last| last.join(&point, self.doublings)) {
             self.points.push(point);
+        }
+    }
+
+    fn packed(&self, figures: &Figures) -> Point {
+        Point {
+            tick: self.tick(figures.time).max(self.last_tick()),
+            step: figures.step.and_then(packed),
+            memory: [figures.allocated, figures.peak_allocated, figures.reserved, figures.host]
+                .map(|bytes| bytes.and_then(pages)),
+            follows_gap: figures.follows_gap,
         }
     }
 
@@ -392,12 +402,15 @@ impl History {
         self.n_markers_dropped = self.n_markers_dropped.saturating_add(n_dropped);
     }
 
-    /// Returns a Unix time in ticks; the first one is 0.
-    fn tick(&mut self, time: f64) -> u32 {
-        let is_empty = self.open.is_none() && self.points.is_empty() && self.markers.is_empty();
-        if is_empty {
+    /// Makes a Unix time the first one, if there is none.
+    fn begin(&mut self, time: f64) {
+        if self.open.is_none() && self.points.is_empty() && self.markers.is_empty() {
             self.began = time;
         }
+    }
+
+    /// Returns a Unix time in ticks; the first one is 0.
+    fn tick(&self, time: f64) -> u32 {
         whole(((time - self.began) / TICK_SECONDS).round())
     }
 
