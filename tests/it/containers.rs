@@ -155,6 +155,28 @@ fn rank_without_a_device_has_the_time_of_its_container() {
 }
 
 #[test]
+fn limit_of_a_container_is_that_of_the_newest_reading_whichever_rank_read_it() {
+    let exporter = Exporter::start(&[]);
+    let at = |rank: u64, seconds: f64, limit: u64| {
+        let job = Job::new(1, 1).first_rank(rank).starting_at(seconds).device("GPU-1");
+        let fields = json!({"container": "c0ffee", "container_limit_bytes": limit,
+            "container_used_bytes": 20 * GIB});
+        job.more(move |_, _| fields.clone()).records()
+    };
+    for (rank, seconds, limit, expected) in
+        [(0, 0.0, 64, 64), (1, 10.0, 32, 32), (2, 5.0, 48, 32), (3, 20.0, 64, 64)]
+    {
+        exporter.push(&at(rank, seconds, limit * GIB));
+        let status = exporter.status();
+        let [container] = status["containers"].as_array().unwrap().as_slice() else {
+            panic!("{status:#}")
+        };
+        assert_eq!(container["limit_bytes"], json!(expected * GIB), "{rank}");
+        assert_eq!(container["headroom_bytes"], json!(float((expected - 20) * GIB)), "{rank}");
+    }
+}
+
+#[test]
 fn growth_of_a_container_outlasts_a_restart_of_the_exporter() {
     let folder = Folder::new("container-restart");
     let path = folder.path("state");

@@ -277,8 +277,7 @@ fn pressure_lets_go_two_percent_below_its_limits() {
     }
 }
 
-/// Ranks of a run by their peaks, on devices of one capacity.
-/// Ranks with these peaks, for as many steps as make them comparable.
+/// Ranks with these peaks on devices of one capacity, for as many steps as make them comparable.
 fn balanced(run: &str, peaks: &[u64], capacity: u64) -> Vec<Value> {
     let steps = 1..=COMPARABLE_STEPS_MIN;
     let of_step = |step: u32| {
