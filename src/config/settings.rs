@@ -239,8 +239,8 @@ pub(super) struct OtlpDraft {
 }
 
 impl OtlpDraft {
-    /// Returns the export; `None` without a collector.
-    pub(super) fn finish(self) -> Option<OtlpConfig> {
+    /// Returns the export of so many ranks; `None` without a collector.
+    pub(super) fn finish(self, ranks_max: usize) -> Option<OtlpConfig> {
         let Self { endpoint, transport, interval, semconv, timeout } = self;
         let instance = String::new();
         Some(OtlpConfig {
@@ -250,6 +250,7 @@ impl OtlpDraft {
             timeout,
             semconv,
             instance,
+            ranks_max,
         })
     }
 }
@@ -288,7 +289,7 @@ impl Draft {
             settings.engine.ranks_max
         };
         settings.engine.ranks_max = ranks_max.unwrap_or(by_default);
-        settings.otlp = otlp.finish();
+        settings.otlp = otlp.finish(settings.engine.ranks_max);
         // A sidecar opens only the devices of its job; an exporter for the whole node opens
         // all.
         let asks_for_pod = nvml.kubelet_socket.is_some() && nvml.kubelet_pod.is_some();

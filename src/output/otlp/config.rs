@@ -25,6 +25,8 @@ pub struct OtlpConfig {
     pub semconv: bool,
     /// The default of `service.instance.id`, which `OTEL_RESOURCE_ATTRIBUTES` overrides.
     pub instance: String,
+    /// Number of ranks that are held.
+    pub ranks_max: usize,
 }
 
 impl OtlpConfig {
@@ -112,6 +114,7 @@ mod tests {
                 timeout: Duration::from_secs(10),
                 semconv: false,
                 instance: String::new(),
+                ranks_max: 1,
             };
             assert_eq!(config.url(), expected);
         };
@@ -139,6 +142,7 @@ mod tests {
             timeout: Duration::from_secs(10),
             semconv: false,
             instance: String::new(),
+            ranks_max: 1,
         };
         let authorization = |url: &str| config(url).authorization();
         assert_eq!(authorization("http://c:1/x"), None);

@@ -19,9 +19,12 @@ use stepmem_engine::metrics::types::{Kind, Metric, Read, Visit};
 use stepmem_engine::output::status::Status;
 use stepmem_types::device::DeviceMemory;
 
-/// Maximum number of series per instrument; the SDK sums up the rest. More than all ranks times
-/// all signals.
+/// Maximum number of series per instrument, unless there may be more ranks; the SDK sums up the
+/// rest. Holds the processes of every device.
 pub const SERIES_PER_INSTRUMENT_MAX: usize = 16 * 1024;
+/// Maximum number of series of a rank in an instrument, with `--rank.max` ranks: more than it has
+/// bases of pressure, signals or diagnoses at a time.
+pub const SERIES_PER_RANK_MAX: usize = 8;
 /// Timeout of the last export on shutdown.
 pub const FLUSH_WITHIN: Duration = Duration::from_secs(5);
 
@@ -46,8 +49,9 @@ impl Export {
     ) -> Result<Self, ExporterBuildError> {
         let exporter = ReportingExporter::new(config, counts)?;
         let reader = PeriodicReader::builder(exporter).with_interval(config.interval).build();
-        let bound = |_: &Instrument| {
-            Stream::builder().with_cardinality_limit(SERIES_PER_INSTRUMENT_MAX).build().ok()
+        let series_max = series_max(config.ranks_max);
+        let bound = move |_: &Instrument| {
+            Stream::builder().with_cardinality_limit(series_max).build().ok()
         };
         let provider = SdkMeterProvider::builder()
             .with_reader(reader)
@@ -85,6 +89,11 @@ impl Export {
             tracing::warn!(?within, "the last OTLP export did not end in time");
         }
     }
+}
+
+/// Returns the number of series that an instrument holds with so many ranks.
+fn series_max(ranks_max: usize) -> usize {
+    SERIES_PER_INSTRUMENT_MAX.max(SERIES_PER_RANK_MAX.saturating_mul(ranks_max))
 }
 
 type SeriesReader = fn(&Status, &mut Visit<'_>);
@@ -177,5 +186,17 @@ fn memory(
             );
             observer.observe(read(memory), &attributes);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::series_max;
+
+    #[test]
+    fn every_rank_has_its_series_however_many_there_may_be() {
+        assert_eq!(series_max(64), 16 * 1024);
+        assert_eq!(series_max(1024), 16 * 1024);
+        assert_eq!(series_max(20_000), 160_000);
     }
 }
