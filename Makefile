@@ -52,10 +52,11 @@ wheel: ## Build the wheel of pip install, for glibc 2.28 and newer, and test it 
 deb: ## Build the Debian package, with a systemd unit (a release build; cargo-deb from crates.io)
 	@packaging/deb.sh
 
-test-otlp: ## Test rules over OTLP with the real Prometheus 3 and Collector (builds both from Go modules, 5 minutes once)
+test-otlp: ## Test rules and a fleet over OTLP with the real Prometheus 3 and Collector (minutes; builds both from Go modules, 5 minutes once)
 	@tests/peers/install.sh otlp
+	@tests/ops/install.sh
 	@$(CARGO) build --quiet
-	@$(CARGO) test --quiet --test it -- peers::otlp_stack --ignored
+	@$(CARGO) test --quiet --test it -- peers::otlp_stack ops:: --ignored
 
 bless: ## Write the generated documents and recorded answers again
 	STEPMEM_BLESS=1 $(CARGO) test --quiet --test it generated::the_page

@@ -94,13 +94,13 @@ def documented_remote_write():
     return yaml.safe_load(block[1])["remote_write"]
 
 
-class Engine:
+class Engine(fleet.Api):
     """A Prometheus."""
 
     def __init__(self, args, name, config, options):
         folder = args.work_dir / name
         (folder / "prometheus.yml").write_text(json.dumps(config))  # JSON is YAML
-        self.child, [self.port] = start_listening(
+        self.child, [port] = start_listening(
             lambda port: [
                 args.prometheus, f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data",
                 f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn", *options,
@@ -109,16 +109,14 @@ class Engine:
             str(folder / "log"),
             is_ready=lambda port: fleet.answers(f"http://127.0.0.1:{port}/-/ready"),
         )
-        self.url = f"http://127.0.0.1:{self.port}"
+        super().__init__(port)
+        self.url = f"http://127.0.0.1:{port}"
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
         self.child.stop()
-
-    def get(self, path, **parameters):
-        return json.loads(fleet.ask(f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"))["data"]
 
     def values(self, name, labels, seconds=600):
         """Every value of a series so far."""

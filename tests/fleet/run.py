@@ -137,8 +137,8 @@ class Bundle:
         return [rule["expr"] for group in self.groups for rule in group["rules"]]
 
     def families(self):
-        """The exported families that rules read."""
-        return sorted({name for expr in self.expressions() for name in re.findall(r"(?<![:\w])stepmem_\w+", expr)})
+        """The exported families that rules read, and the one by which an alert's text names a kill."""
+        return sorted({"stepmem_oom_kills_total"} | {name for expr in self.expressions() for name in re.findall(r"(?<![:\w])stepmem_\w+", expr)})
 
     def queries(self, stem):
         """Expression, and whether it is instant, of every query of a dashboard."""
@@ -194,38 +194,11 @@ class Pods:
         return ask(f"http://127.0.0.1:{self.port}/{pod}/metrics").decode()
 
 
-class Prometheus:
-    def __init__(self, args, pods, new, old):
-        folder = args.work_dir / "prometheus"
-        folder.mkdir()
-        (folder / "targets.json").write_text(json.dumps(pods.targets()))
-        groups = [group for bundle in (new, old) if bundle for group in bundle.live_groups()]
-        (folder / "rules.yaml").write_text(json.dumps({"groups": groups}))
-        interval = f"{args.scrape_seconds:g}s"
-        config = {
-            "global": {"scrape_interval": interval, "scrape_timeout": interval, "evaluation_interval": interval},
-            "rule_files": [str(folder / "rules.yaml")],
-            "scrape_configs": [{"job_name": "stepmem", "file_sd_configs": [{"files": [str(folder / "targets.json")]}]}],
-        }
-        if args.only_read:
-            [scrape] = config["scrape_configs"]
-            scrape["metric_relabel_configs"] = [{"source_labels": ["__name__"], "regex": "|".join(new.families()), "action": "keep"}]
-        (folder / "prometheus.yml").write_text(json.dumps(config))  # JSON is YAML
-        self.child, [self.port] = start_listening(
-            lambda port: [
-                args.prometheus, f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data",
-                f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn", "--query.max-samples=200000000",
-            ],
-            1,
-            str(folder / "log"),
-            is_ready=lambda port: answers(f"http://127.0.0.1:{port}/-/ready"),
-        )
+class Api:
+    """The query API of a Prometheus."""
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.child.stop()
+    def __init__(self, port):
+        self.port = port
 
     def get(self, path, **parameters):
         return json.loads(ask(f"http://127.0.0.1:{self.port}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"))["data"]
@@ -241,11 +214,6 @@ class Prometheus:
         else:
             data = self.get("query_range", query=expr, start=float(now) - 3600, end=now, step=15, stats="all")
         return Read(data["stats"]["samples"]["totalQueryableSamples"], data["stats"]["timings"]["evalTotalTime"], len(data["result"]))
-
-    def check_scrapes(self, n_pods):
-        failed = [each for each in self.get("targets", state="active")["activeTargets"] if each["health"] != "up"]
-        if failed:
-            raise Failure(f"{len(failed)} of {n_pods} pods are not scraped: {failed[0]['labels']}: {failed[0]['lastError']}")
 
     def check_rules(self):
         rules = [rule for group in self.get("rules")["groups"] for rule in group["rules"]]
@@ -263,6 +231,46 @@ class Prometheus:
                 subject = labels.get("run") or labels.get("uuid") or labels.get("pod")
                 alerts[labels["alertname"], subject].append(" ".join(alert["annotations"].values()))
         return alerts
+
+
+class Prometheus(Api):
+    def __init__(self, args, pods, new, old):
+        folder = args.work_dir / "prometheus"
+        folder.mkdir()
+        (folder / "targets.json").write_text(json.dumps(pods.targets()))
+        groups = [group for bundle in (new, old) if bundle for group in bundle.live_groups()]
+        (folder / "rules.yaml").write_text(json.dumps({"groups": groups}))
+        interval = f"{args.scrape_seconds:g}s"
+        config = {
+            "global": {"scrape_interval": interval, "scrape_timeout": interval, "evaluation_interval": interval},
+            "rule_files": [str(folder / "rules.yaml")],
+            "scrape_configs": [{"job_name": "stepmem", "file_sd_configs": [{"files": [str(folder / "targets.json")]}]}],
+        }
+        if args.only_read:
+            [scrape] = config["scrape_configs"]
+            scrape["metric_relabel_configs"] = [{"source_labels": ["__name__"], "regex": "|".join(new.families()), "action": "keep"}]
+        (folder / "prometheus.yml").write_text(json.dumps(config))  # JSON is YAML
+        self.child, [port] = start_listening(
+            lambda port: [
+                args.prometheus, f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data",
+                f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn", "--query.max-samples=200000000",
+            ],
+            1,
+            str(folder / "log"),
+            is_ready=lambda port: answers(f"http://127.0.0.1:{port}/-/ready"),
+        )
+        super().__init__(port)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.child.stop()
+
+    def check_scrapes(self, n_pods):
+        failed = [each for each in self.get("targets", state="active")["activeTargets"] if each["health"] != "up"]
+        if failed:
+            raise Failure(f"{len(failed)} of {n_pods} pods are not scraped: {failed[0]['labels']}: {failed[0]['lastError']}")
 
 
 Read = collections.namedtuple("Read", "samples seconds n_series")

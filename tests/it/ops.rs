@@ -49,6 +49,34 @@ fn queries_that_join_other_exporters_do_what_their_page_says() {
 
 #[test]
 fn a_fleet_raises_the_alerts_of_its_faults_and_no_other() {
+    let folder = Folder::new("fleet");
+    let pods = fleet_pods();
+    holds("../fleet/run.py", &[&pods, "--work-dir", &text(&folder.path("work"))]);
+    let stepmem = env!("CARGO_BIN_EXE_stepmem");
+    holds(
+        "../fleet/recorded.py",
+        &[&pods, stepmem, "--work-dir", &text(&folder.path("recorded"))],
+    );
+}
+
+#[test]
+#[ignore = "needs Prometheus 3 and the Collector: make test-otlp"]
+fn a_fleet_is_the_same_over_otlp_and_with_prometheus_3() {
+    let folder = Folder::new("fleet-otlp");
+    let pods = fleet_pods();
+    holds("../fleet/over_otlp.py", &[&pods, "--work-dir", &text(&folder.path("otlp"))]);
+    let prometheus = text(&root().join("target/tools/bin/prometheus3"));
+    let stepmem = env!("CARGO_BIN_EXE_stepmem");
+    let by_prometheus_3 = ["--prometheus", &prometheus, "--work-dir"];
+    let work = text(&folder.path("work"));
+    holds("../fleet/run.py", &[&[pods.as_str()], &by_prometheus_3[..], &[&work]].concat());
+    let work = text(&folder.path("recorded"));
+    let words = [&[pods.as_str(), stepmem], &by_prometheus_3[..], &[&work]].concat();
+    holds("../fleet/recorded.py", &words);
+}
+
+/// Builds the program that serves a fleet; returns its path.
+fn fleet_pods() -> String {
     let executable = env::current_exe().unwrap();
     let profile_dir = executable.parent().and_then(Path::parent).unwrap();
     let mut build = Command::new(env!("CARGO"));
@@ -58,14 +86,7 @@ fn a_fleet_raises_the_alerts_of_its_faults_and_no_other() {
         build.arg("--release");
     }
     assert!(build.status().unwrap().success());
-    let folder = Folder::new("fleet");
-    let pods = text(&profile_dir.join("examples/fleet-pods"));
-    holds("../fleet/run.py", &[&pods, "--work-dir", &text(&folder.path("work"))]);
-    let stepmem = env!("CARGO_BIN_EXE_stepmem");
-    holds(
-        "../fleet/recorded.py",
-        &[&pods, stepmem, "--work-dir", &text(&folder.path("recorded"))],
-    );
+    text(&profile_dir.join("examples/fleet-pods"))
 }
 
 #[test]

@@ -75,7 +75,7 @@ class Child:
     Use it in a `with`. If this process is killed, the kernel kills the child too.
     """
 
-    def __init__(self, argv, log_path, stdout=None):
+    def __init__(self, argv, log_path, stdout=None, env=None):
         self.name = os.path.basename(str(argv[0]))
         self.log_path = log_path
         with open(log_path, "ab") as log:
@@ -85,6 +85,7 @@ class Child:
                     stdin=subprocess.DEVNULL,
                     stdout=stdout or log,
                     stderr=log,
+                    env=env,
                     preexec_fn=_die_with_parent,
                 )
             except FileNotFoundError:

@@ -3,6 +3,8 @@
     prometheus   exporters send to Prometheus' own receiver
     collector    exporters send to the Collector, which Prometheus scrapes
 
+tests/fleet/over_otlp.py has the Collector also forward what it receives to Prometheus' own receiver.
+
 The settings are those of docs/otlp.md, with the addresses replaced. Prints {"otlp": URL, "protocol": NAME, "prometheus":
 PORT} on stdout once all accept on 127.0.0.1, and ends when its stdin closes.
 """
@@ -28,11 +30,12 @@ COLLECTOR = """
 receivers:
   otlp:
     protocols:
-      grpc: {{endpoint: "127.0.0.1:{otlp}"}}
+      grpc: {{endpoint: "127.0.0.1:{grpc}"}}
+      http: {{endpoint: "127.0.0.1:{http}"}}
 service:
   telemetry: {{metrics: {{level: none}}}}
   pipelines:
-    metrics: {{receivers: [otlp], exporters: [prometheus]}}
+    metrics: {{receivers: [otlp], exporters: [{exporters}]}}
 """
 
 
@@ -67,25 +70,44 @@ def replaced(text, old, new):
 
 def with_prometheus(folder, children):
     port = prometheus(folder, children, documented("otlp:"))
-    return {"otlp": f"http://127.0.0.1:{port}/api/v1/otlp", "protocol": "http/protobuf", "prometheus": port}
+    return {"otlp": receiver_of(port), "protocol": "http/protobuf", "prometheus": port}
+
+
+def receiver_of(port):
+    return f"http://127.0.0.1:{port}/api/v1/otlp"
 
 
 def with_collector(folder, children):
-    def command(otlp, scraped):
-        exporters = replaced(documented("exporters:"), "0.0.0.0:8889", f"127.0.0.1:{scraped}")
-        config = write(folder, "collector.yaml", exporters + COLLECTOR.format(otlp=otlp))
+    (grpc, _), scraped = collector(folder, children)
+    port = prometheus(folder, children, scrape_of(scraped))
+    return {"otlp": f"http://127.0.0.1:{grpc}", "protocol": "grpc", "prometheus": port}
+
+
+def collector(folder, children, forwarded_to=None):
+    """Starts the Collector, which forwards to the receiver of a Prometheus if given; returns its ports, gRPC and HTTP, and that to scrape."""
+
+    def command(grpc, http, scraped):
+        exporters = {"prometheus": replaced(documented("exporters:\n  prometheus:"), "0.0.0.0:8889", f"127.0.0.1:{scraped}")}
+        if forwarded_to:
+            [key, forwarding] = replaced(documented("exporters:\n  otlp_http:"), "http://prometheus:9090/api/v1/otlp", forwarded_to).split("\n", 1)
+            exporters["otlp_http"] = forwarding
+        settings = COLLECTOR.format(grpc=grpc, http=http, exporters=", ".join(exporters))
+        config = write(folder, "collector.yaml", "".join(exporters.values()) + settings)
         return [TOOLS / "otelcol", f"--config=file:{config}"]
 
-    collector, (otlp, scraped) = start_listening(command, 2, os.path.join(folder, "collector.log"))
-    children.enter_context(collector)
-    scrape = replaced(documented("scrape_configs:"), "collector:8889", f"127.0.0.1:{scraped}")
-    port = prometheus(folder, children, scrape)
-    return {"otlp": f"http://127.0.0.1:{otlp}", "protocol": "grpc", "prometheus": port}
+    child, (grpc, http, scraped) = start_listening(command, 3, os.path.join(folder, "collector.log"))
+    children.enter_context(child)
+    return (grpc, http), scraped
 
 
-def prometheus(folder, children, settings):
-    """Starts Prometheus with our rules, evaluated every second; returns its port."""
-    common = f"global: {{scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}}\nrule_files: [{RULES}]\n"
+def scrape_of(port):
+    return replaced(documented("scrape_configs:"), "collector:8889", f"127.0.0.1:{port}")
+
+
+def prometheus(folder, children, settings, rules=RULES, seconds=1):
+    """Starts Prometheus with rules, scraping and evaluating at this interval; returns its port."""
+    common = f"global: {{scrape_interval: {seconds}s, scrape_timeout: {seconds}s, evaluation_interval: {seconds}s}}\nrule_files: [{rules}]\n"
+    folder = tempfile.mkdtemp(prefix="prometheus-", dir=folder)
     config = write(folder, "prometheus.yml", common + settings)
     child, (port,) = start_listening(
         lambda port: [
@@ -97,7 +119,7 @@ def prometheus(folder, children, settings):
             "--log.level=warn",
         ],
         1,
-        os.path.join(folder, "prometheus.log"),
+        os.path.join(folder, "log"),
     )
     children.enter_context(child)
     return port

@@ -1,6 +1,6 @@
 //! One engine for each behavior: it has trained for a while when the program begins, and goes on in real time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -25,8 +25,8 @@ const STEPS_BEFORE: u64 = 700;
 const STEP_SECONDS: u64 = 2;
 /// The step of a failure: it is over when the program answers its first scrape.
 const FAULT_STEP: u64 = STEPS_BEFORE - 10;
-/// The step of a kill by the kernel, whose counter rises between two scrapes.
-const KILL_STEP: u64 = STEPS_BEFORE + 20;
+/// The steps from the first scrape to a kill by the kernel, whose counter then rises between two of them.
+const STEPS_BEFORE_KILL: u64 = 5;
 /// Silent ranks have been so for longer than an alert needs, and less long than a rank stays.
 const SILENT_STEPS: u64 = 305 / STEP_SECONDS;
 const RANKS: std::ops::Range<u64> = 0..RANKS_OF_POD as u64;
@@ -44,27 +44,42 @@ const DRIVER: u64 = 500 * MIB;
 /// The current status of each behavior.
 pub(crate) struct Behaviors {
     statuses: Arc<Mutex<BTreeMap<Behavior, Arc<Status>>>>,
+    scraped: Arc<Mutex<BTreeSet<Behavior>>>,
 }
 
 impl Behaviors {
     /// Trains each engine for a while, and then goes on in a thread.
-    pub(crate) fn start() -> Self {
-        let mut jobs: Vec<Job> = Behavior::ALL.into_iter().map(Job::new).collect();
+    pub(crate) fn start(behaviors: BTreeSet<Behavior>) -> Self {
+        let mut jobs: Vec<Job> = behaviors.into_iter().map(Job::new).collect();
         let statuses: BTreeMap<_, _> =
             jobs.iter_mut().map(|job| (job.behavior, job.status())).collect();
         let statuses = Arc::new(Mutex::new(statuses));
-        let shared = Arc::clone(&statuses);
+        let scraped = Arc::<Mutex<BTreeSet<_>>>::default();
+        let shared = (Arc::clone(&statuses), Arc::clone(&scraped));
         thread::spawn(move || {
+            let (statuses, scraped) = shared;
             loop {
                 thread::sleep(Duration::from_secs(STEP_SECONDS));
                 for job in &mut jobs {
+                    let is_scraped = scraped.lock().unwrap().contains(&job.behavior);
+                    job.plan_kill(is_scraped);
                     job.catch_up();
                     let status = job.status();
-                    shared.lock().unwrap().insert(job.behavior, status);
+                    statuses.lock().unwrap().insert(job.behavior, status);
                 }
             }
         });
-        Self { statuses }
+        Self { statuses, scraped }
+    }
+
+    /// Returns whether a scrape has read it.
+    pub(crate) fn is_scraped(&self, behavior: Behavior) -> bool {
+        self.scraped.lock().unwrap().contains(&behavior)
+    }
+
+    /// Notes that a scrape has read it.
+    pub(crate) fn was_scraped(&self, behavior: Behavior) {
+        self.scraped.lock().unwrap().insert(behavior);
     }
 
     pub(crate) fn status(&self, behavior: Behavior) -> Arc<Status> {
@@ -80,15 +95,26 @@ struct Job {
     began: u64,
     /// The next step.
     step: u64,
+    /// The step at which the run ends.
+    end_step: Option<u64>,
 }
 
 impl Job {
     fn new(behavior: Behavior) -> Self {
         let began = unix_time() as u64 - STEPS_BEFORE * STEP_SECONDS;
         let engine = Engine::new(EngineConfig::default(), began as f64);
-        let mut job = Self { behavior, engine, began, step: 1 };
+        let ends = matches!(behavior, Behavior::OutOfMemory | Behavior::Residue);
+        let end_step = ends.then_some(FAULT_STEP);
+        let mut job = Self { behavior, engine, began, step: 1, end_step };
         job.catch_up();
         job
+    }
+
+    /// Lets the kernel kill a rank some steps after the first scrape.
+    fn plan_kill(&mut self, is_scraped: bool) {
+        if is_scraped && self.behavior == Behavior::Killed {
+            self.end_step.get_or_insert(self.step + STEPS_BEFORE_KILL);
+        }
     }
 
     /// Takes the steps up to now.
@@ -113,23 +139,14 @@ impl Job {
             let samples = decode(&body, Layout::Json).unwrap();
             self.engine.handle(&Event::Steps(samples), at).unwrap();
         }
-        if self.end_step() == Some(self.step) {
+        if self.end_step == Some(self.step) {
             self.end(at);
         }
         self.engine.handle(&Event::Tick, at).unwrap();
     }
 
-    /// Returns the step at which the run ends.
-    fn end_step(&self) -> Option<u64> {
-        match self.behavior {
-            Behavior::OutOfMemory | Behavior::Residue => Some(FAULT_STEP),
-            Behavior::Killed => Some(KILL_STEP),
-            _ => None,
-        }
-    }
-
     fn has_ended(&self) -> bool {
-        self.end_step().is_some_and(|end| self.step >= end)
+        self.end_step.is_some_and(|end| self.step >= end)
     }
 
     fn pushes(&self, rank: u64) -> bool {

@@ -1,5 +1,6 @@
 //! Serves the exposition of many exporters from one process: `fleet-pods N` prints one line of JSON, the port and the pods
-//! with their labels, and then answers `GET /POD/metrics` until it is killed. tests/fleet/run.py points Prometheus at it.
+//! with their labels, and then answers `GET /POD/metrics` until it is killed. `fleet-pods N POD URL` serves only this pod, and
+//! exports the same over OTLP to URL, with the resource of the environment. tests/fleet/ points Prometheus at them.
 //!
 //! The pods' figures are statuses of real engines, which train, leak and fail in real time. Pods that do the same share an
 //! engine: each has the status with names of its own, rendered at each scrape by the table of metrics.
@@ -19,6 +20,7 @@
 )]
 
 mod behavior;
+mod export;
 mod plan;
 mod rename;
 
@@ -29,14 +31,28 @@ use std::thread;
 
 use serde_json::json;
 use stepmem::output::prometheus::{Format, render};
+use stepmem_engine::output::status::Status;
 
 use behavior::Behaviors;
-use plan::{Plan, unix_time};
+use plan::{Plan, Pod, unix_time};
 
 fn main() {
-    let n_pods =
-        std::env::args().nth(1).and_then(|n| n.parse().ok()).expect("usage: fleet-pods N");
-    let fleet = Arc::new(Fleet { plan: Plan::new(n_pods), behaviors: Behaviors::start() });
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let (n_pods, exported) = match words[..] {
+        [n_pods] => (n_pods, None),
+        [n_pods, pod, url] => (n_pods, Some((pod, url))),
+        _ => panic!("usage: fleet-pods N [POD URL]"),
+    };
+    let mut plan = Plan::new(n_pods.parse().expect("a number of pods"));
+    if let Some((name, _)) = exported {
+        plan.pods.retain(|pod| pod.name == name);
+    }
+    let behaviors = Behaviors::start(plan.pods.iter().map(|pod| pod.behavior).collect());
+    let fleet = Arc::new(Fleet { plan, behaviors });
+    if let Some((_, url)) = exported {
+        export::start(&fleet, url);
+    }
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     println!("{}", json!({"port": port, "pods": fleet.plan.pods}));
@@ -81,7 +97,12 @@ impl Fleet {
     fn page(&self, path: &str) -> Option<String> {
         let name = path.strip_prefix('/')?.strip_suffix("/metrics")?;
         let pod = self.plan.pods.iter().find(|pod| pod.name == name)?;
-        let status = self.behaviors.status(pod.behavior);
-        Some(render(&rename::renamed(&status, pod, unix_time()), Format::Text))
+        let page = render(&self.status(pod), Format::Text);
+        self.behaviors.was_scraped(pod.behavior);
+        Some(page)
+    }
+
+    fn status(&self, pod: &Pod) -> Status {
+        rename::renamed(&self.behaviors.status(pod.behavior), pod, unix_time())
     }
 }

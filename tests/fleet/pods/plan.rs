@@ -32,19 +32,6 @@ pub(crate) enum Behavior {
     Residue,
 }
 
-impl Behavior {
-    pub(crate) const ALL: [Self; 8] = [
-        Self::Healthy,
-        Self::Leaking,
-        Self::OutOfMemory,
-        Self::Killed,
-        Self::Silent,
-        Self::RankSilent,
-        Self::GpuLost,
-        Self::Residue,
-    ];
-}
-
 /// How the names of a pod change in the course of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Churn {

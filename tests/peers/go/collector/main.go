@@ -1,4 +1,4 @@
-// The OpenTelemetry Collector with an OTLP receiver and the Prometheus exporter of its contrib distribution.
+// The OpenTelemetry Collector with an OTLP receiver and exporter, and the Prometheus exporter of its contrib distribution.
 package main
 
 import (
@@ -9,6 +9,7 @@ import (
 	"go.opentelemetry.io/collector/confmap"
 	"go.opentelemetry.io/collector/confmap/provider/fileprovider"
 	"go.opentelemetry.io/collector/exporter"
+	"go.opentelemetry.io/collector/exporter/otlphttpexporter"
 	"go.opentelemetry.io/collector/otelcol"
 	"go.opentelemetry.io/collector/receiver"
 	"go.opentelemetry.io/collector/receiver/otlpreceiver"
@@ -19,7 +20,7 @@ func factories() (all otelcol.Factories, err error) {
 	if all.Receivers, err = otelcol.MakeFactoryMap[receiver.Factory](otlpreceiver.NewFactory()); err != nil {
 		return
 	}
-	if all.Exporters, err = otelcol.MakeFactoryMap[exporter.Factory](prometheusexporter.NewFactory()); err != nil {
+	if all.Exporters, err = otelcol.MakeFactoryMap[exporter.Factory](prometheusexporter.NewFactory(), otlphttpexporter.NewFactory()); err != nil {
 		return
 	}
 	all.Telemetry = otelconftelemetry.NewFactory()
