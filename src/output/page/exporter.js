@@ -28,7 +28,7 @@ function facts({ exporter, records, gpu }, now) {
   const { count, sum_seconds: sum } = exporter.push_seconds;
   const dropped = Object.entries(exporter.series_dropped).filter(([, n]) => n > 0);
   const exports = Object.entries(exporter.otlp_exports);
-  const collectors = exporter.collectors.map(collector);
+  const collectors = (exporter.collectors ?? []).map(collector);
   return [
     ["Version", exporter.version || DASH],
     ["Running for", figure("process_start_time_seconds", (time) => age(time, now))],

@@ -3,7 +3,7 @@
 import { recorded } from "./recorded.js";
 
 /** The snapshots of a rank, the oldest first. */
-export const snapshotsOf = ({ run, rank }, snapshots) => (snapshots ?? []).filter((of) => of.run === run && of.rank === rank);
+export const snapshotsOf = ({ run, rank }, snapshots) => snapshots.filter((of) => of.run === run && of.rank === rank);
 
 /** Where the newest drawn timeline of a rank is; relative, so that it also works behind a proxy that serves the page below a path. */
 export function timelineOf(rank, snapshots) {

@@ -74,7 +74,7 @@ export function storySection() {
       show($("story-past"), lines.length > 0);
     }
     if (snapshot) drawActions(rank, view);
-    const pod = (view.status.device_pods ?? []).find(({ uuid }) => uuid === rank.device);
+    const pod = view.status.device_pods.find(({ uuid }) => uuid === rank.device);
     commands.set(commandsOf(rank, pod).map(([what, command]) => ({ what, command })), ({ what }) => what);
   }
 

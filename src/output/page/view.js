@@ -19,7 +19,11 @@ export function subjectName({ run, rank, uuid, pid }, nameOf) {
   return isKnown(pid) ? `process ${pid} on ${nameOf(uuid)}` : nameOf(uuid);
 }
 
-export function viewOf(status) {
+/** What every status has, though one of an older exporter may leave it out. */
+const EMPTY = { acks: [], device_pods: [], devices: [], findings: [], processes: [], ranks: [], runs: [], snapshots: [] };
+
+export function viewOf(given) {
+  const status = { ...EMPTY, ...given, devices: (given.devices ?? []).map((device) => ({ processes: [], ...device })) };
   const findings = [...status.findings].sort(worstFirst);
   const bySubject = grouped(findings, subjectKey);
   const about = (key) => bySubject.get(key) ?? [];
@@ -31,7 +35,7 @@ export function viewOf(status) {
   });
   const named = status.devices.flatMap(({ uuid, processes }) => processes.map(({ pid, name }) => [processKey({ uuid, pid }), name]));
   const names = new Map(named);
-  const processes = (status.processes ?? []).map((process) => {
+  const processes = status.processes.map((process) => {
     const pending = isKnown(process.creep) ? null : { label: "growth not known yet", hint: "" };
     return judged({ ...process, name: names.get(processKey(process)), pending }, about(processKey(process)));
   });
