@@ -91,13 +91,15 @@ look-snapshot: ## Draw documents of memory snapshots into docs/ (a minute)
 	node tests/ops/draw_snapshot.mjs target/diff.html docs/snapshot-diff.png light 730
 	node tests/ops/draw_snapshot.mjs target/ranks.html docs/snapshot-ranks.png dark 610
 
-bench: ## Measure: benchmarks of the parts, then the load next to Pushgateway and node-exporter
+bench: ## Measure: benchmarks of the parts, then the load next to Pushgateway and node-exporter, then summaries and the page
 	@tests/peers/install.sh bench
+	@tests/ops/install.sh
 	$(CARGO) bench --quiet --bench parts
 	$(CARGO) build --quiet --profile dist
 	$(CARGO) build --quiet --profile dist --package fake-nvml
 	python3 benches/load target/dist/stepmem --fake-nvml target/dist/libfake_nvml.so
 	python3 benches/summary.py target/dist/stepmem
+	node benches/page.mjs target/dist/stepmem
 
 bench-client: ## Measure what the Python client costs a training thread, next to TraceML (installs 6 GB)
 	@python/tests/install.sh torch

@@ -1,6 +1,8 @@
 // A headless Chromium, driven by the playwright-core that tests/ops/install.sh puts into target/tools/npm.
 import assert from "node:assert/strict";
+import { spawn } from "node:child_process";
 import { createRequire } from "node:module";
+import { createInterface } from "node:readline";
 import { fileURLToPath } from "node:url";
 
 const npm = fileURLToPath(new URL("../../target/tools/npm/x.js", import.meta.url));
@@ -9,6 +11,21 @@ const { chromium } = createRequire(npm)("playwright-core");
 export function launch() {
   const args = ["--no-sandbox", "--disable-background-networking", "--disable-gpu"];
   return chromium.launch({ executablePath: "/usr/bin/chromium", args });
+}
+
+/** Starts an exporter on free ports (`demo`, `serve`), and waits until it listens. */
+export async function startExporter(binary, command) {
+  const free = ["--web.listen-address", "127.0.0.1:0", "--push.listen-address", "127.0.0.1:0"];
+  const exporter = spawn(binary, [...command, ...free, "--log.format", "json", "--log.level", "info"], { stdio: ["ignore", "ignore", "pipe"] });
+  for await (const line of createInterface(exporter.stderr)) {
+    const { fields } = JSON.parse(line);
+    if (fields.message === "listening" && fields.what === "web") {
+      // The pipe must not fill.
+      exporter.stderr.resume();
+      return { exporter, url: `http://${fields.address}/` };
+    }
+  }
+  throw new Error(`${binary} ended without an address`);
 }
 
 /** A page that fails with what its console says. */

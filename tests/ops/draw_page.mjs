@@ -2,12 +2,10 @@
 //
 // Pictures are of 5, 15, 40 and 100 s after the start and of the leaking rank's end, at 1280 and 390 px, light and dark. Recordings,
 // for page_story.mjs, are of 100 s and of the end.
-import { spawn } from "node:child_process";
 import { writeFileSync } from "node:fs";
-import { createInterface } from "node:readline";
 import { setTimeout as after } from "node:timers/promises";
 
-import { launch } from "./browser.mjs";
+import { launch, startExporter } from "./browser.mjs";
 
 const [binary, pictures, recordings] = process.argv.slice(2);
 const SECONDS = [5, 15, 40, 100];
@@ -17,22 +15,7 @@ const RUN = "api/v1/runs/demo";
 /** Of a run's history, every so many times is recorded. */
 const THINNED = 4;
 
-/** Starts a demo on free ports and waits until it listens. */
-async function startDemo() {
-  const free = ["--web.listen-address", "127.0.0.1:0", "--push.listen-address", "127.0.0.1:0"];
-  const demo = spawn(binary, ["demo", ...free, "--log.format", "json", "--log.level", "info"], { stdio: ["ignore", "ignore", "pipe"] });
-  for await (const line of createInterface(demo.stderr)) {
-    const { fields } = JSON.parse(line);
-    if (fields.message === "listening" && fields.what === "web") {
-      // The pipe must not fill.
-      demo.stderr.resume();
-      return { demo, url: `http://${fields.address}/` };
-    }
-  }
-  throw new Error(`${binary} ended without an address`);
-}
-
-const { demo, url } = await startDemo();
+const { exporter: demo, url } = await startExporter(binary, ["demo"]);
 const began = Date.now();
 const browser = await launch();
 
