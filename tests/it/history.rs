@@ -135,6 +135,17 @@ fn ranks_of_a_run_are_at_the_same_times() {
 }
 
 #[test]
+fn run_of_one_push_has_one_time() {
+    let exporter = Exporter::start(&[]);
+    exporter.push(&Job::new(2, 1).starting_at(0.04).records());
+    let run: Value = exporter.get("/api/v1/runs/job/history", &[]).json();
+    assert_eq!(column(&run, "time").len(), 1, "{run}");
+    for rank in run["ranks"].as_array().unwrap() {
+        assert_eq!(rank["allocated_bytes"], json!([GIB]), "{run}");
+    }
+}
+
+#[test]
 fn history_of_what_is_not_held_is_not_found() {
     let exporter = Exporter::start(&[]);
     exporter.push(&Job::new(1, 3).records());

@@ -119,7 +119,9 @@ export class Chart {
 
   /** The times that are shown: all, unless the reader zoomed. */
   times(low, high) {
-    return low === high || !isKnown(low) ? [(low ?? 0) - 1, (high ?? 0) + 1] : [low, high];
+    const { time } = this.shown;
+    // Around a single time, uPlot takes years.
+    return time.length < 2 || low === high ? [(time[0] ?? 0) - 1, (time[0] ?? 0) + 1] : [low, high];
   }
 
   scaled(plot) {

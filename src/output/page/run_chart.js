@@ -39,8 +39,9 @@ export function runChart(height, picked) {
 
 function rangeOf(ranks) {
   const [low, high] = bounds(ranks);
-  const span = Math.max(high - low, 0.01 * high, 1);
-  return [Math.max(low - 0.08 * span, 0), high + 0.08 * span];
+  // What hardly changes is drawn flat.
+  const margin = Math.max(0.08 * (high - low), 0.02 * high, 1);
+  return [Math.max(low - margin, 0), high + margin];
 }
 
 function bounds(ranks) {

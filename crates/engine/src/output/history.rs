@@ -112,7 +112,9 @@ impl Engine {
         };
         let (first, last) = (times().reduce(f64::min)?, times().reduce(f64::max)?);
         let n_columns = (RUN_VALUES_MAX / states.len().max(1)).clamp(1, POINTS_MAX);
-        let time: Vec<f64> = grid(first, last, n_columns).collect();
+        let mut time: Vec<f64> = grid(first, last, n_columns).collect();
+        // A short history has fewer tenths of a second than columns.
+        time.dedup();
         let ranks = states.iter().map(|(rank, state)| RankLevels {
             rank: *rank,
             allocated_bytes: levels(state.history(), &time),
@@ -150,7 +152,9 @@ impl MarkerStatus {
 fn grid(first: f64, last: f64, n_columns: usize) -> impl Iterator<Item = f64> {
     let n_columns = u32::try_from(n_columns).unwrap_or(1);
     let width = (last - first) / f64::from(n_columns);
-    (1..=n_columns).map(move |column| rounded(first + f64::from(column) * width))
+    // Up, so that the last point is not after the last time.
+    let tenth = |time: f64| (time * 10.0).ceil() / 10.0;
+    (1..=n_columns).map(move |column| tenth(first + f64::from(column) * width))
 }
 
 /// Returns the last live memory of a rank at each of these times. It is unknown before the
