@@ -138,13 +138,15 @@ RUNS = [
         (14, 9),
         "The fifty worst runs with the figures of their worst rank. Click a run to open it.",
         columns=[
-            Column("Ranks", "run:stepmem_ranks:count{<PLACE>} and <WORST_RUNS>"),
+            Column("Ranks", "max by (<BY_RUN>) (run:stepmem_ranks:count{<PLACE>}) and <WORST_RUNS>"),
             Column("Severity", "max by (<BY_RUN>) (topk(50, <SEVERITY>))", cells=SEVERITY_CELLS),
             Column(
                 "Pressure", "<RUN_PRESSURE> and <WORST_RUNS>", "percentunit", PRESSURE_CELLS
             ),
             Column(
-                "Imbalance", "run:stepmem_imbalance:ratio{<PLACE>} and <WORST_RUNS>", "percentunit"
+                "Imbalance",
+                "max by (<BY_RUN>) (run:stepmem_imbalance:ratio{<PLACE>}) and <WORST_RUNS>",
+                "percentunit",
             ),
             Column(
                 "Out of memory in",
@@ -153,7 +155,11 @@ RUNS = [
                 "s",
                 ETA_CELLS,
             ),
-            Column("Last push", "run:stepmem_push_age_seconds:min{<PLACE>} and <WORST_RUNS>", "s"),
+            Column(
+                "Last push",
+                "min by (<BY_RUN>) (run:stepmem_push_age_seconds:min{<PLACE>}) and <WORST_RUNS>",
+                "s",
+            ),
         ],
         sort="Severity",
         link=TO_RUN,

@@ -154,6 +154,8 @@ def conventions_of_a_panel(panel):
         yield "its data source is not the variable"
     if not panel["targets"]:
         yield "no query"
+    if panel["type"] == "table" and len(panel["targets"]) > 1:
+        yield from (f"{target['legendFormat']} keeps the name of its series, by which rows part" for target in panel["targets"] if re.match(r"(\w+:)?stepmem_", target["expr"]))
     for transformation in panel.get("transformations", []):
         if transformation["id"] in JOINS:
             yield f"{transformation['id']} breaks on a series that is missing"

@@ -96,6 +96,10 @@ function Spans({ panel, width, height }) {
   const rowHeight = Math.min(34, (height - 24) / all.length);
   const x = (time) => labelled + ((time - from) / (until - from)) * (width - labelled - 8);
   const isHistory = panel.type === "heatmap";
+  const heat = (value) => {
+    const { min, max } = panel.options.color;
+    return `hsl(${120 * (1 - Math.min(1, Math.max(0, (value - min) / (max - min))))} 55% 45%)`;
+  };
   return (
     <svg width={width} height={height} fontFamily={theme.typography.fontFamily} fontSize="12">
       {all.map(({ field, points, name }, row) => {
@@ -115,7 +119,7 @@ function Spans({ panel, width, height }) {
               const wide = Math.max(2, x(Math.min(end + (isHistory ? 0 : 1000), until)) - x(start));
               return (
                 <g key={idx}>
-                  <rect x={x(start)} y={2} width={wide - (isHistory ? 1.5 : 0)} height={rowHeight - 4} fill={display.color} fillOpacity="0.85" />
+                  <rect x={x(start)} y={2} width={wide - (isHistory ? 1.5 : 0)} height={rowHeight - 4} fill={isHistory ? heat(value) : display.color} fillOpacity="0.85" />
                   {!isHistory && wide > 60 && <text x={x(start) + 6} y={rowHeight / 2 + 4} fill="#fff">{formattedValueToString(display)}</text>}
                 </g>
               );
@@ -229,7 +233,7 @@ function Board() {
       <div style={{ background: theme.colors.background.canvas, color: theme.colors.text.primary, fontFamily: theme.typography.fontFamily, fontSize: 14, width: WIDTH, padding: 16 }}>
         <div style={{ fontSize: 20, marginBottom: 10 }}>{dashboard.title}</div>
         <div style={{ display: "flex", gap: 8, marginBottom: 12, fontSize: 12 }}>
-          {dashboard.templating.list.map(({ name, label }) => (
+          {dashboard.templating.list.filter(({ hide }) => hide !== 2).map(({ name, label }) => (
             <span key={name} style={{ border: `1px solid ${theme.colors.border.medium}`, borderRadius: 3 }}>
               <span style={{ padding: "4px 8px", background: theme.colors.background.secondary }}>{label}</span>
               <span style={{ padding: "4px 8px" }}>{variables[name]} ⌄</span>
