@@ -97,6 +97,8 @@ def measure(args):
         with Prometheus(args, pods, new, old) as prometheus:
             say(f"scraping for {args.seconds:g} s")
             time.sleep(args.seconds)
+            # Ranges have as many scrapes then, however long the alerts take.
+            prometheus.read_at = time.time()
             prometheus.check_scrapes(args.pods)
             say("waiting for the alerts of the faults")
             alerts = awaited_alerts(prometheus)
@@ -199,6 +201,7 @@ class Api:
 
     def __init__(self, port):
         self.port = port
+        self.read_at = None
 
     def get(self, path, **parameters):
         return json.loads(ask(f"http://127.0.0.1:{self.port}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"))["data"]
@@ -208,11 +211,11 @@ class Api:
 
     def read(self, expr, is_instant=True):
         """Samples and seconds of one query."""
-        now = f"{time.time():.3f}"
+        at = self.read_at or time.time()
         if is_instant:
-            data = self.get("query", query=expr, time=now, stats="all")
+            data = self.get("query", query=expr, time=f"{at:.3f}", stats="all")
         else:
-            data = self.get("query_range", query=expr, start=float(now) - 3600, end=now, step=15, stats="all")
+            data = self.get("query_range", query=expr, start=f"{at - 3600:.3f}", end=f"{at:.3f}", step=15, stats="all")
         return Read(data["stats"]["samples"]["totalQueryableSamples"], data["stats"]["timings"]["evalTotalTime"], len(data["result"]))
 
     def check_rules(self):
