@@ -67,6 +67,7 @@ def main():
 
 
 def check(args, children):
+    args.work_dir = args.work_dir.resolve()
     args.work_dir.mkdir(parents=True)
     folder = str(args.work_dir)
     bundle = fleet.Bundle("now", lambda path: (fleet.ROOT / path).read_text())

@@ -90,6 +90,7 @@ def add_prometheus(parser):
 
 
 def measure(args):
+    args.work_dir = args.work_dir.resolve()  # Prometheus reads paths as relative to its file
     args.work_dir.mkdir(parents=True, exist_ok=True)
     with Pods(args.pods_program, args.pods, args.work_dir) as pods:
         new = Bundle("now", lambda path: (ROOT / path).read_text())
@@ -271,7 +272,10 @@ class Prometheus(Api):
         self.child.stop()
 
     def check_scrapes(self, n_pods):
-        failed = [each for each in self.get("targets", state="active")["activeTargets"] if each["health"] != "up"]
+        targets = self.get("targets", state="active")["activeTargets"]
+        if not targets:
+            raise Failure(f"none of {n_pods} pods is scraped")
+        failed = [each for each in targets if each["health"] != "up"]
         if failed:
             raise Failure(f"{len(failed)} of {n_pods} pods are not scraped: {failed[0]['labels']}: {failed[0]['lastError']}")
 
