@@ -3,11 +3,12 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Arg, ArgMatches};
-use reqwest::blocking::{ClientBuilder, RequestBuilder};
-use reqwest::{Certificate, Identity};
+use reqwest::blocking::{Client, ClientBuilder, RequestBuilder};
+use reqwest::{Certificate, Identity, redirect};
 
 use crate::config::environment;
 
@@ -108,8 +109,21 @@ impl Credentials {
         Ok(Self { authorities: authorities.transpose()?, identity, user })
     }
 
+    /// Returns a client for one address. It follows no redirect: token, user and certificate
+    /// are for that address, and for none to which it redirects.
+    pub(super) fn client(&self, address: &str, timeout: Duration) -> ClientBuilder {
+        let builder = Client::builder().timeout(timeout).no_proxy();
+        let builder = builder.redirect(redirect::Policy::none());
+        // Without TLS it does not need the system's certificates, which a small image lacks.
+        if address.starts_with("https://") {
+            self.encrypt(builder)
+        } else {
+            builder.tls_certs_only([])
+        }
+    }
+
     /// Sets the configuration of TLS.
-    pub(super) fn encrypt(&self, mut builder: ClientBuilder) -> ClientBuilder {
+    fn encrypt(&self, mut builder: ClientBuilder) -> ClientBuilder {
         if let Some(authorities) = &self.authorities {
             builder = builder.tls_certs_only(authorities.iter().cloned());
         }

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Arg, ArgMatches};
+use reqwest::Url;
 use reqwest::blocking::{Client, RequestBuilder, Response};
-use reqwest::{Url, redirect};
 use serde::de::DeserializeOwned;
 
 use crate::commands::credentials::{Credentials, credential_args};
@@ -61,16 +61,7 @@ impl LiveExporter {
     /// The address is none of these, or the credentials cannot be read.
     pub(super) fn at(address: &str, access: &ArgMatches) -> anyhow::Result<Self> {
         let credentials = Credentials::read(access)?;
-        let builder = Client::builder().timeout(ANSWER_WITHIN).no_proxy();
-        // Token, user and certificate are for this exporter, and for no address to which it
-        // redirects.
-        let builder = builder.redirect(redirect::Policy::none());
-        // Without TLS it does not need the system's certificates, which a small image lacks.
-        let builder = if address.starts_with("https://") {
-            credentials.encrypt(builder)
-        } else {
-            builder.tls_certs_only([])
-        };
+        let builder = credentials.client(address, ANSWER_WITHIN);
         let (builder, url) = match address.strip_prefix("unix://") {
             Some(path) => (builder.unix_socket(PathBuf::from(path)), "http://localhost"),
             None => (builder, address),

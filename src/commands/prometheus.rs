@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Arg, ArgMatches};
+use reqwest::Url;
 use reqwest::blocking::{Client, Response};
 use reqwest::header::HeaderValue;
-use reqwest::{Url, redirect};
 
 use crate::commands::credentials::Credentials;
 use crate::commands::live::{ANSWER_BYTES_MAX, seconds};
@@ -103,14 +103,7 @@ impl Prometheus {
     /// The address is neither, or the credentials cannot be read.
     pub(super) fn at(address: &str, matches: &ArgMatches) -> anyhow::Result<Self> {
         let credentials = Credentials::given(matches)?;
-        let builder = Client::builder().timeout(ANSWER_WITHIN).no_proxy();
-        // What is secret is for this address, and for none to which it redirects.
-        let builder = builder.redirect(redirect::Policy::none());
-        let builder = if address.starts_with("https://") {
-            credentials.encrypt(builder)
-        } else {
-            builder.tls_certs_only([])
-        };
+        let builder = credentials.client(address, ANSWER_WITHIN);
         let name = shown_url(address);
         let expected = || format!("{name} is neither http://HOST nor https://HOST");
         let url = Url::parse(address).with_context(expected)?;
