@@ -47,7 +47,7 @@ impl Block {
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct Row {
     // Invariant: at most ROW_CAPACITY, in order. Those before the last BLOCKS_MAX are dropped
-    // together, once there is no memory for another one.
+    // together, once the row is full.
     blocks: Vec<Block>,
     /// The highest minimum of a block that is no longer held.
     highest_before: Option<f64>,

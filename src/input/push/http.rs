@@ -147,7 +147,7 @@ impl PageGate {
     }
 }
 
-/// What the routes share: limits, roles and queues.
+/// The state that the routes share: limits, roles and queues.
 pub struct PushEndpoint {
     body_bytes_max: usize,
     roles: Roles,

@@ -38,7 +38,7 @@ const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 const CAPACITY: u64 = 80 * GIB;
 const LEAK: u64 = 6 * MIB;
-/// What the driver keeps on a device.
+/// Memory that the driver keeps on a device.
 const DRIVER: u64 = 500 * MIB;
 
 /// The current status of each behavior.

@@ -46,7 +46,7 @@ impl Buttons {
         request(self.exporter.web, &head("POST", path, headers, body.len()), body)
     }
 
-    /// How many acknowledgments, requests for snapshots and ends there are.
+    /// Returns the number of acknowledgments, requests for snapshots and ends.
     fn done(&self) -> [usize; 3] {
         let status = self.exporter.status();
         let n = |key: &str| status[key].as_array().unwrap().len();
