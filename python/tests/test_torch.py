@@ -361,14 +361,16 @@ def test_error_in_trainer_is_reported_as_the_end(fake, train):
 
 
 TWO_RANKS = """
-    import os, time, stepmem
+    import os, pathlib, time, stepmem
     stepmem.step_end(1)
     assert stepmem.flush(60)
-    attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
-    if attempt == "0" and os.environ["RANK"] == "1":
+    attempt, rank, flushed = os.environ["TORCHELASTIC_RESTART_COUNT"], os.environ["RANK"], pathlib.Path("flushed")
+    if attempt == "0" and rank == "0":
+        flushed.touch()
+    while attempt == "0" and (rank == "0" or not flushed.exists()):
+        time.sleep(0.1)
+    if attempt == "0":
         raise ValueError("bad batch")
-    while attempt == "0":
-        time.sleep(1)
 """
 
 
