@@ -72,3 +72,23 @@ fn growth_is_judged_by_what_was_asked_for_where_that_is_known() {
     let rank = &status["ranks"][0];
     assert!(rank["requested_bytes"].as_f64() < rank["allocated_bytes"].as_f64(), "{rank}");
 }
+
+#[test]
+fn straight_growth_of_a_run_with_a_slow_start_is_not_said_to_accelerate() {
+    // Slower at first, as while libraries load; then 160 KiB a step of 21 GiB.
+    let live = |_, step: u64| GIB + ((160 * step - 60 * step.min(80)) << 10);
+    let job = Job::new(1, 400).capacity(22 * GIB).device("cpu").live(live).peak(live);
+    let records = job.reserved(live).records();
+    let exporter = Exporter::start(&[]);
+    let mut n_said = 0;
+    for record in records {
+        exporter.push(&[record]);
+        let Some(rising) = exporter.finding("CREEP_EARLY") else { continue };
+        let figure = |name: &str| rising["evidence"][name].as_f64();
+        let figures = ["headroom_bytes", "slope_bytes_per_step", "oom_eta_steps"].map(figure);
+        let [Some(left), Some(slope), Some(steps)] = figures else { continue };
+        n_said += 1;
+        assert!((steps * slope / left - 1.0).abs() < 0.05, "{rising:#}");
+    }
+    assert!(n_said > 0);
+}

@@ -107,7 +107,8 @@ impl Tracker {
 
     /// Measures growth since its onset, in the shortest window that goes back to it. It does so
     /// when the window that shows it has got a block: when one of the lowest `n_grown` has.
-    /// Growth that intervals between event markers show stays as it was shown.
+    /// Growth that intervals between event markers show stays as it was shown. Only growth that
+    /// creeps is believed to accelerate: the start of a run makes a line look as if it did.
     pub(super) fn measure(
         &mut self,
         ladder: &Ladder,
@@ -127,10 +128,11 @@ impl Tracker {
         {
             trend.slope_bytes_per_unit = slope;
         }
-        let Some(remaining) = trend.headroom_bytes() else { return };
+        let Some(remaining @ 1.0..) = trend.headroom_bytes() else { return };
         let line = remaining / trend.slope_bytes_per_unit.value;
         let factor =
             power_law::units_until(points, remaining).map_or(1.0, |units| units / line);
+        let factor = if trend.stage == Stage::Rising { factor.max(1.0) } else { factor };
         let within = around.config.power_law_within;
         let is_agreed = (within.recip()..=within).contains(&factor);
         trend.time_factor = Some(factor).filter(|_| is_agreed);

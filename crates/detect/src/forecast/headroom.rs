@@ -11,7 +11,8 @@ use stepmem_types::units::{GIBIBYTE, Interval};
 /// Stands in for an unknown capacity: 80 GiB, as most training GPUs have (A100, H100). Doubled
 /// until the memory seen in use fits.
 const STAND_IN_CAPACITY_BYTES: f64 = 80.0 * GIBIBYTE;
-/// The least remaining share of the capacity: a driver's own use comes and goes by that much.
+/// The least remaining share of the capacity while there is any: a driver's own use comes and
+/// goes by that much.
 const REMAINING_RATIO_MIN: f64 = 0.002;
 /// The least remaining share of the memory that no peak has used: an allocator that runs out
 /// gives cached memory back first.
@@ -74,7 +75,9 @@ impl Usage {
     ) -> Option<RemainingBytes> {
         let capacity = around.capacity?;
         let free = capacity - around.outside_bytes;
-        let unreserved = (free - self.reserved).max(REMAINING_RATIO_MIN * capacity);
+        let is_left = free > self.peak.min(self.reserved);
+        let least = if is_left { REMAINING_RATIO_MIN * capacity } else { 0.0 };
+        let unreserved = (free - self.reserved).max(least);
         let untouched = (free - self.peak).max(unreserved);
         let cache = untouched - unreserved;
         let (likely, spread) = match around.signal {
