@@ -152,6 +152,33 @@ fn a_bound_that_does_not_show_the_end_of_the_growth_withholds_no_page() {
 }
 
 #[test]
+fn advice_fits_what_holds_the_memory() {
+    let exporter = filling(&[]);
+    let unbounded = |fields: Value| {
+        let mut report = report_with(&fields);
+        let holder = report["holders"][0].as_object_mut().unwrap();
+        holder.retain(|key, _| !key.starts_with("items"));
+        report
+    };
+    let half = |kind| json!({ "kind": kind, "bytes": 350 * ITEM, "bytes_per_step": ITEM / 2 });
+    let cases = [
+        (unbounded(json!({ "kind": "list" })), "Bound it, or empty it"),
+        (unbounded(json!({ "kind": "cycle" })), "Break the cycle"),
+        (report_with(&half("deque")), "lower that bound"),
+        (report_with(&half("optimizer state in elements")), "train fewer parameters"),
+    ];
+    for (report, words) in cases {
+        exporter.take("/v1/holders", &report);
+        let found = creep(&exporter);
+        let advice = found["advice"].as_str().unwrap();
+        assert!(advice.contains("`replay`") && advice.contains(words), "{advice}");
+        assert_eq!(advice.contains("Bound it"), words.starts_with("Bound"), "{advice}");
+        let is_bounded = report["holders"][0].get("items").is_some();
+        assert_eq!(says(&found, "full in 1,300 steps"), is_bounded, "{found:#}");
+    }
+}
+
+#[test]
 fn a_bound_that_hovers_around_what_it_has_to_explain_does_not_page_again_and_again() {
     let exporter = filling(&[]);
     let after = |share: u64| {

@@ -59,6 +59,17 @@ fn growth_that_is_level_where_the_memory_is_full_says_so_and_what_to_do() {
 }
 
 #[test]
+fn growth_beyond_the_capacity_leaves_nothing_and_has_no_time_left() {
+    let live = |_, step: u64| 20 * GIB + step * 8 * MIB;
+    let job = Job::new(1, 800).capacity(24 * GIB).device("cpu").live(live).peak(live);
+    let exporter = Exporter::start(&[]);
+    exporter.push(&job.reserved(live).records());
+    let says_so = || found(&exporter, "CREEP_CONFIRMED").0.ends_with("; nothing is left");
+    await_true("the end of what is left", says_so);
+    assert_eq!(exporter.status()["findings"][0]["evidence"]["headroom_bytes"], 0.0);
+}
+
+#[test]
 fn pressure_on_the_host_is_of_host_memory_and_not_of_a_device() {
     let exporter = Exporter::start(&[]);
     let live = |_, step: u64| if step < 50 { 23 * GIB } else { 10 * GIB };

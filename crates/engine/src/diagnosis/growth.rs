@@ -193,6 +193,10 @@ impl Figures for TrendFigures {
         if self.ends() {
             return text;
         }
+        let of = self.container.as_ref().map_or_else(String::new, |of| of.words());
+        if self.headroom_bytes == Some(0.0) {
+            return format!("{text}; nothing{of} is left");
+        }
         let is_known = self.oom_eta_seconds.or(self.oom_eta_steps).is_some();
         let (seconds, steps) = if is_known {
             (self.oom_eta_seconds, self.oom_eta_steps)
@@ -202,7 +206,6 @@ impl Figures for TrendFigures {
         if let Some(headroom) = self.headroom_bytes {
             let has_least_only = !is_known && seconds.or(steps).is_some();
             let likely = if has_least_only { "likely " } else { "" };
-            let of = self.container.as_ref().map_or_else(String::new, |of| of.words());
             text = format!("{text}; {likely}{}{of} left", bytes(headroom));
         }
         let eta = match (seconds, steps) {

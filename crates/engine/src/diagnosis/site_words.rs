@@ -53,10 +53,7 @@ pub fn advice(site: Option<&LeakSite>, holder: Option<&TensorHolder>) -> Option<
             "Look at {at}: what it allocates is kept across steps. {REMEDY_OF_DATA}"
         ));
     }
-    let remedy = match holder {
-        Some(holder) if holder.tensors.get() == 0 => REMEDY_OF_DATA,
-        _ => REMEDY,
-    };
+    let remedy = holder.map_or(REMEDY, remedy);
     match (holder, line) {
         (Some(TensorHolder { name, at: Some(at), .. }), _) => {
             Some(format!("Look at {name} of {at}: it keeps more at every step. {remedy}"))
@@ -86,6 +83,24 @@ fn of_unmeasured(holder: &TensorHolder) -> Option<&'static str> {
     }
 }
 
+/// Returns the remedy of growth that an object holds.
+fn remedy(holder: &TensorHolder) -> &'static str {
+    match holder.kind.as_str() {
+        CYCLE => REMEDY_OF_CYCLE,
+        OPTIMIZER_STATE => REMEDY_OF_OPTIMIZER,
+        _ if holder.fill.is_some() => REMEDY_OF_BOUNDED,
+        _ if holder.tensors.get() == 0 => REMEDY_OF_DATA,
+        _ => REMEDY,
+    }
+}
+
+/// The remedy of cyclic garbage.
+const REMEDY_OF_CYCLE: &str = "Break the cycle, for example with a weak reference, or have it collected: gc.enable(), or gc.collect() every few \
+                               hundred steps.";
+const REMEDY_OF_OPTIMIZER: &str = "It ends once every parameter has taken a step. If that does not fit, train fewer parameters, or use an optimizer \
+                                   that keeps less for each.";
+const REMEDY_OF_BOUNDED: &str =
+    "It has a bound. If what it holds when full does not fit, lower that bound.";
 /// The remedy of most leaks of objects without tensors.
 const REMEDY_OF_DATA: &str = "Bound it, or empty it.";
 
@@ -129,6 +144,8 @@ const OWN_SHARE_MIN: f64 = 0.1;
 const ALL_SHARE_MIN: f64 = 0.95;
 
 /// Kinds of holders of which no bytes are known.
+const CYCLE: &str = "cycle";
+const OPTIMIZER_STATE: &str = "optimizer state in elements";
 const GRAPH_CYCLE: &str = "graph cycle";
 const PROFILER: &str = "profiler";
 
@@ -205,7 +222,9 @@ pub fn of_too_large(holder: &TensorHolder, filling: &Filling) -> String {
 /// holder shows it.
 pub fn of_doubt(filling: &Filling) -> Option<String> {
     let text = match filling.doubt? {
-        FillingDoubt::PartOfGrowth => return None,
+        FillingDoubt::PartOfGrowth => {
+            return Some(format!("{}, which ends a part of the growth", of_end(filling)));
+        }
         FillingDoubt::NotOwn => "its bound is not shown to be the rank's own report",
         FillingDoubt::Outdated => "its bound was reported too long ago",
         FillingDoubt::PastItsEnd => "which should be full by now",
