@@ -200,8 +200,9 @@ def start() -> Iterator[Callable[..., Exporter]]:
     started: List[Exporter] = []
 
     def start_one(*arguments: str, **named: Any) -> Exporter:
-        if not any(argument.startswith("--push.") for argument in arguments):
-            arguments = ("--push.listen-address", "127.0.0.1:0", *arguments)
+        if "--push.listen-address" not in arguments:
+            address = "" if "--push.unix-socket" in arguments else "127.0.0.1:0"
+            arguments = ("--push.listen-address", address, *arguments)
         started.append(Exporter(*arguments, **named))
         return started[-1]
 

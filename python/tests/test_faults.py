@@ -132,7 +132,7 @@ def test_pushing_resumes_after_the_exporter_was_killed_and_restarted(start, trai
 
 def test_pushing_resumes_after_the_socket_file_was_replaced(start, train, tmp_path):
     path = tmp_path / "push.sock"
-    only_socket = ("--push.listen-address", "", "--push.unix-socket", str(path))
+    only_socket = ("--push.unix-socket", str(path))
     first = start(*only_socket)
     training = train(LOOP, f"unix://{path}", "700", "0.01")
     await_true("the first steps", lambda: first.status()["ranks"])

@@ -40,7 +40,7 @@ def test_steps_of_a_plain_loop_reach_the_status_with_resident_memory(exporter, t
 
 def test_steps_are_pushed_over_a_unix_socket(start, train, tmp_path):
     path = tmp_path / "push.sock"
-    exporter = start("--push.listen-address", "", "--push.unix-socket", str(path))
+    exporter = start("--push.unix-socket", str(path))
     assert train(LOOP, f"unix://{path}").ended().code == 0
     assert exporter.rank()["step"] == 5
 
