@@ -83,6 +83,11 @@ const STATES = {
     }),
     ["Host memory of its process", "2 workers hold 1.00 GiB"],
   ],
+  "a process whose device memory is unknown": [
+    changed("creep", (answers, rank) => (rank.process_used_state = "memory_hidden")),
+    ["Process memory", "unknown: NVML lists it without its memory"],
+  ],
+  "a reason that a newer exporter gives": [changed("creep", (answers, rank) => (rank.process_used_state = "not_today")), ["unknown: not_today"]],
   "two programs under one name": [changed("creep", (answers) => (answers.status.runs[0].challengers = 2)), ["Two programs push under the name demo"]],
   "a gap and a restart": [
     changed("creep", (answers) => {

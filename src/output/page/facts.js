@@ -25,6 +25,7 @@ export function factsOf(rank, tests, view) {
     (!rank.end || rank.pending) && { term: "Why", sentence: judged(rank, tests?.windows) },
     ...others(rank).map(({ status, sentence, severity }) => ({ term: status, sentence, note: severity })),
     rank.host?.sentence && { term: "Host memory", sentence: rank.host.sentence },
+    processMemory(rank),
     snapshot(rank, view),
     acknowledged(rank, view),
     ...(run ? sharedName(run).map((sentence) => ({ term: "Name", sentence })) : []),
@@ -50,6 +51,18 @@ function growing(rank, growth, now) {
   const since = isKnown(grown) ? `${bytes(grown)} since ${began}` : `since ${began}`;
   if (isKnown(levelTime)) return `${since}; level since ${isKnown(levelStep) ? `step ${number(levelStep)}, ` : ""}${age(levelTime, now)} ago${growth.is_full ? ", where memory is full" : ""}`;
   return `${rate(growth)}; ${since}${isKnown(time) ? `, ${age(time, now)} ago` : ""}`;
+}
+
+const UNKNOWN = {
+  foreign_pid_namespace: "NVML does not list it by its own process id",
+  memory_hidden: "NVML lists it without its memory",
+  unsupported: "NVML is missing, or gives no usable list",
+  no_answer: "NVML does not answer",
+};
+
+function processMemory({ process_used_state: state, process_estimated_bytes: estimated }) {
+  if (!state || isKnown(estimated)) return null;
+  return { term: "Process memory", sentence: `unknown: ${UNKNOWN[state] ?? state}` };
 }
 
 function rate(growth) {
