@@ -96,6 +96,25 @@ fn page_itself_acknowledges_requests_a_snapshot_and_ends_with_the_token_of_admin
 }
 
 #[test]
+fn what_several_admins_press_at_once_is_done_once() {
+    let buttons = Buttons::start("buttons-crowd");
+    for (path, body) in requests().into_iter().filter(|(path, _)| !path.contains("/devices/")) {
+        let body = body.to_string();
+        let press = || buttons.post(path, &[JSON, OWN, TOKEN], body.as_bytes()).status;
+        let statuses = thread::scope(|scope| {
+            let presses: Vec<_> = (0..8).map(|_| scope.spawn(press)).collect();
+            presses.into_iter().map(|press| press.join().unwrap()).collect::<Vec<_>>()
+        });
+        assert!(statuses.contains(&200), "{path}: {statuses:?}");
+        assert!(
+            statuses.iter().all(|status| [200, 409].contains(status)),
+            "{path}: {statuses:?}"
+        );
+    }
+    assert_eq!(buttons.done(), [1, 1, 1]);
+}
+
+#[test]
 fn nobody_but_the_page_with_the_token_of_admins_gets_through() {
     let buttons = Buttons::start("buttons-others");
     let wrong = ("stepmem-admin-token", "the admin toke");

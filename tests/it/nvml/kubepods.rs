@@ -6,6 +6,8 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use serde_json::json;
 use stepmem::input::attribution::kubepods::{
@@ -209,6 +211,35 @@ fn what_cannot_be_read_is_absent() {
         &[("memory.stat", "anon 5\nkernel_stack 3\nslab_unreclaimable 2\n")],
     );
     assert_eq!(tree.figures()[1], [Some(1000), Some(10), None]);
+}
+
+#[test]
+fn group_that_vanishes_while_it_is_read_is_whole_or_absent() {
+    let tree = Tree::new("vanishing");
+    let pod = format!("kubepods/pod{UID}");
+    let container = format!("{pod}/crio-{}", id('c'));
+    let used = GIB + 100 * MIB + 4096;
+    tree.group(&pod, "2147483648", GIB, 1);
+    tree.group(&container, "2147483648", GIB, 1);
+    let (here, gone) = (tree.root().join(&pod), tree.root().join("kubepods/gone"));
+    let is_done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..2000 {
+                fs::rename(&here, &gone).unwrap();
+                fs::rename(&gone, &here).unwrap();
+            }
+            is_done.store(true, Ordering::Release);
+        });
+        while !is_done.load(Ordering::Acquire) {
+            for [limit, was_used, kills] in tree.figures() {
+                assert!([None, Some(2_147_483_648)].contains(&limit), "{limit:?}");
+                assert!([None, Some(used)].contains(&was_used), "{was_used:?}");
+                assert!([None, Some(1)].contains(&kills), "{kills:?}");
+            }
+        }
+    });
+    assert_eq!(tree.figures()[1], [Some(2_147_483_648), Some(used), None]);
 }
 
 #[test]
