@@ -203,7 +203,7 @@ class Client:
         recorder = Recorder(self.process, sender, settings)
         sender.start(lambda: self._pack(recorder), UNPACKED_MAX)
         self._sender, self._recorder, self._n_failures = sender, recorder, 0
-        self.ending.install()
+        self.ending.install(self.at_exit)
         if settings.writes_on_oom:
             self.snapshots.watch_oom()
         identity = self.process.identity()
@@ -293,7 +293,8 @@ class Client:
         return self._sender is None or self._sender.flush(seconds)
 
     def at_exit(self) -> None:
-        """Pushes the remaining records and the end within FLUSH_SECONDS. Runs at the interpreter's exit."""
+        """Pushes the remaining records and the end within FLUSH_SECONDS. Runs at the exit of the interpreter, or of a process of
+        `multiprocessing`."""
         try:
             if self._by_time is not None:
                 self._by_time.stop()

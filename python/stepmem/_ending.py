@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import re
 import sys
 import time
-from typing import Any, Iterator, Optional
+from types import FrameType
+from typing import Any, Callable, Iterator, Optional
 
 from ._process import Process
 from ._torch import is_out_of_memory
@@ -20,6 +22,9 @@ HOST_OUT_OF_MEMORY = ("DefaultCPUAllocator", "allocate memory")
 REQUEST = re.compile(r"(?:tried|unable) to allocate ([\d.]+) (bytes|[KMGT]iB)\b", re.IGNORECASE)
 UNITS = ("bytes", "kib", "mib", "gib", "tib")
 
+FORKS = ("multiprocessing.popen_fork", "multiprocessing.forkserver")
+"""Modules whose functions fork, and keep the child's exit code in their variable `code`."""
+
 
 class Ending:
     """Derives the outcome of the program from its uncaught exception or its exit code."""
@@ -33,8 +38,9 @@ class Ending:
         """Steps that were counted when the end was noted: it did not happen if the program went on stepping."""
         self._reported_at = -1
 
-    def install(self) -> None:
-        """Wraps `sys.excepthook` and `sys.exit`, once in a process."""
+    def install(self, at_exit: Callable[[], None]) -> None:
+        """Wraps `sys.excepthook` and `sys.exit`, once in a process. Makes a process of `multiprocessing` call `at_exit` at its end."""
+        self._install_in_worker(at_exit)
         if self._is_installed:
             return
         self._is_installed = True
@@ -53,6 +59,21 @@ class Ending:
         exit.__doc__ = leave.__doc__
         self._hook = sys.excepthook = excepthook
         sys.exit = exit  # type: ignore[assignment]
+
+    def _install_in_worker(self, at_exit: Callable[[], None]) -> None:
+        """Calls `at_exit` with the finalizers of a process of `multiprocessing`: a forked one does not reach the interpreter's exit."""
+        processes = sys.modules.get("multiprocessing.process")
+        if processes is None or processes.parent_process() is None:
+            return
+
+        def end() -> None:
+            error = _workers_error()
+            if error is not None:
+                self.note(error)
+            at_exit()
+
+        atexit.unregister(at_exit)
+        sys.modules["multiprocessing.util"].Finalize(None, end, exitpriority=0)
 
     def in_child(self, process: Process) -> None:
         """Starts over in a forked child."""
@@ -118,6 +139,25 @@ class Ending:
         end.step = self._process.step
         end.unread_steps = (self._process.n_steps - self._process.n_recorded) or None
         return end
+
+
+def _workers_error() -> Optional[BaseException]:
+    """Returns the exception by which this process of `multiprocessing` ends, `SystemExit(0)` if by none; None where that is unknown.
+
+    Its finalizers run while the exception is on its way through `_bootstrap`. From Python 3.13 on it is handled by then, and its
+    exit code is known in a forked process only; a spawned one then calls `sys.exit`.
+    """
+    bootstrap = sys.modules["multiprocessing.process"].BaseProcess._bootstrap.__code__
+    error = sys.exc_info()[1]
+    frame: Optional[FrameType] = sys._getframe()
+    while frame is not None:
+        if frame.f_code is bootstrap:
+            trace = None if error is None else error.__traceback__  # of another one if it was forked while that was handled
+            return error if trace is not None and trace.tb_frame is frame else SystemExit(0)
+        if frame.f_globals.get("__name__") in FORKS and "code" in frame.f_locals:
+            return SystemExit(frame.f_locals["code"])
+        frame = frame.f_back
+    return None
 
 
 def _is_success(error: BaseException) -> bool:

@@ -188,21 +188,82 @@ def test_process_that_took_no_step_reports_no_end(fake, train):
     assert exporter.accepted == []
 
 
-def test_spawned_rank_that_fails_reports_it(fake, train):
-    code = """
-        import multiprocessing, stepmem
-        def work(rank):
-            stepmem.step_end(1)
-            raise ValueError("x")
-        if __name__ == "__main__":
-            process = multiprocessing.get_context("spawn").Process(target=work, args=(0,))
-            process.start()
+CHILDREN = """
+    import multiprocessing, os, sys, stepmem
+    def work(rank):
+        os.environ["RANK"] = str(rank)
+        for step in range(1, 4):
+            stepmem.step_end(step)
+        ENDING
+    if __name__ == "__main__":
+        processes = [multiprocessing.get_context("METHOD").Process(target=work, args=(rank,)) for rank in range(N)]
+        START
+        for process in processes:
             process.join()
-            print(process.exitcode)
-    """
+        print(*[process.exitcode for process in processes])
+"""
+START = """for process in processes:
+            process.start()"""
+START_IN_HANDLER = """try:
+            raise ValueError("of the parent")
+        except ValueError:
+            processes[0].start()"""
+
+
+def children(method, ending, start=START, n=1):
+    return CHILDREN.replace("METHOD", method).replace("ENDING", ending).replace("START", start).replace("(N)", f"({n})")
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+@pytest.mark.parametrize(
+    "ending, code, outcome",
+    [
+        ("pass", 0, "completed"),
+        ("sys.exit(0)", 0, "completed"),
+        ("sys.exit(3)", 3, "failed"),
+        ("raise SystemExit(3)", 3, "failed"),
+        ("raise ValueError('x')", 1, "failed"),
+    ],
+)
+def test_end_of_a_process_of_multiprocessing_is_reported(fake, train, method, ending, code, outcome):
     exporter = fake(200)
-    assert train(code, exporter.url).ended().out == "1\n"
-    assert end_of(exporter)[:2] == ("failed", "SystemExit")
+    assert train(children(method, ending), exporter.url).ended().out == f"{code}\n"
+    assert [record["step"] for record in exporter.records] == [1, 2, 3]
+    (end,) = exporter.ends
+    assert (end["outcome"], end["step"], end["instance"]) == (outcome, 3, exporter.records[0]["instance"])
+    assert (end.get("error_type") is None) == (outcome == "completed")
+
+
+def test_ends_of_forked_ranks_are_reported(fake, train):
+    exporter = fake(200)
+    assert train(children("fork", "if rank: raise KeyError(rank)", n=2), exporter.url).ended().out == "0 1\n"
+    assert sorted((end["rank"], end["outcome"]) for end in exporter.ends) == [(0, "completed"), (1, "failed")]
+
+
+def test_child_that_is_forked_while_an_error_is_handled_ends_by_its_own(fake, train):
+    exporter = fake(200)
+    assert train(children("fork", "pass", START_IN_HANDLER), exporter.url).ended().out == "0\n"
+    assert end_of(exporter) == ("completed", *UNKNOWN)
+
+
+def test_exit_that_a_forked_child_catches_is_not_its_end(fake, train):
+    exporter = fake(200)
+    ending = "try: sys.exit(2)\n        except SystemExit: pass"
+    assert train(children("fork", ending), exporter.url).ended().out == "0\n"
+    assert end_of(exporter) == ("completed", *UNKNOWN)
+
+
+def test_rank_that_trained_before_it_forked_another_ends_on_its_own(fake, train):
+    exporter = fake(200)
+    start = "stepmem.step_end(9); " + START_IN_HANDLER.replace("try:", "\n        try:")
+    assert train(children("fork", "pass", start).replace("str(rank)", "'1'"), exporter.url).ended().out == "0\n"
+    assert sorted((end["rank"], end["step"], end["outcome"]) for end in exporter.ends) == [(0, 9, "completed"), (1, 3, "completed")]
+
+
+def test_forked_child_that_is_cut_off_reports_no_end(fake, train):
+    exporter = fake(200)
+    train(children("fork", "assert stepmem.flush(60); os._exit(0)"), exporter.url).ended()
+    assert len(exporter.records) == 3 and exporter.ends == []
 
 
 def test_older_exporter_keeps_the_rank_of_a_process_that_exits(fake, train):
