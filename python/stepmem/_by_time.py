@@ -1,7 +1,8 @@
 """Samples memory by time while a program runs its model and no optimizer steps.
 
-A daemon thread reads which functions the other threads execute; they do nothing for it. It never reads their variables, which would
-keep their tensors alive, and keeps no frame.
+A daemon thread reads which functions the other threads execute; they do nothing for it, but for one call of a hook between two checks
+(see `_model_calls`), without which short calls of a model would be missed: the thread mostly gets its turn between them. It never reads
+their variables, which would keep their tensors alive, and keeps no frame.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import sys
 import threading
 from time import monotonic
 from types import CodeType, FrameType
-from typing import Any, Callable, Optional, Tuple
+from typing import Callable, Optional, Tuple
 
+from ._model_calls import DEPTH_MAX, ModelCalls, codes
 from ._process import Process
 from ._warn import warn_once
 from ._wire import PHASES
@@ -51,9 +53,6 @@ IDLE_SECONDS = 10.0
 FAILURES_MAX = 10
 """Checks that may fail in a row, as while a library is being imported."""
 
-DEPTH_MAX = 500
-"""Frames of a thread that are read, at most."""
-
 
 class ByTime:
     """The thread, and the runs of the model that it has seen."""
@@ -62,6 +61,7 @@ class ByTime:
         """`sample` appends a record of a phase."""
         self._process = process
         self._sample = sample
+        self._calls = ModelCalls()
         self._stop = threading.Event()
         now = monotonic()
         self._n_steps = 0
@@ -86,6 +86,12 @@ class ByTime:
         self._stop.set()
 
     def _run(self) -> None:
+        try:
+            self._check_until_stopped()
+        finally:
+            self._calls.close()
+
+    def _check_until_stopped(self) -> None:
         n_failures = 0
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the program's own threads handle signals
         while not self._stop.wait(self._pause(monotonic())):
@@ -128,10 +134,11 @@ class ByTime:
         if process.n_steps and now - self._stepped_at < self._quiet():
             return True
         is_running, is_training, is_in_call = self._activity()
-        if is_running and not self._is_running:
+        was_called = self._calls.any_since_last()
+        if was_called or (is_running and not self._is_running):
             self._n_runs += 1
             self._run_since = now
-        self._is_running = is_running
+        self._is_running = is_running = is_running or was_called
         self._is_slow = self._is_slow or is_training
         if is_running:
             self._ran_at = now
@@ -170,6 +177,7 @@ class ByTime:
 
     def _forget_runs(self, now: float) -> None:
         self._sampling_since = None
+        self._calls.pause()
         self._n_runs, self._is_running, self._is_slow = 0, False, False
         self._ran_at = self._sampled_at = now
 
@@ -180,8 +188,8 @@ class ByTime:
         module = getattr(modules.get("torch.nn.modules.module"), "Module", None)
         if module is None:
             return self._has_freed(), False, False
-        forward = _codes(module, "_call_impl", "_wrapped_call_impl")
-        backward = _codes(modules.get("torch.autograd"), "backward") | _codes(getattr(modules.get("torch._tensor"), "Tensor", None), "backward")
+        forward = codes(module, "_call_impl", "_wrapped_call_impl")
+        backward = codes(modules.get("torch.autograd"), "backward") | codes(getattr(modules.get("torch._tensor"), "Tensor", None), "backward")
         own = threading.get_ident()
         is_running = is_training = is_in_call = False
         for thread, frame in sys._current_frames().items():
@@ -211,11 +219,6 @@ class ByTime:
         before, self._allocated = self._allocated, sum(int(each["current"]) for each in devices)
         self._is_running = False  # each check that finds some is a run
         return self._allocated < before or any(each["peak"] > each["current"] for each in devices)
-
-
-def _codes(owner: Any, *names: str) -> "frozenset[CodeType]":
-    codes = (getattr(getattr(owner, name, None), "__code__", None) for name in names)
-    return frozenset(code for code in codes if isinstance(code, CodeType))
 
 
 def _is_of_library(code: CodeType) -> bool:

@@ -18,7 +18,8 @@ def test_wheel_is_small_and_typed_and_has_no_dependencies(tmp_path):
     assert wheel.name == f"stepmem_client-{stepmem.__version__}-py3-none-any.whl"
     # It reads marks, shared memory and children, searches holders across evaluations and reads bounds since it was 96 KiB.
     # It reads its memory from NVML, which an exporter in another container cannot, since it was 144 KiB.
-    assert wheel.stat().st_size < 152 * 1024
+    # It reports ends of forked processes and notes short calls of models since it was 151 KiB.
+    assert wheel.stat().st_size < 156 * 1024
     with zipfile.ZipFile(wheel) as files:
         names = files.namelist()
         metadata = files.read(f"stepmem_client-{stepmem.__version__}.dist-info/METADATA").decode()

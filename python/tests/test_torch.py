@@ -11,7 +11,7 @@ import sys
 import textwrap
 
 import pytest
-from conftest import DEADLINE, ROOT
+from conftest import DEADLINE, ROOT, await_true
 from test_peaks import Device, end_step, fake_torch
 
 from stepmem import _peaks
@@ -167,6 +167,65 @@ def test_evaluations_checkpoints_and_epochs_are_marked_also_where_they_take_no_t
     checkpoints = {step: ["checkpoint"] for step in (301, 341, 381, 421)}
     marked.pop(1, None)
     assert marked == {**epochs, **evaluations, **checkpoints}
+
+
+RUNS = """
+    import os, sys, time, torch
+    from torch.nn.modules import module
+    hooks = module._global_forward_pre_hooks
+    def until(condition):
+        while not condition():
+            time.sleep(0.01)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU()).eval()
+    transform = torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Sigmoid())
+    x = torch.randn(2, 8)
+    def run(module):
+        until(lambda: hooks)
+        module(x)
+    RUN
+"""
+"""Waits for the client's hook, by which it notes a model's call, since a machine may be busy."""
+
+
+def test_model_whose_calls_are_short_is_sampled(fake, train, tmp_path):
+    exporter = fake(200)
+    code = "with torch.inference_mode(): until(lambda: run(model) or os.path.exists('over'))"
+    program = train(RUNS.replace("RUN\n", code + "\n"), exporter.url, through=("-m", "stepmem"))
+    await_true("a sample", lambda: len(exporter.records) >= 5)
+    (tmp_path / "over").touch()
+    ended = program.ended()
+    assert (ended.code, ended.err) == (0, "")
+    assert {record["phase"] for record in exporter.records} == {"sample"}
+
+
+def test_hook_that_notes_calls_removes_itself_at_the_first(fake, train):
+    code = """for _ in range(3):
+        until(lambda: hooks)
+        (hook,) = hooks
+        model(x)
+        until(lambda: hook not in hooks)"""
+    ended = train(RUNS.replace("RUN\n", code + "\n"), fake(200).url, through=("-m", "stepmem")).ended()
+    assert ended.code == 0, ended.err
+
+
+def test_transforms_of_data_are_no_runs_of_a_model(fake, train):
+    exporter = fake(200)
+    code = "for _ in range(60): run(transform)"
+    ended = train(RUNS.replace("RUN\n", code + "\n"), exporter.url, through=("-m", "stepmem")).ended()
+    assert (ended.code, exporter.records) == (0, []), ended.err
+
+
+def test_hook_is_gone_before_the_compiler_is_imported(fake, train):
+    code = """until(lambda: hooks)
+    import torch._dynamo
+    before = dict(hooks)
+    model = torch.compile(model, backend="eager")
+    end = time.monotonic() + 2
+    until(lambda: model(x) is None or hooks or time.monotonic() > end)
+    print(before, dict(hooks), any("stepmem" in type(each).__module__ for each in sys.meta_path))"""
+    ended = train(RUNS.replace("RUN\n", code + "\n"), fake(200).url, through=("-m", "stepmem")).ended()
+    assert (ended.code, ended.out) == (0, "{} {} False\n"), ended.err
+    assert "global hooks" not in ended.err, "PyTorch warns of a hook of all modules"
 
 
 def test_data_loader_workers_push_nothing(exporter, train):
