@@ -123,6 +123,26 @@ def test_memory_that_was_freed_and_stays_in_the_arenas_of_glibc_is_not_to_be_exp
         assert [holder["name"] for holder in result.get("holders", [])] == names
 
 
+UNLIKE_ITEMS = """
+    import stepmem
+    kept = {n: None for n in range(ITEMS)}
+    for n in range(ITEMS, ITEMS + 300):
+        kept[n] = bytearray(100_000)
+        stepmem.step_end(n)
+"""
+
+
+@pytest.mark.parametrize(("n_items", "n_steps_least"), [(0, 1), (200, 1), (5_000, 0)])
+def test_size_of_a_holder_is_no_more_than_all_its_items_hold(n_items, n_steps_least, answer):
+    program = textwrap.dedent(UNLIKE_ITEMS).replace("ITEMS", str(n_items))
+    (_, *_, result), _ = answer(program, request={"bytes_per_step": 100_000.0})
+    (holder,) = result["holders"]
+    assert holder["bytes_per_step"] == pytest.approx(100_000, rel=0.1)
+    n_held = result["last_step"] - n_items + 1
+    least = n_held if n_steps_least else result["last_step"] - result["first_step"]  # of too many items, those that are new
+    assert 0.95 * least <= holder["bytes"] / 100_000 <= 1.05 * n_held
+
+
 CUT = """
     import collections, stepmem
     class Kept:
@@ -253,6 +273,29 @@ def test_both_scans_and_the_answer_fit_into_a_program_of_400_steps_of_10_ms(fake
     assert (holder["kind"], holder["line"], holder["function"]) == ("list", 5, "__init__")
     assert holder["tensors_per_step"] == 1.0
     assert holder["bytes"] == holder["tensors"] * 400
+
+
+CYCLES = """
+    import gc, torch, stepmem
+    gc.disable()
+    class Trial:
+        def __init__(self):
+            self.parameters, self.parent = torch.randn(64), self
+    others = [[n] for n in range(50_000)]
+    for step in range(1, 300):
+        Trial()
+        stepmem.step_end(step)
+"""
+
+
+@needs_torch[0]
+@needs_torch[1]
+def test_tensors_of_cycles_are_counted_among_however_many_other_objects(answer):
+    (_, result), _ = answer(textwrap.dedent(CYCLES))
+    (holder,) = result["holders"]
+    assert holder["name"] == "a reference cycle of `Trial` objects"
+    assert holder["tensors_per_step"] == pytest.approx(1.0, rel=0.1)
+    assert result["first_step"] < holder["tensors"] <= result["last_step"] and holder["bytes"] == 256 * holder["tensors"]
 
 
 LEVEL_SHIFTS = """

@@ -82,7 +82,7 @@ def bound_of(chain: Chain, growth: Growth, measured: float, heap: Heap) -> Optio
     items, items_max = round(measured), _items_max(thing, kind, owner, growth, heap)
     if not 2 <= items <= items_max:
         return None
-    oldest, newest = _ends(thing, kind, growth, heap)
+    oldest, newest = ends(thing, kind, growth, heap)
     if not oldest or not newest:
         return None
     return Bound(items, items_max, items - round(growth.before), oldest, newest, len(oldest), len(newest))
@@ -104,7 +104,8 @@ def _items_max(thing: Any, kind: int, owner: Any, growth: Growth, heap: Heap) ->
     return found if type(found) is int and found > 0 else 0
 
 
-def _ends(thing: Any, kind: int, growth: Growth, heap: Heap) -> Tuple[List[Any], List[Any]]:
+def ends(thing: Any, kind: int, growth: Growth, heap: Heap) -> Tuple[List[Any], List[Any]]:
+    """Returns the oldest and the newest items of a container that grew."""
     if kind == CACHE:
         results = heap.results(thing)
         return results[:SAMPLE_ITEMS], results[-SAMPLE_ITEMS:]

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-from .bounds import Chain, Fill, bound_of
-from .heap import BUFFER, CLASS, LEAF, LIST, SIZED, TENSOR
+from .bounds import Chain, Fill, bound_of, ends
+from .heap import BUFFER, LIST, SIZED, TENSOR
 from .heap_scan import HOPS_MAX, Growth, Key, Place, Slice, led_through_dictionaries, resolve
 from .names import Name, line_of, name_place
+from .probe import Probe
 
 BENEATH_OBJECTS_MAX = 2000
 """Objects below one place that are counted, at most."""
+
+ALIKE = 0.5
+"""The oldest items are like the new ones if they hold at least this share of what those do."""
+
+COUNTED_OBJECTS_MAX = 4000
+"""Objects below a container with unlike items that are counted, at most: some 4 ms."""
 
 SHARE_OF_RATE = 0.4
 """A holder goes on growing at this share of its rate, at least."""
@@ -157,8 +164,9 @@ class Candidate:
                 return None
             oldest, n_hops = now.heap.oldest(root, newest_number, HOPS_MAX)
             return float(n_hops) if oldest <= newest_number or n_hops >= HOPS_MAX else None
-        n_tensors, self.n_bytes = _beneath(thing, now)
-        return float(n_tensors)
+        beneath = _beneath(thing, BENEATH_OBJECTS_MAX, now)
+        self.n_bytes = round(beneath.per_item(1)[1])
+        return float(beneath.n_tensors)
 
     def goes_on(self, measured: float, step: int, second_step: int, is_in_shifts: bool) -> bool:
         """Returns whether it has gone on growing since the second scan, at `second_step`."""
@@ -217,6 +225,29 @@ class Candidate:
         chain = self.chain(now)
         return holder if len(chain) < len(self.places) else self._bounded(holder, chain, now, n_steps, is_on_host)
 
+    def in_all(self, holder: Holder, now: Slice, is_counted: bool) -> Holder:
+        """Returns a holder whose older items count as the oldest ones, if these hold less than the new ones.
+
+        If they hold much less, and `is_counted`, what is beneath it is counted, as far as that is followed.
+        """
+        growth, chain, last = self.growth, self.chain(now), max(1.0, self.last)
+        if holder.fill is not None or growth.measure != "items" or len(chain) < len(self.places):
+            return holder
+        thing, kind = chain[-1]
+        oldest = ends(thing, kind, growth, now.heap)[0]
+        probe = Probe(now.modules.dict_ids, set(), now.heap)
+        for item in oldest:
+            probe.add(item)
+        whole = (holder.n_tensors, holder.n_bytes)
+        of_oldest = _figures(probe, max(1, len(oldest)), now)
+        ratio = min(old * last / each for old, each in zip((*of_oldest, 1.0), (*whole, last)) if each)
+        least = [each * (1.0 - (1.0 - ratio) * growth.before / last) for each in whole]
+        if is_counted and ratio < ALIKE:
+            counted = _figures(_beneath(thing, COUNTED_OBJECTS_MAX, now), 1, now)
+            least = list(map(max, least, counted))
+        n_tensors, n_bytes = map(round, map(min, least, whole))
+        return holder._replace(n_tensors=n_tensors, n_bytes=n_bytes)
+
     def _bounded(self, holder: Holder, chain: Chain, now: Slice, n_steps: int, is_on_host: bool) -> Holder:
         """Returns a holder with its bound, if it has one, and with bytes of old and new items instead of new ones alone."""
         bound = bound_of(chain, self.growth, self.last, now.heap)
@@ -230,20 +261,14 @@ class Candidate:
         return holder._replace(name=name, n_bytes=n_bytes, bytes_per_step=rate, fill=fill)
 
 
-def _beneath(thing: Any, now: Slice) -> Tuple[int, int]:
-    """Counts the tensors below an object, and their bytes; those that share a storage once."""
-    heap, seen = now.heap, {id(thing)}
-    waiting = [thing]
-    storages: Dict[int, int] = {}
-    for each in waiting:
-        kind = heap.kind(type(each))
-        if kind == TENSOR and not heap.is_elsewhere(each):
-            storage, n_bytes = heap.storage(each)
-            storages[storage or -len(storages)] = n_bytes
-        if kind in (LEAF, CLASS, BUFFER) or len(seen) > BENEATH_OBJECTS_MAX:
-            continue
-        for child in heap.children(each, kind, heap.size(each, kind) if kind in SIZED else 0):
-            if id(child) not in seen and heap.kind(type(child)) not in (LEAF, CLASS, BUFFER):
-                seen.add(id(child))
-                waiting.append(child)
-    return len(storages), sum(storages.values())
+def _beneath(thing: Any, objects_max: int, now: Slice) -> Probe:
+    """Counts the tensors and other memory below an object."""
+    probe = Probe(now.modules.dict_ids, set(), now.heap, objects_max)
+    probe.add(thing)
+    return probe
+
+
+def _figures(probe: Probe, n: int, now: Slice) -> Tuple[float, float]:
+    """Returns the tensors and bytes of each of `n` items."""
+    n_tensors, of_tensors, of_data = probe.per_item(n)
+    return n_tensors, of_tensors + (of_data if now.modules.is_on_host else 0.0)

@@ -183,6 +183,7 @@ class Slice:
     """All objects that a slice may refer to. Nothing of it outlives the slice."""
 
     def __init__(self, modules: Modules) -> None:
+        self.modules = modules
         self.heap = Heap(modules)
         self.roots = Roots(modules)
         self.live: Dict[int, Any] = {}

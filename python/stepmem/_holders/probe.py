@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import types
-from typing import Any, Dict, List, Set, Tuple
+from typing import Any, Container, Dict, List, Set, Tuple
 
 from .heap import BUFFER, CLASS, ITEMS_MAX, LEAF, RECORD, SIZED, TENSOR, Heap
 
 PROBE_OBJECTS = 160
-"""Objects below one item that are followed."""
+"""Objects below one item that are followed, at most, unless a probe is given another number."""
 
 DISTANCES_MAX = 256
 """Tensors and arrays of one container whose distance is remembered, at most."""
@@ -20,8 +20,8 @@ VIA_OPTIMIZER = 1 << 16
 class Probe:
     """Counts the tensors and other memory below the new items of a container."""
 
-    def __init__(self, seen: Dict[int, int], storages: Set[int], heap: Heap) -> None:
-        """`seen` are ids of objects and `storages` those of tensors that the scan before met."""
+    def __init__(self, seen: Container[int], storages: Set[int], heap: Heap, objects_max: int = PROBE_OBJECTS) -> None:
+        """`seen` are ids of objects and `storages` those of tensors that are not counted: the scan before met them."""
         self.n_holding = 0
         """Items with a tensor."""
         self.n_tensors = 0
@@ -35,6 +35,7 @@ class Probe:
         self._seen = seen
         self._storages = storages
         self._heap = heap
+        self._objects_max = objects_max
         self._n_data = 0
         self._n_met = 0
         """Tensors that the scan before did not meet."""
@@ -62,7 +63,7 @@ class Probe:
                 self._n_data += heap.sizes.of(thing)
             if kind in (CLASS, BUFFER) or (kind == LEAF and type(thing) is not types.BuiltinFunctionType):
                 continue
-            if len(waiting) > PROBE_OBJECTS:
+            if len(waiting) > self._objects_max:
                 self.is_cut = True
                 continue
             if type(thing) is types.TracebackType:

@@ -7,8 +7,9 @@ never a reference to an object of the program.
 from __future__ import annotations
 
 import enum
+import functools
 import time
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
 
 from .._wire import SCAN_STEPS_DEFAULT
 from . import garbage
@@ -321,13 +322,17 @@ class Search:
 
     def _named(self, now: Slice) -> List[Holder]:
         """Returns the holders among the candidates, in the order of `Whole.ranked`."""
-        found: Dict[Name, Holder] = {}
+        found: Dict[Name, List[Tuple[Candidate, Holder]]] = {}
         for candidate in self._candidates:
             holder = candidate.holder(now, self._whole.is_on_host)
             if holder is not None:
-                same = found.get(holder.name)  # such as all lists in a dictionary
-                found[holder.name] = holder if same is None else same.joined(holder)
-        return self._whole.ranked(list(found.values()))
+                found.setdefault(holder.name, []).append((candidate, holder))  # such as all lists in a dictionary
+        ranked = self._whole.ranked([_joined(holder for _, holder in same) for same in found.values()])[:HOLDERS_MAX]
+        in_all: List[Holder] = []
+        for each in ranked:
+            is_counted = not in_all and len(found[each.name]) == 1
+            in_all.append(_joined(candidate.in_all(holder, now, is_counted) for candidate, holder in found[each.name]))
+        return in_all
 
     def _chosen(self, now: Slice) -> List[Holder]:
         """Returns the holders; if they do not explain the growth, also unreachable objects."""
@@ -389,6 +394,10 @@ class Search:
 GRAPH_CYCLES = Name("tensors that Python does not reach: cycles of the autograd graph, as of `create_graph=True`", "graph cycle", NOWHERE)
 
 PROFILER = Name("PyTorch's profiler, which keeps all events until it stops", "profiler", NOWHERE)
+
+
+def _joined(holders: Iterable[Holder]) -> Holder:
+    return functools.reduce(lambda former, holder: former.joined(holder), holders)
 
 
 def _candidate(growth: Growth, after: HeapScan) -> Candidate:
