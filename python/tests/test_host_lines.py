@@ -18,9 +18,9 @@ REQUEST = {"type": "holders", "id": "7-h1", "run": "llm", "rank": 0, "steps": 20
 PRELUDE = """
 import ctypes, os, sys, threading, tracemalloc
 import stepmem
-from stepmem._holders import lines
+from stepmem._holders import lines, tracing
 VERSION = sys.version_info[:2]
-lines.FIXED = {VERSION: 0}
+tracing.FIXED = {VERSION: 0}
 now, step_seconds = 0.0, 1.0
 lines.clock = lambda: now
 def step(n):
@@ -128,8 +128,8 @@ def test_object_that_holds_the_memory_is_named_without_tracing(answer):
 @pytest.mark.parametrize(
     "disguise",
     [
-        "lines.FIXED = {VERSION: 99}",
-        "lines.FIXED = {(VERSION[0], VERSION[1] + 1): 0}",
+        "tracing.FIXED = {VERSION: 99}",
+        "tracing.FIXED = {(VERSION[0], VERSION[1] + 1): 0}",
         "sys.abiflags = 't'",
         "sys.implementation.name = 'other'",
     ],
@@ -137,6 +137,15 @@ def test_object_that_holds_the_memory_is_named_without_tracing(answer):
 def test_tracing_is_never_begun_where_it_is_not_safe_to_stop(disguise, answer):
     reports, _ = answer(f"{disguise}\ntracemalloc.start = None\n" + LOOP)
     assert lines_of(reports) == {"outcome": "unsafe"}
+
+
+@pytest.mark.parametrize(("is_safe", "is_on_host", "expected"), [(True, True, None), (False, True, {"outcome": "unsafe"}), (False, False, None)])
+def test_search_that_explains_nothing_reports_that_no_line_could_be_found_either(is_safe, is_on_host, expected, answer):
+    disguise = "" if is_safe else "tracing.FIXED = {VERSION: 99}\nsys.modules.pop('stepmem._holders.lines')\n"
+    out = "print('stepmem._holders.lines' in sys.modules)"
+    reports, out = answer(disguise + LOOP + out, request={"is_on_host": is_on_host}, STEPMEM_TRACEMALLOC="")
+    assert [report.get("lines") for report in reports] == [None, *[expected] * (len(reports) - 1)] and len(reports) > 1
+    assert out == f"{is_safe}\n"  # it is imported by this test only
 
 
 def test_only_releases_with_the_fix_are_traced():
@@ -390,8 +399,8 @@ TEE = """
 import itertools, sys, time, tracemalloc
 from torch.optim.optimizer import Optimizer
 import stepmem
-from stepmem._holders import lines
-lines.FIXED = {sys.version_info[:2]: 0}
+from stepmem._holders import lines, tracing
+tracing.FIXED = {sys.version_info[:2]: 0}
 now = 0.0
 lines.clock = lambda: now
 def samples():

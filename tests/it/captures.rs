@@ -228,6 +228,7 @@ fn search_for_lines_of_host_memory_is_told_with_what_it_came_to() {
         let finding = none(lines.clone());
         assert!(text_of(&finding, "sentence").contains(sentence), "{finding}");
         assert!(text_of(&finding, "advice").contains(advice), "{finding}");
+        assert!(!text_of(&finding, "advice").contains("--host-lines"), "{finding}");
         assert_eq!(finding["evidence"]["searched"]["lines"]["outcome"], lines["outcome"]);
     }
     let line = json!({"name": "what one line allocates", "kind": "allocating line", "file": "/app/train.py",

@@ -7,7 +7,6 @@ halves: what grows in both is a leak, or memory that turns over slowly.
 from __future__ import annotations
 
 import os
-import sys
 import time
 import tracemalloc
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
@@ -18,6 +17,7 @@ from .candidates import DATA_BYTES_MIN, EXPLAINED, SHARE_OF_RATE, Holder
 from .heap import raise_if_programs
 from .names import Name, Spot
 from .search import HOLDERS_MAX
+from .tracing import UNSAFE, is_safe
 
 WINDOW_SECONDS_MAX = 60.0
 """Length of a window, at most."""
@@ -36,10 +36,6 @@ HALF_STEPS_MIN = 4
 TURNOVER = 2.0
 """A line that allocates more than so many times the growth fills a buffer from which as much is freed."""
 
-FIXED = {(3, 12): 9, (3, 13): 2, (3, 14): 4}
-"""Versions of CPython and the first release of each in which a thread may stop tracemalloc while others allocate (gh-128679, and
-for 3.14 gh-144763). Newer versions are fixed, older ones are not."""
-
 ALLOCATING_LINE = "allocating line"
 """Kind of holder: not an object, but the line that allocates what is kept."""
 
@@ -52,10 +48,8 @@ clock = time.perf_counter
 
 def refusal() -> Optional[str]:
     """Returns the outcome of a window that must not be opened in this process; None if it may be."""
-    version, release = sys.version_info[:2], sys.version_info[2]
-    is_fixed = version > max(FIXED) or version in FIXED and release >= FIXED[version]
-    if sys.implementation.name != "cpython" or "t" in getattr(sys, "abiflags", "") or not is_fixed:
-        return "unsafe"
+    if not is_safe():
+        return UNSAFE
     return "own" if tracemalloc.is_tracing() else None
 
 

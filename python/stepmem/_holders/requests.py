@@ -11,6 +11,7 @@ from .._process import Process
 from .._wire import HeapScanRequest, HoldersResult
 from .candidates import Whole
 from .search import HOLDERS_MAX, Outcome, Search
+from .tracing import UNSAFE, is_safe
 
 if TYPE_CHECKING:
     from .lines import LineSearch
@@ -163,6 +164,8 @@ class HeapScanRequests:
     def _result(self, id_: str, search: Search) -> HoldersResult:
         """Returns the result so far, with that of the last search for lines where it adds something."""
         result, lines = HoldersResult.of_search(id_, search), self._lines
+        if lines is None and not search.is_explained and search.is_on_host and not is_safe():
+            result.lines = {"outcome": UNSAFE}  # so that nobody is advised to have them searched for
         if lines is None or lines.outcome in (None, "cut") or search.is_explained and not self._is_wanted:
             return result
         result.lines = lines.fields()

@@ -61,6 +61,8 @@ class Search:
         self.outcome: Optional[Outcome] = None
         """The result so far; a search that found nothing may go on."""
         self.is_over = False
+        self.is_on_host = whole.is_on_host
+        """Set if it is about the host's memory."""
         self.is_explained = False
         """Set if what was found explains the growth."""
         self.n_results = 0
