@@ -73,6 +73,39 @@ def test_the_holder_of_a_program_without_pytorch_is_named(answer):
     assert 0.9 < holder["bytes_per_step"] / 100_000 < 1.1
 
 
+LARGE_LIBRARY = """
+    import stepmem
+    objects = [[{str(n): [n]} for n in range(500)] for _ in range(500)]
+    class Trainer:
+        def __init__(self, metrics):
+            self.metrics = metrics
+        def fit(self):
+            for n in range(300):
+                self.metrics(n)
+                stepmem.step_end(n)
+"""
+
+OF_LIBRARY = """
+    import sys
+    sys.path.insert(0, "site-packages")
+    from large import Trainer
+    def make():
+        seen = []
+        def compute(n):
+            seen.append(bytearray(100_000))
+        return compute
+    Trainer(make()).fit()
+"""
+
+
+def test_closure_that_a_running_library_calls_is_named_however_much_the_library_holds(answer, tmp_path):
+    (tmp_path / "site-packages").mkdir()
+    (tmp_path / "site-packages/large.py").write_text(textwrap.dedent(LARGE_LIBRARY))
+    program = textwrap.dedent(OF_LIBRARY).replace('"site-packages"', repr(str(tmp_path / "site-packages")))
+    (_, *_, result), _ = answer(program, request={"bytes_per_step": 100_000.0})
+    assert [holder["name"] for holder in result.get("holders", [])] == ["a closure cell of `compute`"]
+
+
 def test_an_lru_cache_that_holds_many_arrays_or_texts_is_named(answer):
     program = """
         import functools, stepmem

@@ -114,6 +114,8 @@ class Modules:
         self.is_on_host = is_on_host
         self.programs: List[str] = []
         """Names of the program's modules in `sys.modules`, `__main__` first."""
+        self.running: List[str] = []
+        """Names of the libraries' modules whose code is on the stack."""
         self.libraries: List[str] = []
         """Names of other modules outside of the standard library and PyTorch."""
         self.dict_ids: Set[int] = set()
@@ -152,7 +154,7 @@ class Modules:
             self._others.discard(name)
             self._programs.add(name)
             self.libraries.remove(name)
-            self.programs.append(name)
+            self.running.append(name)
 
     def is_programs(self, name: Any) -> bool:
         """Returns whether a class or function of the module `name` is the program's."""

@@ -139,7 +139,7 @@ class Roots:
         running.clear()
         self._add(("context",), contextvars.copy_context())
         self.first += self._foreign
-        self._libraries = modules.libraries
+        self._running, self._libraries = modules.running, modules.libraries
 
     def thing(self, key: Key) -> Any:
         """Returns a root; None if it is gone."""
@@ -149,8 +149,8 @@ class Roots:
         return thing
 
     def special(self) -> List[Key]:
-        """Returns the namespaces of modules in which programs leave objects."""
-        return self._others(SPECIAL_MODULES)
+        """Returns the namespaces of libraries whose code is on the stack, and of modules in which programs leave objects."""
+        return self._others((*self._running, *SPECIAL_MODULES))
 
     def libraries(self) -> List[Key]:
         """Returns the namespaces of libraries."""
@@ -278,7 +278,8 @@ class HeapScan:
                         return True
                     self._n_stages += 1
                     self.is_complete = self._n_stages == 2
-                    self._add_roots(now, now.roots.libraries() if self.is_complete else now.roots.special(), LIBRARY)
+                    roots = (now.roots.libraries(), LIBRARY) if self.is_complete else (now.roots.special(), DICT)
+                    self._add_roots(now, *roots)
                     continue
                 if n_seen >= CLOCK_EVERY:
                     n_seen = 0
@@ -308,7 +309,7 @@ class HeapScan:
             node = len(self.ids)
             self.keys.append(key)
             self._append(id(thing), id(type(thing)), -1, len(self.keys) - 1)
-            self.kinds.append(FRAME if is_frame else LIBRARY if kind == LIBRARY and key[1] not in SPECIAL_MODULES else DICT if key[0] == "module" else RECORD)
+            self.kinds.append(FRAME if is_frame else kind if key[0] == "module" else RECORD)
             self.matches.append(matches.get(known.get(key, -1), -1))
             self.seen[id(thing)] = node
             now.live[node] = thing
