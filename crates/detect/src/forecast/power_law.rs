@@ -22,7 +22,7 @@ pub(crate) fn units_until(points: &[(f64, f64)], bytes: f64) -> Option<f64> {
     let [(first, _), (second, _), .., (last, _)] = points else { return None };
     let start = 2.0 * first - second;
     let span = last - start;
-    let line = least_squares(points, |x| x)?;
+    let line = least_squares(points, |x| x).filter(|_| points.len() >= POINTS_MIN)?;
     let fits = (0..N_EXPONENTS).filter_map(|idx| {
         let exponent = EXPONENT_MIN + EXPONENT_STEP * f64::from(idx);
         let fit = least_squares(points, |x| ((x - start) / span).powf(exponent))?;
@@ -30,9 +30,7 @@ pub(crate) fn units_until(points: &[(f64, f64)], bytes: f64) -> Option<f64> {
     });
     let (exponent, power) =
         fits.min_by(|a, b| a.1.squared_error.total_cmp(&b.1.squared_error))?;
-    let is_clear = points.len() >= POINTS_MIN
-        && power.slope > 0.0
-        && power.squared_error < ERROR_RATIO * line.squared_error;
+    let is_clear = power.squared_error < ERROR_RATIO * line.squared_error && power.slope > 0.0;
     let units = span * ((1.0 + bytes / power.slope).powf(1.0 / exponent) - 1.0);
     Some(units).filter(|units| is_clear && units.is_finite())
 }
