@@ -473,9 +473,13 @@ def rules_are_healthy(port):
     if sick or len(rules) < 30:
         raise Failure(f"{len(rules)} rules, of which unhealthy: {sick}")
     recorded = {rule["name"] for rule in rules if rule["type"] == "recording"} - UNRECORDED
-    for name in sorted(recorded):
-        if not ask(port, "/api/v1/query", query=f'last_over_time({{__name__="{name}"}}[60s])')["data"]["result"]:
-            raise Failure(f"the rule {name} recorded nothing")
+    missing = sorted(recorded)
+
+    def look():
+        missing[:] = [name for name in missing if not ask(port, "/api/v1/query", query=f'last_over_time({{__name__="{name}"}}[1h])')["data"]["result"]]
+        return not missing
+
+    wait_until(look, DATA_SECONDS_MAX, lambda: f"rules that recorded nothing: {missing}")
 
 
 def answers(url):
