@@ -221,8 +221,7 @@ const checks = {
     await reader.page.locator("#ranks-rows tr", { hasText: "IMBALANCE" }).getByRole("link").click();
     await reader.page.locator("#story-head", { hasText: "Rank 5" }).waitFor();
     await reader.page.fill("#filter", "imbalance");
-    const link = reader.page.url();
-    assert.match(link, /#run=demo&rank=5&filter=imbalance$/);
+    await reader.page.waitForFunction(() => location.hash === "#run=demo&rank=5&filter=imbalance");
     await reader.page.reload();
     await reader.page.locator("#story-head", { hasText: "Rank 5" }).waitFor();
     await reader.page.locator("#ranks-count", { hasText: "1 of 8" }).waitFor();
