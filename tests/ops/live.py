@@ -476,7 +476,7 @@ def rules_are_healthy(port):
     missing = sorted(recorded)
 
     def look():
-        missing[:] = [name for name in missing if not ask(port, "/api/v1/query", query=f'last_over_time({{__name__="{name}"}}[1h])')["data"]["result"]]
+        missing[:] = [name for name in missing if not ask(port, "/api/v1/query", query=f'last_over_time({{__name__="{name}"}}[60s])')["data"]["result"]]
         return not missing
 
     wait_until(look, DATA_SECONDS_MAX, lambda: f"rules that recorded nothing: {missing}")
