@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::json;
+use stepmem_types::device::OwnProcessState;
 
 use crate::rig::access::users;
 use crate::rig::command::stepmem;
@@ -109,6 +110,15 @@ fn browser_shows_ranks_processes_and_devices_with_their_findings() {
 #[test]
 fn browser_tells_the_story_of_a_rank_from_recorded_answers() {
     holds("page_story.mjs", &[&Exporter::start(&[])]);
+}
+
+#[test]
+fn page_says_why_memory_is_unknown_in_the_words_of_every_other_output() {
+    let facts = fs::read_to_string(root().join("src/output/page/facts.js")).unwrap();
+    for state in OwnProcessState::ALL {
+        let said = format!("{}: \"NVML {}\"", state.as_label(), state.words());
+        assert!(facts.contains(&said), "{said}");
+    }
 }
 
 #[test]
