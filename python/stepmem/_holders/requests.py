@@ -165,7 +165,7 @@ class HeapScanRequests:
         """Returns the result so far, with that of the last search for lines where it adds something."""
         result, lines = HoldersResult.of_search(id_, search), self._lines
         if lines is None and not search.is_explained and search.is_on_host and not is_safe():
-            result.lines = {"outcome": UNSAFE}  # so that nobody is advised to have them searched for
+            result.lines = {"outcome": UNSAFE}  # or the advice would suggest that search
         if lines is None or lines.outcome in (None, "cut") or search.is_explained and not self._is_wanted:
             return result
         result.lines = lines.fields()

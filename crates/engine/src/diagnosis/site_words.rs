@@ -223,7 +223,7 @@ pub fn of_too_large(holder: &TensorHolder, filling: &Filling) -> String {
 pub fn of_doubt(filling: &Filling) -> Option<String> {
     let text = match filling.doubt? {
         FillingDoubt::PartOfGrowth => {
-            return Some(format!("{}, which ends a part of the growth", of_end(filling)));
+            return Some(format!("{}, which ends part of the growth", of_end(filling)));
         }
         FillingDoubt::NotOwn => "its bound is not shown to be the rank's own report",
         FillingDoubt::Outdated => "its bound was reported too long ago",
