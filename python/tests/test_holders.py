@@ -106,6 +106,26 @@ def test_closure_that_a_running_library_calls_is_named_however_much_the_library_
     assert [holder["name"] for holder in result.get("holders", [])] == ["a closure cell of `compute`"]
 
 
+def test_items_at_addresses_that_the_first_scan_met_have_their_whole_size(answer):
+    program = """
+        import stepmem
+        kept, short_lived, n_reused = [], [[bytes(20_000)] for _ in range(100)], 0
+        for n in range(400):
+            if n % 4 == 0 and short_lived:
+                address = id(short_lived.pop().pop())
+                kept.append({0: bytes(20_000)})
+                n_reused += id(kept[-1][0]) == address
+            else:
+                kept.append({0: bytes(20_000)})
+            stepmem.step_end(n)
+        print(n_reused)
+    """
+    (_, *_, result), ended = answer(textwrap.dedent(program), request={"bytes_per_step": 20_000.0})
+    [holder] = result["holders"]
+    assert int(ended.out) >= 90
+    assert holder["bytes_per_step"] == pytest.approx(20_000, rel=0.05)
+
+
 def test_an_lru_cache_that_holds_many_arrays_or_texts_is_named(answer):
     program = """
         import functools, stepmem

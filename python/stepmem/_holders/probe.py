@@ -39,16 +39,18 @@ class Probe:
         self._n_data = 0
         self._n_met = 0
         """Tensors that the scan before did not meet."""
+        self._n_old = 0
+        """Objects and tensors whose address it did."""
         self._tensors: Dict[int, List[int]] = {}
         """Of each storage: its bytes, the number of tensors that share it, and the bytes that these show."""
         self._blocks: Dict[int, List[int]] = {}
         """The same of arrays."""
 
-    def add(self, item: Any) -> None:
-        """Counts the memory below one item that the scan before did not meet."""
+    def add(self, item: Any) -> bool:
+        """Counts the memory below one item that the scan before did not meet. Returns whether it met some of it."""
         heap, seen = self._heap, {id(item)}
         waiting = [(item, "", 0)]
-        n_before = self._n_met
+        n_before, n_old_before = self._n_met, self._n_old
         for thing, via, distance in waiting:
             kind = heap.kind(type(thing))
             if kind == TENSOR:
@@ -73,10 +75,15 @@ class Probe:
             size = heap.size(thing, kind) if kind in SIZED else 0
             self.is_cut |= size > ITEMS_MAX
             for child in heap.children(thing, kind, size):
-                if id(child) not in seen and heap.kind(type(child)) != CLASS and id(child) not in self._seen:
-                    seen.add(id(child))
+                if id(child) in seen or heap.kind(type(child)) == CLASS:
+                    continue
+                seen.add(id(child))
+                if id(child) in self._seen:
+                    self._n_old += 1
+                else:
                     waiting.append((child, via, distance + 1))
         self.n_holding += self._n_met > n_before
+        return self._n_old > n_old_before
 
     def per_item(self, n: int) -> Tuple[float, float, float]:
         """Returns the tensors of each of `n` items, their bytes, and the bytes of all else."""
@@ -87,6 +94,7 @@ class Probe:
         heap = self._heap
         storage, n_bytes = heap.storage(tensor)
         if storage and storage in self._storages:
+            self._n_old += 1
             return
         part = self._tensors.setdefault(storage or -len(self._tensors), [n_bytes, 0, 0])
         part[1] += 1
