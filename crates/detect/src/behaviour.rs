@@ -108,6 +108,10 @@ fn straight_leak_creeps_with_its_rate_its_onset_and_its_end() {
 
 #[test]
 fn growth_that_ends_is_level_soon_and_then_cleared() {
+    let slope = |watched: &Watched| {
+        let slope = watched.detector.slope(Signal::Allocated)?;
+        slope.bytes_per_step.map(|slope| slope.value.abs())
+    };
     let watched = Watched::new().run(1_000, leak(4.0 * MEBIBYTE, 1, 1_000));
     assert!(watched.creeping.is_some());
     let watched = watched.run(125 + 16, leak(4.0 * MEBIBYTE, 1, 1_000));
@@ -115,8 +119,10 @@ fn growth_that_ends_is_level_soon_and_then_cleared() {
     let since = trend.level_since().expect("an eighth of its length later it is level");
     assert!((since.position - 1_000.0).abs() <= 64.0, "{since:?}");
     assert_eq!(trend.steps_to_oom(), None);
+    assert!(slope(&watched).unwrap() < 0.2 * MEBIBYTE, "{:?}", slope(&watched));
     let watched = watched.run(400, leak(4.0 * MEBIBYTE, 1, 1_000));
     assert_eq!(watched.trend(), None);
+    assert!(slope(&watched).unwrap() < 0.1 * MEBIBYTE, "{:?}", slope(&watched));
     let ended = watched.detector.ended_growth(Signal::Allocated).unwrap();
     assert!((ended.until.position - 1_000.0).abs() <= 64.0, "{ended:?}");
     // Nor do longer windows show it again.

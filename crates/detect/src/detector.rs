@@ -322,8 +322,8 @@ impl Detector {
 
     /// Returns how fast a signal changes, also when nothing is wrong with it.
     ///
-    /// That of its trend, else of every other block of its longest window; `None` until a
-    /// window holds enough blocks. Costs at most 120 pairs.
+    /// That of its trend, else of every other block since its growth ended or in its longest
+    /// window; `None` until there are enough blocks. Costs at most 120 pairs.
     pub fn slope(&self, signal: Signal) -> Option<Slope> {
         if let Some(slopes) = &self.last_slopes {
             let known = Signal::ALL.iter().zip(slopes.iter()).find(|(of, _)| **of == signal);
@@ -335,7 +335,8 @@ impl Detector {
             let (slope, pace) = (trend.slope_bytes_per_unit, trend.seconds_per_unit);
             return Some(Slope::along(self.axis, slope, pace));
         }
-        let overview = overview::of(&series.ladder, &self.config)?;
+        let ended = series.tracker.ended().map(|ended| ended.until.position);
+        let overview = overview::of(&series.ladder, ended, &self.config)?;
         let pace = of.pace_of(signal).seconds_per_unit();
         let slope = Slope::along(self.axis, overview.slope, pace);
         Some(Slope { is_straight: overview.is_straight, ..slope })

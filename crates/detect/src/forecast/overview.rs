@@ -1,8 +1,9 @@
-//! The movement of a signal's longest window, also when nothing is wrong with it.
+//! The movement of a signal's longest window, or since growth ended, also when nothing is wrong
+//! with it.
 
 use crate::config::Config;
 use crate::forecast::slope_interval::slope_interval;
-use crate::ladder::{BLOCKS_MAX, Ladder, Level, count, points_of};
+use crate::ladder::{BLOCKS_MAX, Block, Ladder, Level, count, points_of};
 use crate::stats::quarters::deceleration_ratio;
 use crate::stats::theil_sen::theil_sen;
 use stepmem_types::units::{Interval, MEBIBYTE};
@@ -16,27 +17,28 @@ const STRAIGHT_GAIN_RATIO: f64 = 0.6;
 /// a step.
 const STRAIGHT_BYTES_MIN: f64 = 4.0 * MEBIBYTE;
 
-/// The movement of a signal's longest window.
+/// The movement of a signal.
 pub(crate) struct Overview {
     pub(crate) slope: Interval,
     /// Set when it rises in a straight line.
     pub(crate) is_straight: bool,
 }
 
-/// Returns the slope of the longest window, by every other block of it; `None` until a window
-/// holds enough blocks.
-pub(crate) fn of(ladder: &Ladder, config: &Config) -> Option<Overview> {
-    let has_enough = |level: &&Level| level.blocks().len() >= config.blocks_min;
-    let level = ladder.levels().iter().rev().find(has_enough)?;
+/// Returns the slope of the longest window, or since `ended`, by every other block; `None`
+/// until there are enough blocks.
+pub(crate) fn of(ladder: &Ladder, ended: Option<f64>, config: &Config) -> Option<Overview> {
+    let has_enough = |blocks: &&[Block]| blocks.len() >= config.blocks_min;
+    let since = ended.and_then(|ended| ladder.since(ended)).map(|(blocks, _)| blocks);
+    let mut longest_first = ladder.levels().iter().rev().map(Level::blocks);
+    let blocks = since.filter(has_enough).or_else(|| longest_first.find(has_enough))?;
     let mut points = [(0.0, 0.0); BLOCKS_MAX];
-    let points = points_of(level.blocks(), &mut points);
+    let points = points_of(blocks, &mut points);
     let mut thinned = [(0.0, 0.0); BLOCKS_MAX.div_ceil(2)];
-    let n_thinned = points.len().div_ceil(2);
-    for (to, from) in thinned.iter_mut().zip(points.iter().rev().step_by(2)) {
+    let with_newest = points.iter().skip(1 - points.len() % 2).step_by(2);
+    for (to, from) in thinned.iter_mut().zip(with_newest) {
         *to = *from;
     }
-    let thinned = thinned.get_mut(..n_thinned)?;
-    thinned.reverse();
+    let thinned = thinned.get(..points.len().div_ceil(2))?;
     let slope = slope_interval(thinned, theil_sen(thinned)?.slope, false)?;
     Some(Overview { slope, is_straight: is_straight(points, &slope) })
 }
