@@ -36,7 +36,7 @@ from .heap import (
     is_foreign,
     module_dict,
 )
-from .probe import Probe
+from .probe import probe_new
 
 Key = Tuple[Any, ...]
 """A root, in plain data: ("frame", thread, id of its code, which of them), ("module", name) or ("context",)."""
@@ -485,7 +485,7 @@ class HeapScan:
         data: Optional[Growth] = None
         for items in self._ends(node, thing, n_items, heap):
             items = [each for each in items if before.seen.get(id(each), -1) < 0]
-            found, items = self._probe(items, heap)
+            found, items = probe_new(items, before.seen, before.storages, heap)
             n = min(len(items), n_items)
             if not n:
                 continue
@@ -498,21 +498,6 @@ class HeapScan:
         if data is not None and data.data_per_item:
             self._n_data += 1
             self.growths.append(data._replace(tensors_per_item=0.0, bytes_per_item=0.0, via=""))
-
-    def _probe(self, items: List[Any], heap: Heap) -> Tuple[Probe, List[Any]]:
-        """Measures new items; returns also which of them were measured.
-
-        If the scan before met something in a minority of them, that is gone, and these have got its address: they are left out.
-        """
-        assert self.before is not None
-        found = Probe(self.before.seen, self.before.storages, heap)
-        new = [item for item in items if not found.add(item)]
-        if not len(items) / 2 < len(new) < len(items):
-            return found, items
-        found = Probe(self.before.seen, self.before.storages, heap)
-        for item in new:
-            found.add(item)
-        return found, new
 
     def _ends(self, node: int, thing: Any, n_items: int, heap: Heap) -> Tuple[List[Any], List[Any]]:
         """Returns items of a container among which new ones are."""

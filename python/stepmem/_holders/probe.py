@@ -126,6 +126,21 @@ class Probe:
             self.distances[memory] = min(distance, self.distances.get(memory, distance))
 
 
+def probe_new(items: List[Any], seen: Container[int], storages: Set[int], heap: Heap) -> Tuple[Probe, List[Any]]:
+    """Measures new items; returns also which of them were measured.
+
+    If the scan before met something in a minority of them, that is gone, and these have got its address: they are left out.
+    """
+    found = Probe(seen, storages, heap)
+    new = [item for item in items if not found.add(item)]
+    if not len(items) / 2 < len(new) < len(items):
+        return found, items
+    found = Probe(seen, storages, heap)
+    for item in new:
+        found.add(item)
+    return found, new
+
+
 def _part(part: List[int]) -> int:
     """Returns the bytes that some objects keep of one piece of memory: those that they show of it where they share it."""
     n_bytes, n_objects, n_shown = part
