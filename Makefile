@@ -40,7 +40,7 @@ test-helm: ## Render the chart in every mode, and check it against the schemas o
 test-torch: ## Test it with the real PyTorch, Transformers, Accelerate, Lightning and torchrun (installs 6 GB)
 	@python/tests/install.sh torch
 	@$(CARGO) build --quiet
-	@cd python && ../$(TOOLS)/torch-venv/bin/python -m pytest -n 2 -p no:cacheprovider tests/test_torch.py tests/test_holders.py tests/test_run_torch.py
+	@cd python && ../$(TOOLS)/torch-venv/bin/python -m pytest -n 2 -p no:cacheprovider $$(grep -lE 'mark\.torch|needs_torch' tests/test_*.py)
 
 wheel: ## Build the wheel of pip install, for glibc 2.28 and newer, and test it in a fresh environment (a release build; zig from PyPI)
 	@python/tests/install.sh
