@@ -40,14 +40,14 @@ class Probe:
         self._n_met = 0
         """Tensors that the scan before did not meet."""
         self._n_old = 0
-        """Objects and tensors whose address it did."""
+        """Objects, tensors and arrays at an address where it met one."""
         self._tensors: Dict[int, List[int]] = {}
         """Of each storage: its bytes, the number of tensors that share it, and the bytes that these show."""
         self._blocks: Dict[int, List[int]] = {}
         """The same of arrays."""
 
     def add(self, item: Any) -> bool:
-        """Counts the memory below one item that the scan before did not meet. Returns whether it met some of it."""
+        """Counts the memory below one item that the scan before did not meet; returns whether some of it lies where that met some."""
         heap, seen = self._heap, {id(item)}
         waiting = [(item, "", 0)]
         n_before, n_old_before = self._n_met, self._n_old
@@ -113,13 +113,15 @@ class Probe:
         owner = sizes.base(thing)
         if owner is not None and self._heap.kind(type(owner)) == TENSOR:
             self._add_tensor(owner, via, distance)
-        elif owner is None or id(owner) not in self._seen:
-            block = sizes.block(thing)
-            if block.owner not in self._seen:
-                part = self._blocks.setdefault(block.owner, [block.n_bytes, 0, 0])
-                part[1] += 1
-                part[2] += block.n_own_bytes
-                self._add_distance(block.owner, distance)
+            return
+        block = sizes.block(thing)
+        if block.owner in self._seen:
+            self._n_old += 1
+            return
+        part = self._blocks.setdefault(block.owner, [block.n_bytes, 0, 0])
+        part[1] += 1
+        part[2] += block.n_own_bytes
+        self._add_distance(block.owner, distance)
 
     def _add_distance(self, memory: int, distance: int) -> None:
         if memory in self.distances or len(self.distances) < DISTANCES_MAX:
@@ -129,16 +131,14 @@ class Probe:
 def probe_new(items: List[Any], seen: Container[int], storages: Set[int], heap: Heap) -> Tuple[Probe, List[Any]]:
     """Measures new items; returns also which of them were measured.
 
-    If the scan before met something in a minority of them, that is gone, and these have got its address: they are left out.
+    A new object may have the address of one that is gone since the scan before, and then looks old. Items with such objects
+    are left out where they are a minority.
     """
     found = Probe(seen, storages, heap)
     new = [item for item in items if not found.add(item)]
-    if not len(items) / 2 < len(new) < len(items):
-        return found, items
-    found = Probe(seen, storages, heap)
-    for item in new:
-        found.add(item)
-    return found, new
+    if len(items) / 2 < len(new) < len(items):
+        return probe_new(new, seen, storages, heap)
+    return found, items
 
 
 def _part(part: List[int]) -> int:
