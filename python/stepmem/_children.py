@@ -6,11 +6,11 @@ Pages that a worker shares with this process are counted here already. A child t
 from __future__ import annotations
 
 import os
-import re
 import sys
+from types import GetSetDescriptorType
 from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
-from ._procfs import Budget, age_of, children_of, is_over, is_rank, read
+from ._procfs import Budget, age_of, children_of, is_over, is_rank, lines, sizes
 from ._wire import UNKNOWN
 
 SHARE_MAX = 0.0005
@@ -27,7 +27,7 @@ AGE_SECONDS_MIN = 0.5
 SHARED_PART = 16
 """Shared memory of less than one part in so many of a child's private memory is not separated from it."""
 
-FIELD = re.compile(rb"^(Private_Dirty|Anonymous|Pss_Shmem): +(\d+) kB", re.M)
+PRIVATE, ANONYMOUS, SHARED = FIELDS = (b"Private_Dirty", b"Anonymous", b"Pss_Shmem")
 
 
 class Children(NamedTuple):
@@ -80,32 +80,40 @@ class ChildProcesses:
 
 
 def _started_by_multiprocessing() -> Set[int]:
-    """Returns the processes that `multiprocessing` started from this one and has not joined."""
+    """Returns the processes that `multiprocessing` started from this one and has not joined.
+
+    Asks none of these objects: their class may be one of the program.
+    """
     found: Set[int] = set()
-    for process in list(getattr(sys.modules.get("multiprocessing.process"), "_children", ())):
-        pid: Any = getattr(getattr(process, "_popen", None), "pid", None)
-        if isinstance(pid, int):
-            found.add(pid)
+    module = sys.modules.get("multiprocessing.process")
+    attributes: Any = vars(getattr(module, "BaseProcess", object)).get("__dict__")
+    for process in list(getattr(module, "_children", ())) if type(attributes) is GetSetDescriptorType else ():
+        for popen in [each for name, each in list(attributes.__get__(process).items()) if name == "_popen"]:
+            held = vars(popen) if type(popen).__module__.startswith("multiprocessing.popen_") else {}
+            if type(held.get("pid")) is int:
+                found.add(held["pid"])
     return found
 
 
 def _private_bytes(pid: int) -> Optional[int]:
     """Returns the anonymous memory that a process shares with no other; UNKNOWN if that cannot be read, None if it has ended."""
-    sums = _fields(read(f"/proc/{pid}/smaps_rollup"))
-    if sums is not None and sums[1] * SHARED_PART <= sums[0]:
-        return sums[0]
-    lines = read(f"/proc/{pid}/smaps")
-    if lines:
-        # A mapping at a time: in the sum, dirty pages of files and of shared memory would count as anonymous ones.
-        mappings = [_fields(each) for each in re.split(rb"^(?=[0-9a-f]+-[0-9a-f]+ )", lines, flags=re.M)]
-        return sum(each[0] for each in mappings if each is not None)
+    found = sizes(lines(f"/proc/{pid}/smaps_rollup", FIELDS), FIELDS)
+    if PRIVATE in found and found.get(SHARED, 0) * SHARED_PART <= _private(found):
+        return _private(found)
+    n_bytes = -1
+    mapping: Dict[bytes, int] = {}
+    # A mapping at a time: in the sum, dirty pages of files and of shared memory would count as anonymous ones.
+    for line in lines(f"/proc/{pid}/smaps", FIELDS):
+        if line.startswith(FIELDS):
+            mapping.update(sizes(iter((line,)), FIELDS))
+        elif line.startswith(b"Size:"):
+            n_bytes, mapping = max(0, n_bytes) + _private(mapping), {}
+    if n_bytes >= 0:
+        return n_bytes + _private(mapping)
     return None if is_over(pid) else UNKNOWN
 
 
-def _fields(text: Optional[bytes]) -> Optional[Tuple[int, int]]:
-    """Returns the bytes of private anonymous memory and of shared memory in lines of `smaps`; None if they are not there."""
-    found: Dict[bytes, int] = {name: int(kib) * 1024 for name, kib in FIELD.findall(text or b"")}
-    if b"Private_Dirty" not in found:
-        return None
-    private = found[b"Private_Dirty"]
-    return min(private, found.get(b"Anonymous", private)), found.get(b"Pss_Shmem", 0)
+def _private(found: Dict[bytes, int]) -> int:
+    """Returns the bytes of private anonymous memory in fields of `smaps`."""
+    private = found.get(PRIVATE, 0)
+    return min(private, found.get(ANONYMOUS, private))

@@ -177,7 +177,7 @@ class Client:
         except Exception as error:
             raise_if_of_handler(error)
             warn_once("holders", f"the search for holders failed: {error!r}")
-        if (snapshots is not None and snapshots.has_plans) or (heap_scans is not None and heap_scans.is_waiting):
+        if (snapshots is not None and snapshots.has_plans) or (heap_scans is not None and heap_scans.needs_next_step):
             self.process.follow()
 
     def _start_once(self) -> Optional[Recorder]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import re
 import sys
 import time
 from types import FrameType
@@ -19,8 +18,13 @@ CAUSES_MAX = 8
 HOST_OUT_OF_MEMORY = ("DefaultCPUAllocator", "allocate memory")
 """Parts of the message of the error that PyTorch raises when the host has no memory left; its type is RuntimeError."""
 
-REQUEST = re.compile(r"(?:tried|unable) to allocate ([\d.]+) (bytes|[KMGT]iB)\b", re.IGNORECASE)
+REQUESTS = ("tried to allocate ", "unable to allocate ")
+"""Words before the size of a request in the message of an out-of-memory error, in lower case."""
+
 UNITS = ("bytes", "kib", "mib", "gib", "tib")
+
+MESSAGE_CHARACTERS_MAX = 4096
+"""Characters of a message in which the size is searched for."""
 
 FORKS = ("multiprocessing.popen_fork", "multiprocessing.forkserver")
 """Modules whose functions fork, and keep the child's exit code in their variable `code`."""
@@ -187,8 +191,10 @@ def _is_out_of_memory(error: BaseException) -> bool:
 
 def _requested_bytes(message: str) -> Optional[int]:
     """Returns the request that an out-of-memory error names, to the digits that it gives; None if it names none."""
-    found = REQUEST.search(message)
-    try:
-        return None if found is None else round(float(found[1]) * 1024 ** UNITS.index(found[2].lower()))
-    except ValueError:
-        return None
+    message = message[:MESSAGE_CHARACTERS_MAX].lower()
+    for words in REQUESTS:
+        number, _, rest = message.partition(words)[2][:64].partition(" ")
+        exponent = next((idx for idx, unit in enumerate(UNITS) if rest.startswith(unit)), -1)
+        if exponent >= 0 and number.replace(".", "", 1).isdecimal():
+            return int(round(float(number) * 1024**exponent))
+    return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import Optional
 
 from ._iterations import Iterations
@@ -19,6 +20,8 @@ class Process:
     """State of this process that several modules need. Settings and identity are read once, when first needed."""
 
     def __init__(self) -> None:
+        self.began_at = time.monotonic()
+        """Time from which the run counts, on the monotonic clock."""
         self.step = 0
         """The last optimizer step; 0 before the first."""
         self.n_steps = 0

@@ -7,7 +7,6 @@ it, which nothing waits for. NVML stays initialized until the process ends: the 
 from __future__ import annotations
 
 import os
-import re
 import signal
 import threading
 from time import monotonic
@@ -139,8 +138,8 @@ class Driver:
         self._call("nvmlInit_v2")
         version = ctypes.create_string_buffer(96)
         self._call("nvmlSystemGetDriverVersion", version, 96)
-        found = re.match(rb"(\d+)\.(\d+)", version.value)
-        is_translated = found is None or (int(found[1]), int(found[2])) >= TRANSLATING_DRIVER
+        numbers = [int(each) for each in version.value[:16].split(b".")[:2] if each.isdigit()]
+        is_translated = len(numbers) < 2 or tuple(numbers) >= TRANSLATING_DRIVER
         self._lists_own_ids = is_translated or os.stat("/proc/self/ns/pid").st_ino == HOST_NAMESPACE
         """Unset if an id that equals this process's own is another's by chance."""
         self._last: Tuple[str, Any] = ("", None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from typing import List, Optional
+from typing import Collection, Dict, Iterator, List, Optional, Sequence
 
 CLIENT_THREAD = b"stepmem"
 """Name of the sender's thread for the operating system. By it the ranks of one machine know each other."""
@@ -15,6 +15,15 @@ TASKS_MAX = 256
 
 
 SPREAD = 5.0
+
+FILE_BYTES_MAX = 1 << 20
+"""A file is read up to so many bytes, unless it is a list of mappings."""
+
+MAPPINGS_BYTES_MAX = 64 << 20
+"""A list of mappings with more bytes is not read: with as many as Linux allows by default, it has 8 MiB, with details 60."""
+
+PART_BYTES = 1 << 16
+"""Bytes of a list that one call reads and searches; after each, the thread hands over the interpreter's lock."""
 
 
 class Budget:
@@ -45,17 +54,59 @@ class Budget:
 
 
 def read(path: str) -> Optional[bytes]:
-    """Returns the whole of a file; None if it cannot be read, as that of a process that is gone."""
+    """Returns a file, FILE_BYTES_MAX at most; None if it cannot be read, as that of a process that is gone."""
     try:
         with open(path, "rb", buffering=0) as file:
             parts: List[bytes] = []
-            while True:
-                part = file.read(1 << 18)
+            n_bytes = 0
+            while n_bytes < FILE_BYTES_MAX:
+                part = file.read(FILE_BYTES_MAX - n_bytes)
                 if not part:
-                    return b"".join(parts)
+                    break
                 parts.append(part)
+                n_bytes += len(part)
+            return b"".join(parts)
     except OSError:
         return None
+
+
+def lines(path: str, marks: Sequence[bytes]) -> Iterator[bytes]:
+    """Yields the lines of a list of mappings in those parts that contain one of `marks`; none if it cannot be read.
+
+    Raises ValueError if it has more than MAPPINGS_BYTES_MAX.
+    """
+    try:
+        with open(path, "rb", buffering=0) as file:
+            rest, n_bytes = b"", 0
+            while True:
+                part = file.read(PART_BYTES)
+                n_bytes += len(part)
+                if n_bytes > MAPPINGS_BYTES_MAX:
+                    raise ValueError(f"{path} has more than {MAPPINGS_BYTES_MAX >> 20} MiB")
+                whole, _, rest = (rest + part).rpartition(b"\n") if part else (rest, b"", b"")
+                if any(mark in whole for mark in marks):
+                    yield from whole.split(b"\n")
+                if not part:
+                    return
+                time.sleep(0)
+    except OSError:
+        return
+
+
+def sizes(text_lines: Iterator[bytes], names: Collection[bytes]) -> Dict[bytes, int]:
+    """Returns, in bytes, those of lines such as `Rss:   12 kB` that have one of these names; the last one of each."""
+    found: Dict[bytes, int] = {}
+    for line in text_lines:
+        name, _, value = line.partition(b":")
+        if name in names:
+            found[name] = kib(value) * 1024
+    return found
+
+
+def kib(value: bytes) -> int:
+    """Returns the number in a text such as `   12 kB`; 0 if there is none."""
+    number = value.strip().partition(b" ")[0]
+    return int(number) if number.isdigit() and len(number) < 20 else 0
 
 
 def name_own_thread() -> None:

@@ -9,10 +9,9 @@ A segment of PyTorch counts as a whole, because its maker has written all of it.
 from __future__ import annotations
 
 import os
-import re
 from typing import Dict, List, NamedTuple, Optional, Set, Tuple
 
-from ._procfs import Budget, children_of, is_rank, parent_of, read
+from ._procfs import Budget, children_of, is_rank, kib, lines, parent_of, read, sizes
 
 NOTABLE_BYTES = 1 << 20
 """Shared memory of fewer bytes is not listed."""
@@ -40,13 +39,15 @@ SHARE_OF_RESIDENT_MAX = 4.0
 OWN_MAX = 4096
 """Processes below this one that are remembered, at most."""
 
-TORCH = re.compile(rb"/torch_(\d+)_\d+(?:_\d+)?(?: \(deleted\))?$")
-"""Path of a segment of PyTorch: the process that made it, a random number, a count."""
+TORCH = b"torch"
+"""Beginning of the name of a segment of PyTorch. Then come the process that made it, a random number and, in some versions, a count."""
+
+DELETED = b" (deleted)"
 
 PLASMA = b"/plasma"
 """Beginning of the name of Ray's object store."""
 
-STATUS = re.compile(rb"^(VmSize|RssAnon|RssFile|RssShmem):\s+(\d+) kB", re.M)
+STATUS = (b"VmSize", b"RssAnon", b"RssFile", b"RssShmem")
 
 Key = Tuple[bytes, bytes, bytes]
 """Device, inode and offset of a segment."""
@@ -88,7 +89,7 @@ class SharedMemory:
 
     def __init__(self) -> None:
         self._pid = os.getpid()
-        self._pattern = _pattern()
+        self._devices = _devices()
         self._budget = Budget(SHARE_MAX, CREDIT_SECONDS, READ_EVERY, READ_EVERY)
         self._segments = Segments()
         self._renew_at = 0.0
@@ -145,11 +146,11 @@ class SharedMemory:
         others: Dict[Key, int] = {}
         has_files = False
         for key, n_bytes, path in self._mapped("self"):
-            made_by = TORCH.search(path)
-            if made_by is not None:
+            maker = _maker(path)
+            if maker is not None:
                 known = torchs.get(key, (0, 0))[0]
-                torchs[key] = (max(known, n_bytes), int(made_by[1]))
-            elif path.endswith(b" (deleted)") and PLASMA not in path:
+                torchs[key] = (max(known, n_bytes), maker)
+            elif path.endswith(DELETED) and PLASMA not in path:
                 others[key] = max(others.get(key, 0), n_bytes)
             else:
                 has_files = True
@@ -169,10 +170,8 @@ class SharedMemory:
 
     def _mapped(self, process: str) -> List[Tuple[Key, int, bytes]]:
         """Returns segment, bytes and path of each mapping of shared memory, and of files on tmpfs."""
-        lines = self._pattern.findall(read(f"/proc/{process}/maps") or b"")
-        return [
-            ((device, inode, offset), int(end, 16) - int(start, 16), path) for start, end, offset, device, inode, path in lines
-        ]
+        mappings = (_mapping(line, self._devices) for line in lines(f"/proc/{process}/maps", self._devices))
+        return [each for each in mappings if each is not None]
 
     def _resident_of(self, others: Dict[Key, int], is_mixed: bool, resident: Resident) -> Dict[Key, int]:
         """Returns the bytes of segments that are resident in this process, because such a segment may have holes."""
@@ -180,15 +179,20 @@ class SharedMemory:
         if n_bytes < NOTABLE_BYTES:
             return others
         if is_mixed and resident.anonymous + resident.file + resident.shared <= RESIDENT_BYTES_MAX:
-            found: Dict[Key, int] = {}
-            pages = re.compile(self._pattern.pattern + rb"\n(?:(?!Rss:).*\n)*?Rss: +(\d+) kB", re.M)
-            for _, _, offset, device, inode, _, kib in pages.findall(read("/proc/self/smaps") or b""):
-                key = (device, inode, offset)
-                if key in others:
-                    found[key] = max(found.get(key, 0), int(kib) * 1024)
-            return found
+            return self._resident_pages(others)
         # In proportion, as only their sum is known.
         return {key: each * min(n_bytes, resident.shared) // n_bytes for key, each in others.items()}
+
+    def _resident_pages(self, others: Dict[Key, int]) -> Dict[Key, int]:
+        found: Dict[Key, int] = {}
+        key: Optional[Key] = None
+        for line in lines("/proc/self/smaps", self._devices):
+            if line[:1] in _HEX:  # the first line of a mapping
+                mapping = _mapping(line, self._devices)
+                key = None if mapping is None or mapping[0] not in others else mapping[0]
+            elif key is not None and line.startswith(b"Rss:"):
+                found[key] = max(found.get(key, 0), kib(line[4:]) * 1024)
+        return found
 
     def _split(self, held: Dict[Key, int], makers: Dict[Key, int]) -> Dict[Key, int]:
         """Returns the number of ranks that hold a segment, where that is not this one alone; 0 if another one of them created it."""
@@ -235,27 +239,44 @@ def _share(part: int, whole: int, before: float) -> float:
 
 
 def _resident() -> Optional[Resident]:
-    found = {name: int(kib) * 1024 for name, kib in STATUS.findall(read("/proc/self/status") or b"")}
-    try:
-        return Resident(found[b"VmSize"], found[b"RssAnon"], found[b"RssFile"], found[b"RssShmem"])
-    except KeyError:
+    found = sizes(iter((read("/proc/self/status") or b"").split(b"\n")), STATUS)
+    return Resident(*(found[name] for name in STATUS)) if len(found) == len(STATUS) else None
+
+
+_HEX = tuple(b"%x" % digit for digit in range(16))
+
+
+def _mapping(line: bytes, devices: Tuple[bytes, ...]) -> Optional[Tuple[Key, int, bytes]]:
+    """Returns segment, bytes and path of a mapping on one of these devices; None of another one."""
+    fields = line.split(None, 5)
+    if len(fields) < 6 or fields[3] not in devices:
         return None
+    start, _, end = fields[0].partition(b"-")
+    return (fields[3], fields[4], fields[2]), int(end, 16) - int(start, 16), fields[5]
 
 
-def _pattern() -> "re.Pattern[bytes]":
-    """Returns what finds the mappings of shared memory and of files on tmpfs in the list of mappings."""
-    devices = {"00:01"}
+def _maker(path: bytes) -> Optional[int]:
+    """Returns the process that made a segment of PyTorch; None of another file."""
+    name = path[: -len(DELETED)] if path.endswith(DELETED) else path
+    prefix, *numbers = name.rpartition(b"/")[2].split(b"_", 4)
+    is_torchs = prefix == TORCH and len(numbers) in (2, 3) and all(each.isdigit() for each in numbers)
+    return int(numbers[0]) if is_torchs and len(numbers[0]) < 11 else None
+
+
+def _devices() -> Tuple[bytes, ...]:
+    """Returns the devices of shared memory and of files on tmpfs, as the list of mappings has them."""
+    devices = {b"00:01"}
     try:
         file = os.memfd_create("stepmem")
         number = os.fstat(file).st_dev
         os.close(file)
-        devices.add(f"{os.major(number):02x}:{os.minor(number):02x}")
+        devices.add(b"%02x:%02x" % (os.major(number), os.minor(number)))
     except (AttributeError, OSError):
         pass
-    for line in (read("/proc/self/mountinfo") or b"").decode("utf-8", "replace").splitlines():
-        mount, _, kind = line.partition(" - ")
-        if kind.startswith("tmpfs "):
-            major, _, minor = mount.split()[2].partition(":")
-            devices.add(f"{int(major):02x}:{int(minor):02x}")
-    either = "|".join(sorted(devices)).encode()
-    return re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) \S+ ([0-9a-f]+) (" + either + rb") (\d+) +(/.*)$", re.M)
+    for line in (read("/proc/self/mountinfo") or b"").split(b"\n"):
+        mount, _, kind = line.partition(b" - ")
+        numbers = mount.split(None, 3)[2:3]
+        if kind.startswith(b"tmpfs ") and numbers:
+            major, _, minor = numbers[0].partition(b":")
+            devices.add(b"%02x:%02x" % (int(major), int(minor)))
+    return tuple(sorted(devices))

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import signal
 import threading
-from types import CodeType, FrameType
+from functools import partial
+from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any, Optional, Set
+
+PARTIALS_MAX = 8
+"""Partials of partials that are followed to a handler."""
+
+ARGUMENTS_MAX = 16
+"""Of a function's `*arguments`, so many are looked at."""
 
 
 def raise_if_of_handler(error: BaseException) -> None:
@@ -29,22 +36,33 @@ def _is_of_handler(error: BaseException) -> bool:
 
 
 def _handlers() -> Set[CodeType]:
-    """Returns the code of all signal handlers."""
+    """Returns the code of all signal handlers, without running any of the program's: an attribute of its objects may be a property."""
     codes: Set[CodeType] = set()
     for number in signal.valid_signals():
         handler: Any = signal.getsignal(number)
-        while hasattr(handler, "func"):  # functools.partial
+        for _ in range(PARTIALS_MAX):
+            if type(handler) is not partial:
+                break
             handler = handler.func
-        for function in (handler, getattr(handler, "__func__", None), getattr(type(handler), "__call__", None)):
-            code = getattr(function, "__code__", None)
-            if isinstance(code, CodeType):
-                codes.add(code)
+        if type(handler) is MethodType:
+            handler = handler.__func__
+        elif type(handler) is not FunctionType:
+            handler = _call_of(type(handler))
+        if type(handler) is FunctionType:
+            codes.add(handler.__code__)
     return codes
+
+
+def _call_of(class_: Any) -> Any:
+    """Returns the `__call__` of a class, wherever it inherits it from; None if it has none."""
+    bases = (type.__dict__["__dict__"].__get__(base) for base in type.__dict__["__mro__"].__get__(class_))
+    return next((names["__call__"] for names in bases if "__call__" in names), None)
 
 
 def _has_frame(frame: FrameType) -> bool:
     """Returns whether one of a function's arguments is a frame, as the second one of a signal handler."""
     code = frame.f_code
     n_arguments = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 0x04)  # *arguments
-    values = [frame.f_locals.get(name) for name in code.co_varnames[:n_arguments]]
-    return any(isinstance(each, FrameType) for value in values for each in (value if isinstance(value, tuple) else (value,)))
+    names = frame.f_locals
+    values = [names.get(name) for name in code.co_varnames[:n_arguments]]
+    return any(type(each) is FrameType for value in values for each in (value[:ARGUMENTS_MAX] if type(value) is tuple else (value,)))

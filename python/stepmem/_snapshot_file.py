@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import threading
 from typing import Any, Callable, Optional, Set
 
@@ -82,7 +81,7 @@ class SnapshotWriter:
         if file.path:
             return file.path
         identity = self._process.identity()
-        run = re.sub(r"[^\w.-]", "_", identity.run)[:64]
+        run = "".join(each if each.isalnum() or each in "_.-" else "_" for each in identity.run[:64])
         attempt = f"attempt{identity.attempt}" if identity.attempt else ""
         parts = [*filter(None, (run, file.label, attempt)), f"rank{identity.rank}", f"step{file.step}"]
         directory = file.directory or self._process.snapshot_directory() or "."

@@ -201,6 +201,104 @@ def test_the_modules_of_a_search_are_imported_at_the_first_request():
     assert subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True).stdout == "[]\n"
 
 
+HOSTILE = """
+    import collections, functools, sys, types, weakref
+    import stepmem
+
+    def harm(*arguments, **named):
+        raise SystemExit(7)
+
+    class Text(str):
+        __format__ = __str__ = __repr__ = __add__ = __len__ = __getitem__ = startswith = isprintable = harm
+        __hash__ = str.__hash__
+
+    class Meta(type):
+        __eq__ = __instancecheck__ = __subclasscheck__ = __getattribute__ = __call__ = __len__ = __iter__ = harm
+        __hash__ = type.__hash__
+
+    NAMES = "__eq__ __len__ __iter__ __getitem__ __bool__ __contains__ __repr__ __format__ __sizeof__ __reduce__ __dir__ __index__"
+    BODY = {**dict.fromkeys(NAMES.split(), harm), "__hash__": lambda self: 7, "__class__": property(harm), "__dict__": property(harm)}
+
+    def made(base, name):
+        return type.__call__(Meta, Text(name), (base,), {**BODY, "__module__": Text("odd"), "items": harm, "values": harm})
+
+    class Odd: pass
+    bases = (object, dict, list, set, tuple, collections.deque, collections.OrderedDict, int, bytes)
+    objects = [base.__new__(made(base, f"Odd{base.__name__}")) for base in bases]
+    list.append(objects[2], [1])
+    dict.__setitem__(objects[1], objects[0], [2])
+
+    class Module(types.ModuleType):
+        __getattr__ = __getattribute__ = harm
+    sys.modules["odd"] = Module("odd")
+    partial = functools.partial(harm, objects)
+    reference = weakref.ref(Odd, harm)
+
+    def make():
+        seen = []
+        def compute(n):
+            seen.append(bytearray(100_000))
+        compute.__name__ = Text("compute")
+        compute.__qualname__ = Text("compute")
+        compute.__code__ = compute.__code__.replace(co_name=Text("compute"))
+        return compute
+
+    compute = make()
+    Odd.__module__ = Text("odd")
+
+    class Owner: pass
+    owner = Owner()
+    vars(owner)[Text("kept")] = []
+    kept = vars(owner)["kept"]
+    for n in range(400):
+        compute(n)
+        kept.append(bytearray(100_000))
+        stepmem.step_end(n)
+    for each in objects:
+        sys.stdout.write("")
+"""
+
+
+def test_search_runs_no_code_of_the_program(answer):
+    (_, *_, result), _ = answer(textwrap.dedent(HOSTILE), request={"bytes_per_step": 200_000.0})
+    assert result["outcome"] == "named", result
+    assert "a closure cell of `?`" in [holder["name"] for holder in result["holders"]]
+
+
+WRAPPERS = """
+    import torch, stepmem
+    n_calls = 0
+    class Wrapper(torch.Tensor):
+        @staticmethod
+        def __new__(cls, inner):
+            return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype, device=inner.device)
+        def __init__(self, inner):
+            self.inner = inner
+        @classmethod
+        def __torch_dispatch__(cls, function, types, arguments=(), named=None):
+            global n_calls
+            n_calls += 1
+            raise RuntimeError(f"{function} was called")
+    class Trainer:
+        def __init__(self): self.history = []
+    trainer = Trainer()
+    for n in range(300):
+        trainer.history.append(Wrapper(torch.zeros(25_000)))
+        stepmem.step_end(n)
+    print(n_calls)
+"""
+
+
+class TestWrappers:
+    pytestmark = needs_torch
+
+    def test_tensor_with_a_dispatch_of_its_own_is_never_asked_and_what_is_inside_counts(self, answer):
+        (_, *_, result), ended = answer(textwrap.dedent(WRAPPERS), request={"bytes_per_step": 100_000.0})
+        [holder] = result["holders"]
+        assert (holder["name"], ended.out) == ("`Trainer.history`", "0\n")
+        assert 0.9 < holder["bytes_per_step"] / 100_000 < 1.1
+
+
 class TestPrograms:
     pytestmark = needs_torch
 

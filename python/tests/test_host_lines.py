@@ -18,9 +18,10 @@ REQUEST = {"type": "holders", "id": "7-h1", "run": "llm", "rank": 0, "steps": 20
 PRELUDE = """
 import ctypes, os, sys, threading, tracemalloc
 import stepmem
-from stepmem._holders import lines, tracing
+from stepmem._holders import allowance, lines, tracing
 VERSION = sys.version_info[:2]
 tracing.FIXED = {VERSION: 0}
+allowance.SHARE_OF_WINDOW = allowance.CREDIT_SECONDS = 10.0  # the program lasts for less than a second
 now, step_seconds = 0.0, 1.0
 lines.clock = lambda: now
 def step(n):

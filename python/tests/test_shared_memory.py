@@ -212,10 +212,10 @@ def test_memory_of_a_child_that_cannot_be_read_is_unknown(monkeypatch):
     held = bytearray(b"x") * (32 << 20)
     own = _children._private_bytes(os.getpid())
     assert own is not None and own > len(held)
-    read = _children.read
-    monkeypatch.setattr(_children, "read", lambda path: None if path.endswith("smaps_rollup") else read(path))
+    lines = _children.lines
+    monkeypatch.setattr(_children, "lines", lambda path, marks: iter(()) if path.endswith("smaps_rollup") else lines(path, marks))
     assert _children._private_bytes(os.getpid()) == pytest.approx(own, rel=0.1), "an old kernel"
-    monkeypatch.setattr(_children, "read", lambda path: None)
+    monkeypatch.setattr(_children, "lines", lambda path, marks: iter(()))
     assert _children._private_bytes(os.getpid()) == UNKNOWN, "the kernel refuses"
     assert _children._private_bytes(2**22 + 1) is None, "it has ended"
     monkeypatch.setattr(_procfs, "read", lambda path: None)
@@ -262,11 +262,11 @@ def test_workers_that_end_between_two_readings_count_until_the_next_that_is_due(
 
 def test_worker_that_ends_while_it_is_read_is_left_out(worker, monkeypatch):
     monkeypatch.setattr(_children, "children_of", lambda pid: None)
-    read = _children.read
+    lines = _children.lines
 
-    def read_late(path):
+    def read_late(path, marks):
         worker.end()
-        return read(path)
+        return lines(path, marks)
 
-    monkeypatch.setattr(_children, "read", read_late)
+    monkeypatch.setattr(_children, "lines", read_late)
     assert _children.ChildProcesses()._read() == (0, 0, 0, 0)

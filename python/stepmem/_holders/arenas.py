@@ -6,6 +6,8 @@ import ctypes
 import os
 from typing import Any, NamedTuple, Optional, Tuple
 
+from .._procfs import read
+
 FIGURES = ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")
 """Members of `struct mallinfo2`."""
 
@@ -57,6 +59,6 @@ class Arenas:
 
 
 def private_bytes() -> int:
-    with open("/proc/self/statm") as file:
-        resident, shared = file.read().split()[1:3]
-    return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
+    """Returns the resident memory of this process without shared memory and files; 0 if it cannot be read."""
+    fields = (read("/proc/self/statm") or b"").split()
+    return (int(fields[1]) - int(fields[2])) * os.sysconf("SC_PAGE_SIZE") if len(fields) > 2 else 0

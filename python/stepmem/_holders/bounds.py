@@ -8,7 +8,7 @@ from collections import deque
 from itertools import islice
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-from .heap import BUFFER, CACHE, DEQUE, DICT, LIST, RECORD, SET, SIZED, TENSOR, TUPLE, Heap, module_dict
+from .heap import CACHE, DEQUE, DICT, LIST, RECORD, TABLE_BYTES_MAX, TENSOR, Heap, module_dict, table_bytes
 from .heap_scan import Growth
 from .names import attributes, is_indexed, owner_of_dict
 from .probe import Probe
@@ -21,6 +21,9 @@ KEYS_CHECKED = 64
 
 PARAMETERS_MAX = 4096
 """An optimizer with more parameters is not counted."""
+
+SIBLINGS_MAX = 256
+"""Attributes of a cache's owner, and of each data set among these, that are looked at, at most."""
 
 QUEUES = (("queue", "Queue", "queue", "maxsize"), ("asyncio.queues", "Queue", "_queue", "_maxsize"))
 """Module and name of a class of queues, and its attributes for the items and for the most of them."""
@@ -76,6 +79,8 @@ def bound_of(chain: Chain, growth: Growth, measured: float, heap: Heap) -> Optio
     """Returns the bound of the last object of a chain, of which `measured` is the number of items; None if it has none."""
     thing, kind = chain[-1]
     owner = _owner(chain)
+    if table_bytes(thing, kind) > TABLE_BYTES_MAX:
+        return None
     state = _of_optimizer(owner, thing, growth, heap) if kind == DICT and heap.is_optimizer(type(owner)) else None
     if state is not None:
         return state
@@ -112,7 +117,7 @@ def ends(thing: Any, kind: int, growth: Growth, heap: Heap) -> Tuple[List[Any], 
     if growth.capacity:
         filled = heap.filled(thing)
         return filled[:SAMPLE_ITEMS], filled[-SAMPLE_ITEMS:]
-    if kind == DICT:
+    if kind == DICT and table_bytes(thing, kind) <= TABLE_BYTES_MAX:
         values = list(islice(reversed(dict.values(thing)), SAMPLE_ITEMS))
         return heap.first(thing, kind, SAMPLE_ITEMS), values
     return heap.first(thing, kind, SAMPLE_ITEMS), heap.last(thing, kind, SAMPLE_ITEMS)
@@ -167,10 +172,10 @@ def _parameters(groups: Any) -> List[Any]:
     found: List[Any] = []
     if type(groups) is not list:
         return found
-    for group in groups:
-        parameters = group.get("params") if type(group) is dict else None
+    for group in groups[: PARAMETERS_MAX + 1]:
+        parameters = {key: each for key, each in group.items() if type(key) is str}.get("params") if type(group) is dict else None
         if type(parameters) is list:
-            found += parameters
+            found += parameters[: PARAMETERS_MAX + 1 - len(found)]
     return found
 
 
@@ -199,4 +204,4 @@ def _length_of_dataset(owner: Any, cache: Any, heap: Heap) -> Optional[int]:
 
 
 def _siblings(owner: Any) -> List[Any]:
-    return list(attributes(owner).values()) or gc.get_referents(owner)
+    return list(attributes(owner).values())[:SIBLINGS_MAX] or gc.get_referents(owner)[:SIBLINGS_MAX]

@@ -6,8 +6,9 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from .bounds import Chain, Fill, bound_of, ends
 from .heap import BUFFER, LIST, SIZED, TENSOR
-from .heap_scan import HOPS_MAX, Growth, Key, Place, Slice, led_through_dictionaries, resolve
-from .names import Name, line_of, name_place
+from .heap_scan import HOPS_MAX, Growth
+from .names import Name, located, name_place
+from .places import Key, Place, Slice, places_of, resolve
 from .probe import Probe
 
 BENEATH_OBJECTS_MAX = 2000
@@ -76,7 +77,7 @@ class Holder(NamedTuple):
 
     def located(self) -> "Holder":
         """Returns this holder with the line of its spot. Reads a source file."""
-        return self._replace(name=self.name._replace(spot=line_of(self.name.spot)))
+        return self._replace(name=self.name._replace(spot=located(self.name.spot)))
 
 
 class Whole(NamedTuple):
@@ -187,11 +188,12 @@ class Candidate:
         """Returns the objects from its root to it; fewer if one is gone."""
         return resolve(self.key, self.places, now)
 
-    def find_name(self, chain: Chain, now: Slice) -> None:
+    def find_name(self, now: Slice) -> None:
         """Names it unless it is gone."""
-        if len(chain) == len(self.places):
+        chain = self.chain(now)
+        if len(chain) >= len(self.places):
             self.name = name_place(self.key, chain)
-            self.places = led_through_dictionaries(chain, self.places, now)
+            self.places = places_of(chain, now)
 
     def holder(self, now: Slice, is_on_host: bool) -> Optional[Holder]:
         """Returns the holder with its growth from the first scan to the last measurement; None if it has no name."""

@@ -22,13 +22,17 @@ OPTIMIZED = 1
 """Flag of code whose local variables are not in a dictionary."""
 
 FRAMES_MAX = 128
-"""Frames of one thread, at most; those nearest to the step's end."""
+"""Frames of one thread that are read, at most; those nearest to the step's end."""
+
+LOCALS_MAX = 4096
+"""A function with more local variables is not read."""
 
 
 def local_names(code: types.CodeType) -> List[str]:
     """Returns the names of a function's local variables, then of its cells and free variables."""
     names = list(code.co_varnames)
-    names += [name for name in code.co_cellvars if VERSION < (3, 11) or name not in code.co_varnames]
+    arguments = set(names) if VERSION >= (3, 11) else ()
+    names += [name for name in code.co_cellvars if name not in arguments]
     return names + list(code.co_freevars)
 
 
@@ -42,6 +46,8 @@ def read(frame: types.FrameType) -> List[Local]:
     code = frame.f_code
     if not code.co_flags & OPTIMIZED:
         return []  # a module or class body, whose variables are in a namespace
+    if code.co_nlocals + len(code.co_cellvars) + len(code.co_freevars) > LOCALS_MAX:
+        return []
     if VERSION >= (3, 13):
         return _from_proxy(frame)
     if not IS_CPYTHON:

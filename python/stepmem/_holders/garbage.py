@@ -8,25 +8,36 @@ from __future__ import annotations
 
 import gc
 import random
+import sys
 import types
-from itertools import islice
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
 
 from .heap import BUFFER, CLASS, DICT, LEAF, LIST, RECORD, SET, TENSOR, TUPLE, Heap
-from .heap_scan import HeapScan, Slice
-from .names import NOWHERE, Name, Spot, spot_of_class
+from .heap_scan import HeapScan
+from .names import NOWHERE, Name, spot_of_class, spot_of_code
+from .places import Slice
+from .texts import plain
 
-YOUNG_MAX = 400_000
+YOUNG_MAX = 300_000
 """With more objects in the youngest generation none is read. Importing PyTorch makes 280,000, listed in some 10 ms."""
 
-OBJECTS_MAX = 1500
-"""Objects of a list that are read, at most. Only the rate of growth assumes that the rest is like them."""
+NEWEST_MAX = 50_000
+"""Of these objects the newest among which the marks are searched for, at most."""
+
+ALIKE_MAX = 20_000
+"""Objects of which those of the same types are picked, at most. Only the rate of growth assumes that the rest is like them."""
+
+OBJECTS_MAX = 300
+"""Objects of a list that are read, at most, with the same assumption."""
+
+LISTING_SECONDS = 0.016
+"""Processor time of `between`, at most."""
 
 GROWTH_MIN = 2
 """By so many objects the youngest generation grows between two scans, or it is not listed."""
 
-NEWEST_MAX = 4000
-"""The newest objects among which tensors in a cycle of a graph are searched for, at most."""
+RECENT_MAX = 4000
+"""With more objects in the youngest generation, no tensors in cycles of a graph are searched for among them."""
 
 CYCLES_MIN = 3
 """Fewer such tensors are not reported: those of the current step may be in use."""
@@ -37,6 +48,10 @@ ITEMS_MAX = 64
 
 CYCLE_OBJECTS_MAX = 500
 """Objects that are followed to find the way back to the first of them, at most."""
+
+
+HAS_GENERATIONS = "t" not in getattr(sys, "abiflags", "")
+"""Without the interpreter's lock, a list of one generation would be one of all objects."""
 
 
 class Mark(NamedTuple):
@@ -73,35 +88,33 @@ def is_growing(marks: List[Mark]) -> bool:
 
 
 def between(first: Mark, second: Mark, reached: HeapScan, now: Slice) -> "List[Tuple[Found, Found]]":
-    """Returns the objects made between two marks that the scan at the second has not `reached`; with them, all there are.
+    """Returns the objects made between two marks that the scan at the second has not `reached`; with them, as many as are
+    read of all.
 
-    All are counted, the newest OBJECTS_MAX at most. It lists the youngest generation once: it is for a search that has found
-    nothing else, of which the marks have grown.
+    It lists the youngest generation once: it is for a search that has found nothing else, of which the marks have grown.
     """
-    if gc.get_count()[0] > 2 * YOUNG_MAX:
+    if not HAS_GENERATIONS or gc.get_count()[0] > YOUNG_MAX:
         return []
     young = gc.get_objects(generation=0)
-    if len(young) > YOUNG_MAX:
-        return []
-    n_newest = min(len(young), max(0, gc.get_count()[0] - first.n_objects) + OBJECTS_MAX)
-    ids = list(map(id, young[len(young) - n_newest :]))
+    del young[: max(0, len(young) - NEWEST_MAX)]
+    ids = list(map(id, young))
     begin, end = _place(ids, first.object), _place(ids, second.object)
     if begin is None or end is None or end <= begin:
-        return []  # the collector has run
-    start = len(young) - n_newest
-    new = young[start + begin : start + end]
+        return []  # the collector has run, or there are too many objects
+    new = young[begin:end]
     sample = new if len(new) <= OBJECTS_MAX else random.Random(0).sample(new, OBJECTS_MAX)
     type_ids = {id(found.type) for found in _cycles(sample, reached, now).values()}
-    new = _alike(new, type_ids)
-    scale = max(1.0, len(new) / OBJECTS_MAX)
+    scale = max(1.0, len(new) / ALIKE_MAX)
+    new = _alike(new[-ALIKE_MAX:], type_ids)
+    scale *= max(1.0, len(new) / OBJECTS_MAX)
     growing = _cycles(new[-OBJECTS_MAX:], reached, now)
-    in_all = _cycles(_alike(islice(young, start + end), type_ids)[-OBJECTS_MAX:], reached, now) if growing else {}
+    in_all = _cycles(_alike(young[max(0, end - ALIKE_MAX) : end], type_ids)[-OBJECTS_MAX:], reached, now) if growing else {}
     del young, new, sample
     return [(found.times(scale), in_all.get(key, found)) for key, found in growing.items()]
 
 
 def _alike(things: Iterable[Any], type_ids: Set[int]) -> List[Any]:
-    """Returns the objects of some types, in some 5 ms of 100,000."""
+    """Returns the objects of some types."""
     return [each for each in things if id(type(each)) in type_ids]
 
 
@@ -159,8 +172,7 @@ def _name(thing: Any, heap: Heap) -> "Tuple[Any, Name]":
     type_ = type(thing)
     if type_ is types.FrameType:
         code = thing.f_code
-        spot = Spot(code.co_filename, code.co_name, code.co_firstlineno, None, None)
-        return id(code), Name(f"a reference cycle through a call of `{code.co_name}`", "cycle", spot)
+        return id(code), Name(f"a reference cycle through a call of `{plain(code.co_name)}`", "cycle", spot_of_code(code))
     is_programs = _is_programs(thing, heap)
     spot = spot_of_class(heap.module(type_), heap.name(type_)) if is_programs else NOWHERE
     return id(type_), Name(f"a reference cycle of `{heap.name(type_)}` objects", "cycle", spot)
@@ -184,15 +196,15 @@ def _held(thing: Any, reached: HeapScan, counted: Set[int], heap: Heap) -> Tuple
 
 
 def graph_cycles(reached: HeapScan, now: Slice) -> int:
-    """Counts tensors in cycles of the autograd graph among the newest objects that are not `reached`, just after a heap scan.
+    """Counts tensors in cycles of the autograd graph among the newest objects that are not `reached`.
 
-    Neither Python nor its collector sees these cycles, since they lead through C++.
+    Neither Python nor its collector sees these cycles, since they lead through C++. Only the youngest generation is listed,
+    and only while it is small: nothing tells the size of an older one beforehand.
     """
+    if not HAS_GENERATIONS or gc.get_count()[0] > RECENT_MAX:
+        return 0
     n_found = 0
-    for generation in (0, 1):
-        if gc.get_count()[0] > NEWEST_MAX:
-            return 0  # the collector is off: this list is long
-        for thing in gc.get_objects(generation=generation)[-NEWEST_MAX // 2 :]:
-            if now.heap.kind(type(thing)) == TENSOR and reached.seen.get(id(thing), -1) < 0 and now.heap.is_cycle(thing):
-                n_found += 1
+    for thing in gc.get_objects(generation=0)[-RECENT_MAX // 2 :]:
+        if now.heap.kind(type(thing)) == TENSOR and reached.seen.get(id(thing), -1) < 0 and now.heap.is_cycle(thing):
+            n_found += 1
     return n_found if n_found >= CYCLES_MIN else 0

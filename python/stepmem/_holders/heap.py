@@ -19,11 +19,17 @@ from operator import is_not
 from typing import Any, Dict, List, Set, Tuple
 
 from .sizes import Sizes
+from .texts import path, plain
 
-LEAF, RECORD, LIST, DICT, SET, DEQUE, TUPLE, TENSOR, CLASS, CACHE, BUFFER = range(11)
-"""Kinds of objects. Nothing is followed beneath a leaf or a buffer; a record is an object that is none of the others."""
+LEAF, RECORD, LIST, DICT, SET, DEQUE, TUPLE, TENSOR, CLASS, CACHE, BUFFER, NATIVE = range(12)
+"""Kinds of objects. Nothing is followed beneath a leaf or a buffer; a native is one of NATIVES; a record is an object that is none
+of the others."""
 
-SIZED = (LIST, DICT, SET, DEQUE, TUPLE, CACHE)
+SIZED = (LIST, DICT, SET, DEQUE, TUPLE, CACHE, NATIVE)
+
+NATIVES = (("_elementtree", "Element", "__len__"), *((("_queue", "SimpleQueue", "qsize"),) if sys.version_info >= (3, 13) else ()))
+"""Containers of the standard library that C code keeps: module, type, and the function that returns the number of items. Before Python 3.13,
+a SimpleQueue has a list."""
 
 ITEMS_MAX = 512
 """Items of a container up to which all are followed; with more, only some of the first and of the last ones."""
@@ -36,6 +42,15 @@ GAPS_PLACES = 8
 RESULTS_MAX = 1 << 14
 """An lru_cache with more results is not read."""
 
+TABLE_BYTES_MAX = 64 << 20
+"""A dictionary or set whose table is larger is not read: to find an item, C code may pass over all of the table."""
+
+REFERENTS_MAX = 4096
+"""Objects of a type of which one referred to more others are not followed again: nothing tells their number beforehand."""
+
+TYPES_SHUT_MAX = 256
+"""Such types that are remembered, at most."""
+
 HEAD_ITEMS = 32
 TAIL_ITEMS = 224
 
@@ -45,10 +60,15 @@ HAS_GC = 1 << 14
 _flags: Any = type.__dict__["__flags__"].__get__
 _name: Any = type.__dict__["__name__"].__get__
 _module: Any = type.__dict__["__module__"].__get__
+_mro: Any = type.__dict__["__mro__"].__get__
+_dict_of_type: Any = type.__dict__["__dict__"].__get__
 _is_subclass: Any = type.__subclasscheck__
 _dict_of: Any = vars(types.ModuleType)["__dict__"].__get__
 _Cache: Any = type(functools.lru_cache(maxsize=None)(len))
 _cache_info: Any = _Cache.cache_info
+
+_shut: Set[int] = set()
+"""Ids of the types whose objects are not followed again."""
 
 FINALIZERS: Any = vars(weakref.finalize).get("_registry")
 """The dictionary in which `weakref.finalize` keeps its callbacks."""
@@ -86,10 +106,25 @@ def raise_if_programs(error: BaseException) -> None:
     """Raises `error` again if code of the program raised it: that of a signal handler, which runs inside a slice too."""
     trace = error.__traceback__
     while trace is not None:
-        file = trace.tb_frame.f_code.co_filename
+        file = path(trace.tb_frame.f_code.co_filename) or ""
         if not file.startswith((HERE, STANDARD, "<frozen")) or "-packages" in file[len(STANDARD) :] and not file.startswith(HERE):
             raise error
         trace = trace.tb_next
+
+
+def cache_size(cache: Any) -> int:
+    """Returns the number of results in an lru_cache."""
+    size: int = _cache_info(cache)[3]
+    return size
+
+
+def table_bytes(thing: Any, kind: int) -> int:
+    """Returns the bytes of a dictionary's or a set's table, which stays as large as it was; 0 of another object."""
+    if kind == DICT:
+        return dict.__sizeof__(thing)
+    if kind == SET:
+        return set.__sizeof__(thing) if _is_subclass(set, type(thing)) else frozenset.__sizeof__(thing)
+    return 0
 
 
 def module_dict(module: Any) -> "Dict[str, Any] | None":
@@ -172,6 +207,25 @@ _LEAF_MODULES = (f"{_OWN}.", "numpy", "_frozen_importlib", "importlib", "typing"
 """Beginnings of the names of modules whose objects hold no tensor."""
 
 
+def _dispatch_of(type_: Any) -> Any:
+    """Returns the `__torch_dispatch__` of a type, wherever it inherits it from; None if it has none."""
+    for base in _mro(type_):
+        names = _dict_of_type(base)
+        if "__torch_dispatch__" in names:
+            return names["__torch_dispatch__"]
+    return None
+
+
+def _sizes_of_natives() -> List[Tuple[Any, Any]]:
+    """Returns the types of NATIVES that are imported, and the functions that return their sizes."""
+    found = []
+    for module, name, size in NATIVES:
+        native = (module_dict(sys.modules.get(module)) or {}).get(name)
+        if type(native) is type:
+            found.append((native, _dict_of_type(native).get(size)))
+    return [(native, size) for native, size in found if type(size) in (types.MethodDescriptorType, types.WrapperDescriptorType)]
+
+
 class Heap:
     """Kinds of the types that one slice met, and PyTorch's functions. Exists for one slice."""
 
@@ -179,11 +233,15 @@ class Heap:
         self.sizes = Sizes()
         self._modules = modules
         self._kinds: Dict[int, int] = {}
-        torch = sys.modules.get("torch")
-        self._torch = torch
-        private = getattr(torch, "_C", None)
-        base: Any = getattr(private, "TensorBase", None) or getattr(private, "_TensorBase", None) or getattr(torch, "Tensor", None)
-        self._tensor = base if type(type(base)) is type else None
+        torch = module_dict(sys.modules.get("torch")) or {}
+        private: Any = torch.get("_C")
+        private = private if type(private) is types.ModuleType else None
+        tensor: Any = torch.get("Tensor")
+        base: Any = getattr(private, "TensorBase", None) or getattr(private, "_TensorBase", None) or tensor
+        self._tensor = base if _is_subclass(type, type(base)) else None
+        self._dispatch = _dispatch_of(tensor) if _is_subclass(type, type(tensor)) else None
+        """PyTorch's own `__torch_dispatch__`."""
+        self._sizes_of_natives = _sizes_of_natives()
         self._storage: Any = getattr(base, "untyped_storage", None) or getattr(base, "_storage", None)
         self._grad_fn: Any = getattr(getattr(base, "grad_fn", None), "__get__", None)
         self._own_bytes: Any = getattr(getattr(base, "nbytes", None), "__get__", None)
@@ -192,7 +250,7 @@ class Heap:
         self._is_cpu: Any = getattr(getattr(base, "is_cpu", None), "__get__", None)
         self._grad: Any = getattr(getattr(base, "grad", None), "__get__", None)
         optimizer = (module_dict(sys.modules.get("torch.optim")) or {}).get("Optimizer")
-        self._optimizer = optimizer if type(optimizer) is type else None
+        self._optimizer = optimizer if _is_subclass(type, type(optimizer)) else None
         self.function: Any = getattr(private, "_FunctionBase", None)
         self._next_of_programs: Any = getattr(getattr(self.function, "next_functions", None), "__get__", None)
         self._number_of_programs: Any = getattr(self.function, "_sequence_nr", None)
@@ -210,7 +268,8 @@ class Heap:
         if not _flags(type_) & HAS_GC:
             return LEAF
         if self._tensor is not None and _is_subclass(self._tensor, type_):
-            return TENSOR
+            # One that is a wrapper answers by code of its own, and is followed to the tensors inside.
+            return TENSOR if _dispatch_of(type_) is self._dispatch else RECORD
         if _is_subclass(type, type_):
             return CLASS
         if type_ is _Cache:
@@ -218,8 +277,10 @@ class Heap:
         for base, kind in ((list, LIST), (dict, DICT), (set, SET), (frozenset, SET), (deque, DEQUE), (tuple, TUPLE)):
             if _is_subclass(base, type_):
                 return kind
-        if any(_is_subclass(leaf, type_) for leaf in _LEAF_TYPES):
+        if any(_is_subclass(leaf, type_) for leaf in _LEAF_TYPES) or id(type_) in _shut:
             return LEAF
+        if any(_is_subclass(native, type_) for native, _ in self._sizes_of_natives):
+            return NATIVE
         module = _module(type_)
         return LEAF if type(module) is str and module.startswith(_LEAF_MODULES) else RECORD
 
@@ -233,8 +294,7 @@ class Heap:
 
     def name(self, type_: type) -> str:
         """Returns the name of a type."""
-        name = _name(type_)
-        return name if type(name) is str else "object"
+        return plain(_name(type_), "object")
 
     def module(self, type_: type) -> str:
         """Returns the module of a type; empty if it has none."""
@@ -253,8 +313,10 @@ class Heap:
             return deque.__len__(thing)
         if kind == TUPLE:
             return tuple.__len__(thing)
-        size: int = _cache_info(thing)[3]
-        return size
+        if kind == NATIVE:
+            n_items: int = next(size for native, size in self._sizes_of_natives if _is_subclass(native, type(thing)))(thing)
+            return n_items
+        return cache_size(thing)
 
     def has_gaps(self, thing: Any, size: int) -> bool:
         """Returns whether a list shows places for items to come."""
@@ -263,12 +325,14 @@ class Heap:
         return any(map(is_none, list.__getitem__(thing, slice(size - 1, None, -(size // GAPS_PLACES)))))
 
     def n_filled(self, thing: Any) -> int:
-        """Returns the number of items of a list that are not None."""
+        """Returns the number of items of a list that are not None; of a list that has become long, of all items."""
+        if list.__len__(thing) > GAPS_ITEMS_MAX:
+            return list.__len__(thing)
         return sum(map(is_not, list.__iter__(thing), repeat(None)))
 
     def filled(self, thing: Any) -> List[Any]:
-        """Returns the items of a list that are not None."""
-        return [each for each in list.__iter__(thing) if each is not None]
+        """Returns the items of a list that are not None, GAPS_ITEMS_MAX at most."""
+        return [each for each in islice(list.__iter__(thing), GAPS_ITEMS_MAX) if each is not None]
 
     def length(self, thing: Any) -> int:
         """Returns the number of items of a list or tuple, and the first dimension of a tensor or array; 0 of another object."""
@@ -326,12 +390,19 @@ class Heap:
 
     def children(self, thing: Any, kind: int, size: int) -> List[Any]:
         """Returns what an object refers to; of a large container the first and the last items."""
+        if table_bytes(thing, kind) > TABLE_BYTES_MAX:
+            return []
         if size <= ITEMS_MAX:
-            return gc.get_referents(thing)
+            found = gc.get_referents(thing)
+            if kind == RECORD and len(found) > REFERENTS_MAX and len(_shut) < TYPES_SHUT_MAX:
+                _shut.add(id(type(thing)))
+            return found
         return self.first(thing, kind, HEAD_ITEMS) + self.last(thing, kind, TAIL_ITEMS)
 
     def first(self, thing: Any, kind: int, n: int) -> List[Any]:
-        """Returns the first items of a container, or any of a set."""
+        """Returns the first items of a container, or any of a set; none of one with a large table."""
+        if table_bytes(thing, kind) > TABLE_BYTES_MAX:
+            return []
         if kind == LIST:
             return list.__getitem__(thing, slice(0, n))
         if kind == DICT:
@@ -346,7 +417,12 @@ class Heap:
         return []
 
     def last(self, thing: Any, kind: int, n: int) -> List[Any]:
-        """Returns the last items of a container, the newest first where it keeps an order; of a dictionary also its keys."""
+        """Returns the last items of a container, the newest first where it keeps an order; of a dictionary also its keys.
+
+        Returns none of one with a large table.
+        """
+        if table_bytes(thing, kind) > TABLE_BYTES_MAX:
+            return []
         if kind == LIST:
             return list.__getitem__(thing, slice(-1, -n - 1, -1))
         if kind == DICT:
@@ -362,7 +438,7 @@ class Heap:
             return list(tuple.__getitem__(thing, slice(-1, -n - 1, -1)))
         if kind == SET:
             return self.first(thing, kind, 4 * n)
-        if kind == CACHE:
+        if kind == CACHE or (kind == NATIVE and self.size(thing, kind) > ITEMS_MAX):
             return []
         found = gc.get_referents(thing)
         return found[: -n - 1 : -1]
@@ -455,17 +531,19 @@ class Heap:
             raise_if_programs(error)
             return []
 
-    def without_overrides(self) -> Any:
-        """Returns a context in which no function is called that the program substitutes for one of PyTorch."""
-        disable = getattr(getattr(self._torch, "_C", None), "DisableTorchFunction", None)
-        return _Nothing() if disable is None else disable()
+
+def without_overrides() -> Any:
+    """Returns a context in which no function is called that the program substitutes for one of PyTorch."""
+    private: Any = (module_dict(sys.modules.get("torch")) or {}).get("_C")
+    disable = getattr(private, "DisableTorchFunction", None) if type(private) is types.ModuleType else None
+    return _Nothing() if disable is None else disable()
 
 
 def is_profiling() -> bool:
     """Returns whether PyTorch's profiler is on."""
     try:
-        private: Any = getattr(sys.modules.get("torch"), "_C", None)
-        return private._autograd._profiler_enabled() is True
+        private: Any = (module_dict(sys.modules.get("torch")) or {}).get("_C")
+        return type(private) is types.ModuleType and private._autograd._profiler_enabled() is True
     except Exception as error:
         raise_if_programs(error)
         return False

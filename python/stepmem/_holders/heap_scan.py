@@ -5,44 +5,21 @@ Between two slices there are only numbers: ids, sizes, places. An object is foun
 
 from __future__ import annotations
 
-import contextvars
 import gc
 import sys
-import threading
-import time
-import types
 from collections import deque
-from typing import Any, Deque, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Deque, Dict, List, NamedTuple, Optional, Set, Tuple
 
-from . import frames
-from .heap import (
-    BUFFER,
-    CACHE,
-    CLASS,
-    DEQUE,
-    DICT,
-    FINALIZERS,
-    GAPS_ITEMS_MAX,
-    HERE,
-    LEAF,
-    LIST,
-    RECORD,
-    SET,
-    SIZED,
-    TENSOR,
-    TUPLE,
-    Heap,
-    Modules,
-    is_foreign,
-    module_dict,
-)
+from .allowance import clock
+from .heap import BUFFER, CACHE, CLASS, DICT, FINALIZERS, GAPS_ITEMS_MAX, LEAF, LIST, RECORD, SIZED, TENSOR, TUPLE, Heap, Modules
+from .places import FRAME, LIBRARY, Key, Place, Slice
 from .probe import probe_new
-
-Key = Tuple[Any, ...]
-"""A root, in plain data: ("frame", thread, id of its code, which of them), ("module", name) or ("context",)."""
 
 NODES_MAX = 60_000
 """Objects of one heap scan, at most."""
+
+DEPTH_MAX = 400
+"""References that lead from a root to an object, at most: what is further away is left out."""
 
 CLOCK_EVERY = 128
 CLOCK_COST = 8
@@ -50,17 +27,6 @@ CLOCK_COST = 8
 
 SLOTS = 4096
 """Places below one parent that can be told apart."""
-
-FRAME = 100
-"""Kind of a root that is a running function."""
-
-LIBRARY = 101
-"""Kind of a root that is a library's namespace: only its containers are followed."""
-
-LIBRARY_KINDS = (LIST, DICT, SET, DEQUE, CACHE)
-
-SPECIAL_MODULES = ("logging", "threading", "weakref", "builtins", "sys", "torch.nn.modules.module")
-"""Modules of libraries in which programs leave objects."""
 
 BUFFER_BYTES_MIN = 1 << 14
 """A smaller array by itself is left out: a program has many, and one that grows much soon passes this."""
@@ -78,17 +44,6 @@ HOPS_MAX = 1500
 """Nodes of one autograd graph that are followed, at most."""
 
 dict_len = dict.__len__
-
-clock = time.thread_time
-"""Processor time of this thread, in seconds: a busy machine shortens no scan."""
-
-
-class Place(NamedTuple):
-    """Place of an object: its own id and type, and its index among the children of its parent."""
-
-    id: int
-    type_id: int
-    slot: int
 
 
 class Growth(NamedTuple):
@@ -117,102 +72,6 @@ class Growth(NamedTuple):
     """Distances of the memory in new items, as in `Probe`."""
 
 
-class Roots:
-    """The roots of one slice."""
-
-    def __init__(self, modules: Modules) -> None:
-        self.things: Dict[Key, Any] = {}
-        self.first: List[Key] = []
-        """Running functions of this thread, the program's modules, other threads, the context, functions of PyTorch and of the
-        standard library: objects that the program reaches too are named as it names them."""
-        self._foreign: List[Key] = []
-        running = sys._current_frames()
-        own = threading.get_ident()
-        del running[own]  # it would keep this function's own frame alive, and all that it refers to
-        self._add_frames(own, sys._getframe(1), modules)
-        for name in list(modules.programs):
-            namespace = module_dict(sys.modules.get(name))
-            if namespace is not None:
-                self._add(("module", name), namespace)
-        for thread, frame in running.items():
-            self._add_frames(thread, frame, modules)
-        running.clear()
-        self._add(("context",), contextvars.copy_context())
-        self.first += self._foreign
-        self._running, self._libraries = modules.running, modules.libraries
-
-    def thing(self, key: Key) -> Any:
-        """Returns a root; None if it is gone."""
-        thing = self.things.get(key)
-        if thing is None and key[0] == "module":  # of a library; there may be thousands, so they are found singly
-            thing = module_dict(sys.modules.get(key[1]))
-        return thing
-
-    def special(self) -> List[Key]:
-        """Returns the namespaces of libraries whose code is on the stack, and of modules in which programs leave objects."""
-        return self._others((*self._running, *SPECIAL_MODULES))
-
-    def libraries(self) -> List[Key]:
-        """Returns the namespaces of libraries."""
-        return self._others(self._libraries)
-
-    def _others(self, names: Sequence[str]) -> List[Key]:
-        keys: List[Key] = [("module", name) for name in names]
-        return [key for key in keys if key not in self.things and self.thing(key) is not None]
-
-    def _add(self, key: Key, thing: Any) -> None:
-        self.things[key] = thing
-        self.first.append(key)
-
-    def _add_frames(self, thread: int, frame: Optional[types.FrameType], modules: Modules) -> None:
-        seen: Dict[int, int] = {}
-        n_frames = 0
-        while frame is not None and n_frames < frames.FRAMES_MAX:
-            code = frame.f_code
-            if not code.co_filename.startswith(HERE):
-                n_frames += 1
-                modules.add_of_stack(frame.f_globals.get("__name__"))
-                n = seen[id(code)] = seen.get(id(code), 0) + 1
-                key = ("frame", thread, id(code), n)
-                self.things[key] = frame
-                (self._foreign if is_foreign(code.co_filename) else self.first).append(key)
-            frame = frame.f_back
-
-
-class Slice:
-    """All objects that a slice may refer to. Nothing of it outlives the slice."""
-
-    def __init__(self, modules: Modules) -> None:
-        self.modules = modules
-        self.heap = Heap(modules)
-        self.roots = Roots(modules)
-        self.live: Dict[int, Any] = {}
-        self.families: Dict[int, Dict[int, Any]] = {}
-
-    def children(self, thing: Any, kind: int, size: int) -> List[Any]:
-        """Returns the objects to which one refers; the index is the place."""
-        if kind == FRAME:
-            found: List[Any] = []
-            for idx, value in frames.read(thing):
-                found += [None] * (idx - len(found))
-                found.append(_content(value))
-            return found
-        if kind == TENSOR:
-            return gc.get_referents(thing)
-        found = self.heap.children(thing, DICT if kind == LIBRARY else kind, size)
-        if kind == LIBRARY:
-            found = [each for each in found if self.heap.kind(type(each)) in LIBRARY_KINDS]
-        return found
-
-
-def _content(value: Any) -> Any:
-    """Returns the value in a cell, or the value itself."""
-    if type(value) is types.CellType:
-        held = gc.get_referents(value)
-        return held[0] if held else None
-    return value
-
-
 class HeapScan:
     """The objects that one heap scan found: a row of numbers each."""
 
@@ -230,6 +89,8 @@ class HeapScan:
         """For a root -1."""
         self.slots: List[int] = []
         """For a root its index in `keys`."""
+        self.depths: List[int] = []
+        """Numbers of references that lead to them from a root."""
         self.kinds: List[int] = []
         self.sizes: List[int] = []
         """Items of a container, referents of a record, bytes of a tensor; -1 before it was measured."""
@@ -252,7 +113,16 @@ class HeapScan:
         """Number of those of containers without tensors."""
         self.is_complete = False
         """Set once everything was scanned but libraries, which come last."""
+        self.n_read = 0
+        """Objects whose references were followed."""
+        self._n_left_out = 0.0
+        """Objects that were met and not followed: most items of large containers, and what is too deep."""
+        self._n_probed = 0
+        """Objects below new items, since the clock was read."""
         self._n_stages = 0
+        self._roots: Deque[Tuple[Key, int]] = deque()
+        """Roots that are to be added, and their kinds."""
+        self._nodes_of_roots: Dict[Key, int] = {}
         self._first: Deque[int] = deque()
         """The node at which the last slice stopped."""
         self._waiting: Deque[int] = deque()
@@ -260,38 +130,45 @@ class HeapScan:
         """Nodes below the items of large containers, which are most of a heap and alike: they come after all others."""
         self._is_late: Set[int] = set()
 
-    def advance(self, until: float) -> bool:
+    @property
+    def n_met(self) -> int:
+        """Returns the number of objects that were met: those that were read and those that were not."""
+        n_waiting = len(self._roots) + len(self._first) + len(self._waiting) + len(self._late)
+        return self.n_read + n_waiting + round(self._n_left_out)
+
+    def advance(self, now: Slice, until: float) -> bool:
         """Follows objects until the time `until` of `clock`. Returns whether the scan is over."""
-        now = Slice(self.modules)
-        with now.heap.without_overrides():
-            if not self.keys:
-                for module_dict_id in self.modules.dict_ids:
-                    self.seen[module_dict_id] = -1
-                for namespace in (sys.modules, sys.path_importer_cache, gc.garbage, gc.callbacks):
-                    self.seen[id(namespace)] = -1
-                self._add_roots(now, now.roots.first, DICT)
-            n_seen = 0
-            while True:
-                node = self._next()
-                if node < 0:
-                    if self._n_stages == 2:
-                        return True
-                    self._n_stages += 1
-                    self.is_complete = self._n_stages == 2
-                    roots = (now.roots.libraries(), LIBRARY) if self.is_complete else (now.roots.special(), DICT)
-                    self._add_roots(now, *roots)
-                    continue
-                if n_seen >= CLOCK_EVERY:
-                    n_seen = 0
-                    if clock() > until:
-                        self._first.append(node)
-                        return False
-                if len(self.ids) > NODES_MAX:
+        if not self.keys:
+            for module_dict_id in self.modules.dict_ids:
+                self.seen[module_dict_id] = -1
+            for namespace in (sys.modules, sys.path_importer_cache, gc.garbage, gc.callbacks):
+                self.seen[id(namespace)] = -1
+            self._roots.extend((key, DICT) for key in now.roots.first())
+        n_seen = 0
+        while True:
+            if n_seen >= CLOCK_EVERY:
+                n_seen = 0
+                if clock() > until:
+                    return False
+            n_seen += CLOCK_COST
+            if self._roots:
+                self._add_root(now, *self._roots.popleft())
+                continue
+            node = self._next()
+            if node < 0:
+                if self._n_stages == 2:
                     return True
-                thing = self._find(node, now)
-                n_seen += CLOCK_COST
-                if thing is not None:
-                    n_seen += self._expand(node, thing, now)
+                self._n_stages += 1
+                self.is_complete = self._n_stages == 2
+                keys, kind = (now.roots.libraries(), LIBRARY) if self.is_complete else (now.roots.special(), DICT)
+                self._roots.extend((key, kind) for key in keys if key not in self._nodes_of_roots)
+                continue
+            if len(self.ids) > NODES_MAX:
+                self._first.append(node)
+                return True
+            thing = self._find(node, now)
+            if thing is not None:
+                n_seen += self._expand(node, thing, now)
 
     def _next(self) -> int:
         """Returns the next node to follow; -1 if there is none for now."""
@@ -300,23 +177,18 @@ class HeapScan:
                 return waiting.popleft()
         return -1
 
-    def _add_roots(self, now: Slice, keys: List[Key], kind: int) -> None:
-        known = {} if self.before is None else {key: node for node, key in enumerate(self.before.keys)}
-        matches = {} if self.before is None else self.before.root_nodes()
-        for key in keys:
-            thing = now.roots.thing(key)
-            is_frame = key[0] == "frame"
-            node = len(self.ids)
-            self.keys.append(key)
-            self._append(id(thing), id(type(thing)), -1, len(self.keys) - 1)
-            self.kinds.append(FRAME if is_frame else kind if key[0] == "module" else RECORD)
-            self.matches.append(matches.get(known.get(key, -1), -1))
-            self.seen[id(thing)] = node
-            now.live[node] = thing
-
-    def root_nodes(self) -> Dict[int, int]:
-        """Returns the node of each root, by its index in `keys`."""
-        return {slot: node for node, (parent, slot) in enumerate(zip(self.parents, self.slots)) if parent < 0}
+    def _add_root(self, now: Slice, key: Key, kind: int) -> None:
+        thing = now.roots.thing(key)
+        if thing is None:
+            return
+        node = len(self.ids)
+        self.keys.append(key)
+        self._append(id(thing), id(type(thing)), -1, len(self.keys) - 1)
+        self.kinds.append(FRAME if key[0] == "frame" else kind if key[0] == "module" else RECORD)
+        self.matches.append(-1 if self.before is None else self.before._nodes_of_roots.get(key, -1))
+        self._nodes_of_roots[key] = node
+        self.seen[id(thing)] = node
+        now.live[node] = thing
 
     def _append(self, id_: int, type_id: int, parent: int, slot: int) -> None:
         node = len(self.ids)
@@ -329,32 +201,32 @@ class HeapScan:
         self.type_ids.append(type_id)
         self.parents.append(parent)
         self.slots.append(slot)
+        self.depths.append(self.depths[parent] + 1 if parent >= 0 else 0)
         self.sizes.append(-1)
 
     def _find(self, node: int, now: Slice) -> Any:
         """Returns the object of a node, or None if it is gone."""
-        thing = now.live.get(node)
-        if thing is not None:
-            return thing
-        parent = self.parents[node]
-        if parent < 0:
-            thing = now.roots.thing(self.keys[self.slots[node]])
-        else:
-            family = now.families.get(parent)
-            if family is None:
-                held = self._find(parent, now)
-                family = {}
-                if held is not None:
-                    kind = self.kinds[parent]
-                    size = now.heap.size(held, kind) if kind in SIZED else 0
-                    family = {id(each): each for each in now.children(held, kind, size)}
-                now.families[parent] = family
-            thing = family.get(self.ids[node])
-            if thing is not None and id(type(thing)) != self.type_ids[node]:
-                thing = None
-        if thing is not None:
-            now.live[node] = thing
+        live, below = now.live, []
+        thing = live.get(node)
+        while thing is None and self.parents[node] >= 0:
+            below.append(node)
+            node = self.parents[node]
+            thing = live.get(node)
+        if thing is None:
+            thing = live[node] = now.roots.thing(self.keys[self.slots[node]])
+        while below and thing is not None:
+            parent, node = node, below.pop()
+            thing = live[node] = self._child(parent, thing, node, now)
         return thing
+
+    def _child(self, parent: int, held: Any, node: int, now: Slice) -> Any:
+        family = now.families.get(parent)
+        if family is None:
+            kind = self.kinds[parent]
+            size = now.heap.size(held, kind) if kind in SIZED else 0
+            family = now.families[parent] = {id(each): each for each in now.children(held, kind, size)}
+        thing = family.get(self.ids[node])
+        return thing if id(type(thing)) == self.type_ids[node] else None
 
     def _expand(self, node: int, thing: Any, now: Slice) -> int:
         """Adds the objects to which one refers, and compares it with the scan before. Returns their number."""
@@ -363,6 +235,7 @@ class HeapScan:
             return 0
         size = heap.size(thing, kind) if kind in SIZED else 0
         children = now.children(thing, kind, size)
+        self.n_read += 1
         if kind != TENSOR:
             self.sizes[node] = self._filled(node, thing, size, now) if kind == LIST else size if kind in SIZED else len(children)
             self.measured_at[node] = self.step
@@ -371,7 +244,11 @@ class HeapScan:
             self._compare(node, thing, now)
         if thing is FINALIZERS:
             return len(children)  # libraries leave many there, and whatever theirs lead to
+        if self.depths[node] >= DEPTH_MAX:
+            self._n_left_out += len(children)
+            return len(children)
         is_small = kind not in SIZED or len(children) <= 64
+        n_before = len(self.ids)
         kinds, seen = heap._kinds, self.seen
         slot = -1
         for child in children:
@@ -393,7 +270,10 @@ class HeapScan:
                     self._add_buffer(node, child, slot, now)
                 continue
             self._add(node, child, slot, child_kind, now)
-        return len(children)
+        n_probed, self._n_probed = self._n_probed, 0
+        if size > len(children) > 0:
+            self._n_left_out += (size / len(children) - 1.0) * (len(self.ids) - n_before)
+        return len(children) + n_probed
 
     def _filled(self, node: int, thing: Any, size: int, now: Slice) -> int:
         """Returns the items of a list; of one that had places for items to come at the first scan, those that are there."""
@@ -449,6 +329,7 @@ class HeapScan:
             before = self.before
             if before is not None and match >= 0 and number > before.newest_number >= 0 and match in before.numbers:
                 oldest, n_hops = now.heap.oldest(root, before.newest_number, HOPS_MAX)
+                self._n_probed += n_hops
                 if oldest <= before.newest_number or n_hops >= HOPS_MAX:
                     self.growths.append(Growth(node, "graph", 0.0, float(n_hops), self.steps_since(node), 0.0, 0.0, 0.0, "graph"))
         self._compare_bytes(node, n_bytes)
@@ -486,6 +367,7 @@ class HeapScan:
         for items in self._ends(node, thing, n_items, heap):
             items = [each for each in items if before.seen.get(id(each), -1) < 0]
             found, items = probe_new(items, before.seen, before.storages, heap)
+            self._n_probed += found.n_visited
             n = min(len(items), n_items)
             if not n:
                 continue
@@ -539,48 +421,3 @@ class HeapScan:
         return self.keys[self.slots[node]]
 
 
-def resolve(key: Key, places: List[Place], now: Slice) -> List[Tuple[Any, int]]:
-    """Returns the objects from a root to a place, each with its kind; fewer if one is gone."""
-    thing = now.roots.thing(key)
-    if thing is None:
-        return []
-    kind = FRAME if key[0] == "frame" else DICT if key[0] == "module" else RECORD
-    found = [(thing, kind)]
-    for place in places[1:]:
-        size = now.heap.size(thing, kind) if kind in SIZED else 0
-        children = now.children(thing, kind, size)
-        following = _choose(children, place, kind not in SIZED or kind in (DICT, TUPLE))
-        if following is None:
-            return found
-        thing, kind = following, now.heap.kind(type(following))
-        found.append((thing, kind))
-    return found
-
-
-def led_through_dictionaries(chain: List[Tuple[Any, int]], places: List[Place], now: Slice) -> List[Place]:
-    """Returns the places of a chain once it is named: that gives an object a dictionary, between it and its attributes."""
-    led = places[:1]
-    for place, (parent, kind), (child, _) in zip(places[1:], chain, chain[1:]):
-        children = [] if kind in SIZED else now.children(parent, kind, 0)
-        if not any(each is child for each in children):
-            for slot, each in enumerate(children):
-                if now.heap.kind(type(each)) != DICT:
-                    continue
-                items = now.children(each, DICT, now.heap.size(each, DICT))
-                idx = next((idx for idx, item in enumerate(items) if item is child), None)
-                if idx is not None:
-                    led.append(Place(id(each), id(type(each)), slot))
-                    place = place._replace(slot=idx)
-                    break
-        led.append(place)
-    return led
-
-
-def _choose(children: List[Any], place: Place, has_places: bool) -> Any:
-    """Returns the child that is at a place: the same object, or one of its type at the same place."""
-    for child in children:
-        if id(child) == place.id and id(type(child)) == place.type_id:
-            return child
-    if has_places and place.slot < len(children) and id(type(children[place.slot])) == place.type_id:
-        return children[place.slot]
-    return None

@@ -241,5 +241,5 @@ class LineSearch:
 
 
 def _holder(line: Line, rate: float, n_bytes: int) -> Holder:
-    name = Name("what one line allocates", ALLOCATING_LINE, Spot(line[0], None, line[1], None, None))
+    name = Name("what one line allocates", ALLOCATING_LINE, Spot(line[0], None, line[1]))
     return Holder(name, 0, n_bytes, 0.0, rate)

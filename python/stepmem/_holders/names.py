@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import functools
 import gc
-import re
+import opcode
 import sys
 import types
 from collections import OrderedDict
+from itertools import islice
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-from . import frames
-from .heap import CACHE, CLASS, DICT, HEAP_TYPE, SIZED, STANDARD, TENSOR, is_foreign, module_dict
-from .heap_scan import FRAME, Key
+from . import frames, source
+from .heap import CACHE, CLASS, DICT, HEAP_TYPE, RESULTS_MAX, SIZED, STANDARD, TENSOR, cache_size, is_foreign, module_dict
+from .places import FRAME, Key
+from .source import Binding, Form
+from .texts import path, plain
 
 _SUSPENDED = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
 
@@ -22,11 +25,11 @@ _C_MODULES = ("builtins", "functools")
 CONTAINERS = "torch.nn.modules.container"
 """The module of ParameterList, ModuleList and their like."""
 
-PATH_PARTS_MAX = 400
-"""Links from a root to a holder that are named, at most."""
+ATTRIBUTES_MAX = 4096
+"""Attributes of an object, and names in a namespace, that are read, at most."""
 
-SOURCE_BYTES_MAX = 4 << 20
-"""A larger source file is not searched for a line."""
+CODE_BYTES_MAX = 1 << 15
+"""In a larger piece of compiled code no line is searched for."""
 
 KINDS = {DICT: "dict", TENSOR: "tensor", CLASS: "class", CACHE: "lru_cache"}
 
@@ -43,13 +46,16 @@ class Spot(NamedTuple):
     file: Optional[str]
     function: Optional[str]
     line: Optional[int]
-    pattern: Optional[str]
-    """A regular expression of the line that binds the name."""
-    after: Optional[str]
-    """A regular expression of a line before it: that of its class."""
+    binding: Optional[Binding] = None
+    """What binds the name, to search the file for it where the line is unknown."""
 
 
-NOWHERE = Spot(None, None, None, None, None)
+NOWHERE = Spot(None, None, None)
+
+
+def spot_of_code(code: types.CodeType, line: Optional[int] = None) -> Spot:
+    """Returns a line of some code, or its first one."""
+    return Spot(path(code.co_filename), plain(code.co_name, "") or None, code.co_firstlineno if line is None else line)
 
 
 class Name(NamedTuple):
@@ -67,8 +73,7 @@ def _is_own(spot: Spot) -> bool:
 
 def type_name(thing: Any) -> str:
     """Returns the name of an object's type."""
-    name = _name_of(type(thing))
-    return name if type(name) is str else "object"
+    return plain(_name_of(type(thing)), "object")
 
 
 def name_place(key: Key, chain: List[Tuple[Any, int]]) -> Name:
@@ -79,13 +84,13 @@ def name_place(key: Key, chain: List[Tuple[Any, int]]) -> Name:
     holder: Any = None
     is_suspended = False
     own = NOWHERE
-    for (parent, parent_kind), (child, child_kind) in zip(chain[:PATH_PARTS_MAX], chain[1 : PATH_PARTS_MAX + 1]):
+    for (parent, parent_kind), (child, child_kind) in zip(chain, chain[1:]):
         own = spot if _is_own(spot) else own
         type_ = type(parent)
         if parent_kind == FRAME:
             text, spot = _local(parent, child)
         elif parent is chain[0][0] and key[0] == "module":
-            text, spot = _global(str(key[1]), parent, child)
+            text, spot = _global(plain(key[1]), parent, child)
         elif parent is chain[0][0] and key[0] == "context":
             text, spot = "a context variable", NOWHERE
         elif type_ is types.FunctionType:
@@ -95,7 +100,7 @@ def name_place(key: Key, chain: List[Tuple[Any, int]]) -> Name:
                 text, spot = part, _spot_of_function(parent)
         elif type_ is types.CellType or (type_ is tuple and type(child) is types.CellType):
             if type(child) is types.CellType and type(around) is types.FunctionType:
-                text = f"a closure cell of `{around.__name__}`"
+                text = f"a closure cell of `{plain(around.__name__)}`"
                 spot = _spot_of_function(around)
                 kind = "closure cell"
         elif type_ is types.MethodType:
@@ -133,7 +138,7 @@ def name_place(key: Key, chain: List[Tuple[Any, int]]) -> Name:
     if type.__subclasscheck__(BaseException, type(last)):
         return Name(f"the traceback of a kept exception in `{text}`", "traceback", spot)
     if len(chain) == 1:
-        return Name(f"the globals of `{key[1]}`" if key[0] == "module" else "a root", kind, NOWHERE)
+        return Name(f"the globals of `{plain(key[1])}`" if key[0] == "module" else "a root", kind, NOWHERE)
     if last_kind == CACHE:
         text, spot = _cache(last)
     if last_kind == DICT and len(chain) > 1 and owner_of_dict(chain, last) is not None:
@@ -150,9 +155,14 @@ def _is_any(type_: type, types_: Tuple[type, ...]) -> bool:
     return any(type_ is each for each in types_)
 
 
-def _is_known(type_: type) -> bool:
-    module = _module_of(type_)
-    return type(module) is str and module in _C_MODULES
+def _module_name(class_: Any) -> str:
+    """Returns the name of a class's module; empty if it is no text."""
+    module = _module_of(class_)
+    return module if type(module) is str else ""
+
+
+def _file_of_class(class_: Any) -> Optional[str]:
+    return _file(sys.modules.get(_module_name(class_)))
 
 
 def _item(text: str) -> str:
@@ -176,7 +186,7 @@ def _namespace(thing: Any) -> Dict[Any, Any]:
         if base is types.SimpleNamespace:
             found = descriptor.__get__(thing)
             return found if type(found) is dict else {}
-        if type(descriptor) is types.GetSetDescriptorType and (_flags(base) & HEAP_TYPE or _is_known(base)):
+        if type(descriptor) is types.GetSetDescriptorType and (_flags(base) & HEAP_TYPE or _module_name(base) in _C_MODULES):
             found = descriptor.__get__(thing)
             return found if type(found) is dict else {}
     return {}
@@ -184,7 +194,7 @@ def _namespace(thing: Any) -> Dict[Any, Any]:
 
 def attributes(thing: Any) -> Dict[str, Any]:
     """Returns the attributes of an object by name."""
-    return {name: value for name, value in list(dict.items(_namespace(thing))) if type(name) is str}
+    return {name: value for name, value in _items(_namespace(thing)) if type(name) is str}
 
 
 def is_indexed(class_: type) -> bool:
@@ -192,8 +202,13 @@ def is_indexed(class_: type) -> bool:
     return any("__getitem__" in names for names in map(_names, _mro(class_)))
 
 
+def _items(namespace: Any) -> List[Tuple[Any, Any]]:
+    """Returns the items of a dictionary, ATTRIBUTES_MAX at most."""
+    return list(islice(dict.items(namespace), ATTRIBUTES_MAX))
+
+
 def _names(class_: Any) -> List[str]:
-    return [name for name in list(_dict_of_type(class_)) if type(name) is str]
+    return [name for name in islice(_dict_of_type(class_), ATTRIBUTES_MAX) if type(name) is str]
 
 
 def _is_dict_of(parent: Any, child: Any, child_kind: int) -> bool:
@@ -201,9 +216,9 @@ def _is_dict_of(parent: Any, child: Any, child_kind: int) -> bool:
 
 
 def _key(namespace: Any, child: Any) -> Optional[str]:
-    for key, value in list(dict.items(namespace)):
+    for key, value in _items(namespace):
         if value is child and type(key) is str:
-            return key
+            return plain(key)
     return None
 
 
@@ -214,26 +229,24 @@ def _attribute(owner: Any, namespace: Any, child: Any, text: str, spot: Spot) ->
     if name is None and not is_class:
         name = _slot(owner, child)
     if type(owner) is types.FunctionType:
-        return (f"{owner.__name__}.{name}", _spot_of_function(owner)) if name else (text, spot)
+        return (f"{plain(owner.__name__)}.{name}", _spot_of_function(owner)) if name else (text, spot)
     class_ = owner if is_class else type(owner)
     if class_ is types.SimpleNamespace and name and text and text[0].isidentifier():
         return f"{text}.{name}", spot  # the names of a namespace are the program's
     # Of a library's container of modules or parameters, the program's attribute says more than where that keeps its items.
-    is_container = not is_class and _module_of(class_) == CONTAINERS and name in ("_parameters", "_modules", "_buffers")
+    is_container = not is_class and _module_name(class_) == CONTAINERS and name in ("_parameters", "_modules", "_buffers")
     if name is None or (text and (is_container or _is_standard(class_))):
         return _item(text), spot
-    class_name = _name_of(class_)
+    class_name = plain(_name_of(class_))
     if is_class:
-        module = sys.modules.get(_module_of(class_))
-        pattern, after = rf"\s+{re.escape(name)}\s*(:[^=]*)?=", rf"\s*class\s+{re.escape(class_name)}\b"
-        return f"{class_name}.{name}", Spot(_file(module), None, None, pattern, after)
+        return f"{class_name}.{name}", Spot(_file_of_class(class_), None, None, Binding(Form.CLASS_ATTRIBUTE, name, class_name))
     stored = _where_stored(class_, name)
     return f"{class_name}.{name}", stored if stored.file else spot
 
 
 def _submodule(holder: Any, namespace: Any, child: Any, text: str, spot: Spot) -> Tuple[str, Spot]:
     """Names an item of a dictionary. PyTorch keeps the attributes of a module that are modules themselves in `_modules`."""
-    if text.endswith("._modules") and _module_of(type(holder)) != CONTAINERS:
+    if text.endswith("._modules") and _module_name(type(holder)) != CONTAINERS:
         name = _key(namespace, child)
         if name is not None and name.isidentifier():
             stored = _where_stored(type(holder), name)
@@ -243,20 +256,20 @@ def _submodule(holder: Any, namespace: Any, child: Any, text: str, spot: Spot) -
 
 def _is_standard(class_: Any) -> bool:
     """Returns whether a class is one of the standard library or written in C."""
-    module = _module_of(class_)
-    if type(module) is not str or module == "__main__":
-        return type(module) is not str
-    file = _file(sys.modules.get(module))
+    module = _module_name(class_)
+    if module in ("", "__main__"):
+        return not module
+    file = _file_of_class(class_)
     return module in sys.builtin_module_names or file is None or file.startswith(STANDARD) and "-packages" not in file
 
 
 def _slot(owner: Any, child: Any) -> Optional[str]:
     for base in _mro(type(owner)):
-        for name, descriptor in list(_dict_of_type(base).items()):
+        for name, descriptor in islice(_dict_of_type(base).items(), ATTRIBUTES_MAX):
             if type(descriptor) is types.MemberDescriptorType and type(name) is str:
                 try:
                     if descriptor.__get__(owner) is child:
-                        return name
+                        return plain(name)
                 except AttributeError:
                     pass
     return None
@@ -266,48 +279,45 @@ def _where_stored(class_: Any, name: str) -> Spot:
     """Returns the first line of a program's class that stores an attribute; nothing for a library's."""
     found = NOWHERE
     for base in _mro(class_):
-        module = _module_of(base)
-        file = _file(sys.modules.get(module)) if type(module) is str else None
+        file = _file_of_class(base)
         if file is None or file.startswith(STANDARD) or "-packages" in file:
             continue
         for function in _functions(base):
             code = function.__code__
-            idx = -1 if code.co_filename.startswith("<") else _index(code.co_names, name)
-            line = _line_of_store(code, "STORE_ATTR", idx) if idx >= 0 else None
+            line = None if code.co_filename[:1] == "<" else _line_of_store(code, "STORE_ATTR", _index(code.co_names, name))
             if line is not None:
-                return Spot(code.co_filename, code.co_name, line, None, None)
+                return spot_of_code(code, line)
         if found.file is None:
-            declared = rf"\s+{re.escape(name)}\s*:" if _is_declared(base, name) else rf".*\.{re.escape(name)}\s*(:[^=]*)?=[^=]"
-            after = rf"\s*class\s+{re.escape(_name_of(base))}\b" if _is_declared(base, name) else None
-            found = Spot(file, None, None, declared, after)
+            form = Form.FIELD if _is_declared(base, name) else Form.ATTRIBUTE
+            found = Spot(file, None, None, Binding(form, name, plain(_name_of(base)) if form is Form.FIELD else ""))
     return found
 
 
 def _is_declared(class_: Any, name: str) -> bool:
     """Returns whether a class has an annotation of this name, as a dataclass has for its fields."""
     found = _dict_of_type(class_).get("__annotations__")
-    return type(found) is dict and any(type(each) is str and each == name for each in list(found))
+    return type(found) is dict and any(type(each) is str and each == name for each, _ in _items(found))
 
 
 def spot_of_class(module: str, name: str) -> Spot:
     """Returns where a class is defined."""
     file = _file(sys.modules.get(module))
-    return Spot(file, None, None, rf"\s*class\s+{re.escape(name)}\b", None) if file else NOWHERE
+    return Spot(file, None, None, Binding(Form.CLASS, name)) if file else NOWHERE
 
 
 def _functions(class_: Any) -> List[types.FunctionType]:
     found: List[types.FunctionType] = []
-    for value in list(_dict_of_type(class_).values()):
-        if type(value) is types.FunctionType:
+    for value in islice(_dict_of_type(class_).values(), ATTRIBUTES_MAX):
+        if type(value) is types.FunctionType and path(value.__code__.co_filename) is not None:
             found.append(value)
-    found.sort(key=lambda each: each.__code__.co_name != "__init__")
+    found.sort(key=lambda each: plain(each.__code__.co_name) != "__init__")
     return found
 
 
 def _line_of_store(code: types.CodeType, operation: str, idx: int) -> Optional[int]:
     """Returns the first line of some code with this operation on the variable or name `idx`. Searches bytes: it is fast."""
-    import opcode  # PyTorch has imported it
-
+    if idx < 0 or _size_of_code(code) > CODE_BYTES_MAX:
+        return None
     operations = opcode.opmap
     wanted = [_instruction(operations[operation], idx)]
     if operation == "STORE_FAST" and idx < 16:  # Python 3.13 joins two operations
@@ -315,8 +325,14 @@ def _line_of_store(code: types.CodeType, operation: str, idx: int) -> Optional[i
             if joined in operations:
                 pairs = [idx << 4 | other if is_first else other << 4 | idx for other in range(16)]
                 wanted += [_instruction(operations[joined], pair) for pair in pairs]
-    offsets = [offset for offset in (_offset(code.co_code, each) for each in wanted) if offset >= 0]
+    instructions = code.co_code
+    offsets = [offset for offset in (_offset(instructions, each) for each in wanted) if offset >= 0]
     return _line_at(code, min(offsets)) if offsets else None
+
+
+def _size_of_code(code: types.CodeType) -> int:
+    """Returns about how many bytes the instructions take. From Python 3.11 on, `co_code` would copy them."""
+    return types.CodeType.__sizeof__(code) if sys.version_info >= (3, 11) else len(code.co_code)
 
 
 def _instruction(operation: int, argument: int) -> bytes:
@@ -333,18 +349,14 @@ def _offset(code: bytes, instruction: bytes) -> int:
 
 def _line_at(code: types.CodeType, offset: int) -> Optional[int]:
     if sys.version_info >= (3, 10):
-        for begin, end, line in code.co_lines():
-            if begin <= offset < end:
-                return line
-        return None
-    import dis
-
-    found = None
-    for begin, line in dis.findlinestarts(code):
+        return next((line for begin, end, line in code.co_lines() if begin <= offset < end), None)
+    line, begin, table = code.co_firstlineno, 0, code.co_lnotab
+    for n_bytes, n_lines in zip(table[::2], table[1::2]):
+        begin += n_bytes
         if begin > offset:
             break
-        found = line
-    return found
+        line += n_lines - (n_lines & 0x80) * 2
+    return line
 
 
 def _index(names: Tuple[str, ...], name: str) -> int:
@@ -358,8 +370,8 @@ def _local(frame: types.FrameType, child: Any) -> Tuple[str, Spot]:
     names = frames.local_names(code)
     for idx, value in frames.read(frame):
         if value is child or (type(value) is types.CellType and any(each is child for each in gc.get_referents(value))):
-            return names[idx], Spot(code.co_filename, code.co_name, _line_of_local(code, names[idx]), None, None)
-    return "a local variable", Spot(code.co_filename, code.co_name, code.co_firstlineno, None, None)
+            return plain(names[idx]), spot_of_code(code, _line_of_local(code, names[idx]))
+    return "a local variable", spot_of_code(code)
 
 
 def _line_of_local(code: types.CodeType, name: str) -> int:
@@ -368,10 +380,9 @@ def _line_of_local(code: types.CodeType, name: str) -> int:
     idx = _index(code.co_varnames, name)
     if idx >= 0 and name not in code.co_cellvars:
         line = _line_of_store(code, "STORE_FAST", idx)
-    else:
+    elif sum(map(len, (code.co_cellvars, code.co_freevars))) <= frames.LOCALS_MAX:
         cells = tuple(frames.local_names(code)) if sys.version_info >= (3, 11) else code.co_cellvars + code.co_freevars
-        idx = _index(cells, name)
-        line = _line_of_store(code, "STORE_DEREF", idx) if idx >= 0 else None
+        line = _line_of_store(code, "STORE_DEREF", _index(cells, name))
     return line or code.co_firstlineno
 
 
@@ -380,35 +391,46 @@ def _global(module: str, namespace: Any, child: Any) -> Tuple[str, Spot]:
     if name is None:
         return f"a global of `{module}`", NOWHERE
     text = name if module == "__main__" else f"{module}.{name}"
-    file = namespace.get("__file__")
-    pattern = rf"\s*(global\s+)?([\w\s.*()\[\]]+,\s*)*\(?{re.escape(name)}\s*(:[^=]*)?(=[^=]|,)"
-    return text, Spot(file, None, None, pattern, None) if type(file) is str else NOWHERE
+    code = _running_code(namespace)
+    line = None if code is None else _line_of_store(code, "STORE_NAME", _index(code.co_names, name))
+    if code is not None and line is not None:
+        return text, Spot(path(code.co_filename), None, line)
+    file = path(namespace.get("__file__"))
+    return text, Spot(file, None, None, Binding(Form.GLOBAL, name)) if file is not None else NOWHERE
+
+
+def _running_code(namespace: Any) -> Optional[types.CodeType]:
+    """Returns the code of a module that is still being run by this thread, as a script is; None of another one."""
+    frame: Optional[types.FrameType] = sys._getframe(1)
+    for _ in range(frames.FRAMES_MAX):
+        if frame is None:
+            break
+        if frame.f_globals is namespace and plain(frame.f_code.co_name) == "<module>":
+            return frame.f_code
+        frame = frame.f_back
+    return None
 
 
 def _file(module: Any) -> Optional[str]:
     namespace = module_dict(module)
-    file = None if namespace is None else namespace.get("__file__")
-    return file if type(file) is str else None
+    return None if namespace is None else path(namespace.get("__file__"))
 
 
 def _function_name(function: Any) -> str:
-    if type(function) is types.FunctionType:
-        return function.__name__
-    if type(function) is types.MethodType and type(function.__func__) is types.FunctionType:
-        return function.__func__.__name__
-    return type_name(function)
+    if type(function) is types.MethodType:
+        function = function.__func__
+    return plain(function.__name__) if type(function) is types.FunctionType else type_name(function)
 
 
 def _spot_of_function(function: types.FunctionType) -> Spot:
-    code = function.__code__
-    return Spot(code.co_filename, code.co_name, code.co_firstlineno, None, None)
+    return spot_of_code(function.__code__)
 
 
 def _of_function(function: types.FunctionType, child: Any) -> str:
     if child is function.__defaults__ or child is function.__kwdefaults__:
-        return f"a default argument of `{function.__name__}`"
+        return f"a default argument of `{plain(function.__name__)}`"
     if child is function.__closure__:
-        return f"a closure cell of `{function.__name__}`"
+        return f"a closure cell of `{plain(function.__name__)}`"
     return ""
 
 
@@ -426,23 +448,16 @@ def _of_suspended(generator: Any, child: Any) -> Tuple[str, Spot]:
 
 
 def _cache(cache: Any) -> Tuple[str, Spot]:
-    for each in gc.get_referents(cache):
+    function = attributes(cache).get("__wrapped__")
+    held = [function] if function is not None or cache_size(cache) > RESULTS_MAX else gc.get_referents(cache)
+    for each in held:
         if type(each) is types.FunctionType:
-            return f"the lru_cache of `{each.__name__}`", _spot_of_function(each)
+            return f"the lru_cache of `{plain(each.__name__)}`", _spot_of_function(each)
     return "an lru_cache", NOWHERE
 
 
-def line_of(spot: Spot) -> Spot:
+def located(spot: Spot) -> Spot:
     """Returns a spot with its line, searched for in the source file. Not for the training thread."""
-    if spot.line is not None or spot.file is None or spot.pattern is None:
+    if spot.line is not None or spot.file is None or spot.binding is None:
         return spot
-    try:
-        with open(spot.file, encoding="utf-8", errors="replace") as file:
-            lines = file.read(SOURCE_BYTES_MAX).splitlines()
-    except OSError:
-        return spot
-    begin = 0
-    if spot.after is not None:
-        begin = next((n for n, line in enumerate(lines) if re.match(spot.after, line)), 0)
-    line = next((n + 1 for n, each in enumerate(lines) if n >= begin and re.match(spot.pattern, each)), None)
-    return spot._replace(line=line)
+    return spot._replace(line=source.line_of(spot.file, spot.binding))

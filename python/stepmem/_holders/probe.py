@@ -10,6 +10,9 @@ from .heap import BUFFER, CLASS, ITEMS_MAX, LEAF, RECORD, SIZED, TENSOR, Heap
 PROBE_OBJECTS = 160
 """Objects below one item that are followed, at most, unless a probe is given another number."""
 
+ITEMS_OBJECTS_MAX = 640
+"""Objects after which no further item of a container is measured."""
+
 DISTANCES_MAX = 256
 """Tensors and arrays of one container whose distance is remembered, at most."""
 
@@ -36,6 +39,8 @@ class Probe:
         self._storages = storages
         self._heap = heap
         self._objects_max = objects_max
+        self.n_visited = 0
+        """Objects that were looked at, some of them more than once."""
         self._n_data = 0
         self._n_met = 0
         """Tensors that the scan before did not meet."""
@@ -51,6 +56,7 @@ class Probe:
         heap, seen = self._heap, {id(item)}
         waiting = [(item, "", 0)]
         n_before, n_old_before = self._n_met, self._n_old
+        n_children = 0
         for thing, via, distance in waiting:
             kind = heap.kind(type(thing))
             if kind == TENSOR:
@@ -65,7 +71,7 @@ class Probe:
                 self._n_data += heap.sizes.of(thing)
             if kind in (CLASS, BUFFER) or (kind == LEAF and type(thing) is not types.BuiltinFunctionType):
                 continue
-            if len(waiting) > self._objects_max:
+            if len(waiting) > self._objects_max or n_children > 2 * self._objects_max:
                 self.is_cut = True
                 continue
             if type(thing) is types.TracebackType:
@@ -74,7 +80,9 @@ class Probe:
                 distance = VIA_OPTIMIZER
             size = heap.size(thing, kind) if kind in SIZED else 0
             self.is_cut |= size > ITEMS_MAX
-            for child in heap.children(thing, kind, size):
+            children = heap.children(thing, kind, size)
+            n_children += len(children)
+            for child in children:
                 if id(child) in seen or heap.kind(type(child)) == CLASS:
                     continue
                 seen.add(id(child))
@@ -83,6 +91,7 @@ class Probe:
                 else:
                     waiting.append((child, via, distance + 1))
         self.n_holding += self._n_met > n_before
+        self.n_visited += len(waiting) + n_children
         return self._n_old > n_old_before
 
     def per_item(self, n: int) -> Tuple[float, float, float]:
@@ -135,7 +144,13 @@ def probe_new(items: List[Any], seen: Container[int], storages: Set[int], heap: 
     are left out where they are a minority.
     """
     found = Probe(seen, storages, heap)
-    new = [item for item in items if not found.add(item)]
+    new = []
+    for n, item in enumerate(items):
+        if found.n_visited > ITEMS_OBJECTS_MAX:
+            items = items[:n]
+            break
+        if not found.add(item):
+            new.append(item)
     if len(items) / 2 < len(new) < len(items):
         return probe_new(new, seen, storages, heap)
     return found, items

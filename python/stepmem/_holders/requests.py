@@ -4,13 +4,16 @@ memory, a search for the line that allocates it may follow."""
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from typing import TYPE_CHECKING, Callable, Deque, Optional, Tuple
 
 from .._process import Process
+from .._warn import warn_once
 from .._wire import HeapScanRequest, HoldersResult
+from .allowance import OVERRUN, SLICE_SECONDS, Allowance, clock
 from .candidates import Whole
-from .search import HOLDERS_MAX, Outcome, Search
+from .search import HOLDERS_MAX, SCAN_SECONDS, SCAN_SECONDS_MAX, Outcome, Search
 from .tracing import UNSAFE, is_safe
 
 if TYPE_CHECKING:
@@ -21,6 +24,14 @@ REQUEST_STEPS_MAX = 1000
 
 REQUEST_IDS_MAX = 64
 """Ids of requests that are remembered, to ignore repeated ones."""
+
+SCAN_SHARE = 0.25
+"""Part of the processor time that searches may take now, which one scan takes at most."""
+
+WAIT_SECONDS = 0.1
+"""Where all time is taken, it is asked for again after so many seconds."""
+
+OFF = f"slices of a search took more than {OVERRUN * SLICE_SECONDS * 1e3:g} ms of processor time, so this process is not searched again"
 
 PROBES_MAX = 3
 """Windows that a process opens because its memory grows, at most: another one follows only after a probe that was too slow."""
@@ -34,6 +45,9 @@ class HeapScanRequests:
         self._process = process
         self._on_result = on_result
         self._ids: Deque[str] = deque(maxlen=REQUEST_IDS_MAX)
+        self._allowance = Allowance(process.began_at)
+        self._waits_until = 0.0
+        """Time before which no slice begins, on the monotonic clock."""
         self._lock = threading.Lock()
         """Held by the thread whose step has just ended; another thread's step does not wait for it."""
         self._current: Optional[Tuple[str, Search]] = None
@@ -49,6 +63,26 @@ class HeapScanRequests:
         """Returns whether `at_step_end` has to be called."""
         return self._current is not None
 
+    @property
+    def needs_next_step(self) -> bool:
+        """Returns whether the end of the next step is needed, even if it is one that would not be read."""
+        current = self._current
+        if current is None:
+            return False
+        return self._may_search(current[1], self._process.step + 1) or (self._lines is not None and self._lines.outcome is None)
+
+    def _may_search(self, search: Search, step: int) -> bool:
+        """Returns whether a slice is due at a step's end, and whether there is time for it."""
+        if not search.is_due(step):
+            return False
+        now = time.monotonic()
+        if now < self._waits_until:
+            return False
+        if self._allowance.left(now) >= search.next_seconds + SLICE_SECONDS:
+            return True
+        self._waits_until = now + WAIT_SECONDS
+        return False
+
     def on_request(self, request: HeapScanRequest) -> None:
         """Begins the search that the exporter requests. Ignores repeated requests. Runs on the sender's thread."""
         rank = self._process.identity().rank
@@ -58,13 +92,17 @@ class HeapScanRequests:
         refusal = self._refusal(request)
         if refusal is None:
             self._plan_lines(request)
-            self._current = request.id, Search(request.n_steps, Whole(request.bytes_per_step, request.is_on_host))
-            self._process.follow()
+            self._begin(request)
             self._on_result(HoldersResult(request.id, "began"))
         else:
             result = HoldersResult(request.id, Outcome.FAILED.value)
             result.error = refusal
             self._on_result(result)
+
+    def _begin(self, request: HeapScanRequest) -> None:
+        seconds = min(SCAN_SECONDS_MAX, max(SCAN_SECONDS, SCAN_SHARE * self._allowance.left_of_run(time.monotonic())))
+        self._current = request.id, Search(request.n_steps, Whole(request.bytes_per_step, request.is_on_host), seconds)
+        self._process.follow()
 
     def _refusal(self, request: HeapScanRequest) -> Optional[str]:
         settings = self._process.settings()
@@ -74,6 +112,8 @@ class HeapScanRequests:
             return f"steps {request.n_steps!r} is not an integer in 1..={REQUEST_STEPS_MAX}"
         if request.wants_lines and settings is not None and settings.traces_lines is False:
             return "STEPMEM_TRACEMALLOC=off"
+        if self._allowance.is_over:
+            return OFF
         is_searching = self._current is not None and self._current[1].outcome is None and not request.wants_lines
         return "another search is under way" if is_searching or self._is_tracing() else None
 
@@ -109,6 +149,9 @@ class HeapScanRequests:
 
     def at_step_end(self, step: int) -> None:
         """Does a slice of the search, and reports its results: the first may be that nothing was found."""
+        current = self._current
+        if current is None or self._lines is None and not (current[1].is_over or self._may_search(current[1], step)):
+            return
         if not self._lock.acquire(blocking=False):
             return
         try:
@@ -119,8 +162,7 @@ class HeapScanRequests:
             n_before = search.n_results
             if self._lines is not None:
                 self._lines.step_ends()
-            if not search.is_over:
-                search.at_step_end(step)
+            self._search(search, step)
             has_lines = self._search_lines(search, step)
             if search.n_results > n_before or has_lines:
                 self._on_result(self._result(id_, search))
@@ -128,6 +170,19 @@ class HeapScanRequests:
                 self._current = None
         finally:
             self._lock.release()
+
+    def _search(self, search: Search, step: int) -> None:
+        """Does one slice of a search, if one is due and there is time for it."""
+        if not self._may_search(search, step):
+            return
+        limit, began = search.next_seconds, clock()
+        try:
+            search.at_step_end(step)
+        finally:
+            self._allowance.take(time.monotonic(), clock() - began, limit)
+        if self._allowance.is_over:
+            search.fail(OFF)
+            warn_once("slices", OFF)
 
     def at_end(self) -> None:
         """Reports the result of a search that the program's end cuts short."""

@@ -9,21 +9,23 @@ from __future__ import annotations
 import enum
 import functools
 import time
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Generator, Iterable, Iterator, List, Optional, Tuple
 
 from .._wire import SCAN_STEPS_DEFAULT
 from . import garbage
+from .allowance import SLICE_SECONDS, clock
 from .arenas import Arenas
 from .candidates import Candidate, Holder, Whole
-from .heap import SIZED, Modules, is_profiling, raise_if_programs
-from .heap_scan import FRAME, Growth, HeapScan, Slice, clock
+from .heap import SIZED, Modules, is_profiling, raise_if_programs, without_overrides
+from .heap_scan import Growth, HeapScan
 from .names import NOWHERE, Name
+from .places import FRAME, Slice
 
-SLICE_SECONDS = 0.0025
-"""Length of a slice, at which the work of one step's end stops."""
+SCAN_SECONDS, SCAN_SECONDS_MAX = 0.015, 0.06
+"""Processor time of one heap scan, in all its slices, in a young process and at most; the rest of the heap is then left out."""
 
-SCAN_SECONDS = 0.015
-"""Processor time of one heap scan, in all its slices; the rest of the heap is then left out."""
+END_SECONDS = 0.01
+"""Processor time for the result of a search that the program's end cuts short."""
 
 SCANS_MAX = 4
 """Heap scans of a search, at most. The second is repeated where nothing grew since the first: growth may come in level shifts."""
@@ -54,9 +56,12 @@ class Outcome(enum.Enum):
 
 
 class Search:
-    """One search. `at_step_end` is called at the end of every step until `is_over`."""
+    """One search. `at_step_end` is called at the ends of steps until `is_over`.
 
-    def __init__(self, n_steps: int, whole: Whole = Whole()) -> None:
+    Its stages are one generator, which stops where a slice ends. None of its variables refers to an object of the program then.
+    """
+
+    def __init__(self, n_steps: int, whole: Whole = Whole(), scan_seconds: float = SCAN_SECONDS) -> None:
         """`n_steps` lie between the two scans, at least. `whole` is the growth that is searched for."""
         self.outcome: Optional[Outcome] = None
         """The result so far; a search that found nothing may go on."""
@@ -73,57 +78,93 @@ class Search:
         """Step at which the first scan ended."""
         self.last_step: Optional[int] = None
         """Step of the last measurement."""
+        self.next_seconds = SLICE_SECONDS
+        """Processor time of the next slice, at most."""
         self.pauses: List[float] = []
-        """Seconds that each step's end took."""
+        """Seconds that each slice took."""
         self._n_steps = n_steps
+        self._scan_seconds = scan_seconds
         self._named_whole = self._whole = whole
         self._arenas: Optional[Arenas] = Arenas() if whole.is_on_host else None
         self._began = time.monotonic()
-        self._modules: Optional[Modules] = None
+        self._modules = Modules(whole.is_on_host)
+        self._now: Optional[Slice] = None
+        self._until = 0.0
+        self._step = self._due = 0
         self._first: Optional[HeapScan] = None
         self._second: Optional[HeapScan] = None
         self._second_step = 0
         """Step at which the second scan began."""
         self._n_scans = 0
-        self._scan_seconds = 0.0
-        self._is_scanning = False
-        self._compare: Optional[Iterator[None]] = None
+        self._has_candidates = False
+        """Set once those of the last scan are chosen and named."""
         self._candidates: List[Candidate] = []
         self._marks: List[garbage.Mark] = []
         """The youngest generation after the first scan and before the second."""
         self._n_cycles = 0
-        self._check_due = 0
         self._n_checks = 0
+        self._stages: Optional[Iterator[None]] = self._run()
+
+    def is_due(self, step: int) -> bool:
+        """Returns whether there is something to do at the end of a step."""
+        return not self.is_over and step >= self._due
 
     def at_step_end(self, step: int) -> None:
-        """Does one slice of the search."""
+        """Does one slice of the search, if one is due."""
+        if not self.is_due(step) or self._stages is None:
+            return
         began = time.perf_counter()
+        self._step, self._until = step, clock() + self.next_seconds
         try:
-            self._advance(step, clock() + SLICE_SECONDS)
+            with without_overrides():
+                next(self._stages)
+        except StopIteration:
+            self.is_over = True
         except Exception as error:
+            self._fail(_describe(error))
             raise_if_programs(error)
-            self.outcome, self.error, self.is_over = Outcome.FAILED, _describe(error), True
-            self.n_results += 1
+        finally:
+            self._now = None
+            if self.is_over:
+                self.close()
         self.pauses.append(time.perf_counter() - began)
+
+    def close(self) -> None:
+        """Ends the search and frees what it knows."""
+        self.is_over = True
+        self._stages = self._first = self._second = self._now = None
+
+    def fail(self, reason: str) -> None:
+        """Ends the search without a result, unless it has one."""
+        if self.outcome is None:
+            self._fail(reason)
+        self.close()
+
+    def _fail(self, reason: str) -> None:
+        self.outcome, self.error, self.is_over = Outcome.FAILED, reason, True
+        self.n_results += 1
 
     def cut_short(self, step: int) -> None:
         """Makes what grew between the scans, and has gone on since, the result if there is none: the program ends after `step`."""
         second = self._second
-        if self.outcome is not None or second is None:
+        if self.outcome is not None or second is None or self.is_over:
             return
-        now = self._slice()
-        with now.heap.without_overrides():
-            if self._is_scanning or self._compare is not None:
-                self._candidates = [_candidate(growth, second) for growth in second.growths]
-                self._find_names(now)
-            if self._n_checks:
-                self._candidates = [each for each in self._candidates if self._may_go_on(each, step, now)]
-            holders = self._named(now)
-        if holders:
-            self._set_result(holders)
-        self.is_over = True
+        self._step, self._until = step, clock() + END_SECONDS
+        try:
+            with without_overrides():
+                if not self._has_candidates:
+                    self._candidates = [_candidate(growth, second) for growth in second.growths]
+                    for _ in self._find_names():
+                        break
+                if self._n_checks:
+                    self._candidates = [each for each in self._candidates if self._may_go_on(each, step)]
+                holders = self._holders()
+                if holders:
+                    self._set_result(holders)
+        finally:
+            self.close()
 
-    def _may_go_on(self, candidate: Candidate, step: int, now: Slice) -> bool:
+    def _may_go_on(self, candidate: Candidate, step: int) -> bool:
         """Returns whether growth goes on, or, if it comes in level shifts, whether the next one has had no time to come."""
         assert self._first is not None
         if candidate.goes_on(candidate.last, candidate.last_step, self._second_step, True):
@@ -132,92 +173,79 @@ class Search:
             return False
         # Between the scans is one level shift, and from then on are parts of them.
         candidate.forget_watch()
-        measured = candidate.measure(now, self._first.newest_number)
+        measured = candidate.measure(self._slice(), self._first.newest_number)
         if measured is not None and candidate.goes_on(measured, step, self._second_step, True):
             return True
-        holder = candidate.holder(now, self._whole.is_on_host)
+        holder = candidate.holder(self._slice(), self._whole.is_on_host)
         is_early = step - self._second_step <= self._n_steps
         return is_early and holder is not None and self._whole.is_all_of(holder)
 
-    def _advance(self, step: int, until: float) -> None:
-        if self._modules is None:
-            self._modules = Modules(self._whole.is_on_host)
-        elif self._first is None:
-            if self._modules.advance():
-                self._first = self._scan_after(None)
-        elif self._is_scanning:
-            self._scan(step, until)
-        elif self._second is None:
-            if self.first_step is not None and step - self.first_step >= self._n_steps:
-                self._second_step = self.last_step = step
-                self._marks.append(garbage.mark(step))  # the scan may not reach what is made while it runs
-                if self._arenas is not None:
-                    self._whole = self._named_whole.without(self._arenas.gains().free, step - self.first_step)
-                self._second = self._scan_after(self._first)
-                self._scan(step, until)
-        elif self._compare is not None:
-            self._go_on_comparing(step, until)
-        elif step >= self._check_due:
-            self._check(step)
+    def _slice(self) -> Slice:
+        """Returns what this slice may refer to."""
+        if self._now is None:
+            self._now = Slice(self._modules)
+        return self._now
 
-    def _scan_after(self, before: Optional[HeapScan]) -> HeapScan:
-        assert self._modules is not None
-        self._scan_seconds = 0.0
-        self._is_scanning = True
+    def _run(self) -> Iterator[None]:
+        """Is the search: yields where a slice ends."""
+        while not self._modules.advance():
+            yield
+        first = self._first = HeapScan(self._modules)
+        yield from self._scan(first)
+        began_at = self.first_step = self._step
+        self._marks.append(garbage.mark(self._step))
+        self._mark_arenas()
+        while not self.is_over:
+            yield from self._wait_until(began_at + self._n_steps)
+            self._second_step = self.last_step = self._step
+            self._marks.append(garbage.mark(self._step))  # the scan may not reach what is made while it runs
+            if self._arenas is not None:
+                self._whole = self._named_whole.without(self._arenas.gains().free, self._step - began_at)
+            second = self._second = HeapScan(self._modules, first)
+            yield from self._scan(second)
+            self._look_for_cycles(second)
+            for _ in self._choose(first, second):
+                if clock() > self._until:
+                    yield
+            yield from self._find_names()
+            self._has_candidates = True
+            if self._candidates or garbage.is_growing(self._marks):
+                yield from self._watch(first, second)
+            yield from self._conclude(second)
+
+    def _wait_until(self, step: int) -> Iterator[None]:
+        self._due = step
+        if self._step < step:
+            yield
+        self._due = 0
+
+    def _scan(self, scan: HeapScan) -> Iterator[None]:
         self._n_scans += 1
-        return HeapScan(self._modules, before)
-
-    def _scan(self, step: int, until: float) -> None:
-        scan = self._second or self._first
-        assert scan is not None
-        began = clock()
-        scan.step = step
-        is_over = scan.advance(min(until, began + SCAN_SECONDS - self._scan_seconds))
-        self._scan_seconds += clock() - began
-        if not is_over and self._scan_seconds < SCAN_SECONDS:
-            return
-        self._is_scanning = False
-        if self._second is None:
-            self.first_step = step
-            self._marks.append(garbage.mark(step))
-            self._mark_arenas()
-            return
-        if scan.is_complete:
-            now = self._slice()
-            with now.heap.without_overrides():
-                self._n_cycles = garbage.graph_cycles(scan, now)
-        self._compare = self._comparison()
+        seconds = 0.0
+        while True:
+            began = clock()
+            scan.step = self._step
+            is_over = scan.advance(self._slice(), min(self._until, began + self._scan_seconds - seconds))
+            seconds += clock() - began
+            if is_over or seconds >= self._scan_seconds:
+                return
+            yield
 
     def _mark_arenas(self) -> None:
         if self._arenas is None:
             return
+        self._now = None  # or what this slice frees later counted as freed by the program
         began = clock()
         self._arenas.mark()
         if clock() - began > SLICE_SECONDS:  # glibc walks over 20,000 free pieces or more
             self._arenas = None
 
-    def _slice(self) -> Slice:
-        assert self._modules is not None
-        return Slice(self._modules)
+    def _look_for_cycles(self, second: HeapScan) -> None:
+        """Counts tensors in cycles of a graph, which few objects show at a time."""
+        if second.is_complete:
+            self._n_cycles = max(self._n_cycles, garbage.graph_cycles(second, self._slice()))
 
-    def _go_on_comparing(self, step: int, until: float) -> None:
-        assert self._compare is not None
-        for _ in self._compare:
-            if clock() > until:
-                return
-        self._compare = None
-        now = self._slice()
-        with now.heap.without_overrides():
-            self._find_names(now)
-        if self._candidates or garbage.is_growing(self._marks):
-            self._check_due = step + self._check_every()
-        else:
-            self._finish([])
-
-    def _check_every(self) -> int:
-        return max(1, (self._n_watched() + CHECKS - 1) // CHECKS)
-
-    def _n_watched(self) -> int:
+    def _watched_steps(self) -> int:
         """Returns the number of steps for which what grew is watched."""
         return self._n_steps if self._is_repeated() else 2 * self._n_steps
 
@@ -225,10 +253,8 @@ class Search:
         """Returns whether the second scan is a repeated one, so that growth comes in level shifts or not at all."""
         return self._n_scans > 2
 
-    def _comparison(self) -> Iterator[None]:
+    def _choose(self, before: HeapScan, after: HeapScan) -> Iterator[None]:
         """Chooses the candidates to watch. Works on numbers only, and yields now and then."""
-        before, after = self._first, self._second
-        assert before is not None and after is not None
         for growth in after.growths:
             self._candidates.append(_candidate(growth, after))
             yield
@@ -238,8 +264,12 @@ class Search:
             return
         sums: List[List[float]] = []
         for scan in (before, after):
-            beneath = [scan.tensors.get(node, 0.0) for node in range(len(scan.ids))]
+            beneath: List[float] = []
             sums.append(beneath)
+            for node in range(len(scan.ids)):
+                beneath.append(scan.tensors.get(node, 0.0))
+                if node % 256 == 0:
+                    yield
             for node in range(len(beneath) - 1, -1, -1):
                 parent = scan.parents[node]
                 if parent >= 0:
@@ -292,74 +322,95 @@ class Search:
                 break
         return node if after.parents[node] >= 0 else -1
 
-    def _check(self, step: int) -> None:
-        """Measures the candidates again. One that shrank, or has stopped growing, is not a holder."""
-        assert self._first is not None
-        self._n_checks += 1
-        is_last, is_middle = self._n_checks >= CHECKS, self._n_checks == CHECKS // 2
-        now = self._slice()
-        with now.heap.without_overrides():
+    def _find_names(self) -> Iterator[None]:
+        for candidate in self._candidates:
+            candidate.find_name(self._slice())
+            if clock() > self._until:
+                yield
+
+    def _watch(self, first: HeapScan, second: HeapScan) -> Iterator[None]:
+        """Measures the candidates some more times. One that shrank, or has stopped growing, is not a holder."""
+        every = max(1, (self._watched_steps() + CHECKS - 1) // CHECKS)
+        self._n_checks = 0
+        while self._n_checks < CHECKS and (self._candidates or garbage.is_growing(self._marks)):
+            yield from self._wait_until(self._step + every)
+            self._n_checks += 1
+            is_last, is_middle = self._n_checks >= CHECKS, self._n_checks == CHECKS // 2
             for candidate in self._candidates:
-                if candidate.has_stopped or (candidate.growth.measure == "beneath" and not (is_last or is_middle)):
+                if candidate.growth.measure == "beneath" and not (is_last or is_middle):
                     continue
-                measured = candidate.measure(now, self._first.newest_number)
-                if measured is None or measured < candidate.last:
-                    candidate.has_stopped = True
-                elif is_last and not candidate.goes_on(measured, step, self._second_step, self._is_repeated()):
-                    candidate.has_stopped = True
-                else:
-                    candidate.last, candidate.last_step = measured, step
-                    if is_middle:
-                        candidate.middle, candidate.middle_step = measured, step
+                self._check(candidate, first.newest_number, is_middle, is_last)
+                if clock() > self._until:
+                    yield
             self._candidates = [each for each in self._candidates if not each.has_stopped]
-            self.last_step = step
-            if is_last or not (self._candidates or garbage.is_growing(self._marks)):
-                self._finish(self._chosen(now))
-        self._check_due = step + self._check_every()
+            self.last_step = self._step
+            self._look_for_cycles(second)
 
-    def _find_names(self, now: Slice) -> None:
-        chains = [each.chain(now) for each in self._candidates]  # first: naming one may change the places of another
-        for candidate, chain in zip(self._candidates, chains):
-            candidate.find_name(chain, now)
+    def _check(self, candidate: Candidate, newest_number: int, is_middle: bool, is_last: bool) -> None:
+        measured = candidate.measure(self._slice(), newest_number)
+        if measured is None or measured < candidate.last:
+            candidate.has_stopped = True
+        elif is_last and not candidate.goes_on(measured, self._step, self._second_step, self._is_repeated()):
+            candidate.has_stopped = True
+        else:
+            candidate.last, candidate.last_step = measured, self._step
+            if is_middle:
+                candidate.middle, candidate.middle_step = measured, self._step
 
-    def _named(self, now: Slice) -> List[Holder]:
+    def _named(self) -> "Generator[None, None, List[Holder]]":
         """Returns the holders among the candidates, in the order of `Whole.ranked`."""
         found: Dict[Name, List[Tuple[Candidate, Holder]]] = {}
         for candidate in self._candidates:
-            holder = candidate.holder(now, self._whole.is_on_host)
+            holder = candidate.holder(self._slice(), self._whole.is_on_host)
             if holder is not None:
                 found.setdefault(holder.name, []).append((candidate, holder))  # such as all lists in a dictionary
+            if clock() > self._until:
+                yield
         ranked = self._whole.ranked([_joined(holder for _, holder in same) for same in found.values()])[:HOLDERS_MAX]
         in_all: List[Holder] = []
         for each in ranked:
-            is_counted = not in_all and len(found[each.name]) == 1
-            in_all.append(_joined(candidate.in_all(holder, now, is_counted) for candidate, holder in found[each.name]))
+            parts: List[Holder] = []
+            for candidate, holder in found[each.name]:
+                is_counted = not in_all and len(found[each.name]) == 1
+                parts.append(candidate.in_all(holder, self._slice(), is_counted))
+                if clock() > self._until:
+                    yield
+            in_all.append(_joined(parts))
         return in_all
 
-    def _chosen(self, now: Slice) -> List[Holder]:
-        """Returns the holders; if they do not explain the growth, also unreachable objects."""
-        holders = self._named(now)
-        if not any(map(self._whole.explained_by, holders)):
-            holders = self._whole.ranked(holders + self._garbage(now))
-        return holders
+    def _holders(self) -> List[Holder]:
+        """Returns the holders, as far as that is possible at once."""
+        named = self._named()
+        while True:
+            try:
+                next(named)
+                if clock() > self._until:
+                    return []
+            except StopIteration as stop:
+                holders: List[Holder] = stop.value
+                return holders
 
-    def _garbage(self, now: Slice) -> List[Holder]:
+    def _garbage(self, second: HeapScan) -> "Generator[None, None, List[Holder]]":
         """Names unreachable objects."""
-        second = self._second
-        if second is None or not second.is_complete or len(self._marks) < 2:
+        if not second.is_complete or len(self._marks) < 2 or not garbage.is_growing([*self._marks, garbage.mark(second.step)]):
             return []
-        if not garbage.is_growing([*self._marks, garbage.mark(second.step)]):
-            return []
+        self.next_seconds = garbage.LISTING_SECONDS
+        yield
+        self.next_seconds = SLICE_SECONDS
         first_mark, second_mark = self._marks[-2:]
         n_steps = max(1, second_mark.step - first_mark.step)
         holders = []
-        for new, whole in garbage.between(first_mark, second_mark, second, now):
+        for new, whole in garbage.between(first_mark, second_mark, second, self._slice()):
             rates = (new.n_tensors / n_steps, new.n_bytes / n_steps)
             holders.append(Holder(new.name, round(whole.n_tensors), round(whole.n_bytes), *rates))
         return holders
 
-    def _finish(self, holders: List[Holder]) -> None:
-        """Sets the result. Ends the search, or waits for another scan if what was found explains nothing."""
+    def _conclude(self, second: HeapScan) -> Iterator[None]:
+        """Sets the result. Ends the search, or lets it wait for another scan if what was found explains nothing."""
+        holders = yield from self._named()
+        if not any(map(self._whole.explained_by, holders)):
+            unreachable = yield from self._garbage(second)
+            holders = self._whole.ranked(holders + unreachable)
         is_explained = any(map(self._whole.explained_by, holders))
         if not is_explained and self._n_cycles:
             is_explained, holders = True, [Holder(GRAPH_CYCLES, self._n_cycles, 0, 0.0, 0.0, True), *holders]
@@ -370,10 +421,9 @@ class Search:
             self._set_result(holders)
         if is_explained or not self._can_repeat():
             self.is_over = True
-            self._first = None
         else:  # Growth may come in level shifts, of which none lay between the scans.
             self._n_steps = min(FARTHER * self._n_steps, APART_MAX)
-        self._second, self._n_checks = None, 0
+        self._second, self._n_checks, self._has_candidates = None, 0, False
         self._candidates, self._marks = [], self._marks[:1]
 
     def _can_repeat(self) -> bool:
@@ -381,16 +431,18 @@ class Search:
         return is_soon and self._n_scans < SCANS_MAX and self._n_steps < APART_MAX
 
     def _set_result(self, holders: List[Holder]) -> None:
-        is_complete = all(scan is not None and scan.is_complete for scan in (self._first, self._second))
+        scans = [scan for scan in (self._first, self._second) if scan is not None]
         self.holders, self.error = holders[:HOLDERS_MAX], None
         self.n_results += 1
         if holders:
             self.outcome = Outcome.NAMED
-        elif is_complete:
+        elif all(scan.is_complete for scan in scans):
             self.outcome = Outcome.NONE
         else:
             self.outcome = Outcome.GAVE_UP
-            self.error = f"too many objects: a scan of all of them would take longer than {round(SCAN_SECONDS * 1e3)} ms"
+            least = min(scans, key=lambda scan: scan.n_read / max(1, scan.n_met))
+            share = 100.0 * least.n_read / max(1, least.n_met)
+            self.error = f"too many objects: {least.n_read:,} of at least {least.n_met:,} were read ({share:.2g} %)"
 
 
 GRAPH_CYCLES = Name("tensors that Python does not reach: cycles of the autograd graph, as of `create_graph=True`", "graph cycle", NOWHERE)

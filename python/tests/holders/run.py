@@ -1,5 +1,7 @@
 """Runs a program, and makes the client push after some of its steps, so that the exporter's request reaches it then.
 
+The program lasts for less than a second, in which searches may take all of the time.
+
     python run.py STEP PROGRAM
 """
 
@@ -7,6 +9,9 @@ import runpy
 import sys
 
 import stepmem
+from stepmem._holders import allowance
+
+allowance.SHARE_OF_WINDOW = allowance.CREDIT_SECONDS = 10.0
 
 request_at, program = int(sys.argv[1]), sys.argv[2]
 step_end = stepmem.step_end
