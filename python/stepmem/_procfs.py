@@ -22,8 +22,9 @@ FILE_BYTES_MAX = 1 << 20
 MAPPINGS_BYTES_MAX = 64 << 20
 """A list of mappings with more bytes is not read: with as many as Linux allows by default, it has 8 MiB, with details 60."""
 
+FIRST_BYTES = 1 << 12
 PART_BYTES = 1 << 16
-"""Bytes of a list that one call reads and searches; after each, the thread hands over the interpreter's lock."""
+"""Bytes that one call reads at first, and later. After each part of a list, the thread hands over the interpreter's lock."""
 
 
 class Budget:
@@ -60,7 +61,7 @@ def read(path: str) -> Optional[bytes]:
             parts: List[bytes] = []
             n_bytes = 0
             while n_bytes < FILE_BYTES_MAX:
-                part = file.read(FILE_BYTES_MAX - n_bytes)
+                part = file.read(min(PART_BYTES if n_bytes else FIRST_BYTES, FILE_BYTES_MAX - n_bytes))  # it allocates as much
                 if not part:
                     break
                 parts.append(part)
