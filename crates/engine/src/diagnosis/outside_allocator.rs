@@ -100,6 +100,13 @@ impl Figures for OutsideEvidence {
         }
     }
 
+    fn advice(&self) -> Option<String> {
+        match self {
+            Self::Growth(growth) if growth.is_level() => growth.advice(),
+            Self::Growth(_) | Self::Large(_) => None,
+        }
+    }
+
     fn is_level(&self) -> bool {
         matches!(self, Self::Growth(growth) if growth.is_level())
     }
@@ -109,5 +116,29 @@ impl Figures for OutsideEvidence {
             Self::Growth(growth) => growth.signal(),
             Self::Large(_) => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use crate::diagnosis::kind::Figures;
+    use crate::diagnosis::outside_allocator::OutsideEvidence;
+
+    /// The advice for growth that ended at `end`, or goes on.
+    fn advice(end: Option<f64>, is_full: bool) -> Option<String> {
+        let growth = json!({"signal": "outside_allocator", "growth_bytes": 1e9, "onset_time": 1.0,
+            "confidence_ratio": 0.99, "level_since_time": end, "is_full": is_full});
+        serde_json::from_value::<OutsideEvidence>(growth).unwrap().advice()
+    }
+
+    #[test]
+    fn growth_that_has_ended_has_advice_of_its_own() {
+        assert_eq!(advice(None, false), None);
+        let level = advice(Some(9.0), false).unwrap();
+        assert!(level.starts_with("Nothing, unless it grows again."), "{level}");
+        let full = advice(Some(9.0), true).unwrap();
+        assert!(full.starts_with("The memory is full"), "{full}");
     }
 }
