@@ -2,6 +2,8 @@
 //! process, or by a clock that was set; and when the run is over.
 
 use serde_json::{Value, json};
+use stepmem_engine::diagnosis::Evidence;
+use stepmem_report::summary::model::{IssueEvidence, Summary};
 
 use crate::rig::command::stepmem;
 use crate::rig::exporter::Exporter;
@@ -71,6 +73,28 @@ fn second_pusher_of_a_name_changes_nothing() {
     let answer = exporter.post(last(&job(0), &fields).to_string());
     assert_eq!(answer.status, 409, "{}", answer.body);
     assert_eq!(seen(&exporter), before);
+}
+
+#[test]
+fn growth_on_the_host_alone_leaves_the_headroom_of_the_device_as_it_is() {
+    let exporter = Exporter::start(&[]);
+    exporter.push(&job(40).records());
+    let status = exporter.status();
+    assert_eq!(status["findings"].as_array().unwrap().len(), 1, "{}", status["findings"]);
+    assert_eq!(status["ranks"][0]["headroom_bytes"], float(79 * GIB));
+    let url = format!("http://{}", exporter.web);
+    let explained =
+        stepmem(&["explain", "--url", &url, "--run", "job", "--rank", "0"], &[], b"").out;
+    let lines: Vec<&str> =
+        explained.lines().filter(|line| line.contains("  Headroom")).map(str::trim).collect();
+    let [own, host] = lines[..] else { panic!("{explained}") };
+    assert_eq!(own, "Headroom: 79.0 GiB, by its allocated memory");
+    assert!(host.starts_with("Headroom on the host: "), "{host}");
+    assert!(host.ends_with(", as its growth has it left"), "{host}");
+    let summary: Summary = serde_json::from_value(summary(&job(40).recording())).unwrap();
+    let evidence = &summary.issues[0].evidence;
+    let is_of_host = matches!(evidence, IssueEvidence::Finding(Evidence::HostCreep(_)));
+    assert!(is_of_host, "{evidence:?}");
 }
 
 #[test]

@@ -3,10 +3,9 @@
 
 use std::collections::BTreeSet;
 
-use crate::diagnosis::Evidence;
 use crate::engine::Engine;
 use crate::event::{Effect, Event};
-use crate::findings::{Finding, TransitionState};
+use crate::findings::TransitionState;
 use crate::requests::causes::FoundCause;
 use stepmem_types::ids::{GpuUuid, RankId, Run};
 use stepmem_types::units::Uptime;
@@ -100,20 +99,10 @@ impl Engine {
 
     /// Returns the findings of a rank that name the code or the object behind its memory.
     fn named(&self, rank: &RankId, now: Uptime) -> impl Iterator<Item = Effect> {
-        let is_named = |finding: &&Finding| match &finding.evidence {
-            Evidence::CreepConfirmed(figures)
-            | Evidence::CreepEarly(figures)
-            | Evidence::HostCreep(figures)
-            | Evidence::HostRising(figures) => {
-                figures.site.is_some() || figures.holder.is_some()
-            }
-            Evidence::OutOfMemory(figures) => figures.site.is_some(),
-            _ => false,
-        };
         let time = self.unix_time(now);
         let findings = self.findings.iter().map(|active| &active.finding);
         let of_rank = findings.filter(|finding| finding.subject.rank() == Some(rank));
-        of_rank.filter(is_named).map(move |finding| {
+        of_rank.filter(|finding| finding.evidence.names_cause()).map(move |finding| {
             let transition = self.transition(finding.clone(), TransitionState::Raised, time);
             Effect::Announce(Box::new(transition))
         })

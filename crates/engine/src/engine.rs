@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::config::EngineConfig;
 use crate::containers::{ContainerTable, ContainerView, FULL_RATIO, Members, ReadingTime};
 use crate::devices::{DeviceTable, device_view, view_at_record};
+use crate::diagnosis::DiagnosisKind;
 use crate::diagnosis::input::{DiagnosisInput, RunInput};
-use crate::diagnosis::{DiagnosisKind, Evidence};
 use crate::effects::Told;
 use crate::event::{Event, Handled, Receipt};
 use crate::findings::acks::{Ack, Acks};
@@ -30,6 +30,7 @@ use crate::requests::snapshots::Snapshots;
 use stepmem_detect::sample::Axis;
 use stepmem_detect::shifts::HolderGrowth;
 use stepmem_detect::signal::Signal;
+use stepmem_detect::trend::Stage;
 use stepmem_types::device::{Attribution, GpuSample, OwnProcessMemory};
 use stepmem_types::end::RankEnd;
 use stepmem_types::host::ContainerId;
@@ -480,12 +481,14 @@ impl Engine {
         let began = state.lifecycle().origin().map(|origin| origin.began);
         let site = self.sites.of(run, rank, began);
         // The name is cloned only where a bound is known.
-        let withheld = |held: HeldView<'_>, kind| {
+        let withheld = |held: HeldView<'_>, signal| {
             let id = || SubjectId::Rank(RankId { run: run.clone(), rank });
-            held.has_bound() && self.findings.withholds_page(&id(), kind)
+            let kind = || DiagnosisKind::of_growth(signal, Stage::Creeping);
+            held.has_bound()
+                && kind().is_some_and(|kind| self.findings.withholds_page(&id(), kind))
         };
-        let own = withheld(site.own, DiagnosisKind::CreepConfirmed);
-        let host = withheld(site.host, DiagnosisKind::HostCreep);
+        let own = withheld(site.own, Signal::Allocated);
+        let host = withheld(site.host, Signal::Host);
         SiteView {
             own: HeldView { is_withheld: own, ..site.own },
             host: HeldView { is_withheld: host, ..site.host },
@@ -610,13 +613,7 @@ fn began_of(ranks: &RankTable, rank: &RankId) -> Option<Uptime> {
 /// `None` of another finding, and of a rank that has ended.
 fn growth_of<'a>(ranks: &'a RankTable, finding: &'a Finding) -> Option<(Growth<'a>, bool)> {
     let rank = finding.subject.rank()?;
-    let (Evidence::CreepConfirmed(figures)
-    | Evidence::CreepEarly(figures)
-    | Evidence::HostCreep(figures)
-    | Evidence::HostRising(figures)) = &finding.evidence
-    else {
-        return None;
-    };
+    let figures = finding.evidence.growth()?;
     let state = ranks.get(&rank.run, rank.rank).filter(|state| state.ended().is_none())?;
     let signal =
         RankState::HELD_SIGNALS.into_iter().find(|signal| *signal == figures.signal)?;

@@ -268,21 +268,12 @@ impl Condition {
     }
 }
 
-/// Returns the diagnosis of a device's memory that one of the host's next to it resembles.
-fn of_device(kind: DiagnosisKind) -> DiagnosisKind {
-    match kind {
-        DiagnosisKind::HostCreep => DiagnosisKind::CreepConfirmed,
-        DiagnosisKind::HostPressure => DiagnosisKind::HighPressure,
-        other => other,
-    }
-}
-
 impl GateSubject {
     fn covers(self, issue: &Issue) -> bool {
         match self {
             Self::Any => true,
             Self::Kind(kind) => {
-                matches!(&issue.kind, IssueKind::Diagnosis(found) if of_device(*found) == kind)
+                matches!(&issue.kind, IssueKind::Diagnosis(found) if found.of_own() == kind)
             }
         }
     }

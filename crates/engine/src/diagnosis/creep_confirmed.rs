@@ -1,9 +1,13 @@
 //! MEMORY CREEP: live memory grows steadily and has used a significant share of the headroom.
+//! Host memory next to a device is judged apart.
 
-use crate::diagnosis::growth::{LIVE_SIGNALS, creeping};
+use crate::diagnosis::DiagnosisKind;
+use crate::diagnosis::growth::{LIVE_SIGNALS, creeping, creeping_container};
 use crate::diagnosis::input::{DiagnosisInput, Subject};
-use crate::diagnosis::kind::{About, Severity};
+use crate::diagnosis::kind::{About, Place, Severity};
 use crate::diagnosis::trend_figures::TrendFigures;
+use stepmem_detect::signal::Signal;
+use stepmem_detect::trend::Stage;
 
 /// Live memory grows, and would reach the capacity.
 pub const ABOUT: About = About {
@@ -15,6 +19,26 @@ pub const ABOUT: About = About {
            short or live memory is near the capacity. A buffer that is still filling looks the same until it stops.",
     advice: "First look at tensors kept across steps: losses or logits appended with their graph, caches, \
              metrics that hold tensors, validation code.",
+    signal: Some(Signal::Allocated),
+    stage: Some(Stage::Creeping),
+    family: DiagnosisKind::CreepConfirmed,
+    place: Place::Own,
+};
+
+/// Host memory grows, and would reach the limit.
+pub const HOST: About = About {
+    label: "HOST_CREEP_CONFIRMED",
+    title: "MEMORY CREEP (host)",
+    mark: 'H',
+    help: "Host memory of a rank on a device (anonymous and shared, no pages of files) grows steadily and has used \
+           a significant share of the headroom, or all memory of its container does and that of none of its ranks; \
+           critical when the time to out-of-memory is short. The device's own memory is judged apart, as MEMORY CREEP.",
+    advice: "Look at what the process keeps on the host from step to step: lists of batches, losses or metrics as \
+             arrays, figures, caches of the data set, copies of the weights for checkpoints.",
+    signal: Some(Signal::Host),
+    stage: Some(Stage::Creeping),
+    family: DiagnosisKind::HostCreep,
+    place: Place::Host { own: DiagnosisKind::CreepConfirmed },
 };
 
 /// Judges live memory that creeps.
@@ -23,4 +47,12 @@ pub fn judge(
     subject: &Subject<'_, '_>,
 ) -> Option<(Severity, Box<TrendFigures>)> {
     LIVE_SIGNALS.iter().find_map(|signal| creeping(input, subject, *signal))
+}
+
+/// Judges host memory that creeps, of the rank or of its container.
+pub fn judge_host(
+    input: &DiagnosisInput<'_>,
+    subject: &Subject<'_, '_>,
+) -> Option<(Severity, Box<TrendFigures>)> {
+    creeping(input, subject, Signal::Host).or_else(|| creeping_container(input, subject))
 }

@@ -1,9 +1,12 @@
-//! MEMORY RISING: live memory grows steadily, not yet far enough to be called creep.
+//! MEMORY RISING: live memory grows steadily, not yet far enough to be called creep. Host memory
+//! next to a device is judged apart.
 
+use crate::diagnosis::DiagnosisKind;
 use crate::diagnosis::growth::LIVE_SIGNALS;
 use crate::diagnosis::input::{DiagnosisInput, Subject};
-use crate::diagnosis::kind::{About, Severity};
+use crate::diagnosis::kind::{About, Place, Severity};
 use crate::diagnosis::trend_figures::TrendFigures;
+use stepmem_detect::signal::Signal;
 use stepmem_detect::trend::Stage;
 
 /// Live memory grows, and has not yet eaten enough of the headroom to page.
@@ -15,6 +18,25 @@ pub const ABOUT: About = About {
            steadily; it has not yet used enough of the headroom to be called creep.",
     advice: "Compare with a known stable run (stepmem compare). Where its memory stays level, look at tensors kept \
              across steps; if the growth goes on, it becomes MEMORY CREEP.",
+    signal: Some(Signal::Allocated),
+    stage: Some(Stage::Rising),
+    family: DiagnosisKind::CreepConfirmed,
+    place: Place::Own,
+};
+
+/// Host memory grows, and has not yet eaten enough of the headroom to page.
+pub const HOST: About = About {
+    label: "HOST_CREEP_EARLY",
+    title: "MEMORY RISING (host)",
+    mark: 'h',
+    help: "Host memory of a rank on a device grows steadily; it has not yet used enough of the headroom to be \
+           called creep.",
+    advice: "If the growth goes on, it becomes MEMORY CREEP (host): look at what the process keeps on the host \
+             from step to step.",
+    signal: Some(Signal::Host),
+    stage: Some(Stage::Rising),
+    family: DiagnosisKind::HostCreep,
+    place: Place::Host { own: DiagnosisKind::CreepEarly },
 };
 
 /// Judges live memory that rises.
@@ -22,7 +44,22 @@ pub fn judge(
     _: &DiagnosisInput<'_>,
     subject: &Subject<'_, '_>,
 ) -> Option<(Severity, Box<TrendFigures>)> {
-    let rising = LIVE_SIGNALS.iter().find_map(|signal| subject.trend(*signal, Stage::Rising));
-    let trend = rising.filter(|trend| trend.is_growing())?;
-    Some((Severity::Info, subject.figures(trend)))
+    rising(subject, &LIVE_SIGNALS)
+}
+
+/// Judges host memory that rises.
+pub fn judge_host(
+    _: &DiagnosisInput<'_>,
+    subject: &Subject<'_, '_>,
+) -> Option<(Severity, Box<TrendFigures>)> {
+    rising(subject, &[Signal::Host])
+}
+
+/// Judges the first of some signals that has a trend at this stage.
+fn rising(
+    subject: &Subject<'_, '_>,
+    signals: &[Signal],
+) -> Option<(Severity, Box<TrendFigures>)> {
+    let trend = signals.iter().find_map(|signal| subject.trend(*signal, Stage::Rising))?;
+    trend.is_growing().then(|| (Severity::Info, subject.figures(trend)))
 }

@@ -2,11 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::diagnosis::DiagnosisKind;
 use crate::diagnosis::growth::creeping;
+use crate::diagnosis::growth_or::GrowthOr;
 use crate::diagnosis::input::{DiagnosisInput, RELEASE_MARGIN, Subject};
-use crate::diagnosis::kind::{About, Figures, Score, Severity};
-use crate::diagnosis::trend_figures::TrendFigures;
+use crate::diagnosis::kind::{About, Figures, Place, Score, Severity};
 use stepmem_detect::signal::Signal;
+use stepmem_detect::trend::Stage;
 use stepmem_types::format::units::{percent, whole_bytes};
 use stepmem_types::units::Bytes;
 
@@ -25,15 +27,14 @@ pub const ABOUT: About = About {
            the reserved peak is merely at least twice the allocated peak. It is not judged where peaks are unknown.",
     advice: "Try PYTORCH_ALLOC_CONF=expandable_segments:True (before PyTorch 2.9: PYTORCH_CUDA_ALLOC_CONF); pad or \
              bucket varying shapes.",
+    signal: Some(Signal::Reserved),
+    stage: Some(Stage::Creeping),
+    family: DiagnosisKind::Fragmentation,
+    place: Place::Own,
 };
 
 /// Memory that the allocator holds without use.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-#[serde(untagged)]
-pub enum FragmentationEvidence {
-    Growth(Box<TrendFigures>),
-    Unused(UnusedEvidence),
-}
+pub type FragmentationEvidence = GrowthOr<UnusedEvidence>;
 
 /// Reserved memory that was never live at once.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -53,8 +54,8 @@ pub fn judge(
     subject: &Subject<'_, '_>,
 ) -> Option<(Severity, FragmentationEvidence)> {
     creeping(input, subject, Signal::Reserved)
-        .map(|(severity, growth)| (severity, FragmentationEvidence::Growth(growth)))
-        .or_else(|| Some((Severity::Info, FragmentationEvidence::Unused(unused(subject)?))))
+        .map(|(severity, growth)| (severity, GrowthOr::Growth(growth)))
+        .or_else(|| Some((Severity::Info, GrowthOr::Amount(unused(subject)?))))
 }
 
 fn unused(subject: &Subject<'_, '_>) -> Option<UnusedEvidence> {
@@ -74,42 +75,16 @@ fn unused(subject: &Subject<'_, '_>) -> Option<UnusedEvidence> {
     })
 }
 
-impl Figures for FragmentationEvidence {
+impl Figures for UnusedEvidence {
     fn sentence(&self) -> String {
-        match self {
-            Self::Growth(growth) => growth.sentence(),
-            Self::Unused(unused) => format!(
-                "{} of the {} that the allocator had reserved at its peak was never live at the same time",
-                percent(unused.peak_fragmentation_ratio),
-                whole_bytes(unused.peak_reserved_bytes)
-            ),
-        }
+        format!(
+            "{} of the {} that the allocator had reserved at its peak was never live at the same time",
+            percent(self.peak_fragmentation_ratio),
+            whole_bytes(self.peak_reserved_bytes)
+        )
     }
 
     fn score(&self) -> Score {
-        match self {
-            Self::Growth(growth) => growth.score(),
-            Self::Unused(unused) => {
-                Score { metric: "reserved", value: unused.peak_fragmentation_ratio }
-            }
-        }
-    }
-
-    fn advice(&self) -> Option<String> {
-        match self {
-            Self::Growth(growth) if growth.is_level() => growth.advice(),
-            Self::Growth(_) | Self::Unused(_) => None,
-        }
-    }
-
-    fn is_level(&self) -> bool {
-        matches!(self, Self::Growth(growth) if growth.is_level())
-    }
-
-    fn signal(&self) -> Option<Signal> {
-        match self {
-            Self::Growth(growth) => growth.signal(),
-            Self::Unused(_) => None,
-        }
+        Score { metric: "reserved", value: self.peak_fragmentation_ratio }
     }
 }

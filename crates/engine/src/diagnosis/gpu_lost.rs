@@ -4,8 +4,9 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
+use crate::diagnosis::DiagnosisKind;
 use crate::diagnosis::input::{DiagnosisInput, Subject, SubjectView};
-use crate::diagnosis::kind::{About, Figures, Score, Severity};
+use crate::diagnosis::kind::{About, Figures, Place, Score, Severity};
 
 /// The errors of NVML with which a device cannot be used until someone repairs the node.
 const LOST_CODES: [&str; 3] = ["gpu_is_lost", "gpu_not_found", "reset_required"];
@@ -18,6 +19,10 @@ pub const ABOUT: About = About {
     help: "A device that was seen answers NVML only that it is lost (it fell off the bus), gone, or must be reset.",
     advice: "Drain the node and look for Xid errors in the kernel's log: a run on this device cannot go on, and most such \
              devices need a reset or a reboot.",
+    signal: None,
+    stage: None,
+    family: DiagnosisKind::GpuLost,
+    place: Place::Own,
 };
 
 /// The device's answer.

@@ -134,6 +134,16 @@ impl ContainerFigures {
 }
 
 impl TrendFigures {
+    /// Returns whether the growth has ended.
+    pub fn is_level(&self) -> bool {
+        self.level_since_time.is_some()
+    }
+
+    /// Returns whether the growth ends by itself before memory runs out.
+    pub fn ends(&self) -> bool {
+        self.filling.is_some_and(|filling| filling.withholds())
+    }
+
     fn is_of_container(&self) -> bool {
         self.container.as_ref().is_some_and(|of| of.is_whole)
     }
@@ -230,16 +240,8 @@ impl Figures for TrendFigures {
         Score { metric: self.signal.as_label(), value: self.growth_bytes }
     }
 
-    fn signal(&self) -> Option<Signal> {
-        Some(self.signal)
-    }
-
-    fn is_level(&self) -> bool {
-        self.level_since_time.is_some()
-    }
-
-    fn ends(&self) -> bool {
-        self.filling.is_some_and(|filling| filling.withholds())
+    fn growth(&self) -> Option<&TrendFigures> {
+        Some(self)
     }
 
     fn advice(&self) -> Option<String> {

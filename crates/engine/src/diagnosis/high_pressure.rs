@@ -1,12 +1,14 @@
-//! HIGH PRESSURE: a recent peak is near the rank's own capacity.
+//! HIGH PRESSURE: a recent peak is near the rank's own capacity. Host memory next to a device is
+//! judged apart.
 
 use std::ops::Not;
 
 use serde::{Deserialize, Serialize};
 
+use crate::diagnosis::DiagnosisKind;
 use crate::diagnosis::filling::Filling;
 use crate::diagnosis::input::{DiagnosisInput, RELEASE_MARGIN, Subject, Thresholds, graded};
-use crate::diagnosis::kind::{About, Figures, Score, Severity};
+use crate::diagnosis::kind::{About, Figures, Place, Score, Severity};
 use crate::diagnosis::pressure::{self, Pressure};
 use crate::diagnosis::site_words;
 use crate::ranks::basis::Basis;
@@ -27,6 +29,24 @@ pub const ABOUT: About = About {
            healthy cache fills the device. Also a warning while a bounded buffer that will not fit fills up.",
     advice: "Reduce the memory load: batch or sequence length, activation checkpointing, sharding; see who \
              else uses the device.",
+    signal: None,
+    stage: None,
+    family: DiagnosisKind::HighPressure,
+    place: Place::Own,
+};
+
+/// Host memory is near its limit.
+pub const HOST: About = About {
+    label: "HOST_HIGH_PRESSURE",
+    title: "HIGH PRESSURE (host)",
+    mark: 'Q',
+    help: "What the process of a rank on a device holds of the host's memory is near the limit of its control \
+           group, or else the machine's memory; also while a bounded buffer that will not fit fills up; or all memory of its container is near the limit of that. Never critical: a job may be sized to fit, and growth is MEMORY CREEP (host).",
+    advice: HOST_ADVICE,
+    signal: None,
+    stage: None,
+    family: DiagnosisKind::HostPressure,
+    place: Place::Host { own: DiagnosisKind::HighPressure },
 };
 
 /// A peak near the capacity.
@@ -151,6 +171,29 @@ pub fn judge(
         basis,
         capacity_bytes: capacity.get(),
         never_live_ratio: subject.rank().filter(|_| !is_live(basis)).and_then(of_rank),
+        too_large,
+    };
+    Some((severity, evidence))
+}
+
+/// Judges host memory against its limit.
+pub fn judge_host(
+    input: &DiagnosisInput<'_>,
+    subject: &Subject<'_, '_>,
+) -> Option<(Severity, PressureEvidence)> {
+    let of = pressure::of_host(subject.rank()?)?;
+    let warning = input.thresholds.pressure_warning;
+    let too_large = TooLarge::of(subject, Signal::Host);
+    let ahead = too_large.as_ref().map(|_| Severity::Warning);
+    let severity = graded(of.ratio, warning, f64::MAX, subject.active).or(ahead)?;
+    let evidence = PressureEvidence {
+        pressure_ratio: of.ratio,
+        is_on_host: true,
+        is_unified: false,
+        is_of_container: of.is_of_container,
+        basis: of.basis,
+        capacity_bytes: of.capacity.get(),
+        never_live_ratio: None,
         too_large,
     };
     Some((severity, evidence))

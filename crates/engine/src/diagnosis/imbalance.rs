@@ -2,9 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::diagnosis::DiagnosisKind;
 use crate::diagnosis::balance::peak_by;
 use crate::diagnosis::input::{DiagnosisInput, Subject, SubjectView, graded};
-use crate::diagnosis::kind::{About, Figures, Score, Severity};
+use crate::diagnosis::kind::{About, Figures, Place, Score, Severity};
 use crate::ranks::basis::Basis;
 use stepmem_detect::signal::Signal;
 use stepmem_detect::trend::{Stage, Trend};
@@ -26,6 +27,10 @@ pub const ABOUT: About = About {
            and it is at most a warning.",
     advice: "Inspect the work of the rank: input shapes, uneven shards or pipeline stages, extra work such \
              as logging or evaluation on one rank.",
+    signal: None,
+    stage: None,
+    family: DiagnosisKind::Imbalance,
+    place: Place::Own,
 };
 
 /// A peak above the other ranks'.

@@ -4,7 +4,7 @@
 use crate::devices::DeviceFailure;
 use crate::diagnosis::balance::{Balance, COMPARABLE_STEPS_MIN, balance};
 use crate::diagnosis::filling::Filling;
-use crate::diagnosis::kind::{Figures, Severity};
+use crate::diagnosis::kind::Severity;
 use crate::diagnosis::trend_figures::TrendFigures;
 use crate::processes::ProcessView;
 use crate::ranks::view::RankView;

@@ -3,9 +3,12 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::diagnosis::DiagnosisKind;
+use crate::diagnosis::trend_figures::TrendFigures;
 use stepmem_detect::signal::Signal;
+use stepmem_detect::trend::Stage;
 
-/// The names of a diagnosis and its text for people.
+/// The names of a diagnosis, its text for people, and what it judges.
 #[derive(Debug)]
 pub struct About {
     /// The name in labels and recordings (`CREEP_CONFIRMED`).
@@ -18,6 +21,25 @@ pub struct About {
     pub help: &'static str,
     /// The first thing to check.
     pub advice: &'static str,
+    /// The signal of a rank whose growth it judges; `None` of one that judges no growth.
+    pub signal: Option<Signal>,
+    /// The stage of growth that it judges; `None` of one that judges no growth.
+    pub stage: Option<Stage>,
+    /// The name that diagnoses of one problem at several stages share: that of the last stage.
+    pub family: DiagnosisKind,
+    pub place: Place,
+}
+
+/// The memory that a diagnosis is about.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Place {
+    /// The subject's own: a device's, or the host's where a rank has no device.
+    Own,
+    /// The host's, next to a device.
+    Host {
+        /// The diagnosis that says the same of the subject's own memory.
+        own: DiagnosisKind,
+    },
 }
 
 /// The severity of a finding.
@@ -60,8 +82,8 @@ pub trait Figures {
     /// Returns what the finding is measured by in a summary.
     fn score(&self) -> Score;
 
-    /// Returns the signal that grows, if the finding is about one.
-    fn signal(&self) -> Option<Signal> {
+    /// Returns the growth that the finding is about, if it is about one.
+    fn growth(&self) -> Option<&TrendFigures> {
         None
     }
 
@@ -71,14 +93,9 @@ pub trait Figures {
         None
     }
 
-    /// Returns whether it is about growth that has ended.
-    fn is_level(&self) -> bool {
-        false
-    }
-
-    /// Returns whether it is about growth that ends by itself before memory runs out.
-    fn ends(&self) -> bool {
-        false
+    /// Returns whether they name the code or the object behind the memory.
+    fn names_cause(&self) -> bool {
+        self.growth().is_some_and(|growth| growth.site.is_some() || growth.holder.is_some())
     }
 }
 
@@ -100,30 +117,25 @@ impl<T: Figures> Figures for Box<T> {
         T::score(self)
     }
 
-    fn signal(&self) -> Option<Signal> {
-        T::signal(self)
+    fn growth(&self) -> Option<&TrendFigures> {
+        T::growth(self)
     }
 
     fn advice(&self) -> Option<String> {
         T::advice(self)
     }
 
-    fn is_level(&self) -> bool {
-        T::is_level(self)
-    }
-
-    fn ends(&self) -> bool {
-        T::ends(self)
+    fn names_cause(&self) -> bool {
+        T::names_cause(self)
     }
 }
 
-/// Builds the table of diagnoses: the kinds, the worst first, and their evidence, each from the
-/// file of its name.
+/// Builds the table of diagnoses: the kinds, the worst first, and their evidence.
 ///
-/// A row has the file and the type of its evidence; the file has `ABOUT: About` and
-/// `judge(&DiagnosisInput, &Subject) -> Option<(Severity, evidence)>`.
+/// A row names the constant of type `About` and the function `judge(&DiagnosisInput, &Subject)
+/// -> Option<(Severity, evidence)>` of the diagnosis's file, and the type of its evidence.
 macro_rules! diagnoses {
-    ($($kind:ident: $file:ident, $evidence:ty;)*) => {
+    ($($kind:ident: $file:ident::{$about:ident, $judge:ident}, $evidence:ty;)*) => {
         /// Which diagnosis. Kinds sort as their labels do.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum DiagnosisKind {
@@ -134,11 +146,10 @@ macro_rules! diagnoses {
         }
 
         /// The figures behind a finding, by its diagnosis.
-        #[derive(Clone, Debug, PartialEq, serde::Deserialize, serde::Serialize)]
-        #[serde(untagged)]
+        #[derive(Clone, Debug, PartialEq)]
         pub enum Evidence {
             $(
-                #[doc = concat!("Of [`", stringify!($file), "`].")]
+                #[doc = concat!("Of [`DiagnosisKind::", stringify!($kind), "`].")]
                 $kind($evidence),
             )*
         }
@@ -150,7 +161,7 @@ macro_rules! diagnoses {
             /// Returns the names of the diagnosis and its text for people.
             pub fn about(self) -> &'static kind::About {
                 match self {
-                    $(Self::$kind => &$file::ABOUT,)*
+                    $(Self::$kind => &$file::$about,)*
                 }
             }
 
@@ -162,16 +173,44 @@ macro_rules! diagnoses {
                 subject: &input::Subject<'_, '_>,
             ) -> Option<(kind::Severity, Evidence)> {
                 match self {
-                    $(Self::$kind => $file::judge(input, subject)
+                    $(Self::$kind => $file::$judge(input, subject)
                         .map(|(severity, evidence)| (severity, Evidence::$kind(evidence))),)*
                 }
             }
         }
 
         impl Evidence {
+            /// Decodes the evidence of a diagnosis from its JSON, which does not name it: several
+            /// diagnoses have evidence of one type.
+            ///
+            /// # Errors
+            ///
+            /// The JSON is not evidence of that diagnosis.
+            pub fn decode(
+                kind: DiagnosisKind,
+                json: &serde_json::Value,
+            ) -> Result<Self, serde_json::Error> {
+                match kind {
+                    $(DiagnosisKind::$kind => {
+                        serde::Deserialize::deserialize(json).map(Self::$kind)
+                    })*
+                }
+            }
+
             fn figures(&self) -> &dyn kind::Figures {
                 match self {
                     $(Self::$kind(evidence) => evidence,)*
+                }
+            }
+        }
+
+        impl serde::Serialize for Evidence {
+            fn serialize<S: serde::Serializer>(
+                &self,
+                serializer: S,
+            ) -> Result<S::Ok, S::Error> {
+                match self {
+                    $(Self::$kind(evidence) => evidence.serialize(serializer),)*
                 }
             }
         }

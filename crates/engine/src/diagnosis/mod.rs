@@ -1,6 +1,6 @@
-//! The diagnoses: a file each, listed once in the table below, the worst first. `kind` defines
-//! a diagnosis, `input` its input. `growth`, `filling`, `pressure` and `balance` hold the
-//! figures that several of them share.
+//! The diagnoses: a file each, with a row in the table below for each place of memory that it
+//! judges, the worst first. `kind` defines a diagnosis, `input` its input. `growth`, `filling`,
+//! `pressure` and `balance` hold the figures that several of them share.
 
 pub mod balance;
 pub mod creep_confirmed;
@@ -9,10 +9,8 @@ pub mod filling;
 pub mod fragmentation;
 pub mod gpu_lost;
 pub mod growth;
+pub mod growth_or;
 pub mod high_pressure;
-pub mod host_creep;
-pub mod host_pressure;
-pub mod host_rising;
 pub mod host_words;
 pub mod imbalance;
 pub mod input;
@@ -24,16 +22,18 @@ pub mod pressure;
 pub mod site_words;
 pub mod trend_figures;
 
+use trend_figures::TrendFigures;
+
 kind::diagnoses! {
-    GpuLost: gpu_lost, gpu_lost::GpuLostEvidence;
-    OutOfMemory: out_of_memory, out_of_memory::OutOfMemoryEvidence;
-    CreepConfirmed: creep_confirmed, Box<trend_figures::TrendFigures>;
-    HostCreep: host_creep, Box<trend_figures::TrendFigures>;
-    HighPressure: high_pressure, high_pressure::PressureEvidence;
-    HostPressure: host_pressure, high_pressure::PressureEvidence;
-    Imbalance: imbalance, imbalance::ImbalanceEvidence;
-    Fragmentation: fragmentation, fragmentation::FragmentationEvidence;
-    OutsideAllocator: outside_allocator, outside_allocator::OutsideEvidence;
-    CreepEarly: creep_early, Box<trend_figures::TrendFigures>;
-    HostRising: host_rising, Box<trend_figures::TrendFigures>;
+    GpuLost: gpu_lost::{ABOUT, judge}, gpu_lost::GpuLostEvidence;
+    OutOfMemory: out_of_memory::{ABOUT, judge}, out_of_memory::OutOfMemoryEvidence;
+    CreepConfirmed: creep_confirmed::{ABOUT, judge}, Box<TrendFigures>;
+    HostCreep: creep_confirmed::{HOST, judge_host}, Box<TrendFigures>;
+    HighPressure: high_pressure::{ABOUT, judge}, high_pressure::PressureEvidence;
+    HostPressure: high_pressure::{HOST, judge_host}, high_pressure::PressureEvidence;
+    Imbalance: imbalance::{ABOUT, judge}, imbalance::ImbalanceEvidence;
+    Fragmentation: fragmentation::{ABOUT, judge}, fragmentation::FragmentationEvidence;
+    OutsideAllocator: outside_allocator::{ABOUT, judge}, outside_allocator::OutsideEvidence;
+    CreepEarly: creep_early::{ABOUT, judge}, Box<TrendFigures>;
+    HostRising: creep_early::{HOST, judge_host}, Box<TrendFigures>;
 }

@@ -6,9 +6,11 @@ use std::fmt;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::diagnosis::kind::{About, Score};
+use crate::diagnosis::kind::{About, Place, Score};
+use crate::diagnosis::trend_figures::TrendFigures;
 use crate::diagnosis::{DiagnosisKind, Evidence};
 use stepmem_detect::signal::Signal;
+use stepmem_detect::trend::Stage;
 
 impl DiagnosisKind {
     /// The name in labels and recordings (`CREEP_CONFIRMED`).
@@ -29,6 +31,30 @@ impl DiagnosisKind {
             [about.label, about.title].iter().any(|known| plain(known) == plain(name))
         };
         Self::ALL.iter().copied().find(is_it)
+    }
+
+    /// Returns the diagnosis that judges the growth of a signal of a rank at a stage, if one does.
+    pub fn of_growth(signal: Signal, stage: Stage) -> Option<Self> {
+        let judges = |kind: &Self| {
+            let about = kind.about();
+            (about.signal, about.stage) == (Some(signal), Some(stage))
+        };
+        Self::ALL.iter().copied().find(judges)
+    }
+
+    /// Returns the diagnosis that says the same of the subject's own memory: itself, unless it
+    /// is about the host's next to a device.
+    #[must_use]
+    pub fn of_own(self) -> Self {
+        match self.about().place {
+            Place::Own => self,
+            Place::Host { own } => own,
+        }
+    }
+
+    /// Returns whether it is about the host's memory next to a device.
+    pub fn is_of_host(self) -> bool {
+        matches!(self.about().place, Place::Host { .. })
     }
 
     /// Returns every label, the worst first, with commas between.
@@ -89,17 +115,27 @@ impl Evidence {
 
     /// Returns the signal that grows, if the finding is about one.
     pub fn signal(&self) -> Option<Signal> {
-        self.figures().signal()
+        Some(self.growth()?.signal)
+    }
+
+    /// Returns the growth that the finding is about, if it is about one.
+    pub fn growth(&self) -> Option<&TrendFigures> {
+        self.figures().growth()
+    }
+
+    /// Returns whether it names the code or the object behind the memory.
+    pub fn names_cause(&self) -> bool {
+        self.figures().names_cause()
     }
 
     /// Returns whether it is about growth that has ended.
     pub fn is_level(&self) -> bool {
-        self.figures().is_level()
+        self.growth().is_some_and(TrendFigures::is_level)
     }
 
     /// Returns whether it is about growth that ends by itself before memory runs out.
     pub fn ends(&self) -> bool {
-        self.figures().ends()
+        self.growth().is_some_and(TrendFigures::ends)
     }
 
     /// Returns the first thing to check, where the figures know that better than their

@@ -2,8 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::diagnosis::DiagnosisKind;
 use crate::diagnosis::input::{DiagnosisInput, Subject};
-use crate::diagnosis::kind::{About, Figures, Score, Severity};
+use crate::diagnosis::kind::{About, Figures, Place, Score, Severity};
 use crate::ranks::ended::OomEvent;
 use crate::ranks::view::{RankView, SilentKill};
 use stepmem_types::end::EndOutcome;
@@ -21,6 +22,10 @@ pub const ABOUT: About = About {
            ended with another error before the next step).",
     advice: "Look at the step's input shapes and at what grew before; a memory snapshot of the error names the lines. \
              Reduce batch or sequence length, or checkpoint activations.",
+    signal: None,
+    stage: None,
+    family: DiagnosisKind::OutOfMemory,
+    place: Place::Own,
 };
 
 /// The known facts of the error.
@@ -244,6 +249,10 @@ impl Figures for OutOfMemoryEvidence {
             return Some(KILL_ADVICE.to_owned());
         }
         self.is_of_growth().then(|| GROWN_ADVICE.to_owned())
+    }
+
+    fn names_cause(&self) -> bool {
+        self.site.is_some()
     }
 
     fn score(&self) -> Score {

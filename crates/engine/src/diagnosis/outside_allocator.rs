@@ -5,11 +5,13 @@ use std::ops::Not;
 
 use serde::{Deserialize, Serialize};
 
+use crate::diagnosis::DiagnosisKind;
 use crate::diagnosis::growth::creeping;
+use crate::diagnosis::growth_or::GrowthOr;
 use crate::diagnosis::input::{DiagnosisInput, RELEASE_MARGIN, Subject};
-use crate::diagnosis::kind::{About, Figures, Score, Severity};
-use crate::diagnosis::trend_figures::TrendFigures;
+use crate::diagnosis::kind::{About, Figures, Place, Score, Severity};
 use stepmem_detect::signal::Signal;
+use stepmem_detect::trend::Stage;
 use stepmem_types::format::units::{bytes, percent};
 
 /// The share of the capacity from which memory outside the allocator is worth a word: a CUDA
@@ -25,15 +27,14 @@ pub const ABOUT: About = About {
            libraries) grows (judged like creep); info when it is merely large.",
     advice: "No PyTorch tool sees this memory: look at NCCL communicators and libraries that allocate by \
              themselves.",
+    signal: Some(Signal::OutsideAllocator),
+    stage: Some(Stage::Creeping),
+    family: DiagnosisKind::OutsideAllocator,
+    place: Place::Own,
 };
 
 /// Memory of the process that its allocator does not hold.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-#[serde(untagged)]
-pub enum OutsideEvidence {
-    Growth(Box<TrendFigures>),
-    Large(LargeEvidence),
-}
+pub type OutsideEvidence = GrowthOr<LargeEvidence>;
 
 /// Memory outside the allocator that is a large share of the device.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -54,8 +55,8 @@ pub fn judge(
     subject: &Subject<'_, '_>,
 ) -> Option<(Severity, OutsideEvidence)> {
     creeping(input, subject, Signal::OutsideAllocator)
-        .map(|(severity, growth)| (severity, OutsideEvidence::Growth(growth)))
-        .or_else(|| Some((Severity::Info, OutsideEvidence::Large(large(subject)?))))
+        .map(|(severity, growth)| (severity, GrowthOr::Growth(growth)))
+        .or_else(|| Some((Severity::Info, GrowthOr::Amount(large(subject)?))))
 }
 
 fn large(subject: &Subject<'_, '_>) -> Option<LargeEvidence> {
@@ -74,48 +75,18 @@ fn large(subject: &Subject<'_, '_>) -> Option<LargeEvidence> {
     })
 }
 
-impl Figures for OutsideEvidence {
+impl Figures for LargeEvidence {
     fn sentence(&self) -> String {
-        match self {
-            Self::Growth(growth) => growth.sentence(),
-            Self::Large(large) => format!(
-                "{} of the process is outside its allocator, {} of the device{}",
-                bytes(large.outside_bytes),
-                percent(large.outside_ratio),
-                if large.is_estimated {
-                    " (estimated from all that is in use there)"
-                } else {
-                    ""
-                }
-            ),
-        }
+        format!(
+            "{} of the process is outside its allocator, {} of the device{}",
+            bytes(self.outside_bytes),
+            percent(self.outside_ratio),
+            if self.is_estimated { " (estimated from all that is in use there)" } else { "" }
+        )
     }
 
     fn score(&self) -> Score {
-        match self {
-            Self::Growth(growth) => growth.score(),
-            Self::Large(large) => {
-                Score { metric: "outside_allocator", value: large.outside_ratio }
-            }
-        }
-    }
-
-    fn advice(&self) -> Option<String> {
-        match self {
-            Self::Growth(growth) if growth.is_level() => growth.advice(),
-            Self::Growth(_) | Self::Large(_) => None,
-        }
-    }
-
-    fn is_level(&self) -> bool {
-        matches!(self, Self::Growth(growth) if growth.is_level())
-    }
-
-    fn signal(&self) -> Option<Signal> {
-        match self {
-            Self::Growth(growth) => growth.signal(),
-            Self::Large(_) => None,
-        }
+        Score { metric: "outside_allocator", value: self.outside_ratio }
     }
 }
 

@@ -5,7 +5,9 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Not;
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
 
 use crate::containers::ContainerView;
 use crate::devices::NvmlStatus;
@@ -322,9 +324,9 @@ pub struct DeviceProcessStatus {
     pub container: Option<Container>,
 }
 
-/// One diagnosis that holds.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct FindingStatus {
+/// One diagnosis that holds; `E` is its evidence, which is decoded by its kind.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct FindingStatus<E = Evidence> {
     pub kind: DiagnosisKind,
     /// Its name on pages.
     #[serde(rename = "status")]
@@ -337,11 +339,28 @@ pub struct FindingStatus {
     /// Since when it has held, as a Unix time.
     pub since: f64,
     /// The figures behind it.
-    pub evidence: Evidence,
+    pub evidence: E,
     /// The evidence in a sentence.
     pub sentence: String,
     /// The first thing to check.
     pub advice: Cow<'static, str>,
+}
+
+impl<'de> Deserialize<'de> for FindingStatus {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let of = FindingStatus::<Value>::deserialize(deserializer)?;
+        let evidence = Evidence::decode(of.kind, &of.evidence).map_err(D::Error::custom)?;
+        Ok(Self {
+            kind: of.kind,
+            title: of.title,
+            subject: of.subject,
+            severity: of.severity,
+            since: of.since,
+            evidence,
+            sentence: of.sentence,
+            advice: of.advice,
+        })
+    }
 }
 
 /// One diagnosis that was lowered to info for a time.

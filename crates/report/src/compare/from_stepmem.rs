@@ -10,7 +10,6 @@ use crate::policy::{PeakMetric, PolicyName};
 use crate::summary::model::{
     FigureSummary, Issue, IssueEvidence, IssueKind, RankSummary, RankTrend, Summary,
 };
-use stepmem_engine::diagnosis::Evidence;
 use stepmem_engine::ranks::basis::Basis;
 use stepmem_types::site::SiteVerdict;
 use stepmem_types::units::{Bytes, Count};
@@ -103,15 +102,8 @@ fn rank_peak(figure: Option<&FigureSummary>) -> RunPeak {
 /// The line that leaks by the evidence of an issue, if it is about growth and a memory snapshot
 /// shows one; of host memory the line that makes or fills what holds it, or allocates it.
 fn leaking_line(issue: &Issue) -> Option<String> {
-    let IssueEvidence::Finding(
-        Evidence::CreepConfirmed(of)
-        | Evidence::CreepEarly(of)
-        | Evidence::HostCreep(of)
-        | Evidence::HostRising(of),
-    ) = &issue.evidence
-    else {
-        return None;
-    };
+    let IssueEvidence::Finding(evidence) = &issue.evidence else { return None };
+    let of = evidence.growth()?;
     let site = of.site.as_ref().filter(|site| site.verdict == SiteVerdict::Leak);
     let holder = of.holder.as_ref().filter(|_| of.is_on_host);
     let at = site.map_or_else(|| holder?.at.as_ref(), |site| site.at.as_ref());

@@ -10,7 +10,10 @@ use crate::compare::comparison::{
 };
 use crate::compare::figures::{RunEnd, RunFigures, RunIssue};
 use crate::policy::IssueSeverity;
+use stepmem_detect::signal::Signal;
+use stepmem_detect::trend::Stage;
 use stepmem_engine::diagnosis::DiagnosisKind;
+use stepmem_engine::diagnosis::kind::About;
 use stepmem_types::end::EndOutcome;
 use stepmem_types::format::units::{counted, whole};
 
@@ -135,9 +138,7 @@ fn status(runs: Runs<'_>, family_of: &str) -> Option<Reason> {
         own.max_by_key(|issue| weight(issue))
     });
     // Each policy has severities of its own for growth; the stages mean the same.
-    let is_creep = [DiagnosisKind::CreepConfirmed, DiagnosisKind::HostCreep]
-        .iter()
-        .any(|kind| family_of == kind.label());
+    let is_creep = about(family_of).is_some_and(|about| about.stage.is_some());
     let is_graded_alike = runs.old.policy == runs.new.policy || !is_creep;
     let comparable = |issue: &RunIssue| {
         let (is_confirmed, severity) = weight(issue);
@@ -157,21 +158,20 @@ fn status(runs: Runs<'_>, family_of: &str) -> Option<Reason> {
     Some(Reason { direction, sentence })
 }
 
+/// Returns what a diagnosis is about; `None` of a kind that another version or no diagnosis has.
+fn about(kind: &str) -> Option<&'static About> {
+    DiagnosisKind::from_label(kind).map(DiagnosisKind::about)
+}
+
 /// The kinds that are one problem at different stages have one name.
 fn family(kind: &str) -> &str {
-    if kind == DiagnosisKind::CreepEarly.label() {
-        DiagnosisKind::CreepConfirmed.label()
-    } else if kind == DiagnosisKind::HostRising.label() {
-        DiagnosisKind::HostCreep.label()
-    } else {
-        kind
-    }
+    about(kind).map_or(kind, |about| about.family.label())
 }
 
 /// Orders the issues of a family: creep that only rises weighs less than what is confirmed.
 fn weight(issue: &RunIssue) -> (bool, IssueSeverity) {
-    let rises = [DiagnosisKind::CreepEarly, DiagnosisKind::HostRising];
-    (rises.iter().all(|kind| issue.kind != kind.label()), issue.severity)
+    let stage = about(&issue.kind).and_then(|about| about.stage);
+    (stage != Some(Stage::Rising), issue.severity)
 }
 
 fn named(issue: &RunIssue) -> String {
@@ -240,8 +240,7 @@ fn remarks(runs: Runs<'_>) -> Vec<String> {
 /// names it.
 fn leaking_lines(runs: Runs<'_>) -> Option<String> {
     let is_of_host = |issue: &RunIssue| {
-        let kinds = [DiagnosisKind::HostCreep, DiagnosisKind::HostRising];
-        kinds.into_iter().any(|kind| kind.label() == issue.kind)
+        about(&issue.kind).is_some_and(|about| about.signal == Some(Signal::Host))
     };
     let is_growing = runs.new.growth.is_some_and(|growth| growth.is_growing)
         || runs.new.issues.iter().any(is_of_host);

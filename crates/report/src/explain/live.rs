@@ -6,7 +6,6 @@ use crate::explain::story::End;
 use crate::explain::text::{last_word, meanings, what};
 use crate::rank_table::rises_straight;
 use stepmem_detect::signal::Signal;
-use stepmem_engine::diagnosis::Evidence;
 use stepmem_engine::diagnosis::kind::Severity;
 use stepmem_engine::output::status::{FindingStatus, RankStatus, SignalStatus, Status};
 use stepmem_engine::ranks::view::RankView;
@@ -167,13 +166,11 @@ fn growth(signal: &SignalStatus) -> String {
 /// Adds how far the rank is from its capacity; where it grows, by the headroom that its finding
 /// has.
 fn room(page: &mut Page, rank: &RankStatus, findings: &[&FindingStatus]) {
-    let of_growth = findings.iter().find_map(|finding| match &finding.evidence {
-        Evidence::CreepConfirmed(growth) | Evidence::CreepEarly(growth) => {
-            growth.headroom_bytes
-        }
-        _ => None,
-    });
-    if let Some(headroom) = of_growth {
+    let left = |signal| {
+        let mut own = findings.iter().filter(|of| of.kind.about().signal == Some(signal));
+        own.find_map(|of| of.evidence.growth()?.headroom_bytes)
+    };
+    if let Some(headroom) = left(Signal::Allocated) {
         let words = format!("Headroom: {}, as its growth has it left", bytes(headroom));
         page.paragraph(Indent::hanging(2), &words);
     } else if let Some(headroom) = rank.headroom_bytes {
@@ -182,10 +179,7 @@ fn room(page: &mut Page, rank: &RankStatus, findings: &[&FindingStatus]) {
         });
         page.paragraph(Indent::hanging(2), &format!("Headroom: {}{basis}", bytes(headroom)));
     }
-    let of_host = findings.iter().find_map(|finding| match &finding.evidence {
-        Evidence::HostCreep(growth) | Evidence::HostRising(growth) => growth.headroom_bytes,
-        _ => None,
-    });
+    let of_host = left(Signal::Host);
     let measured = || rank.host.as_ref()?.headroom_bytes();
     if let Some(headroom) = of_host.or_else(measured) {
         let by = if of_host.is_some() { ", as its growth has it left" } else { "" };

@@ -8,7 +8,6 @@ use stepmem_detect::detector::{Detector, WindowReport};
 use stepmem_detect::signal::Signal;
 use stepmem_detect::tests::{Bound, Shown, Stopped, Test};
 use stepmem_detect::tracker::ShownBy;
-use stepmem_detect::trend::Stage;
 use stepmem_engine::config::EngineConfig;
 use stepmem_engine::diagnosis::DiagnosisKind;
 use stepmem_engine::diagnosis::growth::LIVE_SIGNALS;
@@ -149,14 +148,6 @@ pub struct StoryEvent {
     pub is_between_events: bool,
     /// Of a cleared one: why.
     pub cause: Cause,
-}
-
-/// Returns the stage of the trends that are findings of this kind.
-pub fn stage_of(kind: DiagnosisKind) -> Stage {
-    match kind {
-        DiagnosisKind::CreepEarly | DiagnosisKind::HostRising => Stage::Rising,
-        _ => Stage::Creeping,
-    }
 }
 
 /// Why a finding was cleared.
@@ -331,11 +322,11 @@ impl Story {
             signal(transition).filter(|_| transition.state == TransitionState::Raised);
         let creep = view.creep();
         let shown_by = of_signal.and_then(|of| creep.shown_by(of));
-        let stage = stage_of(transition.kind);
+        let stage = transition.kind.about().stage;
         // A longer window may have taken over in the same moment, without showing as much.
         let worth = |level_idx| {
             move |window: &WindowReport| {
-                let is_shown = window.outcome.is_ok_and(|shown| shown.stage == stage);
+                let is_shown = window.outcome.is_ok_and(|shown| Some(shown.stage) == stage);
                 (is_shown, window.level_idx == level_idx)
             }
         };

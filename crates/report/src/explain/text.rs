@@ -1,9 +1,7 @@
 //! A story as text of at most 100 columns: the pictures, the findings and why, and the tests
 //! that stopped each window.
 
-use crate::explain::story::{
-    Cause, Closest, End, LevelTests, Story, StoryEvent, signal, stage_of,
-};
+use crate::explain::story::{Cause, Closest, End, LevelTests, Story, StoryEvent, signal};
 use crate::explain::test_words::words_of;
 use crate::explain::words::{measure, reason};
 use stepmem_detect::detector::WindowReport;
@@ -246,7 +244,7 @@ fn finding(page: &mut Page, event: &StoryEvent, story: &Story) {
     let step = transition.step.filter(|_| !story.is_by_time);
     let step = step.map_or(String::new(), |step| format!("step {}, ", grouped(step)));
     let when = format!("{step}{}:", date(transition.time));
-    let (kind, title) = (transition.kind, transition.kind.about().title);
+    let (title, stage) = (transition.kind.about().title, transition.kind.about().stage);
     match (transition.state, event.cause) {
         // The next line reports it.
         (TransitionState::Cleared, Cause::Became(_)) => {}
@@ -254,7 +252,7 @@ fn finding(page: &mut Page, event: &StoryEvent, story: &Story) {
             let why = match cause {
                 Cause::Restart => "the rank restarted, and its history is forgotten",
                 Cause::Silence => "the rank was silent for longer than --rank.ttl",
-                _ if stage_of(kind) == Stage::Rising => "its growth ended",
+                _ if stage == Some(Stage::Rising) => "its growth ended",
                 _ if signal(transition).is_some() => {
                     "its growth ended, and it stayed level for as long again"
                 }
@@ -266,8 +264,8 @@ fn finding(page: &mut Page, event: &StoryEvent, story: &Story) {
             let (severity, sentence) = (severity(story, event), transition.evidence.sentence());
             let words = format!("{when} {title}, {severity}: {sentence}");
             page.paragraph(Indent::hanging(2), &words);
-            if let Some(window) = &event.window {
-                shown(page, window, stage_of(kind), story);
+            if let Some((window, stage)) = event.window.as_ref().zip(stage) {
+                shown(page, window, stage, story);
             } else if event.is_between_events {
                 page.paragraph(Indent::hanging(6), BETWEEN_EVENTS);
             }

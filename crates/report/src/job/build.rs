@@ -251,7 +251,7 @@ impl<'a> Growths<'a> {
     }
 
     fn growth(&self, rank: Rank, kind: DiagnosisKind) -> Option<JobGrowth> {
-        let signal = signal_of(kind)?;
+        let signal = kind.about().signal?;
         let has_cause = matches!(signal, Signal::Allocated | Signal::Host);
         let signal = signal.as_label();
         let [.., growth_bytes, onset, confidence_ratio] = self.figures(rank, signal);
@@ -290,20 +290,6 @@ fn line(series: &Series) -> JobLine {
 
 fn line_of(series: &Series) -> Option<JobLine> {
     Some(line(series)).filter(|line| line.file.is_some() || line.function.is_some())
-}
-
-fn signal_of(kind: DiagnosisKind) -> Option<Signal> {
-    match kind {
-        DiagnosisKind::CreepConfirmed | DiagnosisKind::CreepEarly => Some(Signal::Allocated),
-        DiagnosisKind::HostCreep | DiagnosisKind::HostRising => Some(Signal::Host),
-        DiagnosisKind::Fragmentation => Some(Signal::Reserved),
-        DiagnosisKind::OutsideAllocator => Some(Signal::OutsideAllocator),
-        DiagnosisKind::GpuLost
-        | DiagnosisKind::OutOfMemory
-        | DiagnosisKind::HighPressure
-        | DiagnosisKind::HostPressure
-        | DiagnosisKind::Imbalance => None,
-    }
 }
 
 /// The series of findings.

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::cmp::Reverse;
 
 use crate::policy::{IssueSeverity, PeakMetric};
-use crate::summary::model::{Issue, IssueEvidence, IssueKind};
+use crate::summary::model::{Issue, IssueEvidence, IssueKind, LowPeak, PastPeak};
 use crate::summary::peaks::{LifetimePressure, PeakImbalance, Peaks};
 use stepmem_engine::diagnosis::DiagnosisKind;
 use stepmem_engine::diagnosis::balance::COMPARABLE_STEPS_MIN;
@@ -36,7 +36,7 @@ pub fn issues(run: &RunView<'_>) -> Vec<Issue> {
     let issue_of = |(idx, kind): (usize, &DiagnosisKind)| {
         let findings = run.findings.iter().filter(|finding| finding.kind == *kind);
         let mut of_ranks: Vec<RankIssue> = findings.filter_map(RankIssue::of).collect();
-        if matches!(kind, DiagnosisKind::HighPressure | DiagnosisKind::HostPressure) {
+        if kind.of_own() == DiagnosisKind::HighPressure {
             of_ranks.extend(past_pressures(run, *kind, &of_ranks));
         }
         if *kind == DiagnosisKind::Imbalance && of_ranks.is_empty() {
@@ -80,7 +80,7 @@ fn past_pressures(
     kind: DiagnosisKind,
     found: &[RankIssue],
 ) -> Vec<RankIssue> {
-    let is_next_to = kind == DiagnosisKind::HostPressure;
+    let is_next_to = kind.is_of_host();
     let limits = run.thresholds;
     let past = |(rank, view): &(Rank, RankView<'_>)| {
         let is_found = found.iter().any(|issue| issue.rank == *rank);
@@ -190,12 +190,12 @@ impl RankIssue {
             score: ratio,
             sentence: format!("the {peak} was at {} of {of}{at}", percent(ratio)),
             advice: None,
-            evidence: IssueEvidence::PastPeak {
+            evidence: IssueEvidence::PastPeak(PastPeak {
                 pressure_ratio: ratio,
                 basis,
                 capacity_bytes,
                 step,
-            },
+            }),
         }
     }
 
@@ -212,7 +212,10 @@ impl RankIssue {
                 bytes(median_bytes)
             ),
             advice: None,
-            evidence: IssueEvidence::LowPeak { peak_imbalance_ratio: ratio, median_bytes },
+            evidence: IssueEvidence::LowPeak(LowPeak {
+                peak_imbalance_ratio: ratio,
+                median_bytes,
+            }),
         }
     }
 }

@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
@@ -80,9 +81,9 @@ pub struct Generator {
     pub schema_version: u32,
 }
 
-/// One diagnosis and its ranks.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct Issue {
+/// One diagnosis and its ranks; `E` is its evidence, which is decoded by its kind.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct Issue<E = IssueEvidence> {
     /// The diagnosis, or the absence of one.
     pub kind: IssueKind,
     /// Its name on pages.
@@ -104,7 +105,26 @@ pub struct Issue {
     /// The ranks, the worst first.
     pub ranks: Vec<Rank>,
     /// The figures behind it, of the worst rank.
-    pub evidence: IssueEvidence,
+    pub evidence: E,
+}
+
+impl<'de> Deserialize<'de> for Issue {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let of = Issue::<Value>::deserialize(deserializer)?;
+        Ok(Self {
+            evidence: IssueEvidence::decode(&of.kind, &of.evidence),
+            kind: of.kind,
+            status: of.status,
+            severity: of.severity,
+            summary: of.summary,
+            action: of.action,
+            metric: of.metric,
+            phase: of.phase,
+            score: of.score,
+            skew_pct: of.skew_pct,
+            ranks: of.ranks,
+        })
+    }
 }
 
 impl Issue {
@@ -162,36 +182,70 @@ impl<'de> Deserialize<'de> for IssueKind {
 }
 
 /// The figures behind an issue.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum IssueEvidence {
     /// Of a diagnosis that holds by the last figures.
     Finding(Evidence),
-    /// Of a past peak near the capacity.
-    PastPeak {
-        pressure_ratio: f64,
-        /// The memory that the peak is of: `allocated` or `reserved`.
-        basis: Basis,
-        capacity_bytes: u64,
-        /// The first step that had it; absent outside train steps.
-        step: Option<u64>,
-    },
-    /// Of a peak far below the other ranks'.
-    LowPeak {
-        /// This rank's highest peak by the median of the others', less 1: negative.
-        peak_imbalance_ratio: f64,
-        /// The median of the other ranks' peaks.
-        median_bytes: f64,
-    },
-    /// Of a run in which nothing is wrong, or nothing is known.
-    Neutral {
-        /// The train steps of the rank that came furthest.
-        steps_used: u64,
-        /// The rank with the highest peak.
-        worst_rank: Option<Rank>,
-    },
+    PastPeak(PastPeak),
+    LowPeak(LowPeak),
+    Neutral(Neutral),
     /// Of a version with other figures.
     Other(Value),
+}
+
+/// A past peak near the capacity.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct PastPeak {
+    pub pressure_ratio: f64,
+    /// The memory that the peak is of: `allocated` or `reserved`.
+    pub basis: Basis,
+    pub capacity_bytes: u64,
+    /// The first step that had it; absent outside train steps.
+    pub step: Option<u64>,
+}
+
+/// A peak far below the other ranks'.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct LowPeak {
+    /// This rank's highest peak by the median of the others', less 1: negative.
+    pub peak_imbalance_ratio: f64,
+    /// The median of the other ranks' peaks.
+    pub median_bytes: f64,
+}
+
+/// A run in which nothing is wrong, or nothing is known.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct Neutral {
+    /// The train steps of the rank that came furthest.
+    pub steps_used: u64,
+    /// The rank with the highest peak.
+    pub worst_rank: Option<Rank>,
+}
+
+impl IssueEvidence {
+    /// Decodes the figures of an issue, which do not name their kind.
+    fn decode(kind: &IssueKind, json: &Value) -> Self {
+        let known = match kind {
+            IssueKind::Diagnosis(kind) => {
+                let finding = Evidence::decode(*kind, json).map(Self::Finding).ok();
+                finding.or_else(|| match kind.of_own() {
+                    DiagnosisKind::HighPressure => read(json).map(Self::PastPeak),
+                    DiagnosisKind::Imbalance => read(json).map(Self::LowPeak),
+                    _ => None,
+                })
+            }
+            IssueKind::Balanced | IssueKind::TooFewSteps | IssueKind::NoData => {
+                read(json).map(Self::Neutral)
+            }
+            IssueKind::Other(_) => None,
+        };
+        known.unwrap_or_else(|| Self::Other(json.clone()))
+    }
+}
+
+fn read<T: DeserializeOwned>(json: &Value) -> Option<T> {
+    T::deserialize(json).ok()
 }
 
 /// The figures of the run by one metric: TraceML's keys, with true maxima over the whole

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use crate::policy::{IssueSeverity, PeakMetric};
 use crate::summary::model::{
-    Coverage, Issue, IssueEvidence, IssueKind, RankOutcome, RankSummary,
+    Coverage, Issue, IssueEvidence, IssueKind, Neutral, RankOutcome, RankSummary,
 };
 use stepmem_engine::ranks::host::ChildView;
 use stepmem_types::end::EndOutcome;
@@ -52,7 +52,7 @@ pub fn neutral(coverage: &Coverage, ranks: &[RankSummary], highest: Option<Rank>
         score: None,
         skew_pct: None,
         ranks: about.into_iter().collect(),
-        evidence: IssueEvidence::Neutral { steps_used, worst_rank: about },
+        evidence: IssueEvidence::Neutral(Neutral { steps_used, worst_rank: about }),
     }
 }
 
