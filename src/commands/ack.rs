@@ -4,8 +4,8 @@ use clap::{Arg, ArgGroup, ArgMatches};
 
 use crate::commands::args::{CommandError, CommandRow, Exit};
 use crate::commands::live::{push_args, rank, rank_arg, seconds, send};
-use stepmem_engine::diagnosis::DiagnosisKind;
 use stepmem_engine::findings::acks::{Ack, FOR_SECONDS_MAX};
+use stepmem_engine::kind::DiagnosisKind;
 use stepmem_engine::wire::request::ControlRequest;
 use stepmem_types::format::units::period;
 use stepmem_types::ids::{GpuUuid, ProcessId, RankId, Run, SubjectId};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use crate::commands::simulated_job::{JobProgress, LEAK_FROM_STEP, LEAKING, SimulatedJob};
-use stepmem_engine::diagnosis::DiagnosisKind;
+use stepmem_engine::kind::DiagnosisKind;
 use stepmem_engine::output::status::{FindingStatus, RankStatus, Status};
 use stepmem_types::format::clean::clean;
 use stepmem_types::format::units::{duration, grouped, whole_bytes};

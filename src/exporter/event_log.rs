@@ -1,9 +1,9 @@
 //! The log of what the engine took and refused, and of the findings that changed.
 
 use crate::net::peer::Peer;
-use stepmem_engine::diagnosis::kind::Severity;
 use stepmem_engine::event::Event;
 use stepmem_engine::findings::{Transition, TransitionState};
+use stepmem_engine::kind::Severity;
 use stepmem_engine::ranks::refusal::Refusal;
 use stepmem_engine::requests::causes::{
     AnalysisOutcome, HoldersOutcome, HoldersReport, SnapshotAnalysis,

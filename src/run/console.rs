@@ -24,9 +24,8 @@ use crate::exporter::summaries::directory::WrittenFiles;
 use crate::run::processes::{CommandState, Ready};
 use crate::run::supervisor::KILLED_BY;
 use crate::run::terminal::{self, say};
-use stepmem_engine::diagnosis::DiagnosisKind;
-use stepmem_engine::diagnosis::kind::Severity;
 use stepmem_engine::findings::{Transition, TransitionState};
+use stepmem_engine::kind::{DiagnosisKind, Severity};
 use stepmem_report::closing::{
     ClosingFiles, ClosingRun, cleared_line, closing, ended_line, finding_line, oom_kills_line,
     unwatched,

@@ -1,7 +1,7 @@
 //! `explain --json`: what the text says, for programs; of recordings and of a running exporter.
 
 use serde_json::{Value, json};
-use stepmem_engine::diagnosis::DiagnosisKind;
+use stepmem_engine::kind::DiagnosisKind;
 
 use crate::rig::command::{Ended, stepmem};
 use crate::rig::exporter::Exporter;

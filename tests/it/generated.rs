@@ -8,7 +8,8 @@ use std::{env, fs};
 use serde_json::Value;
 use stepmem::config::page;
 use stepmem::config::table::SETTINGS;
-use stepmem_engine::diagnosis::{DiagnosisKind, names};
+use stepmem_engine::diagnosis::names;
+use stepmem_engine::kind::DiagnosisKind;
 use stepmem_engine::metrics::table::{self, METRICS};
 
 use crate::rig::command::stepmem;

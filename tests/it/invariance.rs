@@ -7,9 +7,9 @@ use std::time::Duration;
 use proptest::prelude::{ProptestConfig, any, prop_assert, prop_assert_eq, proptest};
 use serde_json::{Value, json};
 use stepmem_engine::config::EngineConfig;
-use stepmem_engine::diagnosis::kind::Severity;
 use stepmem_engine::engine::Engine;
 use stepmem_engine::findings::{Transition as FullTransition, TransitionState};
+use stepmem_engine::kind::Severity;
 use stepmem_engine::wire::recorded::decode_recorded;
 use stepmem_types::units::Uptime;
 

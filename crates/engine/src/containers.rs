@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::ranks::container_view::ContainerView;
 use crate::ranks::host::host_sample;
 use crate::ranks::state::RankState;
 use stepmem_detect::config::Config as DetectConfig;
 use stepmem_detect::detector::Detector;
 use stepmem_detect::sample::AxisPoint;
-use stepmem_detect::signal::Signal;
-use stepmem_detect::trend::{Stage, Trend};
+
 use stepmem_types::host::{ContainerId, ContainerReading};
 use stepmem_types::ids::RankId;
 use stepmem_types::units::{Count, UnixTime, Uptime};
@@ -79,28 +79,6 @@ pub struct Members {
     /// Set when host memory of one of them creeps.
     pub has_creep: bool,
     is_lead_over: bool,
-}
-
-/// A container, as one of its ranks sees it.
-#[derive(Clone, Copy, Debug)]
-pub struct ContainerView<'a> {
-    /// The newest reading of any of its ranks.
-    pub reading: &'a ContainerReading,
-    pub creep: &'a Detector,
-    /// Its ranks that push.
-    pub n_ranks: usize,
-    /// Set for the one of its ranks that has what is found of it.
-    pub is_lead: bool,
-    /// Set when host memory of one of its ranks creeps, which explains its own.
-    pub has_creep: bool,
-}
-
-impl<'a> ContainerView<'a> {
-    /// Returns the growth of its memory that creeps.
-    pub fn creeping(&self) -> Option<&'a Trend> {
-        let trend = self.creep.trend(Signal::Allocated)?;
-        (trend.stage == Stage::Creeping && trend.is_growing()).then_some(trend)
-    }
 }
 
 impl ContainerTable {

@@ -10,14 +10,6 @@ use crate::requests::causes::FoundCause;
 use stepmem_types::ids::{GpuUuid, RankId, Run};
 use stepmem_types::units::Uptime;
 
-/// What the program was told last.
-#[derive(Debug, Default)]
-pub(super) struct Told {
-    devices: BTreeSet<GpuUuid>,
-    awaits_scrape: bool,
-    awaits_analyses: bool,
-}
-
 impl Engine {
     /// Returns what the program has to do after an event.
     pub(super) fn effects(&mut self, event: &Event, now: Uptime) -> Vec<Effect> {

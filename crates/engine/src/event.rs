@@ -130,3 +130,11 @@ pub enum Effect {
     /// Analyze a snapshot.
     Analyze(AnalysisRequest),
 }
+
+/// The effects that the program was told last.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    pub(crate) devices: BTreeSet<GpuUuid>,
+    pub(crate) awaits_scrape: bool,
+    pub(crate) awaits_analyses: bool,
+}

@@ -9,6 +9,7 @@ mod effects;
 pub mod engine;
 pub mod event;
 pub mod findings;
+pub mod kind;
 pub mod metrics;
 pub mod output;
 pub mod processes;

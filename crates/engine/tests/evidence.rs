@@ -2,17 +2,17 @@
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 use stepmem_detect::signal::Signal;
+use stepmem_engine::diagnosis::Evidence;
 use stepmem_engine::diagnosis::filling::{Filling, FillingDoubt};
 use stepmem_engine::diagnosis::fragmentation::UnusedEvidence;
 use stepmem_engine::diagnosis::gpu_lost::GpuLostEvidence;
 use stepmem_engine::diagnosis::growth_or::GrowthOr;
 use stepmem_engine::diagnosis::high_pressure::{PressureEvidence, TooLarge};
 use stepmem_engine::diagnosis::imbalance::ImbalanceEvidence;
-use stepmem_engine::diagnosis::kind::Severity;
 use stepmem_engine::diagnosis::out_of_memory::{LikelyKill, OutOfMemoryEvidence};
 use stepmem_engine::diagnosis::outside_allocator::LargeEvidence;
 use stepmem_engine::diagnosis::trend_figures::{ContainerFigures, TrendFigures};
-use stepmem_engine::diagnosis::{DiagnosisKind, Evidence};
+use stepmem_engine::kind::{DiagnosisKind, Severity};
 use stepmem_engine::output::status::FindingStatus;
 use stepmem_engine::ranks::basis::Basis;
 use stepmem_types::end::EndOutcome;

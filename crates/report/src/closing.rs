@@ -1,11 +1,11 @@
 //! The terminal output of `stepmem run`: a finding in a line, and at the end the summaries,
 //! where they are and what to do next.
 
-use crate::card;
 use crate::gate::{FAILED_ON_CODE, GateVerdict, UNJUDGED_CODE};
+use crate::summary::card;
 use crate::summary::model::Summary;
-use stepmem_engine::diagnosis::kind::Severity;
 use stepmem_engine::findings::Transition;
+use stepmem_engine::kind::Severity;
 use stepmem_engine::output::snapshot_status::SnapshotStatus;
 use stepmem_types::format::clean::clean;
 use stepmem_types::format::page::{Colour, Indent, Page};

@@ -4,7 +4,7 @@
 
 use crate::policy::IssueSeverity;
 use crate::summary::model::{FigureSummary, Issue, IssueKind, RankSummary, Summary};
-use stepmem_engine::diagnosis::DiagnosisKind;
+use stepmem_engine::kind::DiagnosisKind;
 use stepmem_types::format::units::bytes;
 use stepmem_types::ids::Rank;
 use stepmem_types::units::parse_size;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use crate::closing::colour_of;
 use stepmem_detect::signal::Signal;
-use stepmem_engine::diagnosis::kind::Severity;
+use stepmem_engine::kind::Severity;
 use stepmem_engine::output::status::{FindingStatus, RankStatus, SignalStatus, Status};
 use stepmem_engine::ranks::basis::Basis;
 use stepmem_types::format::page::{Cell, Column, Table};

@@ -6,9 +6,10 @@ use stepmem_report::compare::comparison::OldNew;
 use stepmem_report::compare::{from_job, judge};
 use stepmem_report::job::answer::{Answer, SERIES_MAX};
 use stepmem_report::job::build::Answers;
+use stepmem_report::job::grid::Grid;
 use stepmem_report::job::launches::{Choice, choose, launches};
 use stepmem_report::job::model::Job;
-use stepmem_report::job::queries::{Grid, LaunchQueries};
+use stepmem_report::job::queries::LaunchQueries;
 use stepmem_report::job::text::{self, Shown};
 use stepmem_types::ids::Run;
 

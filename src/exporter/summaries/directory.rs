@@ -17,7 +17,7 @@ use crate::store::launches::{
     LATEST, LaunchId, Removal, RunFolder, create_shared, point_latest_of_all, replace_shared,
 };
 use crate::store::recordings::is_of_launch;
-use stepmem_report::card;
+use stepmem_report::summary::card;
 use stepmem_report::summary::model::{RankOutcome, Summary};
 use stepmem_types::format::units::rfc3339;
 use stepmem_types::ids::{Rank, Run};

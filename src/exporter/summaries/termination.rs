@@ -6,8 +6,8 @@ use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use stepmem_report::card;
 use stepmem_report::policy::IssueSeverity;
+use stepmem_report::summary::card;
 use stepmem_report::summary::model::Summary;
 use stepmem_types::ids::Run;
 

@@ -1,17 +1,15 @@
 //! MEMORY CREEP: live memory grows steadily and has used a significant share of the headroom.
 //! Host memory next to a device is judged apart.
 
-use crate::diagnosis::DiagnosisKind;
 use crate::diagnosis::growth::{LIVE_SIGNALS, creeping, creeping_container};
 use crate::diagnosis::input::{DiagnosisInput, Subject};
-use crate::diagnosis::kind::{About, Place, Severity};
 use crate::diagnosis::trend_figures::TrendFigures;
+use crate::kind::{About, DiagnosisKind, Place, Severity};
 use stepmem_detect::signal::Signal;
 use stepmem_detect::trend::Stage;
 
 /// Live memory grows, and would reach the capacity.
 pub const ABOUT: About = About {
-    label: "CREEP_CONFIRMED",
     title: "MEMORY CREEP",
     mark: 'C',
     help: "Live tensor memory at the end of the step, or all memory of an unmanaged process, grows \
@@ -27,7 +25,6 @@ pub const ABOUT: About = About {
 
 /// Host memory grows, and would reach the limit.
 pub const HOST: About = About {
-    label: "HOST_CREEP_CONFIRMED",
     title: "MEMORY CREEP (host)",
     mark: 'H',
     help: "Host memory of a rank on a device (anonymous and shared, no pages of files) grows steadily and has used \

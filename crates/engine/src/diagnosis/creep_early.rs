@@ -1,17 +1,15 @@
 //! MEMORY RISING: live memory grows steadily, not yet far enough to be called creep. Host memory
 //! next to a device is judged apart.
 
-use crate::diagnosis::DiagnosisKind;
 use crate::diagnosis::growth::LIVE_SIGNALS;
 use crate::diagnosis::input::{DiagnosisInput, Subject};
-use crate::diagnosis::kind::{About, Place, Severity};
 use crate::diagnosis::trend_figures::TrendFigures;
+use crate::kind::{About, DiagnosisKind, Place, Severity};
 use stepmem_detect::signal::Signal;
 use stepmem_detect::trend::Stage;
 
 /// Live memory grows, and has not yet eaten enough of the headroom to page.
 pub const ABOUT: About = About {
-    label: "CREEP_EARLY",
     title: "MEMORY RISING",
     mark: 'e',
     help: "Live tensor memory at the end of the step, or all memory of an unmanaged process, grows \
@@ -26,7 +24,6 @@ pub const ABOUT: About = About {
 
 /// Host memory grows, and has not yet eaten enough of the headroom to page.
 pub const HOST: About = About {
-    label: "HOST_CREEP_EARLY",
     title: "MEMORY RISING (host)",
     mark: 'h',
     help: "Host memory of a rank on a device grows steadily; it has not yet used enough of the headroom to be \

@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::diagnosis::DiagnosisKind;
+use crate::diagnosis::figures::{Figures, Score};
 use crate::diagnosis::growth::creeping;
 use crate::diagnosis::growth_or::GrowthOr;
 use crate::diagnosis::input::{DiagnosisInput, RELEASE_MARGIN, Subject};
-use crate::diagnosis::kind::{About, Figures, Place, Score, Severity};
+use crate::kind::{About, DiagnosisKind, Place, Severity};
 use stepmem_detect::signal::Signal;
 use stepmem_detect::trend::Stage;
 use stepmem_types::format::units::{percent, whole_bytes};
@@ -20,7 +20,6 @@ pub const PRESSURE_MIN: f64 = 0.30;
 
 /// Reserved memory grows, or is large, without live memory to fill it.
 pub const ABOUT: About = About {
-    label: "FRAGMENTATION",
     title: "FRAGMENTATION",
     mark: 'F',
     help: "The allocator reserves ever more memory that no larger batch explains (judged like creep); info when \

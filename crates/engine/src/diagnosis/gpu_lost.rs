@@ -4,16 +4,15 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
-use crate::diagnosis::DiagnosisKind;
+use crate::diagnosis::figures::{Figures, Score};
 use crate::diagnosis::input::{DiagnosisInput, Subject, SubjectView};
-use crate::diagnosis::kind::{About, Figures, Place, Score, Severity};
+use crate::kind::{About, DiagnosisKind, Place, Severity};
 
 /// The errors of NVML with which a device cannot be used until someone repairs the node.
 const LOST_CODES: [&str; 3] = ["gpu_is_lost", "gpu_not_found", "reset_required"];
 
 /// A device no longer answers.
 pub const ABOUT: About = About {
-    label: "GPU_LOST",
     title: "GPU LOST",
     mark: 'L',
     help: "A device that was seen answers NVML only that it is lost (it fell off the bus), gone, or must be reset.",

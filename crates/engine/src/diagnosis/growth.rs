@@ -1,11 +1,12 @@
 //! A signal that creeps: how that is judged, and its evidence.
 
+use crate::diagnosis::figures::{Figures, Score};
 use crate::diagnosis::high_pressure;
 use crate::diagnosis::input::{DiagnosisInput, RELEASE_MARGIN, Subject};
-use crate::diagnosis::kind::{Figures, Score, Severity};
 use crate::diagnosis::pressure;
 use crate::diagnosis::site_words;
 use crate::diagnosis::trend_figures::{ContainerFigures, TrendFigures};
+use crate::kind::Severity;
 use stepmem_detect::signal::Signal;
 use stepmem_detect::trend::{Stage, Trend};
 use stepmem_types::format::units::{

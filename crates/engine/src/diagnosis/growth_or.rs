@@ -4,7 +4,7 @@ use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
-use crate::diagnosis::kind::{Figures, Score};
+use crate::diagnosis::figures::{Figures, Score};
 use crate::diagnosis::trend_figures::TrendFigures;
 
 /// The key that JSON of growth has, and that of an amount has not.

@@ -5,12 +5,12 @@ use std::ops::Not;
 
 use serde::{Deserialize, Serialize};
 
-use crate::diagnosis::DiagnosisKind;
+use crate::diagnosis::figures::{Figures, Score};
 use crate::diagnosis::filling::Filling;
 use crate::diagnosis::input::{DiagnosisInput, RELEASE_MARGIN, Subject, Thresholds, graded};
-use crate::diagnosis::kind::{About, Figures, Place, Score, Severity};
 use crate::diagnosis::pressure::{self, Pressure};
 use crate::diagnosis::site_words;
+use crate::kind::{About, DiagnosisKind, Place, Severity};
 use crate::ranks::basis::Basis;
 use crate::ranks::view::RankView;
 use stepmem_detect::signal::Signal;
@@ -20,7 +20,6 @@ use stepmem_types::units::Bytes;
 
 /// A peak is near the capacity.
 pub const ABOUT: About = About {
-    label: "HIGH_PRESSURE",
     title: "HIGH PRESSURE",
     mark: 'P',
     help: "The recent peak of allocated or reserved memory, or what is in use on the device, is near the \
@@ -37,7 +36,6 @@ pub const ABOUT: About = About {
 
 /// Host memory is near its limit.
 pub const HOST: About = About {
-    label: "HOST_HIGH_PRESSURE",
     title: "HIGH PRESSURE (host)",
     mark: 'Q',
     help: "What the process of a rank on a device holds of the host's memory is near the limit of its control \

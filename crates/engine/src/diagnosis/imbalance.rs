@@ -2,10 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::diagnosis::DiagnosisKind;
 use crate::diagnosis::balance::peak_by;
+use crate::diagnosis::figures::{Figures, Score};
 use crate::diagnosis::input::{DiagnosisInput, Subject, SubjectView, graded};
-use crate::diagnosis::kind::{About, Figures, Place, Score, Severity};
+use crate::kind::{About, DiagnosisKind, Place, Severity};
 use crate::ranks::basis::Basis;
 use stepmem_detect::signal::Signal;
 use stepmem_detect::trend::{Stage, Trend};
@@ -18,7 +18,6 @@ pub const PRESSURE_CRITICAL_MIN: f64 = 0.50;
 
 /// A rank stands out from the others of its run.
 pub const ABOUT: About = About {
-    label: "IMBALANCE",
     title: "IMBALANCE",
     mark: 'I',
     help: "The recent peak of allocated memory of the rank is well above the median of the other ranks, \

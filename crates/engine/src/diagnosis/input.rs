@@ -4,8 +4,8 @@
 use crate::devices::DeviceFailure;
 use crate::diagnosis::balance::{Balance, COMPARABLE_STEPS_MIN, balance};
 use crate::diagnosis::filling::Filling;
-use crate::diagnosis::kind::Severity;
 use crate::diagnosis::trend_figures::TrendFigures;
+use crate::kind::Severity;
 use crate::processes::ProcessView;
 use crate::ranks::view::RankView;
 use stepmem_detect::detector::Detector;

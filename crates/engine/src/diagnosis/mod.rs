@@ -1,10 +1,11 @@
 //! The diagnoses: a file each, with a row in the table below for each place of memory that it
-//! judges, the worst first. `kind` defines a diagnosis, `input` its input. `growth`, `filling`,
+//! judges. `figures` defines the evidence of a diagnosis, `input` its input. `growth`, `filling`,
 //! `pressure` and `balance` hold the figures that several of them share.
 
 pub mod balance;
 pub mod creep_confirmed;
 pub mod creep_early;
+pub mod figures;
 pub mod filling;
 pub mod fragmentation;
 pub mod gpu_lost;
@@ -14,7 +15,6 @@ pub mod high_pressure;
 pub mod host_words;
 pub mod imbalance;
 pub mod input;
-pub mod kind;
 pub mod names;
 pub mod out_of_memory;
 pub mod outside_allocator;
@@ -22,9 +22,10 @@ pub mod pressure;
 pub mod site_words;
 pub mod trend_figures;
 
-use trend_figures::TrendFigures;
+use crate::diagnosis::trend_figures::TrendFigures;
+use crate::kind::DiagnosisKind;
 
-kind::diagnoses! {
+figures::diagnoses! {
     GpuLost: gpu_lost::{ABOUT, judge}, gpu_lost::GpuLostEvidence;
     OutOfMemory: out_of_memory::{ABOUT, judge}, out_of_memory::OutOfMemoryEvidence;
     CreepConfirmed: creep_confirmed::{ABOUT, judge}, Box<TrendFigures>;

@@ -1,34 +1,19 @@
-//! The diagnoses by name: labels, order, documentation. Nothing is judged here.
+//! The diagnoses by title, signal and place, and their documentation. Nothing is judged here.
 
-use std::cmp::Ordering;
-use std::fmt;
-
-use serde::de::Error;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-use crate::diagnosis::kind::{About, Place, Score};
+use crate::diagnosis::Evidence;
+use crate::diagnosis::figures::Score;
 use crate::diagnosis::trend_figures::TrendFigures;
-use crate::diagnosis::{DiagnosisKind, Evidence};
+use crate::kind::{About, DiagnosisKind, Place};
 use stepmem_detect::signal::Signal;
 use stepmem_detect::trend::Stage;
 
 impl DiagnosisKind {
-    /// The name in labels and recordings (`CREEP_CONFIRMED`).
-    pub fn label(self) -> &'static str {
-        self.about().label
-    }
-
-    /// Returns the diagnosis of that label.
-    pub fn from_label(label: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|kind| kind.label() == label)
-    }
-
     /// Returns the diagnosis that a person names, by its title or its label in any case.
     pub fn named(name: &str) -> Option<Self> {
         let plain = |name: &str| name.trim().to_ascii_uppercase().replace(['_', '-'], " ");
         let is_it = |kind: &Self| {
             let about = kind.about();
-            [about.label, about.title].iter().any(|known| plain(known) == plain(name))
+            [kind.label(), about.title].iter().any(|known| plain(known) == plain(name))
         };
         Self::ALL.iter().copied().find(is_it)
     }
@@ -57,48 +42,10 @@ impl DiagnosisKind {
         matches!(self.about().place, Place::Host { .. })
     }
 
-    /// Returns every label, the worst first, with commas between.
-    pub fn labels() -> String {
-        let labels: Vec<&str> = Self::ALL.iter().map(|kind| kind.label()).collect();
-        labels.join(", ")
-    }
-
     /// Returns every title, the worst first, with commas between.
     pub fn titles() -> String {
         let titles: Vec<&str> = Self::ALL.iter().map(|kind| kind.about().title).collect();
         titles.join(", ")
-    }
-}
-
-impl Ord for DiagnosisKind {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.label().cmp(other.label())
-    }
-}
-
-impl PartialOrd for DiagnosisKind {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl fmt::Display for DiagnosisKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.label())
-    }
-}
-
-impl Serialize for DiagnosisKind {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.label())
-    }
-}
-
-impl<'de> Deserialize<'de> for DiagnosisKind {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let label = String::deserialize(deserializer)?;
-        Self::from_label(&label)
-            .ok_or_else(|| D::Error::custom(format_args!("{label:?} is not a diagnosis")))
     }
 }
 
@@ -151,29 +98,10 @@ pub fn document() -> String {
         "# Diagnoses\n\nGenerated from `crates/engine/src/diagnosis/`, the worst first. While a diagnosis \
          holds, `/api/v1/status` and\nthe page show it, and the metric `diagnosis` has a series with its label as `kind`.\n",
     );
-    for About { label, title, help, advice, .. } in
-        DiagnosisKind::ALL.iter().map(|kind| kind.about())
-    {
+    for kind in DiagnosisKind::ALL {
+        let (label, About { title, help, advice, .. }) = (kind.label(), kind.about());
         let part = format!("\n## {title}\n\n`{label}`. {help}\n\n{advice}\n");
         page.push_str(&part);
     }
     page
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use crate::diagnosis::DiagnosisKind;
-
-    #[test]
-    fn every_label_names_one_diagnosis() {
-        let labels: BTreeSet<&str> =
-            DiagnosisKind::ALL.iter().map(|kind| kind.label()).collect();
-        assert_eq!(labels.len(), DiagnosisKind::ALL.len());
-        for kind in DiagnosisKind::ALL {
-            assert_eq!(DiagnosisKind::from_label(kind.label()), Some(*kind));
-        }
-        assert_eq!(DiagnosisKind::from_label("creep"), None);
-    }
 }

@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::diagnosis::DiagnosisKind;
+use crate::diagnosis::figures::{Figures, Score};
 use crate::diagnosis::input::{DiagnosisInput, Subject};
-use crate::diagnosis::kind::{About, Figures, Place, Score, Severity};
+use crate::kind::{About, DiagnosisKind, Place, Severity};
 use crate::ranks::ended::OomEvent;
 use crate::ranks::view::{RankView, SilentKill};
 use stepmem_types::end::EndOutcome;
@@ -14,7 +14,6 @@ use stepmem_types::units::Bytes;
 
 /// An allocation failed for lack of memory.
 pub const ABOUT: About = About {
-    label: "OUT_OF_MEMORY",
     title: "OUT OF MEMORY",
     mark: 'O',
     help: "The rank ended with an out-of-memory error, or the kernel killed it for lack of memory (critical; a warning where that is \

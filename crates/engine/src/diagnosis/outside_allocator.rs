@@ -5,11 +5,11 @@ use std::ops::Not;
 
 use serde::{Deserialize, Serialize};
 
-use crate::diagnosis::DiagnosisKind;
+use crate::diagnosis::figures::{Figures, Score};
 use crate::diagnosis::growth::creeping;
 use crate::diagnosis::growth_or::GrowthOr;
 use crate::diagnosis::input::{DiagnosisInput, RELEASE_MARGIN, Subject};
-use crate::diagnosis::kind::{About, Figures, Place, Score, Severity};
+use crate::kind::{About, DiagnosisKind, Place, Severity};
 use stepmem_detect::signal::Signal;
 use stepmem_detect::trend::Stage;
 use stepmem_types::format::units::{bytes, percent};
@@ -20,7 +20,6 @@ pub const RATIO_INFO: f64 = 0.15;
 
 /// Memory outside the allocator grows, or is large.
 pub const ABOUT: About = About {
-    label: "OUTSIDE_ALLOCATOR",
     title: "OUTSIDE ALLOCATOR",
     mark: 'O',
     help: "Device memory of the process that the allocator does not hold (CUDA context, NCCL, other \
@@ -94,7 +93,7 @@ impl Figures for LargeEvidence {
 mod tests {
     use serde_json::json;
 
-    use crate::diagnosis::kind::Figures;
+    use crate::diagnosis::figures::Figures;
     use crate::diagnosis::outside_allocator::OutsideEvidence;
 
     /// The advice for growth that ended at `end`, or goes on.

@@ -1,9 +1,9 @@
 //! Pressure: peaks by capacity.
 
-use crate::containers::ContainerView;
 use crate::diagnosis::input::{Subject, SubjectView};
 use crate::processes::ProcessView;
 use crate::ranks::basis::Basis;
+use crate::ranks::container_view::ContainerView;
 use crate::ranks::view::RankView;
 use stepmem_detect::signal::Signal;
 use stepmem_types::host::ContainerReading;

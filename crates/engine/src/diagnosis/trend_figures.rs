@@ -4,8 +4,8 @@ use std::ops::Not;
 
 use serde::{Deserialize, Serialize, Serializer};
 
-use crate::containers::ContainerView;
 use crate::diagnosis::filling::Filling;
+use crate::ranks::container_view::ContainerView;
 use stepmem_detect::detector::Detector;
 use stepmem_detect::sample::Axis;
 use stepmem_detect::signal::Signal;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::diagnosis::DiagnosisKind;
+use crate::kind::DiagnosisKind;
 use crate::ranks::refusal::Refusal;
 use stepmem_types::ids::SubjectId;
 use stepmem_types::units::{OutOfRange, Uptime, checked_text};
@@ -154,7 +154,7 @@ mod tests {
     use std::time::Duration;
 
     use super::{ACKS_MAX, Ack, Acks};
-    use crate::diagnosis::DiagnosisKind;
+    use crate::kind::DiagnosisKind;
     use stepmem_types::ids::{Rank, RankId, Run, SubjectId};
     use stepmem_types::units::Uptime;
 

@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use crate::diagnosis::Evidence;
 use crate::diagnosis::input::{DiagnosisInput, Subject, SubjectView};
-use crate::diagnosis::kind::Severity;
-use crate::diagnosis::{DiagnosisKind, Evidence};
 use crate::findings::acks::Acks;
+use crate::kind::{DiagnosisKind, Severity};
 use stepmem_types::ids::{SubjectId, subject_fields};
 use stepmem_types::units::Uptime;
 

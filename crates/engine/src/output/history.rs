@@ -2,9 +2,8 @@
 
 use serde::Serialize;
 
-use crate::diagnosis::DiagnosisKind;
-use crate::diagnosis::kind::Severity;
 use crate::engine::Engine;
+use crate::kind::{DiagnosisKind, Severity};
 use crate::ranks::history::{Figures, Happened, History, MarkerKind, POINTS_MAX};
 use crate::ranks::state::RankState;
 use stepmem_types::end::EndOutcome;

@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::containers::{CONTAINERS_MAX, ContainerState, ContainerTable};
-use crate::diagnosis::DiagnosisKind;
 use crate::findings::acks::SavedAck;
 use crate::findings::{ActiveFinding, Finding, Findings};
+use crate::kind::DiagnosisKind;
 use crate::processes::{PROCESSES_JUDGED_MAX, ProcessState, ProcessTable};
 use crate::ranks::history::History;
 use crate::ranks::lifetime::LifetimeStats;

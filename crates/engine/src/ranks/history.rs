@@ -5,8 +5,7 @@ use std::num::NonZeroU32;
 
 use serde::{Deserialize, Serialize};
 
-use crate::diagnosis::DiagnosisKind;
-use crate::diagnosis::kind::Severity;
+use crate::kind::{DiagnosisKind, Severity};
 use stepmem_types::end::EndOutcome;
 use stepmem_types::step::StepMark;
 use stepmem_types::units::Bytes;

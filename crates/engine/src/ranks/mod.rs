@@ -5,6 +5,7 @@ pub mod name_conflicts;
 pub mod refusal;
 pub mod table;
 
+pub mod container_view;
 pub mod ended;
 pub mod history;
 pub mod host;

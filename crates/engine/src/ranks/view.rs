@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::containers::ContainerView;
 use crate::ranks::basis::Basis;
+use crate::ranks::container_view::ContainerView;
 use crate::ranks::ended::{OomEvent, RankEnded};
 use crate::ranks::host::HostMemory;
 use crate::ranks::lifetime::LifetimeStats;

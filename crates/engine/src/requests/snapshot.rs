@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::requests::causes::AnalysisOutcome;
-use crate::requests::tracker::{Progress, RequestKind, Requested, UNANSWERED};
+use crate::requests::tracker::{Progress, RequestKind, Requested, SnapshotReason, UNANSWERED};
 use stepmem_types::ids::RankId;
 use stepmem_types::launch::Instance;
 use stepmem_types::site::SiteVerdict;
@@ -17,28 +17,6 @@ pub const LIMITED: &str = "limited";
 pub const PATH_BYTES_MAX: usize = 1024;
 /// The longest error that is taken, in bytes.
 pub const ERROR_BYTES_MAX: usize = 512;
-
-/// Why a snapshot was taken.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub enum SnapshotReason {
-    /// The exporter asked, on MEMORY RISING or MEMORY CREEP.
-    Creep,
-    /// The device was full.
-    Oom,
-    /// The program or an operator wanted it.
-    Manual,
-}
-
-impl SnapshotReason {
-    /// Its name in the status.
-    pub fn as_label(self) -> &'static str {
-        match self {
-            Self::Creep => "creep",
-            Self::Oom => "oom",
-            Self::Manual => "manual",
-        }
-    }
-}
 
 /// The outcome of a snapshot.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]

@@ -12,10 +12,10 @@ use crate::requests::schedule::{
     Growth, REPORT_WITHIN, RequestPlan, STEPS_MAX, ScheduleSettings, ScheduleStep,
 };
 use crate::requests::snapshot::{
-    AnalysisState, LIMITED, Snapshot, SnapshotOutcome, SnapshotReason, SnapshotReport,
+    AnalysisState, LIMITED, Snapshot, SnapshotOutcome, SnapshotReport,
 };
 use crate::requests::tracker::{
-    LISTED_MAX, Listed, Progress, RequestTracker, Requested, SavedRequests,
+    LISTED_MAX, Listed, Progress, RequestTracker, Requested, SavedRequests, SnapshotReason,
 };
 use stepmem_detect::signal::Signal;
 use stepmem_types::ids::RankId;
@@ -289,8 +289,8 @@ mod tests {
     use super::{SnapshotSettings, Snapshots};
     use crate::requests::causes::{AnalysisOutcome, SnapshotAnalysis};
     use crate::requests::schedule::{Growth, REPORT_WITHIN};
-    use crate::requests::snapshot::{SnapshotOutcome, SnapshotReason, SnapshotReport};
-    use crate::requests::tracker::LISTED_MAX;
+    use crate::requests::snapshot::{SnapshotOutcome, SnapshotReport};
+    use crate::requests::tracker::{LISTED_MAX, SnapshotReason};
     use stepmem_detect::signal::Signal;
     use stepmem_types::ids::{Rank, RankId, Run};
     use stepmem_types::site::{LeakSite, SiteVerdict};

@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 use crate::requests::schedule::{
     Growth, RequestPlan, RequestSchedule, SavedSchedule, ScheduleSettings, ScheduleStep,
 };
-use crate::requests::snapshot::SnapshotReason;
 use stepmem_detect::signal::Signal;
 use stepmem_types::ids::{RankId, Run};
 use stepmem_types::units::Uptime;
@@ -57,6 +56,28 @@ pub enum RequestKind {
         /// Set when an operator wants the line that allocates it.
         wants_lines: bool,
     },
+}
+
+/// Why a snapshot was taken.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub enum SnapshotReason {
+    /// The exporter asked, on MEMORY RISING or MEMORY CREEP.
+    Creep,
+    /// The device was full.
+    Oom,
+    /// The program or an operator wanted it.
+    Manual,
+}
+
+impl SnapshotReason {
+    /// Its name in the status.
+    pub fn as_label(self) -> &'static str {
+        match self {
+            Self::Creep => "creep",
+            Self::Oom => "oom",
+            Self::Manual => "manual",
+        }
+    }
 }
 
 /// What becomes of a request of one kind.

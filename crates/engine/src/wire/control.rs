@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::diagnosis::DiagnosisKind;
 use crate::findings::acks::{Ack, FOR_SECONDS_MAX};
+use crate::kind::DiagnosisKind;
 use crate::requests::schedule::STEPS_MAX;
-use crate::requests::snapshot::{self, SnapshotOutcome, SnapshotReason, SnapshotReport};
+use crate::requests::snapshot::{self, SnapshotOutcome, SnapshotReport};
+use crate::requests::tracker::SnapshotReason;
 use crate::wire::error::{DecodeError, DecodeFault};
 use crate::wire::field::{
     PID_MAX, bytes_of, count_of, in_field, instance_of, optional, rank_of, run_of, seconds_of,

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::diagnosis::DiagnosisKind;
 use crate::event::Event;
 use crate::findings::acks::{Ack, FOR_SECONDS_MAX};
+use crate::kind::DiagnosisKind;
 use crate::requests::causes::{Cause, FoundCause, SnapshotAnalysis};
 use crate::wire::control::missing;
 use crate::wire::error::{DecodeError, DecodeFault};
@@ -350,9 +350,9 @@ mod tests {
     use std::time::Duration;
 
     use super::{RecordedEvent, RecordedLine, RecordingHead, decode_line};
-    use crate::diagnosis::DiagnosisKind;
     use crate::event::Event;
     use crate::findings::acks::Ack;
+    use crate::kind::DiagnosisKind;
     use crate::requests::causes::{Cause, FoundCause};
     use crate::wire::control::decode_end;
     use crate::wire::step::{Layout, decode};

@@ -61,8 +61,8 @@ impl ControlRequest {
 
 #[cfg(test)]
 mod tests {
-    use crate::diagnosis::DiagnosisKind;
     use crate::findings::acks::Ack;
+    use crate::kind::DiagnosisKind;
     use crate::wire::control::{decode_ack, decode_device_ack, decode_end, decode_release};
     use crate::wire::request::ControlRequest;
     use stepmem_types::end::EndOutcome;

@@ -12,8 +12,7 @@ use crate::compare::figures::{RunEnd, RunFigures, RunIssue};
 use crate::policy::IssueSeverity;
 use stepmem_detect::signal::Signal;
 use stepmem_detect::trend::Stage;
-use stepmem_engine::diagnosis::DiagnosisKind;
-use stepmem_engine::diagnosis::kind::About;
+use stepmem_engine::kind::{About, DiagnosisKind};
 use stepmem_types::end::EndOutcome;
 use stepmem_types::format::units::{counted, whole};
 

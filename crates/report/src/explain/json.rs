@@ -10,9 +10,8 @@ use crate::explain::json_windows::{ClosestWindow, LevelWindows, TestMeaning, Win
 use crate::explain::story::{Cause, End, PartMinima, Story, StoryEvent, StoryPoint};
 use crate::explain::text::{held, signals, tests};
 use stepmem_detect::signal::Signal;
-use stepmem_engine::diagnosis::DiagnosisKind;
-use stepmem_engine::diagnosis::kind::Severity;
 use stepmem_engine::findings::{Transition, TransitionState};
+use stepmem_engine::kind::{DiagnosisKind, Severity};
 use stepmem_engine::output::status::{AckStatus, FindingStatus, RankStatus, Status};
 use stepmem_engine::ranks::view::RankView;
 use stepmem_types::ids::{SubjectId, subject_fields};

@@ -6,7 +6,7 @@ use crate::explain::story::End;
 use crate::explain::text::{last_word, meanings, what};
 use crate::rank_table::rises_straight;
 use stepmem_detect::signal::Signal;
-use stepmem_engine::diagnosis::kind::Severity;
+use stepmem_engine::kind::Severity;
 use stepmem_engine::output::status::{FindingStatus, RankStatus, SignalStatus, Status};
 use stepmem_engine::ranks::view::RankView;
 use stepmem_types::format::page::{Column, Indent, Page, Table};

@@ -10,8 +10,8 @@ use stepmem_detect::signal::Signal;
 use stepmem_detect::tests::{Shown, Stopped, Test};
 use stepmem_detect::trend::Stage;
 use stepmem_engine::diagnosis::growth::LIVE_SIGNALS;
-use stepmem_engine::diagnosis::kind::Severity;
 use stepmem_engine::findings::{Transition, TransitionState};
+use stepmem_engine::kind::Severity;
 use stepmem_types::format::page::{COLUMNS, Column, Indent, Page, Table};
 use stepmem_types::format::spark::sparkline;
 use stepmem_types::format::units::{

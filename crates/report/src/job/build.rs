@@ -13,8 +13,7 @@ use crate::policy::IssueSeverity;
 use crate::summary::build::unseen;
 use crate::summary::model::{Issue, IssueEvidence, IssueKind};
 use stepmem_detect::signal::Signal;
-use stepmem_engine::diagnosis::DiagnosisKind;
-use stepmem_engine::diagnosis::kind::Severity;
+use stepmem_engine::kind::{DiagnosisKind, Severity};
 use stepmem_engine::metrics::recorded::Figure;
 use stepmem_types::ids::{GpuUuid, Rank, Run};
 

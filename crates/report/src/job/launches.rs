@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::job::answer::Series;
-use crate::job::queries::Grid;
+use crate::job::grid::Grid;
 
 /// Ranks without the name of a launch that come back after so many seconds are of another one.
 const GAP_SECONDS: f64 = 600.0;
@@ -175,8 +175,8 @@ mod tests {
     use serde_json::json;
 
     use crate::job::answer::Answer;
+    use crate::job::grid::Grid;
     use crate::job::launches::{Choice, JobLaunch, choose, launches};
-    use crate::job::queries::Grid;
 
     /// Returns the launches of sightings: name, attempt and times of each.
     fn seen(of: &[(&str, u64, &[u64])]) -> Vec<JobLaunch> {

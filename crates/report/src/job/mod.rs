@@ -4,6 +4,7 @@
 
 pub mod answer;
 pub mod build;
+pub mod grid;
 pub mod launches;
 pub mod model;
 pub mod queries;

@@ -7,8 +7,7 @@ use serde::Serialize;
 
 use crate::job::launches::JobLaunch;
 use crate::summary::model::Issue;
-use stepmem_engine::diagnosis::DiagnosisKind;
-use stepmem_engine::diagnosis::kind::Severity;
+use stepmem_engine::kind::{DiagnosisKind, Severity};
 use stepmem_types::ids::{GpuUuid, Rank, Run};
 use stepmem_types::site::short_path;
 

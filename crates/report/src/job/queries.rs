@@ -1,44 +1,17 @@
-//! The queries by which a job is read. An engine refuses more than 11,000 points of a series,
-//! so a step is chosen by the time that is asked for.
+//! The queries by which a job is read.
 
+use crate::job::grid::step;
 use crate::job::launches::JobLaunch;
 use stepmem_engine::metrics::recorded::{
     Figure, IDENTITY, RECORDED, RecordedFamily, Reduction,
 };
 
-/// Points of a series of a range, at most.
-pub const GRID_POINTS_MAX: u64 = 5_000;
-/// The least seconds between points: the usual interval of scrapes.
-const STEP_SECONDS_MIN: u64 = 15;
 /// The least seconds of a launch that are asked for.
 const LAUNCH_SECONDS_MIN: u64 = 60;
 /// The seconds that a recorded maximum goes back, which may be before the launch.
 const RECORDED_SECONDS: u64 = 300;
 
-/// Times at equal distances, in whole seconds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Grid {
-    /// The first, as a Unix time.
-    pub start: u64,
-    /// The last, as a Unix time.
-    pub end: u64,
-    pub step: u64,
-}
-
-impl Grid {
-    /// Covers at least the last `seconds` before `end`, with at most [`GRID_POINTS_MAX`] steps.
-    pub fn until(end: u64, seconds: u64) -> Self {
-        let step = step(seconds);
-        let length = seconds.div_ceil(step).saturating_mul(step);
-        Self { start: end.saturating_sub(length), end, step }
-    }
-}
-
-fn step(seconds: u64) -> u64 {
-    seconds.div_ceil(GRID_POINTS_MAX).max(STEP_SECONDS_MIN)
-}
-
-/// Returns the query over a [`Grid`] that shows which launches of a run there are.
+/// Returns the query over a [`Grid`](crate::job::grid::Grid) that shows which launches of a run there are.
 pub fn launches(run: &str) -> String {
     let run = quoted(run);
     format!("count by (cluster, namespace, launch, attempt) ({IDENTITY}{{run={run}}})")
@@ -112,7 +85,8 @@ fn whole(seconds: f64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use crate::job::queries::{GRID_POINTS_MAX, Grid, launches};
+    use crate::job::grid::{GRID_POINTS_MAX, Grid};
+    use crate::job::queries::launches;
 
     #[test]
     fn a_grid_covers_what_is_asked_for_with_few_enough_points() {

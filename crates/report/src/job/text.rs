@@ -2,13 +2,13 @@
 
 use std::cmp::Reverse;
 
-use crate::card::{listed, verdict};
 use crate::closing::colour_of;
 use crate::job::launches::JobLaunch;
 use crate::job::model::{Job, JobFinding, JobGrowth, JobRank, JobSlope};
 use crate::policy::{IssueSeverity, PeakMetric};
+use crate::summary::card::{listed, verdict};
 use crate::summary::model::{Issue, IssueEvidence, IssueKind};
-use stepmem_engine::diagnosis::kind::Severity;
+use stepmem_engine::kind::Severity;
 use stepmem_types::format::page::{Cell, Column, Indent, Page, Table};
 use stepmem_types::format::units::{
     bytes, date, duration, grouped, hourly, many, or_unknown, share, time_left,

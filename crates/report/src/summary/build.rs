@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use crate::card;
 use crate::policy::{PeakMetric, PolicyName};
+use crate::summary::card;
 use crate::summary::issues::issues;
 use crate::summary::model::{
     Coverage, EndedTrend, FigureSummary, Generator, LostRank, PhaseSummary, RankOutcome,

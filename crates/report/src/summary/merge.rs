@@ -4,9 +4,9 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use crate::card;
 use crate::policy::PeakMetric;
 use crate::summary::build::unseen;
+use crate::summary::card;
 use crate::summary::model::{Coverage, Issue, RankSummary, RunMetric, Summary};
 use crate::summary::neutral::neutral;
 use crate::summary::peaks::Peaks;

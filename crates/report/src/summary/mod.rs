@@ -4,6 +4,7 @@
 //! tools read.
 
 pub mod build;
+pub mod card;
 pub mod issues;
 pub mod merge;
 pub mod model;

@@ -1,9 +1,9 @@
 //! One device with everything that is known of it: what the questions are asked of.
 
+use std::collections::HashMap;
 use std::sync::OnceLock;
 
 use crate::analyze::heads::LoopWindow;
-use crate::analyze::mirrors::Mirrors;
 use crate::analyze::phases::Phases;
 use crate::analyze::roles::StackRoles;
 use crate::analyze::sites::Sites;
@@ -30,8 +30,9 @@ pub struct DeviceScene<'a> {
     pub steps: Steps,
     /// The slots ([`Steps::slot`]) in which each allocation begins and ends.
     slots: Vec<[u32; 2]>,
-    /// Searched for when a page first has memory without a stack.
-    mirrors: OnceLock<Mirrors>,
+    /// The lines that allocations without a stack mirror, by allocation; searched for by
+    /// `mirrors` when a page first has such memory.
+    pub(super) mirrors: OnceLock<HashMap<u32, u32>>,
 }
 
 /// An allocation with the slots in which it begins and ends: 0 if before the first mark, the
@@ -81,11 +82,6 @@ impl<'a> DeviceScene<'a> {
     #[inline]
     pub fn slots_of(&self, number: u32) -> [u32; 2] {
         self.slots.get(at(number)).copied().unwrap_or_default()
-    }
-
-    /// The lines that memory without a stack mirrors.
-    pub fn mirrors(&self) -> &Mirrors {
-        self.mirrors.get_or_init(|| Mirrors::new(self))
     }
 
     /// The last slot that is a whole step.

@@ -10,43 +10,11 @@ use crate::integer::at;
 use crate::model::{Action, NO_STACK};
 use crate::replay::{Allocation, NEVER};
 
-/// The lines that allocations without a stack mirror, by allocation: the only line with a tensor
-/// of their size over their whole lifetime.
-#[derive(Debug, Default)]
-pub struct Mirrors(HashMap<u32, u32>);
-
-impl Mirrors {
-    /// Searches the window of a device.
-    pub fn new(scene: &DeviceScene<'_>) -> Self {
-        let mut search =
-            MirrorSearch { scene, alive: HashMap::new(), found: Self(HashMap::new()) };
-        let allocations = &scene.timeline.allocations;
-        for allocation in allocations.iter().filter(|allocation| allocation.is_older()) {
-            search.begin(allocation);
-        }
-        let events = (0..).zip(scene.events).zip(&scene.timeline.of_event);
-        for ((number, event), own) in events {
-            let Some(allocation) = allocations.get(at(*own)) else { continue };
-            match event.action {
-                Action::Alloc => {
-                    if let Some(displaced) = scene.timeline.displaced_by(number) {
-                        search.end(displaced);
-                    }
-                    search.begin(allocation);
-                }
-                Action::FreeCompleted => search.end(*own),
-                _ => {}
-            }
-        }
-        for (number, allocation) in (0..).zip(allocations).filter(|(_, a)| a.until == NEVER) {
-            search.settle(number, allocation);
-        }
-        search.found
-    }
-
-    /// The line that an allocation by number mirrors.
-    pub fn line(&self, allocation: u32) -> Option<u32> {
-        self.0.get(&allocation).copied()
+impl DeviceScene<'_> {
+    /// Returns the line that an allocation without a stack mirrors, by its number: the only line
+    /// with a tensor of its size over its whole lifetime.
+    pub fn mirrored_line(&self, allocation: u32) -> Option<u32> {
+        self.mirrors.get_or_init(|| MirrorSearch::run(self)).get(&allocation).copied()
     }
 }
 
@@ -82,10 +50,37 @@ struct MirrorSearch<'a> {
     scene: &'a DeviceScene<'a>,
     /// Live tensors of Python lines, by rounded size.
     alive: HashMap<u64, SameSize>,
-    found: Mirrors,
+    found: HashMap<u32, u32>,
 }
 
-impl MirrorSearch<'_> {
+impl<'a> MirrorSearch<'a> {
+    /// Searches the window of a device.
+    fn run(scene: &'a DeviceScene<'a>) -> HashMap<u32, u32> {
+        let mut search = Self { scene, alive: HashMap::new(), found: HashMap::new() };
+        let allocations = &scene.timeline.allocations;
+        for allocation in allocations.iter().filter(|allocation| allocation.is_older()) {
+            search.begin(allocation);
+        }
+        let events = (0..).zip(scene.events).zip(&scene.timeline.of_event);
+        for ((number, event), own) in events {
+            let Some(allocation) = allocations.get(at(*own)) else { continue };
+            match event.action {
+                Action::Alloc => {
+                    if let Some(displaced) = scene.timeline.displaced_by(number) {
+                        search.end(displaced);
+                    }
+                    search.begin(allocation);
+                }
+                Action::FreeCompleted => search.end(*own),
+                _ => {}
+            }
+        }
+        for (number, allocation) in (0..).zip(allocations).filter(|(_, a)| a.until == NEVER) {
+            search.settle(number, allocation);
+        }
+        search.found
+    }
+
     fn begin(&mut self, allocation: &Allocation) {
         if let Some(line) = line(self.scene, allocation) {
             let same_size = self.alive.entry(size(self.scene, allocation)).or_default();
@@ -109,7 +104,7 @@ impl MirrorSearch<'_> {
             && let Some(same_size) = self.alive.get(&size(self.scene, allocation))
             && let Some(line) = same_size.only(allocation.from)
         {
-            self.found.0.insert(number, line);
+            self.found.insert(number, line);
         }
     }
 }
@@ -167,7 +162,7 @@ pub fn find(
             let (first, last) = steps.unwrap_or((step, step));
             steps = Some((first.min(step), last.max(step)));
         }
-        if let Some(line) = scene.mirrors().line(number) {
+        if let Some(line) = scene.mirrored_line(number) {
             sums.entry(line).or_default().add(allocation);
         }
     }

@@ -289,7 +289,7 @@ impl DeviceEvents<'_> {
     /// The line that a block without a stack mirrors.
     fn mirrors(&self, number: u32) -> Option<LocationAnswer> {
         let scene = &self.list.report.scene;
-        scene.sites.site(scene.mirrors().line(number)?).and_then(location)
+        scene.sites.site(scene.mirrored_line(number)?).and_then(location)
     }
 
     fn moment(&self, event: u32, stack: u32) -> MomentAnswer {

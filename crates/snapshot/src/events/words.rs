@@ -52,7 +52,7 @@ pub fn line_within(report: &DeviceReport<'_>, number: u32, n_max: usize) -> Stri
     if !mirrors::is_of_backward(scene, allocation) {
         return words::name_of_within(scene, scene.sites.of(allocation), n_max);
     }
-    let mirrored = scene.mirrors().line(number).and_then(|line| scene.sites.site(line));
+    let mirrored = scene.mirrored_line(number).and_then(|line| scene.sites.site(line));
     let whole = match mirrored {
         Some(line) => format!("{}, like {}", words::AUTOGRAD, line.short()),
         None => line_of(scene, allocation),
@@ -62,7 +62,7 @@ pub fn line_within(report: &DeviceReport<'_>, number: u32, n_max: usize) -> Stri
 
 /// The text about the tensor that an allocation by number mirrors, if it has no stack.
 pub fn mirrors(report: &DeviceReport<'_>, number: u32) -> Option<String> {
-    let line = report.scene.mirrors().line(number)?;
+    let line = report.scene.mirrored_line(number)?;
     Some(format!("as large as what {} made", words::name_of(&report.scene, line)))
 }
 

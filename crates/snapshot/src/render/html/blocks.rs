@@ -285,7 +285,7 @@ impl<'a> Texts<'a> {
     /// What an allocation is a copy of, and the line that it mirrors.
     fn note(&mut self, number: u32, cast: Option<CastSource>) -> u32 {
         let report = self.list.report;
-        self.notes.place((cast, report.scene.mirrors().line(number)), || {
+        self.notes.place((cast, report.scene.mirrored_line(number)), || {
             let cast = cast.map(|source| words::cast(source).to_owned());
             let told: Vec<String> =
                 cast.into_iter().chain(words::mirrors(report, number)).collect();

@@ -1,78 +1,7 @@
-//! The parts of a diagnosis: its names and advice, the severity of a finding, and the text of
-//! its evidence. The table in this module's root lists all diagnoses.
+//! The figures behind a finding, and the macro of the table of diagnoses, which this module's
+//! root has.
 
-use serde::{Deserialize, Serialize};
-
-use crate::diagnosis::DiagnosisKind;
 use crate::diagnosis::trend_figures::TrendFigures;
-use stepmem_detect::signal::Signal;
-use stepmem_detect::trend::Stage;
-
-/// The names of a diagnosis, its text for people, and what it judges.
-#[derive(Debug)]
-pub struct About {
-    /// The name in labels and recordings (`CREEP_CONFIRMED`).
-    pub label: &'static str,
-    /// The name on pages (`MEMORY CREEP`), TraceML's where it has one.
-    pub title: &'static str,
-    /// Its letter in the picture of `explain`.
-    pub mark: char,
-    /// When it holds, in one sentence.
-    pub help: &'static str,
-    /// The first thing to check.
-    pub advice: &'static str,
-    /// The signal of a rank whose growth it judges; `None` of one that judges no growth.
-    pub signal: Option<Signal>,
-    /// The stage of growth that it judges; `None` of one that judges no growth.
-    pub stage: Option<Stage>,
-    /// The name that diagnoses of one problem at several stages share: that of the last stage.
-    pub family: DiagnosisKind,
-    pub place: Place,
-}
-
-/// The memory that a diagnosis is about.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Place {
-    /// The subject's own: a device's, or the host's where a rank has no device.
-    Own,
-    /// The host's, next to a device.
-    Host {
-        /// The diagnosis that says the same of the subject's own memory.
-        own: DiagnosisKind,
-    },
-}
-
-/// The severity of a finding.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Severity {
-    /// Good to know.
-    Info = 1,
-    /// Check it within the day.
-    Warning = 2,
-    /// Wakes people up.
-    Critical = 3,
-}
-
-impl Severity {
-    /// The value of the metric `diagnosis_severity`.
-    pub fn level(self) -> u8 {
-        match self {
-            Self::Info => 1,
-            Self::Warning => 2,
-            Self::Critical => 3,
-        }
-    }
-
-    /// The severity in words.
-    pub fn as_label(self) -> &'static str {
-        match self {
-            Self::Info => "info",
-            Self::Warning => "warning",
-            Self::Critical => "critical",
-        }
-    }
-}
 
 /// The figures behind a finding, as people and summaries read them.
 pub trait Figures {
@@ -130,21 +59,12 @@ impl<T: Figures> Figures for Box<T> {
     }
 }
 
-/// Builds the table of diagnoses: the kinds, the worst first, and their evidence.
+/// Builds the table of diagnoses, by kind.
 ///
 /// A row names the constant of type `About` and the function `judge(&DiagnosisInput, &Subject)
 /// -> Option<(Severity, evidence)>` of the diagnosis's file, and the type of its evidence.
 macro_rules! diagnoses {
     ($($kind:ident: $file:ident::{$about:ident, $judge:ident}, $evidence:ty;)*) => {
-        /// Which diagnosis. Kinds sort as their labels do.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        pub enum DiagnosisKind {
-            $(
-                #[doc = concat!("See [`", stringify!($file), "`].")]
-                $kind,
-            )*
-        }
-
         /// The figures behind a finding, by its diagnosis.
         #[derive(Clone, Debug, PartialEq)]
         pub enum Evidence {
@@ -155,11 +75,8 @@ macro_rules! diagnoses {
         }
 
         impl DiagnosisKind {
-            /// Every diagnosis, the worst first.
-            pub const ALL: &'static [Self] = &[$(Self::$kind),*];
-
             /// Returns the names of the diagnosis and its text for people.
-            pub fn about(self) -> &'static kind::About {
+            pub fn about(self) -> &'static crate::kind::About {
                 match self {
                     $(Self::$kind => &$file::$about,)*
                 }
@@ -171,7 +88,7 @@ macro_rules! diagnoses {
                 self,
                 input: &input::DiagnosisInput<'_>,
                 subject: &input::Subject<'_, '_>,
-            ) -> Option<(kind::Severity, Evidence)> {
+            ) -> Option<(crate::kind::Severity, Evidence)> {
                 match self {
                     $(Self::$kind => $file::$judge(input, subject)
                         .map(|(severity, evidence)| (severity, Evidence::$kind(evidence))),)*
@@ -197,7 +114,7 @@ macro_rules! diagnoses {
                 }
             }
 
-            fn figures(&self) -> &dyn kind::Figures {
+            fn figures(&self) -> &dyn figures::Figures {
                 match self {
                     $(Self::$kind(evidence) => evidence,)*
                 }
