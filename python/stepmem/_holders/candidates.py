@@ -237,7 +237,7 @@ class Candidate:
             return holder
         thing, kind = chain[-1]
         oldest = ends(thing, kind, growth, now.heap)[0]
-        probe = Probe(now.modules.dict_ids, set(), now.heap)
+        probe = Probe({}, set(), now.heap)
         for item in oldest:
             probe.add(item)
         whole = (holder.n_tensors, holder.n_bytes)
@@ -265,7 +265,7 @@ class Candidate:
 
 def _beneath(thing: Any, objects_max: int, now: Slice) -> Probe:
     """Counts the tensors and other memory below an object."""
-    probe = Probe(now.modules.dict_ids, set(), now.heap, objects_max)
+    probe = Probe({}, set(), now.heap, objects_max)
     probe.add(thing)
     return probe
 

@@ -205,6 +205,6 @@ def graph_cycles(reached: HeapScan, now: Slice) -> int:
         return 0
     n_found = 0
     for thing in gc.get_objects(generation=0)[-RECENT_MAX // 2 :]:
-        if now.heap.kind(type(thing)) == TENSOR and reached.seen.get(id(thing), -1) < 0 and now.heap.is_cycle(thing):
+        if now.heap.is_tensor(type(thing)) and now.heap.kind(type(thing)) == TENSOR and reached.seen.get(id(thing), -1) < 0 and now.heap.is_cycle(thing):
             n_found += 1
     return n_found if n_found >= CYCLES_MIN else 0

@@ -6,6 +6,7 @@ hash or comparison of an object of the program may run the program's code, so th
 
 from __future__ import annotations
 
+import builtins
 import functools
 import gc
 import os
@@ -70,6 +71,11 @@ _cache_info: Any = _Cache.cache_info
 _shut: Set[int] = set()
 """Ids of the types whose objects are not followed again."""
 
+_BUILTINS = vars(builtins)
+
+_kinds_of_static: Dict[int, int] = {}
+"""Kinds of the types that C code defines as static ones, which exist as long as the process, by id."""
+
 FINALIZERS: Any = vars(weakref.finalize).get("_registry")
 """The dictionary in which `weakref.finalize` keeps its callbacks."""
 
@@ -132,7 +138,7 @@ def module_dict(module: Any) -> "Dict[str, Any] | None":
     return _dict_of(module) if _is_subclass(types.ModuleType, type(module)) else None
 
 
-MODULES_PER_SLICE = 200
+MODULES_PER_SLICE = 500
 """Modules that one slice classifies."""
 
 
@@ -153,11 +159,11 @@ class Modules:
         """Names of the libraries' modules whose code is on the stack."""
         self.libraries: List[str] = []
         """Names of other modules outside of the standard library and PyTorch."""
-        self.dict_ids: Set[int] = set()
-        """Ids of the namespaces of all modules."""
         self._programs: Set[str] = set()
         self._others: Set[str] = set()
-        self._waiting = [name for name in list(sys.modules) if type(name) is str][::-1]
+        self._ids: Set[int] = set()
+        names = [name for name in list(sys.modules) if type(name) is str]
+        self._waiting = [name for name in names if name.partition(".")[0] not in _NEVER][::-1]
 
     def advance(self) -> bool:
         """Classifies some more modules. Returns whether these were all."""
@@ -167,15 +173,15 @@ class Modules:
 
     def _add(self, name: str) -> None:
         namespace = module_dict(sys.modules.get(name))
-        if namespace is None or id(namespace) in self.dict_ids:
+        if namespace is None:
             return
-        self.dict_ids.add(id(namespace))
-        file = namespace.get("__file__")
+        file: Any = namespace.get("__file__")
+        if name != "__main__" and (type(file) is not str or id(namespace) in self._ids):
+            return
+        self._ids.add(id(namespace))
         if name == "__main__":
             self.programs.insert(0, name)
             self._programs.add(name)
-        elif type(file) is not str or name.partition(".")[0] in _NEVER:
-            return
         elif "site-packages" in file or "dist-packages" in file:
             self.libraries.append(name)
             self._others.add(name)
@@ -232,7 +238,8 @@ class Heap:
     def __init__(self, modules: Modules) -> None:
         self.sizes = Sizes()
         self._modules = modules
-        self._kinds: Dict[int, int] = {}
+        self.kinds = dict(_kinds_of_static)
+        """Kinds of the types that this slice met, by id."""
         torch = module_dict(sys.modules.get("torch")) or {}
         private: Any = torch.get("_C")
         private = private if type(private) is types.ModuleType else None
@@ -257,9 +264,11 @@ class Heap:
 
     def kind(self, type_: type) -> int:
         """Returns the kind of a type's objects."""
-        known = self._kinds.get(id(type_))
+        known = self.kinds.get(id(type_))
         if known is None:
-            known = self._kinds[id(type_)] = self._classify(type_)
+            known = self.kinds[id(type_)] = self._classify(type_)
+            if not _flags(type_) & HEAP_TYPE and id(type_) not in _shut:
+                _kinds_of_static[id(type_)] = known
         return known
 
     def _classify(self, type_: type) -> int:
@@ -283,6 +292,10 @@ class Heap:
             return NATIVE
         module = _module(type_)
         return LEAF if type(module) is str and module.startswith(_LEAF_MODULES) else RECORD
+
+    def is_tensor(self, type_: type) -> bool:
+        """Returns whether objects of a type are tensors, wrappers among them: faster than its kind."""
+        return self._tensor is not None and _is_subclass(self._tensor, type_) is True
 
     def is_programs_class(self, class_: Any) -> bool:
         """Returns whether a class is the program's own, or one of a library's in which programs leave objects."""
@@ -394,8 +407,11 @@ class Heap:
             return []
         if size <= ITEMS_MAX:
             found = gc.get_referents(thing)
+            if type(thing) is types.FunctionType:  # not the namespaces that it uses
+                return [each for each in found if each is not thing.__globals__ and each is not _BUILTINS]
             if kind == RECORD and len(found) > REFERENTS_MAX and len(_shut) < TYPES_SHUT_MAX:
                 _shut.add(id(type(thing)))
+                _kinds_of_static.pop(id(type(thing)), None)
             return found
         return self.first(thing, kind, HEAD_ITEMS) + self.last(thing, kind, TAIL_ITEMS)
 

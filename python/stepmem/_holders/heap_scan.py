@@ -139,8 +139,6 @@ class HeapScan:
     def advance(self, now: Slice, until: float) -> bool:
         """Follows objects until the time `until` of `clock`. Returns whether the scan is over."""
         if not self.keys:
-            for module_dict_id in self.modules.dict_ids:
-                self.seen[module_dict_id] = -1
             for namespace in (sys.modules, sys.path_importer_cache, gc.garbage, gc.callbacks):
                 self.seen[id(namespace)] = -1
             self._roots.extend((key, DICT) for key in now.roots.first())
@@ -249,7 +247,7 @@ class HeapScan:
             return len(children)
         is_small = kind not in SIZED or len(children) <= 64
         n_before = len(self.ids)
-        kinds, seen = heap._kinds, self.seen
+        kinds, seen = heap.kinds, self.seen
         slot = -1
         for child in children:
             slot += 1

@@ -131,7 +131,8 @@ class Slice:
             return gc.get_referents(thing)
         found = self.heap.children(thing, DICT if kind == LIBRARY else kind, size)
         if kind == LIBRARY:
-            found = [each for each in found if self.heap.kind(type(each)) in LIBRARY_KINDS]
+            kinds, kind_of = self.heap.kinds, self.heap.kind
+            found = [each for each in found if (kinds.get(id(type(each))) or kind_of(type(each))) in LIBRARY_KINDS]
         return found
 
 

@@ -21,8 +21,11 @@ from .heap_scan import Growth, HeapScan
 from .names import NOWHERE, Name
 from .places import FRAME, Slice
 
-SCAN_SECONDS, SCAN_SECONDS_MAX = 0.015, 0.06
-"""Processor time of one heap scan, in all its slices, in a young process and at most; the rest of the heap is then left out."""
+SCAN_SECONDS = 0.015
+"""Processor time of one heap scan, in all its slices; the rest of the heap is then left out."""
+
+SCAN_SECONDS_MAX = 0.06
+"""The same in a process whose searches may take much longer."""
 
 END_SECONDS = 0.01
 """Processor time for the result of a search that the program's end cuts short."""
@@ -344,7 +347,8 @@ class Search:
                     yield
             self._candidates = [each for each in self._candidates if not each.has_stopped]
             self.last_step = self._step
-            self._look_for_cycles(second)
+            if is_middle or is_last:
+                self._look_for_cycles(second)
 
     def _check(self, candidate: Candidate, newest_number: int, is_middle: bool, is_last: bool) -> None:
         measured = candidate.measure(self._slice(), newest_number)
