@@ -336,7 +336,7 @@ fn code_line(site: &Site) -> CodeLine {
     let kind = match site.kind {
         SiteKind::Python => CodeKind::Python,
         SiteKind::Backward => CodeKind::Backward,
-        SiteKind::Cpp => CodeKind::Cpp,
+        SiteKind::Cpp | SiteKind::Workspace => CodeKind::Cpp,
         SiteKind::NoFrames => CodeKind::NoFrames,
         SiteKind::BeforeRecording => CodeKind::BeforeRecording,
     };

@@ -94,7 +94,9 @@ mod urgent;
 // Memory snapshots: files whose truth is known, and files that are hostile or odd.
 mod snapshot_vectors;
 
+mod snapshot_claims;
 mod snapshot_files;
+mod snapshot_generations;
 
 mod snapshot_html;
 

@@ -24,7 +24,7 @@ fn assert_fits(page: &str, about: &str) {
 #[test]
 fn pages_fit_80_columns() {
     let mut rows = ["line", "stack", "category", "block", "function"].into_iter().cycle();
-    for folder in ["guides", "vectors", "real", "h100"] {
+    for folder in ["guides", "vectors", "real", "h100", "h200"] {
         let entries = fs::read_dir(root().join("tests/data/snapshots").join(folder)).unwrap();
         let paths = entries.map(|entry| text(&entry.unwrap().path()));
         for path in paths.filter(|path| path.contains(".pickle")) {

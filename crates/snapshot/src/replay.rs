@@ -42,6 +42,8 @@ pub struct Allocation {
     pub is_pending: bool,
     /// Set when the trace shows it alive at the end and the segments do not.
     pub is_vanished: bool,
+    /// Set when it is a library's workspace, by its size and lifetime.
+    pub is_workspace: bool,
 }
 
 impl Allocation {
@@ -279,6 +281,7 @@ impl Matching {
             place: event.place,
             is_pending: false,
             is_vanished: false,
+            is_workspace: false,
         });
         id(self.allocations.len() - 1)
     }

@@ -22,6 +22,7 @@ pub mod schema;
 pub mod series;
 pub mod skipped;
 pub mod snapshot;
+pub mod snapshot_job;
 pub mod summary;
 pub mod units;
 pub mod victim;

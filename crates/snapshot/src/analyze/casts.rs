@@ -53,20 +53,6 @@ pub fn copies(scene: &DeviceScene<'_>, categories: &[Category]) -> HashMap<u32, 
     search.map(|search| search.copies.into_iter().collect()).unwrap_or_default()
 }
 
-/// Returns whether each allocation is a weight in another precision, made in a slot.
-pub fn weight_copies(scene: &DeviceScene<'_>, categories: &[Category], slot: u32) -> Vec<bool> {
-    let mut copies = vec![false; scene.timeline.allocations.len()];
-    let Some(mut search) = CastSearch::new(scene, categories) else { return copies };
-    search.run(slot..=slot);
-    let of_weights = search.copies.iter().filter(|(_, source)| *source == CastSource::Weight);
-    for (number, _) in of_weights.filter(|_| search.is_believed()) {
-        if let Some(copy) = copies.get_mut(at(*number)) {
-            *copy = true;
-        }
-    }
-    copies
-}
-
 /// Goes through the steps, and matches sizes.
 struct CastSearch<'a> {
     scene: &'a DeviceScene<'a>,

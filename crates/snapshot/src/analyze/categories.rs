@@ -33,6 +33,8 @@ pub enum Category {
     Communication,
     /// A batch.
     Input,
+    /// A library's workspace.
+    Workspace,
     /// Given back at once.
     Temporary,
     /// No rule applies.
@@ -40,13 +42,14 @@ pub enum Category {
     Unknown,
 }
 
-pub const ALL: [Category; 8] = [
+pub const ALL: [Category; 9] = [
     Category::Parameter,
     Category::Gradient,
     Category::Optimizer,
     Category::Activation,
     Category::Communication,
     Category::Input,
+    Category::Workspace,
     Category::Temporary,
     Category::Unknown,
 ];
@@ -63,6 +66,8 @@ pub struct Categories<T = u64> {
     /// Buffers of collectives.
     pub communication: T,
     pub input: T,
+    /// Workspaces of cuBLAS, cuDNN and the like.
+    pub workspace: T,
     /// Given back at once.
     pub temporary: T,
     /// No rule applies.
@@ -79,13 +84,14 @@ impl<T> Categories<T> {
             Category::Activation => &mut self.activation,
             Category::Communication => &mut self.communication,
             Category::Input => &mut self.input,
+            Category::Workspace => &mut self.workspace,
             Category::Temporary => &mut self.temporary,
             Category::Unknown => &mut self.unknown,
         }
     }
 
     /// Every category with its name.
-    pub fn named(&self) -> [(&'static str, &T); 8] {
+    pub fn named(&self) -> [(&'static str, &T); 9] {
         [
             ("parameter", &self.parameter),
             ("gradient", &self.gradient),
@@ -93,6 +99,7 @@ impl<T> Categories<T> {
             ("activation", &self.activation),
             ("communication", &self.communication),
             ("input", &self.input),
+            ("workspace", &self.workspace),
             ("temporary", &self.temporary),
             ("unknown", &self.unknown),
         ]
@@ -193,6 +200,10 @@ impl Facts {
         let Lifetime { allocation, from, until } = lifetime;
         let has = |stacks: &[bool]| stacks.get(at(allocation.stack)).copied().unwrap_or(false);
         let is_kept = allocation.is_at_end() || until > from;
+        let kind = scene.sites.kind(allocation);
+        if kind == SiteKind::Workspace || allocation.is_workspace {
+            return Category::Workspace;
+        }
         if has(&self.is_communication)
             || (allocation.place.stream() != self.main_stream && waits(allocation))
         {
@@ -201,7 +212,6 @@ impl Facts {
         if scene.sites.is_optimizer(allocation.stack) {
             return if is_kept { Category::Optimizer } else { Category::Temporary };
         }
-        let kind = scene.sites.kind(allocation);
         if kind == SiteKind::BeforeRecording
             || (allocation.is_older() && kind == SiteKind::NoFrames)
         {

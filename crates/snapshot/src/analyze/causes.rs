@@ -101,9 +101,17 @@ fn by_allocator(failure: &OutOfMemory, own: impl FnOnce() -> (u64, Option<SiteRo
     Why { cause, bytes, free_bytes: reachable.saturating_add(bytes), row }
 }
 
-/// Returns the allocations that suspects had leaked in a state.
+/// Returns the allocations that suspects had leaked in a state, also before the window.
 fn leaked(scene: &DeviceScene<'_>, leak: &Leak, state: u32) -> Vec<SiteRow> {
-    let leaked = leak.leaked(scene).filter(|allocation| allocation.is_alive(state));
+    let is_suspect = |site| leak.suspects.iter().any(|suspect| suspect.row.site == site);
+    let older = scene.timeline.allocations.iter().filter(|allocation| {
+        allocation.is_older()
+            && scene.is_kept(allocation)
+            && scene.sites.kind(allocation) == SiteKind::Python
+            && is_suspect(scene.sites.of(allocation))
+    });
+    let leaked = leak.leaked(scene).chain(older);
+    let leaked = leaked.filter(|allocation| allocation.is_alive(state));
     scene.sites.table(scene.snapshot, leaked)
 }
 

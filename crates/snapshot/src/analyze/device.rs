@@ -8,6 +8,7 @@ use crate::analyze::phases::Phases;
 use crate::analyze::roles::StackRoles;
 use crate::analyze::sites::Sites;
 use crate::analyze::steps::{Steps, spans_of};
+use crate::analyze::workspaces;
 use crate::integer::{at, id};
 use crate::model::{Action, Device, Event, Snapshot};
 use crate::replay::{Allocation, Timeline};
@@ -30,6 +31,9 @@ pub struct DeviceScene<'a> {
     pub steps: Steps,
     /// The slots ([`Steps::slot`]) in which each allocation begins and ends.
     slots: Vec<[u32; 2]>,
+    /// The state in which memory ran out for good: no step follows. What is freed after it is
+    /// freed by the error.
+    failed: Option<u32>,
     /// The lines that allocations without a stack mirror, by allocation; searched for by
     /// `mirrors` when a page first has such memory.
     pub(super) mirrors: OnceLock<HashMap<u32, u32>>,
@@ -50,13 +54,17 @@ impl<'a> DeviceScene<'a> {
     /// Replays a device.
     pub fn new(snapshot: &'a Snapshot, device: &'a Device, sites: &'a Sites) -> Self {
         let events = snapshot.events_of(device);
-        let timeline = Timeline::new(snapshot, device);
+        let mut timeline = Timeline::new(snapshot, device);
+        workspaces::find(sites, &mut timeline);
         let roles = StackRoles::new(snapshot, sites);
         let zero_grads = spans_of(snapshot, device, "Optimizer.zero_grad#");
         let phases = Phases::new(events, &roles, &zero_grads);
         let window = LoopWindow { snapshot, sites, roles: &roles, events };
         let steps = Steps::find(window, device, &phases);
         let slots = slots(&timeline, events, &steps);
+        let failed = events.iter().rposition(|event| event.action == Action::OutOfMemory);
+        let failed =
+            failed.filter(|failed| steps.marks.last().is_none_or(|mark| at(*mark) <= *failed));
         Self {
             snapshot,
             device,
@@ -67,6 +75,7 @@ impl<'a> DeviceScene<'a> {
             phases,
             steps,
             slots,
+            failed: failed.map(id),
             mirrors: OnceLock::new(),
         }
     }
@@ -82,6 +91,13 @@ impl<'a> DeviceScene<'a> {
     #[inline]
     pub fn slots_of(&self, number: u32) -> [u32; 2] {
         self.slots.get(at(number)).copied().unwrap_or_default()
+    }
+
+    /// Returns whether an allocation is there at the end: of the program's last step, if that
+    /// failed.
+    #[inline]
+    pub fn is_kept(&self, allocation: &Allocation) -> bool {
+        allocation.is_at_end() || self.failed.is_some_and(|state| allocation.is_alive(state))
     }
 
     /// The last slot that is a whole step.

@@ -5,17 +5,23 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 
-use crate::analyze::casts;
+use crate::analyze::casts::{self, CastSource};
 use crate::analyze::categories::Category;
 use crate::analyze::device::DeviceScene;
 use crate::analyze::gradients;
+use crate::analyze::phases::StepPhase;
 use crate::analyze::roles::StackRole;
 use crate::analyze::sites::CodeLocation;
 use crate::analyze::step_figures::StepReport;
+use crate::analyze::what_if::Absences;
 use crate::integer::at;
 use crate::model::Action;
-use crate::replay::Allocation;
+use crate::replay::{Allocation, NEVER};
 
+/// What a block can leave unused of its segment, where it cannot be mapped in pieces: two of a
+/// third of 20 MiB and a little more fill a segment of 20 MiB, and one of them may be free at the
+/// time. It is half of the block where blocks are small.
+const UNUSED_BYTES_MAX: u64 = (20 << 20) / 3;
 /// Smaller savings are not worth a change.
 const SAVED_BYTES_MIN: u64 = 1 << 20;
 
@@ -41,16 +47,17 @@ pub struct Fit {
     pub step: u64,
     /// The most that is active in it.
     pub peak_bytes: u64,
-    /// The part of the peak that does not scale with the batch, at least: weights, gradients,
-    /// optimizer state, buffers.
+    /// The part of the peak that is known not to scale with the batch: weights, gradients,
+    /// optimizer state, workspaces.
     pub fixed_bytes: u64,
-    /// The part of the peak that scales with the batch: activations and inputs; at most also
-    /// what backward makes and frees.
+    /// The part of the peak that scales with the batch: at least inputs, and what forward makes
+    /// for backward; at most also all that may be of either kind.
     pub scaling_bytes: Bounds,
     pub batch_size: Option<u64>,
     pub bytes_per_sample: Option<Bounds>,
     pub capacity_bytes: Option<u64>,
-    /// Samples that fit, if the step scales as assumed.
+    /// Samples that fit: at least, if all that may scale does, with the allocator's overhead; at
+    /// most, if only that scales which is known to.
     pub largest_batch_size: Option<Bounds>,
     /// The savings of the peak by changes.
     pub savings: Vec<Saving>,
@@ -62,9 +69,6 @@ pub struct Saving {
     pub kind: SavingKind,
     /// Bytes off the step's peak.
     pub bytes: u64,
-    /// Bytes off the peak of its forward pass, where gradients of the step before are freed
-    /// earlier.
-    pub forward_bytes: Option<u64>,
     /// The function to checkpoint.
     pub location: Option<CodeLocation>,
 }
@@ -94,21 +98,39 @@ struct Need {
     fixed: u64,
     unsure: u64,
     batch: u64,
-    /// Gradients of the step before, a part of what is fixed.
-    old_gradients: u64,
+    /// Blocks that may scale.
+    n_scaling: u64,
 }
 
 impl Need {
+    /// What is alive in a state.
+    fn of_state(scene: &DeviceScene<'_>, scalings: &[Scaling], state: u32) -> Self {
+        let mut need = Self::default();
+        for (own, scaling) in scene.timeline.allocations.iter().zip(scalings) {
+            if own.is_alive(state) {
+                need.add(*scaling, own.size);
+            }
+        }
+        need
+    }
+
+    fn add(&mut self, scaling: Scaling, size: u64) {
+        *self.of(scaling) += size;
+        self.n_scaling += u64::from(scaling != Scaling::Fixed);
+    }
+
+    fn subtract(&mut self, scaling: Scaling, size: u64) {
+        let sum = self.of(scaling);
+        *sum = sum.saturating_sub(size);
+        self.n_scaling = self.n_scaling.saturating_sub(u64::from(scaling != Scaling::Fixed));
+    }
+
     fn of(&mut self, scaling: Scaling) -> &mut u64 {
         match scaling {
             Scaling::Fixed => &mut self.fixed,
             Scaling::Unsure => &mut self.unsure,
             Scaling::Batch => &mut self.batch,
         }
-    }
-
-    fn active(self) -> u64 {
-        self.fixed + self.unsure + self.batch
     }
 }
 
@@ -126,26 +148,21 @@ pub fn measure(
         .rev()
         .max_by_key(|step_report| step_report.peak_bytes)
         .filter(|_| known)?;
-    let needs = needs(scene, categories, step_report);
-    let peak = needs.iter().max_by_key(|need| need.active()).copied()?;
-    if peak.batch == 0 {
+    let scalings = scalings(scene, categories);
+    let state = step_report.peak_event + 1;
+    let peak = Need::of_state(scene, &scalings, state);
+    if !scalings.contains(&Scaling::Batch) {
         return None;
     }
     let scaling = Bounds { low: peak.batch, high: peak.batch + peak.unsure };
     let batch_size = question.batch_size.filter(|size| *size > 0);
     let largest = batch_size.zip(question.capacity).map(|(size, capacity)| {
-        largest_batch(&needs, size, capacity, overhead(scene, step_report))
+        Limits::new(scene, size, capacity).of_window(scene, &scalings, state)
     });
     let mut savings = Vec::new();
-    let slot = scene.steps.slot(at(step_report.first_event));
-    let forward = gradients::forward_end(scene, slot);
-    let forward =
-        forward.and_then(|end| needs.get(..=at(end.checked_sub(step_report.first_event)?)));
-    savings.extend(forward.and_then(|forward| without_old_gradients(&needs, forward)));
+    savings.extend(without_old_gradients(scene, categories, step_report));
     savings.extend(checkpointed(scene, categories, step_report));
-    savings.retain(|saving| {
-        saving.bytes.max(saving.forward_bytes.unwrap_or(0)) >= SAVED_BYTES_MIN
-    });
+    savings.retain(|saving| saving.bytes >= SAVED_BYTES_MIN);
     Some(Fit {
         step: step_report.step,
         peak_bytes: step_report.peak_bytes,
@@ -160,133 +177,218 @@ pub fn measure(
     })
 }
 
-/// Returns the active bytes in each state of a step.
-fn needs(
-    scene: &DeviceScene<'_>,
-    categories: &[Category],
-    step_report: &StepReport,
-) -> Vec<Need> {
-    let slot = scene.steps.slot(at(step_report.first_event));
-    let (first, end) = scene.steps.events_of(slot, scene.events.len());
-    let copies = casts::weight_copies(scene, categories, slot);
-    let scaling = |number: usize, own: &Allocation| {
-        let category = categories.get(number).copied().unwrap_or_default();
-        of_category(scene, category, own, copies.get(number) == Some(&true))
-    };
-    let is_old = |number: usize, own: &Allocation| {
-        own.from <= first && categories.get(number) == Some(&Category::Gradient)
-    };
-    let mut need = Need::default();
-    for (number, own) in scene.timeline.allocations.iter().enumerate() {
-        if own.is_alive(first) {
-            *need.of(scaling(number, own)) += own.size;
-            need.old_gradients += if is_old(number, own) { own.size } else { 0 };
+/// Returns the way in which each allocation scales.
+fn scalings(scene: &DeviceScene<'_>, categories: &[Category]) -> Vec<Scaling> {
+    let copies = casts::copies(scene, categories);
+    let for_backward = for_backward(scene);
+    let all = (0..).zip(&scene.timeline.allocations).zip(categories);
+    all.map(|((number, own), category)| match category {
+        Category::Activation if copies.get(&number) == Some(&CastSource::Weight) => {
+            Scaling::Fixed
         }
-    }
-    let mut needs = vec![need];
-    for event in at(first)..at(end) {
-        let action = scene.events.get(event).map(|event| event.action);
-        if let (Some(action), Some(number)) = (action, scene.timeline.of_event.get(event))
-            && let Some(own) = scene.timeline.allocations.get(at(*number))
-        {
-            let sum = need.of(scaling(at(*number), own));
-            match action {
-                Action::Alloc => *sum += own.size,
-                Action::FreeCompleted => {
-                    *sum = sum.saturating_sub(own.size);
-                    if is_old(at(*number), own) {
-                        need.old_gradients = need.old_gradients.saturating_sub(own.size);
-                    }
-                }
-                _ => {}
-            }
+        Category::Activation if for_backward.get(at(scene.sites.of(own))) == Some(&true) => {
+            Scaling::Batch
         }
-        needs.push(need);
-    }
-    needs
-}
-
-fn of_category(
-    scene: &DeviceScene<'_>,
-    category: Category,
-    own: &Allocation,
-    is_weight_copy: bool,
-) -> Scaling {
-    match category {
-        Category::Activation if is_weight_copy => Scaling::Fixed,
-        Category::Activation | Category::Input => Scaling::Batch,
+        Category::Input => Scaling::Batch,
+        Category::Activation | Category::Unknown => Scaling::Unsure,
         Category::Temporary => match scene.roles.of(own.stack) {
             StackRole::Forward | StackRole::Backward => Scaling::Unsure,
             _ => Scaling::Fixed,
         },
-        _ => Scaling::Fixed,
+        Category::Parameter
+        | Category::Gradient
+        | Category::Optimizer
+        | Category::Communication
+        | Category::Workspace => Scaling::Fixed,
+    })
+    .collect()
+}
+
+/// Returns for each site whether backward frees most of what it makes in a pass.
+fn for_backward(scene: &DeviceScene<'_>) -> Vec<bool> {
+    let mut freed = vec![[0_u64; 2]; scene.sites.sites.len()];
+    for own in scene.timeline.allocations.iter().filter(|own| !own.is_older()) {
+        let Some(event) = own.freed.checked_sub(1).filter(|_| own.freed != NEVER) else {
+            continue;
+        };
+        if let Some([in_backward, all]) = freed.get_mut(at(scene.sites.of(own))) {
+            let is_in_backward = scene.phases.of(at(event)) == StepPhase::Backward;
+            *in_backward += if is_in_backward { own.size } else { 0 };
+            *all += own.size;
+        }
+    }
+    freed.into_iter().map(|[in_backward, all]| all > 0 && 2 * in_backward >= all).collect()
+}
+
+/// The recorded batch, and the bytes that PyTorch may use.
+struct Limits {
+    size: u64,
+    capacity: u64,
+    /// Set when segments are mapped in pieces.
+    is_expandable: bool,
+}
+
+impl Limits {
+    fn new(scene: &DeviceScene<'_>, size: u64, capacity: u64) -> Self {
+        let is_expandable = scene.device.segments.iter().any(|segment| segment.is_expandable);
+        Self { size, capacity, is_expandable }
+    }
+
+    /// The most samples with which every moment of the window fits: at least, and at most. The
+    /// allocator's overhead is that of the peak, and grows with it.
+    fn of_window(&self, scene: &DeviceScene<'_>, scalings: &[Scaling], peak: u32) -> Bounds {
+        let level = scene.timeline.levels(scene.events).nth(at(peak.saturating_sub(1)));
+        let overhead = level.map_or(0, |level| level.reserved.saturating_sub(level.active));
+        let mut need = Need::of_state(scene, scalings, 0);
+        let mut found = self.of(need, overhead);
+        for (event, number) in scene.events.iter().zip(&scene.timeline.of_event) {
+            let Some(own) = scene.timeline.allocations.get(at(*number)) else { continue };
+            let scaling = scalings.get(at(*number)).copied().unwrap_or(Scaling::Unsure);
+            match event.action {
+                Action::Alloc => {
+                    need.add(scaling, own.size);
+                    let limits = self.of(need, overhead);
+                    found.low = found.low.min(limits.low);
+                    found.high = found.high.min(limits.high);
+                }
+                Action::FreeCompleted => need.subtract(scaling, own.size),
+                _ => {}
+            }
+        }
+        found
+    }
+
+    /// The most samples with which one state fits. With fewer than the recorded ones, the most
+    /// is needed if what is not known does not scale.
+    fn of(&self, need: Need, overhead: u64) -> Bounds {
+        let fits = |fixed: u64, scaling: u64| {
+            let free = u128::from(self.capacity.saturating_sub(fixed));
+            match u128::from(scaling) {
+                0 if fixed > self.capacity => 0,
+                0 => u64::MAX,
+                scaling => {
+                    u64::try_from(free * u128::from(self.size) / scaling).unwrap_or(u64::MAX)
+                }
+            }
+        };
+        let (unsure, reserved) = (need.unsure, need.unsure + overhead);
+        let all_scale = fits(need.fixed, need.batch + unsure);
+        let larger = if self.is_expandable {
+            fits(need.fixed, need.batch + reserved)
+        } else {
+            let halves = fits(need.fixed, 3 * (need.batch + unsure) / 2 + overhead);
+            let unused = need.n_scaling * UNUSED_BYTES_MAX + overhead;
+            halves.max(fits(need.fixed + unused, need.batch + reserved))
+        };
+        let low = match larger {
+            low if low >= self.size => low,
+            _ => fits(need.fixed + reserved, need.batch).min(self.size - 1),
+        };
+        let high = match fits(need.fixed + unsure, need.batch) {
+            high if high >= self.size => high,
+            _ => all_scale,
+        };
+        Bounds { low: low.min(high), high }
     }
 }
 
-/// Returns the bytes that the allocator has reserved beyond the active ones, at the peak.
-fn overhead(scene: &DeviceScene<'_>, step_report: &StepReport) -> u64 {
-    let level = scene.timeline.levels(scene.events).nth(at(step_report.peak_event));
-    level.map_or(0, |level| level.reserved.saturating_sub(level.active))
-}
-
-/// The most samples that fit in every state: at least with the allocator's overhead and all
-/// that is unsure scaling, at most without.
-fn largest_batch(needs: &[Need], size: u64, capacity: u64, overhead: u64) -> Bounds {
-    let fits = |capacity: u64, fixed: u64, batch: u64| {
-        let free = u128::from(capacity.saturating_sub(fixed));
-        match u128::from(batch) {
-            0 if fixed > capacity => 0,
-            0 => u64::MAX,
-            batch => u64::try_from(free * u128::from(size) / batch).unwrap_or(u64::MAX),
+/// The step's peak without gradients of the step before, from its first allocation of forward
+/// on; `None` if they are gone when the forward pass ends.
+fn without_old_gradients(
+    scene: &DeviceScene<'_>,
+    categories: &[Category],
+    step_report: &StepReport,
+) -> Option<Saving> {
+    let slot = scene.steps.slot(at(step_report.first_event));
+    let (first, end) = scene.steps.events_of(slot, scene.events.len());
+    let forward_end = gradients::forward_end(scene, slot)?;
+    let begin = gradients::forward_begins(scene).get(at(slot)).copied()?;
+    let mut absences = Absences::default();
+    let mut is_through = false;
+    for (own, category) in scene.timeline.allocations.iter().zip(categories) {
+        if *category == Category::Gradient && own.from <= first && own.is_alive(begin) {
+            is_through |= own.is_alive(forward_end);
+            absences.add(begin..own.until, own.size);
         }
-    };
-    let usable = capacity.saturating_sub(overhead);
-    let low = needs.iter().map(|need| fits(usable, need.fixed, need.batch + need.unsure)).min();
-    let high =
-        needs.iter().map(|need| fits(capacity, need.fixed + need.unsure, need.batch)).min();
-    let (low, high) = (low.unwrap_or(0), high.unwrap_or(0));
-    Bounds { low: low.min(high), high: high.max(low) }
-}
-
-/// The peak without gradients of the step before; `None` if they are gone when the forward pass
-/// ends.
-fn without_old_gradients(needs: &[Need], forward: &[Need]) -> Option<Saving> {
-    forward.last().filter(|need| need.old_gradients > 0)?;
-    let saved = |needs: &[Need]| {
-        let peak = needs.iter().map(|need| need.active()).max()?;
-        let without = needs.iter().map(|need| need.active().saturating_sub(need.old_gradients));
-        Some(peak.saturating_sub(without.max()?))
-    };
-    Some(Saving {
+    }
+    is_through.then(|| Saving {
         kind: SavingKind::ZeroGradBeforeForward,
-        bytes: saved(needs)?,
-        forward_bytes: saved(forward),
+        bytes: absences.saved_in(scene, first..end, step_report.peak_event + 1),
         location: None,
     })
 }
 
-/// Activations that one function of the user makes, alive at the peak.
-#[derive(Clone, Copy, Debug, Default)]
-struct CheckpointedCalls {
+/// A call of a function of the user, and what backward needs of it.
+#[derive(Clone, Debug, Default)]
+struct Call {
+    /// Its activations that are alive at the peak. The last is the next call's input, and stays.
+    activations: Vec<Allocation>,
+}
+
+impl Call {
+    /// All but the last.
+    fn inner(&self) -> &[Allocation] {
+        self.activations.split_last().map_or(&[], |(_, inner)| inner)
+    }
+
+    /// The state in which backward has freed all of it.
+    fn end(&self) -> u32 {
+        self.inner().iter().map(|own| own.until).max().unwrap_or(0)
+    }
+}
+
+/// The calls of a function.
+#[derive(Clone, Debug, Default)]
+struct Calls {
+    all: Vec<Call>,
     bytes: u64,
-    n_calls: u64,
-    /// Bytes of the last activation of each call: it is the next one's input, and stays.
-    outputs: u64,
     last_line: u64,
-    last_bytes: u64,
     frame: u32,
 }
 
-/// The function whose calls keep most activations at the peak; one call at a time is computed
-/// again in backward.
+impl Calls {
+    fn add(&mut self, frame: u32, line: u64, own: Allocation) {
+        // A call ends where the function is at an earlier line again.
+        if self.all.is_empty() || line < self.last_line {
+            self.all.push(Call::default());
+            self.frame = frame;
+        }
+        if let Some(call) = self.all.last_mut() {
+            call.activations.push(own);
+        }
+        self.bytes += own.size;
+        self.last_line = line;
+    }
+
+    /// What is away between each call and its backward, which begins when that of the call after
+    /// it is over. `backward`: the first event of the pass of backward.
+    fn absences(&self, backward: u32) -> Absences {
+        let mut absences = Absences::default();
+        let mut again = backward;
+        for call in self.all.iter().rev() {
+            let first_freed = call.inner().iter().map(|own| own.freed).min();
+            let called = call.activations.last().map_or(0, |own| own.from);
+            let again_here = again.min(first_freed.unwrap_or(u32::MAX));
+            for own in call.inner() {
+                absences.add(called..again_here, own.size);
+            }
+            again = call.end().max(backward);
+        }
+        absences
+    }
+}
+
+/// The function whose calls keep most activations at the peak; each call is computed again when
+/// backward comes to it.
 fn checkpointed(
     scene: &DeviceScene<'_>,
     categories: &[Category],
     step_report: &StepReport,
 ) -> Option<Saving> {
     let slot = scene.steps.slot(at(step_report.first_event));
-    let (first, _) = scene.steps.events_of(slot, scene.events.len());
-    let mut blocks: HashMap<(u32, u32), CheckpointedCalls> = HashMap::new();
+    let (first, end) = scene.steps.events_of(slot, scene.events.len());
+    let backward = scene.phases.passes_between(first, end).first()?.first;
+    let mut functions: HashMap<(u32, u32), Calls> = HashMap::new();
     for (own, category) in scene.timeline.allocations.iter().zip(categories) {
         let is_kept = *category == Category::Activation
             && own.from > first
@@ -298,26 +400,20 @@ fn checkpointed(
         let mut frames = scene.sites.user_frames(scene.snapshot, own.stack);
         let Some(number) = frames.next() else { continue };
         let frame = scene.snapshot.frame(number);
-        let block = blocks.entry((frame.file, frame.name)).or_default();
-        // A call ends where the function is at an earlier line again.
-        if block.n_calls == 0 || frame.line < block.last_line {
-            block.n_calls += 1;
-            block.outputs += block.last_bytes;
-            block.frame = number;
-        }
-        block.bytes += own.size;
-        (block.last_line, block.last_bytes) = (frame.line, own.size);
+        functions.entry((frame.file, frame.name)).or_default().add(number, frame.line, *own);
     }
-    let largest = blocks
+    let largest = functions
         .into_values()
-        .filter(|block| block.n_calls > 1)
-        .max_by_key(|block| (block.bytes, block.frame))?;
-    let inner = largest.bytes.saturating_sub(largest.outputs + largest.last_bytes);
+        .filter(|calls| calls.all.len() > 1)
+        .max_by_key(|calls| (calls.bytes, calls.frame))?;
     let frame = scene.snapshot.frame(largest.frame);
     Some(Saving {
         kind: SavingKind::Checkpoint,
-        bytes: inner - inner / largest.n_calls,
-        forward_bytes: None,
+        bytes: largest.absences(backward).saved_in(
+            scene,
+            first..end,
+            step_report.peak_event + 1,
+        ),
         location: Some(CodeLocation {
             file: scene.snapshot.text(frame.file),
             line: frame.line,
@@ -332,19 +428,27 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
 
+    fn limits(capacity: u64) -> Limits {
+        Limits { size: 8, capacity, is_expandable: true }
+    }
+
     #[test]
-    fn the_batch_that_fits_is_the_least_of_all_states() {
-        let forward = Need { fixed: 2 * GIB, batch: 2 * GIB, ..Need::default() };
-        let update = Need { fixed: 7 * GIB, ..Need::default() };
-        let fits = largest_batch(&[forward, update], 8, 10 * GIB, 0);
-        assert_eq!(fits, Bounds { low: 32, high: 32 });
-        assert_eq!(largest_batch(&[forward], 8, GIB, 0), Bounds { low: 0, high: 0 });
+    fn what_does_not_scale_fits_any_batch_or_none() {
+        let need = Need { fixed: 2 * GIB, ..Need::default() };
+        let all = Bounds { low: u64::MAX, high: u64::MAX };
+        assert_eq!(limits(10 * GIB).of(need, 0), all);
+        assert_eq!(limits(GIB).of(need, 0), Bounds { low: 0, high: 0 });
     }
 
     #[test]
     fn what_is_unsure_and_reserved_widens_the_bounds() {
-        let need = Need { fixed: GIB, unsure: GIB, batch: GIB, ..Need::default() };
-        let fits = largest_batch(&[need], 4, 9 * GIB, GIB);
-        assert_eq!(fits, Bounds { low: 14, high: 28 });
+        let need = Need { fixed: GIB, unsure: GIB, batch: GIB, n_scaling: 2 };
+        assert_eq!(limits(9 * GIB).of(need, GIB), Bounds { low: 21, high: 56 });
+    }
+
+    #[test]
+    fn fewer_samples_than_recorded_need_no_less_than_what_does_not_scale() {
+        let need = Need { fixed: GIB, unsure: 2 * GIB, batch: 4 * GIB, n_scaling: 2 };
+        assert_eq!(limits(5 * GIB).of(need, GIB), Bounds { low: 2, high: 5 });
     }
 }

@@ -92,7 +92,7 @@ fn whole_pages(segment: &Segment, block: &Block) -> u64 {
 }
 
 fn pinners(scene: &DeviceScene<'_>, shares: &HashMap<u32, (Sum, f64)>) -> Vec<(SiteRow, u64)> {
-    let mut of_origin = vec![Sum::default(); at(scene.sites.before()) + 1];
+    let mut of_origin = vec![Sum::default(); scene.sites.n_origins()];
     let mut of_site: HashMap<u32, f64> = HashMap::new();
     let mut origins: Vec<_> = shares.iter().collect();
     origins.sort_unstable_by_key(|(origin, _)| **origin);

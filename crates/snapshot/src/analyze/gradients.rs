@@ -12,9 +12,11 @@ use crate::analyze::note::{
 use crate::analyze::phases::StepPhase;
 use crate::analyze::roles::StackRole;
 use crate::analyze::sites::{Site, SiteKind};
+use crate::analyze::what_if::Absences;
 use crate::integer::{at, count};
 use crate::model::{Action, NO_STACK};
 use crate::replay::{Allocation, NEVER};
+use stepmem_types::format::units::whole_bytes;
 
 /// Gradients live through the next forward pass in at least this part of the steps.
 const STEPS_PART_MAX: u64 = 2;
@@ -38,6 +40,7 @@ fn outliving<'a>(
         let is_freed = allocation.until != NEVER;
         let site = scene.sites.of(allocation);
         let is_gradient = scene.phases.of(at(event)) == StepPhase::Backward
+            && scene.sites.kind(allocation) != SiteKind::Workspace
             && scene.roles.of(allocation.stack) == StackRole::Backward
             && leak.suspects.iter().all(|suspect| suspect.row.site != site);
         (is_gradient && from > 0 && (until > from || !is_freed)).then_some(Outliving {
@@ -61,7 +64,24 @@ pub fn forward_end(scene: &DeviceScene<'_>, slot: u32) -> Option<u32> {
     Some(last + 1)
 }
 
-/// The same of each slot; slot 0 has none.
+/// The state before the first allocation of each slot's forward pass: the step before is over,
+/// also where marks are in a step's middle.
+pub fn forward_begins(scene: &DeviceScene<'_>) -> Vec<u32> {
+    let slots = 0..=scene.last_slot();
+    slots
+        .map(|slot| {
+            let (first, end) = scene.steps.events_of(slot, scene.events.len());
+            let is_forward = |number: &u32| {
+                let event = scene.events.get(at(*number));
+                event.is_some_and(|event| event.action == Action::Alloc)
+                    && scene.phases.of(at(*number)) == StepPhase::Forward
+            };
+            (first..end).find(is_forward).unwrap_or(end)
+        })
+        .collect()
+}
+
+/// The state after the last allocation of each slot's forward pass; slot 0 has none.
 fn forward_ends(scene: &DeviceScene<'_>) -> Vec<Option<u32>> {
     let slots = 0..=scene.last_slot();
     slots.map(|slot| if slot == 0 { None } else { forward_end(scene, slot) }).collect()
@@ -69,13 +89,16 @@ fn forward_ends(scene: &DeviceScene<'_>) -> Vec<Option<u32>> {
 
 /// Gradients of a step that live through the forward pass of the next.
 pub fn through_forward(scene: &DeviceScene<'_>, leak: &Leak) -> Option<Note> {
-    let ends = forward_ends(scene);
+    let (begins, ends) = (forward_begins(scene), forward_ends(scene));
     let mut bytes: BTreeMap<u32, u64> = BTreeMap::new();
+    let mut absences = Absences::default();
     let mut freed_by: HashMap<u32, u64> = HashMap::new();
     for Outliving { gradient, from, until } in outliving(scene, leak) {
         let next = ends.get(at(from) + 1).copied().flatten();
         if until == Some(from + 1) && next.is_some_and(|state| gradient.is_alive(state)) {
             *bytes.entry(from).or_default() += gradient.size;
+            let begin = begins.get(at(from) + 1).copied().unwrap_or(u32::MAX);
+            absences.add(begin..gradient.until, gradient.size);
             *freed_by.entry(free_stack(scene, gradient)).or_default() += gradient.size;
         }
     }
@@ -88,18 +111,30 @@ pub fn through_forward(scene: &DeviceScene<'_>, leak: &Leak) -> Option<Note> {
     let line = line_of(scene, freed_by);
     let until =
         line.map_or_else(String::new, |line| format!(", until {} frees them", line.short()));
+    let (saved_bytes, advice) =
+        saving(scene, absences, "zero_grad(set_to_none=True) before the forward pass");
     Some(Note {
         text: format!(
-            "The gradients of {} live through the forward pass of the next step{until}: its peak holds \
-             both. Call zero_grad(set_to_none=True) before the forward pass.",
+            "The gradients of {} live through the forward pass of the next step{until}.{advice}",
             steps_in_words(scene, &slots)
         ),
         bytes: bytes.values().max().copied(),
+        saved_bytes,
         steps: Some(count(slots.len())),
         in_steps: in_steps(scene, &slots),
         location: line.and_then(Site::location),
         ..Note::of(NoteKind::GradientsThroughForward)
     })
+}
+
+/// What a change would take off the window's peak, and a sentence about it; nothing if that is
+/// not worth it.
+fn saving(scene: &DeviceScene<'_>, absences: Absences, change: &str) -> (Option<u64>, String) {
+    let saved = Some(absences.saved(scene)).filter(|saved| *saved >= NOTED_BYTES_MIN);
+    let sentence = saved.map_or_else(String::new, |saved| {
+        format!(" With {change} the peak would be {} lower.", whole_bytes(saved))
+    });
+    (saved, sentence)
 }
 
 /// The gradients of steps whose update was skipped: freed unused, a note for each step.
@@ -177,19 +212,32 @@ pub fn kept(scene: &DeviceScene<'_>, leak: &Leak, categories: &[Category]) -> Op
         })
         .map(|(lifetime, _)| lifetime);
     let (slot, bytes) = one_slot(kept)?;
-    // Gradients that later steps make again were freed, so that this is none: cuBLAS's workspace, for example.
+    // Gradients that later steps make again were freed, so that this is none.
     let is_made_again = scene.lifetimes().zip(categories).any(|(lifetime, category)| {
         *category == Category::Gradient
             && lifetime.from > slot
             && !lifetime.allocation.is_at_end()
     });
-    (bytes >= NOTED_BYTES_MIN && !is_made_again).then(|| Note {
+    if bytes < NOTED_BYTES_MIN || is_made_again {
+        return None;
+    }
+    let mut absences = Absences::default();
+    let begins = forward_begins(scene);
+    for step in slot + 1..=last {
+        let (first, end) = scene.steps.events_of(step, scene.events.len());
+        let pass = scene.phases.passes_between(first, end).first();
+        if let (Some(pass), Some(begin)) = (pass, begins.get(at(step))) {
+            absences.add(*begin..pass.first, bytes);
+        }
+    }
+    let (saved_bytes, advice) = saving(scene, absences, "set_to_none=True");
+    Some(Note {
         text: format!(
-            "Gradients made in {} stay between steps: zero_grad is not called, or fills them with zeros. With \
-             set_to_none=True they are free during forward.",
+            "Gradients made in {} stay between steps: zero_grad is not called, or fills them with zeros.{advice}",
             steps_in_words(scene, &[slot])
         ),
         bytes: Some(bytes),
+        saved_bytes,
         in_steps: in_steps(scene, &[slot]),
         ..Note::of(NoteKind::GradientsKept)
     })

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use crate::analyze::roles::{StackRole, StackRoles};
+use crate::analyze::roles::{MODULE_CALLS, StackRole, StackRoles};
 use crate::analyze::sites::{FrameKind, Sites};
 use crate::integer::{at, count, id, real};
 use crate::model::{Action, Event, NO_STACK, Snapshot};
@@ -105,6 +105,32 @@ impl LoopWindow<'_> {
             let kind = self.sites.frame_kinds.get(at(*frame));
             matches!(kind, Some(FrameKind::User | FrameKind::Library))
         })
+    }
+
+    /// Returns whether all that some events allocate is allocated in one pass of backward, or
+    /// within one call of a module: what comes round again are its layers.
+    pub fn is_in_one_pass(&self, events: &[Event]) -> bool {
+        let is_recorded = self.events.iter().any(|event| self.is_framed(event));
+        let mut common: Option<Vec<u32>> = None;
+        let mut last = NO_STACK;
+        for event in events.iter().filter(|event| self.is_framed(event)) {
+            if std::mem::replace(&mut last, event.stack) == event.stack {
+                continue;
+            }
+            match &mut common {
+                None => common = Some(self.path(event.stack).collect()),
+                Some(common) => {
+                    let shared = common.iter().zip(self.path(event.stack));
+                    let n_shared = shared.take_while(|(a, b)| **a == *b).count();
+                    common.truncate(n_shared);
+                }
+            }
+        }
+        let is_module = |frame: &u32| {
+            let name = self.snapshot.strings.get(self.snapshot.frame(*frame).name);
+            name == b"forward" || MODULE_CALLS.contains(&name)
+        };
+        is_recorded && common.is_none_or(|common| common.iter().any(is_module))
     }
 
     /// The frame by which one stack goes back from another: of one function, and above its

@@ -11,9 +11,8 @@ use crate::analyze::device::{DeviceScene, Lifetime};
 use crate::analyze::queues::Queues;
 use crate::analyze::sites::{SiteKind, SiteRow, Sum};
 use crate::analyze::step_minima::{
-    Judgement, RISES_MIN, Rise, SiteChange, SiteMinima, Span, minima,
+    Judgement, RISES_MIN, Rise, SiteChange, Span, Survivors, minima,
 };
-use crate::analyze::steps::Marker;
 use crate::integer::{at, count, id, real};
 use crate::model::Action;
 use crate::model::rounding::rounded;
@@ -29,8 +28,6 @@ const IN_FLIGHT_STEPS: u32 = 2;
 const REMADE_RISES_MIN: usize = 6;
 /// The part of the active minimum's slope that suspects may exceed it by.
 const SLOPE_RATIO_MIN: f64 = 0.5;
-/// Suspects that keep more than this of what a recurring step allocates are its own layers.
-const KEPT_RATIO_MAX: f64 = 1.0 / 3.0;
 /// A frame to blame is over this much of the largest site's bytes, and its survival is this
 /// part of the best.
 const OVER_RATIO_MIN: f64 = 0.9;
@@ -59,6 +56,8 @@ pub struct Leak {
     pub rate: Option<f64>,
     /// Growth of the least that is active in a step.
     pub floor_rate: Option<f64>,
+    /// That least in the first and in the last step that are compared.
+    pub floor: Option<[Floor; 2]>,
     /// The frame or site to blame.
     pub blame: Option<Blame>,
     /// Lines that leak, the fastest first.
@@ -68,6 +67,13 @@ pub struct Leak {
     /// Sites that turn over what is older than the window: the growth of the rest is without
     /// them.
     pub turning: Vec<u32>,
+}
+
+/// The least that is active in a step.
+#[derive(Clone, Copy, Debug)]
+pub struct Floor {
+    pub slot: u32,
+    pub bytes: f64,
 }
 
 impl Leak {
@@ -98,6 +104,8 @@ pub struct Suspect {
     pub row: SiteRow,
     /// Its rise, in slots.
     pub rise: Rise,
+    /// Steps from its first allocation that stays to the end of the window.
+    pub n_steps: u32,
     /// Its allocations in the window.
     pub n_allocations: u64,
     /// Those of them that are there at the end, in flight or not.
@@ -140,17 +148,23 @@ pub fn find(scene: &DeviceScene<'_>) -> Leak {
     let minima = active_minima(scene, |number, allocation| {
         // Allocations that are made and freed in the window do not grow; their sizes would be
         // noise.
-        if !allocation.is_older() && !allocation.is_at_end() {
+        if !allocation.is_older() && !scene.is_kept(allocation) {
             return true;
         }
         let site = queues.of_older(number).unwrap_or_else(|| scene.sites.of(allocation));
         !found.contains(&site) && queues.holds(scene, number, allocation)
     });
     // In a short window the first step counts for lines, but not for the whole: its lazy state
-    // would be growth.
+    // would be growth. Growth that begins later is compared with that of the same steps.
     let last = if n_whole < STEPS_FEW { scene.last_whole_slot() - 1 } else { span.last };
-    let after_first = Span { first: span.first.max(2), last: last.max(span.last) };
-    leak.floor_rate = slope(&minima, after_first).map(|slope| slope.rate);
+    let begun = suspects.iter().map(|suspect| suspect.rise.first - 1).min().unwrap_or(0);
+    let compared = Span { first: span.first.max(2).max(begun), last: last.max(span.last) };
+    leak.floor_rate = slope(&minima, compared).map(|slope| slope.rate);
+    let floor = |slot: u32| {
+        let bytes = minima.get(at(slot)).copied().filter(|bytes| bytes.is_finite())?;
+        Some(Floor { slot, bytes })
+    };
+    leak.floor = floor(compared.first).zip(floor(compared.last)).map(|(a, b)| [a, b]);
     let whole = Whole { minima, freed: freed_unknown(scene, &queues) };
     if !whole.covers(&suspects) {
         // The growth that one line alone keeps cannot be more than that of the whole: others
@@ -158,9 +172,7 @@ pub fn find(scene: &DeviceScene<'_>) -> Leak {
         suspects.retain(|suspect| whole.covers(std::slice::from_ref(suspect)));
     }
     let rate: f64 = suspects.iter().map(|suspect| suspect.rise.rate).sum();
-    let is_one_pass = scene.steps.marker == Marker::Recurrence
-        && rate > KEPT_RATIO_MAX * allocated_a_step(scene);
-    if suspects.is_empty() || is_one_pass || !whole.covers(&suspects) {
+    if suspects.is_empty() || !whole.covers(&suspects) {
         return leak;
     }
     leak.verdict = LeakVerdict::Leak;
@@ -205,7 +217,7 @@ fn freed_unknown(scene: &DeviceScene<'_>, queues: &Queues) -> Vec<u64> {
     let mut freed = vec![0_u64; scene.steps.marks.len() + 1];
     for (number, Lifetime { allocation, until, .. }) in (0..).zip(scene.lifetimes()) {
         if allocation.is_older()
-            && !allocation.is_at_end()
+            && !scene.is_kept(allocation)
             && queues.of_older(number).is_none()
             && let Some(freed) = freed.get_mut(at(until))
         {
@@ -239,10 +251,13 @@ fn suspects(
             SiteChange { site: scene.sites.of(allocation), bytes, is_long }
         })
     });
-    let left = Left::new(scene);
+    let kept = Kept::new(scene, queues);
     let mut found = HashMap::new();
     for (site, (long, all)) in (0..).zip(long.iter().zip(&all)) {
-        match judge(long, span, RISES_MIN, left.long.get(at(site))) {
+        if scene.sites.site(site).is_some_and(|line| line.kind == SiteKind::Workspace) {
+            continue;
+        }
+        match long.trend(span).judge(span, RISES_MIN, kept.long(site)) {
             Judgement::Rising(rise) if !queues.is_noise(site, rise) => {
                 found.insert(site, (rise, false));
             }
@@ -250,7 +265,7 @@ fn suspects(
             Judgement::Stopped => cached.push(site),
             Judgement::Nothing => {
                 if let Judgement::Rising(rise) =
-                    judge(all, span, REMADE_RISES_MIN, left.all.get(at(site)))
+                    all.trend(span).judge(span, REMADE_RISES_MIN, kept.all(site))
                     && !queues.is_noise(site, rise)
                     && !grows_with_others(scene, site, rise)
                 {
@@ -262,34 +277,74 @@ fn suspects(
     build(scene, &found)
 }
 
-fn judge(minimum: &SiteMinima, span: Span, rises_min: usize, left: Option<&u64>) -> Judgement {
-    minimum.trend(span).judge(span, rises_min, left.copied().unwrap_or(0))
+/// The blocks of each site that were allocated in the window and are kept.
+struct Kept {
+    of_site: Vec<KeptBlocks>,
 }
 
-/// Bytes of each site that were allocated in the window and are there at the end.
-struct Left {
-    /// Of blocks that live for more than two steps.
-    long: Vec<u64>,
-    all: Vec<u64>,
+#[derive(Clone, Copy, Debug, Default)]
+struct KeptBlocks {
+    /// Bytes of those that live for more than two steps.
+    long: u64,
+    all: u64,
+    /// Bytes of those that lived for so long and were freed.
+    freed: u64,
+    /// The most steps after which the site freed a block.
+    longest: u32,
+    /// Steps that made blocks which have outlived every block that the site freed.
+    generations: u32,
+    /// The last of these steps.
+    newest: u32,
 }
 
-impl Left {
-    fn new(scene: &DeviceScene<'_>) -> Self {
-        let n_sites = scene.sites.sites.len();
-        let mut left = Self { long: vec![0; n_sites], all: vec![0; n_sites] };
-        for Lifetime { allocation, from, until } in scene.lifetimes() {
-            if allocation.is_older() || !allocation.is_at_end() {
+impl Kept {
+    fn new(scene: &DeviceScene<'_>, queues: &Queues) -> Self {
+        let mut kept = Self { of_site: vec![KeptBlocks::default(); scene.sites.sites.len()] };
+        let mut survivors: Vec<(u32, u32)> = Vec::new();
+        for (number, Lifetime { allocation, from, until }) in (0..).zip(scene.lifetimes()) {
+            let is_kept = scene.is_kept(allocation);
+            // Most live for less than a step.
+            if from == until && !is_kept {
                 continue;
             }
-            let site = at(scene.sites.of(allocation));
-            if let Some(bytes) = left.all.get_mut(site) {
-                *bytes += allocation.size;
-            }
-            if let Some(bytes) = left.long.get_mut(site).filter(|_| is_long([from, until])) {
-                *bytes += allocation.size;
+            let own = || Some(scene.sites.of(allocation));
+            let site = if allocation.is_older() { queues.of_older(number) } else { own() };
+            let Some(site) = site else { continue };
+            let Some(of_site) = kept.of_site.get_mut(at(site)) else { continue };
+            if !is_kept {
+                of_site.longest = of_site.longest.max(until - from);
+                let is_long = !allocation.is_older() && is_long([from, until]);
+                of_site.freed += if is_long { allocation.size } else { 0 };
+            } else if !allocation.is_older() {
+                of_site.all += allocation.size;
+                of_site.long += if is_long([from, until]) { allocation.size } else { 0 };
+                survivors.push((site, from));
             }
         }
-        left
+        let last = scene.last_slot();
+        for (site, from) in survivors {
+            if let Some(of_site) = kept.of_site.get_mut(at(site))
+                && last - from > of_site.longest.max(IN_FLIGHT_STEPS)
+                && (of_site.generations == 0 || of_site.newest != from)
+            {
+                of_site.generations += 1;
+                of_site.newest = from;
+            }
+        }
+        kept
+    }
+
+    /// What is kept of a site's blocks that live for more than two steps.
+    fn long(&self, site: u32) -> Survivors {
+        let of_site = self.of_site.get(at(site)).copied().unwrap_or_default();
+        let KeptBlocks { long, freed, generations, .. } = of_site;
+        Survivors { bytes: long, freed, generations }
+    }
+
+    /// What is kept of all blocks of a site. One buffer that is made again has one generation.
+    fn all(&self, site: u32) -> Survivors {
+        let of_site = self.of_site.get(at(site)).copied().unwrap_or_default();
+        Survivors { bytes: of_site.all, freed: 0, generations: 0 }
     }
 }
 
@@ -331,13 +386,14 @@ fn grows_with_others(scene: &DeviceScene<'_>, suspect: u32, rise: Rise) -> bool 
 }
 
 /// Returns whether an allocation is one that a suspect leaked.
+#[inline]
 fn is_leaked(
     scene: &DeviceScene<'_>,
     found: &HashMap<u32, (Rise, bool)>,
     Lifetime { allocation, from, until }: Lifetime<'_>,
 ) -> bool {
     !allocation.is_older()
-        && allocation.is_at_end()
+        && scene.is_kept(allocation)
         && found
             .get(&scene.sites.of(allocation))
             .is_some_and(|(_, is_remade)| *is_remade || is_long([from, until]))
@@ -353,7 +409,7 @@ fn build(scene: &DeviceScene<'_>, found: &HashMap<u32, (Rise, bool)>) -> Vec<Sus
     {
         if let Some([made, kept]) = counts.get_mut(at(scene.sites.of(allocation))) {
             *made += 1;
-            *kept += u64::from(allocation.is_at_end());
+            *kept += u64::from(scene.is_kept(allocation));
         }
     }
     let leaked = || scene.lifetimes().filter(|lifetime| is_leaked(scene, found, *lifetime));
@@ -376,7 +432,9 @@ fn build(scene: &DeviceScene<'_>, found: &HashMap<u32, (Rise, bool)>) -> Vec<Sus
             if !is_remade && requested > 0 {
                 rise.rate *= real(row.sum.bytes) / real(requested);
             }
-            Some(Suspect { row, rise, n_allocations, n_survivors, is_remade })
+            // The minimum rises in the step after it.
+            let n_steps = scene.last_slot() + 2 - rise.first;
+            Some(Suspect { row, rise, n_steps, n_allocations, n_survivors, is_remade })
         })
         .collect();
     suspects.sort_by(|a, b| b.rise.rate.total_cmp(&a.rise.rate));
@@ -444,19 +502,6 @@ fn slope(minima: &[f64], span: Span) -> Option<MinimaSlope> {
     let rest: f64 = points().map(|(x, y)| (y - mean_y - rate * (x - mean_x)).powi(2)).sum();
     let error = if values.len() > 2 { (rest / (n - 2.0) / xx).sqrt() } else { 0.0 };
     Some(MinimaSlope { rate, error })
-}
-
-/// Mean bytes that a whole step allocates.
-fn allocated_a_step(scene: &DeviceScene<'_>) -> f64 {
-    let last = scene.last_slot();
-    let allocated: u64 = scene
-        .lifetimes()
-        .filter(|lifetime| {
-            !lifetime.allocation.is_older() && (1..last).contains(&lifetime.from)
-        })
-        .map(|lifetime| lifetime.allocation.size)
-        .sum();
-    real(allocated) / real(count(scene.steps.n_whole()))
 }
 
 /// The frame to blame. Each suspect has one, of the user's frames over most of its bytes. It is

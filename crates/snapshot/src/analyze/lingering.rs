@@ -4,19 +4,26 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::analyze::device::DeviceScene;
-use crate::analyze::gradients::{free_stack, line_of};
+use crate::analyze::gradients::{forward_begins, free_stack, line_of};
 use crate::analyze::heads::LoopWindow;
 use crate::analyze::leak::Leak;
 use crate::analyze::note::{NOTED_BYTES_MIN, Note, NoteKind, in_steps, steps_in_words};
 use crate::analyze::sites::{Site, SiteKind};
+use crate::analyze::what_if::Absences;
 use crate::integer::{at, count};
 use crate::model::{Action, NO_STACK};
+use stepmem_types::format::units::whole_bytes;
+
+/// Lines for which the window is replayed; for further ones nothing is advised.
+const REPLAYED_MAX: usize = 16;
 
 /// The values that a line makes and the next step still holds.
 #[derive(Default)]
 struct Held {
     slots: BTreeSet<u32>,
     bytes: u64,
+    /// The states in which the next step still holds them.
+    absences: Absences,
     /// A stack that makes it.
     stack: u32,
     freed_by: HashMap<u32, u64>,
@@ -37,10 +44,12 @@ pub fn find(scene: &DeviceScene<'_>, leak: &Leak) -> Vec<Note> {
         })
         .collect();
     found.sort_by(|a, b| b.1.bytes.cmp(&a.1.bytes).then_with(|| a.0.cmp(b.0)));
-    found.into_iter().map(|(line, held)| note(scene, line, held)).collect()
+    let lines = found.into_iter().enumerate();
+    lines.map(|(number, (line, held))| note(scene, line, held, number < REPLAYED_MAX)).collect()
 }
 
 fn held(scene: &DeviceScene<'_>) -> BTreeMap<u32, Held> {
+    let begins = forward_begins(scene);
     let mut last_made = vec![u32::MAX; scene.sites.sites.len()];
     let mut found: BTreeMap<u32, Held> = BTreeMap::new();
     for (event, number) in scene.events.iter().zip(&scene.timeline.of_event) {
@@ -62,6 +71,8 @@ fn held(scene: &DeviceScene<'_>) -> BTreeMap<u32, Held> {
                 let held = found.entry(site).or_default();
                 held.slots.insert(from);
                 held.bytes = held.bytes.max(allocation.size);
+                let end = begins.get(at(until)).copied().unwrap_or(u32::MAX);
+                held.absences.add(end..allocation.until, allocation.size);
                 held.stack = allocation.stack;
                 *held.freed_by.entry(free_stack(scene, allocation)).or_default() +=
                     allocation.size;
@@ -72,7 +83,7 @@ fn held(scene: &DeviceScene<'_>) -> BTreeMap<u32, Held> {
     found
 }
 
-fn note(scene: &DeviceScene<'_>, line: &Site, held: Held) -> Note {
+fn note(scene: &DeviceScene<'_>, line: &Site, held: Held, is_replayed: bool) -> Note {
     let freed_by = held.freed_by.into_iter().filter(|(stack, _)| *stack != NO_STACK);
     let replaced = line_of(scene, freed_by).cloned().or_else(|| in_loop(scene, held.stack));
     let by = match replaced.filter(|site| site.line != line.line || site.file != line.file) {
@@ -80,13 +91,22 @@ fn note(scene: &DeviceScene<'_>, line: &Site, held: Held) -> Note {
         None => "the line makes the next".to_owned(),
     };
     let slots: Vec<u32> = held.slots.into_iter().collect();
+    let saved_bytes = is_replayed.then(|| held.absences.saved(scene));
+    let saved_bytes = saved_bytes.filter(|saved| *saved >= NOTED_BYTES_MIN);
+    let advice = saved_bytes.map_or_else(String::new, |saved| {
+        format!(
+            " With `del` at the end of the step the peak would be {} lower.",
+            whole_bytes(saved)
+        )
+    });
     Note {
         text: format!(
             "What {} makes in a step lives in the next until {by}: two are alive at once ({} and the \
-             step after each). `del` it at the end of the step to lower the peak.",
+             step after each).{advice}",
             line.short(),
             steps_in_words(scene, &slots)
         ),
+        saved_bytes,
         bytes: Some(held.bytes),
         steps: Some(count(slots.len())),
         in_steps: in_steps(scene, &slots),

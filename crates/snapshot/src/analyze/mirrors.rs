@@ -123,7 +123,7 @@ pub fn line(scene: &DeviceScene<'_>, allocation: &Allocation) -> Option<u32> {
 
 /// Returns whether an allocation of the window has no stack.
 fn is_unnamed(allocation: &Allocation) -> bool {
-    allocation.stack == NO_STACK && !allocation.is_older()
+    allocation.stack == NO_STACK && !allocation.is_older() && !allocation.is_workspace
 }
 
 /// Returns whether an allocation was made in backward and has no stack.

@@ -30,3 +30,5 @@ pub mod step_figures;
 pub mod step_minima;
 pub mod steps;
 pub mod update_buffers;
+pub mod what_if;
+pub mod workspaces;

@@ -52,6 +52,9 @@ pub struct Note {
     pub text: String,
     /// Bytes that it is about.
     pub bytes: Option<u64>,
+    /// Bytes by which the window's peak would be lower without it; `None` where nothing is
+    /// advised.
+    pub saved_bytes: Option<u64>,
     /// Number of steps that it is about.
     pub steps: Option<u64>,
     /// The steps in which that memory is made, by number.
@@ -64,7 +67,15 @@ impl Note {
     /// A note of a kind, empty.
     pub fn of(kind: NoteKind) -> Self {
         let text = String::new();
-        Self { kind, text, bytes: None, steps: None, in_steps: None, location: None }
+        Self {
+            kind,
+            text,
+            bytes: None,
+            saved_bytes: None,
+            steps: None,
+            in_steps: None,
+            location: None,
+        }
     }
 
     /// A note that has a text only.

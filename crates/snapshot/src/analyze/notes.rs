@@ -10,7 +10,7 @@ use crate::analyze::gradients::{self, line_of};
 use crate::analyze::leak::Leak;
 use crate::analyze::lingering;
 use crate::analyze::note::{Note, NoteKind, in_steps, one_slot, steps_in_words};
-use crate::analyze::sites::Site;
+use crate::analyze::sites::{Site, SiteKind};
 use crate::analyze::skipped;
 use crate::analyze::update_buffers;
 use crate::integer::count;
@@ -52,7 +52,7 @@ pub fn find(
     }
     notes.push(Note::saying(
         NoteKind::OutsideSnapshot,
-        "Not in any snapshot: the CUDA context, NCCL's and cuBLAS's own memory, and other processes. \
+        "Not in any snapshot: the CUDA context with its kernels, NCCL's own memory, and other processes. \
          nvidia-smi shows them; PyTorch does not.",
     ));
     notes
@@ -80,7 +80,9 @@ fn of_skipped(scene: &DeviceScene<'_>, slots: &[u32]) -> Option<Note> {
 fn lazy_state(scene: &DeviceScene<'_>) -> Option<Note> {
     let state = || {
         scene.lifetimes().filter(|Lifetime { allocation, .. }| {
-            allocation.is_at_end() && scene.sites.is_optimizer(allocation.stack)
+            allocation.is_at_end()
+                && scene.sites.is_optimizer(allocation.stack)
+                && scene.sites.kind(allocation) != SiteKind::Workspace
         })
     };
     let (slot, bytes) = one_slot(state())?;

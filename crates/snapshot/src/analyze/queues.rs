@@ -51,7 +51,7 @@ impl Queues {
             queues: Self::default(),
         };
         for Lifetime { allocation, from, until } in scene.lifetimes() {
-            if !allocation.is_older() && allocation.is_at_end() && is_long([from, until]) {
+            if !allocation.is_older() && scene.is_kept(allocation) && is_long([from, until]) {
                 search.keep(allocation);
             }
         }

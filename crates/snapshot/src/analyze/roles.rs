@@ -106,7 +106,8 @@ fn role(snapshot: &Snapshot, sites: &Sites, frames: &[FrameRole], stack: u32) ->
     let site = sites.site(sites.of_origin(stack)).map(|site| site.kind);
     let is_backward = site == Some(SiteKind::Backward)
         || numbers.iter().any(|frame| {
-            of(frame) == FrameRole::Autograd || kind(frame) == Some(FrameKind::Engine)
+            of(frame) == FrameRole::Autograd
+                || matches!(kind(frame), Some(FrameKind::Engine | FrameKind::Node(..)))
         })
         || outermost.is_some_and(|frame| of(frame) == FrameRole::Function);
     if is_backward { StackRole::Backward } else { StackRole::Forward }
@@ -124,7 +125,7 @@ const COLLECTIVES: [&str; 4] = [
     "distributed/fsdp/_flat_param.py",
 ];
 /// Functions by which a module is called.
-const MODULE_CALLS: [&[u8]; 2] = [b"_call_impl", b"_wrapped_call_impl"];
+pub const MODULE_CALLS: [&[u8]; 2] = [b"_call_impl", b"_wrapped_call_impl"];
 /// Functions by which Python enters autograd.
 const ENTERING: [&[u8]; 3] = [b"backward", b"_make_grads", b"_engine_run_backward"];
 

@@ -23,6 +23,8 @@ pub enum SiteKind {
     Backward,
     /// A C++ function.
     Cpp,
+    /// A library of CUDA that works in memory of PyTorch's allocator.
+    Workspace,
     /// Allocated in the window, without a stack.
     NoFrames,
     /// Allocated before the recording, without a stack.
@@ -100,14 +102,59 @@ pub enum FrameKind {
     Node(usize, usize),
     /// Autograd's engine.
     Engine,
+    /// C++ that allocates only the workspace of a library.
+    Workspace(WorkspaceLibrary),
     /// C++ that names its purpose.
     Cpp,
     /// C++ of the recording, the allocator and the dispatcher.
     Plumbing,
 }
 
+/// A library that PyTorch allocates workspaces for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum WorkspaceLibrary {
+    CuBlas,
+    CuBlasLt,
+    CuDnn,
+    CuSolver,
+}
+
+impl WorkspaceLibrary {
+    /// The functions of PyTorch that allocate its workspaces and nothing else, by what their
+    /// names contain. Those of `at::cuda::blas` and `at::cuda::solver` are given the memory of
+    /// all tensors.
+    const FUNCTIONS: [(&str, Self); 10] = [
+        ("BlasLtWorkspace", Self::CuBlasLt),
+        ("gemm_internal_cublaslt", Self::CuBlasLt),
+        ("at::cuda::blas::", Self::CuBlas),
+        ("setWorkspaceForHandle", Self::CuBlas),
+        ("at::cuda::getNewWorkspace", Self::CuBlas),
+        ("getCurrentCUDABlasHandle", Self::CuBlas),
+        ("at::cuda::solver::", Self::CuSolver),
+        ("run_conv_plan", Self::CuDnn),
+        ("generate_and_filter_plans", Self::CuDnn),
+        ("::Workspace::Workspace", Self::CuDnn),
+    ];
+
+    /// The library whose workspace a C++ function allocates.
+    fn of(function: &str) -> Option<Self> {
+        let found = Self::FUNCTIONS.iter().find(|(part, _)| function.contains(part));
+        found.map(|(_, library)| *library)
+    }
+
+    /// Its workspace, for a page.
+    fn name(self) -> &'static str {
+        match self {
+            Self::CuBlas => "cuBLAS workspace",
+            Self::CuBlasLt => "cuBLASLt workspace",
+            Self::CuDnn => "cuDNN workspace",
+            Self::CuSolver => "cuSOLVER workspace",
+        }
+    }
+}
+
 /// Sites of all stacks of a snapshot. An *origin* is a stack number, 0 for allocations without
-/// frames, or [`Sites::before`].
+/// frames, [`Sites::before`] or [`Sites::workspace`].
 #[derive(Debug)]
 pub struct Sites {
     /// Sites by number.
@@ -117,6 +164,8 @@ pub struct Sites {
     of_origin: Vec<u32>,
     /// Set when any block or event has a stack.
     pub has_stacks: bool,
+    /// Set when stacks have C++ frames.
+    pub has_cpp: bool,
     /// Set for each stack that passes through torch/optim or makes optimizer state.
     is_optimizer: Vec<bool>,
 }
@@ -173,18 +222,22 @@ impl Sites {
         let mut frame_kinds = Classifier::new(snapshot, project);
         let frame_kinds: Vec<FrameKind> =
             snapshot.frames.iter().map(|frame| frame_kinds.kind(frame)).collect();
+        let is_cpp = |kind: &FrameKind| !matches!(kind, FrameKind::User | FrameKind::Library);
         let mut sites = Self {
             sites: Vec::new(),
+            has_cpp: frame_kinds.iter().any(is_cpp),
             frame_kinds,
-            of_origin: Vec::with_capacity(snapshot.stacks.len() + 1),
+            of_origin: Vec::with_capacity(snapshot.stacks.len() + 2),
             is_optimizer: optimizer_stacks(snapshot),
             has_stacks: snapshot.has_stacks(),
         };
         let mut known: HashMap<Key, u32> = HashMap::new();
-        for stack in 0..=id(snapshot.stacks.len()) {
+        let n_stacks = id(snapshot.stacks.len());
+        for stack in 0..=n_stacks + 1 {
             let key = match stack {
                 NO_STACK => Key::NoFrames,
-                stack if at(stack) == snapshot.stacks.len() => Key::BeforeRecording,
+                stack if stack == n_stacks => Key::BeforeRecording,
+                stack if stack > n_stacks => Key::Workspace(WorkspaceLibrary::CuBlas),
                 stack => sites.key(snapshot, stack),
             };
             let number = *known.entry(key.clone()).or_insert_with(|| {
@@ -198,13 +251,25 @@ impl Sites {
 
     /// The origin of blocks without frames that are older than the window.
     pub fn before(&self) -> u32 {
+        id(self.of_origin.len().saturating_sub(2))
+    }
+
+    /// The origin of workspaces that are known by their size.
+    pub fn workspace(&self) -> u32 {
         id(self.of_origin.len().saturating_sub(1))
+    }
+
+    /// Returns the number of origins.
+    pub fn n_origins(&self) -> usize {
+        self.of_origin.len()
     }
 
     /// Where an allocation is from.
     #[inline]
     pub fn origin(&self, allocation: &Allocation) -> u32 {
-        if allocation.stack == NO_STACK && allocation.is_older() {
+        if allocation.is_workspace && !allocation.is_older() {
+            self.workspace()
+        } else if allocation.stack == NO_STACK && allocation.is_older() {
             self.before()
         } else {
             allocation.stack
@@ -320,6 +385,11 @@ impl Sites {
         };
         let first =
             |wanted: &dyn Fn(FrameKind) -> bool| kinds().find(|(_, kind)| wanted(*kind));
+        if let Some((_, FrameKind::Workspace(library))) =
+            first(&|kind| matches!(kind, FrameKind::Workspace(_)))
+        {
+            return Key::Workspace(library);
+        }
         if let Some((frame, _)) = first(&|kind| kind == FrameKind::User) {
             return Key::Python(snapshot.frame(frame));
         }
@@ -359,6 +429,7 @@ enum Key {
     Python(Frame),
     Node(String),
     Cpp(Option<u32>),
+    Workspace(WorkspaceLibrary),
     NoFrames,
     BeforeRecording,
 }
@@ -369,6 +440,7 @@ impl Key {
             Self::Python(_) => SiteKind::Python,
             Self::Node(_) => SiteKind::Backward,
             Self::Cpp(_) => SiteKind::Cpp,
+            Self::Workspace(_) => SiteKind::Workspace,
             Self::NoFrames => SiteKind::NoFrames,
             Self::BeforeRecording => SiteKind::BeforeRecording,
         };
@@ -381,6 +453,7 @@ impl Key {
             }
             Self::Node(node) => site.node = Some(node.clone()),
             Self::Cpp(function) => site.function = function.map(|name| snapshot.text(name)),
+            Self::Workspace(library) => site.function = Some(library.name().to_owned()),
             Self::NoFrames | Self::BeforeRecording => {}
         }
         site
@@ -489,6 +562,9 @@ fn is_library(path: &str) -> bool {
 
 /// Returns the kind of a C++ function.
 fn cpp_kind(name: &str) -> FrameKind {
+    if let Some(library) = WorkspaceLibrary::of(name) {
+        return FrameKind::Workspace(library);
+    }
     if let Some((from, to)) = node(name) {
         return FrameKind::Node(from, to);
     }

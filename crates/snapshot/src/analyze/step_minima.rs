@@ -18,6 +18,10 @@ const SILENCE_STEPS_MAX: u32 = 2;
 const SLOWER_RATIO_MIN: f64 = 0.5;
 /// A rise of so many steps is long enough in any window.
 const SPAN_STEPS: u32 = 10;
+/// So is one whose blocks were born in so many different steps and have outlived all that the
+/// line freed: what is in use for a bounded time has one or two generations, and the length of a
+/// queue is how long its blocks live.
+pub const GENERATIONS_MIN: u32 = 5;
 /// Rises that a trend needs.
 pub const RISES_MIN: usize = 3;
 
@@ -130,6 +134,16 @@ pub enum Judgement {
     Nothing,
 }
 
+/// What is kept of the blocks that a rise is of.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Survivors {
+    pub bytes: u64,
+    /// Bytes that were freed although they were not in flight, also in the last steps.
+    pub freed: u64,
+    /// Different steps that made those which have outlived all that the line freed.
+    pub generations: u32,
+}
+
 /// A rise that goes on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rise {
@@ -172,16 +186,16 @@ impl MinimaTrend {
         self.rises.iter().map(|(_, rise)| rise).sum()
     }
 
-    /// Judges it. `left` is how many of its bytes are there at the end.
-    pub fn judge(&self, span: Span, rises_min: usize, left: u64) -> Judgement {
+    /// Judges it. `kept`: what is there of it at the end.
+    pub fn judge(&self, span: Span, rises_min: usize, kept: Survivors) -> Judgement {
         let (Some((first, _)), Some((last, _))) = (self.rises.first(), self.rises.last())
         else {
             return Judgement::Nothing;
         };
         let rise = signed_real(self.rise());
         if self.rises.len() < rises_min
-            || signed_real(self.falls) >= FALLS_RATIO_MAX * rise
-            || real(left) < (1.0 - LOST_RATIO_MAX) * rise
+            || signed_real(self.falls).max(real(kept.freed)) >= FALLS_RATIO_MAX * rise
+            || real(kept.bytes) < (1.0 - LOST_RATIO_MAX) * rise
         {
             return Judgement::Nothing;
         }
@@ -189,7 +203,10 @@ impl MinimaTrend {
             return Judgement::Stopped;
         }
         let length = last - first;
-        if length < SPAN_STEPS && 2 * length < span.last - span.first {
+        let is_long = length >= SPAN_STEPS
+            || 2 * length >= span.last - span.first
+            || kept.generations >= GENERATIONS_MIN;
+        if !is_long {
             return Judgement::Nothing;
         }
         let after_first: i64 = self.rises.iter().skip(1).map(|(_, rise)| rise).sum();
@@ -220,8 +237,9 @@ mod tests {
     const SPAN: Span = Span { first: 2, last: 40 };
 
     fn judge(rises: &[(u32, i64)], falls: i64) -> Judgement {
-        let left = rises.iter().map(|(_, rise)| rise.unsigned_abs()).sum();
-        MinimaTrend { rises: rises.to_vec(), falls }.judge(SPAN, RISES_MIN, left)
+        let bytes = rises.iter().map(|(_, rise)| rise.unsigned_abs()).sum();
+        let kept = Survivors { bytes, ..Survivors::default() };
+        MinimaTrend { rises: rises.to_vec(), falls }.judge(SPAN, RISES_MIN, kept)
     }
 
     #[test]

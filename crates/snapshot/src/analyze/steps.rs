@@ -20,6 +20,8 @@ const SPAN_RATIO_MIN: f64 = 0.8;
 const COARSER_RATIO_MAX: f64 = 0.75;
 /// The largest deviation of the gaps between recurrences, in parts of their mean.
 const DEVIATION_RATIO_MAX: f64 = 0.35;
+/// What recurs and keeps more than this of what it allocates is the layers of one pass.
+const KEPT_RATIO_MAX: f64 = 1.0 / 3.0;
 /// Different stacks with sizes that are checked for recurrence.
 const RECURRING_MAX: usize = 1 << 20;
 
@@ -79,7 +81,7 @@ impl Steps {
             .or_else(|| by_metadata(snapshot, device))
             .or_else(|| by_updates(window, &updates))
             .or_else(|| by_phases(window, phases))
-            .or_else(|| by_recurrence(events))
+            .or_else(|| by_recurrence(window))
             .unwrap_or_default();
         Self { updates, ..steps }
     }
@@ -375,8 +377,10 @@ fn by_phases(window: LoopWindow<'_>, phases: &Phases) -> Option<Steps> {
     guessed(window, &passes)
 }
 
-/// The regular recurrence of a stack, or of a stack with a size, whose gaps are the longest.
-fn by_recurrence(events: &[Event]) -> Option<Steps> {
+/// The regular recurrence of a stack, or of a stack with a size, whose gaps are the longest;
+/// `None` if it is of the layers of one pass.
+fn by_recurrence(window: LoopWindow<'_>) -> Option<Steps> {
+    let events = window.events;
     let mut by_stack: HashMap<(u32, u64), Vec<u32>> = HashMap::new();
     for (number, event) in (0..).zip(events).filter(|(_, event)| event.action == Action::Alloc)
     {
@@ -395,7 +399,25 @@ fn by_recurrence(events: &[Event]) -> Option<Steps> {
     });
     // The longest gaps are those of the fewest marks.
     let marks = regular.min_by_key(|marks| (marks.len(), marks.first().copied()))?;
+    let first = at(marks.first().copied()?);
+    let between = window.events.get(first..at(marks.last().copied()?)).unwrap_or(&[]);
+    if keeps_its_work(between) || window.is_in_one_pass(between) {
+        return None;
+    }
     Some(Steps { marker: Marker::Recurrence, marks, ..Steps::default() })
+}
+
+/// Returns whether most of what is allocated is still there afterwards.
+fn keeps_its_work(events: &[Event]) -> bool {
+    let (mut allocated, mut freed) = (0_u64, 0_u64);
+    for event in events {
+        match event.action {
+            Action::Alloc => allocated = allocated.saturating_add(event.size),
+            Action::FreeCompleted => freed = freed.saturating_add(event.size),
+            _ => {}
+        }
+    }
+    real(allocated.saturating_sub(freed)) > KEPT_RATIO_MAX * real(allocated)
 }
 
 fn is_regular(marks: &[u32]) -> bool {

@@ -132,6 +132,7 @@ mod tests {
             place: Place::default(),
             is_pending: false,
             is_vanished: false,
+            is_workspace: false,
         }
     }
 

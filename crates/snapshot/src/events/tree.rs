@@ -76,7 +76,7 @@ pub fn alive(report: &DeviceReport<'_>, state: Option<u32>) -> Vec<TreeRow> {
 /// The nodes; the first is the root of them all.
 fn grow(report: &DeviceReport<'_>, state: Option<u32>) -> Vec<Node> {
     let scene = &report.scene;
-    let mut of_origin = vec![Sum::default(); at(scene.sites.before()) + 1];
+    let mut of_origin = vec![Sum::default(); scene.sites.n_origins()];
     for allocation in &scene.timeline.allocations {
         let is_alive = allocation.is_alive_in(state);
         if let Some(sum) =

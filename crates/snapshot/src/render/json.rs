@@ -147,6 +147,8 @@ struct SuspectAnswer {
     allocations: u64,
     first_step: Option<u64>,
     last_step: Option<u64>,
+    /// Steps from the first allocation that stays to the end: a queue of more is not excluded.
+    generations: u32,
 }
 
 #[derive(Debug, Serialize)]
@@ -291,6 +293,7 @@ fn suspected(scene: &DeviceScene<'_>, suspect: &Suspect) -> SuspectAnswer {
         allocations: suspect.n_allocations,
         first_step: scene.steps.label(suspect.rise.first),
         last_step: scene.steps.label(suspect.rise.last),
+        generations: suspect.n_steps,
     }
 }
 
@@ -442,7 +445,7 @@ pub fn kind(kind: SiteKind) -> &'static str {
     match kind {
         SiteKind::Python => "python",
         SiteKind::Backward => "backward",
-        SiteKind::Cpp => "cpp",
+        SiteKind::Cpp | SiteKind::Workspace => "cpp",
         SiteKind::NoFrames => "no_frames",
         SiteKind::BeforeRecording => "before_recording",
     }

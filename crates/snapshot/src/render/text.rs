@@ -273,7 +273,7 @@ fn table_by_stack(
     top: usize,
 ) {
     let scene = &report.scene;
-    let mut sums = vec![Sum::default(); at(scene.sites.before()) + 1];
+    let mut sums = vec![Sum::default(); scene.sites.n_origins()];
     for (_, allocation) in alive(report, state) {
         if let Some(sum) = sums.get_mut(at(scene.sites.origin(allocation))) {
             sum.add(allocation);
@@ -417,7 +417,7 @@ fn leaking(page: &mut String, report: &DeviceReport<'_>) {
     let blamed = words::ending_of(&blamed, width_left(&before));
     line(page, format_args!("{before}{blamed}"));
     stack(page, report, origin, skipped);
-    if let Some(text) = words::explained(report) {
+    for text in [words::explained(report), words::unfilled(report)].into_iter().flatten() {
         page.push_str(&wrapped(&text, "  ", WIDTH));
     }
     for suspect in &leak.suspects {

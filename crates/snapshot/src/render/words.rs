@@ -22,6 +22,8 @@ use stepmem_types::format::units::{bytes, grouped, many, whole_bytes};
 pub const NAME_CHARS: usize = 30;
 /// Lines that a sentence names as turning over.
 const TURNING_NAMED_MAX: usize = 3;
+/// A most that is so many times the least says nothing.
+const UNKNOWN_FACTOR: u64 = 10;
 /// The maker of what backward allocates.
 pub const AUTOGRAD: &str = "autograd";
 /// The end of the name of memory without a stack.
@@ -96,6 +98,7 @@ pub fn name(site: &Site) -> String {
         }
         SiteKind::Cpp if function.is_empty() => "C++ without a telling frame".to_owned(),
         SiteKind::Cpp => format!("C++ {function}"),
+        SiteKind::Workspace => function,
         SiteKind::NoFrames => "(no stack recorded)".to_owned(),
         SiteKind::BeforeRecording => "(allocated before the recording)".to_owned(),
     }
@@ -169,25 +172,30 @@ pub fn blamed(report: &DeviceReport<'_>) -> Blamed {
 pub fn no_leak(report: &DeviceReport<'_>) -> String {
     if report.leak.verdict == LeakVerdict::InsufficientHistory {
         let marks = report.scene.steps.marks.len();
-        let seen = if report.scene.events.is_empty() {
-            "the snapshot has no events".to_owned()
-        } else {
-            let begin = if marks == 1 { "step begins" } else { "steps begin" };
-            format!("{marks} {begin} in the window")
+        let seen = match marks {
+            _ if report.scene.events.is_empty() => "the snapshot has no events".to_owned(),
+            0 => "no step is seen to begin in the window".to_owned(),
+            1 => "1 step begins in the window".to_owned(),
+            marks => format!("{marks} steps begin in the window"),
         };
         return format!(
             "Cannot be told: {seen}, and a verdict needs six marks, five whole steps. Record at least 20 \
              steps."
         );
     }
-    let floor = report.leak.floor_rate.map_or_else(String::new, |rate| {
-        let rate = bytes(rate);
-        match turning(report) {
-            None => format!(" The least active memory of a step changes by {rate} a step."),
-            Some(lines) => format!(
-                " Without {lines}, the least active memory of a step changes by {rate} a step."
-            ),
-        }
+    let floor = report.leak.floor.map_or_else(String::new, |[first, last]| {
+        let (without, the) = match turning(report) {
+            None => (String::new(), "The"),
+            Some(lines) => (format!("Without {lines}, "), "the"),
+        };
+        let label = |slot| report.scene.steps.label(slot).unwrap_or(0);
+        format!(
+            " {without}{the} least that is active in a step is {} in step {} and {} in step {}.",
+            bytes(first.bytes),
+            label(first.slot),
+            bytes(last.bytes),
+            label(last.slot)
+        )
     });
     format!("No line goes on growing.{floor}")
 }
@@ -204,6 +212,15 @@ pub fn explained(report: &DeviceReport<'_>) -> Option<String> {
         "{turning}{the} least active memory of a step grows by {} a step; the lines below explain \
          {ratio:.0}% of it.",
         bytes(floor)
+    ))
+}
+
+/// States what would look like the leak and is none.
+pub fn unfilled(report: &DeviceReport<'_>) -> Option<String> {
+    let suspects = report.leak.suspects.iter().filter(|suspect| !suspect.is_remade);
+    let n_steps = suspects.map(|suspect| suspect.n_steps).max()?;
+    Some(format!(
+        "A queue or cache of more than {n_steps} steps that is not full yet would look the same."
     ))
 }
 
@@ -245,9 +262,14 @@ pub fn reason(report: &DeviceReport<'_>, failure: &OutOfMemory) -> String {
             )
         }
         RootCause::Fragmentation => format!(
-            "Fragmentation: {} were free in the pool, but the largest piece was {}; no leak explains it. {}",
+            "Fragmentation: {} were free in the pool, but the largest piece was {}; {}. {}",
             whole_bytes(failure.eligible_free),
             whole_bytes(failure.largest_free),
+            if report.leak.verdict == LeakVerdict::InsufficientHistory {
+                "there are too few steps to tell whether a leak explains it"
+            } else {
+                "no line goes on growing that would explain it"
+            },
             if is_expandable(report) {
                 "Segments are expandable already: free the blocks that lie between, or make fewer sizes."
             } else {
@@ -361,11 +383,11 @@ pub fn unused(found: &Fragmentation) -> [(u64, &'static str); 4] {
 /// States what of a step scales with the batch, what fits, and what would save memory.
 pub fn fit(fit: &Fit) -> Vec<String> {
     let mut texts = vec![format!(
-        "Step {} needs {} at its peak: {} do not depend on the batch, {} scale with it.",
+        "Step {} needs {} at its peak: {} do not depend on the batch, {}.",
         fit.step,
         whole_bytes(fit.peak_bytes),
         whole_bytes(fit.fixed_bytes),
-        between(fit.scaling_bytes, whole_bytes)
+        scaling(fit.scaling_bytes)
     )];
     if let (Some(size), Some(sample)) = (fit.batch_size, fit.bytes_per_sample) {
         texts.push(format!(
@@ -376,9 +398,9 @@ pub fn fit(fit: &Fit) -> Vec<String> {
     }
     if let (Some(capacity), Some(largest)) = (fit.capacity_bytes, fit.largest_batch_size) {
         texts.push(format!(
-            "In {} fit {} samples, if all else stays as it is.",
+            "In {} fit {}, if all else stays as it is.",
             whole_bytes(capacity),
-            between(largest, grouped)
+            samples(largest)
         ));
     }
     texts.extend(fit.savings.iter().map(|saving| {
@@ -389,9 +411,7 @@ pub fn fit(fit: &Fit) -> Vec<String> {
         });
         match saving.kind {
             SavingKind::ZeroGradBeforeForward => format!(
-                "zero_grad(set_to_none=True) before the forward pass would save {} in the forward pass, \
-                 {bytes} of the step's peak.",
-                whole_bytes(saving.forward_bytes.unwrap_or(0))
+                "zero_grad(set_to_none=True) before the forward pass would save {bytes} of that peak."
             ),
             SavingKind::Checkpoint => format!(
                 "Activation checkpointing of {} would save about {bytes} of that peak.",
@@ -400,6 +420,30 @@ pub fn fit(fit: &Fit) -> Vec<String> {
         }
     }));
     texts
+}
+
+/// States what scales with the batch, and of how much that is not known.
+fn scaling(Bounds { low, high }: Bounds) -> String {
+    let known = format!("{} scale with it", whole_bytes(low));
+    match high - low {
+        0 => known,
+        unsure => format!("{known}, of {} it is not known", whole_bytes(unsure)),
+    }
+}
+
+/// Writes how many samples fit. A batch that nothing limits has no most.
+fn samples(Bounds { low, high }: Bounds) -> String {
+    match (low, high) {
+        (u64::MAX, _) => "any number of samples".to_owned(),
+        (low, u64::MAX) => format!("{} samples or more", grouped(low)),
+        (low, high) if low == high => many(low, "sample"),
+        (low, high) if high / UNKNOWN_FACTOR >= low.max(1) => {
+            format!("at least {}; how many at most is not known", many(low, "sample"))
+        }
+        (low, high) => {
+            format!("at least {} and at most {} samples", grouped(low), grouped(high))
+        }
+    }
 }
 
 /// Writes a figure with its bounds.
@@ -469,7 +513,7 @@ pub fn steps(scene: &DeviceScene<'_>) -> String {
         Marker::Phases => "guesses from the phases of training",
         Marker::Recurrence => "guesses from what recurs",
         Marker::None => {
-            return "no steps to be seen: no marks, and no line that comes round again"
+            return "no steps to be seen: no marks, and no training loop that comes round again"
                 .to_owned();
         }
     };

@@ -77,7 +77,9 @@ pub fn lines(report: &DeviceReport<'_>, states: &[u32], detail: Detail) -> Vec<M
             let kind = match site.kind {
                 _ if leaking.contains(&row.site) => BandKind::Leak,
                 SiteKind::NoFrames | SiteKind::BeforeRecording => BandKind::Unknown,
-                SiteKind::Python | SiteKind::Backward | SiteKind::Cpp => BandKind::Line,
+                SiteKind::Python | SiteKind::Backward | SiteKind::Cpp | SiteKind::Workspace => {
+                    BandKind::Line
+                }
             };
             MemoryBand {
                 name: words::name_of(scene, row.site),

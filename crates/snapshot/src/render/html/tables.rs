@@ -144,7 +144,7 @@ fn leak(html: &mut String, report: &DeviceReport<'_>, detail: Detail) {
     );
     let outer = frames(report, blamed.origin, detail.frames);
     stack(html, outer.get(blamed.skipped.saturating_sub(1)..).unwrap_or(&[]));
-    if let Some(text) = words::explained(report) {
+    for text in [words::explained(report), words::unfilled(report)].into_iter().flatten() {
         add(html, format_args!("<p>{}</p>", escaped(&text)));
     }
     for suspect in leak.suspects.iter().take(5) {
