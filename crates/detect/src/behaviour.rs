@@ -240,6 +240,5 @@ fn process_is_judged_after_it_has_loaded() {
 
 #[test]
 fn detector_stays_within_its_memory() {
-    const { assert!(Detector::DEVICE_BYTES_MAX <= 96 * 1024) };
-    const { assert!(Detector::BYTES_MAX <= 144 * 1024) };
+    const { assert!(Detector::BYTES_MAX <= 96 * 1024) };
 }

@@ -48,8 +48,8 @@ pub struct Detector {
     last_slopes: Option<Box<LastSlopes>>,
     /// The signal of `live`.
     live_signal: Signal,
-    /// The detector of the rank's host memory, once it reports that next to a device's.
-    host: Option<Box<Detector>>,
+    /// Set when the last train sample follows a pause.
+    follows_pause: bool,
 }
 
 /// A slope for each of [`Signal::ALL`].
@@ -73,8 +73,8 @@ pub struct WindowReport {
 }
 
 impl Detector {
-    /// Upper bound on the memory of one detector without that of the host, in bytes.
-    pub const DEVICE_BYTES_MAX: usize = Self::HOST_BYTES_MAX + 2 * Series::HEAP_BYTES_MAX;
+    /// Upper bound on the memory of one detector, in bytes.
+    pub const BYTES_MAX: usize = Self::HOST_BYTES_MAX + 2 * Series::HEAP_BYTES_MAX;
 
     /// Upper bound on the memory of the detector of host memory, in bytes: it has one series.
     pub const HOST_BYTES_MAX: usize = size_of::<Self>()
@@ -82,12 +82,9 @@ impl Detector {
         + Intervals::HEAP_BYTES_MAX
         + Shifts::HEAP_BYTES_MAX;
 
-    /// Upper bound on the memory of one detector with that of the host, in bytes.
-    pub const BYTES_MAX: usize = Self::DEVICE_BYTES_MAX + Self::HOST_BYTES_MAX;
-
     /// Upper bound on the memory of one whose windows are freed, in bytes.
     pub const RELEASED_BYTES_MAX: usize =
-        2 * size_of::<Self>() + 2 * size_of::<LastSlopes>() + 4 * Series::RELEASED_BYTES_MAX;
+        size_of::<Self>() + size_of::<LastSlopes>() + 3 * Series::RELEASED_BYTES_MAX;
 
     /// Upper bound on the memory of the detector of an unmanaged process, in bytes: it has one
     /// series.
@@ -111,7 +108,7 @@ impl Detector {
             readings: Readings::new(false),
             last_slopes: None,
             live_signal: Signal::Allocated,
-            host: None,
+            follows_pause: false,
         }
     }
 
@@ -125,10 +122,14 @@ impl Detector {
         Self { axis: Axis::Seconds, ..Self::new(config) }
     }
 
+    /// Creates the detector of a rank's host memory next to a device's.
+    pub fn of_host(config: Config, axis: Axis) -> Self {
+        Self { axis, live_signal: Signal::Host, ..Self::new(config) }
+    }
+
     /// Replaces the configuration, as after a restart of the exporter.
     pub fn configure(&mut self, config: Config) {
         self.config = config;
-        self.host.iter_mut().for_each(|host| host.configure(config));
     }
 
     /// Returns the configuration.
@@ -144,26 +145,22 @@ impl Detector {
     /// Notes an event after which memory may hold more: an evaluation, a checkpoint, an epoch.
     pub fn mark(&mut self) {
         self.intervals.mark();
-        self.host.iter_mut().for_each(|host| host.mark());
     }
 
-    /// Takes host memory of the rank at the same time as its device's, as [`Self::train`] does;
-    /// `capacity` of the host in bytes, if known. The first sample creates its detector.
-    pub fn host(&mut self, sample: &Sample, capacity: Option<f64>) -> bool {
-        let (config, axis) = (self.config, self.axis);
-        let host = self.host.get_or_insert_with(|| {
-            Box::new(Self { axis, live_signal: Signal::Host, ..Self::new(config) })
-        });
-        host.train(sample, capacity)
+    /// Returns whether the last train sample follows a pause, after which memory may hold more.
+    pub fn follows_pause(&self) -> bool {
+        self.follows_pause
     }
 
     /// Takes a train sample that comes after all others; `capacity` in bytes, if known.
     ///
     /// Returns true when a trend was raised, changed its stage or phase, or was cleared.
     pub fn train(&mut self, sample: &Sample, capacity: Option<f64>) -> bool {
+        self.follows_pause = false;
         let Some(at) = self.place(sample.at) else { return false };
         let sample = &Sample { at, ..*sample };
         if self.pace.advance(at) {
+            self.follows_pause = true;
             self.mark();
         }
         self.newest = Some(*sample);
@@ -216,12 +213,6 @@ impl Detector {
         }
     }
 
-    /// Takes growth of an object that holds host memory next to a device's, as [`Self::holder`]
-    /// does.
-    pub fn host_holder(&mut self, growth: HolderGrowth, capacity: Option<f64>) {
-        self.host.iter_mut().for_each(|host| host.holder(growth, capacity));
-    }
-
     /// Takes a reading of the rank's device that comes after all others; `capacity` in bytes,
     /// if known.
     ///
@@ -271,7 +262,6 @@ impl Detector {
         self.last_slopes = Some(Box::new(Signal::ALL.map(|signal| self.slope(signal))));
         self.intervals.clear();
         self.shifts.clear();
-        self.host.iter_mut().for_each(|host| host.release());
         self.live.release();
         self.reserved.release();
         self.readings.series.release();
@@ -329,15 +319,14 @@ impl Detector {
             let known = Signal::ALL.iter().zip(slopes.iter()).find(|(of, _)| **of == signal);
             return known.and_then(|(_, slope)| *slope);
         }
-        let of = self.of(signal);
-        let series = of.series(signal)?;
+        let series = self.series(signal)?;
         if let Some(trend) = series.tracker.trend().filter(|trend| trend.is_growing()) {
             let (slope, pace) = (trend.slope_bytes_per_unit, trend.seconds_per_unit);
             return Some(Slope::along(self.axis, slope, pace));
         }
         let ended = series.tracker.ended().map(|ended| ended.until.position);
         let overview = overview::of(&series.ladder, ended, &self.config)?;
-        let pace = of.pace_of(signal).seconds_per_unit();
+        let pace = self.pace_of(signal).seconds_per_unit();
         let slope = Slope::along(self.axis, overview.slope, pace);
         Some(Slope { is_straight: overview.is_straight, ..slope })
     }
@@ -345,10 +334,9 @@ impl Detector {
     /// Returns the number of increments between event markers or level shifts that show growth
     /// of a signal, and their distance in units of the axis. `None` unless those show it.
     pub fn increments_between_events(&self, signal: Signal) -> Option<(usize, f64)> {
-        let of = self.of(signal);
         match self.shown_by(signal)? {
-            ShownBy::Shifts => of.shifts.intervals().apart(),
-            ShownBy::Intervals => of.intervals.apart(),
+            ShownBy::Shifts => self.shifts.intervals().apart(),
+            ShownBy::Intervals => self.intervals.apart(),
             ShownBy::Window(_) => None,
         }
     }
@@ -382,13 +370,12 @@ impl Detector {
         signal: Signal,
         capacity: Option<f64>,
     ) -> impl Iterator<Item = WindowReport> {
-        let of = self.of(signal);
-        of.series(signal).into_iter().flat_map(move |series| {
+        self.series(signal).into_iter().flat_map(move |series| {
             series.ladder.levels().iter().enumerate().filter_map(move |(level_idx, level)| {
-                let around = of.surroundings(&of.config, signal, capacity)?;
+                let around = self.surroundings(&self.config, signal, capacity)?;
                 Some(WindowReport {
                     signal,
-                    axis: of.axis,
+                    axis: self.axis,
                     level_idx,
                     n_samples: series.n_samples(level_idx),
                     from: level.blocks().first()?.at,
@@ -419,19 +406,14 @@ impl Detector {
         self.readings.series.tracker.take_change()
     }
 
-    /// Returns the detector of a signal: that of the host, or this one.
-    fn of(&self, signal: Signal) -> &Self {
-        self.host.as_deref().filter(|_| signal == Signal::Host).unwrap_or(self)
-    }
-
-    /// Returns the series of a signal; `None` for [`Signal::Process`] of a rank, for
-    /// [`Signal::Host`] without a detector, and for the others of an unmanaged process.
+    /// Returns the series of a signal; `None` for [`Signal::Process`] of a rank, for whichever of
+    /// [`Signal::Allocated`] and [`Signal::Host`] is not its live memory, and for the others of an
+    /// unmanaged process.
     fn series(&self, signal: Signal) -> Option<&Series> {
-        let of = self.of(signal);
         let is_process = self.readings.is_of_process();
         let (series, is_there) = match signal {
             Signal::Allocated | Signal::Host => {
-                (&of.live, !is_process && of.live_signal == signal)
+                (&self.live, !is_process && self.live_signal == signal)
             }
             Signal::Reserved => (&self.reserved, !is_process),
             Signal::OutsideAllocator => (&self.readings.series, !is_process),

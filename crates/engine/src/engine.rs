@@ -217,7 +217,8 @@ impl Engine {
     /// device's and it has host memory next to them.
     fn host_signal_of(&self, rank: &RankId) -> Signal {
         let state = self.ranks.get(&rank.run, rank.rank);
-        let has_host = state.is_some_and(|state| state.creep().has(Signal::Host));
+        let has_host =
+            state.is_some_and(|state| state.detectors().of(Signal::Host).has(Signal::Host));
         if has_host { Signal::Host } else { Signal::Allocated }
     }
 
@@ -642,13 +643,13 @@ fn growth_by_step<'a>(
     state: &RankState,
     signal: Signal,
 ) -> Option<Growth<'a>> {
-    let creep = state.creep();
-    (creep.axis() == Axis::Steps).then(|| Growth {
+    let (own, of_signal) = (state.detectors().own(), state.detectors().of(signal));
+    (own.axis() == Axis::Steps).then(|| Growth {
         rank,
         signal,
         bytes_per_step: None,
-        seconds_per_step: creep.seconds_per_step(),
-        level_shifts: creep.increments_between_events(signal),
+        seconds_per_step: own.seconds_per_step(),
+        level_shifts: of_signal.increments_between_events(signal),
     })
 }
 

@@ -104,8 +104,10 @@ impl Filling {
     /// Returns whether live memory grows on although the holder was full, or should be full by
     /// now.
     fn is_past_its_end(&self, rank: &RankView<'_>, trend: &Trend, measured: &Measured) -> bool {
-        let rise = || rank.creep.rise_since(trend.signal, measured.ends_by());
-        let grows_on = || rise().is_some_and(|rise| rise >= rank.creep.config().growth_min);
+        let rise =
+            || rank.detectors.of(trend.signal).rise_since(trend.signal, measured.ends_by());
+        let grows_on =
+            || rise().is_some_and(|rise| rise >= rank.detectors.own().config().growth_min);
         measured.is_full() || (self.full_in_steps <= 0.0 && grows_on())
     }
 
@@ -125,7 +127,8 @@ impl Filling {
             growth_bytes: (trend.growth_bytes - held_bytes).max(0.0),
             bytes_per_step: trend.slope_bytes_per_unit.value - measured.bytes_per_step,
         };
-        let creeps = |left| rest.creeps(left, trend.seconds_per_unit, rank.creep.config());
+        let creeps =
+            |left| rest.creeps(left, trend.seconds_per_unit, rank.detectors.own().config());
         let doubts = [
             (FillingDoubt::NotOwn, !measured.fill.is_own),
             (FillingDoubt::Outdated, is_outdated(rank, held)),

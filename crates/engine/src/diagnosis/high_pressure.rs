@@ -86,7 +86,7 @@ impl TooLarge {
     /// memory, or of the host's next to a device. `None` of one that is over.
     pub fn of(subject: &Subject<'_, '_>, signal: Signal) -> Option<Box<Self>> {
         let rank = subject.rank().filter(|rank| !rank.is_over())?;
-        let trend = rank.creep.trend(signal)?;
+        let trend = rank.detectors.trend(signal)?;
         let filling = Filling::of(rank, trend).filter(Filling::is_too_large)?;
         let holder = rank.site.held(signal).holder?.holder.clone();
         Some(Box::new(Self { holder, filling }))

@@ -8,7 +8,6 @@ use crate::diagnosis::trend_figures::TrendFigures;
 use crate::kind::Severity;
 use crate::processes::ProcessView;
 use crate::ranks::view::RankView;
-use stepmem_detect::detector::Detector;
 use stepmem_detect::signal::Signal;
 use stepmem_detect::trend::{Stage, Trend};
 use stepmem_types::ids::{GpuUuid, ProcessId, Rank, RankId, Run, SubjectId};
@@ -123,11 +122,11 @@ impl<'a> SubjectView<'a, '_> {
         matches!(self, Self::Rank(_, _, view) if view.ended.is_some())
     }
 
-    /// Returns the detector of the subject's growth; `None` of a device.
-    pub fn creep(&self) -> Option<&'a Detector> {
+    /// Returns the trend of a signal, if there is one.
+    pub fn trend(&self, signal: Signal) -> Option<&'a Trend> {
         match self {
-            Self::Rank(_, _, view) => Some(view.creep),
-            Self::Process(_, view) => Some(view.creep),
+            Self::Rank(_, _, view) => view.detectors.trend(signal),
+            Self::Process(_, view) => view.creep.trend(signal),
             Self::Device(..) => None,
         }
     }
@@ -136,8 +135,7 @@ impl<'a> SubjectView<'a, '_> {
 impl<'a> Subject<'a, '_> {
     /// Returns the trend of one signal at one stage, if there is one.
     pub fn trend(&self, signal: Signal, stage: Stage) -> Option<&'a Trend> {
-        let mut trends = self.view.creep()?.trends();
-        trends.find(|trend| trend.signal == signal && trend.stage == stage)
+        self.view.trend(signal).filter(|trend| trend.stage == stage)
     }
 
     /// Returns the figures of a trend of the subject.

@@ -6,21 +6,19 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use crate::diagnosis::filling::Filling;
 use crate::ranks::container_view::ContainerView;
-use stepmem_detect::detector::Detector;
 use stepmem_detect::sample::Axis;
 use stepmem_detect::signal::Signal;
 use stepmem_detect::trend::{Slope, Stage, Trend};
 use stepmem_types::site::{EmptySearch, LeakSite, TensorHolder};
 use stepmem_types::units::{Bytes, Count, UnixTime};
 
-/// Returns the growing creep that is the first to use up its headroom. `forecast` names the
+/// Returns the trend that creeps and is the first to use up its headroom. `forecast` names the
 /// trend that shows when; `None` of growth that uses up nothing.
 pub fn soonest<'a>(
-    creep: &'a Detector,
+    trends: impl Iterator<Item = &'a Trend>,
     forecast: impl Fn(&'a Trend) -> Option<&'a Trend>,
 ) -> Option<TrendFigures> {
-    creep
-        .trends()
+    trends
         .filter(|trend| trend.stage == Stage::Creeping)
         .filter_map(forecast)
         .filter_map(|trend| {

@@ -56,7 +56,7 @@ impl Engine {
         let RequestKind::Holders { wants_lines, signal, .. } = request.kind else {
             return request;
         };
-        let figures = state.creep().trend(signal).map(TrendFigures::of);
+        let figures = state.detectors().trend(signal).map(TrendFigures::of);
         let bytes_per_step = figures.and_then(|figures| figures.slope_bytes_per_step);
         let device = state.identity().device.as_ref();
         let is_on_host = signal == Signal::Host || device.is_some_and(GpuUuid::is_host);

@@ -57,11 +57,11 @@ impl RankStatus {
             process_used_bytes: view.own_process.and_then(OwnProcessMemory::bytes),
             process_used_state: view.own_process.and_then(OwnProcessMemory::state),
             imbalance_ratio: balance.map(|balance| balance.imbalance_ratio),
-            is_judged: view.creep.samples_until_judged() == 0,
+            is_judged: view.detectors.own().samples_until_judged() == 0,
             judging_from_step: view.judging_from_step(),
             creep: Signal::ALL
                 .into_iter()
-                .filter_map(|signal| SignalStatus::of(signal, view.creep))
+                .filter_map(|signal| SignalStatus::of(signal, view.detectors.of(signal)))
                 .collect(),
             oom_eta_steps: of_device.as_ref().and_then(|trend| trend.oom_eta_steps),
             oom_eta_seconds: of_device.as_ref().and_then(|trend| trend.oom_eta_seconds),
@@ -86,7 +86,9 @@ fn ends(rank: &RankView<'_>) -> (Option<TrendFigures>, Option<TrendFigures>) {
         |trend: &Trend| !Filling::of(rank, trend).is_some_and(|filling| filling.withholds());
     let is_of_host = |trend: &Trend| trend.signal == Signal::Host;
     let end = |is_asked: &dyn Fn(&Trend) -> bool| {
-        let end = soonest(rank.creep, |trend| rank.forecast(trend).filter(|_| is_asked(trend)));
+        let end = soonest(rank.detectors.trends(), |trend| {
+            rank.forecast(trend).filter(|_| is_asked(trend))
+        });
         end.filter(|_| !rank.is_over())
     };
     let of_device = end(&|trend| !is_of_host(trend) && is_endless(trend));

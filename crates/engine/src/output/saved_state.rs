@@ -7,6 +7,7 @@ use crate::findings::acks::SavedAck;
 use crate::findings::{ActiveFinding, Finding, Findings};
 use crate::kind::DiagnosisKind;
 use crate::processes::{PROCESSES_JUDGED_MAX, ProcessState, ProcessTable};
+use crate::ranks::detectors::RankDetectors;
 use crate::ranks::history::History;
 use crate::ranks::lifetime::LifetimeStats;
 use crate::ranks::state::RankState;
@@ -23,14 +24,16 @@ use stepmem_types::units::{Seconds, Uptime};
 /// Bytes that a rank takes at most. One that goes on without steps has a second detector, of
 /// its samples by time; each may have one of host memory.
 const RANK_BYTES_MAX: usize =
-    2 * Detector::BYTES_MAX + LifetimeStats::BYTES_MAX + History::BYTES_MAX + 4096;
+    2 * RankDetectors::BYTES_MAX + LifetimeStats::BYTES_MAX + History::BYTES_MAX + 4096;
 /// Bytes that an unmanaged process takes at most.
 const PROCESS_BYTES_MAX: usize = Detector::PROCESS_BYTES_MAX + 4096;
 /// Bytes that a container takes at most.
 const CONTAINER_BYTES_MAX: usize = Detector::HOST_BYTES_MAX + 4096;
 /// Bytes that an ended rank takes at most.
-const ENDED_BYTES_MAX: usize =
-    Detector::RELEASED_BYTES_MAX + LifetimeStats::BYTES_MAX + History::ENDED_BYTES_MAX + 4096;
+const ENDED_BYTES_MAX: usize = RankDetectors::RELEASED_BYTES_MAX
+    + LifetimeStats::BYTES_MAX
+    + History::ENDED_BYTES_MAX
+    + 4096;
 /// Bytes that are saved in addition to ranks and processes, at most.
 const OTHER_BYTES_MAX: usize = 1024 * 1024;
 /// Parts that are not of one rank or process.

@@ -477,7 +477,7 @@ impl RunStatus {
 
 impl ProcessStatus {
     pub fn of(id: &ProcessId, view: &ProcessView<'_>) -> Self {
-        let soonest = soonest(view.creep, Some);
+        let soonest = soonest(view.creep.trends(), Some);
         Self {
             id: id.clone(),
             used: view.used,

@@ -6,6 +6,7 @@ pub mod refusal;
 pub mod table;
 
 pub mod container_view;
+pub mod detectors;
 pub mod ended;
 pub mod history;
 pub mod host;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::ranks::detectors::RankDetectors;
 use crate::ranks::ended::{OomEvent, RankEnded};
 use crate::ranks::history::{Figures, History, MarkerKind};
 use crate::ranks::host::{HostMemory, host_sample};
@@ -14,7 +15,6 @@ use crate::ranks::peaks::{HighWater, IntervalPeak, RecentPeaks, StepPeaks};
 use crate::ranks::view::{DeviceView, Identity, LastTrain, RankView};
 use crate::requests::causes::SiteView;
 use stepmem_detect::config::Config as DetectConfig;
-use stepmem_detect::detector::Detector;
 use stepmem_detect::sample::{AxisPoint, DeviceReading, Sample};
 use stepmem_detect::shifts::HolderGrowth;
 use stepmem_detect::signal::Signal;
@@ -52,9 +52,9 @@ pub struct RankState {
     /// The high-water marks of the last record of this incarnation.
     high_water: HighWater,
     interval: IntervalPeak,
-    creep: Detector,
-    /// The detector of samples by time since the last step; `None` while it takes steps.
-    by_time: Option<Box<Detector>>,
+    detectors: RankDetectors,
+    /// Those of samples by time since the last step; `None` while it takes steps.
+    by_time: Option<Box<RankDetectors>>,
     lifetime: LifetimeStats,
     history: History,
     /// The last activity that the history has a marker for when it changes.
@@ -89,6 +89,15 @@ pub struct RankState {
     own_process: Option<(OwnProcessMemory, Uptime)>,
 }
 
+/// The place of a record in the history of its rank.
+#[derive(Clone, Copy)]
+struct HistoryPlace {
+    /// When its step ended, as a Unix time.
+    time: f64,
+    /// Set when the rank was silent, or another process, before it.
+    follows_gap: bool,
+}
+
 impl RankState {
     /// An empty window of a rank first heard of at `now`.
     pub fn new(creep: DetectConfig, peak_interval: Duration, now: Uptime) -> Self {
@@ -101,7 +110,7 @@ impl RankState {
             recent: RecentPeaks::default(),
             high_water: HighWater::default(),
             interval: IntervalPeak::new(peak_interval),
-            creep: Detector::new(creep),
+            detectors: RankDetectors::new(creep),
             by_time: None,
             lifetime: LifetimeStats::default(),
             history: History::default(),
@@ -125,7 +134,7 @@ impl RankState {
 
     /// Goes on with other settings, as after a restart of the exporter.
     pub fn configure(&mut self, creep: DetectConfig, peak_interval: Duration) {
-        self.creep.configure(creep);
+        self.detectors.configure(creep);
         self.by_time.iter_mut().for_each(|by_time| by_time.configure(creep));
         self.interval.configure(peak_interval);
     }
@@ -138,73 +147,113 @@ impl RankState {
         now: Uptime,
         arrival: f64,
     ) -> (RecordVerdict, bool) {
-        let time = sample.time.map_or(arrival, Seconds::get);
-        let at = Arrival { now, time };
-        let end = self.ended.as_ref().map(|ended| &ended.report);
-        let verdict = self.lifecycle.judge(sample, at, end);
-        match verdict {
-            RecordVerdict::Duplicate => return (verdict, false),
-            RecordVerdict::Late => {
-                self.lates_total = self.lates_total.saturating_add(1);
-                self.lifecycle.ignore();
-                return (verdict, false);
-            }
-            RecordVerdict::Accepted | RecordVerdict::Restarted => {}
-        }
-        self.last_seen = now;
-        let follows_gap = verdict == RecordVerdict::Restarted || !self.lifecycle.is_live(now);
-        let ooms_before = self.ooms_total;
+        let at = Arrival { now, time: sample.time.map_or(arrival, Seconds::get) };
+        let verdict = self.accept(sample, at);
+        let has_restarted = match verdict {
+            RecordVerdict::Duplicate | RecordVerdict::Late => return (verdict, false),
+            RecordVerdict::Accepted => false,
+            RecordVerdict::Restarted => true,
+        };
+        let follows_gap = has_restarted || !self.lifecycle.is_live(now);
         let mut changed = false;
-        if verdict == RecordVerdict::Restarted {
-            changed = self.oom.is_some() || self.creep().trends().next().is_some();
+        if has_restarted {
+            changed = self.oom.is_some() || self.detectors().trends().next().is_some();
             self.begin_incarnation();
-            self.history.mark(MarkerKind::Restart, Some(time));
+            self.history.mark(MarkerKind::Restart, Some(at.time));
         }
         let peaks = StepPeaks::of(sample, self.high_water);
-        self.high_water = HighWater::of(sample);
-        let figures = LastTrain::of(sample, peaks);
-        self.count_ooms(sample, now);
-        changed |= self.ooms_total != ooms_before;
-        if self.ooms_total != ooms_before {
-            self.history.mark(MarkerKind::Oom, Some(time));
-        }
-        self.recent.add(peaks, now);
-        if let Some(peak) = peaks.allocated {
-            self.interval.add(peak, now);
-        }
-        self.lifetime.add(sample, peaks, time);
-        self.count_marks(sample, time);
-        self.remember(sample, peaks, (time, follows_gap));
+        changed |= self.measure(sample, peaks, at);
+        self.count_marks(sample, at.time);
+        self.remember(sample, peaks, HistoryPlace { time: at.time, follows_gap });
         self.identify(sample);
         self.take_host_parts(sample);
         self.own_process = sample.own_process.map(|own| (own, now)).or(self.own_process);
         self.lifecycle.advance(sample, at);
-        let capacity = self.own_capacity();
-        let record = memory_record(&figures, self.high_water, time);
-        if sample.phase.is_by_time() {
-            changed |= self.take_by_time(sample.phase, figures, record.ok());
-        } else if sample.phase == Phase::Train {
-            changed |= self.by_time.take().is_some_and(|of| of.trends().next().is_some());
-            if !sample.marks.is_empty() {
-                self.creep.mark();
-            }
-            let retries = self.last_train.and_then(|last| last.alloc_retries);
-            if retries.is_some() && figures.alloc_retries > retries {
-                self.retried_at = Some(now);
-            }
-            self.last_train = Some(figures);
-            self.steps_total = self.steps_total.saturating_add(1);
-            self.life_steps = self.life_steps.saturating_add(1);
-            self.count_unread(sample.n_steps.saturating_sub(1));
-            changed |= !self.is_ended()
-                && record.is_ok_and(|record| self.creep.train(&record, capacity));
-        } else if let (Ok(record), false) = (record, self.is_ended()) {
-            self.creep.other_phase(&record);
-        }
-        if let Some(allocated) = sample.host.as_ref().and_then(|parts| parts.allocated) {
-            changed |= self.take_host(allocated, sample, time);
-        }
+        changed |= self.detect(sample, LastTrain::of(sample, peaks), at);
         (verdict, changed)
+    }
+
+    /// Judges whether a record is new, and counts one that comes too late.
+    fn accept(&mut self, sample: &StepSample, at: Arrival) -> RecordVerdict {
+        let end = self.ended.as_ref().map(|ended| &ended.report);
+        let verdict = self.lifecycle.judge(sample, at, end);
+        match verdict {
+            RecordVerdict::Duplicate => {}
+            RecordVerdict::Late => {
+                self.lates_total = self.lates_total.saturating_add(1);
+                self.lifecycle.ignore();
+            }
+            RecordVerdict::Accepted | RecordVerdict::Restarted => self.last_seen = at.now,
+        }
+        verdict
+    }
+
+    /// Takes the figures of a record into the peaks and sums. Returns whether the rank ran out of
+    /// memory with it.
+    fn measure(&mut self, sample: &StepSample, peaks: StepPeaks, at: Arrival) -> bool {
+        self.high_water = HighWater::of(sample);
+        let ooms_before = self.ooms_total;
+        self.count_ooms(sample, at.now);
+        let ran_out = self.ooms_total != ooms_before;
+        if ran_out {
+            self.history.mark(MarkerKind::Oom, Some(at.time));
+        }
+        self.recent.add(peaks, at.now);
+        if let Some(peak) = peaks.allocated {
+            self.interval.add(peak, at.now);
+        }
+        self.lifetime.add(sample, peaks, at.time);
+        ran_out
+    }
+
+    /// Gives the detectors a record, by its phase. Returns whether a trend changed.
+    fn detect(&mut self, sample: &StepSample, figures: LastTrain, at: Arrival) -> bool {
+        let record = memory_record(&figures, self.high_water, at.time).ok();
+        let own = match sample.phase {
+            Phase::Sample | Phase::Idle => self.take_by_time(sample.phase, figures, record),
+            Phase::Train => {
+                self.note_retries(&figures, at.now);
+                self.take_step(sample, figures, record)
+            }
+            Phase::Eval | Phase::Checkpoint => {
+                if let (Some(record), false) = (record, self.is_ended()) {
+                    self.detectors.other_phase(&record);
+                }
+                false
+            }
+        };
+        let allocated = sample.host.as_ref().and_then(|parts| parts.allocated);
+        let host = allocated.is_some_and(|held| self.take_host(held, sample, at.time));
+        own || host
+    }
+
+    /// Notes that the allocator had to flush its cache since the last train step.
+    fn note_retries(&mut self, figures: &LastTrain, now: Uptime) {
+        let retries = self.last_train.and_then(|last| last.alloc_retries);
+        if retries.is_some() && figures.alloc_retries > retries {
+            self.retried_at = Some(now);
+        }
+    }
+
+    /// Takes a train step. Returns whether a trend changed.
+    fn take_step(
+        &mut self,
+        sample: &StepSample,
+        figures: LastTrain,
+        record: Option<Sample>,
+    ) -> bool {
+        let had_trend = self.by_time.take().is_some_and(|of| of.trends().next().is_some());
+        if !sample.marks.is_empty() {
+            self.detectors.mark();
+        }
+        self.last_train = Some(figures);
+        self.steps_total = self.steps_total.saturating_add(1);
+        self.life_steps = self.life_steps.saturating_add(1);
+        self.count_unread(sample.n_steps.saturating_sub(1));
+        let (capacity, is_ended) = (self.own_capacity(), self.is_ended());
+        let record = record.filter(|_| !is_ended);
+        let is_changed = record.is_some_and(|record| self.detectors.train(&record, capacity));
+        had_trend || is_changed
     }
 
     /// The memory whose holders are searched for: its own, and the host's next to a device.
@@ -212,9 +261,9 @@ impl RankState {
 
     /// Returns the memory whose growth is suspected with its last record for the first time.
     pub fn newly_suspected(&self) -> Option<Signal> {
-        let newest = self.creep.newest()?.position;
+        let newest = self.detectors.own().newest()?.position;
         Self::HELD_SIGNALS.into_iter().find(|signal| {
-            let suspected = self.creep.suspected(*signal);
+            let suspected = self.detectors.of(*signal).suspected(*signal);
             suspected.is_some_and(|suspected| newest <= suspected.position)
         })
     }
@@ -240,9 +289,10 @@ impl RankState {
         let record = host_sample(at, allocated);
         let capacity = self.host_capacity();
         match sample.phase {
-            Phase::Train => self.creep.host(&record, capacity),
+            Phase::Train => self.detectors.train_host(&record, capacity),
             Phase::Sample => {
-                self.by_time.as_mut().is_some_and(|by_time| by_time.host(&record, capacity))
+                let by_time = self.by_time.as_mut();
+                by_time.is_some_and(|by_time| by_time.train_host(&record, capacity))
             }
             Phase::Eval | Phase::Checkpoint | Phase::Idle => false,
         }
@@ -261,7 +311,7 @@ impl RankState {
     /// Returns whether its host memory grows and creeps.
     pub fn host_creeps(&self) -> bool {
         let signal = if self.identity.is_host() { Signal::Allocated } else { Signal::Host };
-        let trend = self.creep().trend(signal);
+        let trend = self.detectors().trend(signal);
         trend.is_some_and(|trend| trend.stage == Stage::Creeping && trend.is_growing())
     }
 
@@ -276,13 +326,11 @@ impl RankState {
         if self.by_time.is_some() || self.is_ended() {
             return;
         }
-        if signal == Signal::Host {
-            let capacity = self.host_capacity();
-            self.creep.host_holder(growth, capacity);
-        } else {
-            let capacity = self.own_capacity();
-            self.creep.holder(growth, capacity);
-        }
+        let capacity = match signal {
+            Signal::Host => self.host_capacity(),
+            _ => self.own_capacity(),
+        };
+        self.detectors.holder(growth, signal, capacity);
     }
 
     /// Takes a record by time. Its figures are those of the rank now, whose last step stays
@@ -300,9 +348,10 @@ impl RankState {
         let (Phase::Sample, Some(record), false) = (phase, record, self.is_ended()) else {
             return false;
         };
-        let config = *self.creep.config();
+        let config = *self.detectors.own().config();
         let capacity = self.own_capacity();
-        let by_time = self.by_time.get_or_insert_with(|| Box::new(Detector::by_time(config)));
+        let by_time = || Box::new(RankDetectors::by_time(config));
+        let by_time = self.by_time.get_or_insert_with(by_time);
         by_time.train(&record, capacity)
     }
 
@@ -328,7 +377,7 @@ impl RankState {
         &mut self,
         sample: &StepSample,
         peaks: StepPeaks,
-        (time, follows_gap): (f64, bool),
+        HistoryPlace { time, follows_gap }: HistoryPlace,
     ) {
         let kind = match sample.phase {
             Phase::Train => Some(MarkerKind::Train),
@@ -367,7 +416,7 @@ impl RankState {
     /// Returns whether its memory is judged by time: it takes no steps, and they left no trend
     /// of its own figures.
     fn is_by_time(&self) -> bool {
-        let has_trend = self.creep.trends().any(|trend| trend.signal != Signal::Host);
+        let has_trend = self.detectors.trends().any(|trend| trend.signal != Signal::Host);
         self.by_time.is_some() && !has_trend
     }
 
@@ -398,8 +447,8 @@ impl RankState {
         let capacity = self.capacity(view).map(Bytes::as_f64);
         let reading = DeviceReading { time, device_used, process_used };
         match &mut self.by_time {
-            Some(by_time) => by_time.device(&reading, capacity),
-            None => self.creep.device(&reading, capacity),
+            Some(by_time) => by_time.own_mut().device(&reading, capacity),
+            None => self.detectors.own_mut().device(&reading, capacity),
         }
     }
 
@@ -425,10 +474,10 @@ impl RankState {
         if self.is_by_time()
             && let Some(by_time) = self.by_time.take()
         {
-            self.creep = *by_time;
+            self.detectors = *by_time;
         }
         self.by_time = None;
-        self.creep.release();
+        self.detectors.release();
         let time = report.time.map(Seconds::get);
         self.history.mark(MarkerKind::End(report.outcome), time);
         self.history.release();
@@ -568,10 +617,10 @@ impl RankState {
         own.bytes().filter(|_| read_at > time)
     }
 
-    /// The detector of its growth: by steps, or by time while it takes none.
-    pub fn creep(&self) -> &Detector {
+    /// The detectors of its growth: by steps, or by time while it takes none.
+    pub fn detectors(&self) -> &RankDetectors {
         let by_time = self.by_time.as_deref().filter(|_| self.is_by_time());
-        by_time.unwrap_or(&self.creep)
+        by_time.unwrap_or(&self.detectors)
     }
 
     /// The number of the last train step.
@@ -602,7 +651,7 @@ impl RankState {
             capacity: self.capacity(device),
             device: self.resolved(device),
             device_model: None,
-            creep: self.creep(),
+            detectors: self.detectors(),
             lifetime: &self.lifetime,
             steps_total: self.steps_total,
             unread_steps_total: self.unread_steps_total,
@@ -687,7 +736,7 @@ impl RankState {
     /// One more time that it ran out of memory.
     fn oom(&self, step: Option<u64>, now: Uptime) -> OomEvent {
         let headroom = self.view(DeviceView::default(), now).headroom();
-        let mut trends = self.creep().trends();
+        let mut trends = self.detectors().trends();
         let trend = trends.find(|trend| trend.signal == Signal::Allocated);
         OomEvent {
             step,
@@ -707,7 +756,7 @@ impl RankState {
     fn begin_incarnation(&mut self) {
         self.ended = None;
         self.oom = None;
-        self.creep.restart();
+        self.detectors.restart();
         self.by_time = None;
         self.lifetime.begin_incarnation();
         self.lifecycle.begin_incarnation();

@@ -8,12 +8,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::ranks::basis::Basis;
 use crate::ranks::container_view::ContainerView;
+use crate::ranks::detectors::RankDetectors;
 use crate::ranks::ended::{OomEvent, RankEnded};
 use crate::ranks::host::HostMemory;
 use crate::ranks::lifetime::LifetimeStats;
 use crate::ranks::peaks::StepPeaks;
 use crate::requests::causes::SiteView;
-use stepmem_detect::detector::Detector;
 use stepmem_detect::sample::Axis;
 use stepmem_detect::signal::Signal;
 use stepmem_detect::trend::Trend;
@@ -142,7 +142,7 @@ pub struct RankView<'a> {
     /// Model of its device, where NVML names it.
     pub device_model: Option<&'a str>,
     /// The detector, for its trends and slopes.
-    pub creep: &'a Detector,
+    pub detectors: &'a RankDetectors,
     /// This incarnation, summed up.
     pub lifetime: &'a LifetimeStats,
     /// Train steps that it reported, since the exporter began.
@@ -218,7 +218,7 @@ impl Identity {
 impl<'a> RankView<'a> {
     /// Returns whether its memory is judged by time, as it takes no steps.
     pub fn is_by_time(&self) -> bool {
-        self.creep.axis() == Axis::Seconds
+        self.detectors.own().axis() == Axis::Seconds
     }
 
     /// The event markers that it reported, by name; only those that came.
@@ -253,7 +253,7 @@ impl<'a> RankView<'a> {
     /// The step from which on its growth will be judged; `None` once it is, and of one that
     /// takes no steps.
     pub fn judging_from_step(&self) -> Option<u64> {
-        let until_judged = u64::from(self.creep.samples_until_judged());
+        let until_judged = u64::from(self.detectors.own().samples_until_judged());
         let is_awaited = until_judged > 0 && self.ended.is_none() && !self.is_by_time();
         self.last_train.filter(|_| is_awaited).map(|last| last.step.get() + until_judged)
     }
@@ -266,7 +266,7 @@ impl<'a> RankView<'a> {
     /// Device memory that is not this rank's allocator's, smoothed; `None` before the first
     /// figure.
     pub fn other_bytes(&self) -> Option<f64> {
-        self.creep.outside_bytes()
+        self.detectors.own().outside_bytes()
     }
 
     /// Returns the bytes that the rank can still take before its device is full. They are the

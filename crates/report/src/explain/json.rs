@@ -216,7 +216,7 @@ impl WindowsNow {
         let mut now = Vec::new();
         for signal in Signal::ALL {
             let capacity = rank.capacity_of(signal);
-            let windows = rank.creep.windows(signal, capacity);
+            let windows = rank.detectors.of(signal).windows(signal, capacity);
             for window in windows.filter(|window| window.n_samples > 0.0) {
                 ends.push(End::of(&window.outcome));
                 let window = WindowShown::of(&window, capacity.is_some());

@@ -103,7 +103,7 @@ pub fn windows(rank: &RankView<'_>) -> String {
         let mut table =
             Table::new([Column::right(2, "records"), Column::left(2, "outcome now")]);
         let n_ends = ends.len();
-        let windows = rank.creep.windows(signal, rank.capacity_of(signal));
+        let windows = rank.detectors.of(signal).windows(signal, rank.capacity_of(signal));
         for window in windows.filter(|window| window.n_samples > 0.0) {
             table.row([whole(window.n_samples), last_word(&window)]);
             ends.push(End::of(&window.outcome));

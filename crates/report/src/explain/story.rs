@@ -80,9 +80,10 @@ impl<'a> SubjectFigures<'a> {
         }
     }
 
-    fn creep(&self) -> &'a Detector {
+    /// Returns the detector that judges a signal.
+    fn detector(&self, signal: Signal) -> &'a Detector {
         match self {
-            Self::Rank(rank) => rank.creep,
+            Self::Rank(rank) => rank.detectors.of(signal),
             Self::Process(process) => process.creep,
         }
     }
@@ -320,8 +321,7 @@ impl Story {
     fn add_event(&mut self, transition: &Transition, view: &SubjectFigures<'_>, cause: Cause) {
         let of_signal =
             signal(transition).filter(|_| transition.state == TransitionState::Raised);
-        let creep = view.creep();
-        let shown_by = of_signal.and_then(|of| creep.shown_by(of));
+        let shown_by = of_signal.and_then(|of| view.detector(of).shown_by(of));
         let stage = transition.kind.about().stage;
         // A longer window may have taken over in the same moment, without showing as much.
         let worth = |level_idx| {
@@ -331,8 +331,9 @@ impl Story {
             }
         };
         let window_of = |level_idx| {
-            let windows =
-                of_signal.into_iter().flat_map(|of| creep.windows(of, view.capacity_of(of)));
+            let windows = of_signal
+                .into_iter()
+                .flat_map(|of| view.detector(of).windows(of, view.capacity_of(of)));
             windows.max_by_key(worth(level_idx))
         };
         self.events.push(StoryEvent {
@@ -353,7 +354,7 @@ impl Story {
         let step = view.last_step();
         let had_window = std::mem::take(&mut self.has_window);
         for signal in Signal::ALL {
-            for window in view.creep().windows(signal, view.capacity_of(signal)) {
+            for window in view.detector(signal).windows(signal, view.capacity_of(signal)) {
                 self.has_window |= LIVE_SIGNALS.contains(&signal);
                 let key = (signal, window.level_idx);
                 let is_new = |tests: &LevelTests| tests.last.to != window.to;

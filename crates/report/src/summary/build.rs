@@ -215,7 +215,7 @@ fn rank_summary(
 /// next to a device is another.
 fn growth_headroom(view: &RankView<'_>) -> Option<f64> {
     let is_own = |trend: &&Trend| trend.is_growing() && trend.signal != Signal::Host;
-    let growing = view.creep.trends().filter(is_own);
+    let growing = view.detectors.trends().filter(is_own);
     growing.filter_map(Trend::headroom_bytes).reduce(f64::min)
 }
 
@@ -251,13 +251,13 @@ fn phases(lifetime: &LifetimeStats) -> BTreeMap<Cow<'static, str>, PhaseSummary>
 }
 
 fn rank_trend(rank: &RankView<'_>, signal: Signal) -> Option<RankTrend> {
-    let slope = rank.creep.slope(signal)?;
+    let creep = rank.detectors.of(signal);
+    let slope = creep.slope(signal)?;
     let per_step = slope.bytes_per_step;
-    let trend = rank.creep.trend(signal).filter(|trend| trend.is_growing());
-    let ended = rank.creep.ended_growth(signal).map(|ended| EndedTrend {
+    let trend = creep.trend(signal).filter(|trend| trend.is_growing());
+    let ended = creep.ended_growth(signal).map(|ended| EndedTrend {
         growth_bytes: ended.bytes,
-        level_since_step: Some(ended.until.position)
-            .filter(|_| rank.creep.axis() == Axis::Steps),
+        level_since_step: Some(ended.until.position).filter(|_| creep.axis() == Axis::Steps),
         level_since_time: ended.until.time.get(),
     });
     let figures = trend.map(TrendFigures::of);

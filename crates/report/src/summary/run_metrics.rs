@@ -26,7 +26,7 @@ pub fn run_metrics(
 
 /// Returns whether the detector has seen enough of the rank to judge its live memory.
 pub fn is_judged(rank: &RankView<'_>) -> bool {
-    LIVE_SIGNALS.iter().any(|signal| rank.creep.slope(*signal).is_some())
+    LIVE_SIGNALS.iter().any(|signal| rank.detectors.of(*signal).slope(*signal).is_some())
 }
 
 fn run_metric(
@@ -110,7 +110,7 @@ fn trend(run: &RunView<'_>, metric: PeakMetric) -> RunMetricTrend {
         return RunMetricTrend::default();
     };
     let stage = |stage: Stage| {
-        let mut trends = run.ranks.iter().flat_map(|(_, view)| view.creep.trends());
+        let mut trends = run.ranks.iter().flat_map(|(_, view)| view.detectors.trends());
         trends.any(|trend| {
             LIVE_SIGNALS.contains(&trend.signal) && trend.stage == stage && trend.is_growing()
         })
@@ -126,7 +126,8 @@ fn trend(run: &RunView<'_>, metric: PeakMetric) -> RunMetricTrend {
         overall_median_growth_pct: median(&mut ratios),
         trend_window_steps: Some(view.lifetime.n_steps()),
         allocated_slope_bytes_per_step: view
-            .creep
+            .detectors
+            .own()
             .slope(Signal::Allocated)
             .and_then(|slope| slope.bytes_per_step)
             .map(|slope| slope.value),

@@ -1,0 +1,126 @@
+//! The detectors of a rank: one of its own memory, and one of the host's where the rank reports
+//! that next to a device's.
+
+use serde::{Deserialize, Serialize};
+
+use stepmem_detect::config::Config;
+use stepmem_detect::detector::Detector;
+use stepmem_detect::sample::Sample;
+use stepmem_detect::shifts::HolderGrowth;
+use stepmem_detect::signal::Signal;
+use stepmem_detect::trend::Trend;
+
+/// The detectors of a rank, both by steps or both by time.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct RankDetectors {
+    own: Detector,
+    /// That of [`Signal::Host`]; its first sample creates it.
+    host: Option<Box<Detector>>,
+}
+
+impl RankDetectors {
+    /// Upper bound on the memory of both, in bytes.
+    pub const BYTES_MAX: usize = Detector::BYTES_MAX + Detector::HOST_BYTES_MAX;
+
+    /// Upper bound on the memory of both once their windows are freed, in bytes.
+    pub const RELEASED_BYTES_MAX: usize = 2 * Detector::RELEASED_BYTES_MAX;
+
+    /// Creates the detectors of a rank that steps.
+    pub fn new(config: Config) -> Self {
+        Self { own: Detector::new(config), host: None }
+    }
+
+    /// Creates the detectors of a rank that takes no steps.
+    pub fn by_time(config: Config) -> Self {
+        Self { own: Detector::by_time(config), host: None }
+    }
+
+    /// Returns the detector that judges a signal.
+    pub fn of(&self, signal: Signal) -> &Detector {
+        self.host.as_deref().filter(|_| signal == Signal::Host).unwrap_or(&self.own)
+    }
+
+    /// Returns the detector of the rank's own memory.
+    pub fn own(&self) -> &Detector {
+        &self.own
+    }
+
+    /// Returns the trend of a signal.
+    pub fn trend(&self, signal: Signal) -> Option<&Trend> {
+        self.of(signal).trend(signal)
+    }
+
+    /// Returns the trends that hold now, growing or level, at most one per signal.
+    pub fn trends(&self) -> impl Iterator<Item = &Trend> {
+        Signal::ALL.into_iter().filter_map(|signal| self.trend(signal))
+    }
+
+    /// Replaces the configuration, as after a restart of the exporter.
+    pub fn configure(&mut self, config: Config) {
+        self.each(|detector| detector.configure(config));
+    }
+
+    /// Notes an event after which memory may hold more.
+    pub fn mark(&mut self) {
+        self.each(Detector::mark);
+    }
+
+    /// Takes a train sample of the rank's own memory, as [`Detector::train`] does. A pause before
+    /// it is one of both.
+    pub fn train(&mut self, sample: &Sample, capacity: Option<f64>) -> bool {
+        let is_changed = self.own.train(sample, capacity);
+        if self.own.follows_pause()
+            && let Some(host) = &mut self.host
+        {
+            host.mark();
+        }
+        is_changed
+    }
+
+    /// Takes host memory at the same time, as [`Detector::train`] does; `capacity` of the host in
+    /// bytes, if known.
+    pub fn train_host(&mut self, sample: &Sample, capacity: Option<f64>) -> bool {
+        let of_host = || Box::new(Detector::of_host(*self.own.config(), self.own.axis()));
+        self.host.get_or_insert_with(of_host).train(sample, capacity)
+    }
+
+    /// Takes a sample of an evaluation or a checkpoint, as [`Detector::other_phase`] does.
+    pub fn other_phase(&mut self, sample: &Sample) {
+        self.own.other_phase(sample);
+        if let Some(host) = &mut self.host {
+            host.mark();
+        }
+    }
+
+    /// Takes growth of an object that holds memory of a signal, as [`Detector::holder`] does.
+    pub fn holder(&mut self, growth: HolderGrowth, signal: Signal, capacity: Option<f64>) {
+        match (&mut self.host, signal) {
+            (Some(host), Signal::Host) => host.holder(growth, capacity),
+            (None, Signal::Host) => {}
+            _ => self.own.holder(growth, capacity),
+        }
+    }
+
+    /// Returns the detector of the rank's own memory, to take readings of its device.
+    pub fn own_mut(&mut self) -> &mut Detector {
+        &mut self.own
+    }
+
+    /// Forgets the previous incarnation, as [`Detector::restart`] does.
+    pub fn restart(&mut self) {
+        self.own.restart();
+        self.host = None;
+    }
+
+    /// Frees the windows of an incarnation that has ended, as [`Detector::release`] does.
+    pub fn release(&mut self) {
+        self.each(Detector::release);
+    }
+
+    fn each(&mut self, change: impl Fn(&mut Detector)) {
+        change(&mut self.own);
+        self.host.iter_mut().for_each(|host| change(host));
+    }
+}
+
+const _: () = assert!(RankDetectors::BYTES_MAX <= 144 * 1024);
