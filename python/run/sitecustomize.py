@@ -7,7 +7,16 @@ not know, it does nothing else.
 import os
 import sys
 
+if sys.version_info >= (3, 9):
+    # Of the functions below, and of the client's, whatever the program replaces later.
+    __builtins__ = dict(__builtins__ if isinstance(__builtins__, dict) else vars(__builtins__))
+
+_close, _open, _write = os.close, os.open, os.write
+
 _OPTIMIZER = "torch.optim.optimizer"
+
+_TRACES = os.environ.get("STEPMEM_TRACES")
+_FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 _OTHER_NAME = "_stepmem"
 """The package's name where the program has another stepmem."""
@@ -15,8 +24,7 @@ _OTHER_NAME = "_stepmem"
 
 def _defer():
     """Moves this directory to the end of the path, so that everything else wins: an installed stepmem, another sitecustomize."""
-    folder = os.path.dirname(os.path.abspath(__file__))
-    sys.path[:] = [entry for entry in sys.path if entry != folder]
+    sys.path[:] = [entry for entry in sys.path if entry != _FOLDER]
     own = sys.modules.pop(__name__, None)
     try:
         # Exceptions are Python's to report, as without this file.
@@ -24,8 +32,8 @@ def _defer():
     finally:
         if __name__ not in sys.modules and own is not None:
             sys.modules[__name__] = own
-        if folder not in sys.path:
-            sys.path.append(folder)
+        if _FOLDER not in sys.path:
+            sys.path.append(_FOLDER)
 
 
 def _run_next():
@@ -45,12 +53,15 @@ def _is_known():
 
 def _leave_trace(name):
     """Lets `stepmem run` report what it could watch, if no step comes."""
-    folder = os.environ.get("STEPMEM_TRACES")
-    if folder:
+    if _TRACES:
         try:
-            os.close(os.open(os.path.join(folder, name), os.O_CREAT | os.O_WRONLY, 0o600))
+            _close(_open(_TRACES + "/" + name, os.O_CREAT | os.O_WRONLY, 0o600))
         except OSError:
             pass
+
+
+_CAPTURED = ("os", "time")
+"""Modules of which a program may replace functions before it imports PyTorch."""
 
 
 class _Start(object):
@@ -61,6 +72,12 @@ class _Start(object):
 
     def __init__(self):
         self._is_done = False
+        self.stepmem_began = {
+            "builtins": __builtins__,
+            "modules": {name: dict(vars(sys.modules[name])) for name in _CAPTURED if name in sys.modules},
+            "folders": [os.path.dirname(os.__file__)] + [entry for entry in sys.path if entry.endswith("lib-dynload")],
+        }
+        """The interpreter before the program begins, for `_isolation.py`."""
 
     def find_spec(self, name, path=None, target=None):
         if name != _OPTIMIZER or self._is_done:
@@ -103,28 +120,47 @@ def _client():
 
     A script or package of the program may have the name `stepmem`. It is not imported: that would run it a second time.
     """
-    from importlib import import_module
-    from importlib.machinery import PathFinder
-    from importlib.util import find_spec, module_from_spec, spec_from_file_location
+    # The program may have modules of its own that `importlib` needs, and finders that tell what is looked for.
+    from _frozen_importlib_external import PathFinder, spec_from_file_location
 
     try:
-        places = find_spec("stepmem").submodule_search_locations
+        loaded = sys.modules.get("stepmem")
+        spec = PathFinder.find_spec("stepmem") if loaded is None else loaded.__spec__
+        places = spec.submodule_search_locations
         if places and all(PathFinder.find_spec("stepmem." + name, places) for name in ("_auto", "_client")):
-            return import_module("stepmem._auto")
+            return _load(spec) if loaded is None else __import__("stepmem._auto", fromlist=["auto"])
     except (AttributeError, ImportError, TypeError, ValueError):
         pass
     if _OTHER_NAME not in sys.modules:
-        folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "stepmem")
-        spec = spec_from_file_location(_OTHER_NAME, os.path.join(folder, "__init__.py"), submodule_search_locations=[folder])
-        sys.modules[_OTHER_NAME] = module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[_OTHER_NAME])
-    return import_module(_OTHER_NAME + "._auto")
+        folder = os.path.join(_FOLDER, "stepmem")
+        _load(spec_from_file_location(_OTHER_NAME, os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]))
+    return sys.modules[_OTHER_NAME + "._auto"]
+
+
+def _load(spec):
+    """Imports the package of the client, and returns its module that counts steps."""
+    from _frozen_importlib import module_from_spec
+    from _frozen_importlib_external import PathFinder
+
+    # First the module that imports the others without the program's finders.
+    specs = [spec, PathFinder.find_spec(spec.name + "._isolation", spec.submodule_search_locations)]
+    modules = [module_from_spec(each) for each in specs if each is not None]
+    try:
+        for module in modules:
+            sys.modules[module.__name__] = module
+        for module in reversed(modules):
+            module.__spec__.loader.exec_module(module)
+        return sys.modules[spec.name + "._auto"]
+    except BaseException:
+        for module in modules:
+            sys.modules.pop(module.__name__, None)
+        raise
 
 
 def _complain(text):
     """Writes to standard error, past Python's buffers: what stays in them makes Python exit with 120."""
     try:
-        os.write(sys.stderr.fileno(), text.encode("utf-8", "backslashreplace"))
+        _write(sys.stderr.fileno(), text.encode("utf-8", "backslashreplace"))
     except Exception:
         pass
 

@@ -10,14 +10,17 @@ There are three ways to use it:
 - `stepmem.huggingface.StepmemCallback` and `stepmem.lightning.StepmemCallback`.
 """
 
-from __future__ import annotations
+from ._isolation import isolate
 
-from typing import TYPE_CHECKING, Any, List, Optional
+isolate(__name__, __path__, "_auto")
 
 from ._auto import auto
 from ._client import CLIENT, Phase, Step
 
+TYPE_CHECKING = False  # the program may have a module `typing`
 if TYPE_CHECKING:
+    from typing import Any, List, Optional
+
     from ._on_demand import record, snapshot, snapshot_on_oom
     from ._stats import (
         MemoryMonitor,
@@ -54,7 +57,7 @@ __all__ = [
 
 if not TYPE_CHECKING:
 
-    def __getattr__(name: str) -> Any:
+    def __getattr__(name: str) -> "Any":
         """Imports snapshots and memory figures when they are first used: they take 100 KiB."""
         from importlib import import_module
 
@@ -66,16 +69,16 @@ if not TYPE_CHECKING:
                     return value
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
-    def __dir__() -> List[str]:
+    def __dir__() -> "List[str]":
         return sorted({*globals(), *__all__})
 
 
-def step_end(n: Optional[int] = None) -> None:
+def step_end(n: "Optional[int]" = None) -> None:
     """Records that optimizer step `n` has ended. `n` defaults to the step after the last one."""
     CLIENT.step_end(n)
 
 
-def step(n: Optional[int] = None) -> Step:
+def step(n: "Optional[int]" = None) -> Step:
     """Returns a context manager for optimizer step `n`: `with stepmem.step():`. A step that raises is not recorded."""
     return Step(n)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from _frozen_importlib import _find_spec  # type: ignore[attr-defined]
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Optional, Sequence
 
@@ -82,17 +83,15 @@ class _WaitForTorch:
             return None
         try:
             sys.meta_path.remove(self)
-            return _spec_with_hook(name)
+            return _spec_with_hook(name, path)
         except Exception as error:  # the other finders still find the module
             warn_once("hook", f"optimizer steps are not counted: {error!r}")
             return None
 
 
-def _spec_with_hook(name: str) -> "Optional[ModuleSpec]":
+def _spec_with_hook(name: str, path: "Optional[Sequence[str]]") -> "Optional[ModuleSpec]":
     """Returns the module's spec, whose loader installs the hook after the module has run; None if it is not found."""
-    from importlib.util import find_spec
-
-    spec = find_spec(name)
+    spec: Optional[ModuleSpec] = _find_spec(name, path)
     loader: Any = spec.loader if spec is not None else None
     execute = getattr(loader, "exec_module", None)
     if spec is None or execute is None:

@@ -8,15 +8,17 @@ their variables, which would keep their tensors alive, and keeps no frame.
 from __future__ import annotations
 
 import os
-import signal
 import sys
-import threading
+from _thread import get_ident
 from time import monotonic
 from types import CodeType, FrameType
 from typing import Callable, Optional, Tuple
 
+from ._environment import environment
+from ._isolation import library
 from ._model_calls import DEPTH_MAX, ModelCalls, codes
 from ._process import Process
+from ._threads import Event, Thread
 from ._warn import warn_once
 from ._wire import PHASES
 
@@ -62,7 +64,7 @@ class ByTime:
         self._process = process
         self._sample = sample
         self._calls = ModelCalls()
-        self._stop = threading.Event()
+        self._stop = Event()
         now = monotonic()
         self._n_steps = 0
         self._stepped_at = now
@@ -75,7 +77,7 @@ class ByTime:
         self._is_slow = False
         """Set if the program also trains, or if it is unknown how often it runs its model."""
         self._allocated = 0
-        self._thread = threading.Thread(target=self._run, name="stepmem-time", daemon=True)
+        self._thread = Thread(self._run)
 
     def start(self) -> None:
         """Starts the thread."""
@@ -86,15 +88,12 @@ class ByTime:
         self._stop.set()
 
     def _run(self) -> None:
-        try:
-            self._check_until_stopped()
-        finally:
-            self._calls.close()
+        self._check_until_stopped()
+        self._calls.close()
 
     def _check_until_stopped(self) -> None:
         n_failures = 0
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the program's own threads handle signals
-        while not self._stop.wait(self._pause(monotonic())):
+        while not self._thread.pause(self._stop, self._pause(monotonic())):
             try:
                 if not self._check(monotonic()):
                     return
@@ -190,7 +189,7 @@ class ByTime:
             return self._has_freed(), False, False
         forward = codes(module, "_call_impl", "_wrapped_call_impl")
         backward = codes(modules.get("torch.autograd"), "backward") | codes(getattr(modules.get("torch._tensor"), "Tensor", None), "backward")
-        own = threading.get_ident()
+        own = get_ident()
         is_running = is_training = is_in_call = False
         for thread, frame in sys._current_frames().items():
             if thread == own:
@@ -229,7 +228,7 @@ def _is_of_library(code: CodeType) -> bool:
 
 def is_helper() -> bool:
     """Returns whether this process works for another one of the program, which has the rank: a data loader's worker."""
-    processes = sys.modules.get("multiprocessing.process")
+    processes = library("multiprocessing.process")
     if processes is None or processes.parent_process() is None:
         return False
-    return bool(processes.current_process().daemon) or not (os.environ.get("RANK") or os.environ.get("LOCAL_RANK"))
+    return bool(processes.current_process().daemon) or not any(environment().get(name) for name in ("RANK", "LOCAL_RANK"))

@@ -10,6 +10,7 @@ import sys
 from types import GetSetDescriptorType
 from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
+from ._isolation import library
 from ._procfs import Budget, age_of, children_of, is_over, is_rank, lines, sizes
 from ._wire import UNKNOWN
 
@@ -85,7 +86,7 @@ def _started_by_multiprocessing() -> Set[int]:
     Asks none of these objects: their class may be one of the program.
     """
     found: Set[int] = set()
-    module = sys.modules.get("multiprocessing.process")
+    module = library("multiprocessing.process")
     attributes: Any = vars(getattr(module, "BaseProcess", object)).get("__dict__")
     for process in list(getattr(module, "_children", ())) if type(attributes) is GetSetDescriptorType else ():
         for popen in [each for name, each in list(attributes.__get__(process).items()) if name == "_popen"]:

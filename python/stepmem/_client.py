@@ -5,16 +5,21 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-import threading
 import time
+from _thread import RLock
 from typing import TYPE_CHECKING, Optional
 
+from ._by_time import ByTime
 from ._ending import Ending
+from ._environment import environment
+from ._holders.requests import HeapScanRequests
 from ._peaks import in_child
 from ._process import Process
 from ._recorder import UNPACKED_MAX, Recorder
 from ._sender import Sender
 from ._signals import raise_if_of_handler
+from ._snapshots import Snapshots
+from ._threads import in_child as forget_threads
 from ._trainer import Training
 from ._warn import inform_once, note_once, warn_once
 from ._wire import EVENT_MARKERS, OUTCOMES, PHASES, TIMED_PHASES, End, HeapScanRequest, HoldersResult, SnapshotRequest, SnapshotResult
@@ -23,9 +28,6 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Type
 
-    from ._by_time import ByTime
-    from ._holders.requests import HeapScanRequests
-    from ._snapshots import Snapshots
 
 FAILURES_MAX = 16
 """Steps in a row that could not be recorded, after which recording stops."""
@@ -57,7 +59,7 @@ class Client:
         self._is_off = False
         """Set if recording is disabled, misconfigured, or failed too often. There is then no recorder."""
         self._n_failures = 0
-        self._start_lock = threading.RLock()
+        self._start_lock = RLock()
         self._is_starting = False
         self._starts_at = 0.0
         """Time from which recording may be started again after that failed, on the monotonic clock."""
@@ -72,6 +74,7 @@ class Client:
     def in_child(self) -> None:
         """Runs in each forked child, which has no sender: forgets the parent's state, closes its files."""
         sender, recorder, heap_scans = self._sender, self._recorder, self._heap_scans
+        forget_threads()
         self._reset()
         self.process.is_forked = True
         if heap_scans is not None:
@@ -128,8 +131,6 @@ class Client:
         try:
             settings = self.process.settings()
             if self._by_time is None and settings is not None and not settings.is_disabled:
-                from ._by_time import ByTime  # importing it takes memory
-
                 self._by_time = ByTime(self.process, self._sample)
                 self._by_time.start()
         except Exception as error:
@@ -208,7 +209,7 @@ class Client:
             self.snapshots.watch_oom()
         identity = self.process.identity()
         # `stepmem run` reports once for all processes that it watches.
-        log_once = note_once if os.environ.get("STEPMEM_TRACES") else inform_once
+        log_once = note_once if environment().get("STEPMEM_TRACES") else inform_once
         log_once("identity", f"run {identity.run!r}, rank {identity.rank}, pushes to {sender.target}")
 
     def _pack(self, recorder: Recorder) -> int:
@@ -233,11 +234,9 @@ class Client:
             warn_once("record", f"a step was not recorded: {error!r}")
 
     @property
-    def snapshots(self) -> "Snapshots":
+    def snapshots(self) -> Snapshots:
         """Snapshots of this process; created on first use, so that a step without any costs nothing."""
         if self._snapshots is None:
-            from ._snapshots import Snapshots  # importing it takes memory
-
             self._snapshots = Snapshots(self.process, self._on_result)
             self._has_requests = True
         return self._snapshots
@@ -248,8 +247,6 @@ class Client:
             self.snapshots.on_request(action)
             return
         if self._heap_scans is None:
-            from ._holders.requests import HeapScanRequests  # importing it takes memory
-
             self._heap_scans = HeapScanRequests(self.process, self._on_result)
             self._has_requests = True
         self._heap_scans.on_request(action)
@@ -353,6 +350,9 @@ class Phase:
     ) -> None:
         CLIENT.phase_end(self._name)
 
+
+if environment().get("STEPMEM_TRACEMALLOC"):
+    from ._holders import lines as _  # noqa: F401  # before the program can replace or lose what it needs
 
 CLIENT = Client()
 """The client of this process."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import socket
+import _socket as socket
 import struct
-import time
 from typing import Any, Optional
 
 from ._settings import LOOPBACK, Settings, Target, read_token
-from ._stream import Stream, out_of_the_way, remaining
+from ._stream import Stream, connected, from_octets, octets, out_of_the_way, patience, remaining
 from ._warn import warn_once
 from ._wire import Request
 
@@ -46,6 +45,8 @@ class Connection:
         """Number of times that it was opened."""
         self._token = settings.token
         self._tls: Any = None
+        if self.target.is_tls:
+            import ssl  # noqa: F401  # before the program can lose the files of it
         self._used_socket: Optional[Target] = None
         """The default socket, once it was used: the pushes never go elsewhere then."""
 
@@ -66,7 +67,7 @@ class Connection:
         except (OSError, ValueError) as error:
             self.close()
             # The exporter may have restarted, or closed the idle connection.
-            if not is_kept or isinstance(error, TimeoutError) or isinstance(error, socket.timeout):
+            if not is_kept or isinstance(error, (TimeoutError, socket.timeout)):
                 raise
         try:
             return self._exchange(request, deadline)
@@ -86,15 +87,14 @@ class Connection:
             if target.socket_path is None and not target.is_tls and target.host not in LOOPBACK:
                 warn_once("plain token", f"the token is sent to {target} without encryption; https:// would protect it")
             head += f"Authorization: Bearer {self._token}\r\n"
-        stream.send(f"{head}\r\n".encode("latin-1") + request.body, deadline)
+        stream.send(octets(f"{head}\r\n") + request.body, deadline)
         return self._answer(stream, deadline)
 
     def _connect(self, deadline: float) -> socket.socket:
         self.target = target = self._used_socket or self._settings.target()
         self.n_opened += 1
-        seconds = max(0.01, deadline - time.monotonic())
         if target.socket_path is None:
-            made = out_of_the_way(socket.create_connection((target.host, target.port), seconds))
+            made = connected(target.host, target.port, deadline)
             try:
                 made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 return self._encrypted(made, target, deadline) if target.is_tls else made
@@ -103,7 +103,7 @@ class Connection:
                 raise
         made = out_of_the_way(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         try:
-            made.settimeout(seconds)
+            made.settimeout(patience(deadline))
             made.connect(target.socket_path)
             self._check_owner(made, target.socket_path)
         except BaseException:
@@ -126,7 +126,7 @@ class Connection:
 
     def _encrypted(self, opened: socket.socket, target: Target, deadline: float) -> socket.socket:
         """Checks the exporter's certificate and encrypts the connection."""
-        import ssl  # importing it takes 2 MiB
+        import ssl
 
         settings = self._settings
         if self._tls is None or self.n_opened % TLS_CONTEXT_USES == 0:
@@ -160,7 +160,7 @@ class Connection:
                 raise ValueError(f"the answer's head exceeds {ANSWER_BYTES_MAX} bytes")
             received += stream.receive(deadline)
         head, _, body = received.partition(b"\r\n\r\n")
-        status_line, *lines = head.decode("latin-1").split("\r\n")
+        status_line, *lines = from_octets(head).split("\r\n")
         version, status, *_ = status_line.split(" ", 2)
         if not version.startswith("HTTP/1.") or not status.isdecimal():
             raise ValueError(f"{status_line[:80]!r} is not an HTTP status line")

@@ -6,7 +6,7 @@ import os
 from fcntl import F_DUPFD_CLOEXEC, fcntl
 from typing import Optional, Tuple
 
-FLOORS = (64, 3)
+FLOORS = (64, 32, 3)
 """A kept descriptor has at least the first of these numbers that the system allows: the program's next files get low ones, and
 the standard streams may be closed."""
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import atexit
 import sys
 import time
-from types import FrameType
-from typing import Any, Callable, Iterator, Optional
+from types import FrameType, FunctionType
+from typing import Any, Callable, Iterator, Optional, Tuple
 
+from ._isolation import library
 from ._process import Process
 from ._torch import is_out_of_memory
 from ._wire import ERROR_TYPE_BYTES_MAX, MESSAGE_BYTES_MAX, End, cut
@@ -26,6 +27,29 @@ UNITS = ("bytes", "kib", "mib", "gib", "tib")
 MESSAGE_CHARACTERS_MAX = 4096
 """Characters of a message in which the size is searched for."""
 
+OUTERMOST = ("<module>", "_run_module_as_main")
+"""Names of the outermost function of a program: its own, and that of `python -m`."""
+
+# Read what exceptions and types of the program hold without running what these define.
+MRO = type.__dict__["__mro__"].__get__
+TYPE_NAME = type.__dict__["__qualname__"].__get__
+TYPE_MODULE = type.__dict__["__module__"].__get__
+TYPE_NAMES = type.__dict__["__dict__"].__get__
+ARGUMENTS = BaseException.__dict__["args"].__get__
+TRACEBACK = BaseException.__dict__["__traceback__"].__get__
+CAUSE = BaseException.__dict__["__cause__"].__get__
+CONTEXT = BaseException.__dict__["__context__"].__get__
+SUPPRESSES_CONTEXT = BaseException.__dict__["__suppress_context__"].__get__
+FILE = OSError.__dict__["filename"].__get__
+OTHER_FILE = OSError.__dict__["filename2"].__get__
+EXIT_CODE = SystemExit.__dict__["code"].__get__
+
+PLAIN = (str, bytes, int, float, bool, type(None))
+"""Types of arguments that say what they are without code of the program."""
+
+LIBRARIES = ("numpy", "torch")
+"""Packages whose exceptions may say by their own code what they are: how much memory was to be allocated."""
+
 FORKS = ("multiprocessing.popen_fork", "multiprocessing.forkserver")
 """Modules whose functions fork, and keep the child's exit code in their variable `code`."""
 
@@ -36,23 +60,18 @@ class Ending:
     def __init__(self, process: Process) -> None:
         self._process = process
         self._is_installed = False
-        self._hook: Any = None
         self._noted: Optional[End] = None
         self._noted_at = 0
         """Steps that were counted when the end was noted: it did not happen if the program went on stepping."""
         self._reported_at = -1
 
     def install(self, at_exit: Callable[[], None]) -> None:
-        """Wraps `sys.excepthook` and `sys.exit`, once in a process. Makes a process of `multiprocessing` call `at_exit` at its end."""
+        """Wraps `sys.exit`, once in a process. Makes a process of `multiprocessing` call `at_exit` at its end."""
         self._install_in_worker(at_exit)
         if self._is_installed:
             return
         self._is_installed = True
-        hook, leave = sys.excepthook, sys.exit
-
-        def excepthook(kind: Any, error: Any, trace: Any) -> None:
-            self.note(error)
-            hook(kind, error, trace)
+        leave = sys.exit
 
         def exit(*status: Any) -> None:
             error = SystemExit(*status)
@@ -61,12 +80,11 @@ class Ending:
             leave(*status)
 
         exit.__doc__ = leave.__doc__
-        self._hook = sys.excepthook = excepthook
         sys.exit = exit  # type: ignore[assignment]
 
     def _install_in_worker(self, at_exit: Callable[[], None]) -> None:
         """Calls `at_exit` with the finalizers of a process of `multiprocessing`: a forked one does not reach the interpreter's exit."""
-        processes = sys.modules.get("multiprocessing.process")
+        processes = library("multiprocessing.process")
         if processes is None or processes.parent_process() is None:
             return
 
@@ -104,17 +122,22 @@ class Ending:
         n_steps = self._process.n_steps
         if self._reported_at == n_steps:
             return None
+        error = self._uncaught()
+        if error is not None:
+            return self._failure(error)
         if self._noted is not None and self._noted_at == n_steps:
             return self._noted
-        error = self._uncaught()
-        return self._end("completed") if error is None else self._failure(error)
+        return self._end("completed")
 
     def _uncaught(self) -> Optional[BaseException]:
-        """Returns the exception that Python reported last if the program replaced our hook, as `rich` does."""
-        if sys.excepthook is self._hook or hasattr(sys, "ps1") or "IPython" in sys.modules:
+        """Returns the exception that ended the program. Python keeps it before it calls `sys.excepthook`, which stays the program's."""
+        error: Any = vars(sys).get("last_exc") or vars(sys).get("last_value")
+        if "ps1" in vars(sys) or "IPython" in sys.modules or not _is_a(error, BaseException):
             return None
-        error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-        return error if isinstance(error, BaseException) else None
+        trace = TRACEBACK(error)
+        code = None if trace is None else trace.tb_frame.f_code
+        # A test runner or debugger keeps those that it caught there, too.
+        return error if code is not None and code.co_name in OUTERMOST else None
 
     def _success(self, error: BaseException) -> Optional[End]:
         """Returns the end of a program that exits with 0 while it handles an out-of-memory error; None for any other."""
@@ -128,10 +151,8 @@ class Ending:
         memory_error = _memory_error(error)
         end = self._end("failed" if memory_error is None else "oom")
         cause = memory_error or error
-        kind = type(cause)
-        name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-        end.error_type = cut(name, ERROR_TYPE_BYTES_MAX)
-        message = str(cause)
+        end.error_type = cut(_type_name(type(cause)), ERROR_TYPE_BYTES_MAX)
+        message = _message(cause)
         end.error_message = cut(message.strip().partition("\n")[0], MESSAGE_BYTES_MAX) or None
         if memory_error is not None:
             end.requested_bytes = _requested_bytes(message)
@@ -166,7 +187,33 @@ def _workers_error() -> Optional[BaseException]:
 
 def _is_success(error: BaseException) -> bool:
     """Returns whether an exception is an exit with code 0."""
-    return isinstance(error, SystemExit) and (error.code is None or error.code == 0)
+    if not _is_a(error, SystemExit):
+        return False
+    code = EXIT_CODE(error)
+    return code is None or (_is_a(code, int) and int.__eq__(code, 0) is True)
+
+
+def _is_a(value: Any, kind: type) -> bool:
+    """Is `isinstance`, which asks an object of the program for its class, without that."""
+    return issubclass(type(value), kind)
+
+
+def _type_name(kind: type) -> str:
+    module, name = TYPE_MODULE(kind), TYPE_NAME(kind)
+    return f"{module}.{name}" if type(module) is str and module != "builtins" else f"{name}"
+
+
+def _message(error: BaseException) -> str:
+    """Returns what an exception says; the first of its arguments that is a text if it says so by code of the program."""
+    values: Tuple[Any, ...] = ARGUMENTS(error)
+    if _is_a(error, OSError):
+        values += (FILE(error), OTHER_FILE(error))
+    written = next(TYPE_NAMES(base)["__str__"] for base in MRO(type(error)) if "__str__" in TYPE_NAMES(base))
+    is_library = type(written) is FunctionType and str(written.__module__).partition(".")[0] in LIBRARIES
+    if is_library or (type(written) is type(BaseException.__str__) and all(type(each) in PLAIN for each in values)):
+        text: str = written(error)
+        return text
+    return next((str(each) for each in values if type(each) is str), "")
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
@@ -176,7 +223,10 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         if cause is None:
             return
         yield cause
-        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+        before = CAUSE(cause)
+        if before is None and not SUPPRESSES_CONTEXT(cause):
+            before = CONTEXT(cause)
+        cause = before
 
 
 def _memory_error(error: BaseException) -> Optional[BaseException]:
@@ -185,8 +235,8 @@ def _memory_error(error: BaseException) -> Optional[BaseException]:
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
-    is_of_host = isinstance(error, RuntimeError) and all(words in str(error) for words in HOST_OUT_OF_MEMORY)
-    return is_of_host or isinstance(error, MemoryError) or is_out_of_memory(error)
+    is_of_host = _is_a(error, RuntimeError) and all(words in _message(error) for words in HOST_OUT_OF_MEMORY)
+    return is_of_host or _is_a(error, MemoryError) or is_out_of_memory(error)
 
 
 def _requested_bytes(message: str) -> Optional[int]:

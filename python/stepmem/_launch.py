@@ -11,6 +11,8 @@ import sys
 import time
 from typing import Any, Mapping, NamedTuple, Optional
 
+from ._isolation import library
+
 IMPORTED_BY = os.getpid()
 """The process that imported the client: in a forked child, its parent or an older ancestor."""
 
@@ -47,7 +49,7 @@ class Launcher(NamedTuple):
 
 def find_launcher(environment: Mapping[str, str]) -> Launcher:
     """Returns the launcher of this process."""
-    multiprocessing: Any = sys.modules.get("multiprocessing")
+    multiprocessing: Any = library("multiprocessing")
     parent = multiprocessing.parent_process() if hasattr(multiprocessing, "parent_process") else None
     pid: int = IMPORTED_BY if parent is None else parent.pid
     for _ in range(0 if _is_alone(environment) else ANCESTORS_MAX):
@@ -141,16 +143,16 @@ def _parent(pid: int) -> int:
 def _stat(pid: int, field: int) -> str:
     """Returns a field of `/proc/PID/stat`, counted from 1 as in proc(5); empty if unknown."""
     try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            return file.read().rpartition(")")[2].split()[field - 3]
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().decode("utf-8", "replace").rpartition(")")[2].split()[field - 3]
     except (OSError, IndexError):
         return ""
 
 
 def _started_at(ticks: str) -> float:
     try:
-        with open("/proc/stat", encoding="ascii") as lines:
-            booted_at = next(int(line.split()[1]) for line in lines if line.startswith("btime "))
+        with open("/proc/stat", "rb") as lines:
+            booted_at = next(int(line.split()[1]) for line in lines if line.startswith(b"btime "))
         return booted_at + int(ticks) / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, StopIteration):
         return IMPORTED_AT
@@ -158,8 +160,8 @@ def _started_at(ticks: str) -> float:
 
 def _boot_id() -> str:
     try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip()
+        with open("/proc/sys/kernel/random/boot_id", "rb") as file:
+            return file.read().decode().strip()
     except OSError:
         return ""
 

@@ -10,7 +10,7 @@ that moment is lost.
 
 from __future__ import annotations
 
-import threading
+from _thread import RLock
 from collections import deque
 from itertools import repeat
 from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
@@ -30,7 +30,7 @@ EndedStep = Tuple["_Device", int, Tuple[Dict[str, Any], None]]
 _counters: "Optional[PeakCounters]" = None
 """The shared counters of this process, which are installed once."""
 
-_lock = threading.RLock()
+_lock = RLock()
 """Keeps steps, and the program's reading and resetting, in order. Reentrant, because a signal handler may do any of them inside a step."""
 
 
@@ -225,7 +225,7 @@ def share_peak_counters(torch: Any, idx: int) -> Optional[PeakCounters]:
         return None
 
 
-def step_lock() -> threading.RLock:
+def step_lock() -> RLock:
     """Returns the lock that is held while a step ends."""
     return _lock
 
@@ -233,4 +233,4 @@ def step_lock() -> threading.RLock:
 def in_child() -> None:
     """Forgets, in each forked child, a lock that another thread of the parent may have held."""
     global _lock
-    _lock = threading.RLock()
+    _lock = RLock()

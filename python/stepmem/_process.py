@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import time
 from typing import Optional
 
+from ._environment import environment
 from ._iterations import Iterations
 from ._settings import Identity, Settings
 from ._warn import warn_once
@@ -56,7 +56,7 @@ class Process:
         """Returns the settings; None (and warns) if they are invalid."""
         if self._settings is None:
             try:
-                self._settings = Settings.read(os.environ)
+                self._settings = Settings.read(environment())
             except (OSError, ValueError) as error:
                 warn_once("settings", f"nothing is pushed, because a setting is invalid: {error}")
         return self._settings
@@ -64,7 +64,7 @@ class Process:
     def identity(self) -> Identity:
         """Returns the run, rank and attempt of this process."""
         if self._identity is None:
-            self._identity = Identity.read(os.environ)
+            self._identity = Identity.read(environment())
         return self._identity
 
     def rename_run(self, run: str) -> None:

@@ -6,13 +6,13 @@ it, which nothing waits for. NVML stays initialized until the process ends: the 
 
 from __future__ import annotations
 
+import ctypes
 import os
-import signal
-import threading
 from time import monotonic
 from typing import Any, List, Optional, Tuple
 
 from ._process import Process
+from ._threads import Event, Thread
 from ._warn import note_once
 from ._wire import FOREIGN_PID_NAMESPACE, MEMORY_HIDDEN, NO_ANSWER, NUMA_NODE, UNIFIED, UNKNOWN, UNSUPPORTED
 
@@ -57,10 +57,12 @@ class ProcessMemory:
     """The thread and its newest reading. It starts with the first GPU."""
 
     def __init__(self, process: Process) -> None:
-        self._thread: Optional[threading.Thread] = None
+        self._thread: Optional[Thread] = None
         self._may_read = not process.is_forked  # NVML does not work on both sides of a fork
-        self._wake = threading.Event()
+        self._wake = Event()
         self._is_closed = False
+        self._driver: Optional[Driver] = None
+        self._may_open = True
         self._device = ""
         self._asked_at: Optional[float] = None
         """Time at which the reading began that goes on, on the monotonic clock."""
@@ -82,7 +84,7 @@ class ProcessMemory:
         if not self._may_read:
             return UNSUPPORTED
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="stepmem-nvml", daemon=True)
+            self._thread = thread = Thread(lambda: self._run(thread))
             try:
                 self._thread.start()
             except RuntimeError:  # the limit of threads is reached, or the interpreter ends
@@ -105,34 +107,29 @@ class ProcessMemory:
         """Makes the thread end within READ_EVERY, and does not wait for it. Takes no lock: a forked child calls it, too."""
         self._is_closed = True
 
-    def _run(self) -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the program's own threads handle signals
-        driver: Optional[Driver] = None
-        is_open = True
+    def _run(self, thread: Thread) -> None:
         while not self._is_closed:
             self._wake.clear()
             device, result = self._device, UNSUPPORTED
             self._asked_at = monotonic()
             try:
-                if driver is None and is_open:
-                    is_open = False  # once
-                    driver = Driver()
-                if driver is not None:
-                    self._memory_kind = device, driver.memory_kind(device)
-                    result = driver.used_by(os.getpid(), device)
+                if self._driver is None and self._may_open:
+                    self._may_open = False  # once
+                    self._driver = Driver()
+                if self._driver is not None:
+                    self._memory_kind = device, self._driver.memory_kind(device)
+                    result = self._driver.used_by(os.getpid(), device)
             except Exception as error:
                 note_once("nvml", f"the memory of this process on its GPU is unknown: {error!r}")
             self._newest[:] = [(device, result)]
             self._asked_at = None
-            self._wake.wait(READ_EVERY)
+            thread.pause(self._wake, READ_EVERY)
 
 
 class Driver:
     """NVML, loaded and initialized. Raises OSError where it does not answer."""
 
     def __init__(self) -> None:
-        import ctypes  # importing it takes memory
-
         self._types: Any = ctypes
         self._library = ctypes.CDLL(LIBRARY)
         self._call("nvmlInit_v2")

@@ -6,6 +6,7 @@ A reader's `take` reads what changes with each step; `figures` turns it into fig
 from __future__ import annotations
 
 import os
+import resource
 import time
 from time import monotonic
 from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
@@ -313,22 +314,20 @@ def find_reader(settings: Settings) -> "CudaReader | HostReader":
 
 def _machine() -> Capacity:
     """Returns the machine's memory; UNKNOWN where `/proc/meminfo` has no figure."""
-    figures = {"MemTotal": UNKNOWN, "MemAvailable": UNKNOWN}
+    figures = {b"MemTotal": UNKNOWN, b"MemAvailable": UNKNOWN}
     try:
-        with open("/proc/meminfo", encoding="ascii") as lines:
+        with open("/proc/meminfo", "rb") as lines:
             for line in lines:
-                name, _, value = line.partition(":")
+                name, _, value = line.partition(b":")
                 if name in figures:
                     figures[name] = int(value.split()[0]) * 1024
     except (OSError, ValueError, IndexError):
         pass
-    return Capacity(figures["MemTotal"], figures["MemAvailable"])
+    return Capacity(figures[b"MemTotal"], figures[b"MemAvailable"])
 
 
 def _process_limit() -> Optional[int]:
     """Returns the smaller of `ulimit -v` and `ulimit -d`, in bytes; None if there is no limit."""
-    import resource
-
     limits = [resource.getrlimit(which)[0] for which in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
     finite = [limit for limit in limits if limit != resource.RLIM_INFINITY and limit > 0]
     return min(finite) if finite else None

@@ -5,8 +5,8 @@ A step's end only takes what cannot be had later. The sender's thread packs it i
 
 from __future__ import annotations
 
-import threading
 import time
+from _thread import RLock
 from collections import deque
 from time import monotonic
 from time import time as unix_time
@@ -52,7 +52,7 @@ class Recorder:
         self._ring = sender.ring
         self._settings = settings
         self._taken: Deque[Taken] = deque()
-        self._packing = threading.RLock()
+        self._packing = RLock()
         self._is_packing = False
         self._failures: List[Exception] = []
         """The error with which packing the last step failed; empty if it did not."""

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import enum
 import os
-import signal
-import threading
 import time
+from _thread import RLock
 from collections import deque
-from typing import Callable, Deque, List, Union
+from typing import Callable, Deque, List, Tuple, Union
 
 from ._connection import Answer, Connection, UntrustedSocket
 from ._process import Process
 from ._procfs import name_own_thread
 from ._settings import Settings, Target
+from ._threads import Event, Thread
 from ._warn import inform_once, printable, warn_once
 from ._wire import (
     JSON_LINES,
@@ -202,10 +202,12 @@ class Sender:
         self._encoder = Encoder(process)
         self._on_action = on_action
         self._connection = Connection(settings)
-        self._stop = threading.Event()
-        self._wake = threading.Event()
-        self._flushed = threading.Condition()
-        """Guards the two counts, and is notified when the second one rises."""
+        self._stop = Event()
+        self._wake = Event()
+        self._counting = RLock()
+        """Guards the number of flushes, and their events."""
+        self._flushes: List[Tuple[int, Event]] = []
+        """Flushes that wait, by their number."""
         self._n_flushes = 0
         """Number of flushes that were requested."""
         self._n_flushed = 0
@@ -214,7 +216,7 @@ class Sender:
         self._is_hurried = False
         """Set if `hurry` woke the thread."""
         self._deadline = 0.0
-        self._thread = threading.Thread(target=self._run, name="stepmem", daemon=True)
+        self._thread = Thread(self._run)
         self._pack: Callable[[], int] = lambda: 0
         # Only the thread uses what follows.
         self._unpacked_max = 0
@@ -258,24 +260,33 @@ class Sender:
 
     def flush(self, seconds: float) -> bool:
         """Waits up to `seconds` until everything is pushed. Returns whether it is."""
-        with self._flushed:
-            self._n_flushes += 1
-            n = self._n_flushes
-            self._deadline = time.monotonic() + seconds
-            self._wake.set()
-            self._flushed.wait_for(lambda: self._is_broken or self._n_flushed >= n, seconds)
-            return self._n_flushed >= n
+        done = Event()
+        with self._counting:
+            n = self._n_flushes + 1
+            self._flushes.append((n, done))
+            self._n_flushes = n
+        self._deadline = time.monotonic() + seconds
+        self._rouse()
+        if not self._is_broken:
+            done.wait(seconds, lambda: self._is_broken)
+        with self._counting:
+            self._flushes.remove((n, done))
+        return self._n_flushed >= n
 
     def hurry(self) -> None:
         """Makes the thread read the ring now, because a batch is full."""
         self._is_hurried = True
+        self._rouse()
+
+    def _rouse(self) -> None:
         self._wake.set()
+        self._thread.come_back()
 
     def stop(self, seconds: float) -> None:
         """Pushes the rest, ends the thread and waits for it up to `seconds`."""
         self._deadline = time.monotonic() + seconds
         self._stop.set()
-        self._wake.set()
+        self._rouse()
         self._thread.join(seconds)
 
     def abandon(self) -> None:
@@ -284,20 +295,18 @@ class Sender:
 
     def _run(self) -> None:
         try:
-            # The program's own threads handle signals.
-            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
             name_own_thread()
             self._pack()  # reads what the process holds at its first step
             self._loop()
         except Exception as error:
             warn_once("sender", f"pushing stopped: {error!r}")
-            with self._flushed:
-                self._is_broken = True
-                self._flushed.notify_all()
+            self._is_broken = True
+            for _, done in list(self._flushes):
+                done.nudge()
 
     def _loop(self) -> None:
         while True:
-            is_woken = self._wake.wait(self._pause())
+            is_woken = self._thread.pause(self._wake, self._pause())
             self._wake.clear()
             is_last = self._stop.is_set()
             n_flushes = self._n_flushes
@@ -314,9 +323,10 @@ class Sender:
                 if is_full or (self._has_pending() and now - self._sent_at >= self._send_every(now)):
                     self._push_full_batches()
             if n_flushes > self._n_flushed and not self._has_pending():
-                with self._flushed:
-                    self._n_flushed = n_flushes
-                    self._flushed.notify_all()
+                self._n_flushed = n_flushes
+                for n, done in list(self._flushes):
+                    if n <= n_flushes:
+                        done.set()
             if is_last:
                 self._connection.close()
                 return

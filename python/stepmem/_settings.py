@@ -178,8 +178,8 @@ LAUNCHERS = tuple(
 
 def read_token(path: str) -> str:
     """Reads a token: one word of printable ASCII. Raises ValueError or OSError."""
-    with open(path, encoding="latin-1") as file:
-        token = file.read(TOKEN_FILE_BYTES_MAX).strip()
+    with open(path, "rb") as file:
+        token = file.read(TOKEN_FILE_BYTES_MAX).decode("utf-8", "replace").strip()
     if any(character < "!" or character > "~" for character in token):
         raise ValueError(f"STEPMEM_PUSH_TOKEN_FILE: {path} does not hold a single word of printable ASCII")
     return token

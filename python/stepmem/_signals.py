@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import signal
-import threading
 from functools import partial
 from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any, Optional, Set
+
+from ._threads import is_main
 
 PARTIALS_MAX = 8
 """Partials of partials that are followed to a handler."""
@@ -17,7 +18,7 @@ ARGUMENTS_MAX = 16
 
 def raise_if_of_handler(error: BaseException) -> None:
     """Raises `error` again if a signal handler of the program raised it."""
-    if threading.current_thread() is threading.main_thread() and _is_of_handler(error):
+    if is_main() and _is_of_handler(error):
         raise error
 
 

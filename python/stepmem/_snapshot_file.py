@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import threading
 from typing import Any, Callable, Optional, Set
 
 from ._process import Process
 from ._signals import raise_if_of_handler
+from ._threads import Thread
 from ._torch import AllocatorHistory, allocator_snapshot
 from ._warn import warn_once
 from ._wire import SnapshotResult
@@ -64,8 +64,8 @@ class SnapshotWriter:
 
     def write_in_background(self, file: SnapshotFile) -> None:
         """Takes a snapshot now and writes it on a new thread. Raises if it cannot be taken."""
-        arguments = (file, self._path(file), allocator_snapshot())
-        threading.Thread(target=self._save, args=arguments, name="stepmem-snapshot", daemon=True).start()
+        path, state = self._path(file), allocator_snapshot()
+        Thread(lambda: self._save(file, path, state)).start()
 
     def fail(self, file: SnapshotFile, error: Exception, path: Optional[str] = None) -> None:
         """Warns and reports that the snapshot failed. Raises the error if it is of a signal handler of the program."""

@@ -1,8 +1,8 @@
-"""One connected socket, with a deadline for each call."""
+"""One connected socket, with a deadline for each call. `socket` is the module below Python's own, which programs replace parts of."""
 
 from __future__ import annotations
 
-import socket
+import _socket as socket
 import struct
 import sys
 import time
@@ -14,6 +14,9 @@ RECEIVED_BYTES_MAX = 65536
 
 NO_SIGNAL = getattr(socket, "MSG_NOSIGNAL", 0)
 """Makes a closed connection an error instead of a SIGPIPE, which would kill a program that restored its default."""
+
+SECONDS_MIN = 0.01
+"""Time for which a connection is awaited, at least."""
 
 HAS_KERNEL_LIMITS = sys.platform == "linux"
 """Set if the kernel limits the time that a call waits, without Python's `poll` before each, which hands Python's lock over twice as often."""
@@ -80,8 +83,48 @@ class Stream:
 
 def out_of_the_way(opened: socket.socket) -> socket.socket:
     """Returns the same socket under a number that the program's next files do not get. Closes the old one."""
-    with opened:
-        return socket.socket(opened.family, opened.type, opened.proto, fileno=duplicate(opened.fileno()))
+    try:
+        return socket.socket(opened.family, opened.type, opened.proto, duplicate(opened.fileno()))
+    finally:
+        opened.close()
+
+
+def connected(host: str, port: int, deadline: float) -> socket.socket:
+    """Returns a connection to the first of the host's addresses that takes one. Raises OSError if none does by `deadline`."""
+    failure = OSError(f"{host} has no address")
+    # As bytes, a name is not encoded by a module that Python would import for that.
+    for family, kind, protocol, _, address in socket.getaddrinfo(_name(host), port, 0, socket.SOCK_STREAM):
+        opened = out_of_the_way(socket.socket(family, kind, protocol))
+        try:
+            opened.settimeout(patience(deadline))
+            opened.connect(address)
+            return opened
+        except OSError as error:
+            opened.close()
+            failure = error
+        except BaseException:
+            opened.close()
+            raise
+    raise failure
+
+
+def _name(host: str) -> bytes:
+    return host.encode() if host.isascii() else host.encode("idna")
+
+
+def octets(text: str) -> bytes:
+    """Encodes text in Latin-1, for which `encode` would import a module in a program of `python -X dev`. Raises ValueError."""
+    return bytes(map(ord, text))
+
+
+def from_octets(octets: bytes) -> str:
+    """Decodes text in Latin-1."""
+    return "".join(map(chr, octets))
+
+
+def patience(deadline: float) -> float:
+    """Returns the seconds for which a connection is awaited, also after the deadline."""
+    return max(SECONDS_MIN, deadline - time.monotonic())
 
 
 def remaining(deadline: float) -> float:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import Any, Callable, List, Optional, Tuple
 
+from ._environment import environment
 from ._warn import warn_once
 
 
@@ -73,7 +73,7 @@ def require_cuda() -> Any:
 
 def device_uuid(torch: Any, idx: int) -> str:
     """Returns the UUID as NVML writes it (`GPU-…`, `MIG-…`), or `cuda:0` if torch does not report one."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    visible = environment().get("CUDA_VISIBLE_DEVICES", "").split(",")
     entry = visible[idx].strip() if idx < len(visible) else ""
     if entry.startswith("MIG-"):
         return entry
@@ -92,7 +92,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Returns whether `error` is PyTorch's out-of-memory error."""
     torch = sys.modules.get("torch")
     kinds = (getattr(torch, "OutOfMemoryError", None), getattr(getattr(torch, "cuda", None), "OutOfMemoryError", None))
-    return isinstance(error, tuple(kind for kind in kinds if isinstance(kind, type)))
+    return any(issubclass(type(error), kind) for kind in kinds if type(kind) is type)
 
 
 def allocator_snapshot() -> Any:

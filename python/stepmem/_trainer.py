@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-import threading
+from _thread import get_ident
 from types import CodeType, FrameType
 from typing import Optional
 
@@ -15,7 +15,7 @@ class Training:
         """Called through a callback of the trainer, which belongs to `package`."""
         self.was_explicit = was_explicit
         """Set if the program reported steps itself before."""
-        self._thread = threading.get_ident()
+        self._thread = get_ident()
         self._code: Optional[CodeType] = None
         """Frame of the outermost function of the package on the stack; None if there is none."""
         frame: Optional[FrameType] = sys._getframe(1)
@@ -27,7 +27,7 @@ class Training:
 
     def is_over(self) -> bool:
         """Returns whether its thread, if that is the current one, has left it."""
-        if self._code is None or self._thread != threading.get_ident():
+        if self._code is None or self._thread != get_ident():
             return False
         frame: Optional[FrameType] = sys._getframe(1)
         while frame is not None:

@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import io
 import os
+import select
 import sys
-from typing import Any, Iterator, Optional, Set
+from _thread import get_ident
+from typing import Any, Dict, Iterator, Optional, Set
+
+from ._isolation import library
 
 TOPICS_MAX = 64
 """Topics after which nothing more is logged."""
@@ -49,13 +53,25 @@ def _log_once(topic: str, message: str, level: str) -> None:
 def log(message: str, level: str) -> None:
     """Logs `message` to the logger `stepmem`; prints it if the program does not use `logging`."""
     try:
-        logging: Any = sys.modules.get("logging")  # importing it would take a MiB
+        logging: Any = library("logging")  # importing it would take a MiB
         if logging is not None:
-            _log(logging, logging.getLogger("stepmem"), message, getattr(logging, level.upper()))
+            threads = _threads_known()
+            is_known = get_ident() in threads
+            try:
+                _log(logging, logging.getLogger("stepmem"), message, getattr(logging, level.upper()))
+            finally:
+                if not is_known:
+                    threads.pop(get_ident(), None)  # a record has the name of its thread, which makes the program know it
         elif level != "debug":
             write(f"stepmem: {message}\n")
     except Exception:
         pass
+
+
+def _threads_known() -> Dict[int, Any]:
+    """Returns the threads that the program's `threading` knows."""
+    threads: Any = getattr(library("threading"), "_active", None)
+    return threads if type(threads) is dict else {}
 
 
 def write(text: str) -> None:
@@ -85,8 +101,6 @@ def _descriptor(stream: Any) -> Optional[int]:
 
 def _write_to(descriptor: int, text: str) -> None:
     """Writes text past Python's buffers, unless that would wait, or raise a SIGPIPE."""
-    import select
-
     poll = select.poll()
     poll.register(descriptor, select.POLLOUT)
     if poll.poll(0) == [(descriptor, select.POLLOUT)]:
