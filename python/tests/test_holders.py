@@ -195,12 +195,6 @@ def test_a_request_for_another_rank_is_ignored(answer):
     assert answer(program, request={"rank": 3}, PATHS=STUB)[0] == []
 
 
-def test_the_modules_of_a_search_are_imported_at_the_first_request():
-    code = "import sys, stepmem; stepmem.step_end(); print([each for each in sys.modules if 'heap' in each or 'holder' in each])"
-    environment = {"PYTHONPATH": str(ROOT / "python"), "STEPMEM_PUSH_URL": "http://127.0.0.1:9"}
-    assert subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True).stdout == "[]\n"
-
-
 HOSTILE = """
     import collections, functools, sys, types, weakref
     import stepmem
