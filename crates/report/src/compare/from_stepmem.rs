@@ -46,7 +46,7 @@ pub fn figures(summary: &Summary) -> Result<RunFigures, NotASummary> {
         skew: skew.map(|ratio| RunSkew { ratio, is_of_means: false }),
         worst_rank: summary.worst_rank.map(|rank| rank.get().into()),
         n_lost: Some(n_lost.saturating_add(coverage.n_ranks_missing.into())),
-        n_ooms: (!ooms.is_empty()).then(|| ooms.iter().sum()),
+        n_ooms: (!ooms.is_empty()).then(|| ooms.iter().copied().fold(0, u64::saturating_add)),
         end: end(ranks),
         ranks: ranks.iter().map(|rank| rank_figures(summary, rank)).collect(),
         leaking_line: summary.issues.iter().find_map(leaking_line),

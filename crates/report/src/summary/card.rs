@@ -122,7 +122,8 @@ fn scope(page: &mut Page, summary: &Summary) {
     ends(page, summary);
     host(page, summary);
     without_steps(page, summary);
-    let ooms: u64 = summary.ranks.iter().filter_map(|rank| rank.ooms).map(Count::get).sum();
+    let ooms = summary.ranks.iter().filter_map(|rank| rank.ooms).map(Count::get);
+    let ooms = ooms.fold(0, u64::saturating_add);
     if ooms > 0 {
         page.paragraph(Indent::hanging(0), &format!("Out-of-memory errors: {ooms}."));
     }
@@ -149,7 +150,7 @@ fn read_share(summary: &Summary) -> String {
 
 /// Returns how a run without steps was watched.
 fn sampled(summary: &Summary) -> String {
-    let samples: u64 = summary.ranks.iter().map(|rank| rank.samples).sum();
+    let samples = summary.ranks.iter().map(|rank| rank.samples).fold(0, u64::saturating_add);
     match (samples, summary.duration_s) {
         (0, _) | (_, None) => String::new(),
         (n, Some(took)) => format!(

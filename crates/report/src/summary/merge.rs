@@ -109,8 +109,8 @@ fn coverage(parts: &[Summary], ranks: &[RankSummary]) -> Coverage {
         ranks_missing,
         n_ranks_missing,
         ranks_lost: of_parts().flat_map(|of| of.ranks_lost.clone()).collect(),
-        ranks_judged: of_parts().map(|of| of.ranks_judged).sum(),
-        restarts: of_parts().map(|of| of.restarts).sum(),
+        ranks_judged: of_parts().map(|of| of.ranks_judged).fold(0, usize::saturating_add),
+        restarts: of_parts().map(|of| of.restarts).fold(0, u64::saturating_add),
         first: of_parts()
             .filter_map(|of| of.first)
             .reduce(|a, b| if b.step < a.step { b } else { a }),
