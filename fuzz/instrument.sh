@@ -1,11 +1,10 @@
 #!/bin/sh
-# Compiles as RUSTC_WRAPPER: adds the hooks of libFuzzer, which stable Rust has, to stepmem and its targets, and leaves all
-# other crates as they are.
+# Compiles as RUSTC_WRAPPER: adds the hooks of libFuzzer, which stable Rust has, to all crates of stepmem and its targets, and leaves
+# all other crates as they are. Comparisons of the detector are of figures, which no byte of an input equals: half the time went there.
+hooks="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
+    -Cllvm-args=-sanitizer-coverage-pc-table --cfg fuzzing"
 case " $* " in
-*" --crate-name stepmem "* | *" --crate-name stepmem_fuzz_targets "*)
-    exec "$@" -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
-        -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
-        -Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing
-    ;;
+*" --crate-name stepmem_detect "*) exec "$@" $hooks ;;
+*" --crate-name stepmem "* | *" --crate-name stepmem_"*) exec "$@" $hooks -Cllvm-args=-sanitizer-coverage-trace-compares ;;
 *) exec "$@" ;;
 esac

@@ -51,7 +51,7 @@ use stepmem_engine::config::EngineConfig;
 use stepmem_engine::engine::Engine;
 use stepmem_engine::event::Event;
 use stepmem_engine::output::saved_state::SavedState;
-use stepmem_engine::output::status::{ExporterStatus, Status};
+use stepmem_engine::output::status::Status;
 use stepmem_engine::requests::snapshots::SnapshotSettings;
 use stepmem_types::ids::GpuUuid;
 use stepmem_types::units::Seconds;
@@ -172,7 +172,7 @@ async fn start(
     let (devices, releases) = DeviceSource::new(settings.nvml.zip(gpu));
     let (gpu, pushed_devices) = start_collectors(devices, collect, &mut startup)?;
     let config = EngineConfig { snapshots: settings.snapshots, ..settings.engine };
-    let (engine, state) = resumed(config, saved, clock, settings.state_file).await;
+    let (engine, state) = resumed(config, saved, clock, settings.state_file);
     let (launches_max, staging) = (settings.summary_launches_max, settings.snapshot_staging);
     let folders = SummaryFolders::new(settings.summary_dir, launches_max, staging);
     let recorder = queue::start(&settings.record, folders.as_ref(), &engine, &mut startup)?;
@@ -307,21 +307,14 @@ fn guards(hosts: Vec<String>, telemetry_path: &str) -> [Arc<Guard>; 2] {
 }
 
 /// Resumes the state of an earlier exporter, or starts with an empty one.
-async fn resumed(
+fn resumed(
     config: EngineConfig,
     saved: Option<SavedState>,
     clock: Clock,
     path: Option<PathBuf>,
 ) -> (Engine, Option<StateFile>) {
-    let state = path.map(StateFile::new);
-    let is_resuming = saved.is_some();
     let engine = engine_of(config, saved, clock);
-    if let (Some(state), true) = (&state, is_resuming) {
-        // A state that cannot be shown is not resumed a second time.
-        drop(engine.status(clock.now(), ExporterStatus::default()));
-        state.resumed().await;
-    }
-    (engine, state)
+    (engine, path.map(|path| StateFile::new(path, clock.now())))
 }
 
 /// The counts of the servers.

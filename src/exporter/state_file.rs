@@ -1,6 +1,8 @@
 //! The times at which the state file is read and written.
 
+use std::fmt::Display;
 use std::future::pending;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -17,11 +19,17 @@ use stepmem_types::units::Uptime;
 const STATE_EVERY: Duration = Duration::from_secs(10);
 /// Time limit for reading the state, and for writing the last one.
 pub(super) const STATE_WITHIN: Duration = Duration::from_secs(5);
+/// A state is not resumed again after so many exporters of one boot ended while they resumed it,
+/// without having been stopped.
+pub(super) const UNCLEAN_ENDS_MAX: u32 = 2;
+/// An exporter has resumed a state after this time at the latest; it has before, once all
+/// ranks that push were judged.
+pub(super) const RESUMED_WITHIN: Duration = Duration::from_mins(1);
 /// Maximum number of parts that wait for the disk.
 const PARTS_CAPACITY: usize = 2;
 
 /// Reads the state of an earlier exporter. Renames a file that cannot be trusted, and one that
-/// ended the process which resumed it.
+/// ended the processes which resumed it.
 pub(super) async fn read_state(path: Option<&Path>, ranks_max: usize) -> Option<SavedState> {
     let path = path?;
     let of_task = path.to_owned();
@@ -41,13 +49,11 @@ pub(super) async fn read_state(path: Option<&Path>, ranks_max: usize) -> Option<
 }
 
 fn read(path: &Path, ranks_max: usize) -> Option<SavedState> {
-    match state::set_aside_resumed(path) {
-        Ok(None) => {}
-        Ok(Some(aside)) => {
-            let error = "the exporter that resumed it ended at once";
-            tracing::warn!(error, aside = %aside.display(), "state set aside");
-        }
-        Err(error) => tracing::warn!(%error, "state not set aside"),
+    let n_ends = state::unclean_ends(path);
+    if n_ends >= UNCLEAN_ENDS_MAX {
+        set_aside(path, &"the exporters that resumed it ended soon after");
+        log_mark(state::end_resuming(path));
+        return None;
     }
     let mut saved = SavedState::default();
     let limits = StateLimits {
@@ -61,7 +67,7 @@ fn read(path: &Path, ranks_max: usize) -> Option<SavedState> {
     });
     match result {
         Ok(false) => None,
-        Ok(true) => match state::begin_resuming(path) {
+        Ok(true) => match state::begin_resuming(path, n_ends + 1) {
             Ok(()) => Some(saved),
             Err(error) => {
                 // It may be a directory that cannot be written to: the same state could be
@@ -71,20 +77,31 @@ fn read(path: &Path, ranks_max: usize) -> Option<SavedState> {
             }
         },
         Err(error) => {
-            match state::set_aside(path) {
-                Ok(aside) => {
-                    tracing::warn!(%error, aside = %aside.display(), "state set aside");
-                }
-                Err(obstacle) => tracing::warn!(%error, %obstacle, "state not read"),
-            }
+            set_aside(path, &error);
             None
         }
+    }
+}
+
+/// Renames a state, and logs why.
+fn set_aside(path: &Path, error: &dyn Display) {
+    match state::set_aside(path) {
+        Ok(aside) => tracing::warn!(%error, aside = %aside.display(), "state set aside"),
+        Err(obstacle) => tracing::warn!(%error, %obstacle, "state not read"),
+    }
+}
+
+fn log_mark(result: io::Result<()>) {
+    if let Err(error) = result {
+        tracing::warn!(%error, "mark of the resumed state not taken away");
     }
 }
 
 /// Writes the state file.
 pub(super) struct StateFile {
     path: PathBuf,
+    /// When the exporter began to resume a state; `None` once its mark is taken away.
+    resuming: Option<Uptime>,
     /// The number of records that the engine had taken at the last write.
     n_records: u64,
     written_at: Option<Uptime>,
@@ -104,12 +121,20 @@ struct Writing {
 pub(super) type PartPermit = OwnedPermit<Option<Vec<u8>>>;
 
 impl StateFile {
-    pub(super) fn new(path: PathBuf) -> Self {
-        Self { path, n_records: 0, written_at: None, writing: None, is_failing: false }
+    /// `now`: when the state was resumed. There may be a mark also where none was: one that was
+    /// not read in time.
+    pub(super) fn new(path: PathBuf, now: Uptime) -> Self {
+        let (resuming, written_at, writing) = (Some(now), None, None);
+        Self { path, resuming, n_records: 0, written_at, writing, is_failing: false }
     }
 
     /// Begins to write new state, at most every [`STATE_EVERY`] and one write at a time.
     pub(super) async fn keep(&mut self, engine: &Engine, now: Uptime) {
+        if self.resuming.is_some_and(|since| {
+            now.since(since) >= RESUMED_WITHIN || engine.has_judged_since(since, now)
+        }) {
+            self.resumed().await;
+        }
         if self.writing.as_ref().is_some_and(|writing| !writing.task.is_finished()) {
             return;
         }
@@ -121,12 +146,15 @@ impl StateFile {
         }
     }
 
-    /// Moves a state back that an engine has resumed and published.
-    pub(super) async fn resumed(&self) {
+    /// Takes away the mark of a state that did not end the exporter.
+    async fn resumed(&mut self) {
+        if self.resuming.take().is_none() {
+            return;
+        }
         let path = self.path.clone();
         let ending = tokio::task::spawn_blocking(move || state::end_resuming(&path));
-        if let Ok(Ok(Err(error))) = tokio::time::timeout(STATE_WITHIN, ending).await {
-            tracing::warn!(%error, "resumed state not moved back");
+        if let Ok(Ok(result)) = tokio::time::timeout(STATE_WITHIN, ending).await {
+            log_mark(result);
         }
     }
 
@@ -177,6 +205,7 @@ impl StateFile {
     pub(super) async fn write_all(state: &mut Option<Self>, engine: &Engine, now: Uptime) {
         let whole = async {
             if let Some(state) = state {
+                state.resumed().await;
                 // A write that is cut short leaves the file as it was, but uses the same
                 // temporary name next to it.
                 if let Some(Writing { parts, task, .. }) = state.writing.take() {

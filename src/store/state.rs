@@ -208,41 +208,52 @@ pub fn set_aside(path: &Path) -> io::Result<PathBuf> {
     fs::rename(path, &aside).map(|()| aside)
 }
 
-/// Moves a state to the place where it stays while it is resumed. If it ends the process, it is
-/// not resumed again.
+/// Returns how many processes of this boot ended while they resumed this state, and not
+/// because they were told to. A mark that cannot be read, or of another boot, counts none.
+pub fn unclean_ends(path: &Path) -> u32 {
+    let mark = open::own_file(&atomic::beside(path, RESUMING)).and_then(|(file, _)| {
+        let mut mark = String::new();
+        file.take(MARK_BYTES_MAX).read_to_string(&mut mark).map(|_| mark)
+    });
+    let mark = mark.unwrap_or_default();
+    let Some((boot, n_ends)) = mark.trim_end().split_once(' ') else { return 0 };
+    if boot == boot_id() { n_ends.parse().unwrap_or_default() } else { 0 }
+}
+
+/// Marks a state as being resumed: a process that ends with the mark in place ended uncleanly,
+/// for the `n_ends`-th time.
 ///
 /// # Errors
 /// The file system refused.
-pub fn begin_resuming(path: &Path) -> io::Result<()> {
-    fs::rename(path, atomic::beside(path, RESUMED))
+pub fn begin_resuming(path: &Path, n_ends: u32) -> io::Result<()> {
+    let mark = format!("{} {n_ends}\n", boot_id());
+    atomic::replace(&atomic::beside(path, RESUMING), &[mark.as_bytes()])
 }
 
-/// Moves a resumed state back to its place, unless a newer one is there.
+/// Takes the mark away: the state did not end the process.
 ///
 /// # Errors
 /// The file system refused.
 pub fn end_resuming(path: &Path) -> io::Result<()> {
-    match fs::symlink_metadata(path) {
-        Ok(_) => fs::remove_file(atomic::beside(path, RESUMED)),
-        Err(_) => fs::rename(atomic::beside(path, RESUMED), path),
+    match fs::remove_file(atomic::beside(path, RESUMING)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
     }
 }
 
-/// Sets a state aside whose resumption did not finish, and returns its new path.
-///
-/// # Errors
-/// The file system refused.
-pub fn set_aside_resumed(path: &Path) -> io::Result<Option<PathBuf>> {
-    let aside = atomic::beside(path, "set-aside");
-    match fs::rename(atomic::beside(path, RESUMED), &aside) {
-        Ok(()) => Ok(Some(aside)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
+/// Returns the kernel's name of this boot: all containers of a machine see the same. Empty where
+/// there is none.
+fn boot_id() -> String {
+    let id = open::read_regular(Path::new(BOOT_ID), MARK_BYTES_MAX).unwrap_or_default();
+    String::from_utf8_lossy(&id).trim().to_owned()
 }
 
-/// The extension of a state that is being resumed.
-const RESUMED: &str = "resuming";
+/// The extension of the mark of a state that is being resumed.
+const RESUMING: &str = "resuming";
+/// The longest mark that is read, in bytes.
+const MARK_BYTES_MAX: u64 = 256;
+/// Where the kernel names the boot.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 #[cfg(test)]
 mod tests {

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::sample::Sample;
+use stepmem_types::saved;
 use stepmem_types::units::MEBIBYTE;
 
 /// Estimates the part of a larger batch that stays live from one step to the next. It is a
@@ -10,14 +11,19 @@ use stepmem_types::units::MEBIBYTE;
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 pub(super) struct BatchShare {
     /// Live and transient bytes of the last sample; `None` where its peak is unknown.
+    #[serde(deserialize_with = "saved::figures")]
     last: Option<(f64, f64)>,
     /// Σ x² of the changes x of the transient bytes, older ones decayed.
+    #[serde(deserialize_with = "saved::amounts")]
     xx: f64,
     /// Σ x·y with the changes y of the live bytes.
+    #[serde(deserialize_with = "saved::figures")]
     xy: f64,
     /// The transient bytes that others are compared with: those of the first sample.
+    #[serde(deserialize_with = "saved::figures")]
     usual: Option<f64>,
     /// Bytes that the last batch left beyond those of the usual one.
+    #[serde(deserialize_with = "saved::figures")]
     left: f64,
 }
 

@@ -18,6 +18,7 @@ use crate::surroundings::Surroundings;
 use crate::tests::{Shown, Stopped};
 use crate::tracker::ShownBy;
 use crate::trend::{EndedGrowth, Slope, Trend};
+use stepmem_types::saved;
 
 /// Samples that make a block of the lowest level.
 const SAMPLES_PER_BLOCK: u32 = 2;
@@ -29,6 +30,8 @@ const SAMPLES_PER_BLOCK: u32 = 2;
 /// at their first comparison.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Detector {
+    /// It is that of the settings, also after a restart of the exporter.
+    #[serde(skip)]
     config: Config,
     axis: Axis,
     newest: Option<Sample>,
@@ -36,6 +39,7 @@ pub struct Detector {
     n_samples: u32,
     batch: BatchShare,
     /// The highest peak of other phases since the last train sample.
+    #[serde(deserialize_with = "saved::places")]
     other_peak: Option<f64>,
     pace: Pace,
     live: Series,

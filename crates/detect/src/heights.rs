@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::Config;
 use crate::ladder::Block;
 use crate::sample::AxisPoint;
+use stepmem_types::saved;
 
 /// The heights that are remembered.
 const HEIGHTS_MAX: usize = 64;
@@ -17,19 +18,27 @@ const RISE_OF_GROWTH: f64 = 1.0 / 32.0;
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Heights {
     /// The block minimum at the onset.
+    #[serde(deserialize_with = "saved::figures")]
     base: f64,
     /// The highest block minimum since.
+    #[serde(deserialize_with = "saved::figures")]
     top: f64,
+    #[serde(deserialize_with = "saved::figures")]
     onset: f64,
     /// Where the last rise was, and how high.
+    #[serde(deserialize_with = "saved::figures")]
     pub(super) rose: (AxisPoint, f64),
     /// Units between two rises, at most, as far as the samples resolve them.
+    #[serde(deserialize_with = "saved::amounts")]
     longest_gap: f64,
     /// The height reached at points along the axis, in order, at most [`HEIGHTS_MAX`].
+    #[serde(deserialize_with = "saved::figure_list::<_, _, HEIGHTS_MAX>")]
     reached: Vec<(f64, f64)>,
     /// Units between those points, at least.
+    #[serde(deserialize_with = "saved::amounts")]
     spacing: f64,
     /// The place before the newest.
+    #[serde(deserialize_with = "saved::figures")]
     before: f64,
 }
 

@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::sample::AxisPoint;
+use stepmem_types::saved;
 
 /// The blocks that a level keeps.
 pub(super) const BLOCKS_MAX: usize = 32;
@@ -18,10 +19,13 @@ pub(super) struct Block {
     /// Where its first sample lies.
     pub(super) at: AxisPoint,
     /// The least bytes of the series: what outlived all of its samples.
+    #[serde(deserialize_with = "saved::figures")]
     pub(super) minimum: f64,
     /// The largest peak of live memory.
+    #[serde(deserialize_with = "saved::places")]
     pub(super) peak: f32,
     /// The most reserved memory.
+    #[serde(deserialize_with = "saved::places")]
     pub(super) reserved: f32,
 }
 
@@ -48,8 +52,10 @@ impl Block {
 pub(super) struct Row {
     // Invariant: at most ROW_CAPACITY, in order. Those before the last BLOCKS_MAX are dropped
     // together, once the row is full.
+    #[serde(deserialize_with = "saved::list::<_, _, ROW_CAPACITY>")]
     blocks: Vec<Block>,
     /// The highest minimum of a block that is no longer held.
+    #[serde(deserialize_with = "saved::figures")]
     highest_before: Option<f64>,
 }
 
@@ -102,6 +108,7 @@ impl Level {
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct Ladder {
     // Invariant: at most LEVELS_MAX.
+    #[serde(deserialize_with = "saved::list::<_, _, LEVELS_MAX>")]
     levels: Vec<Level>,
 }
 

@@ -1,13 +1,19 @@
 //! The time that one unit of a series' axis takes.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::sample::AxisPoint;
+use stepmem_types::saved;
+use stepmem_types::units::Seconds;
+
+/// A unit of the axis takes at least this many seconds: less is unknown, and no divisor.
+const SECONDS_MIN: f64 = 1e-9;
 
 /// The smoothed seconds per unit of the axis.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 pub(super) struct Pace {
     last: Option<AxisPoint>,
+    #[serde(deserialize_with = "read_pace")]
     seconds_per_unit: Option<f64>,
 }
 
@@ -39,11 +45,18 @@ impl Pace {
         let smoothed = self.seconds_per_unit.map_or(latest, |pace| {
             pace + Self::GAIN_RATIO * (latest.min(Self::PAUSE_MAX * pace) - pace)
         });
-        self.seconds_per_unit = Some(smoothed).filter(|seconds| *seconds > 0.0);
+        self.seconds_per_unit = Some(smoothed).filter(|seconds| *seconds >= SECONDS_MIN);
         is_late
     }
 
     pub(super) fn seconds_per_unit(&self) -> Option<f64> {
         self.seconds_per_unit
     }
+}
+
+/// Reads seconds per unit of an axis.
+pub(super) fn read_pace<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<f64>, D::Error> {
+    saved::within(deserializer, SECONDS_MIN, Seconds::MAX)
 }

@@ -9,6 +9,7 @@ use crate::pace::Pace;
 use crate::sample::{AxisPoint, DeviceReading, Sample};
 use crate::series::Series;
 use crate::stats::median::RecentMedian;
+use stepmem_types::saved;
 use stepmem_types::units::UnixTime;
 
 /// Readings of memory outside the allocator that make a block: a reading and a record are never
@@ -32,6 +33,7 @@ pub(super) struct Readings {
     last_time: Option<UnixTime>,
     /// Where an unmanaged process last gained what counts as growth while it loads, and its
     /// bytes there; `None` once it has loaded.
+    #[serde(deserialize_with = "saved::figures")]
     loading: Option<(f64, f64)>,
     pub(super) pace: Pace,
     pub(super) series: Series,

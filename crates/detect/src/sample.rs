@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use stepmem_types::saved::{self, Floats};
 use stepmem_types::units::UnixTime;
 
 /// The unit of a series' axis.
@@ -19,6 +20,7 @@ pub enum Axis {
 pub struct AxisPoint {
     /// The place in units of the axis, finite: the global step just completed, or the seconds
     /// since the first reading.
+    #[serde(deserialize_with = "saved::places")]
     pub position: f64,
     /// When it was reached.
     pub time: UnixTime,
@@ -31,17 +33,23 @@ pub struct Sample {
     /// Its place on the axis of the series.
     pub at: AxisPoint,
     /// Bytes of the blocks live at its end.
+    #[serde(deserialize_with = "saved::places")]
     pub allocated: f64,
     /// Bytes that were asked for in them, if known: less than the blocks by what the allocator
     /// rounds up.
+    #[serde(deserialize_with = "saved::places")]
     pub requested: Option<f64>,
     /// Maximum of live bytes within it, if known.
+    #[serde(deserialize_with = "saved::places")]
     pub peak: Option<f64>,
     /// The peak if known, else what it cannot have exceeded, if that is known.
+    #[serde(deserialize_with = "saved::places")]
     pub peak_bound: Option<f64>,
     /// Bytes that the caching allocator holds, if known.
+    #[serde(deserialize_with = "saved::places")]
     pub reserved: Option<f64>,
     /// Maximum of that within the step, if known.
+    #[serde(deserialize_with = "saved::places")]
     pub peak_reserved: Option<f64>,
 }
 
@@ -62,4 +70,11 @@ pub struct DeviceReading {
     pub device_used: f64,
     /// Bytes in use by the rank's process, if the driver reports them.
     pub process_used: Option<f64>,
+}
+
+/// Its fields have their ranges.
+impl Floats for AxisPoint {
+    fn wrong(&self, _: &dyn Fn(f64) -> bool) -> Option<f64> {
+        None
+    }
 }

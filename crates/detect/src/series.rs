@@ -1,6 +1,7 @@
 //! One series of a signal: its blocks in windows, and its trend.
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::config::Config;
 use crate::intervals::{Intervals, Newest};
@@ -11,9 +12,13 @@ use crate::surroundings::Surroundings;
 use crate::tests::{self, Shown, Stopped, Window};
 use crate::tracker::{ShownBy, Tracked, Tracker};
 use crate::trend::EndedGrowth;
+use stepmem_types::saved;
 
 /// The share of the growth that counts from which growth is suspected.
 const SUSPECTED_RATIO: f64 = 0.5;
+
+/// The most samples that make a block of the lowest level.
+const SAMPLES_PER_BLOCK_MAX: u64 = 2;
 
 /// Intervals that are judged.
 #[derive(Clone, Copy)]
@@ -26,8 +31,10 @@ pub(super) enum Between<'a> {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Series {
     /// Samples that make a block of the lowest level.
+    #[serde(deserialize_with = "samples_per_block")]
     samples_per_block: u32,
     open: Option<Block>,
+    #[serde(deserialize_with = "saved::at_most::<_, _, { SAMPLES_PER_BLOCK_MAX - 1 }>")]
     n_open: u32,
     pub(super) ladder: Ladder,
     pub(super) tracker: Tracker,
@@ -56,7 +63,7 @@ impl Series {
     /// the lowest level that it completes.
     pub(super) fn add(&mut self, sample: Block, around: &Surroundings<'_>) -> Option<Block> {
         let block = self.open.take().map_or(sample, |open| open.join(sample));
-        self.n_open += 1;
+        self.n_open = self.n_open.saturating_add(1);
         if self.n_open < self.samples_per_block {
             self.open = Some(block);
             self.tracker.extend(&sample);
@@ -178,5 +185,13 @@ impl Between<'_> {
             Between::Shifts(shifts) => shifts.creeping_min(newest, config),
             Between::Events(_) => config.intervals_min,
         }
+    }
+}
+
+/// Reads how many samples make a block: lengths of blocks are divided by it.
+fn samples_per_block<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    match saved::at_most::<_, _, SAMPLES_PER_BLOCK_MAX>(deserializer)? {
+        0 => Err(D::Error::custom("a block without a sample")),
+        n_samples => Ok(n_samples),
     }
 }

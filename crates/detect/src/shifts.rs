@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::Config;
 use crate::intervals::{Intervals, Newest};
 use crate::ladder::{BLOCKS_MAX, Block, count};
+use stepmem_types::saved;
 
 /// Before a shift memory varies by at most this share of it.
 const LEVEL_OF_SHIFT: f64 = 0.125;
@@ -22,6 +23,7 @@ pub(super) struct Shifts {
     intervals: Intervals,
     // Invariant: at most as many as an interval needs.
     /// The newest block minima, the last one first.
+    #[serde(deserialize_with = "saved::figure_list::<_, _, BLOCKS_MAX>")]
     recent: VecDeque<f64>,
     spanning: Option<HolderGrowth>,
 }
@@ -30,8 +32,11 @@ pub(super) struct Shifts {
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct HolderGrowth {
     /// The heap scans' positions on the axis.
+    #[serde(deserialize_with = "saved::figures")]
     pub from: f64,
+    #[serde(deserialize_with = "saved::figures")]
     pub to: f64,
+    #[serde(deserialize_with = "saved::figures")]
     pub bytes: f64,
 }
 

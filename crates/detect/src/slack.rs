@@ -3,13 +3,17 @@
 use serde::{Deserialize, Serialize};
 
 use crate::sample::Sample;
+use stepmem_types::saved;
 
 /// The running sum of what reserved memory gained without a new record of the peak.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 pub(super) struct Slack {
+    #[serde(deserialize_with = "saved::places")]
     reserved: Option<f64>,
     /// The highest peak so far.
+    #[serde(deserialize_with = "saved::places")]
     record: f64,
+    #[serde(deserialize_with = "saved::figures")]
     bytes: f64,
 }
 

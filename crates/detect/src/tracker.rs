@@ -7,11 +7,12 @@ use crate::forecast::headroom::{Usage, is_followed};
 use crate::forecast::power_law;
 use crate::forecast::slope_interval::{slope_interval, slope_since_onset};
 use crate::heights::Heights;
-use crate::ladder::{BLOCKS_MAX, Block, Ladder, points_of};
+use crate::ladder::{BLOCKS_MAX, Block, LEVELS_MAX, Ladder, points_of};
 use crate::stats::student;
 use crate::surroundings::Surroundings;
 use crate::tests::{Shown, Window};
 use crate::trend::{EndedGrowth, Phase, Stage, Trend};
+use stepmem_types::saved;
 
 /// Growth goes on again at this many times the slope below which it has ended.
 const RESUMED_OF_ENDED: f64 = 2.0;
@@ -21,6 +22,10 @@ const RISING_CONFIDENCE_RATIO: f64 = 0.9;
 /// Scales a confidence whose headroom is a guess.
 const STAND_IN_CONFIDENCE_RATIO: f64 = 0.8;
 
+/// The highest level of a ladder.
+const LEVEL_IDX_MAX: u64 = 16;
+const _: () = assert!(LEVELS_MAX == 17);
+
 /// The windows that show a trend.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, PartialOrd, Serialize)]
 pub enum ShownBy {
@@ -29,7 +34,7 @@ pub enum ShownBy {
     /// The intervals between event markers.
     Intervals,
     /// The window of this level of the ladder.
-    Window(usize),
+    Window(#[serde(deserialize_with = "saved::at_most::<_, _, LEVEL_IDX_MAX>")] usize),
 }
 
 /// The trend of a series, if it has one.
@@ -230,7 +235,7 @@ impl Tracked {
             remaining: usage.remaining(around, heights.growth(), is_followed),
             time_factor: Some(1.0),
             share_ratio: shown.share_ratio,
-            confidence_ratio: stage_ratio * capacity_ratio * chance,
+            confidence_ratio: (stage_ratio * capacity_ratio * chance).clamp(0.0, 1.0),
             seconds_per_unit: around.seconds_per_unit,
             known_within: around.config.known_within,
         };

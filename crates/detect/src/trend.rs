@@ -4,8 +4,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::forecast::headroom::RemainingBytes;
 use crate::forecast::time_to_oom::TimeToOom;
+use crate::pace::read_pace;
 use crate::sample::{Axis, AxisPoint};
 use crate::signal::Signal;
+use stepmem_types::saved;
 use stepmem_types::units::Interval;
 
 /// The urgency of a trend.
@@ -29,6 +31,7 @@ pub enum Phase {
         /// Where it last rose.
         since: AxisPoint,
         /// Units of the axis after which that was known.
+        #[serde(deserialize_with = "saved::amounts")]
         known_after: f64,
     },
 }
@@ -36,6 +39,7 @@ pub enum Phase {
 /// Growth that crept and ended.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct EndedGrowth {
+    #[serde(deserialize_with = "saved::figures")]
     pub bytes: f64,
     pub onset: AxisPoint,
     /// Where it last rose.
@@ -61,20 +65,26 @@ pub struct Trend {
     /// % interval.
     pub slope_bytes_per_unit: Interval,
     /// The growth since the onset, as measured.
+    #[serde(deserialize_with = "saved::figures")]
     pub growth_bytes: f64,
     /// Bytes left until out-of-memory; `None` where the capacity is unknown.
     pub(super) remaining: Option<RemainingBytes>,
     /// The time to gain those bytes as a multiple of the time at this slope: above 1 when
     /// growth fades. `None` where line and power law disagree, so that the time is unknown.
+    #[serde(deserialize_with = "saved::amounts")]
     pub(super) time_factor: Option<f64>,
     /// The growth of the latest window as a share of itself and the headroom, 0 to 1.
+    #[serde(deserialize_with = "saved::ratios")]
     pub share_ratio: f64,
     /// The probability that a random walk does not grow like that, 0 to 1; a fifth lower where
     /// the capacity is unknown.
+    #[serde(deserialize_with = "saved::ratios")]
     pub confidence_ratio: f64,
     /// Smoothed seconds per unit of the axis; `None` while unknown.
+    #[serde(deserialize_with = "read_pace")]
     pub seconds_per_unit: Option<f64>,
     /// The factor between the ends of an interval up to which a time is known.
+    #[serde(deserialize_with = "saved::amounts")]
     pub(super) known_within: f64,
 }
 

@@ -16,6 +16,7 @@ use stepmem_detect::sample::AxisPoint;
 
 use stepmem_types::host::{ContainerId, ContainerReading};
 use stepmem_types::ids::RankId;
+use stepmem_types::saved::{self, added};
 use stepmem_types::units::{Count, UnixTime, Uptime};
 
 /// Number of containers that are judged: more than a node has with GPUs.
@@ -44,11 +45,14 @@ pub struct ContainerState {
     creep: Detector,
     reading: ContainerReading,
     /// When that was read, as a Unix time of its machine.
+    #[serde(deserialize_with = "saved::times")]
     time: f64,
     last_seen: Uptime,
     /// The same as a Unix time that never falls.
+    #[serde(deserialize_with = "saved::amounts")]
     at: f64,
     /// That of the last reading that its detector took.
+    #[serde(deserialize_with = "saved::amounts")]
     judged_at: Option<f64>,
     kills: Option<Kills>,
 }
@@ -57,6 +61,7 @@ pub struct ContainerState {
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 struct Kills {
     at: Uptime,
+    #[serde(deserialize_with = "saved::counts")]
     count: u64,
 }
 
@@ -185,7 +190,7 @@ impl ContainerState {
         let n_kills = known.map_or(0, |(now, before)| now.saturating_sub(before));
         if n_kills > 0 {
             let recent = self.kills.filter(|of| at.now.since(of.at) <= KILL_READ_WITHIN);
-            let count = recent.map_or(0, |of| of.count).saturating_add(n_kills);
+            let count = added(recent.map_or(0, |of| of.count), n_kills);
             self.kills = Some(Kills { at: at.now, count });
         }
         let oom_kills = reading.oom_kills.or(self.reading.oom_kills);

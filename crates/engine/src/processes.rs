@@ -13,6 +13,7 @@ use stepmem_detect::detector::Detector;
 use stepmem_detect::sample::DeviceReading;
 use stepmem_types::device::{GpuSample, ProcessMemory};
 use stepmem_types::ids::{GpuUuid, ProcessId};
+use stepmem_types::saved;
 use stepmem_types::units::{Bytes, UnixTime, Uptime};
 
 /// Number of unmanaged processes that are judged, over all devices: as many as 8 devices of 8.
@@ -72,6 +73,7 @@ pub struct ProcessState {
     /// The capacity of the device.
     device_total: Option<Bytes>,
     /// When the detector last took a reading, as a Unix time.
+    #[serde(deserialize_with = "saved::times")]
     read_at: Option<f64>,
 }
 

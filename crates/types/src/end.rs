@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::Rank;
 use crate::launch::Instance;
+use crate::saved;
 use crate::units::{Bytes, Count, Seconds};
 
 /// The longest name of an error's type that is taken, in bytes.
@@ -84,8 +85,10 @@ pub struct EndReport {
     /// The most that the allocator held since the last record.
     #[serde(rename = "peak_reserved_bytes")]
     pub peak_reserved: Option<Bytes>,
+    #[serde(default, deserialize_with = "saved::texts::<_, _, ERROR_TYPE_BYTES_MAX>")]
     pub error_type: Option<Box<str>>,
     /// The first line of the error.
+    #[serde(default, deserialize_with = "saved::texts::<_, _, ERROR_MESSAGE_BYTES_MAX>")]
     pub error_message: Option<Box<str>>,
     /// Out-of-memory errors since the process started, by its own count, with the one that
     /// ended it.

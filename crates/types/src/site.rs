@@ -5,6 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::saved;
 use crate::units::{Bytes, Count, OutOfRange, checked_text};
 
 /// The longest text of a site or a holder, in bytes.
@@ -19,7 +20,7 @@ pub const HOLDERS_MAX: usize = 8;
 const SHOWN_PARTS: usize = 2;
 
 /// A text of 1 to [`SITE_TEXT_BYTES_MAX`] bytes without control characters and without
-/// characters that turn the direction of text around.
+/// characters that turn the direction of text around; other invisible ones are escaped.
 #[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct SiteText(Box<str>);
@@ -38,11 +39,10 @@ impl SiteText {
     /// # Errors
     /// Names the limit that `text` breaks.
     pub fn within(text: &str, bytes_max: usize) -> Result<Self, OutOfRange> {
-        let checked: Box<str> = checked_text(text, bytes_max)?;
-        if checked.chars().any(turns_direction) {
+        if text.len() <= bytes_max && text.chars().any(turns_direction) {
             return Err(OutOfRange::Control(text.to_owned()));
         }
-        Ok(Self(checked))
+        checked_text(text, bytes_max).map(Self)
     }
 
     pub fn as_str(&self) -> &str {
@@ -161,12 +161,15 @@ pub struct LeakSite {
     /// The line that leaks; without one, the line whose memory grew most in the recording.
     pub at: Option<CodeLine>,
     /// The part of the recorded growth that the line explains, 0 to 1; `None` unless one leaks.
+    #[serde(default, deserialize_with = "saved::figures")]
     pub share_ratio: Option<f64>,
     /// The rate at which the line's memory grows.
+    #[serde(default, deserialize_with = "saved::figures")]
     pub bytes_per_step: Option<f64>,
     /// Whole steps in the recording.
     pub steps: u64,
     /// The user's frames from that line outwards, at most [`SITE_FRAMES_MAX`].
+    #[serde(deserialize_with = "saved::list::<_, _, SITE_FRAMES_MAX>")]
     pub stack: Vec<CodeFrame>,
 }
 
@@ -193,6 +196,7 @@ pub struct OomSite {
     /// Bytes that the failed allocation requested.
     pub requested_bytes: Bytes,
     /// The lines that held most then, the largest first; at most [`OOM_LINES_MAX`].
+    #[serde(deserialize_with = "saved::list::<_, _, OOM_LINES_MAX>")]
     pub held: Vec<LineBytes>,
 }
 
@@ -209,7 +213,9 @@ pub struct TensorHolder {
     pub tensors: Count,
     /// The storage of these, and other memory behind it.
     pub bytes: Bytes,
+    #[serde(deserialize_with = "saved::figures")]
     pub tensors_per_step: f64,
+    #[serde(deserialize_with = "saved::figures")]
     pub bytes_per_step: f64,
     /// The step at which it was measured.
     #[serde(default)]
@@ -232,6 +238,7 @@ pub struct Fill {
     pub items: Count,
     /// The most items that it holds; at least `items`.
     pub items_max: Count,
+    #[serde(deserialize_with = "saved::figures")]
     pub items_per_step: f64,
     /// Set when the rank's own process reported it, over a connection that shows who it is.
     pub is_own: bool,
@@ -258,16 +265,16 @@ pub struct LineSearch {
     #[serde(default)]
     pub steps: Option<Count>,
     /// The longest pause between two steps that it took.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "saved::figures")]
     pub pause_seconds: Option<f64>,
     /// Duration of the first traced step by the median of those before.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "saved::figures")]
     pub slowdown_ratio: Option<f64>,
     /// Growth of what the system's allocator has given out; `None` where it does not tell.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "saved::figures")]
     pub malloc_used_bytes_per_step: Option<f64>,
     /// Growth of what was freed and stays in its arenas, likewise.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "saved::figures")]
     pub malloc_free_bytes_per_step: Option<f64>,
 }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::characters::{is_combining, is_hidden};
+use crate::format::clean::{Quoted, clean};
 
 /// The largest byte count and step that is taken: 2^53, above which an `f64` cannot hold every
 /// integer.
@@ -60,10 +61,12 @@ impl fmt::Display for OutOfRange {
             Self::Length { bytes, max } => {
                 write!(f, "a text of {bytes} bytes is outside 1..={max} bytes")
             }
-            Self::Control(text) => write!(f, "{text:?} contains a control character"),
-            Self::Hidden(text) => write!(f, "{text:?} contains an invisible character"),
-            Self::Blank(text) => write!(f, "{text:?} has no visible character"),
-            Self::Combining(text) => write!(f, "{text:?} begins with a combining character"),
+            Self::Control(text) => write!(f, "{} contains a control character", Quoted(text)),
+            Self::Hidden(text) => write!(f, "{} contains an invisible character", Quoted(text)),
+            Self::Blank(text) => write!(f, "{} has no visible character", Quoted(text)),
+            Self::Combining(text) => {
+                write!(f, "{} begins with a combining character", Quoted(text))
+            }
             Self::Form { what } => write!(f, "the text is not made of {what}"),
         }
     }
@@ -225,13 +228,28 @@ impl From<Seconds> for UnixTime {
     }
 }
 
+/// The greatest magnitude of a figure that was computed and is read back: squares of it and
+/// their sums are finite, and nothing that comes from records reaches it.
+pub(crate) const FIGURE_LIMIT: f64 = 1e60;
+
+/// Reads a figure of at most [`FIGURE_LIMIT`] in magnitude.
+fn figure<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    let figure = f64::deserialize(deserializer)?;
+    let is_right = (-FIGURE_LIMIT..=FIGURE_LIMIT).contains(&figure);
+    let outside = || OutOfRange::number(&figure, &-FIGURE_LIMIT, &FIGURE_LIMIT);
+    is_right.then_some(figure).ok_or_else(|| serde::de::Error::custom(outside()))
+}
+
 /// An estimate with its 95 % interval, all in one unit.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Interval {
+    #[serde(deserialize_with = "figure")]
     pub value: f64,
     /// The interval's lower end.
+    #[serde(deserialize_with = "figure")]
     pub lower: f64,
     /// The interval's upper end.
+    #[serde(deserialize_with = "figure")]
     pub upper: f64,
 }
 
@@ -286,7 +304,8 @@ pub struct DurationBucket {
     pub count: u64,
 }
 
-/// Takes a text of 1 to `bytes_max` bytes without control characters, to own or to share.
+/// Takes a text of 1 to `bytes_max` bytes without control characters, to own or to share. Of
+/// invisible characters it gets the escapes, and what does not fit then is cut.
 ///
 /// # Errors
 ///
@@ -302,7 +321,12 @@ pub fn checked_text<T: for<'t> From<&'t str>>(
     if !is_plain && text.chars().any(char::is_control) {
         return Err(OutOfRange::Control(text.to_owned()));
     }
-    Ok(text.into())
+    if is_plain || !text.chars().any(is_hidden) {
+        return Ok(text.into());
+    }
+    let cleaned = clean(text);
+    let end = cleaned.floor_char_boundary(bytes_max);
+    Ok(cleaned.get(..end).unwrap_or_default().into())
 }
 
 /// The units of a size in small letters, and how many bytes they are.

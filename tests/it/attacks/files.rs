@@ -5,7 +5,6 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
-use serde_json::json;
 use stepmem::store::state::MAGIC;
 
 use crate::rig::exporter::Exporter;
@@ -95,19 +94,6 @@ fn lives_with_forged(state: &Path, bytes: &[u8], is_refused: bool) {
     let warnings: Vec<_> = log.iter().filter(|entry| entry["level"] == "WARN").collect();
     assert_eq!(warnings.len(), usize::from(is_refused), "{warnings:#?}");
     fs::remove_file(state).unwrap();
-}
-
-#[test]
-fn state_that_ended_the_process_is_not_resumed_again() {
-    let folder = Folder::new("deadly-state");
-    let state = folder.path("state");
-    lives_with(&state);
-    // As a process leaves it that died over it.
-    fs::rename(&state, folder.path("state.resuming")).unwrap();
-    let exporter = Exporter::start(&["--state.file", &text(&state)]);
-    assert_eq!(exporter.status()["ranks"], json!([]));
-    assert!(folder.path("state.set-aside").exists());
-    exporter.stop();
 }
 
 #[test]

@@ -9,4 +9,5 @@ mod names;
 mod readers;
 mod recordings;
 mod redirects;
+mod states;
 mod summaries;

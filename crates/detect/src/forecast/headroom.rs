@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::ladder::{Block, count};
 use crate::signal::Signal;
 use crate::surroundings::Surroundings;
+use stepmem_types::saved;
 use stepmem_types::units::{GIBIBYTE, Interval};
 
 /// Stands in for an unknown capacity: 80 GiB, as most training GPUs have (A100, H100). Doubled
@@ -111,7 +112,9 @@ pub(crate) fn is_followed(blocks: &[Block]) -> bool {
 /// The bytes left until out-of-memory, and how far off they may be.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct RemainingBytes {
+    #[serde(deserialize_with = "saved::figures")]
     likely: f64,
+    #[serde(deserialize_with = "saved::figures")]
     spread: f64,
 }
 

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use stepmem_types::saved;
+
 /// Number of values behind a recent median: one that is out of line does not move it.
 const RECENT_VALUES: usize = 5;
 
@@ -23,7 +25,9 @@ pub fn median(values: &mut [f64]) -> Option<f64> {
 /// The median of the newest few values.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 pub struct RecentMedian {
+    #[serde(deserialize_with = "saved::figures")]
     values: [f64; RECENT_VALUES],
+    #[serde(deserialize_with = "saved::counts")]
     n_values: usize,
 }
 
@@ -33,7 +37,7 @@ impl RecentMedian {
         if let Some(slot) = self.values.get_mut(self.n_values % RECENT_VALUES) {
             *slot = value;
         }
-        self.n_values += 1;
+        self.n_values = self.n_values.saturating_add(1);
     }
 
     /// Returns their median; `None` before the first.

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::kind::DiagnosisKind;
 use crate::ranks::refusal::Refusal;
 use stepmem_types::ids::SubjectId;
+use stepmem_types::saved;
 use stepmem_types::units::{OutOfRange, Uptime, checked_text};
 
 /// Number of acknowledgements that are in force at once, at most.
@@ -17,6 +18,9 @@ pub const ACKS_MAX: usize = 1024;
 pub const REASON_BYTES_MAX: usize = 512;
 /// The longest time that a finding can be lowered for: 30 days.
 pub const FOR_SECONDS_MAX: u32 = 30 * 24 * 3600;
+
+/// The longest label of a diagnosis that is read back, in bytes.
+pub(crate) const LABEL_BYTES_MAX: usize = 64;
 
 /// An acknowledgement as its author states it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,7 +78,9 @@ pub struct ActiveAck {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct SavedAck {
     subject: SubjectId,
+    #[serde(deserialize_with = "saved::texts::<_, _, LABEL_BYTES_MAX>")]
     kind: String,
+    #[serde(deserialize_with = "saved::texts::<_, _, REASON_BYTES_MAX>")]
     reason: String,
     since: Uptime,
     until: Uptime,

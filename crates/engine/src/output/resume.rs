@@ -5,6 +5,7 @@ use crate::config::EngineConfig;
 use crate::engine::Engine;
 use crate::findings::acks::SavedAck;
 use crate::output::saved_state::{PartToSave, SaveCursor, SavedFinding, SavedRest, SavedState};
+use crate::ranks::state::RankState;
 use crate::ranks::table::RankTable;
 use stepmem_types::host::ContainerId;
 use stepmem_types::ids::{ProcessId, RankId};
@@ -105,5 +106,12 @@ impl Engine {
             finding.restore(&mut engine.findings);
         }
         engine
+    }
+
+    /// Returns whether all ranks that push were judged by a record that came after `since`.
+    pub fn has_judged_since(&self, since: Uptime, now: Uptime) -> bool {
+        let pushed_since = |state: &RankState| state.last_seen() > since;
+        self.last_judged > since
+            && self.ranks.pushing(now).all(|(_, state)| pushed_since(state))
     }
 }

@@ -1,9 +1,9 @@
 //! The state that outlasts a restart of the exporter. Its encoding is decided elsewhere.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::containers::{CONTAINERS_MAX, ContainerState, ContainerTable};
-use crate::findings::acks::SavedAck;
+use crate::findings::acks::{ACKS_MAX, LABEL_BYTES_MAX, SavedAck};
 use crate::findings::{ActiveFinding, Finding, Findings};
 use crate::kind::DiagnosisKind;
 use crate::processes::{PROCESSES_JUDGED_MAX, ProcessState, ProcessTable};
@@ -19,7 +19,8 @@ use crate::requests::tracker::SavedRequests;
 use stepmem_detect::detector::Detector;
 use stepmem_types::host::ContainerId;
 use stepmem_types::ids::{ProcessId, Rank, RankId, Run, SubjectId};
-use stepmem_types::units::{Seconds, Uptime};
+use stepmem_types::saved;
+use stepmem_types::units::{UnixTime, Uptime};
 
 /// Bytes that a rank takes at most. One that goes on without steps has a second detector, of
 /// its samples by time; each may have one of host memory.
@@ -75,11 +76,13 @@ pub enum PartToSave<'a> {
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub struct SavedRest {
     /// The Unix time at which the uptime was 0.
+    #[serde(deserialize_with = "unix_time")]
     pub started: f64,
     /// The uptime at which this was saved.
     pub uptime: Uptime,
     /// Since when findings hold.
     pub findings: Vec<SavedFinding>,
+    #[serde(deserialize_with = "saved::list::<_, _, ACKS_MAX>")]
     pub acks: Vec<SavedAck>,
 }
 
@@ -162,9 +165,6 @@ impl SavedState {
             SavedPart::Snapshots(snapshots) => self.snapshots = snapshots,
             SavedPart::HeapScans(heap_scans) => self.heap_scans = heap_scans,
             SavedPart::Rest(rest) => {
-                if !(0.0..=Seconds::MAX).contains(&rest.started) {
-                    return Err(format!("started: {} is not a Unix time", rest.started));
-                }
                 self.is_whole = true;
                 self.rest = rest;
             }
@@ -182,7 +182,9 @@ impl SavedState {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct SavedFinding {
     subject: SubjectId,
+    #[serde(deserialize_with = "saved::texts::<_, _, LABEL_BYTES_MAX>")]
     kind: String,
+    #[serde(deserialize_with = "saved::times")]
     since: f64,
 }
 
@@ -205,4 +207,9 @@ impl SavedFinding {
             findings.set_since(&self.subject, kind, self.since);
         }
     }
+}
+
+/// Reads a Unix time that is held as a float.
+fn unix_time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    UnixTime::deserialize(deserializer).map(UnixTime::get)
 }

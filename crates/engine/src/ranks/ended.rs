@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use stepmem_types::end::{EndOutcome, EndReport};
+use stepmem_types::saved;
 use stepmem_types::units::{Bytes, Uptime};
 
 /// An ended rank stays in the outputs for this long, and until it was scraped once…
@@ -43,14 +44,18 @@ impl RankEnded {
 pub struct OomEvent {
     /// The step that it was in, that was completed after it, or that was the last one before
     /// it.
+    #[serde(default, deserialize_with = "saved::counts")]
     pub step: Option<u64>,
     /// Bytes that the failed allocation requested.
     pub requested: Option<Bytes>,
     /// The rank's headroom by its figures before the error, in bytes.
+    #[serde(default, deserialize_with = "saved::figures")]
     pub headroom_bytes: Option<f64>,
     /// Grown before, while its live memory was rising or creeping, in bytes.
+    #[serde(default, deserialize_with = "saved::figures")]
     pub growth_bytes: Option<f64>,
     /// Number of such errors in this incarnation.
+    #[serde(deserialize_with = "saved::counts")]
     pub n_events: u64,
     /// Set when the incarnation ended with it.
     pub is_fatal: bool,
@@ -58,7 +63,7 @@ pub struct OomEvent {
     #[serde(default)]
     pub is_kill: bool,
     /// Errors that the process's own count lacks: one, of an end that it did not count.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "saved::counts")]
     pub n_uncounted: u64,
     /// Set when no train step was completed after it.
     #[serde(default)]

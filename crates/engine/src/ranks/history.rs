@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::kind::{DiagnosisKind, Severity};
 use stepmem_types::end::EndOutcome;
+use stepmem_types::saved::{self, added};
 use stepmem_types::step::StepMark;
 use stepmem_types::units::Bytes;
 
@@ -50,10 +51,12 @@ pub struct History {
 /// A history as it is saved, its newest point like the others.
 #[derive(Deserialize, Serialize)]
 struct SavedHistory {
+    #[serde(deserialize_with = "saved::times")]
     began: f64,
     doublings: u32,
     points: Vec<Point>,
     markers: Vec<Marker>,
+    #[serde(deserialize_with = "saved::counts")]
     n_markers_dropped: u64,
 }
 
@@ -62,8 +65,7 @@ impl TryFrom<SavedHistory> for History {
 
     fn try_from(saved: SavedHistory) -> Result<Self, Self::Error> {
         let SavedHistory { began, doublings, points, markers, n_markers_dropped } = saved;
-        let is_right = began.is_finite()
-            && doublings <= DOUBLINGS_MAX
+        let is_right = doublings <= DOUBLINGS_MAX
             && points.len() <= POINTS_MAX
             && points.is_sorted_by_key(|point| point.tick)
             && markers.len() <= MARKERS_MAX;
@@ -398,7 +400,7 @@ impl History {
         }
         let n_dropped = n_before - self.markers.len();
         let n_dropped = u64::try_from(n_dropped).unwrap_or(u64::MAX);
-        self.n_markers_dropped = self.n_markers_dropped.saturating_add(n_dropped);
+        self.n_markers_dropped = added(self.n_markers_dropped, n_dropped);
     }
 
     /// Makes a Unix time the first one, if there is none.

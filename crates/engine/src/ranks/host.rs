@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use stepmem_detect::sample::{AxisPoint, Sample};
 use stepmem_types::host::{ContainerReading, HostParts, ProcessGroup};
+use stepmem_types::saved;
 use stepmem_types::units::{Bytes, Count, MEBIBYTE};
 
 /// Readings of child processes that are kept; with more, every other one is given up.
@@ -124,8 +125,10 @@ struct ChildProcesses {
     bytes: Option<Bytes>,
     step: Count,
     is_over: bool,
+    #[serde(deserialize_with = "saved::figures")]
     bytes_per_step: Option<f64>,
     /// Step and bytes of readings since these processes were started.
+    #[serde(deserialize_with = "saved::figure_list::<_, _, POINTS_MAX>")]
     points: Vec<(f64, f64)>,
 }
 

@@ -10,6 +10,7 @@ use crate::ranks::name_conflicts::{Claim, Holder};
 use stepmem_detect::stats::median::median;
 use stepmem_types::end::EndReport;
 use stepmem_types::launch::{Instance, Launch};
+use stepmem_types::saved;
 use stepmem_types::step::{Phase, StepSample};
 use stepmem_types::units::{Bytes, Count, Uptime};
 
@@ -65,9 +66,12 @@ pub struct Lifecycle {
     /// The newest accepted record of this incarnation; `None` before one.
     newest: Option<Newest>,
     /// The usual gap between two train pushes, in seconds; `None` before there was one.
+    #[serde(deserialize_with = "saved::amounts")]
     usual_gap: Option<f64>,
     /// The last pauses between pushes of this process, as they arrived, in seconds.
+    #[serde(deserialize_with = "saved::spans")]
     pauses: [f64; PAUSES],
+    #[serde(deserialize_with = "saved::counts")]
     n_pauses: usize,
     lates_in_a_row: u32,
     /// Set when the end of this incarnation was announced.
@@ -90,6 +94,7 @@ pub struct Origin<'a> {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 struct Newest {
     attempt: Count,
+    #[serde(deserialize_with = "saved::times")]
     time: f64,
     arrived: Uptime,
     /// The step of the last train push, and what was allocated at its end.
@@ -100,6 +105,7 @@ struct Newest {
     launch: Option<Launch>,
     pid: Option<u32>,
     /// The Unix time at which the incarnation began.
+    #[serde(deserialize_with = "saved::times")]
     began: f64,
     /// When its first record arrived.
     began_at: Uptime,

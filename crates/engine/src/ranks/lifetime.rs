@@ -2,9 +2,11 @@
 //! values, and the series in as many parts as a chart can use. Bounded however long the
 //! incarnation is; nothing is judged here.
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::ranks::peaks::StepPeaks;
+use stepmem_types::saved::{self, added};
 use stepmem_types::step::{Phase, StepSample};
 use stepmem_types::units::Bytes;
 
@@ -22,6 +24,7 @@ pub struct LifetimeStats {
     /// Number of incarnations before this one.
     pub n_restarts: u32,
     /// The first and the last train step.
+    #[serde(deserialize_with = "span")]
     pub span: Option<(Moment, Moment)>,
     /// Live memory at the end of train steps.
     pub allocated: Figure,
@@ -34,9 +37,12 @@ pub struct LifetimeStats {
     /// Records and peaks by phase, in the order of [`Phase::ALL`].
     pub phases: [PhaseStats; Phase::ALL.len()],
     /// When the first and the last record by time were made, as Unix times.
+    #[serde(deserialize_with = "saved::times")]
     pub by_time: Option<(f64, f64)>,
+    #[serde(deserialize_with = "saved::counts")]
     n_steps: u64,
     /// Those whose memory was not read.
+    #[serde(deserialize_with = "saved::counts")]
     pub n_unread: u64,
     series: Series,
 }
@@ -44,8 +50,10 @@ pub struct LifetimeStats {
 /// A step and when it ended, as a Unix time.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Moment {
+    #[serde(deserialize_with = "saved::counts")]
     pub step: u64,
     /// The Unix time.
+    #[serde(deserialize_with = "saved::times")]
     pub time: f64,
 }
 
@@ -53,12 +61,17 @@ pub struct Moment {
 /// counts as so many.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct Figure {
+    #[serde(deserialize_with = "saved::counts")]
     n_steps: u64,
+    #[serde(deserialize_with = "saved::counts")]
     n_records: u64,
+    #[serde(deserialize_with = "saved::amounts")]
     sum: f64,
     /// The sum of the squares of the moves between neighbors.
+    #[serde(deserialize_with = "saved::amounts")]
     squared_moves: f64,
     /// The greatest value, and the first step that had it.
+    #[serde(deserialize_with = "saved::counts")]
     pub max: Option<(Bytes, u64)>,
     pub last: Option<Bytes>,
 }
@@ -67,6 +80,7 @@ pub struct Figure {
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct PhaseStats {
     /// Number of records.
+    #[serde(deserialize_with = "saved::counts")]
     pub n_records: u64,
     /// The greatest known peak of allocated memory.
     pub peak: Option<Bytes>,
@@ -101,7 +115,7 @@ impl LifetimeStats {
     /// Takes an accepted push that ended at the Unix time `time`.
     pub fn add(&mut self, sample: &StepSample, peaks: StepPeaks, time: f64) {
         let phase = self.phase_mut(sample.phase);
-        phase.n_records = phase.n_records.saturating_add(1);
+        phase.n_records = added(phase.n_records, 1);
         phase.peak = phase.peak.max(peaks.allocated);
         match sample.phase {
             Phase::Train if self.n_steps == 0 && self.by_time.is_some() => self.begin_steps(),
@@ -115,7 +129,7 @@ impl LifetimeStats {
             }
             Phase::Eval | Phase::Checkpoint => return,
         }
-        self.n_steps = self.n_steps.saturating_add(1);
+        self.n_steps = added(self.n_steps, 1);
         let step = sample.step.get();
         let moment = Moment { step, time };
         self.span = Some((self.span.map_or(moment, |span| span.0), moment));
@@ -173,8 +187,8 @@ impl LifetimeStats {
 
     /// Counts train steps whose memory was not read.
     pub fn add_unread(&mut self, n_steps: u32) {
-        self.n_steps = self.n_steps.saturating_add(n_steps.into());
-        self.n_unread = self.n_unread.saturating_add(n_steps.into());
+        self.n_steps = added(self.n_steps, n_steps.into());
+        self.n_unread = added(self.n_unread, n_steps.into());
     }
 
     /// Makes `step` the last one, if it is later. It was not read, so that its time is that of
@@ -223,8 +237,8 @@ impl Figure {
     /// Takes the value of a record: its step, and how many steps it stands for.
     fn add(&mut self, value: Option<Bytes>, (step, n_steps): (u64, u32)) {
         let Some(value) = value else { return };
-        self.n_steps = self.n_steps.saturating_add(n_steps.into());
-        self.n_records = self.n_records.saturating_add(1);
+        self.n_steps = added(self.n_steps, n_steps.into());
+        self.n_records = added(self.n_records, 1);
         self.sum += value.as_f64() * f64::from(n_steps);
         if let Some(last) = self.last {
             self.squared_moves += (value.as_f64() - last.as_f64()).powi(2);
@@ -277,6 +291,19 @@ struct Series {
     doublings: u32,
 }
 
+/// Reads the first and the last train step: their difference is a number of steps.
+fn span<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<(Moment, Moment)>, D::Error> {
+    let span = Option::<(Moment, Moment)>::deserialize(deserializer)?;
+    match span {
+        Some((first, last)) if last.step < first.step => {
+            Err(D::Error::custom("a last step before the first"))
+        }
+        span => Ok(span),
+    }
+}
+
 /// A series as it was saved.
 #[derive(Deserialize)]
 struct SavedSeries {
@@ -302,8 +329,11 @@ impl TryFrom<SavedSeries> for Series {
 /// Sums over the steps of a part, in bytes.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 struct Part {
+    #[serde(deserialize_with = "saved::amounts")]
     allocated: f64,
+    #[serde(deserialize_with = "saved::amounts")]
     peak_allocated: f64,
+    #[serde(deserialize_with = "saved::amounts")]
     peak_reserved: f64,
     n_peaks_allocated: u32,
     n_peaks_reserved: u32,

@@ -139,6 +139,8 @@ impl RecentPeaks {
 /// least once an interval sees every spike, and reading changes nothing.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct IntervalPeak {
+    /// It is that of the settings, also after a restart of the exporter.
+    #[serde(skip)]
     interval: Duration,
     current: Option<(u64, Bytes)>,
     previous: Option<(u64, Bytes)>,
@@ -179,7 +181,7 @@ impl IntervalPeak {
         [self.current, self.previous]
             .into_iter()
             .flatten()
-            .filter(|(of, _)| *of + 1 >= index)
+            .filter(|(of, _)| *of >= index.saturating_sub(1))
             .map(|(_, value)| value)
             .max()
     }

@@ -23,6 +23,7 @@ use stepmem_detect::trend::Stage;
 use stepmem_types::device::{DeviceMemoryKind, OwnProcessMemory};
 use stepmem_types::end::{EndOutcome, EndReport};
 use stepmem_types::host::ContainerReading;
+use stepmem_types::saved::{self, added};
 use stepmem_types::step::{Phase, StepMark, StepSample};
 use stepmem_types::units::{Bytes, Count, OutOfRange, Seconds, UnixTime, Uptime};
 
@@ -60,15 +61,19 @@ pub struct RankState {
     /// The last activity that the history has a marker for when it changes.
     activity: Option<MarkerKind>,
     /// Train steps that it reported, since the exporter began.
+    #[serde(deserialize_with = "saved::counts")]
     steps_total: u64,
     /// Those of them whose memory its client did not read.
+    #[serde(deserialize_with = "saved::counts")]
     unread_steps_total: u64,
     /// Train steps of this incarnation.
     life_steps: u32,
     /// Events that may change what memory holds, in the order of [`StepMark::ALL`], since the
     /// exporter began.
+    #[serde(deserialize_with = "saved::counts")]
     marks_total: [u64; StepMark::ALL.len()],
     /// Records of it that came too late, since the exporter began.
+    #[serde(deserialize_with = "saved::counts")]
     lates_total: u64,
     last_seen: Uptime,
     /// The time of its allocator's last cache flush in this incarnation.
@@ -78,10 +83,12 @@ pub struct RankState {
     /// The last time that it ran out of memory in this incarnation.
     oom: Option<OomEvent>,
     /// Number of times that it ran out of memory, since the exporter began.
+    #[serde(deserialize_with = "saved::counts")]
     ooms_total: u64,
     /// The capacity that NVML gave for its device, for ranks that push none.
     device_total: Option<Bytes>,
     /// When the detector last took a reading of its device, as a Unix time.
+    #[serde(deserialize_with = "saved::times")]
     device_read_at: Option<f64>,
     /// Bytes that the process used beyond its allocator, at the last readings.
     outside: RecentMedian,
@@ -180,7 +187,7 @@ impl RankState {
         match verdict {
             RecordVerdict::Duplicate => {}
             RecordVerdict::Late => {
-                self.lates_total = self.lates_total.saturating_add(1);
+                self.lates_total = added(self.lates_total, 1);
                 self.lifecycle.ignore();
             }
             RecordVerdict::Accepted | RecordVerdict::Restarted => self.last_seen = at.now,
@@ -247,7 +254,7 @@ impl RankState {
             self.detectors.mark();
         }
         self.last_train = Some(figures);
-        self.steps_total = self.steps_total.saturating_add(1);
+        self.steps_total = added(self.steps_total, 1);
         self.life_steps = self.life_steps.saturating_add(1);
         self.count_unread(sample.n_steps.saturating_sub(1));
         let (capacity, is_ended) = (self.own_capacity(), self.is_ended());
@@ -365,7 +372,7 @@ impl RankState {
             Phase::Train | Phase::Sample | Phase::Idle => {}
         }
         for (n, of) in self.marks_total.iter_mut().zip(StepMark::ALL) {
-            *n = n.saturating_add(marks.iter().any(|mark| mark == of).into());
+            *n = added(*n, marks.iter().any(|mark| mark == of).into());
         }
         marks.iter().for_each(|mark| self.history.mark(mark.into(), Some(time)));
     }
@@ -520,10 +527,10 @@ impl RankState {
         let n_caught = counted.saturating_sub(u64::from(is_fatal));
         if n_caught > 0 {
             let event = self.oom(step, now);
-            let n_events = event.n_events - 1 + n_caught;
+            let n_events = added(event.n_events - 1, n_caught);
             let is_last = report.unread_steps.is_none_or(|n| n == 0);
             self.oom = Some(OomEvent { n_events, is_last, ..event });
-            self.ooms_total = self.ooms_total.saturating_add(n_caught);
+            self.ooms_total = added(self.ooms_total, n_caught);
         }
         if is_fatal {
             let mut event = self.oom(step, now);
@@ -538,7 +545,7 @@ impl RankState {
                 n_uncounted: u64::from(counted == 0 && !report.is_oom_kill()),
                 ..event
             });
-            self.ooms_total = self.ooms_total.saturating_add(1);
+            self.ooms_total = added(self.ooms_total, 1);
         }
     }
 
@@ -554,8 +561,8 @@ impl RankState {
 
     /// Counts train steps whose memory was not read.
     fn count_unread(&mut self, n_steps: u32) {
-        self.steps_total = self.steps_total.saturating_add(n_steps.into());
-        self.unread_steps_total = self.unread_steps_total.saturating_add(n_steps.into());
+        self.steps_total = added(self.steps_total, n_steps.into());
+        self.unread_steps_total = added(self.unread_steps_total, n_steps.into());
         self.life_steps = self.life_steps.saturating_add(n_steps);
         self.lifetime.add_unread(n_steps);
     }
@@ -727,9 +734,9 @@ impl RankState {
         // The first record of an incarnation may report errors that are long over.
         if rise > 0 && self.last_train.is_some() {
             let event = self.oom(Some(sample.step.get()), now);
-            let n_events = event.n_events - 1 + rise;
+            let n_events = added(event.n_events - 1, rise);
             self.oom = Some(OomEvent { n_events, ..event });
-            self.ooms_total += rise;
+            self.ooms_total = added(self.ooms_total, rise);
         }
     }
 
@@ -743,7 +750,7 @@ impl RankState {
             requested: None,
             headroom_bytes: headroom.map(|headroom| headroom.bytes),
             growth_bytes: trend.map(|trend| trend.growth_bytes),
-            n_events: self.oom.map_or(0, |oom| oom.n_events) + 1,
+            n_events: added(self.oom.map_or(0, |oom| oom.n_events), 1),
             is_fatal: false,
             is_kill: false,
             n_uncounted: 0,

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use stepmem_detect::signal::Signal;
 use stepmem_types::ids::{RankId, Run};
+use stepmem_types::saved;
 use stepmem_types::units::Uptime;
 
 /// For how many runs it is known what they were asked; the one asked longest ago is forgotten.
@@ -67,6 +68,7 @@ pub struct Growth<'a> {
 pub struct RequestPlan {
     pub steps: u32,
     /// By its pace, or a guess.
+    #[serde(deserialize_with = "saved::amounts")]
     pub seconds_per_step: f64,
 }
 
@@ -88,7 +90,9 @@ pub enum ScheduleStep {
 
 /// Request schedules that outlast a restart.
 #[derive(Debug, Default, Deserialize, Serialize)]
-pub struct SavedSchedule(BTreeMap<Run, RunSchedule>);
+pub struct SavedSchedule(
+    #[serde(deserialize_with = "saved::list::<_, _, RUNS_MAX>")] BTreeMap<Run, RunSchedule>,
+);
 
 /// The request schedules of all runs.
 #[derive(Debug)]
@@ -107,6 +111,7 @@ struct RunSchedule {
     /// Set when every rank is asked for itself, and not the fastest for all.
     asks_each: bool,
     // Invariant: at most GROWTH_RANKS_MAX, where each is asked EACH_RANKS_MAX.
+    #[serde(deserialize_with = "saved::list::<_, _, EACH_RANKS_MAX>")]
     ranks: Vec<AskedRank>,
     /// Of the ranks that were not asked, the one that grows fastest.
     next: Option<NextRank>,
@@ -123,6 +128,7 @@ struct AskedRank {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 struct NextRank {
     rank: RankId,
+    #[serde(deserialize_with = "saved::figures")]
     bytes_per_step: f64,
     plan: RequestPlan,
 }
@@ -230,6 +236,7 @@ impl RequestSchedule {
     pub fn next(&mut self, run: &Run, now: Uptime) -> Option<(RankId, RequestPlan)> {
         let run = self.runs.get_mut(run)?;
         let NextRank { rank, plan, .. } = run.next.take()?;
+        run.ranks.truncate(EACH_RANKS_MAX - 1);
         run.ranks.push(AskedRank::of(&rank, plan, now));
         Some((rank, plan))
     }

@@ -7,6 +7,7 @@ use crate::requests::causes::AnalysisOutcome;
 use crate::requests::tracker::{Progress, RequestKind, Requested, SnapshotReason, UNANSWERED};
 use stepmem_types::ids::RankId;
 use stepmem_types::launch::Instance;
+use stepmem_types::saved;
 use stepmem_types::site::SiteVerdict;
 use stepmem_types::units::{Bytes, Count};
 
@@ -17,6 +18,9 @@ pub const LIMITED: &str = "limited";
 pub const PATH_BYTES_MAX: usize = 1024;
 /// The longest error that is taken, in bytes.
 pub const ERROR_BYTES_MAX: usize = 512;
+
+/// The longest id of a timeline that is read back, in bytes.
+const TIMELINE_ID_BYTES_MAX: usize = 128;
 
 /// The outcome of a snapshot.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -30,14 +34,19 @@ pub enum SnapshotOutcome {
     },
     Written {
         /// Where, as the training process sees it.
+        #[serde(deserialize_with = "saved::texts::<_, _, PATH_BYTES_MAX>")]
         path: Box<str>,
         /// The same, relative to the directory that it wrote below.
+        #[serde(deserialize_with = "saved::texts::<_, _, PATH_BYTES_MAX>")]
         file: Option<Box<str>>,
         /// Its size.
         bytes: Option<Bytes>,
     },
     /// It could not be taken or written.
-    Failed { error: Box<str> },
+    Failed {
+        #[serde(deserialize_with = "saved::texts::<_, _, ERROR_BYTES_MAX>")]
+        error: Box<str>,
+    },
     /// The rank did not report in time.
     Unanswered,
 }
@@ -80,9 +89,11 @@ pub enum AnalysisState {
     /// It is over; its result on lines is in the table of causes.
     Over {
         outcome: AnalysisOutcome,
+        #[serde(deserialize_with = "saved::texts::<_, _, ERROR_BYTES_MAX>")]
         reason: Option<String>,
         verdict: Option<SiteVerdict>,
         /// The id of its timeline.
+        #[serde(deserialize_with = "saved::texts::<_, _, TIMELINE_ID_BYTES_MAX>")]
         timeline: Option<Box<str>>,
     },
 }

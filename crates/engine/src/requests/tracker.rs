@@ -10,11 +10,15 @@ use crate::requests::schedule::{
 };
 use stepmem_detect::signal::Signal;
 use stepmem_types::ids::{RankId, Run};
+use stepmem_types::saved;
 use stepmem_types::units::Uptime;
 
 /// Number of requests of a kind that are listed at most. The oldest that is over leaves, or the
 /// oldest if none is.
 pub const LISTED_MAX: usize = 64;
+
+/// The longest id of a request to a rank, in bytes.
+pub const REQUEST_ID_BYTES_MAX: usize = 64;
 
 /// The outcome of a request that was given up.
 pub const UNANSWERED: &str = "unanswered";
@@ -100,8 +104,10 @@ pub trait Requested {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Listed<T> {
     /// Its number in its list, ascending.
+    #[serde(deserialize_with = "saved::counts")]
     pub number: u64,
     /// The id that its report names; `None` of one that was not asked for.
+    #[serde(deserialize_with = "saved::texts::<_, _, REQUEST_ID_BYTES_MAX>")]
     pub id: Option<Box<str>>,
     pub rank: RankId,
     /// Number of steps that the rank is asked for; 0 if it was not asked.
@@ -115,7 +121,9 @@ pub struct Listed<T> {
 
 /// Requests that outlast a restart.
 #[derive(Debug, Deserialize, Serialize)]
+#[serde(bound(deserialize = "T: Deserialize<'de>"))]
 pub struct SavedRequests<T> {
+    #[serde(deserialize_with = "saved::list::<_, _, LISTED_MAX>")]
     listed: Vec<Listed<T>>,
     schedule: SavedSchedule,
 }

@@ -8,7 +8,7 @@ use crate::findings::acks::{Ack, FOR_SECONDS_MAX};
 use crate::kind::DiagnosisKind;
 use crate::requests::schedule::STEPS_MAX;
 use crate::requests::snapshot::{self, SnapshotOutcome, SnapshotReport};
-use crate::requests::tracker::SnapshotReason;
+use crate::requests::tracker::{REQUEST_ID_BYTES_MAX, SnapshotReason};
 use crate::wire::error::{DecodeError, DecodeFault};
 use crate::wire::field::{
     PID_MAX, bytes_of, count_of, in_field, instance_of, optional, rank_of, run_of, seconds_of,
@@ -26,8 +26,6 @@ use stepmem_types::units::checked_text;
 
 /// The longest time that a request can release devices for, in seconds: a day.
 pub const RELEASE_SECONDS_MAX: u32 = 86_400;
-/// The longest id of a request to a rank, in bytes.
-pub const REQUEST_ID_BYTES_MAX: usize = 64;
 
 /// Decodes the body of `POST /v1/runs/RUN/end`, with the least authority.
 ///

@@ -4,7 +4,8 @@ use serde::Deserialize;
 
 use crate::requests::causes::{HoldersOutcome, HoldersReport};
 use crate::requests::snapshot::ERROR_BYTES_MAX;
-use crate::wire::control::{REQUEST_ID_BYTES_MAX, missing};
+use crate::requests::tracker::REQUEST_ID_BYTES_MAX;
+use crate::wire::control::missing;
 use crate::wire::error::DecodeError;
 use crate::wire::field::{
     bytes_of, count_of, in_field, instance_of, integer_of, optional, rank_of, run_of,
