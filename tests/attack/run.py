@@ -26,6 +26,7 @@ import sys
 import tempfile
 import threading
 import time
+import unicodedata
 from typing import Any, Callable, Dict, List, Tuple
 
 MIB = 1 << 20
@@ -553,6 +554,61 @@ def hostile_states(victim: Victim) -> int:
     return n
 
 
+def killed_states(victim: Victim) -> int:
+    """Kills exporters over one state: each resumes it, until two ended before its ranks were judged."""
+    record = b'{"run":"r","rank":0,"step":1,"allocated_bytes":1}'
+    n = 0
+    with tempfile.TemporaryDirectory() as folder:
+        state = os.path.join(folder, "state")
+        aside = state + ".set-aside"
+        for is_killed in (False, True, True, True):
+            addresses = ["--web.listen-address", "127.0.0.1:0", "--push.listen-address", "127.0.0.1:0"]
+            command = [victim.binary, "serve", "--no-nvml", "--log.format", "json", *addresses, "--state.file", state]
+            process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+            for line in process.stderr or []:
+                fields = json.loads(line)["fields"]
+                if fields["message"] == "listening" and fields["what"] == "push" and not is_killed:
+                    asked(int(fields["address"].rpartition(":")[2]), False, head("/v1/steps", len(record), "Connection: close") + record)
+                if fields["message"] == "started":
+                    break
+            n_aside = int(os.path.exists(aside))
+            assert n_aside == int(n == 3), f"the state is {'' if n_aside else 'not '}set aside after {n} exporters"
+            process.send_signal(signal.SIGKILL if is_killed else signal.SIGTERM)
+            process.communicate(timeout=20)
+            n += 1
+    return n
+
+
+def steering_texts(victim: Victim) -> int:
+    """Pushes texts that steer a terminal in every place; returns how many, of which none is in an answer or a page."""
+    steering = ["\x1b[2J", "\x9b2J", "\u202e", "\u2066", "\x00", "\r", "\x07", "\x08", "\u200b", "x" * 100_000 + "\x1b"]
+    kinds: List[Tuple[str, Dict[str, Any]]] = [
+        ("/v1/steps", {"run": "s", "rank": 0, "step": 1, "allocated_bytes": 1, "device": "d", "phase": "train", "launch": "l"}),
+        ("/v1/snapshots", {"run": "good", "rank": 0, "outcome": "written", "path": "p", "file": "f", "id": "i"}),
+        ("/v1/snapshots", {"run": "good", "rank": 0, "outcome": "failed", "error": "e"}),
+        ("/v1/holders", {"run": "good", "rank": 0, "outcome": "failed", "error": "e", "id": "i"}),
+        ("/v1/runs/none/end", {"outcome": "failed", "error_type": "t", "error_message": "m"}),
+        ("/v1/runs/good/ack", {"rank": 0, "kind": "HIGH_PRESSURE", "for_seconds": 1, "reason": "r"}),
+    ]
+    n = 0
+    for path, body in kinds:
+        for key in [key for key, value in body.items() if isinstance(value, str)]:
+            for text in steering:
+                pushed = json.dumps({**body, key: "a" + text + "b"}).encode()
+                check_plain(victim.ask("push", head(path, len(pushed), "Connection: close") + pushed), f"{path} {key}")
+                n += 1
+    for page in ("/api/v1/status", "/metrics", "/api/v1/runs/good/summary"):
+        check_plain(victim.ask("web", f"GET {page} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".encode()), page)
+    return n
+
+
+def check_plain(answer: bytes, what: str) -> None:
+    """Checks that the body of an answer has no character that steers a terminal."""
+    text = answer.partition(b"\r\n\r\n")[2].decode()
+    raw = {c for c in text if c not in "\r\n" and unicodedata.category(c) in ("Cc", "Cf", "Zl", "Zp")}
+    assert not raw, f"{what}: {sorted(map(ascii, raw))}"
+
+
 ATTACKS: List[Tuple[str, Callable[[Victim], int]]] = [
     ("refusals of packed keys of 1 MiB, not read", unread_refusals),
     ("packed bodies without end, of 1 MiB", packed_without_end),
@@ -574,11 +630,13 @@ ATTACKS: List[Tuple[str, Callable[[Victim], int]]] = [
     ("chunks of odd sizes, extensions and trailers", odd_chunks),
     ("heads that two servers read differently", smuggled),
     ("acknowledgments and requests for ranks of others", acknowledged),
+    ("texts that steer terminals, in every field", steering_texts),
     ("exporters on a pipe, a link, a directory, a TiB of zeros", hostile_states),
+    ("exporters killed while they resume a state", killed_states),
 ]
 
 TLS_ATTACKS: List[Tuple[str, Callable[[Victim], int]]] = [
-    *((name, attack) for name, attack in ATTACKS if attack is not hostile_states),
+    *((name, attack) for name, attack in ATTACKS if attack not in (hostile_states, killed_states)),
     ("greetings of 6 and 16 KB without end, on 500 connections", half_handshakes),
     ("records of 16 KB without end, on 500 connections", half_records),
 ]
