@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use stepmem::commands::args::Exit;
-use stepmem::commands::program;
+use stepmem::commands::{failure, program};
 
 fn main() -> ExitCode {
     match program::run(std::env::args_os()) {
@@ -17,7 +17,7 @@ fn main() -> ExitCode {
         },
         Err(stopped) => {
             // If it cannot be written, the exit code is what remains.
-            writeln!(io::stderr(), "error: {:#}", stopped.error).ok();
+            writeln!(io::stderr(), "error: {}", failure::shown(&stopped.error)).ok();
             stopped.exit.into()
         }
     }

@@ -10,6 +10,7 @@ use crate::config::settings::Settings;
 use crate::config::sources::{Leniency, Sources};
 use crate::config::table::{SETTINGS, Setting};
 use stepmem_report::gate::{FAILED_ON_CODE, UNJUDGED_CODE};
+use stepmem_types::format::clean::plain_json;
 
 /// The prefixes of settings that `replay` takes.
 const REPLAY_PREFIXES: [&str; 5] = ["rank.", "run.", "creep.", "pressure.", "imbalance."];
@@ -151,9 +152,9 @@ pub(super) fn json_arg(help: &'static str) -> Arg {
     Arg::new("json").long("json").action(ArgAction::SetTrue).help(help)
 }
 
-/// Returns a value in the form that `--json` prints.
+/// Returns a value in the form that `--json` prints: no text in it steers a terminal.
 pub(super) fn json(value: &impl serde::Serialize) -> anyhow::Result<String> {
-    Ok(serde_json::to_string_pretty(value)? + "\n")
+    Ok(plain_json(&(serde_json::to_string_pretty(value)? + "\n")).into_owned())
 }
 
 /// Reads the settings of [`with_settings`].

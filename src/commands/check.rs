@@ -7,10 +7,12 @@ use clap::{Arg, ArgMatches};
 
 use crate::commands::args::{self, CommandError, CommandRow, Exit, with_settings};
 use crate::commands::credentials::credential_args;
+use crate::commands::failure::ERROR_CHARS_MAX;
 use crate::commands::live::LiveExporter;
 use crate::config::settings::{PushSocket, Settings};
 use crate::config::web_file::WebFile;
 use crate::exporter::collectors::nvml;
+use stepmem_types::format::clean::lines;
 use stepmem_types::format::units::period;
 
 /// The path at which an exporter reports that it runs.
@@ -34,6 +36,7 @@ fn arguments() -> clap::Command {
 fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
     if let Some(url) = matches.get_one::<String>("url") {
         let answer = LiveExporter::at(url, matches)?.get(&HEALTH_PATH)?;
+        let answer = lines(&answer, ERROR_CHARS_MAX);
         io::stdout().lock().write_all(answer.as_bytes()).map_err(anyhow::Error::from)?;
         return Ok(Exit::Success);
     }

@@ -6,14 +6,13 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::{Arg, ArgMatches};
-use serde::Serialize;
 
 use crate::commands::args::{
     self, CommandError, CommandRow, Exit, is_replay_setting, json_arg, recordings,
     with_settings,
 };
 use crate::commands::credentials::credential_args;
-use crate::commands::live::{LiveExporter, instead_of_recordings, plain_json};
+use crate::commands::live::{LiveExporter, instead_of_recordings};
 use crate::commands::playback;
 use crate::commands::reader::Reader;
 use stepmem_engine::config::EngineConfig;
@@ -154,7 +153,7 @@ fn of_exporter(
     if matches.get_flag("json") {
         let windows =
             if has_windows { exporter.get_json(&path)? } else { WindowsRead::default() };
-        return written(&RankTold::of(&status, known, windows));
+        return args::json(&RankTold::of(&status, known, windows));
     }
     let columns = Reader::of_stdout().columns;
     let mut text = live::render(&status, known, columns);
@@ -173,11 +172,6 @@ fn of_exporter(
         text += &page.into_text();
     }
     Ok(text)
-}
-
-/// Returns an answer as JSON without control characters for the terminal.
-fn written(answer: &impl Serialize) -> anyhow::Result<String> {
-    Ok(plain_json(&args::json(answer)?).into_owned())
 }
 
 fn figures<'e>(
@@ -232,7 +226,7 @@ fn command(matches: &ArgMatches) -> Result<Exit, CommandError> {
         let story = story_in(args::files(matches), &settings.engine, &question)?;
         let is_json = matches.get_flag("json");
         if is_json {
-            written(&StoryTold::of(&story))?
+            args::json(&StoryTold::of(&story))?
         } else {
             text::render(&story, Reader::of_stdout().columns)
         }

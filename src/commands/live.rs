@@ -1,7 +1,6 @@
 //! A running exporter as the commands reach it: over TCP or a Unix socket, with its token. The
 //! image has no shell and no curl.
 
-use std::borrow::Cow;
 use std::fs;
 use std::io::{Read, Write, stdout};
 use std::net::IpAddr;
@@ -19,7 +18,7 @@ use crate::config::environment;
 use crate::config::table::{SETTINGS, Setting};
 use stepmem_engine::output::status::Status;
 use stepmem_engine::wire::request::ControlRequest;
-use stepmem_types::format::clean::{is_raw, shortened};
+use stepmem_types::format::clean::{Quoted, shortened};
 use stepmem_types::ids::{Rank, Run};
 use stepmem_types::url::shown;
 
@@ -29,6 +28,8 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 pub(super) const ANSWER_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Maximum number of characters shown of a refusal in plain text.
 const REFUSAL_CHARS_MAX: usize = 160;
+/// Maximum number of characters shown of the reason of a refusal: an exporter's have fewer.
+const DETAIL_CHARS_MAX: usize = 1024;
 /// The path of an exporter's status.
 pub(super) const STATUS_PATH: [&str; 3] = ["api", "v1", "status"];
 /// The version of this program, and of the answers that it reads.
@@ -174,32 +175,11 @@ impl LiveExporter {
         let text = text_of(answer).with_context(|| format!("the answer of {place}"))?;
         let problem = serde_json::from_str::<Problem>(&text).unwrap_or_default();
         let line = || shortened(text.lines().next().unwrap_or_default(), REFUSAL_CHARS_MAX);
-        let detail = problem.detail.unwrap_or_else(line);
+        let detail = problem.detail.map(|detail| shortened(&detail, DETAIL_CHARS_MAX));
+        let detail = detail.unwrap_or_else(line);
         anyhow::ensure!(status.is_success(), "{place} answers {status}: {detail}");
         Ok(text)
     }
-}
-
-/// Returns a JSON text without control characters for a terminal: they occur in strings only,
-/// where they are escaped.
-pub(super) fn plain_json(json: &str) -> Cow<'_, str> {
-    use std::fmt::Write;
-
-    let is_steering = |c: char| is_raw(c) && !['\n', '\r', '\t'].contains(&c);
-    if !json.chars().any(is_steering) {
-        return Cow::Borrowed(json);
-    }
-    let mut plain = String::with_capacity(json.len());
-    for c in json.chars() {
-        if is_steering(c) {
-            for unit in c.encode_utf16(&mut [0; 2]) {
-                write!(plain, "\\u{unit:04x}").ok();
-            }
-        } else {
-            plain.push(c);
-        }
-    }
-    Cow::Owned(plain)
 }
 
 /// Reads an answer of bounded length.
@@ -312,8 +292,9 @@ pub(super) fn told_push_address(
     let Ok(told) = page.get(&PUSH_URL_PATH) else { return Ok(push_address(None)) };
     push_address_at(url, told.trim()).with_context(|| {
         let (told, url) = (shown(told.trim()), shown(url));
+        let told = Quoted(&told);
         format!(
-            "the exporter at {url} accepts pushes only at {told:?}: ask there, or give --push-url"
+            "the exporter at {url} accepts pushes only at {told}: ask there, or give --push-url"
         )
     })
 }

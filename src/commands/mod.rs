@@ -12,6 +12,7 @@ pub mod demo;
 mod demo_timeline;
 pub mod end;
 pub mod explain;
+pub mod failure;
 mod launch_summary;
 mod live;
 mod man;

@@ -13,9 +13,12 @@ use stepmem_engine::event::Event;
 use stepmem_engine::findings::Transition;
 use stepmem_engine::ranks::refusal::Refusal;
 use stepmem_engine::wire::recording::{RecordedEvent, RecordingHead};
+use stepmem_types::format::clean::shortened;
 use stepmem_types::format::units::rfc3339;
 use stepmem_types::units::{Seconds, Uptime};
 
+/// Characters of the name of a file in a sentence.
+const FILE_CHARS_MAX: usize = 200;
 /// Time for which devices stay present after their last reading, in a recording that an
 /// exporter did not write.
 const GPU_TTL: Duration = Duration::from_mins(10);
@@ -57,6 +60,7 @@ pub(super) fn say(gaps: &[RecordingGap]) {
             }
         };
         // A reader of the answer may have closed it.
+        let file = shortened(file, FILE_CHARS_MAX);
         writeln!(io::stderr(), "stepmem: {file}: {sentence}").ok();
     }
 }

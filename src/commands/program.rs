@@ -7,9 +7,11 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgMatches, Command};
 
 use crate::commands::args::{CommandError, Exit, GeneratorRow, UNKNOWN_ARGUMENT};
+use crate::commands::failure::ERROR_CHARS_MAX;
 use crate::commands::reader::Reader;
 use crate::commands::{COMMANDS, completions, man, serve};
 use crate::config::sources::is_sidecar;
+use stepmem_types::format::clean::is_raw;
 use stepmem_types::format::page::COLUMNS;
 use stepmem_types::url::shown_in;
 
@@ -24,12 +26,15 @@ const GENERATORS: [GeneratorRow; 2] = [completions::COMPLETIONS, man::MAN];
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Result<Exit, CommandError> {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     let parsed = fitted().try_get_matches_from(&arguments);
+    // A mistake repeats arguments, which may be names of others' files.
+    let is_plain = !arguments.iter().any(|of| of.to_string_lossy().chars().any(is_raw));
     let matches = match parsed.or_else(|error| parsed_by_a_sidecar(arguments, error)) {
         Ok(matches) => matches,
         Err(error) => {
             let text = error.to_string();
             let shown = shown_in(&text);
-            if shown != text {
+            let is_odd = !is_plain || text.len() > ERROR_CHARS_MAX;
+            if shown != text || (is_odd && error.use_stderr()) {
                 let shown = shown.strip_prefix("error: ").unwrap_or(&shown).trim_end();
                 let error = anyhow::Error::msg(shown.to_owned());
                 return Err(CommandError { exit: Exit::Usage, error });

@@ -15,6 +15,7 @@ use crate::commands::summary::{self, Policy, policy, policy_args};
 use stepmem_engine::config::EngineConfig;
 use stepmem_engine::findings::Transition;
 use stepmem_engine::output::status::{ExporterStatus, Status};
+use stepmem_types::format::clean::plain_json;
 
 /// `stepmem replay`.
 pub(super) const REPLAY: CommandRow = CommandRow { name: "replay", arguments, run: command };
@@ -74,6 +75,6 @@ enum Line<'a> {
 }
 
 fn write_line(out: &mut impl Write, line: &Line<'_>) -> io::Result<()> {
-    serde_json::to_writer(&mut *out, line)?;
-    out.write_all(b"\n")
+    let line = serde_json::to_string(line)?;
+    writeln!(out, "{}", plain_json(&line))
 }

@@ -13,7 +13,8 @@ use serde::de::IgnoredAny;
 
 use crate::commands::args::{CommandError, CommandRow, Exit, json, json_arg};
 use crate::commands::credentials::credential_args;
-use crate::commands::live::{LiveExporter, STATUS_PATH, plain_json};
+use crate::commands::failure;
+use crate::commands::live::{LiveExporter, STATUS_PATH};
 use crate::commands::prometheus::{self, Prometheus, prometheus_args};
 use crate::commands::reader::Reader;
 use stepmem_detect::signal::Signal;
@@ -25,6 +26,7 @@ use stepmem_report::job::text;
 use stepmem_report::rank_table::{
     RankOrder, diagnoses, quantity, rank_table, slope, sort_ranks,
 };
+use stepmem_types::format::clean::plain_json;
 use stepmem_types::format::page::{Cell, Column, Indent, Page, Table};
 use stepmem_types::format::units::{duration, many, or_unknown, percent, time_left_cell};
 use stepmem_types::ids::{ProcessId, Run, SubjectId};
@@ -336,7 +338,7 @@ fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
     let clear = if stdout().is_terminal() && !is_json { CLEAR } else { "" };
     loop {
         // An exporter that is restarted appears again.
-        let text = look().unwrap_or_else(|error| format!("{error:#}\n"));
+        let text = look().unwrap_or_else(|error| format!("{}\n", failure::shown(&error)));
         print(&format!("{clear}{text}"))?;
         thread::sleep(every);
     }

@@ -13,7 +13,7 @@ use crate::commands::args::{
 };
 use crate::commands::credentials::credential_args;
 use crate::commands::launch_summary;
-use crate::commands::live::{LiveExporter, VERSION, instead_of_recordings, plain_json};
+use crate::commands::live::{LiveExporter, VERSION, instead_of_recordings};
 use crate::commands::playback::{self, Playback};
 use crate::commands::prometheus::{self, Prometheus, prometheus_args};
 use crate::commands::reader::Reader;
@@ -30,6 +30,7 @@ use stepmem_report::summary::traceml_export::TraceMlExport;
 use stepmem_report::traceml;
 use stepmem_report::traceml::rows::PeakRows;
 use stepmem_report::traceml::trend::WINDOW_STEPS;
+use stepmem_types::format::clean::plain_json;
 use stepmem_types::ids::Run;
 use stepmem_types::units::Uptime;
 use stepmem_types::url::shown;
@@ -130,8 +131,8 @@ pub fn replay_traceml<'f>(
     mut out: impl Write,
 ) -> anyhow::Result<()> {
     let verdict = traceml_rows(files, window, None)?.verdict();
-    serde_json::to_writer(&mut out, &serde_json::json!({ "status": verdict }))?;
-    Ok(out.write_all(b"\n")?)
+    let line = serde_json::json!({ "status": verdict }).to_string();
+    Ok(writeln!(out, "{}", plain_json(&line))?)
 }
 
 /// Returns the steps of one run that TraceML would have kept.
@@ -214,11 +215,7 @@ fn live(
     question: SummaryQuestion,
 ) -> anyhow::Result<String> {
     let summary = live_summary(exporter, url, question.run)?;
-    let text = question.form.text(&summary)?;
-    Ok(match question.form {
-        SummaryForm::Card => text,
-        SummaryForm::Json | SummaryForm::TraceMlJson => plain_json(&text).into_owned(),
-    })
+    question.form.text(&summary)
 }
 
 /// Returns the summary of a run, or of the only one, from the exporter at `url`.
@@ -263,7 +260,7 @@ fn of_prometheus(
     let job = Prometheus::at(url, matches)?.job(&run, &choice)?;
     Ok(match question.form {
         SummaryForm::Card => text::card(&job, prometheus::shown()),
-        SummaryForm::Json | SummaryForm::TraceMlJson => plain_json(&json(&job)?).into_owned(),
+        SummaryForm::Json | SummaryForm::TraceMlJson => json(&job)?,
     })
 }
 

@@ -2,8 +2,9 @@
 
 use std::ops::Not;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::format::clean::shortened;
 use crate::ids::GpuUuid;
 use crate::units::Bytes;
 
@@ -61,18 +62,38 @@ impl DeviceMemoryKind {
     }
 }
 
+/// Characters of a text that a driver has for a device: NVML's own buffers hold 96 bytes.
+pub const DEVICE_TEXT_CHARS_MAX: usize = 96;
+
+/// Returns the text of a driver about a device, clean and not longer than
+/// [`DEVICE_TEXT_CHARS_MAX`].
+pub fn device_text(text: &str) -> String {
+    shortened(text, DEVICE_TEXT_CHARS_MAX)
+}
+
+/// Reads a [`device_text`].
+fn read_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    let text = Option::<String>::deserialize(deserializer)?;
+    Ok(text.map(|text| device_text(&text)))
+}
+
 /// The description of a device; `None` where the driver does not report a field.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub struct DeviceInfo {
     /// NVML's index on this node, as text (`0`, or `0:1` for a MIG instance).
+    #[serde(default, deserialize_with = "read_text")]
     pub index: Option<String>,
+    #[serde(default, deserialize_with = "read_text")]
     pub model: Option<String>,
+    #[serde(default, deserialize_with = "read_text")]
     pub driver_version: Option<String>,
     /// The MIG profile (`1g.10gb`), for a MIG instance.
+    #[serde(default, deserialize_with = "read_text")]
     pub mig_profile: Option<String>,
     /// The GPU that a MIG instance is part of.
     pub parent: Option<GpuUuid>,
     /// The mode by which its memory is addressed (`none`, `hmm`, `ats`).
+    #[serde(default, deserialize_with = "read_text")]
     pub addressing: Option<String>,
     /// The kind of its memory, where that is not its own alone.
     pub memory_kind: Option<DeviceMemoryKind>,

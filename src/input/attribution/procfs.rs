@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::input::attribution::cgroup::container_of;
 use stepmem_types::device::Container;
+use stepmem_types::format::clean::is_raw;
 
 /// The target of `/proc/self/ns/pid` in the host's PID namespace, which has a fixed number.
 const HOST_PID_NAMESPACE: &str = "pid:[4026531836]";
@@ -100,7 +101,7 @@ fn innermost_pid(status: &str) -> Option<u32> {
 
 fn name_of(comm: &[u8]) -> Option<Box<str>> {
     let text = String::from_utf8_lossy(comm.get(..NAME_BYTES_MAX).unwrap_or(comm));
-    let name: String = text.chars().filter(|c| !c.is_control()).collect();
+    let name: String = text.chars().filter(|c| !is_raw(*c)).collect();
     let name = name.trim();
     (!name.is_empty()).then(|| name.into())
 }

@@ -11,7 +11,9 @@ use crate::input::nvml::process_list::{
 };
 use crate::input::nvml::raw;
 use crate::input::nvml::session::Session;
-use stepmem_types::device::{DeviceInfo, DeviceMemory, DeviceMemoryKind, GpuSample};
+use stepmem_types::device::{
+    DeviceInfo, DeviceMemory, DeviceMemoryKind, GpuSample, device_text,
+};
 use stepmem_types::ids::GpuUuid;
 use stepmem_types::units::Bytes;
 
@@ -84,7 +86,7 @@ impl DeviceReader<'_> {
             gpu_instance: None,
             info: DeviceInfo {
                 index: idx.map(|idx| idx.to_string()),
-                model: device.name().ok(),
+                model: device.name().ok().as_deref().map(device_text),
                 driver_version: self.session.driver_version.clone(),
                 addressing: addressing.map(str::to_owned),
                 // Grace: the operating system manages its memory, so that the driver's figures
@@ -133,7 +135,7 @@ impl DeviceReader<'_> {
         mig_idx: Option<u32>,
         device: &Device<'_>,
     ) -> Result<(), GpuError> {
-        let name = device.name().ok();
+        let name = device.name().ok().as_deref().map(device_text);
         let parts = name.as_deref().map(|name| name.split_once(" MIG ").unwrap_or((name, "")));
         let index = gpu.info.index.as_ref().zip(mig_idx);
         let instance = Target {

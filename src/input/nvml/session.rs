@@ -6,6 +6,7 @@ use std::path::Path;
 use nvml_wrapper::Nvml;
 
 use crate::input::nvml::error::{GpuError, refused};
+use stepmem_types::device::device_text;
 
 /// An initialized NVML, which is shut down on drop.
 #[derive(Debug)]
@@ -25,6 +26,7 @@ impl Session {
         }
         let nvml = builder.init().map_err(refused("nvmlInit_v2"))?;
         let driver_version = nvml.sys_driver_version().ok();
+        let driver_version = driver_version.as_deref().map(device_text);
         Ok(Self { nvml: ManuallyDrop::new(nvml), driver_version })
     }
 }

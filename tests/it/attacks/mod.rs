@@ -11,3 +11,4 @@ mod recordings;
 mod redirects;
 mod states;
 mod summaries;
+mod terminal;

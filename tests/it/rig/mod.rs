@@ -2,6 +2,7 @@
 //! answers from a file, the peers that read, and the ways to wait.
 
 pub mod access;
+pub mod answers;
 pub mod certificates;
 pub mod command;
 pub mod curl;

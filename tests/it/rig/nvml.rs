@@ -145,6 +145,11 @@ impl Gpu {
         self.with("mps", rows(processes))
     }
 
+    /// The name that the driver has for it.
+    pub fn named(self, name: &str) -> Self {
+        self.with("name", name)
+    }
+
     /// 0 none, 1 HMM, 2 ATS.
     pub fn addressing(self, mode: u32) -> Self {
         self.with("addressing", mode)

@@ -22,7 +22,7 @@ use stepmem_types::end::{
 };
 use stepmem_types::ids::{GpuUuid, ProcessId, RankId, Run, SubjectId};
 use stepmem_types::step::STEPS_PER_RECORD_MAX;
-use stepmem_types::units::checked_text;
+use stepmem_types::units::{checked_name, checked_text};
 
 /// The longest time that a request can release devices for, in seconds: a day.
 pub const RELEASE_SECONDS_MAX: u32 = 86_400;
@@ -149,7 +149,11 @@ pub fn decode_snapshot(body: &[u8], owner: Option<u32>) -> Result<SnapshotReport
         text.map(|text| in_field(field, checked_text(&text.0, max))).transpose()
     };
     let path = text("path", raw.path, snapshot::PATH_BYTES_MAX)?;
-    let file = text("file", raw.file, snapshot::PATH_BYTES_MAX)?;
+    let name = |field, text: Option<Text<'_>>, max| {
+        text.map(|text| in_field(field, checked_name(&text.0, max))).transpose()
+    };
+    // It is opened by this name.
+    let file = name("file", raw.file, snapshot::PATH_BYTES_MAX)?;
     let error = text("error", raw.error, snapshot::ERROR_BYTES_MAX)?;
     let bytes = optional(raw.bytes, |n| bytes_of("bytes", n))?;
     let events_per_step = optional(raw.events_per_step, |n| count_of("events_per_step", n))?;
@@ -164,7 +168,7 @@ pub fn decode_snapshot(body: &[u8], owner: Option<u32>) -> Result<SnapshotReport
     Ok(SnapshotReport {
         rank: RankId { run, rank: rank_of("rank", raw.rank)? },
         instance: raw.instance.map(|text| instance_of(&text.0)).transpose()?,
-        id: text("id", raw.id, REQUEST_ID_BYTES_MAX)?,
+        id: name("id", raw.id, REQUEST_ID_BYTES_MAX)?,
         reason: raw.reason.map_or(SnapshotReason::Manual, RawReason::checked),
         step: optional(raw.step, |n| count_of("step", n))?,
         outcome,

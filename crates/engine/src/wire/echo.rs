@@ -3,16 +3,19 @@
 use std::borrow::Cow;
 use std::fmt::{self, Display, Write};
 
+use stepmem_types::format::clean::{clean, is_raw};
+
 /// Characters of a key or a value that a refusal repeats.
 pub const ECHO_CHARS_MAX: usize = 64;
 /// Characters of a message of the JSON parser.
 const MESSAGE_CHARS_MAX: usize = 800;
 
-/// Returns a text of at most so many characters: a longer one ends in an ellipsis.
+/// Returns the clean form of a text of at most so many characters: a longer one ends in an
+/// ellipsis.
 pub fn shortened(text: &str, chars_max: usize) -> Cow<'_, str> {
     match text.char_indices().nth(chars_max) {
-        None => Cow::Borrowed(text),
-        Some((end, _)) => Cow::Owned(text.get(..end).unwrap_or_default().to_owned() + "…"),
+        None => clean(text),
+        Some((end, _)) => clean(text.get(..end).unwrap_or_default()) + "…",
     }
 }
 
@@ -72,7 +75,14 @@ impl Echo {
 
 impl Write for Echo {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        text.chars().try_for_each(|c| self.take(c))
+        text.chars().try_for_each(|c| {
+            // No refusal repeats a raw character.
+            if is_raw(c) {
+                c.escape_default().try_for_each(|c| self.take(c))
+            } else {
+                self.take(c)
+            }
+        })
     }
 }
 

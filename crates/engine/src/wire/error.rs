@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::wire::echo::{ECHO_CHARS_MAX, message, shortened};
+use stepmem_types::format::clean::Quoted;
 use stepmem_types::units::{INTEGER_MAX, OutOfRange};
 
 /// Why a body is refused: the record (from 0), the field, the value and the limit.
@@ -20,7 +21,7 @@ pub(super) enum DecodeFault {
     Json(String),
     #[error("{0} is not an integer of 0..={INTEGER_MAX}")]
     NotInteger(f64),
-    #[error("{:?} is not one of {}", shortened(.0, ECHO_CHARS_MAX), .1)]
+    #[error("{} is not one of {}", Quoted(.0), .1)]
     NotOneOf(String, String),
     #[error("the batch of {n_records} records exceeds {n_max}")]
     TooManyRecords { n_records: usize, n_max: usize },

@@ -18,7 +18,7 @@ use stepmem_types::site::{
     CodeKind, CodeLine, Fill, HOLDERS_MAX, LineOutcome, LineSearch, SITE_TEXT_BYTES_MAX,
     SiteText, TensorHolder,
 };
-use stepmem_types::units::{Count, INTEGER_MAX, OutOfRange, checked_text};
+use stepmem_types::units::{Count, INTEGER_MAX, OutOfRange, checked_name, checked_text};
 
 /// The longest phrase that names a holder, in bytes.
 const NAME_BYTES_MAX: usize = 160;
@@ -80,7 +80,10 @@ pub fn decode_holders(body: &[u8]) -> Result<HoldersReport, DecodeError> {
     Ok(HoldersReport {
         rank: RankId { run, rank: rank_of("rank", raw.rank)? },
         instance: raw.instance.map(|text| instance_of(&text.0)).transpose()?,
-        id: text("id", raw.id, REQUEST_ID_BYTES_MAX)?,
+        id: raw
+            .id
+            .map(|text| in_field("id", checked_name(&text.0, REQUEST_ID_BYTES_MAX)))
+            .transpose()?,
         is_known: false,
         outcome,
         first_step,

@@ -1,12 +1,18 @@
 //! A page of plain text in the making: lines, wrapped paragraphs, and tables with aligned
 //! columns. Everything that is added comes out clean, whatever data it holds.
 
-use crate::format::clean::{clean, shortened};
+use crate::format::clean::shortened;
 
 /// Paragraphs have no longer line, in characters.
 pub const COLUMNS: usize = 100;
 /// Paragraphs have no shorter line, however narrow the terminal is, in characters.
 const COLUMNS_MIN: usize = 40;
+/// The longest line that is added as it is, in characters; a longer one loses its middle.
+pub const LINE_CHARS_MAX: usize = 8192;
+/// The longest paragraph, in characters; a longer one loses its middle.
+pub const PARAGRAPH_CHARS_MAX: usize = 8192;
+/// The longest text of a cell, in characters; a longer one loses its middle.
+pub const CELL_CHARS_MAX: usize = 1024;
 /// A column that is cut or wrapped for lack of space keeps so many characters.
 const CELL_MIN: usize = 16;
 
@@ -55,7 +61,7 @@ impl Page {
 
     /// Adds a line as it is, without the spaces at its end.
     pub fn line(&mut self, line: &str) {
-        self.text.push_str(&clean(line.trim_end()));
+        self.text.push_str(&shortened(line.trim_end(), LINE_CHARS_MAX));
         self.text.push('\n');
     }
 
@@ -70,7 +76,7 @@ impl Page {
         let room = columns.saturating_sub(indent.first.max(indent.rest)).max(1);
         let mut line = " ".repeat(indent.first);
         let mut is_begun = false;
-        let words = clean(words);
+        let words = shortened(words, PARAGRAPH_CHARS_MAX);
         for word in words.split(' ').flat_map(|word| pieces(word, room)) {
             if is_begun && width(&line) + 1 + width(&word) > columns {
                 self.line(&line);
@@ -325,7 +331,7 @@ impl Cell {
     /// Returns the cell with more text behind it.
     #[must_use]
     pub fn with(mut self, more: &str) -> Self {
-        self.text.push_str(&clean(more));
+        self.text.push_str(&shortened(more, CELL_CHARS_MAX));
         self
     }
 
@@ -338,7 +344,7 @@ impl Cell {
 
 impl From<&str> for Cell {
     fn from(text: &str) -> Self {
-        Self { text: clean(text).into_owned(), colour: None }
+        Self { text: shortened(text, CELL_CHARS_MAX), colour: None }
     }
 }
 
