@@ -43,7 +43,7 @@ fn run(kept: Kept, n_steps: u64, is_marked: bool) -> Vec<u8> {
 fn keep(job: &mut Job, held: &mut VecDeque<u64>, kept: Kept, step: u64) {
     let line = job.lines.keep;
     match kept {
-        Kept::List { from, every } if step >= from && (step - from) % every == 0 => {
+        Kept::List { from, every } if step >= from && (step - from).is_multiple_of(every) => {
             held.push_back(job.make(768 * KIB, line));
         }
         Kept::Mixed { from } if step >= from => {
@@ -180,7 +180,9 @@ fn out_of_memory(from: u64, n_steps: u64, is_unwound: bool) -> Vec<u8> {
             if step == 1 {
                 let other = job.lines.other;
                 let pieces: Vec<u64> = (0..20).map(|_| job.make(6 * MIB, other)).collect();
-                pieces.into_iter().for_each(|piece| job.drop(piece));
+                for piece in pieces {
+                    job.drop(piece);
+                }
             }
             if step >= from {
                 held.push(job.make(16 * MIB, job.lines.keep));
@@ -189,7 +191,9 @@ fn out_of_memory(from: u64, n_steps: u64, is_unwound: bool) -> Vec<u8> {
     }
     job.step(|job| job.fail(64 * MIB, 8 * MIB, job.lines.keep));
     if is_unwound {
-        held.into_iter().for_each(|block| job.drop(block));
+        for block in held {
+            job.drop(block);
+        }
     }
     job.pickle()
 }

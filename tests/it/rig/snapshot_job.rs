@@ -32,6 +32,7 @@ pub struct Lines {
 }
 
 /// The job while it runs.
+#[expect(clippy::struct_excessive_bools, reason = "they are independent of each other")]
 pub struct Job {
     pub snapshot: Snapshot,
     pub lines: Lines,
