@@ -88,7 +88,11 @@ impl Detector {
 
     /// Upper bound on the memory of one whose windows are freed, in bytes.
     pub const RELEASED_BYTES_MAX: usize =
-        size_of::<Self>() + size_of::<LastSlopes>() + 3 * Series::RELEASED_BYTES_MAX;
+        Self::HOST_RELEASED_BYTES_MAX + 2 * Series::RELEASED_BYTES_MAX;
+
+    /// The same of the detector of host memory.
+    pub const HOST_RELEASED_BYTES_MAX: usize =
+        size_of::<Self>() + size_of::<LastSlopes>() + Series::RELEASED_BYTES_MAX;
 
     /// Upper bound on the memory of the detector of an unmanaged process, in bytes: it has one
     /// series.

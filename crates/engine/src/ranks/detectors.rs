@@ -23,7 +23,8 @@ impl RankDetectors {
     pub const BYTES_MAX: usize = Detector::BYTES_MAX + Detector::HOST_BYTES_MAX;
 
     /// Upper bound on the memory of both once their windows are freed, in bytes.
-    pub const RELEASED_BYTES_MAX: usize = 2 * Detector::RELEASED_BYTES_MAX;
+    pub const RELEASED_BYTES_MAX: usize =
+        Detector::RELEASED_BYTES_MAX + Detector::HOST_RELEASED_BYTES_MAX;
 
     /// Creates the detectors of a rank that steps.
     pub fn new(config: Config) -> Self {
