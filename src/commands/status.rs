@@ -424,7 +424,7 @@ mod tests {
     fn worst_finding_comes_first_whatever_its_subject() {
         let text = status(&json!({
             "findings": [
-                finding("IMBALANCE", "info", &json!({ "run": "llm", "rank": 3 })),
+                finding("HIGH_PRESSURE", "info", &json!({ "run": "llm", "rank": 3 })),
                 finding("HIGH_PRESSURE", "critical", &json!({ "uuid": "GPU-9" })),
             ],
         }));
