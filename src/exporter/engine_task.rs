@@ -247,7 +247,10 @@ impl EngineTask {
     fn rivals(&mut self, event: &Event, now: Uptime) -> Vec<WaitingSummary> {
         let Event::Steps(batch) = event else { return Vec::new() };
         if let Some(kills) = &mut self.oom_kills {
-            batch.iter().filter_map(|sample| sample.pid).for_each(|pid| kills.watch(pid));
+            batch
+                .iter()
+                .filter_map(|sample| sample.identity.pid)
+                .for_each(|pid| kills.watch(pid));
         }
         self.summaries.rivals(&SummarySource { engine: &self.engine, now }, batch)
     }

@@ -530,7 +530,7 @@ mod tests {
             order.push(match RecordingLine::into_event(line) {
                 Event::Steps(batch) => {
                     let first = &batch[0];
-                    format!("{}/{}/{}", first.run, first.rank, first.step.get())
+                    format!("{}/{}/{}", first.run, first.rank, first.figures.step.get())
                 }
                 Event::Reading(sample) => sample.device.to_string(),
                 other => panic!("{other:?}"),

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ranks::view::{DeviceView, Identity};
+use crate::ranks::view::DeviceView;
 use stepmem_types::device::{
     DevicePod, GpuSample, GpuUnavailable, OwnProcessMemory, ProcessMemory,
 };
 use stepmem_types::host::PodMemory;
 use stepmem_types::ids::GpuUuid;
-use stepmem_types::step::StepSample;
+use stepmem_types::step::{Identity, StepSample};
 use stepmem_types::units::{Bytes, Uptime};
 
 /// Number of kinds of Xid errors of all devices that are counted apart.
@@ -243,8 +243,15 @@ pub fn process_of<'a>(sample: &'a GpuSample, rank: &Identity) -> Option<&'a Proc
 /// where the record adds nothing to what is known.
 pub fn view_at_record(sample: &StepSample, nvml: Option<DeviceView>) -> Option<DeviceView> {
     let process_used = sample.own_process.and_then(OwnProcessMemory::bytes);
-    let is_known = process_used.is_some() || (nvml.is_none() && sample.memory_kind.is_some());
-    let pushed = || sample.total.zip(sample.free).filter(|_| sample.memory_kind.is_none());
+    let is_known =
+        process_used.is_some() || (nvml.is_none() && sample.identity.memory_kind.is_some());
+    let pushed = || {
+        sample
+            .identity
+            .total
+            .zip(sample.figures.free)
+            .filter(|_| sample.identity.memory_kind.is_none())
+    };
     let view = match nvml {
         None => pushed().map(|(total, free)| pushed_view(total, free)),
         Some(view) => Some(view).filter(|_| is_known),

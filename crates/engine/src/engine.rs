@@ -307,8 +307,8 @@ impl Engine {
             is_changed |= self.contain(sample, now);
         }
         let sees_device = sample.own_process.is_some()
-            || sample.free.is_some()
-            || sample.memory_kind.is_some();
+            || sample.figures.free.is_some()
+            || sample.identity.memory_kind.is_some();
         if !result.is_used || !(result.newly_suspected.is_some() || sees_device) {
             return is_changed;
         }

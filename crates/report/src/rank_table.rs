@@ -141,7 +141,7 @@ fn activity(rank: &RankStatus) -> Option<String> {
 
 fn rank_row(status: &Status, rank: &RankStatus) -> [Cell; 13] {
     let last = rank.last_train.as_ref();
-    let has_steps = rank.steps_total > 0 || !rank.is_by_time;
+    let has_steps = rank.totals.steps > 0 || !rank.is_by_time;
     let allocated = rank.creep.iter().find(|signal| signal.signal == Signal::Allocated);
     [
         rank.run.as_str().into(),

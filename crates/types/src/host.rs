@@ -14,10 +14,10 @@ pub struct HostParts {
     pub allocated: Option<Bytes>,
     /// The host memory that its process may use, likewise.
     pub total: Option<Bytes>,
-    /// Shared memory that the rank holds; in `allocated`, else in [`StepSample::allocated`]
+    /// Shared memory that the rank holds; in `allocated`, else in [`StepFigures::allocated`]
     /// where that is host memory.
     ///
-    /// [`StepSample::allocated`]: crate::step::StepSample::allocated
+    /// [`StepFigures::allocated`]: crate::step::StepFigures::allocated
     pub shared: Option<Bytes>,
     /// The part of `shared` that is one n-th of segments that n ranks hold.
     pub split: Option<Bytes>,

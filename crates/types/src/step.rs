@@ -1,5 +1,7 @@
 //! One step of one rank, as its training process reports it.
 
+use serde::{Deserialize, Serialize};
+
 use crate::device::{DeviceMemoryKind, OwnProcessMemory};
 use crate::host::{ContainerReading, HostParts};
 use crate::ids::{GpuUuid, Rank, Run};
@@ -83,6 +85,11 @@ impl MarkSet {
         self.iter().next().is_none()
     }
 
+    /// Returns their names on the wire.
+    pub fn names(self) -> Vec<&'static str> {
+        self.iter().map(StepMark::as_label).collect()
+    }
+
     /// Returns the event markers.
     pub fn iter(self) -> impl Iterator<Item = StepMark> {
         StepMark::ALL
@@ -95,67 +102,101 @@ impl MarkSet {
 /// A record stands for at most this many train steps.
 pub const STEPS_PER_RECORD_MAX: u32 = 1_000_000;
 
-/// One completed step of one rank as its training process saw it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct StepSample {
-    pub run: Run,
-    /// Restart count of the run.
+/// The description that a rank gives of itself, named as in records.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct Identity {
+    /// The restart count of the run.
     pub attempt: Count,
-    pub rank: Rank,
-    /// The rank within its node.
+    /// The device that its figures are about.
+    pub device: Option<GpuUuid>,
+    /// The kind of the device's memory, where that is not its own alone.
+    #[serde(rename = "device_memory")]
+    pub memory_kind: Option<DeviceMemoryKind>,
+    /// Its process id, in its own namespace.
+    pub pid: Option<u32>,
+    /// Its rank within the node.
     pub local_rank: Option<Rank>,
+    pub node_rank: Option<Rank>,
     /// Number of ranks of the run, 1 to [`Rank::MAX`] + 1.
     pub world_size: Option<u32>,
-    pub node_rank: Option<Rank>,
+    /// The device's capacity as the process sees it.
+    #[serde(rename = "total_bytes")]
+    pub total: Option<Bytes>,
+}
+
+impl Identity {
+    /// Returns whether it reports that its figures are about host memory.
+    pub fn is_host(&self) -> bool {
+        self.device.as_ref().is_some_and(GpuUuid::is_host)
+    }
+
+    /// Returns whether its device uses the machine's memory as its own.
+    pub fn is_unified(&self) -> bool {
+        self.memory_kind == Some(DeviceMemoryKind::Unified)
+    }
+}
+
+/// The figures of one step, as its process saw them. They travel as a whole from the record to
+/// the state and the status, named as in records.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct StepFigures {
     /// The global step just completed.
     pub step: Count,
-    /// Number of train steps that the record stands for: this one, and those before it whose
-    /// memory was not read; 1 to [`STEPS_PER_RECORD_MAX`].
-    pub n_steps: u32,
-    /// When the step ended, as a Unix time; `None` means on arrival.
-    pub time: Option<Seconds>,
-    /// The duration of the step.
+    /// Its duration.
     pub step_seconds: Option<Seconds>,
-    /// The phase that ran since the last record.
-    pub phase: Phase,
-    /// Further events since then.
-    pub marks: MarkSet,
-    /// The device that the figures are about.
-    pub device: Option<GpuUuid>,
-    /// The kind of its memory, where that is not its own alone.
-    pub memory_kind: Option<DeviceMemoryKind>,
-    /// The client's process id in its own namespace.
-    pub pid: Option<u32>,
-    /// The pushing process.
-    pub instance: Option<Instance>,
-    /// The launch that it belongs to.
-    pub launch: Option<Launch>,
-    /// Live tensor memory at the end of the step.
+    /// Live tensor memory at its end.
+    #[serde(rename = "allocated_bytes")]
     pub allocated: Bytes,
     /// Bytes that the program requested in it, before the allocator rounds up.
+    #[serde(rename = "requested_bytes")]
     pub requested: Option<Bytes>,
     /// Maximum of allocated within the steps that the record stands for.
+    #[serde(rename = "peak_allocated_bytes")]
     pub peak_allocated: Option<Bytes>,
-    /// Bytes that the caching allocator holds from the driver.
+    /// Bytes that the caching allocator held from the driver at its end.
+    #[serde(rename = "reserved_bytes")]
     pub reserved: Option<Bytes>,
     /// Maximum of reserved within these steps.
+    #[serde(rename = "peak_reserved_bytes")]
     pub peak_reserved: Option<Bytes>,
-    /// Maximum of allocated since the client's process began.
-    pub high_water_allocated: Option<Bytes>,
-    /// Maximum of reserved since the client's process began.
-    pub high_water_reserved: Option<Bytes>,
     /// Free parts of split blocks.
+    #[serde(rename = "inactive_split_bytes")]
     pub inactive_split: Option<Bytes>,
     /// Failed mallocs that flushed the cache, since the process started.
     pub alloc_retries: Option<Count>,
     /// Out-of-memory errors, since the process started.
     pub ooms: Option<Count>,
-    /// Records that the client gave up before this one, since its process started.
+    /// Records that the client gave up before this one, since the process started.
     pub dropped_records: Option<Count>,
-    /// The device's capacity as the process sees it.
-    pub total: Option<Bytes>,
-    /// The device's free memory as the process sees it.
+    /// The device's free memory as the process saw it.
+    #[serde(rename = "free_bytes")]
     pub free: Option<Bytes>,
+}
+
+/// One completed step of one rank as its training process saw it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StepSample {
+    pub run: Run,
+    pub rank: Rank,
+    pub identity: Identity,
+    pub figures: StepFigures,
+    /// Number of train steps that the record stands for: this one, and those before it whose
+    /// memory was not read; 1 to [`STEPS_PER_RECORD_MAX`].
+    pub n_steps: u32,
+    /// When the step ended, as a Unix time; `None` means on arrival.
+    pub time: Option<Seconds>,
+    /// The phase that ran since the last record.
+    pub phase: Phase,
+    /// Further events since then.
+    pub marks: MarkSet,
+    /// The pushing process.
+    pub instance: Option<Instance>,
+    /// The launch that it belongs to.
+    pub launch: Option<Launch>,
+    /// Maximum of allocated since the client's process began.
+    pub high_water_allocated: Option<Bytes>,
+    /// Maximum of reserved since the client's process began.
+    pub high_water_reserved: Option<Bytes>,
     /// The process's own memory on the device, where NVML was read since the last record.
     pub own_process: Option<OwnProcessMemory>,
     /// Host memory in addition to `allocated`, as far as it was read.
@@ -171,11 +212,14 @@ impl StepSample {
     pub fn is_inconsistent(&self) -> bool {
         let below =
             |upper: Option<Bytes>, lower: Bytes| upper.is_some_and(|upper| upper < lower);
-        below(self.peak_allocated, self.allocated)
-            || below(self.high_water_allocated, self.peak_allocated.unwrap_or(self.allocated))
-            || below(self.reserved, self.allocated)
-            || self.reserved.is_some_and(|reserved| below(self.peak_reserved, reserved))
-            || below(self.total, self.allocated)
-            || self.free.is_some_and(|free| below(self.total, free))
+        let StepFigures { allocated, peak_allocated, reserved, peak_reserved, free, .. } =
+            self.figures;
+        let total = self.identity.total;
+        below(peak_allocated, allocated)
+            || below(self.high_water_allocated, peak_allocated.unwrap_or(allocated))
+            || below(reserved, allocated)
+            || reserved.is_some_and(|reserved| below(peak_reserved, reserved))
+            || below(total, allocated)
+            || free.is_some_and(|free| below(total, free))
     }
 }

@@ -17,7 +17,7 @@ use stepmem_engine::wire::control::decode_end;
 use stepmem_engine::wire::recorded::decode_recorded;
 use stepmem_types::device::GpuSample;
 use stepmem_types::ids::{Rank, Run};
-use stepmem_types::step::{Phase, StepSample};
+use stepmem_types::step::{Identity, Phase, StepFigures, StepSample};
 use stepmem_types::units::{Bytes, Count, INTEGER_MAX, Seconds, Uptime};
 
 const RANKS: usize = 4;
@@ -104,18 +104,25 @@ impl Job {
                 };
                 let sample = StepSample {
                     rank: Rank::new(idx as u64).expect("in range"),
-                    step: Count::new(self.steps[idx]).expect("in range"),
                     time: (figures & 4 == 0).then(|| self.time(more)),
                     phase: Phase::ALL[usize::from(figures & 3) % Phase::ALL.len()],
-                    attempt: Count::new(u64::from(figures >> 7)).expect("in range"),
-                    memory_kind: None,
-                    pid: Some(7 + u32::from(figures >> 6 & 1)),
-                    allocated: Bytes::new(level).expect("in range"),
-                    requested: (figures & 64 == 0)
-                        .then(|| Bytes::new(level / 2).expect("in range")),
-                    peak_allocated: (figures & 8 == 0).then(|| above(20).expect("in range")),
-                    reserved: (figures & 16 == 0).then(|| above(16).expect("in range")),
-                    free: (figures & 32 == 0).then(|| above(12).expect("in range")),
+                    identity: Identity {
+                        attempt: Count::new(u64::from(figures >> 7)).expect("in range"),
+                        memory_kind: None,
+                        pid: Some(7 + u32::from(figures >> 6 & 1)),
+                        ..self.step.identity.clone()
+                    },
+                    figures: StepFigures {
+                        step: Count::new(self.steps[idx]).expect("in range"),
+                        allocated: Bytes::new(level).expect("in range"),
+                        requested: (figures & 64 == 0)
+                            .then(|| Bytes::new(level / 2).expect("in range")),
+                        peak_allocated: (figures & 8 == 0)
+                            .then(|| above(20).expect("in range")),
+                        reserved: (figures & 16 == 0).then(|| above(16).expect("in range")),
+                        free: (figures & 32 == 0).then(|| above(12).expect("in range")),
+                        ..self.step.figures
+                    },
                     ..self.step.clone()
                 };
                 Event::Steps(vec![sample])

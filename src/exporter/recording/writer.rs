@@ -373,7 +373,7 @@ impl RunFiles {
     /// Notes when ranks of the run pushed last, and from which devices.
     fn note_push(&mut self, batch: &[StepSample], at: Uptime) {
         self.last_push = at;
-        for device in batch.iter().filter_map(|sample| sample.device.as_ref()) {
+        for device in batch.iter().filter_map(|sample| sample.identity.device.as_ref()) {
             if !self.devices.contains(device) {
                 self.devices.insert(device.clone());
             }

@@ -1,9 +1,11 @@
-//! Only `wire` knows the push JSON. A format is a type of `wire` that derives `Deserialize`; its keys are its fields. To
-//! read or write one as JSON, code must name all keys that the format asks for: as strings in one file, or as the
+//! Only `wire` knows the push JSON. A format is the list of a record's keys, or a type of `wire` that derives `Deserialize`; its
+//! keys are its fields. To read or write one as JSON, code must name all keys that the format asks for: as strings in one file, or as the
 //! fields of a type that it reads. `Deserialize` is free otherwise, for our own JSON has types of its own, which have
 //! fields that no push has. A format that asks for a single key (`for_seconds`) cannot be recognised by it, and is left out.
 
 use std::collections::BTreeSet;
+
+use stepmem_engine::wire::step::KEYS;
 
 use crate::architecture::house::{House, holds};
 use crate::architecture::items::{Item, Kind, split_at_commas};
@@ -41,7 +43,15 @@ fn formats(house: &House) -> Vec<Format> {
             keys: fields.into_iter().map(|field| field.key).collect(),
         }
     });
-    types.filter(|format| format.asked.len() > 1).collect()
+    let names =
+        |keys: &[&(&str, &str)]| keys.iter().map(|(key, _)| (*key).to_owned()).collect();
+    let required: Vec<_> = KEYS.iter().filter(|(_, of)| !of.starts_with("Option")).collect();
+    let record = Format {
+        name: "a record".to_owned(),
+        keys: names(&KEYS.iter().collect::<Vec<_>>()),
+        asked: names(&required),
+    };
+    types.filter(|format| format.asked.len() > 1).chain([record]).collect()
 }
 
 /// The types of a file that derive `Deserialize`.

@@ -24,7 +24,8 @@ use crate::ranks::basis::Basis;
 use crate::ranks::container_view::ContainerView;
 use crate::ranks::host::HostView;
 use crate::ranks::table::RecordCounts;
-use crate::ranks::view::{Identity, LastTrain, RankActivity};
+use crate::ranks::totals::RankTotals;
+use crate::ranks::view::RankActivity;
 use stepmem_detect::detector::Detector;
 use stepmem_detect::signal::Signal;
 use stepmem_types::device::{
@@ -36,6 +37,7 @@ use stepmem_types::host::{ContainerId, ContainerReading, PodMemory};
 use stepmem_types::ids::{GpuUuid, ProcessId, Rank, RankId, Run, SubjectId, subject_fields};
 use stepmem_types::launch::Launch;
 use stepmem_types::site::{LeakSite, TensorHolder};
+use stepmem_types::step::{Identity, StepFigures};
 use stepmem_types::units::{Bytes, Count, DurationCounts};
 
 /// Everything at one time.
@@ -111,7 +113,7 @@ pub struct RankStatus {
     pub launch: Option<Launch>,
     /// Its last train step.
     #[serde(flatten)]
-    pub last_train: Option<LastTrain>,
+    pub last_train: Option<StepFigures>,
     /// Its host memory beyond that of its process; absent if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<Box<HostView>>,
@@ -124,14 +126,9 @@ pub struct RankStatus {
     /// Its end, as its process reported it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end: Option<EndReport>,
-    /// Number of times that it ran out of memory, since the exporter began.
-    pub oom_events_total: u64,
-    /// Train steps that it reported, since the exporter began.
-    pub steps_total: u64,
-    /// Those of them whose memory its client did not read, because reading would have taken too
-    /// large a share of them.
-    #[serde(default)]
-    pub unread_steps_total: u64,
+    /// The counts since the exporter began.
+    #[serde(flatten)]
+    pub totals: RankTotals,
     /// Evaluations, checkpoints and epochs that it reported, since the exporter began.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub marks_total: BTreeMap<Cow<'static, str>, u64>,
@@ -141,8 +138,6 @@ pub struct RankStatus {
     /// Seconds that it has gone on after its last step without another.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub without_steps_seconds: Option<f64>,
-    /// Records of it that came too late, since the exporter began.
-    pub late_records_total: u64,
     /// The Unix time of its last accepted record.
     pub last_push_time: f64,
     /// The greatest known peak of allocated of this and the last whole interval.

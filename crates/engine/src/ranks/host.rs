@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use stepmem_detect::sample::{AxisPoint, Sample};
 use stepmem_types::host::{ContainerReading, HostParts, ProcessGroup};
 use stepmem_types::saved;
+use stepmem_types::step::Identity;
 use stepmem_types::units::{Bytes, Count, MEBIBYTE};
 
 /// Readings of child processes that are kept; with more, every other one is given up.
@@ -40,6 +41,12 @@ pub struct HostMemory {
     on_device: Option<Bytes>,
     workers: ChildProcesses,
     others: ChildProcesses,
+}
+
+/// Returns the bytes that child processes take from the memory that a rank's figures are about:
+/// none of a GPU's. What they take of unified memory counts as in use on the device.
+pub fn child_bytes(rank: &Identity, host: Option<&HostMemory>) -> f64 {
+    host.filter(|_| rank.is_host()).map_or(0.0, HostMemory::child_bytes)
 }
 
 impl HostMemory {

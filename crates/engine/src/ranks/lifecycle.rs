@@ -162,7 +162,7 @@ impl Lifecycle {
         if newest.train.is_none() && newest.is_by_time && sample.phase == Phase::Train {
             return false;
         }
-        is_other && sample.attempt <= newest.attempt && self.is_live(now)
+        is_other && sample.identity.attempt <= newest.attempt && self.is_live(now)
     }
 
     /// Returns the live process with which a record's process is in a name conflict: a foreign
@@ -170,7 +170,7 @@ impl Lifecycle {
     pub fn holder_against(&self, sample: &StepSample, now: Uptime) -> Option<Holder> {
         let newest = self.newest.as_ref().filter(|_| self.is_foreign(sample, now))?;
         let is_of_launch = newest.launch.is_some() && newest.launch == sample.launch;
-        if is_of_launch && sample.attempt < newest.attempt {
+        if is_of_launch && sample.identity.attempt < newest.attempt {
             return None;
         }
         let silence = now.since(newest.arrived);
@@ -229,14 +229,15 @@ impl Lifecycle {
         if newest.instance.zip(sample.instance).is_some_and(|(a, b)| a != b) {
             return RecordVerdict::Restarted;
         }
-        let verdict = if sample.attempt == newest.attempt {
+        let verdict = if sample.identity.attempt == newest.attempt {
             self.judge_step(newest, sample, arrival.time)
         } else {
             self.judge_attempt(newest, sample, arrival.time)
         };
         // A record after the end of an incarnation belongs to another, unless the end overtook
         // it.
-        let is_overtaken = end.is_some_and(|end| end.is_after(sample.step, arrival.time));
+        let is_overtaken =
+            end.is_some_and(|end| end.is_after(sample.figures.step, arrival.time));
         if self.is_ended && verdict == RecordVerdict::Accepted && !is_overtaken {
             return RecordVerdict::Restarted;
         }
@@ -244,11 +245,11 @@ impl Lifecycle {
     }
 
     fn judge_attempt(&self, newest: &Newest, sample: &StepSample, time: f64) -> RecordVerdict {
-        let is_other = newest.pid.zip(sample.pid).is_some_and(|(a, b)| a != b);
+        let is_other = newest.pid.zip(sample.identity.pid).is_some_and(|(a, b)| a != b);
         let is_same = newest.instance.is_some() && newest.instance == sample.instance;
         let is_over =
             is_other || is_same || self.is_ended || self.lates_in_a_row >= LATES_IN_A_ROW;
-        if sample.attempt > newest.attempt || (is_over && time > newest.time) {
+        if sample.identity.attempt > newest.attempt || (is_over && time > newest.time) {
             RecordVerdict::Restarted
         } else {
             RecordVerdict::Late
@@ -263,12 +264,12 @@ impl Lifecycle {
         let Some((last_step, last_allocated)) = newest.train else {
             return RecordVerdict::Accepted;
         };
-        match sample.step.cmp(&last_step) {
+        match sample.figures.step.cmp(&last_step) {
             Ordering::Equal => RecordVerdict::Duplicate,
             Ordering::Less => {
                 let is_timed = sample.time.is_some();
                 let tolerance = if is_timed { 0 } else { STEP_FALLBACK_TOLERANCE };
-                let fall = last_step.get() - sample.step.get();
+                let fall = last_step.get() - sample.figures.step.get();
                 if is_newer && fall > tolerance {
                     RecordVerdict::Restarted
                 } else {
@@ -279,7 +280,8 @@ impl Lifecycle {
                 let gap = time - newest.time;
                 let is_resumed = gap > RESUME_GAP_SECONDS
                     && gap > RESUME_GAP_RATIO * self.usual_gap.unwrap_or(0.0)
-                    && sample.allocated.as_f64() < RESUME_FALL_RATIO * last_allocated.as_f64();
+                    && sample.figures.allocated.as_f64()
+                        < RESUME_FALL_RATIO * last_allocated.as_f64();
                 if is_resumed { RecordVerdict::Restarted } else { RecordVerdict::Accepted }
             }
         }
@@ -303,18 +305,18 @@ impl Lifecycle {
             }
         }
         let newest = self.newest.get_or_insert_with(|| Newest::begun(arrival));
-        newest.attempt = sample.attempt;
+        newest.attempt = sample.identity.attempt;
         newest.time = time;
         newest.arrived = now;
         if is_train {
-            newest.train = Some((sample.step, sample.allocated));
+            newest.train = Some((sample.figures.step, sample.figures.allocated));
         }
         newest.is_by_time = sample.phase.is_by_time();
         newest.instance = sample.instance.or(newest.instance);
         if sample.launch.is_some() && sample.launch != newest.launch {
             newest.launch.clone_from(&sample.launch);
         }
-        newest.pid = sample.pid.or(newest.pid);
+        newest.pid = sample.identity.pid.or(newest.pid);
     }
 
     fn learn_pause(&mut self, pause: Duration) {

@@ -130,7 +130,7 @@ impl LifetimeStats {
             Phase::Eval | Phase::Checkpoint => return,
         }
         self.n_steps = added(self.n_steps, 1);
-        let step = sample.step.get();
+        let step = sample.figures.step.get();
         let moment = Moment { step, time };
         self.span = Some((self.span.map_or(moment, |span| span.0), moment));
         self.add_figures(sample, peaks);
@@ -149,13 +149,13 @@ impl LifetimeStats {
 
     /// Adds the figures of a train step or, in an incarnation without any, of a sample by time.
     fn add_figures(&mut self, sample: &StepSample, peaks: StepPeaks) {
-        let of = (sample.step.get(), sample.n_steps);
-        self.allocated.add(Some(sample.allocated), of);
+        let of = (sample.figures.step.get(), sample.n_steps);
+        self.allocated.add(Some(sample.figures.allocated), of);
         self.peak_allocated.add(peaks.allocated, of);
-        self.reserved.add(sample.reserved, of);
+        self.reserved.add(sample.figures.reserved, of);
         self.peak_reserved.add(peaks.reserved, of);
         let step = Part {
-            allocated: sample.allocated.as_f64(),
+            allocated: sample.figures.allocated.as_f64(),
             peak_allocated: peaks.allocated.map_or(0.0, Bytes::as_f64),
             peak_reserved: peaks.reserved.map_or(0.0, Bytes::as_f64),
             n_peaks_allocated: u32::from(peaks.allocated.is_some()),

@@ -14,4 +14,5 @@ pub mod lifecycle;
 pub mod lifetime;
 pub mod peaks;
 pub mod state;
+pub mod totals;
 pub mod view;

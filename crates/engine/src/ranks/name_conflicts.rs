@@ -131,7 +131,8 @@ impl NameConflicts {
             claimant.asked = now;
             started = claimant.started;
         }
-        let claimant = Claim { pid: sample.pid, attempt: sample.attempt.get(), started };
+        let claimant =
+            Claim { pid: sample.identity.pid, attempt: sample.identity.attempt.get(), started };
         let Holder { claim, retry_after, .. } = holder;
         NameConflict { rank, holder: claim, claimant, offer, retry_after, is_news }
     }

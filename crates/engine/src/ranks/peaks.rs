@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use stepmem_types::end::EndReport;
-use stepmem_types::step::StepSample;
+use stepmem_types::step::{StepFigures, StepSample};
 use stepmem_types::units::{Bytes, Uptime};
 
 /// The parts that the recent window is made of; the oldest leaves when a new one begins.
@@ -39,10 +39,12 @@ impl HighWater {
     /// Returns the high-water marks of a record. One below its current value is that value.
     pub fn of(sample: &StepSample) -> Self {
         Self {
-            allocated: sample.high_water_allocated.map(|mark| mark.max(sample.allocated)),
+            allocated: sample
+                .high_water_allocated
+                .map(|mark| mark.max(sample.figures.allocated)),
             reserved: sample
                 .high_water_reserved
-                .max(sample.reserved.filter(|_| sample.high_water_reserved.is_some())),
+                .max(sample.figures.reserved.filter(|_| sample.high_water_reserved.is_some())),
         }
     }
 
@@ -66,13 +68,23 @@ impl StepPeaks {
     /// that.
     pub fn of(sample: &StepSample, before: HighWater) -> Self {
         let marks = HighWater::of(sample);
-        let reserved = sample.peak_reserved.or(risen(marks.reserved, before.reserved));
-        let reserved = reserved.and_then(|peak| sample.reserved.max(Some(peak)));
-        let allocated = sample.peak_allocated.or(risen(marks.allocated, before.allocated));
+        let reserved = sample.figures.peak_reserved.or(risen(marks.reserved, before.reserved));
+        let reserved = reserved.and_then(|peak| sample.figures.reserved.max(Some(peak)));
+        let allocated =
+            sample.figures.peak_allocated.or(risen(marks.allocated, before.allocated));
         Self {
-            allocated: allocated.map(|peak| peak.max(sample.allocated)),
+            allocated: allocated.map(|peak| peak.max(sample.figures.allocated)),
             reserved,
-            reserved_known: reserved.or(sample.reserved),
+            reserved_known: reserved.or(sample.figures.reserved),
+        }
+    }
+
+    /// Returns the figures of a record with these peaks where it has none of its own.
+    pub fn within(self, figures: StepFigures) -> StepFigures {
+        StepFigures {
+            peak_allocated: figures.peak_allocated.or(self.allocated),
+            peak_reserved: figures.peak_reserved.or(self.reserved),
+            ..figures
         }
     }
 

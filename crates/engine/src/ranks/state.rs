@@ -8,11 +8,12 @@ use serde::{Deserialize, Serialize};
 use crate::ranks::detectors::RankDetectors;
 use crate::ranks::ended::{OomEvent, RankEnded};
 use crate::ranks::history::{Figures, History, MarkerKind};
-use crate::ranks::host::{HostMemory, host_sample};
+use crate::ranks::host::{HostMemory, child_bytes, host_sample};
 use crate::ranks::lifecycle::{Arrival, Lifecycle, RecordVerdict};
 use crate::ranks::lifetime::LifetimeStats;
 use crate::ranks::peaks::{HighWater, IntervalPeak, RecentPeaks, StepPeaks};
-use crate::ranks::view::{DeviceView, Identity, LastTrain, RankView};
+use crate::ranks::totals::RankTotals;
+use crate::ranks::view::{DeviceView, RankView};
 use crate::requests::causes::SiteView;
 use stepmem_detect::config::Config as DetectConfig;
 use stepmem_detect::sample::{AxisPoint, DeviceReading, Sample};
@@ -24,7 +25,7 @@ use stepmem_types::device::{DeviceMemoryKind, OwnProcessMemory};
 use stepmem_types::end::{EndOutcome, EndReport};
 use stepmem_types::host::ContainerReading;
 use stepmem_types::saved::{self, added};
-use stepmem_types::step::{Phase, StepMark, StepSample};
+use stepmem_types::step::{Identity, Phase, StepFigures, StepMark, StepSample};
 use stepmem_types::units::{Bytes, Count, OutOfRange, Seconds, UnixTime, Uptime};
 
 /// Readings of the device reach the detector at most this often, in seconds: it counts
@@ -44,7 +45,7 @@ const OWN_PROCESS_KEPT: Duration = Duration::from_mins(5);
 pub struct RankState {
     identity: Identity,
     lifecycle: Lifecycle,
-    last_train: Option<LastTrain>,
+    last_train: Option<StepFigures>,
     /// Host memory in addition to its own figures, if it has any.
     host: Option<Box<HostMemory>>,
     /// The last reading of its container in this incarnation.
@@ -60,21 +61,14 @@ pub struct RankState {
     history: History,
     /// The last activity that the history has a marker for when it changes.
     activity: Option<MarkerKind>,
-    /// Train steps that it reported, since the exporter began.
-    #[serde(deserialize_with = "saved::counts")]
-    steps_total: u64,
-    /// Those of them whose memory its client did not read.
-    #[serde(deserialize_with = "saved::counts")]
-    unread_steps_total: u64,
+    /// The counts since the exporter began.
+    totals: RankTotals,
     /// Train steps of this incarnation.
     life_steps: u32,
     /// Events that may change what memory holds, in the order of [`StepMark::ALL`], since the
     /// exporter began.
     #[serde(deserialize_with = "saved::counts")]
     marks_total: [u64; StepMark::ALL.len()],
-    /// Records of it that came too late, since the exporter began.
-    #[serde(deserialize_with = "saved::counts")]
-    lates_total: u64,
     last_seen: Uptime,
     /// The time of its allocator's last cache flush in this incarnation.
     retried_at: Option<Uptime>,
@@ -82,9 +76,6 @@ pub struct RankState {
     ended: Option<RankEnded>,
     /// The last time that it ran out of memory in this incarnation.
     oom: Option<OomEvent>,
-    /// Number of times that it ran out of memory, since the exporter began.
-    #[serde(deserialize_with = "saved::counts")]
-    ooms_total: u64,
     /// The capacity that NVML gave for its device, for ranks that push none.
     device_total: Option<Bytes>,
     /// When the detector last took a reading of its device, as a Unix time.
@@ -122,16 +113,13 @@ impl RankState {
             lifetime: LifetimeStats::default(),
             history: History::default(),
             activity: None,
-            steps_total: 0,
-            unread_steps_total: 0,
+            totals: RankTotals::default(),
             life_steps: 0,
             marks_total: [0; StepMark::ALL.len()],
-            lates_total: 0,
             last_seen: now,
             retried_at: None,
             ended: None,
             oom: None,
-            ooms_total: 0,
             device_total: None,
             device_read_at: None,
             outside: RecentMedian::default(),
@@ -176,7 +164,7 @@ impl RankState {
         self.take_host_parts(sample);
         self.own_process = sample.own_process.map(|own| (own, now)).or(self.own_process);
         self.lifecycle.advance(sample, at);
-        changed |= self.detect(sample, LastTrain::of(sample, peaks), at);
+        changed |= self.detect(sample, peaks.within(sample.figures), at);
         (verdict, changed)
     }
 
@@ -187,7 +175,7 @@ impl RankState {
         match verdict {
             RecordVerdict::Duplicate => {}
             RecordVerdict::Late => {
-                self.lates_total = added(self.lates_total, 1);
+                self.totals.late_records = added(self.totals.late_records, 1);
                 self.lifecycle.ignore();
             }
             RecordVerdict::Accepted | RecordVerdict::Restarted => self.last_seen = at.now,
@@ -199,9 +187,9 @@ impl RankState {
     /// memory with it.
     fn measure(&mut self, sample: &StepSample, peaks: StepPeaks, at: Arrival) -> bool {
         self.high_water = HighWater::of(sample);
-        let ooms_before = self.ooms_total;
+        let ooms_before = self.totals.ooms;
         self.count_ooms(sample, at.now);
-        let ran_out = self.ooms_total != ooms_before;
+        let ran_out = self.totals.ooms != ooms_before;
         if ran_out {
             self.history.mark(MarkerKind::Oom, Some(at.time));
         }
@@ -214,7 +202,7 @@ impl RankState {
     }
 
     /// Gives the detectors a record, by its phase. Returns whether a trend changed.
-    fn detect(&mut self, sample: &StepSample, figures: LastTrain, at: Arrival) -> bool {
+    fn detect(&mut self, sample: &StepSample, figures: StepFigures, at: Arrival) -> bool {
         let record = memory_record(&figures, self.high_water, at.time).ok();
         let own = match sample.phase {
             Phase::Sample | Phase::Idle => self.take_by_time(sample.phase, figures, record),
@@ -235,7 +223,7 @@ impl RankState {
     }
 
     /// Notes that the allocator had to flush its cache since the last train step.
-    fn note_retries(&mut self, figures: &LastTrain, now: Uptime) {
+    fn note_retries(&mut self, figures: &StepFigures, now: Uptime) {
         let retries = self.last_train.and_then(|last| last.alloc_retries);
         if retries.is_some() && figures.alloc_retries > retries {
             self.retried_at = Some(now);
@@ -246,7 +234,7 @@ impl RankState {
     fn take_step(
         &mut self,
         sample: &StepSample,
-        figures: LastTrain,
+        figures: StepFigures,
         record: Option<Sample>,
     ) -> bool {
         let had_trend = self.by_time.take().is_some_and(|of| of.trends().next().is_some());
@@ -254,7 +242,7 @@ impl RankState {
             self.detectors.mark();
         }
         self.last_train = Some(figures);
-        self.steps_total = added(self.steps_total, 1);
+        self.totals.steps = added(self.totals.steps, 1);
         self.life_steps = self.life_steps.saturating_add(1);
         self.count_unread(sample.n_steps.saturating_sub(1));
         let (capacity, is_ended) = (self.own_capacity(), self.is_ended());
@@ -279,9 +267,9 @@ impl RankState {
     fn take_host_parts(&mut self, sample: &StepSample) {
         let Some(parts) = &sample.host else { return };
         let host = self.host.get_or_insert_default();
-        host.take(parts, sample.step);
+        host.take(parts, sample.figures.step);
         if self.identity.is_unified() {
-            host.share(sample.reserved);
+            host.share(sample.figures.reserved);
         }
     }
 
@@ -292,7 +280,7 @@ impl RankState {
         if self.is_ended() || self.identity.is_host() {
             return false;
         }
-        let at = AxisPoint { position: sample.step.as_f64(), time };
+        let at = AxisPoint { position: sample.figures.step.as_f64(), time };
         let record = host_sample(at, allocated);
         let capacity = self.host_capacity();
         match sample.phase {
@@ -345,13 +333,13 @@ impl RankState {
     fn take_by_time(
         &mut self,
         phase: Phase,
-        figures: LastTrain,
+        figures: StepFigures,
         record: Option<Sample>,
     ) -> bool {
         let (step, step_seconds) = self
             .last_train
             .map_or((Count::default(), None), |last| (last.step, last.step_seconds));
-        self.last_train = Some(LastTrain { step, step_seconds, ..figures });
+        self.last_train = Some(StepFigures { step, step_seconds, ..figures });
         let (Phase::Sample, Some(record), false) = (phase, record, self.is_ended()) else {
             return false;
         };
@@ -400,10 +388,10 @@ impl RankState {
         let is_comparable = kind.is_some();
         self.history.add(&Figures {
             time,
-            step: Some(sample.step.get()).filter(|_| sample.phase == Phase::Train),
-            allocated: Some(sample.allocated).filter(|_| is_comparable),
+            step: Some(sample.figures.step.get()).filter(|_| sample.phase == Phase::Train),
+            allocated: Some(sample.figures.allocated).filter(|_| is_comparable),
             peak_allocated: peaks.allocated,
-            reserved: sample.reserved.filter(|_| is_comparable),
+            reserved: sample.figures.reserved.filter(|_| is_comparable),
             host: sample.host.as_ref().and_then(|parts| parts.allocated),
             follows_gap,
         });
@@ -530,7 +518,7 @@ impl RankState {
             let n_events = added(event.n_events - 1, n_caught);
             let is_last = report.unread_steps.is_none_or(|n| n == 0);
             self.oom = Some(OomEvent { n_events, is_last, ..event });
-            self.ooms_total = added(self.ooms_total, n_caught);
+            self.totals.ooms = added(self.totals.ooms, n_caught);
         }
         if is_fatal {
             let mut event = self.oom(step, now);
@@ -545,7 +533,7 @@ impl RankState {
                 n_uncounted: u64::from(counted == 0 && !report.is_oom_kill()),
                 ..event
             });
-            self.ooms_total = added(self.ooms_total, 1);
+            self.totals.ooms = added(self.totals.ooms, 1);
         }
     }
 
@@ -561,8 +549,8 @@ impl RankState {
 
     /// Counts train steps whose memory was not read.
     fn count_unread(&mut self, n_steps: u32) {
-        self.steps_total = added(self.steps_total, n_steps.into());
-        self.unread_steps_total = added(self.unread_steps_total, n_steps.into());
+        self.totals.steps = added(self.totals.steps, n_steps.into());
+        self.totals.unread_steps = added(self.totals.unread_steps, n_steps.into());
         self.life_steps = self.life_steps.saturating_add(n_steps);
         self.lifetime.add_unread(n_steps);
     }
@@ -660,15 +648,12 @@ impl RankState {
             device_model: None,
             detectors: self.detectors(),
             lifetime: &self.lifetime,
-            steps_total: self.steps_total,
-            unread_steps_total: self.unread_steps_total,
+            totals: self.totals,
             life_steps: self.life_steps,
             marks_total: self.marks_total,
             ended: self.ended.as_ref(),
             silent: self.silence(now),
             oom: self.oom.as_ref().filter(|oom| oom.is_shown(now)),
-            ooms_total: self.ooms_total,
-            lates_total: self.lates_total,
             last_seen: self.last_seen,
             outside_allocator_bytes: self.outside_bytes(device.process_used),
             outside_estimated_bytes: self.outside_bytes(device.process_estimated),
@@ -717,7 +702,7 @@ impl RankState {
     /// processes hold of it, in bytes.
     fn own_capacity(&self) -> Option<f64> {
         let known = DeviceView { total: self.device_total, ..DeviceView::default() };
-        let of_children = self.identity.child_bytes(self.host.as_deref());
+        let of_children = child_bytes(&self.identity, self.host.as_deref());
         Some((self.capacity(known)?.as_f64() - of_children).max(1.0))
     }
 
@@ -730,13 +715,14 @@ impl RankState {
     /// Notes that the process' own count of out-of-memory errors rose.
     fn count_ooms(&mut self, sample: &StepSample, now: Uptime) {
         let before = self.last_train.and_then(|last| last.ooms).unwrap_or_default();
-        let rise = sample.ooms.map_or(0, |ooms| ooms.get().saturating_sub(before.get()));
+        let rise =
+            sample.figures.ooms.map_or(0, |ooms| ooms.get().saturating_sub(before.get()));
         // The first record of an incarnation may report errors that are long over.
         if rise > 0 && self.last_train.is_some() {
-            let event = self.oom(Some(sample.step.get()), now);
+            let event = self.oom(Some(sample.figures.step.get()), now);
             let n_events = added(event.n_events - 1, rise);
             self.oom = Some(OomEvent { n_events, ..event });
-            self.ooms_total = added(self.ooms_total, rise);
+            self.totals.ooms = added(self.totals.ooms, rise);
         }
     }
 
@@ -781,22 +767,23 @@ impl RankState {
     /// A field that a record leaves out keeps its last value; the attempt is always given.
     fn identify(&mut self, sample: &StepSample) {
         let identity = &mut self.identity;
-        identity.attempt = sample.attempt;
-        if sample.device.is_some() && sample.device != identity.device {
-            identity.device.clone_from(&sample.device);
+        identity.attempt = sample.identity.attempt;
+        if sample.identity.device.is_some() && sample.identity.device != identity.device {
+            identity.device.clone_from(&sample.identity.device);
             // A process that began to use a GPU has its host memory next to the device's.
             self.host = None;
             self.own_process = None;
             identity.memory_kind = None;
         }
-        identity.memory_kind = sample.memory_kind.or(identity.memory_kind);
-        identity.pid = sample.pid.or(identity.pid);
-        identity.local_rank = sample.local_rank.or(identity.local_rank);
-        identity.node_rank = sample.node_rank.or(identity.node_rank);
-        identity.world_size = sample.world_size.or(identity.world_size);
+        identity.memory_kind = sample.identity.memory_kind.or(identity.memory_kind);
+        identity.pid = sample.identity.pid.or(identity.pid);
+        identity.local_rank = sample.identity.local_rank.or(identity.local_rank);
+        identity.node_rank = sample.identity.node_rank.or(identity.node_rank);
+        identity.world_size = sample.identity.world_size.or(identity.world_size);
         // Memory that a device shares with the machine may be reported as 0, which is no
         // capacity.
-        identity.total = sample.total.filter(|total| total.get() > 0).or(identity.total);
+        identity.total =
+            sample.identity.total.filter(|total| total.get() > 0).or(identity.total);
     }
 }
 
@@ -809,7 +796,7 @@ impl RankState {
 ///
 /// `time` is not a Unix time.
 fn memory_record(
-    figures: &LastTrain,
+    figures: &StepFigures,
     high_water: HighWater,
     time: f64,
 ) -> Result<Sample, OutOfRange> {

@@ -10,75 +10,17 @@ use crate::ranks::basis::Basis;
 use crate::ranks::container_view::ContainerView;
 use crate::ranks::detectors::RankDetectors;
 use crate::ranks::ended::{OomEvent, RankEnded};
-use crate::ranks::host::HostMemory;
+use crate::ranks::host::{HostMemory, child_bytes};
 use crate::ranks::lifetime::LifetimeStats;
-use crate::ranks::peaks::StepPeaks;
+use crate::ranks::totals::RankTotals;
 use crate::requests::causes::SiteView;
 use stepmem_detect::sample::Axis;
 use stepmem_detect::signal::Signal;
 use stepmem_detect::trend::Trend;
 use stepmem_types::device::{DeviceMemoryKind, OwnProcessMemory};
 use stepmem_types::host::ContainerReading;
-use stepmem_types::ids::{GpuUuid, Rank};
-use stepmem_types::step::{StepMark, StepSample};
-use stepmem_types::units::{Bytes, Count, Seconds, Uptime};
-
-/// A rank's own description.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-pub struct Identity {
-    /// The restart count of the run.
-    pub attempt: Count,
-    /// The device that its figures are about.
-    pub device: Option<GpuUuid>,
-    /// The kind of the device's memory, where that is not its own alone.
-    #[serde(rename = "device_memory")]
-    pub memory_kind: Option<DeviceMemoryKind>,
-    /// Its process id, in its own namespace.
-    pub pid: Option<u32>,
-    /// Its rank within the node.
-    pub local_rank: Option<Rank>,
-    pub node_rank: Option<Rank>,
-    /// Number of ranks of the run.
-    pub world_size: Option<u32>,
-    /// The device's capacity as the process sees it.
-    #[serde(rename = "total_bytes")]
-    pub total: Option<Bytes>,
-}
-
-/// The figures of the last train step.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
-pub struct LastTrain {
-    pub step: Count,
-    /// Its duration.
-    pub step_seconds: Option<Seconds>,
-    /// Live tensor memory at its end.
-    #[serde(rename = "allocated_bytes")]
-    pub allocated: Bytes,
-    /// Bytes that the program requested in it, before the allocator rounds up.
-    #[serde(rename = "requested_bytes")]
-    pub requested: Option<Bytes>,
-    /// Maximum of allocated within it.
-    #[serde(rename = "peak_allocated_bytes")]
-    pub peak_allocated: Option<Bytes>,
-    /// Bytes that the allocator held at its end.
-    #[serde(rename = "reserved_bytes")]
-    pub reserved: Option<Bytes>,
-    /// Maximum of reserved within it.
-    #[serde(rename = "peak_reserved_bytes")]
-    pub peak_reserved: Option<Bytes>,
-    /// Free parts of split blocks.
-    #[serde(rename = "inactive_split_bytes")]
-    pub inactive_split: Option<Bytes>,
-    /// Failed mallocs that flushed the cache, since the process started.
-    pub alloc_retries: Option<Count>,
-    /// Out-of-memory errors, since the process started.
-    pub ooms: Option<Count>,
-    /// Records that the client gave up, since the process started.
-    pub dropped_records: Option<Count>,
-    /// The device's free memory as the process saw it.
-    #[serde(rename = "free_bytes")]
-    pub free: Option<Bytes>,
-}
+use stepmem_types::step::{Identity, StepFigures, StepMark};
+use stepmem_types::units::{Bytes, Uptime};
 
 /// The activity of a rank: it pushes, or does not.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -113,7 +55,7 @@ pub struct RankView<'a> {
     /// The rank's own description.
     pub identity: &'a Identity,
     /// The last train step, if there was one.
-    pub last_train: Option<&'a LastTrain>,
+    pub last_train: Option<&'a StepFigures>,
     /// Its host memory in addition to its own figures, if it has any.
     pub host: Option<&'a HostMemory>,
     /// The last reading of its container that its own client took.
@@ -145,10 +87,8 @@ pub struct RankView<'a> {
     pub detectors: &'a RankDetectors,
     /// This incarnation, summed up.
     pub lifetime: &'a LifetimeStats,
-    /// Train steps that it reported, since the exporter began.
-    pub steps_total: u64,
-    /// Those of them whose memory the rank's client did not read.
-    pub unread_steps_total: u64,
+    /// The counts since the exporter began.
+    pub totals: RankTotals,
     /// Train steps of this incarnation.
     pub life_steps: u32,
     /// Events that may change what memory holds, in the order of [`StepMark::ALL`], since the
@@ -160,10 +100,6 @@ pub struct RankView<'a> {
     pub silent: Option<Duration>,
     /// The last time that it ran out of memory, while that is news.
     pub oom: Option<&'a OomEvent>,
-    /// Number of times that it ran out of memory, since the exporter began.
-    pub ooms_total: u64,
-    /// Records of it that came too late, since the exporter began.
-    pub lates_total: u64,
     /// The time of the last accepted record.
     pub last_seen: Uptime,
     /// Bytes that the process uses beyond its allocator: the median of the last readings.
@@ -195,24 +131,6 @@ pub struct Headroom {
     pub bytes: f64,
     /// The memory of the rank that it rests on.
     pub basis: Basis,
-}
-
-impl Identity {
-    /// Returns whether it reports that its figures are about host memory.
-    pub fn is_host(&self) -> bool {
-        self.device.as_ref().is_some_and(GpuUuid::is_host)
-    }
-
-    /// Returns whether its device uses the machine's memory as its own.
-    pub fn is_unified(&self) -> bool {
-        self.memory_kind == Some(DeviceMemoryKind::Unified)
-    }
-
-    /// Returns the bytes that child processes take from the memory that its figures are about:
-    /// none of a GPU's. What they take of unified memory counts as in use on the device.
-    pub fn child_bytes(&self, host: Option<&HostMemory>) -> f64 {
-        host.filter(|_| self.is_host()).map_or(0.0, HostMemory::child_bytes)
-    }
 }
 
 impl<'a> RankView<'a> {
@@ -283,7 +201,7 @@ impl<'a> RankView<'a> {
             .map(|peak| (Basis::Allocated, peak))
             .or(self.high_water_allocated.map(|mark| (Basis::HighWater, mark)))
             .or(self.recent_reserved.map(|reserved| (Basis::Reserved, reserved)))?;
-        let others = self.other_bytes().unwrap_or(0.0) + self.identity.child_bytes(self.host);
+        let others = self.other_bytes().unwrap_or(0.0) + child_bytes(self.identity, self.host);
         let left = capacity - others - used.as_f64();
         Some(Headroom { bytes: left.max(0.0), basis })
     }
@@ -297,26 +215,6 @@ impl<'a> RankView<'a> {
         let peak = last.peak_allocated.or(self.high_water_allocated)?;
         let peak = peak.max(last.allocated).as_f64();
         (reserved > 0.0).then(|| ((reserved - peak) / reserved).max(0.0))
-    }
-}
-
-impl LastTrain {
-    /// Returns the figures of a record with these peaks.
-    pub fn of(sample: &StepSample, peaks: StepPeaks) -> Self {
-        Self {
-            step: sample.step,
-            step_seconds: sample.step_seconds,
-            allocated: sample.allocated,
-            requested: sample.requested,
-            peak_allocated: sample.peak_allocated.or(peaks.allocated),
-            reserved: sample.reserved,
-            peak_reserved: sample.peak_reserved.or(peaks.reserved),
-            inactive_split: sample.inactive_split,
-            alloc_retries: sample.alloc_retries,
-            ooms: sample.ooms,
-            dropped_records: sample.dropped_records,
-            free: sample.free,
-        }
     }
 }
 

@@ -14,4 +14,3 @@ pub mod recorded;
 pub mod recording;
 pub mod request;
 pub mod step;
-mod step_text;

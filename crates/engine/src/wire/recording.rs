@@ -15,8 +15,7 @@ use crate::wire::error::{DecodeError, DecodeFault};
 use crate::wire::field::{in_field, seconds_of};
 use crate::wire::json::{Object, parse};
 use crate::wire::number::Number;
-use crate::wire::step::RawStep;
-use crate::wire::step_text::StepText;
+use crate::wire::step::{RawStep, StepText};
 use stepmem_detect::signal::Signal;
 use stepmem_types::device::{GpuSample, GpuUnavailable};
 use stepmem_types::end::RankEnd;
@@ -122,7 +121,7 @@ impl RecordedEvent {
         match event {
             Event::Steps(batch) => {
                 for sample in batch {
-                    line.step = Some(StepText::of(sample));
+                    line.step = Some(StepText(sample));
                     write_line(&line, text);
                     (line.event, line.lost) = (line.event + 1, 0);
                 }

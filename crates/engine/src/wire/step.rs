@@ -1,9 +1,11 @@
-//! Step records: a single object, an array, or lines.
+//! Step records: a single object, an array, or lines; and the list of their keys, by which
+//! recordings write them, too.
 
 use std::fmt;
 
-use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
+use serde::ser::SerializeMap;
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::wire::error::{DecodeError, DecodeFault};
 use crate::wire::field::{
@@ -16,8 +18,10 @@ use crate::wire::plain::parse_plain;
 use stepmem_types::device::{DeviceMemoryKind, OwnProcessMemory, OwnProcessState};
 use stepmem_types::host::{ContainerReading, HostParts, ProcessGroup};
 use stepmem_types::ids::{GpuUuid, Rank, Run};
-use stepmem_types::launch::Launch;
-use stepmem_types::step::{MarkSet, Phase, STEPS_PER_RECORD_MAX, StepMark, StepSample};
+use stepmem_types::launch::{Instance, Launch};
+use stepmem_types::step::{
+    Identity, MarkSet, Phase, STEPS_PER_RECORD_MAX, StepFigures, StepMark, StepSample,
+};
 use stepmem_types::units::{Bytes, INTEGER_MAX};
 
 /// The run of records that do not name one.
@@ -142,62 +146,98 @@ impl<'de> Deserialize<'de> for Batch<'de> {
     }
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct RawStep<'a> {
+/// Makes the two forms of a record of one list of its keys, in the order of recordings: each with
+/// the type that it is decoded as, and the value that a recording has, `None` for no key.
+macro_rules! keys {
+    (
+        ($of:ident, $host:ident, $container:ident)
+        $($(#[$attribute:meta])* $key:ident: $raw:ty = $value:expr;)*
+    ) => {
+        /// Every key of a record, and the type that it is decoded as; a required one has no
+        /// `Option`.
+        pub const KEYS: &[(&str, &str)] = &[$((stringify!($key), stringify!($raw))),*];
+
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        pub(super) struct RawStep<'a> {
+            $($(#[$attribute])* $key: $raw,)*
+        }
+
+        impl Serialize for StepText<'_> {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                let $of = self.0;
+                let $host = $of.host.as_deref().copied().unwrap_or_default();
+                let $container = $of.container.as_deref();
+                let mut record = serializer.serialize_map(None)?;
+                $(
+                    if let Some(value) = $value {
+                        record.serialize_entry(stringify!($key), &value)?;
+                    }
+                )*
+                record.end()
+            }
+        }
+    };
+}
+
+/// A step as the record that it was pushed as.
+pub(super) struct StepText<'a>(pub(super) &'a StepSample);
+
+keys! {
+    (of, host, container)
     #[serde(borrow)]
-    run: Option<Text<'a>>,
-    attempt: Option<Number>,
-    rank: Number,
-    local_rank: Option<Number>,
-    world_size: Option<Number>,
-    node_rank: Option<Number>,
-    step: Number,
-    steps: Option<Number>,
-    time: Option<Number>,
-    step_seconds: Option<Number>,
+    run: Option<Text<'a>> = Some(&of.run);
+    attempt: Option<Number> = Some(of.identity.attempt);
+    rank: Number = Some(of.rank);
+    local_rank: Option<Number> = of.identity.local_rank;
+    world_size: Option<Number> = of.identity.world_size;
+    node_rank: Option<Number> = of.identity.node_rank;
+    step: Number = Some(of.figures.step);
+    steps: Option<Number> = Some(of.n_steps).filter(|n_steps| *n_steps > 1);
+    time: Option<Number> = of.time;
+    step_seconds: Option<Number> = of.figures.step_seconds;
     #[serde(borrow)]
-    phase: Option<Text<'a>>,
+    phase: Option<Text<'a>> = Some(of.phase.as_label()).filter(|_| of.phase != Phase::default());
     #[serde(borrow)]
-    marks: Option<Vec<Text<'a>>>,
+    marks: Option<Vec<Text<'a>>> = Some(of.marks.names()).filter(|names| !names.is_empty());
     #[serde(borrow)]
-    device: Option<Text<'a>>,
+    device: Option<Text<'a>> = of.identity.device.as_ref();
     #[serde(borrow)]
-    device_memory: Option<Text<'a>>,
-    pid: Option<Number>,
+    device_memory: Option<Text<'a>> = of.identity.memory_kind;
+    pid: Option<Number> = of.identity.pid;
     #[serde(borrow)]
-    instance: Option<Text<'a>>,
+    instance: Option<Text<'a>> = of.instance.map(Instance::digits);
     #[serde(borrow)]
-    launch: Option<Text<'a>>,
-    allocated_bytes: Number,
-    requested_bytes: Option<Number>,
-    peak_allocated_bytes: Option<Number>,
-    reserved_bytes: Option<Number>,
-    peak_reserved_bytes: Option<Number>,
-    high_water_allocated_bytes: Option<Number>,
-    high_water_reserved_bytes: Option<Number>,
-    inactive_split_bytes: Option<Number>,
-    alloc_retries: Option<Number>,
-    ooms: Option<Number>,
-    dropped_records: Option<Number>,
-    total_bytes: Option<Number>,
-    free_bytes: Option<Number>,
-    process_used_bytes: Option<Number>,
+    launch: Option<Text<'a>> = of.launch.as_ref();
+    allocated_bytes: Number = Some(of.figures.allocated);
+    requested_bytes: Option<Number> = of.figures.requested;
+    peak_allocated_bytes: Option<Number> = of.figures.peak_allocated;
+    reserved_bytes: Option<Number> = of.figures.reserved;
+    peak_reserved_bytes: Option<Number> = of.figures.peak_reserved;
+    high_water_allocated_bytes: Option<Number> = of.high_water_allocated;
+    high_water_reserved_bytes: Option<Number> = of.high_water_reserved;
+    inactive_split_bytes: Option<Number> = of.figures.inactive_split;
+    alloc_retries: Option<Number> = of.figures.alloc_retries;
+    ooms: Option<Number> = of.figures.ooms;
+    dropped_records: Option<Number> = of.figures.dropped_records;
+    total_bytes: Option<Number> = of.identity.total;
+    free_bytes: Option<Number> = of.figures.free;
+    process_used_bytes: Option<Number> = of.own_process.and_then(OwnProcessMemory::bytes);
     #[serde(borrow)]
-    process_used_state: Option<Text<'a>>,
-    host_allocated_bytes: Option<Number>,
-    host_total_bytes: Option<Number>,
-    host_shared_bytes: Option<Number>,
-    host_split_bytes: Option<Number>,
-    workers: Option<Number>,
-    workers_bytes: Option<Number>,
-    child_processes: Option<Number>,
-    child_processes_bytes: Option<Number>,
+    process_used_state: Option<Text<'a>> = of.own_process.and_then(OwnProcessMemory::state).map(OwnProcessState::as_label);
+    host_allocated_bytes: Option<Number> = host.allocated;
+    host_total_bytes: Option<Number> = host.total;
+    host_shared_bytes: Option<Number> = host.shared;
+    host_split_bytes: Option<Number> = host.split;
+    workers: Option<Number> = host.workers.count;
+    workers_bytes: Option<Number> = host.workers.bytes;
+    child_processes: Option<Number> = host.others.count;
+    child_processes_bytes: Option<Number> = host.others.bytes;
     #[serde(borrow)]
-    container: Option<Text<'a>>,
-    container_limit_bytes: Option<Number>,
-    container_used_bytes: Option<Number>,
-    container_oom_kills: Option<Number>,
+    container: Option<Text<'a>> = container.map(|of| &of.id);
+    container_limit_bytes: Option<Number> = container.map(|of| of.limit);
+    container_used_bytes: Option<Number> = container.and_then(|of| of.used);
+    container_oom_kills: Option<Number> = container.and_then(|of| of.oom_kills);
 }
 
 impl RawStep<'_> {
@@ -206,68 +246,78 @@ impl RawStep<'_> {
         self,
         before: Option<&StepSample>,
     ) -> Result<StepSample, DecodeError> {
-        let optional_bytes = |field, raw: Option<Number>| optional(raw, |n| bytes_of(field, n));
-        let optional_count = |field, raw: Option<Number>| optional(raw, |n| count_of(field, n));
-        let optional_rank = |field, raw: Option<Number>| optional(raw, |n| rank_of(field, n));
         let host = self.host()?;
         let container = self.container()?;
         let own_process = self.own_process()?;
-        let memory_kind = self.device_memory.as_ref();
-        let memory_kind = memory_kind.map(|text| memory_kind_of(&text.0)).transpose()?;
-        let optional_time =
-            |field, raw: Option<Number>| optional(raw, |n| seconds_of(field, n));
         let run = self.run.as_ref().map_or(RUN_DEFAULT, |run| &run.0);
-        let device = |text: Text<'_>| {
-            let before = before.and_then(|before| before.device.as_ref());
-            name_of(&text.0, before, GpuUuid::as_str, device_of)
-        };
         let launch = |text: Text<'_>| {
             let before = before.and_then(|before| before.launch.as_ref());
             name_of(&text.0, before, Launch::as_str, launch_of)
         };
         Ok(StepSample {
             run: name_of(run, before.map(|before| &before.run), Run::as_str, run_of)?,
-            attempt: optional_count("attempt", self.attempt)?.unwrap_or_default(),
             rank: rank_of("rank", self.rank)?,
-            local_rank: optional_rank("local_rank", self.local_rank)?,
-            world_size: optional(self.world_size, |n| {
-                small_of("world_size", n, 1, Rank::MAX + 1)
-            })?,
-            node_rank: optional_rank("node_rank", self.node_rank)?,
-            step: count_of("step", self.step)?,
+            identity: self.identity(before)?,
+            figures: self.figures()?,
             n_steps: optional(self.steps, |n| small_of("steps", n, 1, STEPS_PER_RECORD_MAX))?
                 .unwrap_or(1),
-            time: optional_time("time", self.time)?,
-            step_seconds: optional_time("step_seconds", self.step_seconds)?,
+            time: optional(self.time, |n| seconds_of("time", n))?,
             phase: self.phase.map_or(Ok(Phase::default()), |phase| phase_of(&phase.0))?,
             marks: marks_of(self.marks.as_deref().unwrap_or_default())?,
-            device: self.device.map(device).transpose()?,
-            memory_kind,
-            pid: optional(self.pid, |n| small_of("pid", n, 0, PID_MAX))?,
             instance: self.instance.map(|text| instance_of(&text.0)).transpose()?,
             launch: self.launch.map(launch).transpose()?,
-            allocated: bytes_of("allocated_bytes", self.allocated_bytes)?,
-            requested: optional_bytes("requested_bytes", self.requested_bytes)?,
-            peak_allocated: optional_bytes("peak_allocated_bytes", self.peak_allocated_bytes)?,
-            reserved: optional_bytes("reserved_bytes", self.reserved_bytes)?,
-            peak_reserved: optional_bytes("peak_reserved_bytes", self.peak_reserved_bytes)?,
-            high_water_allocated: optional_bytes(
+            high_water_allocated: bytes(
                 "high_water_allocated_bytes",
                 self.high_water_allocated_bytes,
             )?,
-            high_water_reserved: optional_bytes(
+            high_water_reserved: bytes(
                 "high_water_reserved_bytes",
                 self.high_water_reserved_bytes,
             )?,
-            inactive_split: optional_bytes("inactive_split_bytes", self.inactive_split_bytes)?,
-            alloc_retries: optional_count("alloc_retries", self.alloc_retries)?,
-            ooms: optional_count("ooms", self.ooms)?,
-            dropped_records: optional_count("dropped_records", self.dropped_records)?,
-            total: optional_bytes("total_bytes", self.total_bytes)?,
-            free: optional_bytes("free_bytes", self.free_bytes)?,
             own_process,
             host,
             container,
+        })
+    }
+
+    /// Returns what the rank reports of itself.
+    fn identity(&self, before: Option<&StepSample>) -> Result<Identity, DecodeError> {
+        let rank = |field, raw: Option<Number>| optional(raw, |n| rank_of(field, n));
+        let device = |text: &Text<'_>| {
+            let before = before.and_then(|before| before.identity.device.as_ref());
+            name_of(&text.0, before, GpuUuid::as_str, device_of)
+        };
+        let kind = self.device_memory.as_ref().map(|text| memory_kind_of(&text.0));
+        Ok(Identity {
+            attempt: optional(self.attempt, |n| count_of("attempt", n))?.unwrap_or_default(),
+            device: self.device.as_ref().map(device).transpose()?,
+            memory_kind: kind.transpose()?,
+            pid: optional(self.pid, |n| small_of("pid", n, 0, PID_MAX))?,
+            local_rank: rank("local_rank", self.local_rank)?,
+            node_rank: rank("node_rank", self.node_rank)?,
+            world_size: optional(self.world_size, |n| {
+                small_of("world_size", n, 1, Rank::MAX + 1)
+            })?,
+            total: bytes("total_bytes", self.total_bytes)?,
+        })
+    }
+
+    /// Returns the figures of the step.
+    fn figures(&self) -> Result<StepFigures, DecodeError> {
+        let count = |field, raw: Option<Number>| optional(raw, |n| count_of(field, n));
+        Ok(StepFigures {
+            step: count_of("step", self.step)?,
+            step_seconds: optional(self.step_seconds, |n| seconds_of("step_seconds", n))?,
+            allocated: bytes_of("allocated_bytes", self.allocated_bytes)?,
+            requested: bytes("requested_bytes", self.requested_bytes)?,
+            peak_allocated: bytes("peak_allocated_bytes", self.peak_allocated_bytes)?,
+            reserved: bytes("reserved_bytes", self.reserved_bytes)?,
+            peak_reserved: bytes("peak_reserved_bytes", self.peak_reserved_bytes)?,
+            inactive_split: bytes("inactive_split_bytes", self.inactive_split_bytes)?,
+            alloc_retries: count("alloc_retries", self.alloc_retries)?,
+            ooms: count("ooms", self.ooms)?,
+            dropped_records: count("dropped_records", self.dropped_records)?,
+            free: bytes("free_bytes", self.free_bytes)?,
         })
     }
 
@@ -286,7 +336,6 @@ impl RawStep<'_> {
 
     /// Returns host memory next to the figures of `device`; `None` of a record without any.
     fn host(&self) -> Result<Option<Box<HostParts>>, DecodeError> {
-        let bytes = |field, raw: Option<Number>| optional(raw, |n| bytes_of(field, n));
         let count =
             |field, raw: Option<Number>| optional(raw, |n| small_of(field, n, 0, PID_MAX));
         let parts = HostParts {
@@ -317,6 +366,10 @@ impl RawStep<'_> {
         let known = id.zip(limit);
         Ok(known.map(|(id, limit)| Box::new(ContainerReading { id, limit, used, oom_kills })))
     }
+}
+
+fn bytes(field: &'static str, raw: Option<Number>) -> Result<Option<Bytes>, DecodeError> {
+    optional(raw, |n| bytes_of(field, n))
 }
 
 /// Returns the limit of a container: without one it sends none, and a limit of 0 is none.

@@ -75,7 +75,7 @@ fn head(page: &mut Page, status: &Status, rank: &RankStatus) {
             format!("last push {} ago", duration(age))
         }
     };
-    let n_steps = match rank.steps_total {
+    let n_steps = match rank.totals.steps {
         1 => "1 train step".to_owned(),
         n => format!("{} train steps", grouped(n)),
     };

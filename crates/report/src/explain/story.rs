@@ -253,10 +253,10 @@ impl Story {
             self.n_warmup = self.warmup_pushes;
         }
         let (n_steps, is_by_time) = match view {
-            SubjectFigures::Rank(rank) if rank.steps_total == 0 => {
+            SubjectFigures::Rank(rank) if rank.totals.steps == 0 => {
                 (rank.lifetime.n_samples(), rank.is_by_time())
             }
-            SubjectFigures::Rank(rank) => (rank.steps_total, false),
+            SubjectFigures::Rank(rank) => (rank.totals.steps, false),
             SubjectFigures::Process(process) => {
                 let is_read = self.span.is_none_or(|(_, last)| last.time < time);
                 (self.n_steps + u64::from(is_read && process.last_seen == now), false)

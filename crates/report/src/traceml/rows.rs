@@ -61,18 +61,22 @@ impl PeakRows {
     /// Takes a record. Like TraceML it ignores the attempt; a rank that lacks a peak is only
     /// seen.
     pub fn push(&mut self, sample: &StepSample) {
-        let is_host =
-            sample.device.as_ref().is_some_and(|device| device.as_str() == GpuUuid::CPU);
+        let is_host = sample
+            .identity
+            .device
+            .as_ref()
+            .is_some_and(|device| device.as_str() == GpuUuid::CPU);
         if is_host {
             self.has_gpu.get_or_insert(false);
-        } else if sample.device.is_some() || sample.total.is_some() {
+        } else if sample.identity.device.is_some() || sample.identity.total.is_some() {
             self.has_gpu = Some(true);
         }
         let rows = self.ranks.entry(sample.rank).or_default();
         if !is_host {
-            self.capacity_bytes = greater(self.capacity_bytes, sample.total);
+            self.capacity_bytes = greater(self.capacity_bytes, sample.identity.total);
         }
-        let (Some(allocated), Some(reserved)) = (sample.peak_allocated, sample.peak_reserved)
+        let (Some(allocated), Some(reserved)) =
+            (sample.figures.peak_allocated, sample.figures.peak_reserved)
         else {
             return;
         };
@@ -81,7 +85,7 @@ impl PeakRows {
             rows.pop_front();
         }
         rows.push_back(PeakRow {
-            step: sample.step.get(),
+            step: sample.figures.step.get(),
             peak_allocated: allocated.as_f64(),
             peak_reserved: reserved.as_f64(),
         });
