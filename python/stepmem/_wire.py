@@ -35,10 +35,6 @@ UNKNOWN = -1
 UNKNOWN_SECONDS = -1.0
 """Unknown duration in a record; the JSON omits its key."""
 
-RECORD = struct.Struct("<dfqqIBBB5q2i5q2qiqiq5qiq")
-"""One record in the ring: Unix time, duration (both in seconds), sequence number, step, how many steps it stands for, indices of
-device and phase, event markers, and a value for each of FIGURES."""
-
 HOST_PARTS = (
     "host_shared_bytes",
     "host_split_bytes",
@@ -90,7 +86,17 @@ FIGURES = (
     *CONTAINER,
     PROCESS_USED,
 )
-"""JSON keys of a record's figures, in the order of RECORD. Each figure may be UNKNOWN."""
+"""JSON keys of a record's figures, in the order of RECORD. Each figure may be UNKNOWN. A new one needs no other table."""
+
+COUNTS = ("alloc_retries", "ooms", "workers", "child_processes", "container_oom_kills")
+"""The figures that take four bytes of a record; each of the others takes eight."""
+
+RECORD = struct.Struct("<dfqqIBBB" + "".join("i" if key in COUNTS else "q" for key in FIGURES))
+"""One record in the ring: Unix time, duration (both in seconds), sequence number, step, how many steps it stands for, indices of
+device and phase, event markers, and a value for each of FIGURES."""
+
+FIRST_FIGURES = (*FIGURES[:7], "total_bytes", "free_bytes")
+"""The figures that every exporter knows."""
 
 OOMS = "ooms"
 """Key of an end for the out-of-memory errors that the allocator counted, the latest of its keys."""
@@ -103,8 +109,9 @@ END_PEAKS = ("peak_allocated_bytes", "peak_reserved_bytes")
 """Keys of an end for the peaks since the last record."""
 
 LATER_STEP_FIELDS = (
-    "instance", "launch", "steps", "marks", "requested_bytes", "high_water_allocated_bytes", "high_water_reserved_bytes", *PARTS
-)  # fmt: skip
+    *("instance", "launch", "steps", "marks", PROCESS_USED_STATE, DEVICE_MEMORY),
+    *(key for key in FIGURES if key not in FIRST_FIGURES),
+)
 LATER_END_FIELDS = ("instance", "time", "step", "unread_steps", "error_type", "error_message", OOMS, "requested_bytes", *END_PEAKS)
 LATER_SNAPSHOT_FIELDS = ("instance", "file", "events_per_step")
 LATER_HOLDERS_FIELDS = ("instance",)

@@ -86,6 +86,7 @@ mod summary_files;
 
 mod compare;
 
+mod client_lists;
 mod closed_output;
 
 mod traceml;

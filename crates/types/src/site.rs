@@ -231,6 +231,22 @@ pub struct TensorHolder {
     pub lines: Option<LineSearch>,
 }
 
+/// The kinds of holders that have words of their own, as the client names them. A test finds
+/// each in the client.
+pub mod holder_kind {
+    /// A reference cycle.
+    pub const CYCLE: &str = "cycle";
+    /// State of an optimizer that grows by elements.
+    pub const OPTIMIZER_STATE: &str = "optimizer state in elements";
+    /// Cycles of the autograd graph; no bytes are known of it.
+    pub const GRAPH_CYCLE: &str = "graph cycle";
+    /// `PyTorch`'s profiler; no bytes are known of it.
+    pub const PROFILER: &str = "profiler";
+
+    /// Every kind.
+    pub const ALL: [&str; 4] = [CYCLE, OPTIMIZER_STATE, GRAPH_CYCLE, PROFILER];
+}
+
 /// The fill level of a holder with a bound, at the holder's `step`.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]

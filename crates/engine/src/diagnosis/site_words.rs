@@ -3,7 +3,7 @@
 use crate::diagnosis::filling::{Filling, FillingDoubt};
 use stepmem_types::format::units::{bytes, counted, grouped, many, percent};
 use stepmem_types::site::{
-    EmptySearch, LeakSite, LineOutcome, LineSearch, SiteVerdict, TensorHolder,
+    EmptySearch, LeakSite, LineOutcome, LineSearch, SiteVerdict, TensorHolder, holder_kind,
 };
 
 /// Names the line that a snapshot shows, or states that it shows none.
@@ -74,11 +74,13 @@ pub fn advice(site: Option<&LeakSite>, holder: Option<&TensorHolder>) -> Option<
 /// Returns what to do about a holder of which no bytes are known.
 fn of_unmeasured(holder: &TensorHolder) -> Option<&'static str> {
     match holder.kind.as_str() {
-        GRAPH_CYCLE => Some(
+        holder_kind::GRAPH_CYCLE => Some(
             "Use torch.autograd.grad(…, create_graph=True) instead of backward(create_graph=True); in a function of your own, \
              keep its output with save_for_backward().",
         ),
-        PROFILER => Some("Give the profiler a schedule, or stop it: it keeps all events."),
+        holder_kind::PROFILER => {
+            Some("Give the profiler a schedule, or stop it: it keeps all events.")
+        }
         _ => None,
     }
 }
@@ -86,8 +88,8 @@ fn of_unmeasured(holder: &TensorHolder) -> Option<&'static str> {
 /// Returns the remedy of growth that an object holds.
 fn remedy(holder: &TensorHolder) -> &'static str {
     match holder.kind.as_str() {
-        CYCLE => REMEDY_OF_CYCLE,
-        OPTIMIZER_STATE => REMEDY_OF_OPTIMIZER,
+        holder_kind::CYCLE => REMEDY_OF_CYCLE,
+        holder_kind::OPTIMIZER_STATE => REMEDY_OF_OPTIMIZER,
         _ if holder.fill.is_some() => REMEDY_OF_BOUNDED,
         _ if holder.tensors.get() == 0 => REMEDY_OF_DATA,
         _ => REMEDY,
@@ -143,12 +145,6 @@ const OWN_SHARE_MIN: f64 = 0.1;
 /// From this share on, a holder has all of the growth as far as the two can be measured.
 const ALL_SHARE_MIN: f64 = 0.95;
 
-/// Kinds of holders of which no bytes are known.
-const CYCLE: &str = "cycle";
-const OPTIMIZER_STATE: &str = "optimizer state in elements";
-const GRAPH_CYCLE: &str = "graph cycle";
-const PROFILER: &str = "profiler";
-
 /// Names the object that holds the memory of a process that grows by `slope` bytes a step, or
 /// the line that allocates it. Adds its share of the growth.
 pub fn of_holder(holder: &TensorHolder, slope: Option<f64>) -> String {
@@ -186,7 +182,8 @@ fn of_object(holder: &TensorHolder, slope: Option<f64>) -> String {
     let own = holder.bytes_per_step;
     let step = holder.step.map_or_else(String::new, |step| format!(" at step {}", step.get()));
     let keeps_more = slope.is_some_and(|slope| own < OWN_SHARE_MIN * slope);
-    let mut text = if matches!(kind.as_str(), GRAPH_CYCLE | PROFILER) {
+    let mut text = if matches!(kind.as_str(), holder_kind::GRAPH_CYCLE | holder_kind::PROFILER)
+    {
         format!("{name}{}", step.replace(" at", ", seen at"))
     } else if keeps_more && tensors > 0 {
         let they_keep = if tensors == 1 { "it keeps" } else { "they keep" };
