@@ -121,6 +121,7 @@ mod settings;
 mod sidecar;
 mod stairs;
 mod state;
+mod state_shape;
 
 mod ops;
 mod runbooks;
