@@ -53,7 +53,7 @@ pub trait List {
     fn n_values(&self) -> usize;
 }
 
-/// Reads finite floats of at most [`FIGURE_LIMIT`] in magnitude.
+/// Reads finite floats of at most `FIGURE_LIMIT` in magnitude.
 ///
 /// # Errors
 /// A float is out of range.
@@ -65,7 +65,7 @@ where
     within(deserializer, -FIGURE_LIMIT, FIGURE_LIMIT)
 }
 
-/// Reads floats of 0 to [`FIGURE_LIMIT`].
+/// Reads floats of 0 to `FIGURE_LIMIT`.
 ///
 /// # Errors
 /// A float is out of range.
@@ -101,7 +101,7 @@ where
     within(deserializer, 0.0, PLACE_MAX)
 }
 
-/// Reads Unix times that are held as floats, 0 to [`TIME_MAX`].
+/// Reads Unix times that are held as floats, 0 to `TIME_MAX`.
 ///
 /// # Errors
 /// A float is out of range.
@@ -113,7 +113,7 @@ where
     within(deserializer, 0.0, TIME_MAX)
 }
 
-/// Reads seconds between two events, 0 to [`SECONDS_MAX`].
+/// Reads seconds between two events, 0 to `SECONDS_MAX`.
 ///
 /// # Errors
 /// A float is out of range.
@@ -159,7 +159,7 @@ where
     }
 }
 
-/// Reads counts of 0 to [`INTEGER_MAX`].
+/// Reads counts of 0 to `INTEGER_MAX`.
 ///
 /// # Errors
 /// A count is out of range.

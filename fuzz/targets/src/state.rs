@@ -150,7 +150,7 @@ fn resume(file: &[u8]) {
     go_on(saved);
 }
 
-/// Resumes a state, and goes on for [`PUSHES`].
+/// Resumes a state, and goes on for `PUSHES`.
 pub fn go_on(saved: SavedState) {
     let mut now = saved.rest.uptime.min(Uptime::MAX);
     let mut engine = Engine::resume(config(), saved, now);
