@@ -27,6 +27,7 @@ use std::io::{self, BufRead, BufWriter, Write};
 use serde_json::{Value, json};
 use stepmem_detect::config::Config;
 use stepmem_detect::detector::Detector;
+use stepmem_detect::outlook::{Asked, Outlook};
 use stepmem_detect::sample::{AxisPoint, DeviceReading, Sample};
 use stepmem_detect::signal::Signal;
 use stepmem_detect::trend::{Stage, Trend};
@@ -42,6 +43,9 @@ const UNIT_BYTES: f64 = 512.0;
 const RESUME_FALL_RATIO: f64 = 0.75;
 const RESUME_GAP_SECONDS: f64 = 30.0;
 const RESUME_GAP_RATIO: f64 = 15.0;
+
+/// A rank's outlooks are printed once in so many of its samples and readings.
+const OUTLOOK_EVERY: u32 = 32;
 
 /// Pages within so many seconds of the last one are one, as Alertmanager would group them.
 const GROUP_SECONDS: f64 = 1800.0;
@@ -123,7 +127,7 @@ fn null_counts(model: Model, options: &Options) -> Value {
                 peak_reserved: Some(record.reserved),
             };
             rank.detector.train(&sample, Some(null_models::TOTAL_BYTES));
-            for transition in rank.transitions() {
+            for transition in rank.transitions(null_models::TOTAL_BYTES) {
                 if transition["state"] != "raised" {
                     continue;
                 }
@@ -158,7 +162,7 @@ fn run(path: &str, options: &Options, out: &mut impl Write) {
             0 => continue,
             _ => state.reading(row, time, total),
         }
-        for mut transition in state.transitions() {
+        for mut transition in state.transitions(total) {
             transition["job"] = json!(path);
             transition["rank"] = json!(rank);
             transition["time"] = json!(time);
@@ -177,6 +181,7 @@ struct Rank {
     allocated: f64,
     usual_gap: f64,
     shown: BTreeMap<&'static str, Value>,
+    n_asked: u32,
 }
 
 impl Rank {
@@ -191,6 +196,7 @@ impl Rank {
             allocated: 0.0,
             usual_gap: 0.0,
             shown: BTreeMap::new(),
+            n_asked: 0,
         }
     }
 
@@ -248,11 +254,23 @@ impl Rank {
     }
 
     /// Returns what was raised and cleared since the last call.
-    fn transitions(&mut self) -> Vec<Value> {
+    fn transitions(&mut self, total: f64) -> Vec<Value> {
         let growing = self.detector.trends().filter(|trend| trend.is_growing());
-        let now: BTreeMap<&'static str, Value> =
-            growing.filter_map(|trend| Some((kind(trend)?, evidence(trend)))).collect();
+        let now: BTreeMap<&'static str, Value> = growing
+            .filter_map(|trend| {
+                let outlook =
+                    self.detector.outlook(trend.signal, Some(total), &Asked::default())?;
+                Some((kind(trend)?, evidence(trend, &outlook)))
+            })
+            .collect();
         let mut transitions = Vec::new();
+        self.n_asked += 1;
+        if self.n_asked % OUTLOOK_EVERY == 0 {
+            for (kind, evidence) in &now {
+                transitions
+                    .push(json!({"kind": kind, "state": "outlook", "evidence": evidence}));
+            }
+        }
         for kind in self.shown.keys().filter(|kind| !now.contains_key(*kind)) {
             transitions.push(json!({"kind": kind, "state": "cleared"}));
         }
@@ -274,8 +292,8 @@ fn kind(trend: &Trend) -> Option<&'static str> {
     }
 }
 
-fn evidence(trend: &Trend) -> Value {
-    let slope = trend.slope_bytes_per_unit;
+fn evidence(trend: &Trend, outlook: &Outlook) -> Value {
+    let slope = outlook.bytes_per_unit().expect("a slope along its axis");
     let mut evidence = json!({
         "slope_bytes_per_step": slope.value,
         "slope_lower_bytes_per_step": slope.lower,
@@ -285,7 +303,7 @@ fn evidence(trend: &Trend) -> Value {
         "share_ratio": trend.share_ratio,
         "confidence_ratio": trend.confidence_ratio,
     });
-    let steps = trend.steps_to_oom().and_then(|eta| trend.known(eta));
+    let steps = outlook.steps.and_then(|left| left.known);
     if let Some(steps) = steps {
         evidence["oom_eta_steps"] = json!(steps);
     }

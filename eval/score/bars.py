@@ -43,6 +43,10 @@ PLAIN = {
         ("pages per 1,000 healthy rank-days", ("ranks", "pages_per_1000_rank_days"), "number"),
         ("half the width of the interval, p50", ("ranks", "half_width", "p50"), "percent"),
         ("pages with a known time left", ("ranks", "time_left_error", "of"), "number"),
+        ("its error half-way to the end, p50", ("ranks", "half_error", "p50"), "percent"),
+        ("its error half-way to the end, p90", ("ranks", "half_error", "p90"), "percent"),
+        ("its error in the last minute, p50", ("ranks", "last_minute_error", "p50"), "percent"),
+        ("its error in the last minute, p90", ("ranks", "last_minute_error", "p90"), "percent"),
         ("growth that ends or fades, paged", ("ranks", "ambiguous_paged"), "count"),
         ("as processes: healthy jobs paged", ("processes", "healthy_paged"), "count"),
         ("as processes: fatal leaks found", ("processes", "found"), "count"),
@@ -72,12 +76,20 @@ def value_at(results, path):
     return results
 
 
+def plain_at(results, path):
+    """A figure without a limit; None of one that was not measured yet."""
+    try:
+        return value_at(results, path)
+    except KeyError:
+        return None
+
+
 def text(value, unit):
     """A figure as it is printed and published."""
-    if unit == "count":
-        return f"{value['n']} of {value['of']}"
     if value is None:
         return "–"
+    if unit == "count":
+        return f"{value['n']} of {value['of']}"
     if unit == "interval":
         return "{:.1f} to {:.1f} %".format(*(100 * end for end in value["interval"]))
     if unit == "percent":
@@ -107,7 +119,7 @@ def rows(which, results):
         value = value_at(results, bar.figure)
         yield bar.name, text(value, bar.unit), limit_text(bar, value), is_kept(bar, value)
     for name, path, unit in PLAIN[which]:
-        yield name, text(value_at(results, path), unit), "", True
+        yield name, text(plain_at(results, path), unit), "", True
 
 
 def print_table(which, results):

@@ -53,6 +53,7 @@ def judge(job, events):
         if truth["oom"]:
             row["delay"] = delay(true)
         row.update(forecast(job, min(true, key=lambda e: e["time"])))
+        row.update(later_forecasts(job, events))
     return row
 
 
@@ -76,6 +77,25 @@ def forecast(job, page):
     left = evidence.get("oom_eta_steps")
     if left and truth["oom_step"] and truth["oom_step"] > page["step"]:
         found["time_left_error"] = abs(left / (truth["oom_step"] - page["step"]) - 1)
+    return found
+
+
+def later_forecasts(job, events):
+    """Relative errors of the time left that the rank's paging findings give half-way from the onset to out-of-memory, and a minute before that."""
+    truth, found = job.truth, {}
+    if not truth["oom_step"]:
+        return found
+    given = [e for e in events if e["state"] == "outlook" and e["kind"] in PAGING and e["rank"] in truth["leak_ranks"]]
+    for name, moment in (("half", (truth["onset_time"] + truth["oom_time"]) / 2), ("last_minute", truth["oom_time"] - 60.0)):
+        before = [e for e in given if truth["onset_time"] <= e["time"] <= moment]
+        if not before:
+            continue
+        time = max(e["time"] for e in before)
+        lefts = [e["evidence"].get("oom_eta_steps") for e in before if e["time"] == time]
+        known = [left for left in lefts if left]
+        newest = max(before, key=lambda e: e["time"])
+        if known and truth["oom_step"] > newest["step"]:
+            found[f"{name}_error"] = abs(min(known) / (truth["oom_step"] - newest["step"]) - 1)
     return found
 
 
@@ -128,6 +148,8 @@ def figures(rows):
         in_interval=count(of("in_interval")),
         half_width=quantiles(of("half_width")),
         time_left_error=quantiles(of("time_left_error")),
+        half_error=quantiles(of("half_error")),
+        last_minute_error=quantiles(of("last_minute_error")),
     )
 
 

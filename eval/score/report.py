@@ -149,7 +149,7 @@ def page(results):
                                 leaking=sum(one["cls"] == "leak" for one in families.values())) + limited("dev", dev))
     for which, head in (("seen", SEEN), ("test", TEST)):
         if one := results.get(which):
-            parts.append(head + "".join(table_row(name, bars.text(bars.value_at(one, path), unit), share_interval(one, path) if unit == "count" else "")
+            parts.append(head + "".join(table_row(name, bars.text(bars.plain_at(one, path), unit), share_interval(one, path) if unit == "count" else "")
                                         for name, path, unit in bars.PLAIN["test"]))
     if real := results.get("real"):
         parts.append(REAL.format(n=real["n_series"], hours=f"{real['gpu_healthy_hours']:,}", drawn=real["drawn_found"]["of"]) + limited("real", real))

@@ -181,7 +181,7 @@ fn figures<'e>(
 ) -> Option<SubjectFigures<'e>> {
     match subject {
         SubjectId::Rank(id) => engine.rank(&id.run, id.rank, now).map(SubjectFigures::Rank),
-        SubjectId::Process(id) => engine.process(id).map(SubjectFigures::Process),
+        SubjectId::Process(id) => engine.process(id, now).map(SubjectFigures::Process),
         SubjectId::Device(_) => None,
     }
 }

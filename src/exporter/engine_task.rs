@@ -114,7 +114,7 @@ impl EngineTask {
                 }
                 request = requests.status.recv() => match request {
                     Some(StatusRequest { is_scrape, answer }) => {
-                        let status = self.publish(submissions.len());
+                        let status = self.judge_and_publish(submissions.len());
                         // A reader that has gone has not read the status.
                         let mut is_scraped =
                             answer.send(Arc::clone(&status)).is_ok() && is_scrape;
@@ -140,10 +140,9 @@ impl EngineTask {
                     self.look_for_oom_kills(false);
                 }
                 _ = tick.tick() => {
-                    self.take(Event::Tick);
                     self.look_for_oom_kills(false);
                     self.exporter.read_process();
-                    let status = self.publish(submissions.len());
+                    let status = self.judge_and_publish(submissions.len());
                     self.exporter.series = table::count_series(&status);
                     self.keep_summaries(&status).await;
                     let now = self.now();
@@ -153,7 +152,7 @@ impl EngineTask {
                 }
             }
         }
-        self.publish(submissions.len());
+        self.judge_and_publish(submissions.len());
         self.finish().await;
         Ok(())
     }
@@ -183,6 +182,15 @@ impl EngineTask {
     /// Has the engine handle an event, records it, and performs its effects.
     fn handle(&mut self, event: Event, peer: Option<Peer>) -> Result<Receipt, Refusal> {
         let now = self.now();
+        self.handle_at(event, peer, now)
+    }
+
+    fn handle_at(
+        &mut self,
+        event: Event,
+        peer: Option<Peer>,
+        now: Uptime,
+    ) -> Result<Receipt, Refusal> {
         let rivals = self.rivals(&event, now);
         let handled = self.engine.handle(&event, now).inspect_err(log_refusal)?;
         log_event(&event, peer);
@@ -336,10 +344,13 @@ impl EngineTask {
         now
     }
 
-    fn publish(&mut self, inbox_depth: usize) -> Arc<Status> {
+    /// Publishes a status whose findings are judged, and whose figures are computed, for the same
+    /// moment.
+    fn judge_and_publish(&mut self, inbox_depth: usize) -> Arc<Status> {
+        let now = self.now();
+        self.handle_at(Event::Tick, None, now).ok();
         let exporter =
             self.exporter.status(inbox_depth, &self.summaries, self.recorder.as_ref());
-        let now = self.now();
         let status = Arc::new(self.engine.status(now, exporter));
         self.publisher.send_replace(Arc::clone(&status));
         status

@@ -203,6 +203,7 @@ fn time_left_that_is_not_known_to_a_factor_of_ten_is_absent_and_its_least_is_tol
     assert_eq!((of("seconds", "cached"), of("steps", "cached")), (None, None));
     let least = of("lower_seconds", "cached").unwrap();
     let likely = of("seconds", "bare").unwrap();
+    let likely_steps = of("steps", "bare");
     assert!(0.0 < least && least < likely, "{least} {likely}");
     assert!(of("lower_seconds", "bare").is_some_and(|lower| lower < likely));
 
@@ -211,14 +212,14 @@ fn time_left_that_is_not_known_to_a_factor_of_ten_is_absent_and_its_least_is_tol
         let of_run = |entry: &&Value| entry["run"] == run;
         let rank = status["ranks"].as_array().unwrap().iter().find(of_run).unwrap();
         let finding = status["findings"].as_array().unwrap().iter().find(of_run).unwrap();
-        (rank["oom_eta_seconds"].as_f64(), finding["sentence"].as_str().unwrap().to_owned())
+        (rank["oom_eta_steps"].as_f64(), finding["sentence"].as_str().unwrap().to_owned())
     };
-    let (seconds, sentence) = of("cached");
-    assert_eq!(seconds, None);
+    let (steps, sentence) = of("cached");
+    assert_eq!(steps, None);
     assert!(sentence.contains("; likely "), "{sentence}");
     assert!(sentence.contains(" left, out of memory in at least "), "{sentence}");
-    let (seconds, sentence) = of("bare");
-    assert_eq!(seconds, Some(likely));
+    let (steps, sentence) = of("bare");
+    assert_eq!(steps, likely_steps);
     assert!(sentence.contains("left, out of memory in about "), "{sentence}");
     let table = stepmem(&["status", "--url", &format!("http://{}", exporter.web)], &[], b"");
     assert!(table.out.contains(" ≥ "), "{}", table.out);

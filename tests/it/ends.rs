@@ -298,13 +298,16 @@ fn ended_ranks_free_their_place_at_once() {
 #[test]
 fn silent_rank_says_so_and_counts_nothing_down() {
     let exporter = Exporter::start(&[]);
-    let job = Job::leaking("leaky", 0..3000, 16 * MIB);
+    let job = Job::leaking("leaky", 0..3000, 4 * MIB).seconds_per_step(0.5);
     exporter.push(&job.records());
     assert!(exporter.status()["ranks"][2]["oom_eta_seconds"].as_f64().is_some());
     await_true("the silence", || exporter.status()["ranks"][2]["state"] == "silent");
     let status = exporter.status();
     assert!(status["ranks"][2]["silent_seconds"].as_f64().unwrap() >= 10.0);
     assert!(status["ranks"][2].get("oom_eta_seconds").is_none_or(Value::is_null), "{status:#}");
+    let finding = exporter.finding("CREEP_CONFIRMED").unwrap();
+    let sentence = finding["sentence"].as_str().unwrap();
+    assert!(sentence.contains(" left; no steps for "), "{sentence}");
 }
 
 #[test]

@@ -70,6 +70,7 @@ const LAYERS: [(&str, &[&[&str]]); 6] = [
             &["shifts"],
             &["intervals", "tracker"],
             &["tests"],
+            &["outlook"],
             &["trend"],
             &["forecast"],
             &["heights", "surroundings"],

@@ -88,10 +88,10 @@ fn leak_and_buffer_are_reported_as_the_document_says() {
             ("631 CREEP_EARLY cleared", "**CREEP at 631**"),
             ("631 CREEP_CONFIRMED raised", "**CREEP at 631**"),
             (
-                "2203 CREEP_CONFIRMED level since 1996",
-                "level since 1,996 (info, known at step 2,203)",
+                "2191 CREEP_CONFIRMED level since 1978",
+                "level since 1,978 (info, known at step 2,191)",
             ),
-            ("2409 CREEP_CONFIRMED cleared", "cleared at 2,409"),
+            ("2403 CREEP_CONFIRMED cleared", "cleared at 2,403"),
         ],
     );
 }

@@ -2,6 +2,8 @@
 
 use crate::config::Config;
 use crate::detector::Detector;
+use crate::forecast::slope_interval::Bend;
+use crate::outlook::{Asked, Course, Outlook};
 use crate::sample::{AxisPoint, DeviceReading, Sample};
 use crate::signal::Signal;
 use crate::tests::Test;
@@ -70,6 +72,15 @@ impl Watched {
     fn trend(&self) -> Option<&Trend> {
         self.detector.trend(Signal::Allocated)
     }
+
+    /// What comes of live memory at the moment of the newest sample.
+    fn outlook(&self) -> Outlook {
+        self.asked(&Asked::default()).expect("live memory grows")
+    }
+
+    fn asked(&self, asked: &Asked) -> Option<Outlook> {
+        self.detector.outlook(Signal::Allocated, Some(CAPACITY), asked)
+    }
 }
 
 /// A leak of `rate` bytes a step from step `from` to `to`.
@@ -102,8 +113,88 @@ fn straight_leak_creeps_with_its_rate_its_onset_and_its_end() {
     let steps = trend.seen.position - trend.onset.position;
     assert!((trend.growth_bytes / (slope.value * steps) - 1.0).abs() < 0.03, "{trend:?}");
     let left = CAPACITY - BASE - TRANSIENT - 600.0 * rate;
-    let left_steps = trend.steps_to_oom().and_then(|time| trend.known(time)).unwrap();
+    let left_steps = watched.outlook().steps.unwrap().known.unwrap();
     assert!((left_steps / (left / rate) - 1.0).abs() < 0.1, "{left_steps} for {}", left / rate);
+}
+
+#[test]
+fn time_left_is_that_of_now_up_to_the_last_step() {
+    let rate = 4.0 * MEBIBYTE;
+    let mut watched = Watched::new().run(2_000, leak(rate, 1, 100_000));
+    let last = ((CAPACITY - BASE - TRANSIENT) / rate).floor();
+    let mut before = f64::INFINITY;
+    while f64::from(watched.step) < last - 10.0 {
+        watched = watched.run(1, leak(rate, 1, 100_000));
+        let left = watched.outlook().steps.unwrap().known.unwrap();
+        let truth = last - f64::from(watched.step);
+        assert!((left - truth).abs() <= 2.0 + 0.02 * truth, "{left} of {truth} steps are left");
+        assert!(left < before + 1.0 + 0.02 * truth, "{left} after {before}");
+        before = left;
+    }
+}
+
+#[test]
+fn time_left_falls_with_the_clock_until_no_step_comes() {
+    let watched = Watched::new().run(2_000, leak(4.0 * MEBIBYTE, 1, 100_000));
+    let asked = |silence_seconds: f64| Asked { silence_seconds, ..Asked::default() };
+    let now = watched.outlook().seconds.unwrap();
+    let later = watched.asked(&asked(7.0)).unwrap();
+    assert_eq!(later.course, Course::GoesOn);
+    assert_eq!(later.seconds.unwrap().likely, now.likely - 7.0);
+    assert_eq!(later.steps, watched.outlook().steps);
+    let stalled = watched.asked(&asked(11.0)).unwrap();
+    assert_eq!(stalled.course, Course::Stalled(11.0));
+    assert_eq!((stalled.steps, stalled.seconds), (None, None));
+    assert_eq!(stalled.headroom_bytes, watched.outlook().headroom_bytes);
+    let slower = Asked { pause_seconds: 60.0, ..asked(590.0) };
+    assert_eq!(watched.asked(&slower).unwrap().course, Course::GoesOn);
+    let over = watched.asked(&Asked { is_over: true, ..asked(1.0) }).unwrap();
+    assert_eq!((over.steps, over.seconds, over.headroom_bytes), (None, None, None));
+    assert_eq!(over.growth_bytes, watched.outlook().growth_bytes);
+}
+
+#[test]
+fn faster_and_faster_growth_surely_grows_since_one_onset() {
+    let bytes = |step: u32| 2000.0 * f64::from(step) * f64::from(step);
+    let mut watched = Watched::new();
+    let mut onsets = Vec::new();
+    while watched.step < 5_000 {
+        watched = watched.run(1, bytes);
+        if watched.trend().is_some() {
+            let outlook = watched.outlook();
+            let slope = outlook.slope.bytes_per_step.unwrap();
+            assert!(slope.lower > 0.0, "{slope:?} at step {}", watched.step);
+            onsets.push(outlook.onset.position);
+        }
+    }
+    assert_eq!(watched.outlook().bend, Bend::Faster);
+    let (first, last) = (onsets.first().unwrap(), onsets.last().unwrap());
+    assert!(last <= first, "the onset moves from {first} to {last}");
+    let now = f64::from(watched.step);
+    let between = |from, to| {
+        watched.detector.growth_between(Signal::Allocated, from, to).unwrap() / (to - from)
+    };
+    let truth = 2000.0 * (now * now - 4_000.0 * 4_000.0) / (now - 4_000.0);
+    assert!((between(4_000.0, now) / truth - 1.0).abs() < 0.1);
+}
+
+#[test]
+fn pace_of_records_that_come_in_batches_is_that_between_batches() {
+    for (batch, step_seconds) in [(10, 0.1), (32, 0.05), (1, 4.0)] {
+        let mut detector = Detector::new(Config::default());
+        for step in 1..=20 * batch {
+            let arrived = f64::from((step - 1) / batch * batch + batch) * step_seconds;
+            let mut sample = sample(step, BASE);
+            sample.at.time = time(arrived);
+            detector.train(&sample, Some(CAPACITY));
+            let pace = detector.seconds_per_step();
+            let is_known = step > batch;
+            assert_eq!(pace.is_some(), is_known, "step {step} in batches of {batch}");
+            if let Some(pace) = pace {
+                assert!((pace / step_seconds - 1.0).abs() < 0.01, "{pace} for {step_seconds}");
+            }
+        }
+    }
 }
 
 #[test]
@@ -118,7 +209,7 @@ fn growth_that_ends_is_level_soon_and_then_cleared() {
     let trend = watched.trend().unwrap();
     let since = trend.level_since().expect("an eighth of its length later it is level");
     assert!((since.position - 1_000.0).abs() <= 64.0, "{since:?}");
-    assert_eq!(trend.steps_to_oom(), None);
+    assert_eq!(watched.outlook().steps, None);
     assert!(slope(&watched).unwrap() < 0.2 * MEBIBYTE, "{:?}", slope(&watched));
     let watched = watched.run(400, leak(4.0 * MEBIBYTE, 1, 1_000));
     assert_eq!(watched.trend(), None);

@@ -4,9 +4,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::batch::BatchShare;
 use crate::config::Config;
+use crate::forecast::headroom::Room;
 use crate::forecast::overview;
 use crate::intervals::Intervals;
 use crate::ladder::{Block, narrow};
+use crate::outlook::{Asked, Basis, Outlook};
 use crate::pace::Pace;
 use crate::readings::{Readings, block_of, peak_of};
 use crate::sample::{Axis, AxisPoint, DeviceReading, Sample};
@@ -285,6 +287,25 @@ impl Detector {
         self.series(signal)?.tracker.trend()
     }
 
+    /// Returns what comes of a signal's growth, as of the moment that `asked` is about;
+    /// `capacity` in bytes, if known. `None` where no growth is shown.
+    pub fn outlook(
+        &self,
+        signal: Signal,
+        capacity: Option<f64>,
+        asked: &Asked,
+    ) -> Option<Outlook> {
+        let trend = self.trend(signal)?;
+        let around = self.surroundings(&self.config, signal, capacity)?;
+        let room = around.capacity.map(|capacity| Room::of(capacity, around.outside_bytes));
+        let basis = Basis {
+            room,
+            seconds_per_unit: self.pace_of(signal).seconds_per_unit(),
+            known_within: self.config.known_within,
+        };
+        Some(Outlook::of(trend, &basis, asked))
+    }
+
     /// Returns the last growth of a signal that crept and ended in this incarnation, and did
     /// not go on.
     pub fn ended_growth(&self, signal: Signal) -> Option<EndedGrowth> {
@@ -295,6 +316,12 @@ impl Detector {
     /// the later half since then, less that of the earlier half. `None` below two blocks.
     pub fn rise_since(&self, signal: Signal, position: f64) -> Option<f64> {
         self.series(signal)?.ladder.rise_since(position)
+    }
+
+    /// Returns the growth of a signal between two places on its axis, as far as its trend
+    /// remembers it.
+    pub fn growth_between(&self, signal: Signal, from: f64, to: f64) -> Option<f64> {
+        self.series(signal)?.tracker.growth_between(from, to)
     }
 
     /// Returns what shows a signal's trend.
@@ -329,8 +356,8 @@ impl Detector {
         }
         let series = self.series(signal)?;
         if let Some(trend) = series.tracker.trend().filter(|trend| trend.is_growing()) {
-            let (slope, pace) = (trend.slope_bytes_per_unit, trend.seconds_per_unit);
-            return Some(Slope::along(self.axis, slope, pace));
+            let pace = self.pace_of(signal).seconds_per_unit();
+            return Some(Slope::along(self.axis, trend.slope_bytes_per_unit, pace));
         }
         let ended = series.tracker.ended().map(|ended| ended.until.position);
         let overview = overview::of(&series.ladder, ended, &self.config)?;
@@ -449,7 +476,6 @@ impl Detector {
             signal,
             axis: self.axis,
             now: self.newest?.at,
-            seconds_per_unit: self.pace_of(signal).seconds_per_unit(),
             steps_per_unit: self.steps_per_unit(config),
             // The budget is of a device.
             capacity: if signal == Signal::Host { capacity } else { config.capacity(capacity) },

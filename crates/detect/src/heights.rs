@@ -108,6 +108,21 @@ impl Heights {
         growth.max((sample.minimum - self.base).min(growth + expected))
     }
 
+    /// Returns the growth between two places on the axis; `None` unless both are remembered.
+    pub(super) fn growth_between(&self, from: f64, to: f64) -> Option<f64> {
+        let newest = Some((self.before, self.top))
+            .filter(|(at, _)| self.reached.last().is_some_and(|(last, _)| at > last));
+        let points = || self.reached.iter().copied().chain(newest);
+        let height_at = |place: f64| {
+            let (at, height) = points().take_while(|(at, _)| *at <= place).last()?;
+            let next = points().find(|(next, _)| *next > place);
+            Some(next.map_or(height, |(next, higher)| {
+                height + (higher - height) * (place - at) / (next - at)
+            }))
+        };
+        Some(height_at(to)? - height_at(from)?)
+    }
+
     /// Returns the units without a rise after which growth has ended; `sampled` of them bring
     /// as many samples as it takes.
     pub(super) fn ended_after(&self, sampled: f64, config: &Config) -> f64 {

@@ -10,6 +10,7 @@ pub mod forecast;
 mod heights;
 mod intervals;
 mod ladder;
+pub mod outlook;
 mod pace;
 mod readings;
 pub mod sample;

@@ -10,15 +10,21 @@ use stepmem_types::units::Seconds;
 const SECONDS_MIN: f64 = 1e-9;
 
 /// The smoothed seconds per unit of the axis.
+///
+/// Samples that have one time came together, as records of a batch do that say no time of their
+/// own. What lies between two such batches is measured, and never what lies within one.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 pub(super) struct Pace {
+    /// The first sample of the newest time.
     last: Option<AxisPoint>,
     #[serde(deserialize_with = "read_pace")]
     seconds_per_unit: Option<f64>,
+    /// Figures that it was smoothed of.
+    n_taken: u32,
 }
 
 impl Pace {
-    /// The share of a new figure in the smoothed one.
+    /// The share of a new figure in the smoothed one, at least: the first ones are averaged.
     const GAIN_RATIO: f64 = 0.02;
     /// A pause counts as at most this many paces.
     const PAUSE_MAX: f64 = 5.0;
@@ -31,19 +37,28 @@ impl Pace {
 
     /// Takes the place of the next sample; returns whether it follows a pause.
     pub(super) fn advance(&mut self, now: AxisPoint) -> bool {
-        let Some(last) = self.last.replace(now) else { return false };
-        let units = now.position - last.position;
+        let Some(last) = self.last else {
+            self.last = Some(now);
+            return false;
+        };
+        let (units, seconds) = (now.position - last.position, now.time.since(last.time));
+        if seconds == 0.0 {
+            return false;
+        }
+        self.last = Some(now);
         if units <= 0.0 {
             return false;
         }
-        let seconds = now.time.since(last.time);
+        self.n_taken = self.n_taken.max(1);
         let latest = (seconds / units).max(0.0);
         let is_late = self.seconds_per_unit.is_some_and(|pace| {
             let late = seconds - units * pace;
             late > Self::LATE_SECONDS && late > Self::LATE_PACES * pace
         });
         let smoothed = self.seconds_per_unit.map_or(latest, |pace| {
-            pace + Self::GAIN_RATIO * (latest.min(Self::PAUSE_MAX * pace) - pace)
+            self.n_taken = self.n_taken.saturating_add(1);
+            let gain = f64::from(self.n_taken).recip().max(Self::GAIN_RATIO);
+            pace + gain * (latest.min(Self::PAUSE_MAX * pace) - pace)
         });
         self.seconds_per_unit = Some(smoothed).filter(|seconds| *seconds >= SECONDS_MIN);
         is_late

@@ -12,8 +12,6 @@ pub(super) struct Surroundings<'a> {
     pub(super) axis: Axis,
     /// Where the newest sample or reading lies.
     pub(super) now: AxisPoint,
-    /// Smoothed seconds per unit of the axis, if known.
-    pub(super) seconds_per_unit: Option<f64>,
     /// Steps, or what counts as one, that a unit of the axis brings.
     pub(super) steps_per_unit: f64,
     /// Bytes of the device, or the budget; `None` where neither is known.

@@ -3,11 +3,14 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::forecast::headroom::{Usage, is_followed};
+use crate::forecast::headroom::{Room, Usage, is_followed};
 use crate::forecast::power_law;
-use crate::forecast::slope_interval::{slope_interval, slope_since_onset};
+use crate::forecast::slope_interval::{
+    Bend, SinceOnset, Spread, slope_interval, slope_since_onset,
+};
 use crate::heights::Heights;
 use crate::ladder::{BLOCKS_MAX, Block, LEVELS_MAX, Ladder, points_of};
+use crate::sample::AxisPoint;
 use crate::stats::student;
 use crate::surroundings::Surroundings;
 use crate::tests::{Shown, Window};
@@ -53,7 +56,6 @@ pub(super) struct Tracked {
     trend: Trend,
     shown_by: ShownBy,
     heights: Heights,
-    is_followed: bool,
 }
 
 impl Tracker {
@@ -105,6 +107,7 @@ impl Tracker {
     /// Measures growth up to the newest sample.
     pub(super) fn extend(&mut self, sample: &Block) {
         let Some(Tracked { trend, heights, .. }) = self.tracked.as_deref_mut() else { return };
+        trend.seen = sample.at;
         if trend.is_growing() {
             trend.growth_bytes = heights.growth_at(sample, trend.slope_bytes_per_unit.value);
         }
@@ -128,12 +131,17 @@ impl Tracker {
         let Some((blocks, onset_idx)) = ladder.since(trend.onset.position) else { return };
         let mut points = [(0.0, 0.0); BLOCKS_MAX];
         let points = points_of(blocks, &mut points);
-        if let Some(slope) =
-            slope_since_onset(points, onset_idx > 0).filter(|slope| slope.value > 0.0)
-        {
-            trend.slope_bytes_per_unit = slope;
+        if let Some(found) = slope_since_onset(points, onset_idx > 0) {
+            trend.slope_bytes_per_unit = found.slope;
+            trend.ahead_bytes_per_unit = found.ahead;
+            trend.bend = found.bend;
         }
-        let Some(remaining @ 1.0..) = trend.headroom_bytes() else { return };
+        let Some(capacity) = around.capacity else { return };
+        let room = Room::of(capacity, around.outside_bytes);
+        let remaining = trend.usage.remaining(&room, &trend.growth()).interval().value;
+        if remaining < 1.0 {
+            return;
+        }
         let line = remaining / trend.slope_bytes_per_unit.value;
         let factor =
             power_law::units_until(points, remaining).map_or(1.0, |units| units / line);
@@ -151,7 +159,6 @@ impl Tracker {
         heights.advance(block.at, block.minimum);
         trend.growth_bytes = heights.growth();
         trend.seen = around.now;
-        trend.seconds_per_unit = around.seconds_per_unit;
         let position = block.at.position;
         let units = heights.ended_after(sampled, config);
         let ended = config.ended_ratio * trend.slope_bytes_per_unit.value;
@@ -180,17 +187,21 @@ impl Tracker {
         }
     }
 
-    /// Brings what is left up to date with the newest blocks of the window that shows the
-    /// trend.
-    pub(super) fn refresh(&mut self, ladder: &Ladder, around: &Surroundings<'_>) {
-        let Some(Tracked { trend, shown_by, is_followed, .. }) = self.tracked.as_deref_mut()
-        else {
+    /// Measures the memory in use in the window that shows the trend, when it has got a block:
+    /// when one of the lowest `n_grown` has.
+    pub(super) fn refresh(&mut self, ladder: &Ladder, n_grown: usize, at: AxisPoint) {
+        let Some(Tracked { trend, shown_by, .. }) = self.tracked.as_deref_mut() else { return };
+        let level_idx = if let ShownBy::Window(idx) = *shown_by { idx } else { 0 };
+        let Some(level) = ladder.levels().get(level_idx).filter(|_| level_idx < n_grown) else {
             return;
         };
-        let level_idx = if let ShownBy::Window(idx) = *shown_by { idx } else { 0 };
-        let Some(level) = ladder.levels().get(level_idx) else { return };
-        let usage = Usage::of_newer_half(level.blocks());
-        trend.remaining = usage.remaining(around, trend.growth_bytes, *is_followed);
+        trend.usage = Usage::of_newer_half(level.blocks());
+        trend.used_at = at.position;
+    }
+
+    /// Returns the growth between two places on the axis, as far as it is remembered.
+    pub(super) fn growth_between(&self, from: f64, to: f64) -> Option<f64> {
+        self.tracked.as_ref()?.heights.growth_between(from, to)
     }
 
     /// Frees how the growth went; the trend stays.
@@ -215,13 +226,18 @@ impl Tracked {
         let heights = Heights::of(blocks, window.creeping_min.is_some())?;
         let mut points = [(0.0, 0.0); BLOCKS_MAX];
         let points = points_of(blocks, &mut points);
-        let usage = Usage::of_newer_half(window.blocks);
-        let is_followed = is_followed(blocks);
         let chance = student::below(shown.t, shown.n_increments.saturating_sub(1).max(1));
         let stage_ratio =
             if shown.stage == Stage::Rising { RISING_CONFIDENCE_RATIO } else { 1.0 };
         let capacity_ratio =
             if around.capacity.is_some() { 1.0 } else { STAND_IN_CONFIDENCE_RATIO };
+        let is_since_changepoint = shown.onset_idx > 0;
+        let found = slope_since_onset(points, is_since_changepoint).or_else(|| {
+            let spread = Some(Spread::of_test(shown.t, shown.n_increments));
+            let slope = slope_interval(points, shown.slope, is_since_changepoint, spread)?;
+            let ahead = slope_interval(points, shown.slope, is_since_changepoint, None)?;
+            Some(SinceOnset { slope, ahead, bend: Bend::Straight })
+        })?;
         let trend = Trend {
             signal: around.signal,
             axis: around.axis,
@@ -230,16 +246,18 @@ impl Tracked {
             raised: around.now,
             seen: around.now,
             onset: blocks.first()?.at,
-            slope_bytes_per_unit: slope_interval(points, shown.slope, shown.onset_idx > 0)?,
+            slope_bytes_per_unit: found.slope,
+            ahead_bytes_per_unit: found.ahead,
+            bend: found.bend,
             growth_bytes: heights.growth(),
-            remaining: usage.remaining(around, heights.growth(), is_followed),
+            usage: Usage::of_newer_half(window.blocks),
+            used_at: around.now.position,
+            is_followed: is_followed(blocks),
             time_factor: Some(1.0),
             share_ratio: shown.share_ratio,
             confidence_ratio: (stage_ratio * capacity_ratio * chance).clamp(0.0, 1.0),
-            seconds_per_unit: around.seconds_per_unit,
-            known_within: around.config.known_within,
         };
-        Some(Self { trend, shown_by: by, heights, is_followed })
+        Some(Self { trend, shown_by: by, heights })
     }
 
     /// Takes over what a later window shows; keeps the onset unless that raises the stage.
@@ -251,14 +269,18 @@ impl Tracked {
             return;
         }
         let Trend { phase, raised, onset, growth_bytes, time_factor, .. } = self.trend;
-        if is_raised {
+        let is_same = self.trend.is_growing() && onset.position <= found.trend.onset.position;
+        if is_raised && !is_same {
             let trend = Trend { phase, time_factor, ..found.trend };
             *self = Self { trend, ..found };
+        } else if is_raised {
+            // It goes on from where it was first shown.
+            let trend = Trend { phase, onset, growth_bytes, time_factor, ..found.trend };
+            (self.trend, self.shown_by) = (trend, found.shown_by);
         } else {
             let trend =
                 Trend { phase, raised, onset, growth_bytes, time_factor, ..found.trend };
-            (self.trend, self.shown_by, self.is_followed) =
-                (trend, found.shown_by, found.is_followed);
+            (self.trend, self.shown_by) = (trend, found.shown_by);
         }
     }
 }

@@ -2,9 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::forecast::headroom::RemainingBytes;
-use crate::forecast::time_to_oom::TimeToOom;
-use crate::pace::read_pace;
+use crate::forecast::headroom::{Growth, Usage};
+use crate::forecast::slope_interval::Bend;
 use crate::sample::{Axis, AxisPoint};
 use crate::signal::Signal;
 use stepmem_types::saved;
@@ -57,18 +56,27 @@ pub struct Trend {
     pub phase: Phase,
     /// Where this stage was raised.
     pub raised: AxisPoint,
-    /// Where it was last brought up to date.
+    /// Where its newest sample lies.
     pub seen: AxisPoint,
     /// Where the growth begins; it stays as it was when the trend was raised.
     pub onset: AxisPoint,
     /// The slope by the latest window that shows it, in bytes per unit of the axis, with its 95
-    /// % interval.
-    pub slope_bytes_per_unit: Interval,
+    /// % interval, which has no slope in it that is not growth. Others see it in an
+    /// [`Outlook`](crate::outlook::Outlook).
+    pub(super) slope_bytes_per_unit: Interval,
+    /// The same slope with the interval of those that come next, by which the time left is told.
+    pub(super) ahead_bytes_per_unit: Interval,
+    pub(super) bend: Bend,
     /// The growth since the onset, as measured.
     #[serde(deserialize_with = "saved::figures")]
     pub growth_bytes: f64,
-    /// Bytes left until out-of-memory; `None` where the capacity is unknown.
-    pub(super) remaining: Option<RemainingBytes>,
+    /// The memory in use, by the newer half of the window that shows it…
+    pub(super) usage: Usage,
+    /// …when that last got a block: the place on the axis.
+    #[serde(deserialize_with = "saved::places")]
+    pub(super) used_at: f64,
+    /// Set when reserved memory is taken page by page as live memory grows.
+    pub(super) is_followed: bool,
     /// The time to gain those bytes as a multiple of the time at this slope: above 1 when
     /// growth fades. `None` where line and power law disagree, so that the time is unknown.
     #[serde(deserialize_with = "saved::amounts")]
@@ -80,15 +88,15 @@ pub struct Trend {
     /// the capacity is unknown.
     #[serde(deserialize_with = "saved::ratios")]
     pub confidence_ratio: f64,
-    /// Smoothed seconds per unit of the axis; `None` while unknown.
-    #[serde(deserialize_with = "read_pace")]
-    pub seconds_per_unit: Option<f64>,
-    /// The factor between the ends of an interval up to which a time is known.
-    #[serde(deserialize_with = "saved::amounts")]
-    pub(super) known_within: f64,
 }
 
 impl Trend {
+    /// Returns the growth that bytes are left for.
+    pub(super) fn growth(&self) -> Growth {
+        let Self { signal, growth_bytes, is_followed, .. } = *self;
+        Growth { signal, bytes: growth_bytes, is_followed }
+    }
+
     /// Returns whether its growth goes on.
     pub fn is_growing(&self) -> bool {
         matches!(self.phase, Phase::Growing { .. })
@@ -108,35 +116,6 @@ impl Trend {
             Phase::Growing { resumed } => resumed,
             Phase::Level { .. } => None,
         }
-    }
-
-    /// Returns the bytes left to grow into; `None` where the capacity is unknown.
-    pub fn headroom_bytes(&self) -> Option<f64> {
-        self.remaining.map(|remaining| remaining.interval().value)
-    }
-
-    /// Returns the steps left at this slope; `None` when the headroom is unknown, the growth
-    /// has ended or the axis is not one of steps.
-    pub fn steps_to_oom(&self) -> Option<TimeToOom> {
-        self.units_to_oom().filter(|_| self.axis == Axis::Steps)
-    }
-
-    /// Returns the seconds left at this slope; `None` when the headroom or the pace is unknown,
-    /// or the growth has ended.
-    pub fn seconds_to_oom(&self) -> Option<TimeToOom> {
-        let pace = self.seconds_per_unit?;
-        self.units_to_oom().map(|time| time.scaled(pace))
-    }
-
-    /// Returns the likely value of a time to OOM; `None` when it is not known well enough.
-    pub fn known(&self, time: TimeToOom) -> Option<f64> {
-        self.time_factor?;
-        time.known_within(self.known_within)
-    }
-
-    fn units_to_oom(&self) -> Option<TimeToOom> {
-        let remaining = self.remaining.filter(|_| self.is_growing())?.interval();
-        TimeToOom::of(remaining, self.slope_bytes_per_unit, self.time_factor.unwrap_or(1.0))
     }
 }
 

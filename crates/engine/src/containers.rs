@@ -12,6 +12,7 @@ use crate::ranks::host::host_sample;
 use crate::ranks::state::RankState;
 use stepmem_detect::config::Config as DetectConfig;
 use stepmem_detect::detector::Detector;
+use stepmem_detect::outlook::Asked;
 use stepmem_detect::sample::AxisPoint;
 
 use stepmem_types::host::{ContainerId, ContainerReading};
@@ -214,13 +215,15 @@ impl ContainerState {
     }
 
     /// Returns the container as one of its ranks sees it.
-    pub fn view(&self, members: &Members, is_lead: bool) -> ContainerView<'_> {
+    pub fn view(&self, members: &Members, is_lead: bool, asked: Asked) -> ContainerView<'_> {
         ContainerView {
             reading: &self.reading,
             creep: &self.creep,
             n_ranks: members.n_ranks,
             is_lead,
             has_creep: members.has_creep,
+            // Nothing counts down where no rank pushes.
+            asked: Asked { is_over: members.n_ranks == 0, ..asked },
         }
     }
 }
@@ -256,6 +259,7 @@ mod tests {
 
     use crate::containers::{ContainerTable, ReadingTime};
     use stepmem_detect::config::Config;
+    use stepmem_detect::outlook::Asked;
     use stepmem_detect::signal::Signal;
     use stepmem_types::host::{ContainerId, ContainerReading};
     use stepmem_types::units::{Bytes, MEBIBYTE, Uptime};
@@ -274,7 +278,8 @@ mod tests {
             let now = Uptime(Duration::from_secs(10 * n));
             table.take(&reading, ReadingTime { now, time }, Config::default());
             let container = table.get(&id, now, Duration::from_mins(1)).unwrap();
-            (container.reading.used, container.creep.trend(Signal::Allocated).copied())
+            let asked = Asked::default();
+            (container.reading.used, container.creep.outlook(Signal::Allocated, None, &asked))
         };
         let unix = |n: u64| 1e9 + 10.0 * f64::from(u32::try_from(n).unwrap());
         let mut last = None;
@@ -285,7 +290,8 @@ mod tests {
             assert_eq!(newer, used);
             last = trend;
         }
-        let per_second = last.unwrap().slope_bytes_per_unit.value / MEBIBYTE;
+        let slope = last.unwrap().slope.bytes_per_second.unwrap();
+        let per_second = slope.value / MEBIBYTE;
         assert!((per_second - 4.0).abs() < 0.4, "{per_second}");
     }
 }

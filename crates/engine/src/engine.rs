@@ -156,7 +156,7 @@ impl Engine {
     fn ack(&mut self, ack: &Ack, now: Uptime) -> Result<(), Refusal> {
         let is_held = match ack.subject() {
             SubjectId::Rank(id) => self.ranks.get(&id.run, id.rank).is_some(),
-            SubjectId::Process(id) => self.processes.get(id).is_some(),
+            SubjectId::Process(id) => self.processes.ids().any(|of| of == id),
             SubjectId::Device(uuid) => self.devices.is_held(uuid),
         };
         if !is_held {
@@ -457,7 +457,7 @@ impl Engine {
         let state = self.containers.get(id, view.last_seen, self.config.rank_ttl)?;
         let members = members.get(id)?;
         let is_lead = members.lead.run == *run && members.lead.rank == rank;
-        Some(state.view(members, is_lead))
+        Some(state.view(members, is_lead, view.asked))
     }
 
     /// Returns the kernel's kill of a process that fell silent: one that another rank of its

@@ -10,7 +10,9 @@ use serde::{Deserialize, Serialize};
 use crate::ranks::peaks::{RecentPeaks, StepPeaks};
 use stepmem_detect::config::Config as DetectConfig;
 use stepmem_detect::detector::Detector;
+use stepmem_detect::outlook::{Asked, Outlook};
 use stepmem_detect::sample::DeviceReading;
+use stepmem_detect::signal::Signal;
 use stepmem_types::device::{GpuSample, ProcessMemory};
 use stepmem_types::ids::{GpuUuid, ProcessId};
 use stepmem_types::saved;
@@ -90,9 +92,17 @@ pub struct ProcessView<'a> {
     pub creep: &'a Detector,
     /// When it was last listed.
     pub last_seen: Uptime,
+    /// How its growth is asked for.
+    pub asked: Asked,
 }
 
 impl ProcessView<'_> {
+    /// Returns what comes of its growth, as of now; `None` where it shows none.
+    pub fn outlook(&self) -> Option<Outlook> {
+        let capacity = self.capacity.map(Bytes::as_f64);
+        self.creep.outlook(Signal::Process, capacity, &self.asked)
+    }
+
     /// Returns the bytes that the process can still take before its device is full. They are
     /// the capacity less what others hold less what it holds, at least 0.
     pub fn headroom_bytes(&self) -> Option<f64> {
@@ -168,12 +178,12 @@ impl ProcessTable {
             .processes
             .iter()
             .filter(move |(_, process)| now.since(process.last_seen) <= ttl);
-        present.map(|(id, process)| (id, process.view()))
+        present.map(move |(id, process)| (id, process.view(now)))
     }
 
     /// Returns a process, present or not; `None` when it is not held.
-    pub fn get(&self, id: &ProcessId) -> Option<ProcessView<'_>> {
-        self.processes.get(id).map(ProcessState::view)
+    pub fn get(&self, id: &ProcessId, now: Uptime) -> Option<ProcessView<'_>> {
+        self.processes.get(id).map(|process| process.view(now))
     }
 
     /// Returns the names of all processes that are held, ascending.
@@ -241,13 +251,17 @@ impl ProcessState {
         self.device_total.filter(|total| total.get() > 0)
     }
 
-    fn view(&self) -> ProcessView<'_> {
+    fn view(&self, now: Uptime) -> ProcessView<'_> {
         ProcessView {
             used: self.used,
             recent_peak: self.recent.max().reserved_known,
             capacity: self.capacity(),
             creep: &self.creep,
             last_seen: self.last_seen,
+            asked: Asked {
+                silence_seconds: now.since(self.last_seen).as_secs_f64(),
+                ..Asked::default()
+            },
         }
     }
 }

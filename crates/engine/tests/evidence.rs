@@ -87,6 +87,9 @@ fn growth(signal: Signal) -> Box<TrendFigures> {
     Box::new(TrendFigures {
         signal,
         is_on_host: true,
+        is_over: true,
+        is_accelerating: true,
+        stalled_seconds: Some(35.5),
         slope_bytes_per_step: Some(0.1),
         slope_lower_bytes_per_step: Some(0.05),
         slope_upper_bytes_per_step: Some(0.15),
@@ -122,6 +125,7 @@ fn growth(signal: Signal) -> Box<TrendFigures> {
             stack: vec![frame],
         })),
         holder: Some(Box::new(holder())),
+        slope_while_held_bytes_per_step: Some(0.2),
         filling: Some(filling()),
         searched: Some(EmptySearch {
             step: Some(count(700)),

@@ -23,3 +23,18 @@ pub fn has(object: &Value, expected: &Value) {
 pub fn text_of<'v>(value: &'v Value, key: &str) -> &'v str {
     value[key].as_str().unwrap_or_else(|| panic!("no text {key} in {value:#}"))
 }
+
+/// Removes what falls with the clock while no step comes: the seconds that are left, and the sentences that name them.
+pub fn without_clock(value: &Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let falls = |name: &str| {
+                name.contains("oom_eta") && name.ends_with("seconds") || name == "sentence"
+            };
+            let stays = fields.iter().filter(|(name, _)| !falls(name));
+            stays.map(|(name, value)| (name.clone(), without_clock(value))).collect()
+        }
+        Value::Array(values) => values.iter().map(without_clock).collect(),
+        other => other.clone(),
+    }
+}

@@ -12,9 +12,6 @@ use stepmem_types::units::{GIBIBYTE, Interval};
 /// Stands in for an unknown capacity: 80 GiB, as most training GPUs have (A100, H100). Doubled
 /// until the memory seen in use fits.
 const STAND_IN_CAPACITY_BYTES: f64 = 80.0 * GIBIBYTE;
-/// The least remaining share of the capacity while there is any: a driver's own use comes and
-/// goes by that much.
-const REMAINING_RATIO_MIN: f64 = 0.002;
 /// The least remaining share of the memory that no peak has used: an allocator that runs out
 /// gives cached memory back first.
 const REMAINING_OF_UNTOUCHED_MIN: f64 = 0.25;
@@ -26,10 +23,37 @@ const FOLLOWED_RATIO: f64 = 0.5;
 const GIVEN_BACK_RATIO: f64 = 0.5;
 
 /// The most memory that some blocks used.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Usage {
+    #[serde(deserialize_with = "saved::places")]
     peak: f64,
+    #[serde(deserialize_with = "saved::places")]
     reserved: f64,
+}
+
+/// The growth that bytes are left for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Growth {
+    pub(crate) signal: Signal,
+    /// Bytes since its onset.
+    pub(crate) bytes: f64,
+    /// Set when reserved memory is taken page by page as live memory grows.
+    pub(crate) is_followed: bool,
+}
+
+/// The memory that a series may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Room {
+    /// What is not used outside the series' process.
+    free: f64,
+}
+
+impl Room {
+    /// Returns that within a capacity of which `outside_bytes` are in use outside the series'
+    /// process.
+    pub(crate) fn of(capacity: f64, outside_bytes: f64) -> Self {
+        Self { free: capacity - outside_bytes }
+    }
 }
 
 impl Usage {
@@ -66,26 +90,29 @@ impl Usage {
         (free - self.reserved).max(untouched_ratio * (free - self.peak)).max(least * capacity)
     }
 
-    /// Returns the bytes left until out-of-memory for growth of `growth_bytes`; `None` where
-    /// the capacity is unknown.
-    pub(crate) fn remaining(
-        &self,
-        around: &Surroundings<'_>,
-        growth_bytes: f64,
-        is_followed: bool,
-    ) -> Option<RemainingBytes> {
-        let capacity = around.capacity?;
-        let free = capacity - around.outside_bytes;
-        let is_left = free > self.peak.min(self.reserved);
-        let least = if is_left { REMAINING_RATIO_MIN * capacity } else { 0.0 };
-        let unreserved = (free - self.reserved).max(least);
+    /// Returns what is used once growth has taken `bytes` more.
+    pub(crate) fn grown(&self, bytes: f64, growth: &Growth) -> Self {
+        let (of_peak, of_reserved) = match growth.signal {
+            Signal::Allocated | Signal::Host if !growth.is_followed => (bytes, 0.0),
+            Signal::Allocated | Signal::Host | Signal::Process => (bytes, bytes),
+            Signal::Reserved | Signal::OutsideAllocator => (0.0, bytes),
+        };
+        let peak = self.peak + of_peak;
+        let least = if of_peak > 0.0 { peak } else { 0.0 };
+        Self { peak, reserved: (self.reserved + of_reserved).max(least) }
+    }
+
+    /// Returns the bytes left until out-of-memory for growth.
+    pub(crate) fn remaining(&self, room: &Room, growth: &Growth) -> RemainingBytes {
+        let free = room.free;
+        let unreserved = (free - self.reserved).max(0.0);
         let untouched = (free - self.peak).max(unreserved);
         let cache = untouched - unreserved;
-        let (likely, spread) = match around.signal {
+        let (likely, spread) = match growth.signal {
             Signal::OutsideAllocator | Signal::Process => (unreserved, 0.0),
             // The growth stays in the cache; the rest of the cache is given back.
-            Signal::Reserved => ((untouched - growth_bytes).max(unreserved), cache),
-            Signal::Allocated | Signal::Host if is_followed => {
+            Signal::Reserved => ((untouched - growth.bytes).max(unreserved), cache),
+            Signal::Allocated | Signal::Host if growth.is_followed => {
                 (unreserved + GIVEN_BACK_RATIO * cache, cache)
             }
             // An allocator that takes segments keeps those that hold any live block.
@@ -93,7 +120,7 @@ impl Usage {
                 (unreserved.max(REMAINING_OF_UNTOUCHED_MIN * untouched), cache)
             }
         };
-        Some(RemainingBytes { likely, spread })
+        RemainingBytes { likely, spread }
     }
 }
 
@@ -110,11 +137,9 @@ pub(crate) fn is_followed(blocks: &[Block]) -> bool {
 }
 
 /// The bytes left until out-of-memory, and how far off they may be.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
-pub struct RemainingBytes {
-    #[serde(deserialize_with = "saved::figures")]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RemainingBytes {
     likely: f64,
-    #[serde(deserialize_with = "saved::figures")]
     spread: f64,
 }
 

@@ -39,7 +39,7 @@ pub(crate) fn of(ladder: &Ladder, ended: Option<f64>, config: &Config) -> Option
         *to = *from;
     }
     let thinned = thinned.get(..points.len().div_ceil(2))?;
-    let slope = slope_interval(thinned, theil_sen(thinned)?.slope, false)?;
+    let slope = slope_interval(thinned, theil_sen(thinned)?.slope, false, None)?;
     Some(Overview { slope, is_straight: is_straight(points, &slope) })
 }
 

@@ -1,7 +1,10 @@
 //! The 95 % interval of a slope.
 
+use serde::{Deserialize, Serialize};
+
 use crate::ladder::count;
 use crate::stats::slope_error::{errors_of_interval, slope_error};
+use crate::stats::student;
 use crate::stats::theil_sen::theil_sen;
 use stepmem_types::units::Interval;
 
@@ -18,15 +21,65 @@ const SINCE_ONSET_POINTS_MIN: usize = 8;
 /// Growth is bent when the slopes of its halves differ by more than this many standard errors.
 const BENT_ERRORS: f64 = 3.0;
 
+/// …and called so when they differ by this share of the whole slope. Those of growth whose rate
+/// rises from 0 in a straight line differ by all of it.
+const BENT_RATIO: f64 = 0.5;
+const BENT_RATIO_SLOWER: f64 = -BENT_RATIO;
+
+/// How the rate of growth changes since its onset.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub enum Bend {
+    #[default]
+    Straight,
+    /// It grows faster and faster: its slope is the average.
+    Faster,
+    /// It slows down: its slope is the average.
+    Slower,
+}
+
+/// Growth since an onset.
+pub(crate) struct SinceOnset {
+    pub(crate) slope: Interval,
+    /// The same with the slopes that come next: it covers the difference between the slopes of
+    /// both halves.
+    pub(crate) ahead: Interval,
+    pub(crate) bend: Bend,
+}
+
+/// Half the 95 % interval around the growth of a window, as a share of it, by the test that no
+/// random walk grows like that.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spread(f64);
+
+impl Spread {
+    /// Returns that of a window whose growth is `t` standard deviations of a walk of as many
+    /// increments.
+    pub(crate) fn of_test(t: f64, n_increments: u32) -> Self {
+        Self(student::quantile(WALK_SPREADS, n_increments.saturating_sub(1).max(1)) / t)
+    }
+
+    /// Returns that of points by their increments, the largest included.
+    fn of_points(points: &[(f64, f64)]) -> Option<Self> {
+        let ((_, first), (_, last)) = (points.first()?, points.last()?);
+        let n_increments = u32::try_from(points.len()).ok()?.saturating_sub(1);
+        let (growth, k) = (last - first, f64::from(n_increments));
+        let variance = (squared_increments(points) - growth * growth / k) / (k - 1.0);
+        let t = growth / (variance.max(0.0) * k).sqrt();
+        (k > 1.0 && t > 0.0).then(|| Self::of_test(t, n_increments))
+    }
+}
+
 /// Returns the 95 % interval around the slope of a line. It covers the scatter of the points,
 /// the difference between the slopes of the two halves, and the unknown of its ends. The first
-/// end may be a changepoint.
+/// end may be a changepoint. It is no wider than the
+/// `spread` of its growth, if it is given.
 ///
 /// `None` when the points do not span anything.
 pub(crate) fn slope_interval(
     points: &[(f64, f64)],
     slope: f64,
     is_since_changepoint: bool,
+    spread: Option<Spread>,
 ) -> Option<Interval> {
     let ((first, _), (last, _)) = (points.first()?, points.last()?);
     let span = Some(last - first).filter(|span| *span > 0.0)?;
@@ -34,32 +87,44 @@ pub(crate) fn slope_interval(
     let blocks =
         if is_since_changepoint { ENDS_BLOCKS + CHANGEPOINT_BLOCKS } else { ENDS_BLOCKS };
     let ends = blocks / (n_points - 1.0) * slope.abs();
-    let spread = match slope_error(points, slope) {
-        Some(error) => half_slope_difference(points) + errors_of_interval(n_points) * error,
+    let scatter = match slope_error(points, slope) {
+        Some(error) => slope_bend(points).abs() + errors_of_interval(n_points) * error,
         None => WALK_SPREADS * squared_increments(points).sqrt() / span,
     };
+    let spread = spread.map_or(scatter, |spread| scatter.min(spread.0 * slope.abs()));
     Some(Interval::around(slope, ends + spread))
 }
 
 /// Returns the slope of growth since its onset with its interval: that of a line where the
 /// growth is straight, else the average. `None` for fewer than [`SINCE_ONSET_POINTS_MIN`]
-/// points.
+/// points, and where the interval has slopes that are no growth.
 pub(crate) fn slope_since_onset(
     points: &[(f64, f64)],
     is_since_changepoint: bool,
-) -> Option<Interval> {
+) -> Option<SinceOnset> {
     let ((first, base), (last, top)) = (points.first()?, points.last()?);
     let line = theil_sen(points).filter(|_| points.len() >= SINCE_ONSET_POINTS_MIN)?.slope;
-    let is_bent = half_slope_difference(points) > BENT_ERRORS * slope_error(points, line)?;
+    let bend = slope_bend(points);
+    let is_bent = bend.abs() > BENT_ERRORS * slope_error(points, line)?;
     let slope = if is_bent { (top - base) / (last - first) } else { line };
-    slope_interval(points, slope, is_since_changepoint)
+    let spread = Spread::of_points(points);
+    let ahead = slope_interval(points, slope, is_since_changepoint, None)?;
+    let slope = slope_interval(points, slope, is_since_changepoint, spread)?;
+    let bend = match bend / line {
+        _ if !is_bent => Bend::Straight,
+        BENT_RATIO.. => Bend::Faster,
+        ..=BENT_RATIO_SLOWER => Bend::Slower,
+        _ => Bend::Straight,
+    };
+    (slope.lower > 0.0).then_some(SinceOnset { slope, ahead, bend })
 }
 
-/// Returns by how much the slopes of both halves differ; 0 where one has none.
-fn half_slope_difference(points: &[(f64, f64)]) -> f64 {
+/// Returns by how much the slope of the later half exceeds that of the earlier one; 0 where one
+/// has none.
+fn slope_bend(points: &[(f64, f64)]) -> f64 {
     let (early, late) = points.split_at(points.len() / 2);
     let slopes = theil_sen(early).zip(theil_sen(late));
-    slopes.map_or(0.0, |(early, late)| (late.slope - early.slope).abs())
+    slopes.map_or(0.0, |(early, late)| late.slope - early.slope)
 }
 
 fn squared_increments(points: &[(f64, f64)]) -> f64 {

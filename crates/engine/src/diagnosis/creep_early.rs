@@ -57,6 +57,6 @@ fn rising(
     subject: &Subject<'_, '_>,
     signals: &[Signal],
 ) -> Option<(Severity, Box<TrendFigures>)> {
-    let trend = signals.iter().find_map(|signal| subject.trend(*signal, Stage::Rising))?;
-    trend.is_growing().then(|| (Severity::Info, subject.figures(trend)))
+    let outlook = signals.iter().find_map(|signal| subject.outlook(*signal, Stage::Rising))?;
+    outlook.is_growing().then(|| (Severity::Info, subject.figures(&outlook)))
 }

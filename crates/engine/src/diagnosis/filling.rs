@@ -5,8 +5,9 @@ use serde::{Deserialize, Serialize};
 use crate::ranks::view::RankView;
 use crate::requests::causes::HeldView;
 use stepmem_detect::config::Config;
+use stepmem_detect::outlook::Outlook;
 use stepmem_detect::sample::Axis;
-use stepmem_detect::trend::Trend;
+use stepmem_detect::signal::Signal;
 use stepmem_types::site::{Fill, TensorHolder};
 
 /// Within which an end withholds a page.
@@ -73,9 +74,9 @@ pub enum FillingDoubt {
 impl Filling {
     /// Returns how a trend of a rank's live memory, or of host memory next to it, ends; `None`
     /// unless it grows, and what holds it has a bound.
-    pub fn of(rank: &RankView<'_>, trend: &Trend) -> Option<Self> {
-        let is_of_steps = trend.axis == Axis::Steps && trend.is_growing();
-        let known = rank.site.held(trend.signal).holder.filter(|_| is_of_steps)?;
+    pub fn of(rank: &RankView<'_>, outlook: &Outlook) -> Option<Self> {
+        let is_of_steps = outlook.axis == Axis::Steps && outlook.is_growing();
+        let known = rank.site.held(outlook.signal).holder.filter(|_| is_of_steps)?;
         let holder = &known.holder;
         let measured = Measured::of(holder)?;
         let now = rank.last_train?.step.as_f64();
@@ -85,10 +86,10 @@ impl Filling {
             full_in_steps,
             full_bytes: measured.bytes + measured.to_come_bytes,
             remaining_bytes,
-            left_bytes: trend.headroom_bytes().map(|headroom| headroom - remaining_bytes),
+            left_bytes: outlook.headroom_bytes.map(|headroom| headroom - remaining_bytes),
             doubt: None,
         };
-        Some(Self { doubt: filling.doubt(rank, trend, &measured), ..filling })
+        Some(Self { doubt: filling.doubt(rank, outlook, &measured), ..filling })
     }
 
     /// Returns whether it keeps growth from being paged.
@@ -103,9 +104,13 @@ impl Filling {
 
     /// Returns whether live memory grows on although the holder was full, or should be full by
     /// now.
-    fn is_past_its_end(&self, rank: &RankView<'_>, trend: &Trend, measured: &Measured) -> bool {
-        let rise =
-            || rank.detectors.of(trend.signal).rise_since(trend.signal, measured.ends_by());
+    fn is_past_its_end(
+        &self,
+        rank: &RankView<'_>,
+        signal: Signal,
+        measured: &Measured,
+    ) -> bool {
+        let rise = || rank.detectors.of(signal).rise_since(signal, measured.ends_by());
         let grows_on =
             || rise().is_some_and(|rise| rise >= rank.detectors.own().config().growth_min);
         measured.is_full() || (self.full_in_steps <= 0.0 && grows_on())
@@ -114,25 +119,27 @@ impl Filling {
     fn doubt(
         &self,
         rank: &RankView<'_>,
-        trend: &Trend,
+        outlook: &Outlook,
         measured: &Measured,
     ) -> Option<FillingDoubt> {
-        let held_bytes = measured.growth_bytes(trend);
-        let held = rank.site.held(trend.signal);
+        let newest = rank.last_train.map_or(0.0, |last| last.step.as_f64());
+        let held_bytes = measured.growth_bytes(outlook.onset.position, newest);
+        let held = rank.site.held(outlook.signal);
         let limits = if held.is_withheld { &TO_GO_ON } else { &TO_BEGIN };
-        let explained = limits.explained_min * trend.growth_bytes
-            ..=limits.explained_max * trend.growth_bytes;
+        let explained = limits.explained_min * outlook.growth_bytes
+            ..=limits.explained_max * outlook.growth_bytes;
         let left = self.left_bytes;
         let rest = Rest {
-            growth_bytes: (trend.growth_bytes - held_bytes).max(0.0),
-            bytes_per_step: trend.slope_bytes_per_unit.value - measured.bytes_per_step,
+            growth_bytes: (outlook.growth_bytes - held_bytes).max(0.0),
+            bytes_per_step: outlook.slope.bytes_per_step.map_or(0.0, |slope| slope.value)
+                - measured.bytes_per_step,
         };
-        let creeps =
-            |left| rest.creeps(left, trend.seconds_per_unit, rank.detectors.own().config());
+        let detector = rank.detectors.own();
+        let creeps = |left| rest.creeps(left, detector.seconds_per_step(), detector.config());
         let doubts = [
             (FillingDoubt::NotOwn, !measured.fill.is_own),
             (FillingDoubt::Outdated, is_outdated(rank, held)),
-            (FillingDoubt::PastItsEnd, self.is_past_its_end(rank, trend, measured)),
+            (FillingDoubt::PastItsEnd, self.is_past_its_end(rank, outlook.signal, measured)),
             (FillingDoubt::ItemsVary, !measured.has_items_within(limits.item_bytes_within)),
             (FillingDoubt::PartOfGrowth, !explained.contains(&held_bytes)),
             (FillingDoubt::CapacityUnknown, left.is_none()),
@@ -206,11 +213,11 @@ impl Measured {
         (of_new - of_all).abs() <= share * of_all
     }
 
-    /// Returns what it gained from the onset of a trend to its newest sample: no more than it
+    /// Returns what it gained from the onset of growth to the newest step: no more than it
     /// holds.
-    fn growth_bytes(&self, trend: &Trend) -> f64 {
-        let by_rate = self.bytes_per_step * (self.step - trend.onset.position).max(0.0);
-        let since = self.bytes_per_step * (trend.seen.position - self.step);
+    fn growth_bytes(&self, onset: f64, newest: f64) -> f64 {
+        let by_rate = self.bytes_per_step * (self.step - onset).max(0.0);
+        let since = self.bytes_per_step * (newest - self.step);
         (by_rate.min(self.bytes) + since.min(self.to_come_bytes)).max(0.0)
     }
 }

@@ -7,8 +7,9 @@ use crate::diagnosis::pressure;
 use crate::diagnosis::site_words;
 use crate::diagnosis::trend_figures::{ContainerFigures, TrendFigures};
 use crate::kind::Severity;
+use stepmem_detect::outlook::Outlook;
 use stepmem_detect::signal::Signal;
-use stepmem_detect::trend::{Stage, Trend};
+use stepmem_detect::trend::Stage;
 use stepmem_types::format::units::{
     bytes, counted, date, duration, grouped, least_time_left, time_left,
 };
@@ -30,22 +31,20 @@ pub fn creeping_container(
 ) -> Option<(Severity, Box<TrendFigures>)> {
     let rank = subject.rank()?;
     let container = rank.container.filter(|of| of.is_lead && !of.has_creep)?;
-    let trend = container.creeping()?;
-    let figures = TrendFigures::of_container(&container, trend);
-    let is_over = rank.is_over();
+    let outlook = container.creeping()?;
+    let figures = TrendFigures::of_container(&container, &outlook);
     let severity =
-        if is_soon(input, subject, trend) { Severity::Critical } else { Severity::Warning };
-    Some((severity, Box::new(if is_over { figures.without_eta() } else { figures })))
+        if is_soon(input, subject, &outlook) { Severity::Critical } else { Severity::Warning };
+    Some((severity, Box::new(figures)))
 }
 
-/// Returns whether the time to OOM of a trend is critically short. One that was critical stays
-/// so until the time is half as long again as the limit. Nothing counts down in a process that
-/// is silent or has ended.
-fn is_soon(input: &DiagnosisInput<'_>, subject: &Subject<'_, '_>, trend: &Trend) -> bool {
+/// Returns whether the time to OOM is critically short. One that was critical stays so until the
+/// time is half as long again as the limit.
+fn is_soon(input: &DiagnosisInput<'_>, subject: &Subject<'_, '_>, outlook: &Outlook) -> bool {
     let was_critical = subject.active == Some(Severity::Critical);
     let limit =
         input.thresholds.creep_critical_eta_seconds * if was_critical { 1.5 } else { 1.0 };
-    !subject.is_over() && trend.seconds_to_oom().is_some_and(|time| time.likely < limit)
+    outlook.seconds.is_some_and(|left| left.likely < limit)
 }
 
 /// Judges a signal that creeps. It is critical when its time to OOM is short or live memory is
@@ -58,15 +57,15 @@ pub fn creeping(
 ) -> Option<(Severity, Box<TrendFigures>)> {
     let trend = subject.trend(signal, Stage::Creeping)?;
     let was_critical = subject.active == Some(Severity::Critical);
-    let is_over = subject.is_over();
-    let is_soon = subject.forecast(trend).is_some_and(|of| is_soon(input, subject, of));
+    let outlook = subject.outlook(signal, Stage::Creeping)?;
+    let is_soon = subject.end(signal).is_some_and(|of| is_soon(input, subject, &of));
     let margin = if was_critical { RELEASE_MARGIN } else { 0.0 };
     let is_full = pressure::of_live_memory(subject, signal)
         .is_some_and(|pressure| pressure.ratio >= input.thresholds.pressure_warning - margin);
     let has_resumed = trend
         .resumed()
         .is_some_and(|resumed| trend.seen.time.since(resumed.time) < RESUMED_SECONDS);
-    let mut figures = subject.figures(trend);
+    let mut figures = subject.figures(&outlook);
     figures.is_full = figures.is_level()
         && pressure::of_signal(subject, signal)
             .any(|pressure| pressure.ratio >= input.thresholds.pressure_warning);
@@ -76,7 +75,7 @@ pub fn creeping(
         true if is_soon || (is_full && !has_resumed) => Severity::Critical,
         true => Severity::Warning,
     };
-    Some((severity, if is_over || ends { Box::new(figures.without_eta()) } else { figures }))
+    Some((severity, if ends { Box::new(figures.without_eta()) } else { figures }))
 }
 
 /// The advice for growth that has ended.
@@ -114,7 +113,10 @@ impl TrendFigures {
                 format!("held by {}", site_words::of_filling(holder, filling))
             }
             filling => {
-                let held = site_words::of_holder(holder, self.slope_bytes_per_step);
+                let held = site_words::of_holder(
+                    holder,
+                    self.slope_while_held_bytes_per_step.or(self.slope_bytes_per_step),
+                );
                 filling
                     .as_ref()
                     .and_then(site_words::of_doubt)
@@ -149,6 +151,29 @@ impl TrendFigures {
         self.container.as_ref().is_some_and(|of| of.is_whole)
     }
 
+    /// States how fast memory grows, and by how much it has grown.
+    fn rate_sentence(&self, what: &str, growth: &str) -> String {
+        let grew = what.replacen("grows", "grew", 1);
+        let what = if self.is_over { grew.as_str() } else { what };
+        match (self.slope_bytes_per_step, self.onset_step, self.slope_bytes_per_second) {
+            (Some(_), Some(step), _) if self.is_accelerating => {
+                format!("{what} faster and faster: {growth} since step {}", step.get())
+            }
+            (Some(slope), Some(step), _) => {
+                format!("{what} by {}/step, {growth} since step {}", bytes(slope), step.get())
+            }
+            (None, _, Some(slope)) => {
+                let since = duration(self.growth_bytes / slope);
+                if self.is_accelerating {
+                    format!("{what} faster and faster: {growth} in {since}")
+                } else {
+                    format!("{what} by {}/h, {growth} in {since}", bytes(3600.0 * slope))
+                }
+            }
+            _ => format!("{what}, {growth} so far"),
+        }
+    }
+
     /// States until when growth that has ended lasted.
     fn level_sentence(&self, what: &str, growth: &str) -> String {
         let until = self.level_since_step.map_or_else(
@@ -180,19 +205,7 @@ impl Figures for TrendFigures {
         if self.is_level() {
             return self.level_sentence(what, &growth);
         }
-        let mut text = match (self.slope_bytes_per_step, self.onset_step) {
-            (Some(slope), Some(step)) => {
-                format!("{what} by {}/step, {growth} since step {}", bytes(slope), step.get())
-            }
-            _ => format!("{what}, {growth} so far"),
-        };
-        if let (None, Some(slope)) = (self.slope_bytes_per_step, self.slope_bytes_per_second) {
-            text = format!(
-                "{what} by {}/h, {growth} in {}",
-                bytes(3600.0 * slope),
-                duration(self.growth_bytes / slope)
-            );
-        }
+        let mut text = self.rate_sentence(what, &growth);
         if let Some(site) = &self.site {
             text = format!("{text}; {}", site_words::of(site));
         }
@@ -201,12 +214,16 @@ impl Figures for TrendFigures {
         } else if let Some(search) = &self.searched {
             text = format!("{text}; {}", site_words::of_search(*search, self.is_on_host));
         }
-        if self.ends() {
+        if self.ends() || self.is_over {
             return text;
         }
         let of = self.container.as_ref().map_or_else(String::new, |of| of.words());
+        let stalled = self.stalled_seconds.map_or_else(String::new, |seconds| {
+            let what = if self.onset_step.is_some() { "steps" } else { "readings" };
+            format!("; no {what} for {}", duration(seconds))
+        });
         if self.headroom_bytes == Some(0.0) {
-            return format!("{text}; nothing{of} is left");
+            return format!("{text}; nothing{of} is left{stalled}");
         }
         let is_known = self.oom_eta_seconds.or(self.oom_eta_steps).is_some();
         let (seconds, steps) = if is_known {
@@ -234,7 +251,7 @@ impl Figures for TrendFigures {
             }
             (None, None) => String::new(),
         };
-        text + &eta
+        text + &eta + &stalled
     }
 
     fn score(&self) -> Score {

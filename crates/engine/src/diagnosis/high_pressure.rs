@@ -86,8 +86,8 @@ impl TooLarge {
     /// memory, or of the host's next to a device. `None` of one that is over.
     pub fn of(subject: &Subject<'_, '_>, signal: Signal) -> Option<Box<Self>> {
         let rank = subject.rank().filter(|rank| !rank.is_over())?;
-        let trend = rank.detectors.trend(signal)?;
-        let filling = Filling::of(rank, trend).filter(Filling::is_too_large)?;
+        let outlook = rank.outlook(signal)?;
+        let filling = Filling::of(rank, &outlook).filter(Filling::is_too_large)?;
         let holder = rank.site.held(signal).holder?.holder.clone();
         Some(Box::new(Self { holder, filling }))
     }

@@ -8,6 +8,8 @@ use crate::diagnosis::trend_figures::TrendFigures;
 use crate::kind::Severity;
 use crate::processes::ProcessView;
 use crate::ranks::view::RankView;
+use stepmem_detect::forecast::slope_interval::Bend;
+use stepmem_detect::outlook::Outlook;
 use stepmem_detect::signal::Signal;
 use stepmem_detect::trend::{Stage, Trend};
 use stepmem_types::ids::{GpuUuid, ProcessId, Rank, RankId, Run, SubjectId};
@@ -130,6 +132,15 @@ impl<'a> SubjectView<'a, '_> {
             Self::Device(..) => None,
         }
     }
+
+    /// Returns what comes of the growth of a signal, as of now.
+    fn outlook(&self, signal: Signal) -> Option<Outlook> {
+        match self {
+            Self::Rank(_, _, view) => view.outlook(signal),
+            Self::Process(_, view) => view.outlook().filter(|of| of.signal == signal),
+            Self::Device(..) => None,
+        }
+    }
 }
 
 impl<'a> Subject<'a, '_> {
@@ -138,37 +149,51 @@ impl<'a> Subject<'a, '_> {
         self.view.trend(signal).filter(|trend| trend.stage == stage)
     }
 
-    /// Returns the figures of a trend of the subject.
-    pub fn figures(&self, trend: &'a Trend) -> Box<TrendFigures> {
+    /// Returns what comes of the growth of one signal that is at one stage.
+    pub fn outlook(&self, signal: Signal, stage: Stage) -> Option<Outlook> {
+        self.view.outlook(signal).filter(|outlook| outlook.stage == stage)
+    }
+
+    /// Returns the figures of an outlook of the subject.
+    pub fn figures(&self, outlook: &Outlook) -> Box<TrendFigures> {
         let device = self.rank().and_then(|rank| rank.identity.device.as_ref());
         let site = self.rank().map(|rank| rank.site).unwrap_or_default();
-        let held = site.held(trend.signal);
+        let held = site.held(outlook.signal);
         // A line of a snapshot explains no growth outside of live memory.
-        let leak = site.leak.filter(|_| trend.signal == Signal::Allocated);
-        let is_on_host = trend.signal == Signal::Host || device.is_some_and(GpuUuid::is_host);
+        let leak = site.leak.filter(|_| outlook.signal == Signal::Allocated);
+        let is_on_host = outlook.signal == Signal::Host || device.is_some_and(GpuUuid::is_host);
         let figures = TrendFigures {
             is_on_host,
             site: leak.cloned().map(Box::new),
             holder: held.holder.map(|known| Box::new(known.holder.clone())),
-            filling: self.rank().and_then(|rank| Filling::of(rank, trend)),
+            slope_while_held_bytes_per_step: self.slope_while_held(outlook),
+            filling: self.rank().and_then(|rank| Filling::of(rank, outlook)),
             searched: held.searched,
-            ..TrendFigures::of(trend)
+            ..TrendFigures::of(outlook)
         };
         let rank = self.rank().filter(|_| is_on_host && !figures.is_level());
         Box::new(match rank.and_then(|rank| Some((rank, rank.container?))) {
-            Some((rank, container)) => figures.in_container(&container, rank.forecast(trend)),
+            Some((rank, container)) => {
+                figures.in_container(&container, rank.end(outlook.signal).as_ref())
+            }
             None => figures,
         })
     }
 
-    /// Returns the trend that shows when memory that grows runs out.
-    pub fn forecast(&self, trend: &'a Trend) -> Option<&'a Trend> {
-        self.rank().map_or(Some(trend), |rank| rank.forecast(trend))
+    /// Returns the rate of growth that is not straight over the steps in which its holder was
+    /// measured.
+    fn slope_while_held(&self, outlook: &Outlook) -> Option<f64> {
+        let rank = self.rank().filter(|_| outlook.bend != Bend::Straight)?;
+        let holder = &rank.site.held(outlook.signal).holder?.holder;
+        let (from, to) = (holder.since_step?.as_f64(), holder.step?.as_f64());
+        let detector = rank.detectors.of(outlook.signal);
+        let growth = detector.growth_between(outlook.signal, from, to)?;
+        Some(growth / (to - from)).filter(|slope| slope.is_finite() && *slope > 0.0)
     }
 
-    /// Returns whether it is a rank that has ended or is silent.
-    pub fn is_over(&self) -> bool {
-        self.rank().is_some_and(RankView::is_over)
+    /// Returns the outlook that shows when memory runs out, for growth of a signal.
+    pub fn end(&self, signal: Signal) -> Option<Outlook> {
+        self.rank().map_or_else(|| self.view.outlook(signal), |rank| rank.end(signal))
     }
 
     /// Returns the rank's figures, if the subject is a rank.

@@ -6,26 +6,25 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use crate::diagnosis::filling::Filling;
 use crate::ranks::container_view::ContainerView;
+use stepmem_detect::forecast::slope_interval::Bend;
+use stepmem_detect::outlook::{Course, Outlook};
 use stepmem_detect::sample::Axis;
 use stepmem_detect::signal::Signal;
-use stepmem_detect::trend::{Slope, Stage, Trend};
+use stepmem_detect::trend::Stage;
 use stepmem_types::site::{EmptySearch, LeakSite, TensorHolder};
 use stepmem_types::units::{Bytes, Count, UnixTime};
 
-/// Returns the trend that creeps and is the first to use up its headroom. `forecast` names the
-/// trend that shows when; `None` of growth that uses up nothing.
-pub fn soonest<'a>(
-    trends: impl Iterator<Item = &'a Trend>,
-    forecast: impl Fn(&'a Trend) -> Option<&'a Trend>,
-) -> Option<TrendFigures> {
-    trends
-        .filter(|trend| trend.stage == Stage::Creeping)
-        .filter_map(forecast)
-        .filter_map(|trend| {
-            Some((trend.steps_to_oom().or(trend.seconds_to_oom())?.likely, trend))
-        })
-        .min_by(|a, b| a.0.total_cmp(&b.0))
-        .map(|(_, trend)| TrendFigures::of(trend))
+/// Returns the outlook that is the first to use up its headroom: of growth that creeps, else of
+/// growth that rises.
+pub fn soonest(outlooks: impl Iterator<Item = Outlook>) -> Option<TrendFigures> {
+    let urgency = |outlook: Outlook| {
+        let left = outlook.steps.or(outlook.seconds)?.likely;
+        Some((outlook.stage == Stage::Rising, left, outlook))
+    };
+    outlooks
+        .filter_map(urgency)
+        .min_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)))
+        .map(|(_, _, outlook)| TrendFigures::of(&outlook))
 }
 
 /// The figures of a trend, named as in JSON. Unknown figures are absent; so are steps of an
@@ -38,6 +37,16 @@ pub struct TrendFigures {
     /// Set when it is host memory.
     #[serde(default, skip_serializing_if = "Not::not")]
     pub is_on_host: bool,
+    /// Set when its process has ended: these are the last figures.
+    #[serde(default, skip_serializing_if = "Not::not")]
+    pub is_over: bool,
+    /// Set when it grows faster and faster; the slope is then the average since the onset.
+    #[serde(default, skip_serializing_if = "Not::not")]
+    pub is_accelerating: bool,
+    /// Seconds without a step, where it has been longer than ten usual ones: nothing counts
+    /// down then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stalled_seconds: Option<f64>,
     /// The rate at which it grows since the onset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slope_bytes_per_step: Option<f64>,
@@ -77,7 +86,7 @@ pub struct TrendFigures {
     /// Set when it is level where the memory is full.
     #[serde(default, skip_serializing_if = "Not::not")]
     pub is_full: bool,
-    /// Bytes left to grow into; absent when the capacity is unknown.
+    /// Bytes left to grow into; absent when the capacity is unknown, and after the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub headroom_bytes: Option<f64>,
     /// Steps until the headroom is used up; absent when that is not known to a factor of ten.
@@ -109,6 +118,10 @@ pub struct TrendFigures {
     /// The fastest-growing live object of its process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holder: Option<Box<TensorHolder>>,
+    /// The rate over the steps in which its holder was measured; absent where growth is
+    /// straight, which has one rate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slope_while_held_bytes_per_step: Option<f64>,
     /// The end of its growth, where its holder has a bound.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filling: Option<Filling>,
@@ -144,42 +157,45 @@ impl ContainerFigures {
 }
 
 impl TrendFigures {
-    /// Returns the figures of a trend.
-    pub fn of(trend: &Trend) -> Self {
-        let slope =
-            Slope::along(trend.axis, trend.slope_bytes_per_unit, trend.seconds_per_unit);
-        let (per_step, per_second) = (slope.bytes_per_step, slope.bytes_per_second);
-        let (steps, seconds) = (trend.steps_to_oom(), trend.seconds_to_oom());
-        let level_since = trend.level_since();
+    /// Returns the figures of an outlook.
+    pub fn of(outlook: &Outlook) -> Self {
+        let (per_step, per_second) =
+            (outlook.slope.bytes_per_step, outlook.slope.bytes_per_second);
+        let (steps, seconds) = (outlook.steps, outlook.seconds);
+        let level_since = outlook.level_since;
         let step_of = |position: f64| {
-            Some(position).filter(|_| trend.axis == Axis::Steps).and_then(whole_step)
+            Some(position).filter(|_| outlook.axis == Axis::Steps).and_then(whole_step)
         };
         Self {
-            signal: trend.signal,
+            signal: outlook.signal,
             is_on_host: false,
+            is_over: outlook.course == Course::Over,
+            is_accelerating: outlook.bend == Bend::Faster,
+            stalled_seconds: outlook.course.stalled_seconds(),
             slope_bytes_per_step: per_step.map(|slope| slope.value),
             slope_lower_bytes_per_step: per_step.map(|slope| slope.lower),
             slope_upper_bytes_per_step: per_step.map(|slope| slope.upper),
             slope_bytes_per_second: per_second.map(|slope| slope.value),
             slope_lower_bytes_per_second: per_second.map(|slope| slope.lower),
             slope_upper_bytes_per_second: per_second.map(|slope| slope.upper),
-            growth_bytes: trend.growth_bytes,
-            onset_step: step_of(trend.onset.position),
-            onset_time: trend.onset.time,
+            growth_bytes: outlook.growth_bytes,
+            onset_step: step_of(outlook.onset.position),
+            onset_time: outlook.onset.time,
             level_since_step: level_since.and_then(|since| step_of(since.position)),
             level_since_time: level_since.map(|since| since.time),
             is_full: false,
-            headroom_bytes: trend.headroom_bytes(),
-            oom_eta_steps: steps.and_then(|eta| trend.known(eta)),
+            headroom_bytes: outlook.headroom_bytes,
+            oom_eta_steps: steps.and_then(|eta| eta.known),
             oom_eta_lower_steps: steps.map(|eta| eta.lower),
             oom_eta_upper_steps: steps.and_then(|eta| eta.upper),
-            oom_eta_seconds: seconds.and_then(|eta| trend.known(eta)),
+            oom_eta_seconds: seconds.and_then(|eta| eta.known),
             oom_eta_lower_seconds: seconds.map(|eta| eta.lower),
             oom_eta_upper_seconds: seconds.and_then(|eta| eta.upper),
             container: None,
-            confidence_ratio: trend.confidence_ratio,
+            confidence_ratio: outlook.confidence_ratio,
             site: None,
             holder: None,
+            slope_while_held_bytes_per_step: None,
             filling: None,
             searched: None,
         }
@@ -187,11 +203,11 @@ impl TrendFigures {
 
     /// Returns the figures of a rank's growth with those of when its container is out of memory.
     #[must_use]
-    pub fn in_container(self, container: &ContainerView<'_>, end: Option<&Trend>) -> Self {
+    pub fn in_container(self, container: &ContainerView<'_>, end: Option<&Outlook>) -> Self {
         let end = end.map(Self::of);
         let of_end = |read: fn(&Self) -> Option<f64>| end.as_ref().and_then(read);
         Self {
-            headroom_bytes: container.reading.headroom_bytes(),
+            headroom_bytes: container.reading.headroom_bytes().filter(|_| !self.is_over),
             oom_eta_steps: of_end(|end| end.oom_eta_steps),
             oom_eta_lower_steps: of_end(|end| end.oom_eta_lower_steps),
             oom_eta_upper_steps: of_end(|end| end.oom_eta_upper_steps),
@@ -204,13 +220,14 @@ impl TrendFigures {
     }
 
     /// Returns the figures of growth of a container's memory that no rank of it explains.
-    pub fn of_container(container: &ContainerView<'_>, trend: &Trend) -> Self {
+    pub fn of_container(container: &ContainerView<'_>, outlook: &Outlook) -> Self {
+        let figures = Self::of(outlook);
         Self {
             signal: Signal::Host,
             is_on_host: true,
-            headroom_bytes: container.reading.headroom_bytes(),
+            headroom_bytes: container.reading.headroom_bytes().filter(|_| !figures.is_over),
             container: Some(Box::new(ContainerFigures::of(container, true))),
-            ..Self::of(trend)
+            ..figures
         }
     }
 

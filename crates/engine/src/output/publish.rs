@@ -8,7 +8,6 @@ use std::time::Duration;
 use crate::devices::process_of;
 use crate::diagnosis::balance::balance;
 use crate::diagnosis::input::{DiagnosisInput, RunInput};
-use crate::diagnosis::trend_figures::TrendFigures;
 use crate::engine::Engine;
 use crate::findings::Findings;
 use crate::findings::acks::ActiveAck;
@@ -56,8 +55,10 @@ impl Engine {
         let RequestKind::Holders { wants_lines, signal, .. } = request.kind else {
             return request;
         };
-        let figures = state.detectors().trend(signal).map(TrendFigures::of);
-        let bytes_per_step = figures.and_then(|figures| figures.slope_bytes_per_step);
+        let slope = state.detectors().of(signal).slope(signal);
+        let is_growing = state.detectors().trend(signal).is_some();
+        let slope = slope.filter(|_| is_growing).and_then(|slope| slope.bytes_per_step);
+        let bytes_per_step = slope.map(|slope| slope.value);
         let device = state.identity().device.as_ref();
         let is_on_host = signal == Signal::Host || device.is_some_and(GpuUuid::is_host);
         let kind = RequestKind::Holders { bytes_per_step, signal, is_on_host, wants_lines };
@@ -100,8 +101,8 @@ impl Engine {
     }
 
     /// Returns one process, present or not; `None` when it is not held.
-    pub fn process(&self, id: &ProcessId) -> Option<ProcessView<'_>> {
-        self.processes.get(id)
+    pub fn process(&self, id: &ProcessId, now: Uptime) -> Option<ProcessView<'_>> {
+        self.processes.get(id, now)
     }
 
     /// Returns everything at `now`; `exporter` is what the engine does not know of the exporter

@@ -8,7 +8,6 @@ use crate::diagnosis::trend_figures::{TrendFigures, soonest};
 use crate::output::status::{RankStatus, SignalStatus};
 use crate::ranks::view::{RankActivity, RankView};
 use stepmem_detect::signal::Signal;
-use stepmem_detect::trend::Trend;
 use stepmem_types::device::OwnProcessMemory;
 use stepmem_types::ids::RankId;
 
@@ -77,17 +76,16 @@ impl RankStatus {
 }
 
 /// Returns the figures of what is first to run out of memory: by the rank's own signals, and on
-/// the host next to a device. Nothing counts down in a rank that is silent or has ended.
+/// the host next to a device.
 fn ends(rank: &RankView<'_>) -> (Option<TrendFigures>, Option<TrendFigures>) {
-    let is_endless =
-        |trend: &Trend| !Filling::of(rank, trend).is_some_and(|filling| filling.withholds());
-    let is_of_host = |trend: &Trend| trend.signal == Signal::Host;
-    let end = |is_asked: &dyn Fn(&Trend) -> bool| {
-        let end = soonest(rank.detectors.trends(), |trend| {
-            rank.forecast(trend).filter(|_| is_asked(trend))
-        });
-        end.filter(|_| !rank.is_over())
+    let is_endless = |signal: &Signal| {
+        let outlook = rank.outlook(*signal);
+        let filling = outlook.and_then(|outlook| Filling::of(rank, &outlook));
+        outlook.is_some() && !filling.is_some_and(|filling| filling.withholds())
     };
-    let of_device = end(&|trend| !is_of_host(trend) && is_endless(trend));
-    (of_device, end(&|trend| is_of_host(trend) && is_endless(trend)))
+    let end = |is_of_host: bool| {
+        let asked = Signal::ALL.into_iter().filter(|of| (*of == Signal::Host) == is_of_host);
+        soonest(asked.filter(is_endless).filter_map(|signal| rank.end(signal)))
+    };
+    (end(false), end(true))
 }

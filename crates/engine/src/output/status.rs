@@ -27,6 +27,7 @@ use crate::ranks::table::RecordCounts;
 use crate::ranks::totals::RankTotals;
 use crate::ranks::view::RankActivity;
 use stepmem_detect::detector::Detector;
+use stepmem_detect::sample::Axis;
 use stepmem_detect::signal::Signal;
 use stepmem_types::device::{
     Attribution, Container, DeviceInfo, DeviceMemory, DevicePod, GpuSample, OwnProcessState,
@@ -38,7 +39,7 @@ use stepmem_types::ids::{GpuUuid, ProcessId, Rank, RankId, Run, SubjectId, subje
 use stepmem_types::launch::Launch;
 use stepmem_types::site::{LeakSite, TensorHolder};
 use stepmem_types::step::{Identity, StepFigures};
-use stepmem_types::units::{Bytes, Count, DurationCounts};
+use stepmem_types::units::{Bytes, DurationCounts};
 
 /// Everything at one time.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
@@ -472,7 +473,7 @@ impl RunStatus {
 
 impl ProcessStatus {
     pub fn of(id: &ProcessId, view: &ProcessView<'_>) -> Self {
-        let soonest = soonest(view.creep.trends(), Some);
+        let soonest = soonest(view.outlook().into_iter());
         Self {
             id: id.clone(),
             used: view.used,
@@ -501,9 +502,7 @@ impl ContainerStatus {
     }
 
     fn of(container: &ContainerView<'_>) -> Self {
-        // Nothing counts down where no rank pushes.
-        let creeping = container.creeping().filter(|_| container.n_ranks > 0);
-        let figures = creeping.map(TrendFigures::of);
+        let figures = container.creeping().map(|outlook| TrendFigures::of(&outlook));
         let slope = container.creep.slope(Signal::Allocated);
         let slope = slope.and_then(|slope| slope.bytes_per_second);
         Self {
@@ -522,8 +521,6 @@ impl SignalStatus {
     pub(crate) fn of(signal: Signal, creep: &Detector) -> Option<Self> {
         let slope = creep.slope(signal)?;
         let per_step = slope.bytes_per_step;
-        let trend = creep.trends().find(|trend| trend.signal == signal);
-        let trend = trend.map(TrendFigures::of);
         Some(Self {
             signal,
             slope_bytes_per_step: per_step.map(|slope| slope.value),
@@ -531,10 +528,10 @@ impl SignalStatus {
             slope_upper_bytes_per_step: per_step.map(|slope| slope.upper),
             slope_bytes_per_second: slope.bytes_per_second.map(|slope| slope.value),
             is_straight: slope.is_straight,
-            trend: trend.map(|trend| TrendStatus {
+            trend: creep.trend(signal).map(|trend| TrendStatus {
                 growth_bytes: trend.growth_bytes,
-                onset_step: trend.onset_step.map(Count::as_f64),
-                onset_time: trend.onset_time.get(),
+                onset_step: Some(trend.onset.position).filter(|_| trend.axis == Axis::Steps),
+                onset_time: trend.onset.time.get(),
                 confidence_ratio: trend.confidence_ratio,
             }),
         })

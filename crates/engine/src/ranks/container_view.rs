@@ -1,8 +1,9 @@
 //! The container of a rank, as diagnoses see it.
 
 use stepmem_detect::detector::Detector;
+use stepmem_detect::outlook::{Asked, Outlook};
 use stepmem_detect::signal::Signal;
-use stepmem_detect::trend::{Stage, Trend};
+use stepmem_detect::trend::Stage;
 use stepmem_types::host::ContainerReading;
 
 /// A container, as one of its ranks sees it.
@@ -17,12 +18,15 @@ pub struct ContainerView<'a> {
     pub is_lead: bool,
     /// Set when host memory of one of its ranks creeps, which explains its own.
     pub has_creep: bool,
+    /// How its growth is asked for.
+    pub asked: Asked,
 }
 
-impl<'a> ContainerView<'a> {
-    /// Returns the growth of its memory that creeps.
-    pub fn creeping(&self) -> Option<&'a Trend> {
-        let trend = self.creep.trend(Signal::Allocated)?;
-        (trend.stage == Stage::Creeping && trend.is_growing()).then_some(trend)
+impl ContainerView<'_> {
+    /// Returns the outlook of its memory if that creeps.
+    pub fn creeping(&self) -> Option<Outlook> {
+        let limit = Some(self.reading.limit.as_f64());
+        let outlook = self.creep.outlook(Signal::Allocated, limit, &self.asked)?;
+        (outlook.stage == Stage::Creeping && outlook.is_growing()).then_some(outlook)
     }
 }

@@ -341,7 +341,8 @@ impl Lifecycle {
         LIVE_SILENCE_MIN.max(self.usual_pause().saturating_mul(LIVE_PAUSES))
     }
 
-    fn usual_pause(&self) -> Duration {
+    /// Returns the usual pause between two arrivals of records: the median of the last ones.
+    pub fn usual_pause(&self) -> Duration {
         let mut pauses = self.pauses;
         let n_pauses = self.n_pauses.min(PAUSES);
         let usual = pauses.get_mut(..n_pauses).and_then(median).unwrap_or(0.0);

@@ -16,6 +16,7 @@ use crate::ranks::totals::RankTotals;
 use crate::ranks::view::{DeviceView, RankView};
 use crate::requests::causes::SiteView;
 use stepmem_detect::config::Config as DetectConfig;
+use stepmem_detect::outlook::Asked;
 use stepmem_detect::sample::{AxisPoint, DeviceReading, Sample};
 use stepmem_detect::shifts::HolderGrowth;
 use stepmem_detect::signal::Signal;
@@ -659,6 +660,16 @@ impl RankState {
             outside_estimated_bytes: self.outside_bytes(device.process_estimated),
             own_process: None,
             site: SiteView::default(),
+            asked: self.asked(now),
+        }
+    }
+
+    /// Returns how its growth is asked for at `now`.
+    fn asked(&self, now: Uptime) -> Asked {
+        Asked {
+            silence_seconds: now.since(self.last_seen).as_secs_f64(),
+            pause_seconds: self.lifecycle.usual_pause().as_secs_f64(),
+            is_over: self.is_ended(),
         }
     }
 

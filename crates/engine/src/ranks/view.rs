@@ -14,9 +14,9 @@ use crate::ranks::host::{HostMemory, child_bytes};
 use crate::ranks::lifetime::LifetimeStats;
 use crate::ranks::totals::RankTotals;
 use crate::requests::causes::SiteView;
+use stepmem_detect::outlook::{Asked, Outlook};
 use stepmem_detect::sample::Axis;
 use stepmem_detect::signal::Signal;
-use stepmem_detect::trend::Trend;
 use stepmem_types::device::{DeviceMemoryKind, OwnProcessMemory};
 use stepmem_types::host::ContainerReading;
 use stepmem_types::step::{Identity, StepFigures, StepMark};
@@ -111,6 +111,8 @@ pub struct RankView<'a> {
     pub own_process: Option<OwnProcessMemory>,
     /// The known facts of the code behind its memory.
     pub site: SiteView<'a>,
+    /// How its growth is asked for: how long it has been silent, and whether it has ended.
+    pub asked: Asked,
 }
 
 /// The kernel's kill, for lack of memory, of a process that fell silent.
@@ -152,19 +154,26 @@ impl<'a> RankView<'a> {
             Signal::Allocated
             | Signal::Reserved
             | Signal::OutsideAllocator
-            | Signal::Process => self.capacity.map(Bytes::as_f64),
+            | Signal::Process => {
+                let of_children = child_bytes(self.identity, self.host);
+                Some((self.capacity?.as_f64() - of_children).max(1.0))
+            }
         }
     }
 
-    /// Returns the trend that shows when memory runs out, for one of its own that grows. Host
-    /// memory runs out with its container's, once for all its ranks: only one of them has that
-    /// time.
-    pub fn forecast(&self, trend: &'a Trend) -> Option<&'a Trend> {
-        let is_on_host = trend.signal == Signal::Host || self.identity.is_host();
+    /// Returns what comes of the growth of a signal, as of now; `None` where it shows none.
+    pub fn outlook(&self, signal: Signal) -> Option<Outlook> {
+        self.detectors.of(signal).outlook(signal, self.capacity_of(signal), &self.asked)
+    }
+
+    /// Returns the outlook that shows when memory runs out, for growth of a signal. Host memory
+    /// runs out with its container's, once for all its ranks: only one of them has that time.
+    pub fn end(&self, signal: Signal) -> Option<Outlook> {
+        let is_on_host = signal == Signal::Host || self.identity.is_host();
         let container = self.container.filter(|_| is_on_host);
         match container.and_then(|of| Some((of, of.creeping()?))) {
             Some((of, creeping)) => Some(creeping).filter(|_| of.is_lead),
-            None => Some(trend),
+            None => self.outlook(signal),
         }
     }
 

@@ -466,6 +466,7 @@ mod tests {
         Cause, LookTime, POINTS_MAX, PartMinima, Story, SubjectFigures,
     };
     use stepmem_detect::detector::Detector;
+    use stepmem_detect::outlook::Asked;
     use stepmem_engine::config::EngineConfig;
     use stepmem_engine::diagnosis::Evidence;
     use stepmem_engine::diagnosis::high_pressure::PressureEvidence;
@@ -516,6 +517,7 @@ mod tests {
                 capacity: Bytes::new(100).ok(),
                 creep: &estimator,
                 last_seen: at(last_seen),
+                asked: Asked::default(),
             });
             let time = 1000.0 + Duration::from_secs(seconds).as_secs_f64();
             story.see(&view, LookTime { now: at(seconds), time }, transitions);

@@ -13,9 +13,9 @@ use crate::summary::model::{
 use crate::summary::neutral::neutral;
 use crate::summary::peaks::{LifetimePressure, Peaks};
 use crate::summary::run_metrics::{is_judged, run_metrics};
+use stepmem_detect::outlook::Outlook;
 use stepmem_detect::sample::Axis;
 use stepmem_detect::signal::Signal;
-use stepmem_detect::trend::Trend;
 use stepmem_engine::diagnosis::growth::LIVE_SIGNALS;
 use stepmem_engine::diagnosis::host_words;
 use stepmem_engine::diagnosis::pressure;
@@ -214,9 +214,9 @@ fn rank_summary(
 /// Returns the least headroom that any growth of the rank leaves, by its findings; the host's
 /// next to a device is another.
 fn growth_headroom(view: &RankView<'_>) -> Option<f64> {
-    let is_own = |trend: &&Trend| trend.is_growing() && trend.signal != Signal::Host;
-    let growing = view.detectors.trends().filter(is_own);
-    growing.filter_map(Trend::headroom_bytes).reduce(f64::min)
+    let own = Signal::ALL.into_iter().filter(|signal| *signal != Signal::Host);
+    let growing = own.filter_map(|signal| view.outlook(signal)).filter(Outlook::is_growing);
+    growing.filter_map(|outlook| outlook.headroom_bytes).reduce(f64::min)
 }
 
 /// Returns how many out-of-memory errors there were: those that the process counted, and the
@@ -254,17 +254,17 @@ fn rank_trend(rank: &RankView<'_>, signal: Signal) -> Option<RankTrend> {
     let creep = rank.detectors.of(signal);
     let slope = creep.slope(signal)?;
     let per_step = slope.bytes_per_step;
-    let trend = creep.trend(signal).filter(|trend| trend.is_growing());
+    let outlook = rank.outlook(signal).filter(Outlook::is_growing);
     let ended = creep.ended_growth(signal).map(|ended| EndedTrend {
         growth_bytes: ended.bytes,
         level_since_step: Some(ended.until.position).filter(|_| creep.axis() == Axis::Steps),
         level_since_time: ended.until.time.get(),
     });
-    let figures = trend.map(TrendFigures::of);
+    let figures = outlook.map(|outlook| TrendFigures::of(&outlook));
     let figures = figures.as_ref();
     Some(RankTrend {
         signal,
-        stage: trend.map(|trend| trend.stage.into()),
+        stage: outlook.map(|outlook| outlook.stage.into()),
         slope_bytes_per_step: per_step.map(|slope| slope.value),
         slope_lower_bytes_per_step: per_step.map(|slope| slope.lower),
         slope_upper_bytes_per_step: per_step.map(|slope| slope.upper),

@@ -201,7 +201,8 @@ impl StraightRise {
 }
 
 fn rises(what: &str, slope: f64, left: &TimeLeft) -> String {
-    format!("{what} rises straight, by {}/step{}", bytes(slope), left.words())
+    let rises = if left.is_over { "rose" } else { "rises" };
+    format!("{what} {rises} straight, by {}/step{}", bytes(slope), left.words())
 }
 
 /// Child processes of one kind.
@@ -234,7 +235,7 @@ impl Children {
         let left = if rank.is_host() {
             TimeLeft::at(rank, Some(slope), seconds_per_step(rank).map(|pace| slope / pace))
         } else {
-            TimeLeft { steps: None, seconds: None }
+            TimeLeft { steps: None, seconds: None, is_over: false }
         };
         let [one, many] = self.names;
         let (n, name) = (self.view.count, if self.view.count == 1 { one } else { many });
@@ -260,6 +261,8 @@ fn seconds_per_step(rank: &RankSummary) -> Option<f64> {
 struct TimeLeft {
     steps: Option<f64>,
     seconds: Option<f64>,
+    /// Set when the rank takes no further steps, so that nothing is left.
+    is_over: bool,
 }
 
 impl TimeLeft {
@@ -267,7 +270,8 @@ impl TimeLeft {
     fn at(rank: &RankSummary, per_step: Option<f64>, per_second: Option<f64>) -> Self {
         let at =
             |slope: Option<f64>| Some(rank.headroom_bytes? / slope?).filter(|n| n.is_finite());
-        Self { steps: at(per_step), seconds: at(per_second) }
+        let is_over = rank.state != RankOutcome::Pushing;
+        Self { steps: at(per_step), seconds: at(per_second), is_over }
     }
 
     fn is_soon(&self) -> bool {
@@ -280,6 +284,9 @@ impl TimeLeft {
     }
 
     fn words(&self) -> String {
+        if self.is_over {
+            return String::new();
+        }
         let steps = self.steps.map(|steps| counted(steps, "step"));
         match (self.seconds.map(time_left), steps) {
             (Some(left), Some(steps)) => {
