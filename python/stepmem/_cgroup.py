@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
+from ._descriptors import read_file
 from ._procfs import Budget
 from ._wire import UNKNOWN
 
@@ -132,17 +133,5 @@ def _number(text: Optional[bytes]) -> Optional[int]:
 
 def _read(path: str) -> Optional[bytes]:
     """Returns the whole of a file; None if it cannot be read, or is too large. Waits for no other process."""
-    try:
-        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            text = b""
-            while len(text) <= FILE_BYTES_MAX:
-                part = os.read(file, FILE_BYTES_MAX)
-                if not part:
-                    return text
-                text += part
-            return None
-        finally:
-            os.close(file)
-    except OSError:
-        return None
+    text = read_file(path, FILE_BYTES_MAX + 1)
+    return text if text is None or len(text) <= FILE_BYTES_MAX else None

@@ -6,8 +6,9 @@ import _socket as socket
 import struct
 from typing import Any, Optional
 
+from ._descriptors import OwnSocket
 from ._settings import LOOPBACK, Settings, Target, read_token
-from ._stream import Stream, connected, from_octets, octets, out_of_the_way, patience, remaining
+from ._stream import Stream, connected, from_octets, octets, patience, remaining
 from ._warn import warn_once
 from ._wire import Request
 
@@ -90,22 +91,24 @@ class Connection:
         stream.send(octets(f"{head}\r\n") + request.body, deadline)
         return self._answer(stream, deadline)
 
-    def _connect(self, deadline: float) -> socket.socket:
+    def _connect(self, deadline: float) -> OwnSocket:
         self.target = target = self._used_socket or self._settings.target()
         self.n_opened += 1
         if target.socket_path is None:
             made = connected(target.host, target.port, deadline)
             try:
-                made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                return self._encrypted(made, target, deadline) if target.is_tls else made
+                made.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                if target.is_tls:
+                    self._encrypt(made, target, deadline)
+                return made
             except BaseException:
                 made.close()
                 raise
-        made = out_of_the_way(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        made = OwnSocket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            made.settimeout(patience(deadline))
-            made.connect(target.socket_path)
-            self._check_owner(made, target.socket_path)
+            made.socket.settimeout(patience(deadline))
+            made.socket.connect(target.socket_path)
+            self._check_owner(made.socket, target.socket_path)
         except BaseException:
             made.close()
             raise
@@ -124,7 +127,7 @@ class Connection:
                 f"its socket belongs to uid {uid}; if the exporter runs as that, set STEPMEM_PUSH_SOCKET_UID={uid}"
             )
 
-    def _encrypted(self, opened: socket.socket, target: Target, deadline: float) -> socket.socket:
+    def _encrypt(self, opened: OwnSocket, target: Target, deadline: float) -> None:
         """Checks the exporter's certificate and encrypts the connection."""
         import ssl
 
@@ -135,10 +138,11 @@ class Connection:
             if settings.cert_file:
                 context.load_cert_chain(settings.cert_file, settings.key_file)
             self._tls = context
-        opened.settimeout(remaining(deadline))
+        opened.socket.settimeout(remaining(deadline))
         try:
-            encrypted: socket.socket = self._tls.wrap_socket(opened, server_hostname=target.host)
-            return encrypted
+            # Without the handshake, which would close the number itself if it failed.
+            opened.socket = self._tls.wrap_socket(opened.socket, do_handshake_on_connect=False, server_hostname=target.host)
+            opened.socket.do_handshake()
         except ssl.SSLError:
             self._tls = None  # the files may have been renewed
             raise

@@ -1,10 +1,16 @@
-"""Descriptors that the client keeps open, in a program that may close them and then have its own files under their numbers."""
+"""Descriptors of the client, in a program that may close them at any time and then have its own files under their numbers.
+
+Another thread of the program may do that between a check and the use that it allows. So the last part of each check, and the call that
+closes, keep the interpreter's lock: code in Python does not run in between.
+"""
 
 from __future__ import annotations
 
+import _socket as socket
+import ctypes
 import os
 from fcntl import F_DUPFD_CLOEXEC, fcntl
-from typing import Optional, Tuple
+from typing import Any, List, Optional, Tuple
 
 FLOORS = (64, 32, 3)
 """A kept descriptor has at least the first of these numbers that the system allows: the program's next files get low ones, and
@@ -13,8 +19,25 @@ the standard streams may be closed."""
 PROC_BYTES = 128
 """A line of numbers in `/proc` is shorter."""
 
-File = Tuple[int, int]
-"""Device and inode."""
+FIRST_BYTES = 1 << 12
+PART_BYTES = 1 << 16
+"""Bytes that one call reads at first, and later: it allocates as much."""
+
+SO_COOKIE = 57
+"""The option of a socket that no other socket has the value of; Linux 4.12 and newer."""
+
+NAME_OFFSET = 2 * ctypes.sizeof(ctypes.c_long) + 3
+"""Bytes before the name in an entry of a directory: inode, offset, length and type."""
+
+close_at_once = ctypes.pythonapi["close"]
+"""Closes a number, and keeps the interpreter's lock. Returns -1 if it is closed already."""
+
+_directory_of, _next_entry, _close_directory = (ctypes.pythonapi[name] for name in ("fdopendir", "readdir", "closedir"))
+_directory_of.restype = _next_entry.restype = ctypes.c_void_p
+_next_entry.argtypes = _close_directory.argtypes = [ctypes.c_void_p]
+
+File = Tuple[int, int, int]
+"""Device, inode and type."""
 
 
 def file_of(descriptor: int) -> Optional[File]:
@@ -23,7 +46,7 @@ def file_of(descriptor: int) -> Optional[File]:
         status = os.fstat(descriptor)
     except OSError:
         return None
-    return status.st_dev, status.st_ino
+    return status.st_dev, status.st_ino, status.st_mode >> 12
 
 
 def duplicate(descriptor: int) -> int:
@@ -34,6 +57,149 @@ def duplicate(descriptor: int) -> int:
         except OSError as error:
             failure = error
     raise failure
+
+
+def _never_waits(descriptor: int) -> bool:
+    """Returns whether a descriptor is open and has O_NONBLOCK. Keeps the interpreter's lock."""
+    try:
+        return not os.get_blocking(descriptor)
+    except OSError:
+        return False
+
+
+class OwnFile:
+    """A file that is used, and closed, only while its descriptor is that of the file that was opened.
+
+    It has O_NONBLOCK, which a regular file that the program opens has not: so it is known from the first moment on.
+    """
+
+    __slots__ = ("_is_marked", "file", "number")
+
+    def __init__(self, number: int, is_marked: bool) -> None:
+        """`number` was opened just now; `is_marked`: with O_NONBLOCK."""
+        self.number = number
+        self._is_marked = is_marked
+        self.file = file_of(number)
+
+    def __enter__(self) -> "OwnFile":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def is_ours(self) -> bool:
+        """Returns whether the program has not closed it."""
+        return self.file is not None and file_of(self.number) == self.file and (not self._is_marked or _never_waits(self.number))
+
+    def close(self) -> None:
+        """Closes it unless the program has."""
+        if self.is_ours(): close_at_once(self.number)  # fmt: skip
+        self.file = None
+
+    def read(self, n_bytes_max: int) -> bytes:
+        """Returns its first bytes. Raises OSError if they cannot be read, or the program closed it meanwhile."""
+        parts: List[bytes] = []
+        n_bytes = 0
+        while n_bytes < n_bytes_max:
+            part = self.part(min(PART_BYTES if n_bytes else FIRST_BYTES, n_bytes_max - n_bytes), n_bytes)
+            if not part:
+                break
+            parts.append(part)
+            n_bytes += len(part)
+        if not self.is_ours():
+            raise OSError("the program closed a file of the client")
+        return b"".join(parts)
+
+    def part(self, n_bytes_max: int, offset: int) -> bytes:
+        """Returns bytes from an offset on. A file of the program that is read instead keeps its position, and a pipe what is in it."""
+        return os.pread(self.number, n_bytes_max, offset)
+
+    def write(self, data: Any) -> int:
+        """Writes bytes at the end of what was written, and returns how many. Raises OSError if the program has closed it."""
+        if self.is_ours(): return os.write(self.number, data)  # fmt: skip
+        raise OSError("the program closed a file of the client")
+
+
+def opened(path: str, flags: int = os.O_RDONLY) -> OwnFile:
+    """Opens a file; never waits for another process. Raises OSError."""
+    return OwnFile(os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666), True)
+
+
+def read_file(path: str, n_bytes_max: int) -> Optional[bytes]:
+    """Returns the first bytes of a file; None if it cannot be read, as that of a process that is gone."""
+    try:
+        with opened(path) as file:
+            return file.read(n_bytes_max)
+    except OSError:
+        return None
+
+
+def names_in(path: str, n_max: int) -> List[str]:
+    """Returns names in a directory of `/proc`; empty if it cannot be read. `os.listdir` would close a number long after it opened it."""
+    try:
+        own = opened(path, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return []
+    found: List[str] = []
+    directory = None
+    if own.is_ours(): directory = _directory_of(own.number)  # fmt: skip
+    while directory is not None and len(found) < n_max + 2:
+        entry = None
+        if own.is_ours(): entry = _next_entry(directory)  # fmt: skip
+        if not entry:
+            break
+        found.append(os.fsdecode(ctypes.c_char_p(entry + NAME_OFFSET).value or b""))
+    if directory is None: own.close()  # fmt: skip
+    elif own.is_ours(): _close_directory(directory)  # fmt: skip
+    return [name for name in found if name not in (".", "..")][:n_max]
+
+
+class OwnSocket:
+    """A socket that is used, and closed, only while its descriptor is that of the socket that was opened."""
+
+    def __init__(self, family: int, kind: int, protocol: int = 0) -> None:
+        """Makes one under a number that the program's next files do not get. Raises OSError."""
+        self.socket: Any = None
+        self._cookie: Optional[bytes] = None
+        self._file: Optional[File] = None
+        first = socket.socket(family, kind | socket.SOCK_NONBLOCK, protocol)
+        low = OwnFile(first.detach(), True)
+        try:
+            number = duplicate(low.number)
+            high = OwnFile(number, True)
+            if not (low.is_ours() and high.is_ours()):
+                high.close()
+                raise OSError("the program closed the connection")
+            self._file = high.file
+            self.socket = socket.socket(family, kind, protocol, number)
+            self._cookie = self._cookie_now()
+        finally:
+            low.close()
+
+    def _cookie_now(self) -> Optional[bytes]:
+        """Returns what no other socket has; None if that is unknown, or the program closed it. Keeps the interpreter's lock."""
+        try:
+            return bytes(self.socket.getsockopt(socket.SOL_SOCKET, SO_COOKIE, 8))
+        except OSError:
+            return None
+
+    def is_ours(self) -> bool:
+        """Returns whether the program has not closed it."""
+        return self._file is not None and file_of(self.socket.fileno()) == self._file and self._cookie_now() == self._cookie
+
+    def close(self) -> None:
+        """Closes it, or forgets its number if the program closed it."""
+        if self.socket is None:
+            return
+        if self.is_ours(): close_at_once(self.socket.fileno())  # fmt: skip
+        self.socket.detach()
+        self.socket = None
+
+    def __del__(self) -> None:
+        try:
+            self.close()
+        except Exception:  # the interpreter ends
+            pass
 
 
 Reading = Tuple[int, bytes]
@@ -56,35 +222,30 @@ class KeptFile:
         self._open()
 
     def _open(self) -> None:
-        opened = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            self._descriptor = duplicate(opened)
-        finally:
-            os.close(opened)
-        self._file = file_of(self._descriptor)
+        with opened(self._path) as file:
+            self._own = OwnFile(duplicate(file.number), True)
 
     def read(self, n_bytes: int) -> Reading:
         """Reads its first bytes. Raises OSError if it cannot be opened again."""
         self._n_read += 1
         try:
-            return self._n_read, os.pread(self._descriptor, n_bytes, 0)
+            return self._n_read, os.pread(self._own.number, n_bytes, 0)
         except OSError:
             self._n_foreign = self._n_read - 1  # those that were not checked yet
             self._open()
-            return self._n_read, os.pread(self._descriptor, n_bytes, 0)
+            return self._n_read, os.pread(self._own.number, n_bytes, 0)
 
     def checked(self, reading: Reading) -> bytes:
         """Returns what was read; what is there now if that may be of another file. Raises OSError if it cannot be opened again."""
         n, content = reading
         if n > self._n_checked:
             n_read = self._n_read
-            if file_of(self._descriptor) != self._file:
+            if not self._own.is_ours():
                 self._open()
                 self._n_foreign = n_read
             self._n_checked = n_read
-        return content if n > self._n_foreign else os.pread(self._descriptor, max(len(content), PROC_BYTES), 0)
+        return content if n > self._n_foreign else os.pread(self._own.number, max(len(content), PROC_BYTES), 0)
 
     def close(self) -> None:
         """Closes the file unless the program has."""
-        if file_of(self._descriptor) == self._file:
-            os.close(self._descriptor)
+        self._own.close()

@@ -11,7 +11,11 @@ import sys
 import time
 from typing import Any, Mapping, NamedTuple, Optional
 
+from ._descriptors import read_file
 from ._isolation import library
+
+PROC_BYTES_MAX = 1 << 22
+"""Bytes of a file of `/proc` that are read, at most."""
 
 IMPORTED_BY = os.getpid()
 """The process that imported the client: in a forked child, its parent or an older ancestor."""
@@ -126,11 +130,7 @@ def _is_alone(environment: Mapping[str, str]) -> bool:
 
 def _is_rank(pid: int) -> bool:
     """Returns whether a process was started with a rank in its environment; False if that is not readable."""
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            names = {entry.partition(b"=")[0] for entry in file.read().split(b"\0")}
-    except OSError:
-        return False
+    names = {entry.partition(b"=")[0] for entry in _read(f"/proc/{pid}/environ").split(b"\0")}
     return any(name.encode() in names for name in RANK_VARIABLES)
 
 
@@ -142,28 +142,25 @@ def _parent(pid: int) -> int:
 
 def _stat(pid: int, field: int) -> str:
     """Returns a field of `/proc/PID/stat`, counted from 1 as in proc(5); empty if unknown."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().decode("utf-8", "replace").rpartition(")")[2].split()[field - 3]
-    except (OSError, IndexError):
-        return ""
+    fields = _read(f"/proc/{pid}/stat").decode("utf-8", "replace").rpartition(")")[2].split()
+    return fields[field - 3] if len(fields) > field - 3 else ""
 
 
 def _started_at(ticks: str) -> float:
     try:
-        with open("/proc/stat", "rb") as lines:
-            booted_at = next(int(line.split()[1]) for line in lines if line.startswith(b"btime "))
+        booted_at = next(int(line.split()[1]) for line in _read("/proc/stat").split(b"\n") if line.startswith(b"btime "))
         return booted_at + int(ticks) / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, StopIteration):
         return IMPORTED_AT
 
 
+def _read(path: str) -> bytes:
+    """Returns a file of `/proc`; empty if it cannot be read."""
+    return read_file(path, PROC_BYTES_MAX) or b""
+
+
 def _boot_id() -> str:
-    try:
-        with open("/proc/sys/kernel/random/boot_id", "rb") as file:
-            return file.read().decode().strip()
-    except OSError:
-        return ""
+    return _read("/proc/sys/kernel/random/boot_id").decode().strip()
 
 
 def _pid_namespace() -> str:

@@ -7,6 +7,8 @@ import os
 import time
 from typing import Collection, Dict, Iterator, List, Optional, Sequence
 
+from ._descriptors import PART_BYTES, names_in, opened, read_file
+
 CLIENT_THREAD = b"stepmem"
 """Name of the sender's thread for the operating system. By it the ranks of one machine know each other."""
 
@@ -21,10 +23,6 @@ FILE_BYTES_MAX = 1 << 20
 
 MAPPINGS_BYTES_MAX = 64 << 20
 """A list of mappings with more bytes is not read: with as many as Linux allows by default, it has 8 MiB, with details 60."""
-
-FIRST_BYTES = 1 << 12
-PART_BYTES = 1 << 16
-"""Bytes that one call reads at first, and later. After each part of a list, the thread hands over the interpreter's lock."""
 
 
 class Budget:
@@ -56,19 +54,7 @@ class Budget:
 
 def read(path: str) -> Optional[bytes]:
     """Returns a file, FILE_BYTES_MAX at most; None if it cannot be read, as that of a process that is gone."""
-    try:
-        with open(path, "rb", buffering=0) as file:
-            parts: List[bytes] = []
-            n_bytes = 0
-            while n_bytes < FILE_BYTES_MAX:
-                part = file.read(min(PART_BYTES if n_bytes else FIRST_BYTES, FILE_BYTES_MAX - n_bytes))  # it allocates as much
-                if not part:
-                    break
-                parts.append(part)
-                n_bytes += len(part)
-            return b"".join(parts)
-    except OSError:
-        return None
+    return read_file(path, FILE_BYTES_MAX)
 
 
 def lines(path: str, marks: Sequence[bytes]) -> Iterator[bytes]:
@@ -77,10 +63,10 @@ def lines(path: str, marks: Sequence[bytes]) -> Iterator[bytes]:
     Raises ValueError if it has more than MAPPINGS_BYTES_MAX.
     """
     try:
-        with open(path, "rb", buffering=0) as file:
+        with opened(path) as file:
             rest, n_bytes = b"", 0
             while True:
-                part = file.read(PART_BYTES)
+                part = file.part(PART_BYTES, n_bytes)
                 n_bytes += len(part)
                 if n_bytes > MAPPINGS_BYTES_MAX:
                     raise ValueError(f"{path} has more than {MAPPINGS_BYTES_MAX >> 20} MiB")
@@ -113,7 +99,7 @@ def kib(value: bytes) -> int:
 def name_own_thread() -> None:
     """Gives the calling thread the name CLIENT_THREAD."""
     try:
-        with open("/proc/thread-self/comm", "wb", buffering=0) as file:
+        with opened("/proc/thread-self/comm", os.O_WRONLY) as file:
             file.write(CLIENT_THREAD)
     except OSError:
         pass
@@ -165,7 +151,4 @@ def _stat(pid: int) -> List[bytes]:
 
 
 def _threads(pid: int) -> List[str]:
-    try:
-        return os.listdir(f"/proc/{pid}/task")[:TASKS_MAX]
-    except OSError:
-        return []
+    return names_in(f"/proc/{pid}/task", TASKS_MAX)

@@ -15,6 +15,7 @@ from ._cgroup import tightest
 from ._children import ChildProcesses
 from ._descriptors import PROC_BYTES, KeptFile, Reading
 from ._peaks import share_peak_counters
+from ._procfs import kib, read
 from ._settings import Settings
 from ._shared_memory import SharedMemory
 from ._torch import cuda_torch, device_uuid, is_integrated
@@ -315,14 +316,10 @@ def find_reader(settings: Settings) -> "CudaReader | HostReader":
 def _machine() -> Capacity:
     """Returns the machine's memory; UNKNOWN where `/proc/meminfo` has no figure."""
     figures = {b"MemTotal": UNKNOWN, b"MemAvailable": UNKNOWN}
-    try:
-        with open("/proc/meminfo", "rb") as lines:
-            for line in lines:
-                name, _, value = line.partition(b":")
-                if name in figures:
-                    figures[name] = int(value.split()[0]) * 1024
-    except (OSError, ValueError, IndexError):
-        pass
+    for line in (read("/proc/meminfo") or b"").split(b"\n"):
+        name, _, value = line.partition(b":")
+        if name in figures:
+            figures[name] = kib(value) * 1024 or UNKNOWN
     return Capacity(figures[b"MemTotal"], figures[b"MemAvailable"])
 
 

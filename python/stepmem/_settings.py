@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
+from ._descriptors import OwnFile, opened
 from ._launch import LAUNCH_BYTES_MAX, RANK_VARIABLES, launch_id, launch_suffix, script_name, spans_nodes
 
 SOCKET_DEFAULT = "/run/stepmem/push.sock"
@@ -178,11 +180,27 @@ LAUNCHERS = tuple(
 
 def read_token(path: str) -> str:
     """Reads a token: one word of printable ASCII. Raises ValueError or OSError."""
-    with open(path, "rb") as file:
-        token = file.read(TOKEN_FILE_BYTES_MAX).decode("utf-8", "replace").strip()
+    token = _first_bytes(path, TOKEN_FILE_BYTES_MAX).decode("utf-8", "replace").strip()
     if any(character < "!" or character > "~" for character in token):
         raise ValueError(f"STEPMEM_PUSH_TOKEN_FILE: {path} does not hold a single word of printable ASCII")
     return token
+
+
+def _first_bytes(path: str, n_bytes_max: int) -> bytes:
+    """Reads the beginning of a file or pipe. Raises OSError."""
+    if stat.S_ISREG(os.stat(path).st_mode):
+        with opened(path) as file:
+            return file.read(n_bytes_max)
+    found = b""
+    with OwnFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC), False) as file:  # a pipe may have to be waited for
+        while len(found) < n_bytes_max:
+            if not file.is_ours():
+                raise OSError("the program closed a file of the client")
+            part = os.read(file.number, n_bytes_max - len(found))
+            if not part:
+                break
+            found += part
+    return found
 
 
 def parse_url(url: str) -> Target:

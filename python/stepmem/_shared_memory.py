@@ -8,8 +8,10 @@ A segment of PyTorch counts as a whole, because its maker has written all of it.
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import os
-from typing import Dict, List, NamedTuple, Optional, Set, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 from ._procfs import Budget, children_of, is_rank, kib, lines, parent_of, read, sizes
 
@@ -263,16 +265,19 @@ def _maker(path: bytes) -> Optional[int]:
     return int(numbers[0]) if is_torchs and len(numbers[0]) < 11 else None
 
 
+def _device_of_memfds() -> Iterator[bytes]:
+    """Yields the device of shared memory without a file system, from a mapping of such, which needs no descriptor."""
+    try:
+        mapping = mmap.mmap(-1, mmap.PAGESIZE)
+        start = b"%08x-" % ctypes.addressof(ctypes.c_char.from_buffer(mapping))
+        yield from (line.split(None, 4)[3] for line in lines("/proc/self/maps", (start,)) if line.startswith(start))
+    except (OSError, ValueError):
+        pass
+
+
 def _devices() -> Tuple[bytes, ...]:
     """Returns the devices of shared memory and of files on tmpfs, as the list of mappings has them."""
-    devices = {b"00:01"}
-    try:
-        file = os.memfd_create("stepmem")
-        number = os.fstat(file).st_dev
-        os.close(file)
-        devices.add(b"%02x:%02x" % (os.major(number), os.minor(number)))
-    except (AttributeError, OSError):
-        pass
+    devices = {b"00:01", *_device_of_memfds()}
     for line in (read("/proc/self/mountinfo") or b"").split(b"\n"):
         mount, _, kind = line.partition(b" - ")
         numbers = mount.split(None, 3)[2:3]

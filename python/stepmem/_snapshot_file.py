@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, Callable, Optional, Set
 
+from ._descriptors import opened
 from ._process import Process
 from ._signals import raise_if_of_handler
 from ._threads import Thread
@@ -125,7 +126,7 @@ def _dump(path: str, state: Any) -> int:
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     try:
         # Unbuffered, so that each frame of the pickle is one system call, during which training runs.
-        with open(unfinished, "wb", buffering=0) as file:
+        with opened(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as file:
             pickle.dump(state, _FullWrites(file), protocol=4)
         n_bytes = os.path.getsize(unfinished)
         os.replace(unfinished, path)

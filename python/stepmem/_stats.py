@@ -7,7 +7,9 @@ import time
 from typing import Any, NamedTuple, Optional
 
 from ._client import CLIENT
+from ._descriptors import opened
 from ._on_demand import snapshot
+from ._procfs import read, sizes
 from ._readers import Capacity, HostReader
 from ._signals import raise_if_of_handler
 from ._torch import cuda_torch
@@ -61,8 +63,8 @@ def reset_peak_memory(device: Any = None) -> None:
         if torch is not None and str(device) != "cpu":
             torch.cuda.reset_peak_memory_stats(device)
             return
-        with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
-            file.write("5")
+        with opened("/proc/self/clear_refs", os.O_WRONLY) as file:
+            file.write(b"5")
     except Exception as error:
         raise_if_of_handler(error)
         warn_once("reset", f"peak counters cannot be reset: {error!r}")
@@ -130,11 +132,7 @@ def _host_reader() -> HostReader:
 
 def _peak() -> Optional[int]:
     """Returns the peak of resident memory in bytes, file pages included; None if unknown."""
-    with open("/proc/self/status", encoding="utf-8") as lines:
-        for line in lines:
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    return None
+    return sizes(iter((read("/proc/self/status") or b"").split(b"\n")), (b"VmHWM",)).get(b"VmHWM")
 
 
 def _total_and_free(capacity: Capacity) -> "tuple[Optional[int], Optional[int]]":

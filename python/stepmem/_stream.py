@@ -7,7 +7,7 @@ import struct
 import sys
 import time
 
-from ._descriptors import duplicate, file_of
+from ._descriptors import OwnSocket
 
 RECEIVED_BYTES_MAX = 65536
 """Bytes that one call receives, at most."""
@@ -23,25 +23,22 @@ HAS_KERNEL_LIMITS = sys.platform == "linux"
 
 
 class Stream:
-    """A socket that is used only while its descriptor is that of the socket that was opened.
+    """A connection that is used only while its descriptor is that of the socket that was opened.
 
     A program that closes all descriptors, as to become a daemon, closes this one too, and opens its own files under the number.
     """
 
-    def __init__(self, opened: socket.socket) -> None:
-        self._socket = opened
-        self._file = file_of(opened.fileno())
-        self._is_encrypted = hasattr(opened, "cipher")
+    def __init__(self, opened: OwnSocket) -> None:
+        self._own = opened
+        self._socket = opened.socket
+        self._is_encrypted = hasattr(opened.socket, "cipher")
         self._has_kernel_limits = HAS_KERNEL_LIMITS and not self._is_encrypted
         if self._has_kernel_limits:
-            opened.settimeout(None)
+            opened.socket.settimeout(None)
 
     def close(self) -> None:
         """Closes the socket, or forgets its number if the program closed it."""
-        if file_of(self._socket.fileno()) == self._file:
-            self._socket.close()
-        else:
-            self._socket.detach()
+        self._own.close()
 
     def send(self, message: bytes, deadline: float) -> None:
         """Sends all of the message. Raises OSError if that takes until `deadline`, on the monotonic clock."""
@@ -61,7 +58,7 @@ class Stream:
         """Returns what comes next, at least a byte. Raises OSError if nothing does until `deadline`."""
         self._limit(socket.SO_RCVTIMEO, deadline)
         try:
-            received = self._socket.recv(RECEIVED_BYTES_MAX)
+            received: bytes = self._socket.recv(RECEIVED_BYTES_MAX)
         except BlockingIOError:
             raise TimeoutError("no answer within the deadline") from None
         if not received:
@@ -71,7 +68,7 @@ class Stream:
     def _limit(self, option: int, deadline: float) -> None:
         """Limits the next call to the time until the deadline. Raises OSError if it would go to a file of the program."""
         seconds = remaining(deadline)
-        if file_of(self._socket.fileno()) != self._file:
+        if not self._own.is_ours():
             raise ConnectionResetError("the program closed the connection")
         if self._has_kernel_limits:
             microseconds = max(1, int(seconds * 1e6))  # none would be no limit
@@ -81,23 +78,15 @@ class Stream:
             self._socket.settimeout(seconds)
 
 
-def out_of_the_way(opened: socket.socket) -> socket.socket:
-    """Returns the same socket under a number that the program's next files do not get. Closes the old one."""
-    try:
-        return socket.socket(opened.family, opened.type, opened.proto, duplicate(opened.fileno()))
-    finally:
-        opened.close()
-
-
-def connected(host: str, port: int, deadline: float) -> socket.socket:
+def connected(host: str, port: int, deadline: float) -> OwnSocket:
     """Returns a connection to the first of the host's addresses that takes one. Raises OSError if none does by `deadline`."""
     failure = OSError(f"{host} has no address")
     # As bytes, a name is not encoded by a module that Python would import for that.
     for family, kind, protocol, _, address in socket.getaddrinfo(_name(host), port, 0, socket.SOCK_STREAM):
-        opened = out_of_the_way(socket.socket(family, kind, protocol))
+        opened = OwnSocket(family, kind, protocol)
         try:
-            opened.settimeout(patience(deadline))
-            opened.connect(address)
+            opened.socket.settimeout(patience(deadline))
+            opened.socket.connect(address)
             return opened
         except OSError as error:
             opened.close()

@@ -6,13 +6,12 @@ import enum
 import os
 import stat
 import time
-from typing import List, NamedTuple, Optional
+from typing import NamedTuple, Optional
+
+from .._descriptors import opened
 
 SOURCE_BYTES_MAX = 4 << 20
 """Of a larger source file only this many bytes are searched."""
-
-READ_BYTES = 1 << 18
-"""Bytes that one call reads."""
 
 LINE_BYTES_MAX = 1024
 """Bytes of a line before and after a name that are looked at. A name further to the right is not found."""
@@ -64,21 +63,8 @@ def line_of(file: str, binding: Binding) -> Optional[int]:
 
 def _source(file: str) -> bytes:
     """Returns the beginning of a regular file; empty of another one, which may never end."""
-    descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return b""
-        parts: List[bytes] = []
-        n_bytes = 0
-        while n_bytes < SOURCE_BYTES_MAX:
-            part = os.read(descriptor, min(READ_BYTES, SOURCE_BYTES_MAX - n_bytes))
-            if not part:
-                break
-            parts.append(part)
-            n_bytes += len(part)
-        return b"".join(parts)
-    finally:
-        os.close(descriptor)
+    with opened(file) as descriptor:
+        return descriptor.read(SOURCE_BYTES_MAX) if stat.S_ISREG(os.fstat(descriptor.number).st_mode) else b""
 
 
 def _offset(source: bytes, binding: Binding, begin: int) -> int:
