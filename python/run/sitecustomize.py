@@ -139,21 +139,19 @@ def _client():
 
 def _load(spec):
     """Imports the package of the client, and returns its module that counts steps."""
-    from _frozen_importlib import module_from_spec
+    from _frozen_importlib import _load as load
     from _frozen_importlib_external import PathFinder
 
     # First the module that imports the others without the program's finders.
-    specs = [spec, PathFinder.find_spec(spec.name + "._isolation", spec.submodule_search_locations)]
-    modules = [module_from_spec(each) for each in specs if each is not None]
+    first = PathFinder.find_spec(spec.name + "._isolation", spec.submodule_search_locations)
     try:
-        for module in modules:
-            sys.modules[module.__name__] = module
-        for module in reversed(modules):
-            module.__spec__.loader.exec_module(module)
+        for each in (first, spec):
+            if each is not None:
+                # With Python's lock for the module, so that other threads that import it wait.
+                load(each)
         return sys.modules[spec.name + "._auto"]
     except BaseException:
-        for module in modules:
-            sys.modules.pop(module.__name__, None)
+        sys.modules.pop(spec.name + "._isolation", None)
         raise
 
 

@@ -2,7 +2,8 @@
 
 A program may replace `open`, `time.time` or `socket.socket`, delete modules, have modules of its own named `json` or `struct`, or
 lose the files of Python by `setuid` and `chroot`. The client has what was there when it began: the builtins, copies of the modules'
-names, and modules that the program had not imported by then in copies of its own, which `sys.modules` does not show.
+names, and modules that the program had not imported by then in copies of its own. Other threads of the program may import at any time,
+so `sys.modules` never has such a copy, not even while it is loaded.
 """
 
 import _frozen_importlib
@@ -15,18 +16,16 @@ TYPE_CHECKING = False  # the program may have a module `typing`
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import ModuleType
-    from typing import Any, Dict, List, Mapping, Optional, Sequence, Set
+    from typing import Any, Dict, List, Mapping, Optional, Sequence
 else:
     ModuleType = type(sys)
 
-OWN = frozenset(("json", "json.decoder", "json.encoder", "json.scanner", "posixpath", "genericpath"))
-"""Modules whose functions the client calls in Python while the program runs: they get the client's builtins, too."""
+OWN = frozenset(("json", "json.decoder", "json.encoder", "json.scanner", "posixpath", "genericpath", "enum"))
+"""Modules whose functions the client calls in Python while the program runs: they get the client's builtins, too. `enum` looks for modules
+in `sys.modules`, and has to find the client's."""
 
 SHARED = frozenset(("builtins", "sys", "tracemalloc"))
 """Modules of which the client changes names, as the program sees them."""
-
-FIRST = ("collections.abc", "copyreg")
-"""Modules that others in C import by themselves."""
 
 LATE = ("dis", "opcode", "pickle", "ssl")
 """Modules that the client imports when it needs them, and has at once if the program has imported them, or they are small."""
@@ -58,6 +57,57 @@ def folders(path: "Sequence[str]") -> "List[str]":
     return [library, *(entry for entry in path if entry.endswith("lib-dynload"))]
 
 
+class Modules:
+    """Is `sys.modules` in the copies of the standard library's modules: the client's modules, and behind them the program's."""
+
+    def __init__(self, own: "Dict[str, ModuleType]") -> None:
+        self._own = own
+
+    def __getitem__(self, name: str) -> ModuleType:
+        return self._own[name] if name in self._own else sys.modules[name]
+
+    def __setitem__(self, name: str, module: ModuleType) -> None:
+        self._own[name] = module
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._own or name in sys.modules
+
+    def get(self, name: str, default: "Any" = None) -> "Any":
+        """Returns a module, or `default`."""
+        return self[name] if name in self else default
+
+
+class Anything:
+    """Stands for a name of `typing`, which annotations use and nothing else."""
+
+    def __call__(self, *_: object, **named: object) -> "Anything":
+        return self
+
+    def __getitem__(self, _: object) -> "Anything":
+        return self
+
+
+class TupleMaker(type):
+    """Is the metaclass of `typing.NamedTuple`: makes a `collections.namedtuple` of the annotations of a class."""
+
+    def __new__(cls, name: str, _: "Any", names: "Dict[str, Any]") -> "Any":
+        fields = list(names.get("__annotations__", ()))
+        defaults = [names.pop(field) for field in fields if field in names]
+        made = isolations[0].import_("collections").namedtuple(name, fields, defaults=defaults, module=names.get("__module__"))
+        for each, value in names.items():
+            if each not in ("__annotations__", "__module__", "__qualname__", "__classcell__"):
+                setattr(made, each, value)
+        return made
+
+
+def typing() -> ModuleType:
+    """Returns what the client needs of `typing`, which cannot be loaded without `sys.modules` from Python 3.12 on."""
+    made = ModuleType("typing")
+    made.__dict__.update(TYPE_CHECKING=False, NamedTuple=type.__new__(TupleMaker, "NamedTuple", (), {}), cast=lambda _, value: value)
+    made.__dict__["__getattr__"] = lambda name: Anything()
+    return made
+
+
 class Isolation:
     """The imports of one package."""
 
@@ -71,7 +121,9 @@ class Isolation:
         self._places = list(places)
         self._modules: "Dict[str, ModuleType]" = {}
         """What was imported so far, by name."""
-        self._begins = True
+        self._sys = ModuleType("sys")
+        """Is `sys` in the copies of the standard library's modules."""
+        self._sys.__dict__.update(modules=Modules(self._modules), __getattr__=lambda name: getattr(sys, name))
         self._copies: "Dict[str, ModuleType]" = {}
         """Copies of modules' names, by name."""
 
@@ -82,6 +134,8 @@ class Isolation:
             while level > 1:
                 base, level = base.rpartition(".")[0], level - 1
             name = f"{base}.{name}" if name else base
+        if name == "sys" and of is not None and not self._is_own(of["__name__"]):
+            return self._sys
         found = self._modules.get(name) or self._import(name)
         if not wanted:
             top = name.partition(".")[0]
@@ -102,6 +156,9 @@ class Isolation:
             return self._modules[name]
         if name == "os.path":
             return self._import("posixpath")
+        if name == "typing" and not self._has_typing():
+            made = self._modules[name] = typing()
+            return made
         is_own = self._is_own(name)
         module = None if name in OWN else sys.modules.get(name)
         if module is not None and (is_own or self.is_standard(name, module)):
@@ -124,29 +181,45 @@ class Isolation:
         is_file = origin.startswith(self._origins) and "-packages" not in origin
         return is_file or origin in ("built-in", "frozen")
 
+    def _has_typing(self) -> bool:
+        module = sys.modules.get("typing")
+        return module is not None and self.is_standard("typing", module)
+
     def _load(self, name: str, above: "Optional[ModuleType]", is_own: bool) -> ModuleType:
         """Loads a module that the program has not imported. `sys.modules` has it after that only if the program is to see it."""
-        before: "Any" = sys.modules.get(name, ABSENT)
-        after = before
         spec = self._find(name, above, is_own)
         if spec is None or spec.loader is None:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        is_shown = is_own or (name in SHARED and name not in sys.modules and self._is_programs(name))
         try:
-            module = _frozen_importlib.module_from_spec(spec)
-            module.__dict__["__builtins__"] = self._builtins
-            self._modules[name] = module
-            sys.modules[name] = module  # it may look for itself there
-            spec.loader.exec_module(module)
-            module = self._modules[name] = sys.modules.get(name, module)  # or puts another one there
-            after = module if is_own or (name in SHARED and before is ABSENT and self._is_programs(name)) else before
+            loader: "Any" = spec.loader
+            is_in_c = loader is _frozen_importlib.BuiltinImporter or type(loader) is external.ExtensionFileLoader
+            module = self._loaded_in_c(spec) if is_in_c else self._loaded(spec)
         except BaseException:
             self._modules.pop(name, None)
             raise
-        finally:
-            if after is not ABSENT:
-                sys.modules[name] = after
-            elif not self._begins or name not in self._modules:
+        if is_shown:
+            module = self._modules[name] = sys.modules.setdefault(name, module)
+        return module
+
+    def _loaded(self, spec: "ModuleSpec") -> ModuleType:
+        assert spec.loader is not None
+        module = _frozen_importlib.module_from_spec(spec)
+        module.__dict__["__builtins__"] = self._builtins
+        self._modules[spec.name] = module
+        spec.loader.exec_module(module)
+        return self._modules[spec.name]  # it may put another one there
+
+    def _loaded_in_c(self, spec: "ModuleSpec") -> ModuleType:
+        """Loads a module in C. Older kinds put themselves into `sys.modules`, though only once they are complete."""
+        name = spec.name
+        with _frozen_importlib._ModuleLockManager(name):  # type: ignore[attr-defined]
+            before: "Any" = sys.modules.get(name, ABSENT)
+            module = self._loaded(spec)
+            if before is ABSENT:
                 sys.modules.pop(name, None)
+            else:
+                sys.modules[name] = before
         return module
 
     def _is_programs(self, name: str) -> bool:
@@ -154,15 +227,6 @@ class Isolation:
         spec = external.PathFinder.find_spec(name)
         origin = None if spec is None else spec.origin
         return type(origin) is str and origin.startswith(self._origins)
-
-    def hide(self, before: "Set[str]") -> None:
-        """Removes from `sys.modules` what was not there before and is not for the program. Modules in C looked for others there."""
-        self._begins = False
-        for name in set(sys.modules) - before:
-            top = name.partition(".")[0]
-            is_hidden = name in self._modules or top == "encodings" or (top in self._modules and top not in before)
-            if is_hidden and name not in SHARED and not self._is_own(name):
-                del sys.modules[name]
 
     def _is_own(self, name: str) -> bool:
         return name == self._package or name.startswith(self._package + ".")
@@ -194,16 +258,12 @@ class Isolation:
 
 def isolate(package: str, places: "Sequence[str]", first: str) -> None:
     """Imports the module `first` of a package, and all that it imports, apart from the program."""
-    before = set(sys.modules)
     isolation = Isolation(package, places, Began())
     isolations.append(isolation)
-    for name in FIRST:
-        isolation.import_(name)
     isolation.import_(f"{package}.{first}")
     for name in LATE:
         if name in SMALL or name in sys.modules:
             isolation.import_(name)
-    isolation.hide(before)
 
 
 isolations: "List[Isolation]" = []

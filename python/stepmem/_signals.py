@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import signal
+import _signal as signal  # type: ignore[import-not-found]
 from functools import partial
 from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any, Optional, Set

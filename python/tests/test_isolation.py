@@ -255,3 +255,57 @@ def test_fork_does_not_warn_of_idle_threads_of_the_client(fake, tmp_path, name):
     ended = subprocess.run(command, env=variables, cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE)
     assert (ended.returncode, ended.stdout) == (0, "10 True 3\n"), ended.stderr
     assert [record["step"] for record in exporter.records] == [1, 2, 3, 4]
+
+
+WATCHES = """
+import os, sys
+sys.path.insert(0, os.environ["CLIENT"])
+first = dict(sys.modules)
+seen = {}
+def trace(frame, event, argument):
+    for name in set(sys.modules) - set(first) - set(seen):
+        module = sys.modules[name]
+        if not name.startswith("stepmem"):
+            seen[name] = name in sys.builtin_module_names or (getattr(module, "__file__", None) or "").endswith(".so")
+    return trace
+sys.settrace(trace)
+import stepmem
+sys.settrace(None)
+replaced = [name for name in first if sys.modules.get(name) is not first[name]]
+print(sorted(name for name, is_in_c in seen.items() if not is_in_c), replaced, len(set(sys.modules) - set(first)) > 20)
+"""
+
+KNOWN = [name for name, (_, is_known) in INTERPRETERS.items() if is_known]
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_another_thread_never_finds_a_module_that_the_client_loads(tmp_path, name):
+    """Between any two lines. A module in C, which is complete, may be there."""
+    command = [INTERPRETERS[name][0], "-I", "-B", "-c", WATCHES]
+    ended = subprocess.run(command, env={**os.environ, "CLIENT": str(ROOT / "python")}, cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE)
+    assert (ended.returncode, ended.stdout) == (0, "[] [] True\n"), ended.stderr
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_copies_of_modules_do_what_the_modules_do(tmp_path, name):
+    """What the client imports late, too, and what it loads instead of `typing`."""
+    code = """
+import os, sys
+sys.path.insert(0, os.environ["CLIENT"])
+import stepmem
+from stepmem._isolation import isolations
+load = isolations[0].import_
+pickle, ssl, dis = load("pickle"), load("ssl"), load("dis")
+assert pickle.loads(pickle.dumps({"a": [1, "b"]})) == {"a": [1, "b"]}
+assert ssl.TLSVersion.TLSv1_2.name == "TLSv1_2" and ssl.create_default_context().check_hostname
+assert dis.stack_effect(dis.opmap["NOP"]) == 0
+from stepmem._readers import Capacity
+assert Capacity(3, free=4).remaining(1) == 4 and repr(Capacity(1, 2)) == "Capacity(total=1, free=2)" and isinstance(Capacity(1, 2), tuple)
+import copyreg, enum, json, typing, signal
+assert typing.NamedTuple is not isolations[0].import_("typing").NamedTuple or "typing" in sys.modules
+assert enum is sys.modules["enum"] and json.loads("[1]") == [1] and signal.Signals(2).name == "SIGINT"
+print("as ever")
+"""
+    command = [INTERPRETERS[name][0], "-I", "-B", "-c", code]
+    ended = subprocess.run(command, env={**os.environ, "CLIENT": str(ROOT / "python")}, cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE)
+    assert (ended.returncode, ended.stdout) == (0, "as ever\n"), ended.stderr

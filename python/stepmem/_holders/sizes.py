@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import array
 import io
-import mmap
 import sys
 import types
 from collections import deque
 from typing import Any, Dict, NamedTuple, Tuple
+
+from .._isolation import library
 
 _dict_of_type: Any = type.__dict__["__dict__"].__get__
 _dict_of_module: Any = vars(types.ModuleType)["__dict__"].__get__
@@ -23,11 +23,11 @@ SHARED_REFERENCES = 8
 
 _SIZES: Tuple[Tuple[type, Any], ...] = tuple(
     (each, each.__sizeof__)
-    for each in (list, dict, set, frozenset, tuple, deque, str, bytes, bytearray, io.BytesIO, io.StringIO, array.array)
+    for each in (list, dict, set, frozenset, tuple, deque, str, bytes, bytearray, io.BytesIO, io.StringIO)
 )
 
-BUFFERS = (bytes, bytearray, io.BytesIO, array.array)
-"""Types of the standard library, besides arrays of NumPy, whose objects are measured by themselves."""
+BUFFERS = (bytes, bytearray, io.BytesIO)
+"""Types whose objects are measured by themselves, besides `array.array` and arrays of NumPy."""
 
 
 class Block(NamedTuple):
@@ -56,13 +56,17 @@ class Sizes:
             self._n_bytes: Any = members["nbytes"].__get__
             self._base: Any = members["base"].__get__
             self._shape: Any = members["shape"].__get__
-        self._sizes: Dict[int, Any] = {}
+        # Those of the program: copies of the modules could have types of their own.
+        plain: Any = getattr(library("array"), "array", bytes)
+        self._buffers: Tuple[type, ...] = (*BUFFERS, plain)
+        self._mapping: Any = getattr(library("mmap"), "mmap", None)
+        self._sizes: Dict[int, Any] = {id(plain): plain.__sizeof__}
 
     def is_buffer(self, type_: type) -> bool:
         """Returns whether objects of a type are arrays, bytes or their like."""
         if self.array is not None and _is_subclass(self.array, type_):
             return True
-        return any(type_ is each for each in BUFFERS)  # by identity: a metaclass of the program may define equality
+        return any(type_ is each for each in self._buffers)  # by identity: a metaclass of the program may define equality
 
     def block(self, thing: Any) -> Block:
         """Returns the memory of an array or of bytes; none of a file that is mapped."""
@@ -77,7 +81,7 @@ class Sizes:
             if not _is_subclass(self.array, type(base)):
                 break
             thing = base
-        return Block(id(base), 0, 0) if type(base) is mmap.mmap else Block(id(base), self._n_bytes(thing), n_own)
+        return Block(id(base), 0, 0) if type(base) is self._mapping else Block(id(base), self._n_bytes(thing), n_own)
 
     def shape(self, thing: Any) -> Tuple[int, ...]:
         """Returns the shape of an array; nothing of bytes and their like."""
