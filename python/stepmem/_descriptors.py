@@ -148,7 +148,7 @@ def names_in(path: str, n_max: int) -> List[str]:
         if own.is_ours(): entry = _next_entry(directory)  # fmt: skip
         if not entry:
             break
-        found.append(os.fsdecode(ctypes.c_char_p(entry + NAME_OFFSET).value or b""))
+        found.append((ctypes.c_char_p(entry + NAME_OFFSET).value or b"").decode("utf-8", "surrogateescape"))
     if directory is None: own.close()  # fmt: skip
     elif own.is_ours(): _close_directory(directory)  # fmt: skip
     return [name for name in found if name not in (".", "..")][:n_max]
