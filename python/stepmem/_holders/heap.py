@@ -11,6 +11,7 @@ import functools
 import gc
 import os
 import sys
+import time
 import types
 import weakref
 from collections import deque
@@ -89,6 +90,8 @@ _LEAF_TYPES = (
     type(dict.__dict__["fromkeys"]),
     type(types.FunctionType.__code__),
     type(types.FunctionType.__globals__),
+    types.GenericAlias,
+    *((types.UnionType,) if sys.version_info >= (3, 10) else ()),
     weakref.ReferenceType,
     weakref.ProxyType,
     weakref.CallableProxyType,
@@ -138,8 +141,8 @@ def module_dict(module: Any) -> "Dict[str, Any] | None":
     return _dict_of(module) if _is_subclass(types.ModuleType, type(module)) else None
 
 
-MODULES_PER_SLICE = 500
-"""Modules that one slice classifies."""
+MODULES_PER_YIELD = 50
+"""Modules after whose classification, a tenth of a millisecond, the thread hands over the interpreter's lock."""
 
 
 def is_none(thing: Any) -> bool:
@@ -151,7 +154,7 @@ class Modules:
     """The modules of the program, and those of libraries."""
 
     def __init__(self, is_on_host: bool = True) -> None:
-        """`is_on_host`: whether a search is about the host's memory, not a device's."""
+        """Classifies all modules. `is_on_host`: whether a search is about the host's memory, not a device's."""
         self.is_on_host = is_on_host
         self.programs: List[str] = []
         """Names of the program's modules in `sys.modules`, `__main__` first."""
@@ -163,13 +166,11 @@ class Modules:
         self._others: Set[str] = set()
         self._ids: Set[int] = set()
         names = [name for name in list(sys.modules) if type(name) is str]
-        self._waiting = [name for name in names if name.partition(".")[0] not in _NEVER][::-1]
-
-    def advance(self) -> bool:
-        """Classifies some more modules. Returns whether these were all."""
-        for _ in range(min(MODULES_PER_SLICE, len(self._waiting))):
-            self._add(self._waiting.pop())
-        return not self._waiting
+        for idx, name in enumerate(names):
+            if name.partition(".")[0] not in _NEVER:
+                self._add(name)
+            if idx % MODULES_PER_YIELD == 0:
+                time.sleep(0)
 
     def _add(self, name: str) -> None:
         namespace = module_dict(sys.modules.get(name))
@@ -183,8 +184,9 @@ class Modules:
             self.programs.insert(0, name)
             self._programs.add(name)
         elif "site-packages" in file or "dist-packages" in file:
-            self.libraries.append(name)
-            self._others.add(name)
+            if name.partition(".")[0] not in _NEVER_OF_LIBRARIES:
+                self.libraries.append(name)
+                self._others.add(name)
         elif not file.startswith(STANDARD):
             self.programs.append(name)
             self._programs.add(name)
@@ -207,6 +209,9 @@ _OWN = __name__.partition(".")[0]
 
 _NEVER = frozenset((_OWN, *"torch torchgen functorch triton numpy scipy pandas sympy networkx mpmath nvidia".split()))
 """Packages in whose modules a program leaves no tensors, or that are too large to scan."""
+
+_NEVER_OF_LIBRARIES = frozenset(("cuda", "typing_extensions", "_distutils_hack", "setuptools", "pkg_resources"))
+"""The same, if they are installed: the program's own may have these names."""
 
 
 _LEAF_MODULES = (f"{_OWN}.", "numpy", "_frozen_importlib", "importlib", "typing", "enum", "re.", "ctypes", "cuda.", "ast")

@@ -191,8 +191,6 @@ class Search:
 
     def _run(self) -> Iterator[None]:
         """Is the search: yields where a slice ends."""
-        while not self._modules.advance():
-            yield
         first = self._first = HeapScan(self._modules)
         yield from self._scan(first)
         began_at = self.first_step = self._step
