@@ -220,6 +220,26 @@ def test_window_ends_at_its_time_and_at_the_memory_of_its_tables(answer):
     assert lines_of(reports)["outcome"] == "bound"
 
 
+def test_window_with_many_allocations_ends_early_and_names_its_line(answer):
+    """40 % of the tables' bound ends the first half, and 80 % the second; what is read of them is summed up over several steps' ends."""
+    code = """
+    lines.TABLES_BYTES_MAX = 300_000
+    ticks = [0.0]
+    def ticking():
+        ticks[0] += lines.SLICE_SECONDS / 2
+        return ticks[0]
+    lines.processor_time = ticking
+    many = []
+    for n in range(400):
+        leak()
+        many.extend(object() for _ in range(200))
+        step(n)
+    """
+    reports, _ = answer(textwrap.dedent(code))
+    found = lines_of(reports)
+    assert found["outcome"] == "named" and 8 <= found["steps"] < 40, found
+
+
 def test_step_that_goes_beyond_a_bound_is_not_traced_to_its_end(answer):
     body = """
     for n in range(400):

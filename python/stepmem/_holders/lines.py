@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 import time
 import tracemalloc
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Generator, Iterator, List, NamedTuple, Optional, Tuple
 
 from .._wire import SCAN_STEPS_DEFAULT
+from .allowance import SLICE_SECONDS
+from .allowance import clock as processor_time
 from .arenas import Arenas
 from .candidates import DATA_BYTES_MIN, EXPLAINED, SHARE_OF_RATE, Holder
 from .heap import raise_if_programs
@@ -22,11 +24,17 @@ from .tracing import UNSAFE, is_safe
 WINDOW_SECONDS_MAX = 60.0
 """Length of a window, at most."""
 
-TABLES_BYTES_MAX = 64 << 20
-"""Memory of tracemalloc's tables at which a window ends."""
+TABLES_BYTES_MAX = 2 << 20
+"""Memory of tracemalloc's tables at which a window ends: of 40,000 allocations, which one call reads in 10 ms."""
+
+TABLES_SHARES = (0.4, 0.8)
+"""Shares of it at which a half of a window ends early, if there are steps enough."""
 
 SLOWER_MAX = 1.05
 """A traced step that takes longer than so many times the median of BASELINE_STEPS ends the window."""
+
+TRACES_PER_LOOK = 256
+"""Allocations after which a slice looks at the clock."""
 
 BASELINE_STEPS = 32
 
@@ -41,6 +49,8 @@ ALLOCATING_LINE = "allocating line"
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
+ABSENT = object()
+
 Line = Tuple[str, int]
 
 clock = time.perf_counter
@@ -53,12 +63,16 @@ def refusal() -> Optional[str]:
     return "own" if tracemalloc.is_tracing() else None
 
 
-def sizes_by_line() -> Dict[Line, int]:
-    """Returns the bytes that are traced now, by the line that allocated them, without the client's own."""
+def sizes_by_line() -> "Generator[None, None, Dict[Line, int]]":
+    """Returns the bytes that are traced now, by the line that allocated them, without the client's own. Yields where a slice ends."""
     sizes: Dict[Tuple[Line, ...], int] = {}
     traces: Any = tracemalloc.take_snapshot().traces
-    for _domain, n_bytes, frames, _n_frames in traces._traces:  # a Trace for each would take ten times as long
+    until = processor_time() + SLICE_SECONDS
+    for idx, (_domain, n_bytes, frames, _n_frames) in enumerate(traces._traces):  # a Trace for each would take ten times as long
         sizes[frames] = sizes.get(frames, 0) + n_bytes
+        if idx % TRACES_PER_LOOK == 0 and processor_time() > until:
+            yield
+            until = processor_time() + SLICE_SECONDS
     return {frames[0]: n_bytes for frames, n_bytes in sizes.items() if not frames[0][0].startswith((PACKAGE, "<frozen"))}
 
 
@@ -90,11 +104,15 @@ class LineSearch:
         self._first_step = self._half_steps = 0
         self._began_at = 0.0
         self._is_tracing = self._is_probe = False
+        self._has_concluded = False
+        """Set once all was read that is needed, and tracing has ended."""
         self._is_over_bound = False
         """Set if the guard ended the window within a step."""
         self._programs_start: Any = None
         """`tracemalloc.start`, which another function stands for while the window is open."""
         self._middle: Optional[Mark] = None
+        self._reading: Optional[Iterator[None]] = None
+        """What is under way at a half's end, over several steps' ends."""
 
     def fields(self) -> Dict[str, object]:
         """Returns the outcome and what is known of it, as JSON fields."""
@@ -146,10 +164,12 @@ class LineSearch:
             outcome = self._broken_off(seconds)
             if outcome is not None:
                 self._end(outcome)
-            elif self._middle is None and step - self._first_step >= self._half_steps:
-                self._middle = Mark(step, sizes_by_line())
-            elif self._middle is not None and step - self._middle.step >= self._half_steps:
-                self._conclude(step, self._middle)
+                return
+            middle = self._middle
+            if self._reading is None and self._is_half_over(step, middle):
+                self._reading = self._read_middle(step) if middle is None else self._conclude(step, middle)
+            if self._reading is not None and next(self._reading, ABSENT) is ABSENT:
+                self._reading = None
             return
         self._durations.append(seconds)
         if len(self._durations) == 1:
@@ -157,10 +177,24 @@ class LineSearch:
         elif len(self._durations) == BASELINE_STEPS:
             self._begin(step)
 
+    def _is_half_over(self, step: int, middle: Optional[Mark]) -> bool:
+        n_steps = step - (self._first_step if middle is None else middle.step)
+        if n_steps >= self._half_steps:
+            return True
+        is_steady = self._n_steps <= SCAN_STEPS_DEFAULT  # else a half needs a whole level shift
+        share = TABLES_SHARES[middle is not None]
+        return is_steady and n_steps >= HALF_STEPS_MIN and tracemalloc.get_tracemalloc_memory() >= share * TABLES_BYTES_MAX
+
+    def _read_middle(self, step: int) -> "Generator[None, None, None]":
+        sizes = yield from sizes_by_line()
+        self._middle = Mark(step, sizes)
+
     def _broken_off(self, seconds: float) -> Optional[str]:
         """Returns the outcome of a window that cannot go on; None if it can."""
         if self._is_over_bound:
             return "bound"
+        if self._has_concluded:
+            return None
         if not self._is_tracing or not tracemalloc.is_tracing():
             return "own"  # the program has started or stopped tracing
         if self._is_probe:
@@ -203,11 +237,22 @@ class LineSearch:
 
     def _end(self, outcome: str) -> None:
         self._stop()
-        self._middle = None
+        self._middle = self._reading = None
         self.outcome = outcome
 
-    def _conclude(self, step: int, middle: Mark) -> None:
-        sizes, gains = sizes_by_line(), self._arenas.gains()
+    def _conclude(self, step: int, middle: Mark) -> "Generator[None, None, None]":
+        gains, reading = self._arenas.gains(), sizes_by_line()
+        is_over = False
+        while not is_over:
+            try:
+                next(reading)
+            except StopIteration as stop:
+                sizes: Dict[Line, int] = stop.value
+                is_over = True
+            self._has_concluded = True
+            self._stop()
+            if not is_over:
+                yield
         n_steps = step - self._first_step
         self._end("native")
         used, free = (None if gain is None else max(0, gain) / n_steps for gain in (gains.used, gains.free))

@@ -3,6 +3,7 @@ memory, a search for the line that allocates it may follow."""
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -213,7 +214,9 @@ class HeapScanRequests:
         lines = self._lines
         if lines is None or not self._is_searching_lines(search):
             return False
+        began = clock()
         lines.at_step_end(step)
+        self._allowance.take(time.monotonic(), clock() - began, math.inf)
         return lines.outcome is not None
 
     def _result(self, id_: str, search: Search) -> HoldersResult:
