@@ -1,14 +1,14 @@
 """Notes that the program called a model since the last look, however short the call was, with a hook that removes itself.
 
-While no module has a hook, PyTorch's calls cost what they did. `torch.compile` would guard on the hook and warn of it, so there is
+Asks no object of the program: a model may have `parameters`, attributes and a metaclass of its own. While no module has a hook, PyTorch's calls cost what they did. `torch.compile` would guard on the hook and warn of it, so there is
 none from the compiler's import on.
 """
 
 from __future__ import annotations
 
 import sys
-from types import CodeType, FrameType
-from typing import Any, Optional
+from types import CodeType, FrameType, FunctionType, GetSetDescriptorType, ModuleType
+from typing import Any, Dict, Iterator, List, Optional
 
 from ._signals import raise_if_of_handler
 
@@ -19,6 +19,14 @@ CALLS_MAX = 8
 
 DEPTH_MAX = 500
 """Frames of a thread that are read, at most."""
+
+PARTS_MAX = 512
+"""Modules of a model that are looked at for parameters, at most; with more, it is taken for one without."""
+
+_mro: Any = type.__dict__["__mro__"].__get__
+_dict_of_type: Any = type.__dict__["__dict__"].__get__
+_dict_of_module: Any = vars(ModuleType)["__dict__"].__get__
+_is_subclass: Any = type.__subclasscheck__
 
 
 class ModelCalls:
@@ -64,7 +72,7 @@ class ModelCalls:
                 sys.meta_path.remove(self)
 
     def _wait(self) -> None:
-        register = getattr(sys.modules.get("torch.nn.modules.module"), "register_module_forward_pre_hook", None)
+        register = _names_of_torch().get("register_module_forward_pre_hook")
         if register is None:
             return
         if not self._is_waiting:
@@ -79,7 +87,7 @@ class ModelCalls:
         """Runs before the forward of a module, on the thread that calls it."""
         try:
             self._n_left -= 1
-            is_model = next(iter(module.parameters()), None) is not None and not _is_part(module)
+            is_model = _has_parameters(module) and not _is_part(module)
             if is_model or self._n_left <= 0:
                 self.pause()
             self._is_called = self._is_called or is_model
@@ -94,14 +102,56 @@ def codes(owner: Any, *names: str) -> "frozenset[CodeType]":
     return frozenset(code for code in found if isinstance(code, CodeType))
 
 
+def _names_of_torch() -> Dict[str, Any]:
+    """Returns the namespace in which PyTorch defines its modules; empty if it is not imported."""
+    module = sys.modules.get("torch.nn.modules.module")
+    return _dict_of_module(module) if type(module) is ModuleType else {}
+
+
+def _attributes(module: Any) -> Iterator[Any]:
+    """Yields parameters and parts of a module: the dictionaries `_parameters` and `_modules`."""
+    class_ = _names_of_torch().get("Module")
+    if not _is_subclass(type, type(class_)) or not _is_subclass(class_, type(module)):
+        return
+    descriptor = _dict_of_type(class_).get("__dict__")
+    names = descriptor.__get__(module) if type(descriptor) is GetSetDescriptorType else {}
+    for wanted in ("_parameters", "_modules"):
+        found = [value for name, value in dict.items(names) if type(name) is str and name == wanted]
+        yield list(dict.values(found[0])) if found and _is_subclass(dict, type(found[0])) else []
+
+
+def _has_parameters(module: Any) -> bool:
+    """Returns whether a module or a part of it has parameters."""
+    waiting: List[Any] = [module]
+    seen = {id(module)}
+    for each in waiting:
+        parameters, parts = [*_attributes(each)] or ([], [])
+        if any(parameter is not None for parameter in parameters):
+            return True
+        for part in parts:
+            if id(part) not in seen and len(waiting) < PARTS_MAX:
+                seen.add(id(part))
+                waiting.append(part)
+    return False
+
+
+def _call_impl(class_: Any) -> Optional[CodeType]:
+    """Returns the code that calls the modules of a class."""
+    for base in _mro(class_):
+        if "_call_impl" in _dict_of_type(base):
+            function = _dict_of_type(base)["_call_impl"]
+            return function.__code__ if type(function) is FunctionType else None
+    return None
+
+
 def _is_part(module: Any) -> bool:
     """Returns whether the call of a module that calls this is inside the call of another one."""
-    calls = codes(type(module), "_call_impl")
+    code = _call_impl(type(module))
     n_calls = 0
     frame: Optional[FrameType] = sys._getframe(1)
     for _ in range(DEPTH_MAX):
         if frame is None:
             break
-        n_calls += frame.f_code in calls
+        n_calls += frame.f_code is code
         frame = frame.f_back
     return n_calls > 1
