@@ -200,9 +200,9 @@ class ByTime:
                 if current is None:
                     break
                 code = current.f_code
-                is_running = is_running or code in forward
-                is_training = is_training or code in backward
-                is_in_call = is_in_call or (inner is not None and code.co_name == "decorate_context" and _is_of_library(inner))
+                is_running = is_running or id(code) in forward
+                is_training = is_training or id(code) in backward
+                is_in_call = is_in_call or (inner is not None and type(code.co_name) is str and code.co_name == "decorate_context" and _is_of_library(inner))
                 inner, current = code, current.f_back
             del frame, current
         return is_running, is_training, is_in_call
@@ -223,7 +223,7 @@ class ByTime:
 def _is_of_library(code: CodeType) -> bool:
     """Returns whether code is of an installed package other than PyTorch, as `generate` of transformers."""
     path = code.co_filename
-    return ("site-packages" in path or "dist-packages" in path) and f"packages{os.sep}torch{os.sep}" not in path
+    return type(path) is str and ("site-packages" in path or "dist-packages" in path) and f"packages{os.sep}torch{os.sep}" not in path
 
 
 def is_helper() -> bool:

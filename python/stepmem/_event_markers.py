@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from types import ModuleType
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, Callable, List
 
 from ._process import Process
@@ -12,6 +12,9 @@ from ._warn import warn_once
 from ._wire import EVENT_MARKERS
 
 EVAL, CHECKPOINT, EPOCH = (1 << idx for idx in range(len(EVENT_MARKERS)))
+
+FUNCTIONS = (FunctionType, BuiltinFunctionType)
+"""Types of the functions that are wrapped."""
 
 NO_GRAD = 1 << 8
 """`Process.noted_calls` counts uses of `no_grad`, and of all else that switches gradients off, in multiples of this…"""
@@ -45,12 +48,14 @@ def install(process: Process) -> None:
         (getattr(modules.get("torch.utils.data.dataloader"), "DataLoader", None), "__iter__", LOADER),
     ):
         try:
-            function = None if owner is None else vars(owner).get(name)
-            if function is not None and not hasattr(function, "_stepmem_process"):
+            function: Any = None if owner is None else vars(owner).get(name)
+            if type(function) not in FUNCTIONS:  # an object of the program would be asked
+                continue
+            if not hasattr(function, "_stepmem_process"):
                 setattr(owner, name, _wrapped(function, process, name, amount))
                 if isinstance(owner, ModuleType):
                     getattr(owner, name).__module__ = owner.__name__  # where pickle finds it; the original stays at its own place
-            elif function is not None:
+            else:
                 function._stepmem_process[0] = process
         except Exception as error:
             warn_once("marks", f"evaluations and checkpoints may not be noticed: {error!r}")

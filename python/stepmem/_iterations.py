@@ -5,6 +5,8 @@ from __future__ import annotations
 import weakref
 from typing import Any, Callable, Dict, Optional, Set
 
+from ._foreign import attribute, first, item
+
 STAGE_ITERATIONS = 8
 """Iterations in a row in which one optimizer stepped alone, after which another one that takes over is the next stage."""
 
@@ -87,7 +89,4 @@ def _none() -> None:
 
 
 def _first_parameter(optimizer: Any) -> Optional[Any]:
-    try:
-        return optimizer.param_groups[0]["params"][0]
-    except (AttributeError, LookupError, TypeError):
-        return None
+    return first(item(first(attribute(optimizer, "param_groups")), "params"))

@@ -7,9 +7,10 @@ none from the compiler's import on.
 from __future__ import annotations
 
 import sys
-from types import CodeType, FrameType, FunctionType, GetSetDescriptorType, ModuleType
-from typing import Any, Dict, Iterator, List, Optional
+from types import CodeType, FrameType, FunctionType, ModuleType
+from typing import Any, Dict, List, Optional
 
+from ._foreign import attribute, dict_of_type, is_subclass, mro, values
 from ._signals import raise_if_of_handler
 
 COMPILER = "torch._dynamo"
@@ -23,10 +24,7 @@ DEPTH_MAX = 500
 PARTS_MAX = 512
 """Modules of a model that are looked at for parameters, at most; with more, it is taken for one without."""
 
-_mro: Any = type.__dict__["__mro__"].__get__
-_dict_of_type: Any = type.__dict__["__dict__"].__get__
 _dict_of_module: Any = vars(ModuleType)["__dict__"].__get__
-_is_subclass: Any = type.__subclasscheck__
 
 
 class ModelCalls:
@@ -96,10 +94,11 @@ class ModelCalls:
             raise_if_of_handler(error)
 
 
-def codes(owner: Any, *names: str) -> "frozenset[CodeType]":
-    """Returns the code of those of the owner's functions that exist."""
-    found = (getattr(getattr(owner, name, None), "__code__", None) for name in names)
-    return frozenset(code for code in found if isinstance(code, CodeType))
+def codes(owner: Any, *names: str) -> "frozenset[int]":
+    """Returns the ids of the code of those functions of a class or module that exist: code is compared by all its constants."""
+    of = dict_of_type(owner) if is_subclass(type, type(owner)) else _dict_of_module(owner) if type(owner) is ModuleType else {}
+    found = (of.get(name) for name in names)
+    return frozenset(id(function.__code__) for function in found if type(function) is FunctionType)
 
 
 def _names_of_torch() -> Dict[str, Any]:
@@ -108,27 +107,14 @@ def _names_of_torch() -> Dict[str, Any]:
     return _dict_of_module(module) if type(module) is ModuleType else {}
 
 
-def _attributes(module: Any) -> Iterator[Any]:
-    """Yields parameters and parts of a module: the dictionaries `_parameters` and `_modules`."""
-    class_ = _names_of_torch().get("Module")
-    if not _is_subclass(type, type(class_)) or not _is_subclass(class_, type(module)):
-        return
-    descriptor = _dict_of_type(class_).get("__dict__")
-    names = descriptor.__get__(module) if type(descriptor) is GetSetDescriptorType else {}
-    for wanted in ("_parameters", "_modules"):
-        found = [value for name, value in dict.items(names) if type(name) is str and name == wanted]
-        yield list(dict.values(found[0])) if found and _is_subclass(dict, type(found[0])) else []
-
-
 def _has_parameters(module: Any) -> bool:
     """Returns whether a module or a part of it has parameters."""
     waiting: List[Any] = [module]
     seen = {id(module)}
     for each in waiting:
-        parameters, parts = [*_attributes(each)] or ([], [])
-        if any(parameter is not None for parameter in parameters):
+        if any(parameter is not None for parameter in values(attribute(each, "_parameters"))):
             return True
-        for part in parts:
+        for part in values(attribute(each, "_modules")):
             if id(part) not in seen and len(waiting) < PARTS_MAX:
                 seen.add(id(part))
                 waiting.append(part)
@@ -137,9 +123,9 @@ def _has_parameters(module: Any) -> bool:
 
 def _call_impl(class_: Any) -> Optional[CodeType]:
     """Returns the code that calls the modules of a class."""
-    for base in _mro(class_):
-        if "_call_impl" in _dict_of_type(base):
-            function = _dict_of_type(base)["_call_impl"]
+    for base in mro(class_):
+        if "_call_impl" in dict_of_type(base):
+            function = dict_of_type(base)["_call_impl"]
             return function.__code__ if type(function) is FunctionType else None
     return None
 

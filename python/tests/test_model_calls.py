@@ -8,6 +8,7 @@ from typing import Any, List
 
 import pytest
 
+from stepmem._iterations import Iterations
 from stepmem._model_calls import ModelCalls
 
 asked: List[str] = []
@@ -78,6 +79,21 @@ def test_metaclass_of_a_model_is_not_asked(calls: ModelCalls) -> None:
 
     Module._call_impl(type.__call__(Model, {"weight": object()}), calls)
     assert calls.any_since_last() and not asked
+
+
+def test_optimizer_of_the_program_is_not_asked_for_its_parameters() -> None:
+    class Optimizer(metaclass=Kinds):
+        param_groups = property(lambda self: asked.append("groups"))
+        __getattribute__ = Odd.__getattribute__
+
+    asked.clear()
+    parameter = object()
+    optimizers = [type.__call__(Optimizer) for _ in range(2)]
+    for each in optimizers:
+        object.__getattribute__(each, "__dict__").update(param_groups=[{"params": [parameter]}])
+    iterations = Iterations()
+    assert [iterations.begun_by(each, n) for n, each in enumerate(optimizers)] == [1, 1], "the second takes over the model"
+    assert not asked
 
 
 def test_transform_without_parameters_and_a_part_of_a_model_are_no_models(calls: ModelCalls) -> None:
