@@ -9,13 +9,16 @@ import ctypes
 import os
 import sys
 from functools import partial
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any, Callable, List, Optional
 
 from ._warn import warn_once
 
 LEAVE_SECONDS = 0.001
 """Time for which a fork waits until the idle threads have left, at most."""
+
+LEAVE_POLL_SECONDS = 0.00002
+"""Time between two looks whether they have: on a busy machine, one that yields instead comes last."""
 
 WARNS_OF_THREADS = sys.version_info >= (3, 12)
 """Set if a fork warns of the process's other threads."""
@@ -185,7 +188,7 @@ def _before_fork() -> None:
     deadline = monotonic() + LEAVE_SECONDS
     for thread in leaving:
         while not thread.is_gone() and monotonic() < deadline:
-            os.sched_yield()
+            sleep(LEAVE_POLL_SECONDS)
 
 
 def _after_fork(argument: Any) -> int:
