@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]
 import _thread
+import atexit
 import ctypes
 import os
 import sys
@@ -13,6 +14,9 @@ from time import monotonic, sleep
 from typing import Any, Callable, List, Optional
 
 from ._warn import warn_once
+
+BEGIN_SECONDS = 10.0
+"""Time for which the interpreter's end waits until a thread that was just started runs, at most."""
 
 LEAVE_SECONDS = 0.001
 """Time for which a fork waits until the idle threads have left, at most."""
@@ -84,10 +88,14 @@ class Thread:
         """Set if it is wanted again before it has left."""
         self._has_left = False
         self._has_ended = Event()
+        self._begins = _thread.allocate_lock()
+        """Held from its start until it runs."""
 
     def start(self) -> None:
         """Starts the thread. Raises RuntimeError if there are too many, or the interpreter ends."""
         before = _signal.pthread_sigmask(_signal.SIG_BLOCK, ())
+        self._begins = _thread.allocate_lock()
+        self._begins.acquire()
         _threads.append(self)
         try:
             _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
@@ -105,6 +113,11 @@ class Thread:
     def join(self, seconds: float) -> None:
         """Waits until it has ended, for so many seconds at most."""
         self._has_ended.wait(seconds)
+
+    def await_beginning(self) -> None:
+        """Waits until it runs."""
+        if self._begins.acquire(True, BEGIN_SECONDS):
+            self._begins.release()
 
     def pause(self, event: Event, seconds: float) -> bool:
         """Waits like `event.wait`; the thread may leave meanwhile, and be started again. Called on the thread itself."""
@@ -150,6 +163,7 @@ class Thread:
                 _threads.append(self)
 
     def _body(self) -> None:
+        self._begins.release()
         self._id = _thread.get_native_id()
         try:
             while self._leaves():
@@ -182,6 +196,12 @@ def is_main() -> bool:
     return _thread.get_native_id() == os.getpid()
 
 
+def _at_exit() -> None:
+    """Waits until all threads run: the interpreter's end frees what one needs that has been started, and does not run yet."""
+    for thread in list(_threads):
+        thread.await_beginning()
+
+
 def _before_fork() -> None:
     """Makes the idle threads leave, and waits until the system does not count them any more."""
     leaving = [thread for thread in list(_threads) if thread.leave()]
@@ -206,6 +226,7 @@ def in_child() -> None:
     _threads.clear()
 
 
+atexit.register(_at_exit)  # before all others of the client, so that it runs after them
 if WARNS_OF_THREADS:
     # Python counts the threads after the functions for the parent, so these must not start any: the pending call comes after that.
     # It is added without an instruction of Python, between which it would come at once.

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import _thread
+import threading
+import types
+from typing import Callable, List
+
 import pytest
 from conftest import STUB
+
+from stepmem import _threads
 
 
 def test_first_step_of_sixteen_threads_starts_one_sender(fake, train):
@@ -146,3 +153,35 @@ def test_recording_starts_once_files_can_be_opened(fake, train):
     assert (ended.code, ended.out) == (0, "True\n"), ended.err
     assert ended.err.count("Too many open files") == 1, ended.err
     assert exporter.records[0]["step"] > 100
+
+
+class Begins:
+    """Is the lock of a thread that begins while the interpreter's end waits for it."""
+
+    def __init__(self) -> None:
+        self.n_awaited = self.n_released = 0
+        self.bodies: List[Callable[[], None]] = []
+
+    def acquire(self, _: bool = True, seconds: float = -1) -> bool:
+        if self.bodies:
+            self.n_awaited += 1
+            self.bodies.pop()()
+        return True
+
+    def release(self) -> None:
+        self.n_released += 1
+
+
+def test_end_of_the_interpreter_waits_until_a_thread_that_was_started_runs(monkeypatch):
+    """The end frees what the system's thread needs before it runs Python, and kills the process if it comes too late."""
+    begins = Begins()
+    started = types.SimpleNamespace(allocate_lock=lambda: begins, start_new_thread=lambda body, _: begins.bodies.append(body), RLock=threading.RLock)
+    monkeypatch.setattr(_threads, "_thread", types.SimpleNamespace(**{**vars(_thread), **vars(started)}))
+    monkeypatch.setattr(_threads, "_threads", [])
+    ran: List[int] = []
+    thread = _threads.Thread(lambda: ran.append(1))
+    thread._has_ended = types.SimpleNamespace(set=lambda: None)
+    thread.start()
+    assert not ran
+    _threads._at_exit()
+    assert (ran, begins.n_awaited) == ([1], 1)
