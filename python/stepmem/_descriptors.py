@@ -10,7 +10,7 @@ import _socket as socket
 import ctypes
 import os
 from fcntl import F_DUPFD_CLOEXEC, fcntl
-from typing import Any, List, Optional, Tuple
+from typing import Any, Callable, List, Optional, Tuple
 
 FLOORS = (64, 32, 3)
 """A kept descriptor has at least the first of these numbers that the system allows: the program's next files get low ones, and
@@ -22,6 +22,9 @@ PROC_BYTES = 128
 FIRST_BYTES = 1 << 12
 PART_BYTES = 1 << 16
 """Bytes that one call reads at first, and later: it allocates as much."""
+
+CLOSED = -1
+"""Number of a file that is closed."""
 
 SO_COOKIE = 57
 """The option of a socket that no other socket has the value of; Linux 4.12 and newer."""
@@ -75,11 +78,12 @@ class OwnFile:
 
     __slots__ = ("_is_marked", "file", "number")
 
-    def __init__(self, number: int, is_marked: bool) -> None:
-        """`number` was opened just now; `is_marked`: with O_NONBLOCK."""
-        self.number = number
+    def __init__(self, open_: Callable[..., int], *arguments: Any, is_marked: bool = True) -> None:
+        """`open_` opens it, with O_NONBLOCK if `is_marked`. A signal handler of the program may raise at any time from then on."""
         self._is_marked = is_marked
-        self.file = file_of(number)
+        self.file: Optional[File] = None
+        self.number = open_(*arguments)
+        self.file = file_of(self.number)
 
     def __enter__(self) -> "OwnFile":
         return self
@@ -87,14 +91,19 @@ class OwnFile:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __del__(self) -> None:
+        if getattr(self, "number", CLOSED) != CLOSED:
+            self.close()
+
     def is_ours(self) -> bool:
         """Returns whether the program has not closed it."""
-        return self.file is not None and file_of(self.number) == self.file and (not self._is_marked or _never_waits(self.number))
+        is_same = self._is_marked if self.file is None else file_of(self.number) == self.file
+        return is_same and (not self._is_marked or _never_waits(self.number))
 
     def close(self) -> None:
         """Closes it unless the program has."""
         if self.is_ours(): close_at_once(self.number)  # fmt: skip
-        self.file = None
+        self.number = CLOSED
 
     def read(self, n_bytes_max: int) -> bytes:
         """Returns its first bytes. Raises OSError if they cannot be read, or the program closed it meanwhile."""
@@ -122,7 +131,7 @@ class OwnFile:
 
 def opened(path: str, flags: int = os.O_RDONLY) -> OwnFile:
     """Opens a file; never waits for another process. Raises OSError."""
-    return OwnFile(os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666), True)
+    return OwnFile(os.open, path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
 
 
 def read_file(path: str, n_bytes_max: int) -> Optional[bytes]:
@@ -151,6 +160,7 @@ def names_in(path: str, n_max: int) -> List[str]:
         found.append((ctypes.c_char_p(entry + NAME_OFFSET).value or b"").decode("utf-8", "surrogateescape"))
     if directory is None: own.close()  # fmt: skip
     elif own.is_ours(): _close_directory(directory)  # fmt: skip
+    own.number = CLOSED
     return [name for name in found if name not in (".", "..")][:n_max]
 
 
@@ -163,15 +173,15 @@ class OwnSocket:
         self._cookie: Optional[bytes] = None
         self._file: Optional[File] = None
         first = socket.socket(family, kind | socket.SOCK_NONBLOCK, protocol)
-        low = OwnFile(first.detach(), True)
+        low = OwnFile(first.detach)
         try:
-            number = duplicate(low.number)
-            high = OwnFile(number, True)
+            high = OwnFile(duplicate, low.number)
             if not (low.is_ours() and high.is_ours()):
                 high.close()
                 raise OSError("the program closed the connection")
             self._file = high.file
-            self.socket = socket.socket(family, kind, protocol, number)
+            self.socket = socket.socket(family, kind, protocol, high.number)
+            high.number = CLOSED
             self._cookie = self._cookie_now()
         finally:
             low.close()
@@ -185,7 +195,7 @@ class OwnSocket:
 
     def is_ours(self) -> bool:
         """Returns whether the program has not closed it."""
-        return self._file is not None and file_of(self.socket.fileno()) == self._file and self._cookie_now() == self._cookie
+        return self._file is not None and file_of(self.socket.fileno()) == self._file and self._cookie in (None, self._cookie_now())
 
     def close(self) -> None:
         """Closes it, or forgets its number if the program closed it."""
@@ -219,33 +229,39 @@ class KeptFile:
         self._n_checked = 0
         self._n_foreign = 0
         """The last reading that may be of a file of the program."""
+        self._own: Optional[OwnFile] = None
+        self._number = CLOSED
         self._open()
 
     def _open(self) -> None:
+        self.close()  # first: the next one may get its number
         with opened(self._path) as file:
-            self._own = OwnFile(duplicate(file.number), True)
+            self._own = OwnFile(duplicate, file.number)
+        self._number = self._own.number
 
     def read(self, n_bytes: int) -> Reading:
         """Reads its first bytes. Raises OSError if it cannot be opened again."""
         self._n_read += 1
         try:
-            return self._n_read, os.pread(self._own.number, n_bytes, 0)
+            return self._n_read, os.pread(self._number, n_bytes, 0)
         except OSError:
             self._n_foreign = self._n_read - 1  # those that were not checked yet
             self._open()
-            return self._n_read, os.pread(self._own.number, n_bytes, 0)
+            return self._n_read, os.pread(self._number, n_bytes, 0)
 
     def checked(self, reading: Reading) -> bytes:
         """Returns what was read; what is there now if that may be of another file. Raises OSError if it cannot be opened again."""
         n, content = reading
         if n > self._n_checked:
             n_read = self._n_read
-            if not self._own.is_ours():
+            if self._own is None or not self._own.is_ours():
                 self._open()
                 self._n_foreign = n_read
             self._n_checked = n_read
-        return content if n > self._n_foreign else os.pread(self._own.number, max(len(content), PROC_BYTES), 0)
+        return content if n > self._n_foreign else os.pread(self._number, max(len(content), PROC_BYTES), 0)
 
     def close(self) -> None:
         """Closes the file unless the program has."""
-        self._own.close()
+        own, self._own, self._number = self._own, None, CLOSED
+        if own is not None:
+            own.close()

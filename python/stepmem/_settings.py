@@ -192,7 +192,7 @@ def _first_bytes(path: str, n_bytes_max: int) -> bytes:
         with opened(path) as file:
             return file.read(n_bytes_max)
     found = b""
-    with OwnFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC), False) as file:  # a pipe may have to be waited for
+    with OwnFile(os.open, path, os.O_RDONLY | os.O_CLOEXEC, is_marked=False) as file:  # a pipe may have to be waited for
         while len(found) < n_bytes_max:
             if not file.is_ours():
                 raise OSError("the program closed a file of the client")

@@ -127,15 +127,16 @@ def test_program_without_standard_streams_has_its_files_to_itself(tmp_path):
 
 def test_kept_descriptors_are_out_of_the_programs_way(tmp_path):
     kept = KeptFile("/proc/self/statm")
-    assert kept._own.number >= FLOORS[0]
-    assert not os.get_inheritable(kept._own.number)
+    assert kept._number >= FLOORS[0]
+    assert not os.get_inheritable(kept._number)
+    number = kept._number
     kept.close()
-    assert file_of(kept._own.number) is None
+    assert file_of(number) is None
 
 
 def test_file_whose_number_was_taken_is_opened_again_and_what_took_it_is_not_closed(tmp_path):
     kept = KeptFile("/proc/self/statm")
-    number = kept._own.number
+    number = kept._number
     before = kept.read(128)
     assert kept.checked(before) == before[1]
     other = os.open(tmp_path / "other", os.O_CREAT | os.O_RDWR)
@@ -157,9 +158,9 @@ def test_file_that_cannot_be_read_is_opened_again_at_once(taken_by):
     kept = KeptFile("/proc/self/statm")
     ends = os.pipe()
     if taken_by == "nothing":
-        os.close(kept._own.number)
+        os.close(kept._number)
     else:
-        os.dup2(ends[0], kept._own.number)
+        os.dup2(ends[0], kept._number)
     assert len(kept.checked(kept.read(128)).split()) == 7
     for end in ends:
         os.close(end)
@@ -169,9 +170,9 @@ def test_reading_of_a_file_of_the_program_does_not_count_though_the_program_clos
     kept = KeptFile("/proc/self/statm")
     own = os.open(tmp_path / "own", os.O_CREAT | os.O_RDWR)
     os.write(own, b"of the program")
-    os.dup2(own, kept._own.number)
+    os.dup2(own, kept._number)
     foreign = kept.read(128)
-    os.close(kept._own.number)
+    os.close(kept._number)
     kept.read(128)
     assert foreign[1] == b"of the program"
     assert len(kept.checked(foreign).split()) == 7
