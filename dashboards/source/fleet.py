@@ -58,8 +58,8 @@ FIGURES = [
             instant(
                 "min(run:stepmem_oom_eta_seconds:min{<PLACE>}"
                 " or run:stepmem_oom_eta_lower_seconds:min{<PLACE>}"
-                " or process:stepmem_oom_eta_seconds:last5m{<PLACE>}"
-                " or process:stepmem_oom_eta_lower_seconds:last5m{<PLACE>})"
+                " or process:stepmem_oom_eta_seconds:min{<PLACE>}"
+                " or process:stepmem_oom_eta_lower_seconds:min{<PLACE>})"
             )
         ],
         "s",
@@ -116,13 +116,13 @@ CREEPING = [
             Column(
                 "Grown",
                 "max by (<BY_RUN>, rank, pod)"
-                " (rank:stepmem_creep_growth_bytes:last5m{<PLACE>} and <SOONEST>)",
+                " (rank:stepmem_creep_growth_bytes:max{<PLACE>} and <SOONEST>)",
                 "bytes",
             ),
             Column(
                 "Severity",
                 "max by (<BY_RUN>, rank, pod)"
-                " (rank:stepmem_diagnosis_severity:last5m{<PLACE>} and <SOONEST>)",
+                " (rank:stepmem_diagnosis_severity:max{<PLACE>} and <SOONEST>)",
                 cells=SEVERITY_CELLS,
             ),
         ],

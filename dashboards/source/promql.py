@@ -47,8 +47,8 @@ PARTS = {
     "WORST_RANKS": "on (rank) topk(50, <BY_SEVERITY>)",
     # Recorded, of a fleet: the ranks that are out of memory first, and the worst runs.
     "OOM_IN": (
-        "min by (<BY_RUN>, rank, pod) (rank:stepmem_oom_eta_seconds:last5m{<PLACE>}"
-        " or rank:stepmem_oom_eta_lower_seconds:last5m{<PLACE>})"
+        "min by (<BY_RUN>, rank, pod) (rank:stepmem_oom_eta_seconds:min{<PLACE>}"
+        " or rank:stepmem_oom_eta_lower_seconds:min{<PLACE>})"
     ),
     "SOONEST": "on (<BY_RUN>, rank, pod) bottomk(50, <OOM_IN>)",
     "SEVERITY": (

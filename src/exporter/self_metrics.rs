@@ -32,6 +32,7 @@ pub(super) struct ExporterFigures {
     /// Number of the command's processes that the kernel killed for lack of memory; `None`
     /// where that is not known.
     pub(super) oom_kills: Option<u64>,
+    pub(super) ends_with_command: bool,
     pub(super) series: usize,
     pub(super) startup_problems: Vec<String>,
 }
@@ -66,6 +67,7 @@ impl ExporterFigures {
             web_reloads: labelled(reloads.into_iter().flatten()),
             otlp_exports: labelled(exports.into_iter().flatten()),
             oom_kills: self.oom_kills,
+            ends_with_command: self.ends_with_command,
             series: self.series,
             series_dropped: labelled([
                 ("containers", self.dropped.containers),

@@ -350,6 +350,7 @@ fn figures(
         devices_hint: None,
         process: BTreeMap::new(),
         oom_kills: None,
+        ends_with_command: startup.mode() == StartMode::Command,
         series: 0,
         startup_problems: startup.into_settings(),
     }

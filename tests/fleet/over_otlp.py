@@ -47,7 +47,7 @@ SCOPE = {"otel_scope_name", "otel_scope_version", "otel_scope_schema_url"}
 # Recorded figures that do not change while the fleet runs.
 CONSTANT = [
     "run:stepmem_ranks:count", "run:stepmem_ranks_expected:max", "run:stepmem_creeping_ranks:count", "run:stepmem_silent_ranks:count",
-    "run:stepmem_diagnosis_severity:max", "rank:stepmem_diagnosis_severity:last5m", "cluster:stepmem_exporters:count", "cluster:stepmem_devices:count",
+    "run:stepmem_diagnosis_severity:max", "rank:stepmem_diagnosis_severity:max", "cluster:stepmem_exporters:count", "cluster:stepmem_devices:count",
 ]
 
 

@@ -183,7 +183,7 @@ def figures_are_those_scraped(jobs, scraped):
     ]:
         values = scraped.values(name, {**labels, **more})
         holds(value in values, f"{name} is {value}, scraped {sorted(values)[-3:]}")
-    peaks = scraped.values("rank:stepmem_peak_allocated_bytes:max5m", labels)
+    peaks = scraped.values("rank:stepmem_peak_allocated_bytes:last5m", labels)
     # What was recorded later than the answer is higher.
     holds(rank["peak_allocated_bytes"] in peaks, f"peak {rank['peak_allocated_bytes']}, recorded {sorted(peaks)[-3:]}")
     raw = scraped.values("stepmem_rank_interval_peak_allocated_bytes", labels)

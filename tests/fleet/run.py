@@ -151,10 +151,18 @@ class Bundle:
 
 
 def faster(rule):
-    return {
-        key: f"{max(1, round(seconds_of(value) / FASTER))}s" if key in ("for", "keep_firing_for") else value
-        for key, value in rule.items()
-    }
+    """A rule whose minutes of duration are seconds; what it reads over minutes stays."""
+
+    def shorter(duration):
+        seconds = seconds_of(duration) / FASTER
+        return f"{max(1, round(seconds)) if seconds else 0}s"
+
+    def held(expr):
+        expr = re.sub(r"\)\[([0-9]+m):([0-9]+m)\]\) >=", lambda of: f")[{shorter(of[1])}:{shorter(of[2])}]) >=", expr)
+        return re.sub(r"(?<=\[5m\] offset )[0-9]+m", lambda of: shorter(of[0]), expr)
+
+    faster = {key: shorter(value) if key in ("for", "keep_firing_for") else value for key, value in rule.items()}
+    return faster | ({"expr": held(rule["expr"])} if "alert" in rule else {})
 
 
 def seconds_of(duration):

@@ -113,6 +113,7 @@ fn higher_attempt_restarts_and_a_lower_one_is_late() {
     assert_eq!(of_rank(&metrics, "memory_allocated_bytes"), Some(1000.0));
     let rank = &exporter.status()["ranks"][0];
     has(rank, &json!({"attempt": 1, "recent_peak_allocated_bytes": 1000}));
+    assert_eq!(of_rank(&metrics, "interval_peak_allocated_bytes"), Some(1000.0));
 }
 
 #[test]

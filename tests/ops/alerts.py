@@ -111,9 +111,16 @@ def wording(groups, alerts):
             yield f"{name}: its description does not give a first look"
         if "for" not in alert:
             yield f"{name}: it has no duration"
-    # A number after a comparison is a threshold and needs a name; 0 and 1 are counts and severities.
+    # A number after a comparison is a threshold and needs a name; 0 and 1 are counts and severities. How long a condition has
+    # held is no threshold: of so many marks of a minute all but five, or every mark of five minutes.
     for alert in alerts:
         for line in alert["expr"].splitlines():
+            held = re.fullmatch(r"\s*\)\[([0-9]+)m:([15])m\]\) >= ([0-9]+)", line)
+            if held:
+                window, step, count = map(int, held.groups())
+                if count != (window - 5 if step == 1 else window // step):
+                    yield f"{alert['alert']}: not so many marks of so many minutes: {line.strip()}"
+                continue
             compared = re.search(r"[<>]=? ([0-9.]+)", line)
             if compared and compared[1] not in ("0", "1") and " # " not in line:
                 yield f"{alert['alert']}: a threshold without a name: {line.strip()}"

@@ -119,11 +119,11 @@ def show(exporters, work, dump):
 
 
 def compressed(text):
-    """Turns minutes into seconds, rounded up to at least one second."""
+    """Turns minutes into seconds, rounded up to at least one second; 0 stays 0."""
 
     def shorter(match):
         seconds = int(match[1]) * {"h": 3600, "m": 60}[match[2]] / FASTER
-        return f"{max(1, round(seconds))}s"
+        return f"{max(1, round(seconds)) if seconds else 0}s"
 
     return DURATION.sub(shorter, text)
 

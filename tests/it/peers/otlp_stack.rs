@@ -51,7 +51,7 @@ fn check(receiver: &str) {
     stack.await_series("rank:stepmem_diagnosis_severity:last5m{kind=\"CREEP_CONFIRMED\"}", 1);
     stack.await_series(&format!("run:stepmem_ranks:count{{{place}}} == 4"), 1);
     stack.await_series(&format!("run:stepmem_ranks_expected:max{{{place}}} == 4"), 1);
-    stack.await_series(&format!("rank:stepmem_peak_allocated_bytes:max5m{{{place}}}"), 4);
+    stack.await_series(&format!("rank:stepmem_peak_allocated_bytes:last5m{{{place}}}"), 4);
     stack.await_series(&format!("run:stepmem_imbalance:ratio{{{place}}}"), 1);
     stack.await_series(&format!("run:stepmem_oom_eta_seconds:min{{{place}}}"), 1);
     stack.await_series(&format!("run:stepmem_creeping_ranks:count{{{place}}} == 1"), 1);

@@ -11,7 +11,7 @@ use stepmem_types::host::{ContainerId, ContainerReading, PodMemory};
 use stepmem_types::ids::SubjectId;
 use stepmem_types::launch::Launch;
 use stepmem_types::site::{CodeLine, LeakSite, SiteText, SiteVerdict};
-use stepmem_types::units::{Bytes, Count};
+use stepmem_types::units::{Bytes, Count, Seconds};
 
 /// A count as every output gives it.
 #[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "exact up to 2^53")]
@@ -83,6 +83,16 @@ pub(super) fn signals(
                     [rank.run.as_str(), &rank.rank_label, uuid(rank), signal.signal.as_label()];
                 visit(&labels, value);
             }
+        }
+    }
+}
+
+pub(super) fn ended(status: &Status, visit: &mut Visit<'_>) {
+    for rank in &status.ranks {
+        if let Some(end) = &rank.end {
+            let time = end.time.map_or(rank.last_push_time, Seconds::get);
+            let outcome = end.outcome.as_label();
+            visit(&[rank.run.as_str(), &rank.rank_label, uuid(rank), outcome], time);
         }
     }
 }

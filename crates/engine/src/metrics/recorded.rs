@@ -71,7 +71,7 @@ pub const RECORDED: [RecordedFamily; 22] = [
     family(Figure::Step, "stepmem_rank_step", Reduction::Last),
     family(Figure::Allocated, "stepmem_rank_memory_allocated_bytes", Reduction::Last),
     family(Figure::Reserved, "stepmem_rank_memory_reserved_bytes", Reduction::Last),
-    family(Figure::Peak, "rank:stepmem_peak_allocated_bytes:max5m", Reduction::Highest),
+    family(Figure::Peak, "rank:stepmem_peak_allocated_bytes:last5m", Reduction::Highest),
     family(Figure::LastPush, "rank:stepmem_push_age_seconds:min", Reduction::LastBefore),
     family(Figure::Severity, "stepmem_diagnosis_severity", Reduction::Last),
     family(Figure::HeldUntil, "stepmem_diagnosis_severity", Reduction::LastTime),
@@ -86,7 +86,7 @@ pub const RECORDED: [RecordedFamily; 22] = [
     family(Figure::Site, "stepmem_creep_site_info", Reduction::LastTime),
     family(Figure::SiteShare, "stepmem_creep_site_share_ratio", Reduction::Last),
     family(Figure::Holder, "stepmem_creep_holder_info", Reduction::LastTime),
-    family(Figure::OomEta, "rank:stepmem_oom_eta_seconds:last5m", Reduction::Last),
+    family(Figure::OomEta, "rank:stepmem_oom_eta_seconds:min", Reduction::Last),
     family(Figure::RanksExpected, "run:stepmem_ranks_expected:max", Reduction::Highest),
     family(Figure::Imbalance, "run:stepmem_imbalance:ratio", Reduction::Last),
 ];

@@ -3,7 +3,7 @@
 
 use crate::metrics::readers::{
     OUTCOME, bytes, children, container_growth, container_info, containers, count, counts,
-    device_info, device_pods, devices, findings, holder_info, leaking_share, marks, pressures,
+    device_info, device_pods, devices, ended, findings, holder_info, leaking_share, marks, pressures,
     process, process_info, process_memory, process_unknown, processes, rank_info, ranks,
     records, runs, signals, site_info, size, whole, xid_errors,
 };
@@ -55,6 +55,7 @@ pub fn document() -> String {
 const RANK: &[&str] = &["run", "rank", "uuid"];
 const RANK_SIGNAL: &[&str] = &["run", "rank", "uuid", "signal"];
 const RANK_STATE: &[&str] = &["run", "rank", "uuid", "state"];
+const RANK_OUTCOME: &[&str] = &["run", "rank", "uuid", "outcome"];
 const RANK_MARK: &[&str] = &["run", "rank", "uuid", "mark"];
 const SUBJECT_KIND: &[&str] = &["run", "rank", "uuid", "pid", "kind"];
 const DEVICE: &[&str] = &["uuid"];
@@ -149,6 +150,8 @@ pub const METRICS: &[Metric] = &[
     row!(Pushed Gauge "stepmem_rank_last_push_timestamp_seconds" "rank.last_push_timestamp", SECONDS, RANK,
         "When the rank's last accepted push arrived, as a Unix time; absent once the rank has ended.",
         |s, v| ranks(s, v, |r| Some(r.last_push_time).filter(|_| r.end.is_none()))),
+    row!(Pushed Gauge "stepmem_rank_ended_timestamp_seconds" "rank.ended_timestamp", SECONDS, RANK_OUTCOME,
+        "When the rank ended, as a Unix time: as its process reported it, else its last push. outcome is completed, failed or oom. Absent while it pushes, or fell silent.", ended),
     row!(Pushed Gauge "stepmem_rank_memory_allocated_bytes" "rank.memory.allocated", BYTES, RANK,
         "Live tensor memory at the end of the last train step.", |s, v| ranks(s, v, |r| bytes(Some(r.last_train?.allocated)))),
     row!(Pushed Gauge "stepmem_rank_memory_peak_allocated_bytes" "rank.memory.peak_allocated", BYTES, RANK,
@@ -303,6 +306,9 @@ pub const METRICS: &[Metric] = &[
     row!(Own Gauge "stepmem_up" "up", STATES, NONE, "1 while the exporter answers.", |_, v| v(&[], 1.0)),
     row!(Own Info "stepmem_build_info" "build.info", STATES, VERSION, "The exporter's version.",
         |s, v| v(&[s.exporter.version.as_ref()], 1.0)),
+    row!(Own Gauge "stepmem_ends_with_command" "ends_with_command", STATES, NONE,
+        "1 for the exporter of stepmem run, which is gone once its command has ended; absent for others.",
+        |s, v| if s.exporter.ends_with_command { v(&[], 1.0); }),
     row!(Own Gauge "stepmem_startup_problem" "startup.problem", STATES, SETTING,
         "1 for each setting that was wrong, unreadable or taken at the start of the exporter, which runs without it (--sidecar); the log gives the reason.",
         |s, v| s.exporter.startup_problems.iter().for_each(|setting| v(&[setting], 1.0))),

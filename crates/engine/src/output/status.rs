@@ -427,6 +427,9 @@ pub struct ExporterStatus {
     /// `run`, and where that is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oom_kills: Option<u64>,
+    /// Set for the exporter of `run`, which is gone once its command has ended.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ends_with_command: bool,
     /// Number of series that an output has.
     pub series: usize,
     /// Number of series that were left out to keep a bound, by reason.

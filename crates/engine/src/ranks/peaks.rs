@@ -169,6 +169,11 @@ impl IntervalPeak {
         self.interval = interval;
     }
 
+    /// Forgets what another process of the rank had.
+    pub fn restart(&mut self) {
+        (self.current, self.previous) = (None, None);
+    }
+
     fn index(&self, now: Uptime) -> u64 {
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         nanos(now.0) / nanos(self.interval).max(1)

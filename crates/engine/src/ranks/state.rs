@@ -768,6 +768,7 @@ impl RankState {
         self.own_process = None;
         self.life_steps = 0;
         self.recent = RecentPeaks::default();
+        self.interval.restart();
         self.high_water = HighWater::default();
         self.retried_at = None;
         self.last_train = None;
