@@ -14,6 +14,8 @@ pub enum Figure {
     Peak,
     /// When the last push came, as a Unix time.
     LastPush,
+    /// When the rank ended, as a Unix time, with its outcome.
+    Ended,
     /// The severity of a finding, when it was last scraped.
     Severity,
     /// When a finding was last scraped.
@@ -66,13 +68,14 @@ pub const IDENTITY: &str = "stepmem_rank_info";
 
 /// Every series by which a job is read.
 #[rustfmt::skip]
-pub const RECORDED: [RecordedFamily; 22] = [
+pub const RECORDED: [RecordedFamily; 23] = [
     family(Figure::Identity, IDENTITY, Reduction::LastTime),
     family(Figure::Step, "stepmem_rank_step", Reduction::Last),
     family(Figure::Allocated, "stepmem_rank_memory_allocated_bytes", Reduction::Last),
     family(Figure::Reserved, "stepmem_rank_memory_reserved_bytes", Reduction::Last),
     family(Figure::Peak, "rank:stepmem_peak_allocated_bytes:last5m", Reduction::Highest),
     family(Figure::LastPush, "rank:stepmem_push_age_seconds:min", Reduction::LastBefore),
+    family(Figure::Ended, "stepmem_rank_ended_timestamp_seconds", Reduction::Last),
     family(Figure::Severity, "stepmem_diagnosis_severity", Reduction::Last),
     family(Figure::HeldUntil, "stepmem_diagnosis_severity", Reduction::LastTime),
     family(Figure::Since, "stepmem_diagnosis_since_timestamp_seconds", Reduction::Last),

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use crate::job::answer::{Answer, Series};
 use crate::job::launches::{Chosen, JobLaunch};
 use crate::job::model::{
-    Job, JobFinding, JobGrowth, JobHolder, JobLine, JobRank, JobSample, JobSlope,
+    Job, JobEnd, JobFinding, JobGrowth, JobHolder, JobLine, JobRank, JobSample, JobSlope,
 };
 use crate::job::text::{nothing_wrong, sentence};
 use crate::policy::IssueSeverity;
@@ -15,10 +15,14 @@ use crate::summary::model::{Issue, IssueEvidence, IssueKind};
 use stepmem_detect::signal::Signal;
 use stepmem_engine::kind::{DiagnosisKind, Severity};
 use stepmem_engine::metrics::recorded::Figure;
+use stepmem_types::end::EndOutcome;
 use stepmem_types::ids::{GpuUuid, Rank, Run};
 
 /// A finding whose last scrape is so much earlier than its rank's no longer held then.
 const LATER_SECONDS_MIN: f64 = 1.0;
+
+/// The clocks of a rank and of its exporter differ by no more than so many seconds, as a rule.
+const BEFORE_END: f64 = 10.0;
 
 /// The answers to the queries of a launch.
 #[derive(Clone, Debug, Default)]
@@ -111,9 +115,15 @@ fn number(series: &Series, label: &str) -> Option<u64> {
 impl Job {
     /// Makes the job of a launch from the answers to its queries.
     pub fn of(run: Run, chosen: Chosen, answers: &Answers) -> Self {
-        let Chosen { launch, others } = chosen;
+        let Chosen { mut launch, others } = chosen;
         let identities = identities(answers);
-        let ranks = ranks(answers, &identities, &launch);
+        let mut ranks = ranks(answers, &identities, &launch);
+        launch.is_over |= !ranks.is_empty() && ranks.iter().all(|rank| rank.end.is_some());
+        if launch.is_over {
+            let last = ranks.iter().map(|of| of.end.map_or(of.last_scrape, |end| end.time));
+            launch.end = last.reduce(f64::max).unwrap_or(launch.end).max(launch.begin);
+            ranks.iter_mut().for_each(|rank| rank.oom_eta_seconds = None);
+        }
         let by_rule = answers.of_run(Figure::RanksExpected).and_then(whole);
         let by_ranks = identities.values().filter_map(|identity| identity.world_size).max();
         let ranks_expected = by_ranks.or(by_rule);
@@ -121,7 +131,7 @@ impl Job {
         let n_expected = n_expected.min(Rank::MAX);
         let is_seen = |rank| ranks.binary_search_by_key(&rank, |of| of.rank.get()).is_ok();
         let (ranks_missing, n_ranks_missing) = unseen(n_expected, is_seen);
-        let mut issues = issues(&ranks);
+        let mut issues = issues(&ranks, launch.is_over);
         let neutral = nothing_wrong(&ranks);
         if issues.is_empty() {
             issues.push(neutral.clone());
@@ -163,12 +173,13 @@ fn ranks(
 ) -> Vec<JobRank> {
     let by_rank = |figure| answers.by_rank(figure, identities);
     let value = |of: &ByRank<'_>, rank: Rank| of.get(&rank)?.first()?.last();
-    let [step, allocated, reserved, peak, push, eta] = [
+    let [step, allocated, reserved, peak, push, ended, eta] = [
         Figure::Step,
         Figure::Allocated,
         Figure::Reserved,
         Figure::Peak,
         Figure::LastPush,
+        Figure::Ended,
         Figure::OomEta,
     ]
     .map(by_rank);
@@ -179,7 +190,11 @@ fn ranks(
         // What rules record of a run is of both launches.
         let recorded = |of: &ByRank<'_>| value(of, rank).filter(|_| !launch.overlaps);
         let findings = findings.of_rank(rank, identity, &growths);
-        let is_ending = findings.iter().any(|of| of.until.is_none()) && !launch.is_over;
+        // A rank that pushed after an end began again.
+        let last_push = recorded(&push);
+        let end = newest(&ended, rank).and_then(end_of);
+        let end = end.filter(|end| last_push.is_none_or(|push| push <= end.time + BEFORE_END));
+        let is_ending = findings.iter().any(|of| of.until.is_none()) && end.is_none();
         JobRank {
             rank,
             pod: identity.pod.clone(),
@@ -188,9 +203,10 @@ fn ranks(
             node_rank: identity.node_rank,
             attempt: identity.attempt,
             last_scrape: identity.last_scrape,
-            last_push: recorded(&push),
+            last_push,
             peak_allocated_bytes: recorded(&peak),
             slope: growths.slope(rank, Signal::Allocated.as_label()),
+            end,
             oom_eta_seconds: recorded(&eta).filter(|_| is_ending),
             sampled: JobSample {
                 step: value(&step, rank).and_then(whole),
@@ -273,6 +289,13 @@ impl<'a> Growths<'a> {
     }
 }
 
+fn end_of(series: &Series) -> Option<JobEnd> {
+    let all = [EndOutcome::Completed, EndOutcome::Failed, EndOutcome::Oom];
+    let label = series.label("outcome")?;
+    let outcome = all.into_iter().find(|outcome| outcome.as_label() == label)?;
+    Some(JobEnd { time: series.last()?, outcome })
+}
+
 /// Returns the series of a rank that was scraped last.
 fn newest<'a>(of: &ByRank<'a>, rank: Rank) -> Option<&'a Series> {
     let time = |series: &&&Series| series.last().unwrap_or(f64::NEG_INFINITY);
@@ -352,7 +375,7 @@ fn severity(level: f64) -> Option<Severity> {
 }
 
 /// Returns the findings that hold as issues: one a kind, the worst first.
-fn issues(ranks: &[JobRank]) -> Vec<Issue> {
+fn issues(ranks: &[JobRank], is_over: bool) -> Vec<Issue> {
     let issue = |kind: &DiagnosisKind| {
         let holding = |rank| {
             let rank: &JobRank = rank;
@@ -373,7 +396,7 @@ fn issues(ranks: &[JobRank]) -> Vec<Issue> {
                 Severity::Warning => IssueSeverity::Warn,
                 Severity::Critical => IssueSeverity::Crit,
             },
-            summary: sentence(worst, finding),
+            summary: sentence(worst, finding, is_over),
             action: kind.about().advice.into(),
             metric: finding.growth.as_ref().map_or("diagnosis", |of| of.signal).into(),
             phase: Some("memory".into()),
@@ -475,6 +498,53 @@ mod tests {
         assert!(card.contains("No longer held at the end: HIGH PRESSURE on rank 1"), "{card}");
         let line = from_job::figures(&job).leaking_line;
         assert_eq!(line.as_deref(), Some("job/t.py:7 in f"));
+    }
+
+    #[test]
+    fn a_job_that_ended_is_told_in_the_past_tense_and_by_its_own_time() {
+        let end = |rank: &str, outcome: &str| json!({"rank": rank, "outcome": outcome});
+        let mut series = creep();
+        series.extend([
+            (Figure::OomEta, json!({"rank": "1", "pod": "b"}), 10.0),
+            (
+                Figure::Holder,
+                json!({"rank": "1", "pod": "b", "holder": "`Trainer.history`", "kind": "list"}),
+                1000.0,
+            ),
+            (Figure::Ended, end("0", "completed"), 940.0),
+            (Figure::Ended, end("1", "completed"), 950.0),
+        ]);
+        let launch = JobLaunch { begin: 350.0, end: 1500.0, ..JobLaunch::default() };
+        let done = job(launch.clone(), &series);
+        assert_eq!((done.launch.is_over, done.launch.end), (true, 950.0));
+        assert!(done.ranks.iter().all(|rank| rank.oom_eta_seconds.is_none()));
+        let summary = &done.diagnosis.summary;
+        assert!(
+            summary.starts_with("live memory grew by 1.00 KiB/step, 1.00 MiB"),
+            "{summary}"
+        );
+        assert!(summary.ends_with("; held by `Trainer.history` (list)"), "{summary}");
+        let card = text::card(&done, Shown::default());
+        assert!(card.contains("(~10 min 0 s), completed."), "{card}");
+        for wrong in ["goes on", "out of memory in", "grows", "``"] {
+            assert!(!card.contains(wrong), "{wrong}: {card}");
+        }
+
+        series.retain(|(figure, labels, _)| *figure != Figure::Ended || labels["rank"] != "1");
+        series.push((Figure::Ended, end("1", "oom"), 950.0));
+        series.push((Figure::Severity, json!({"rank": "1", "kind": "OUT_OF_MEMORY"}), 3.0));
+        series.push((Figure::HeldUntil, json!({"rank": "1", "kind": "OUT_OF_MEMORY"}), 1000.0));
+        let died = job(launch.clone(), &series);
+        let issue = died.issues.iter().find(|issue| issue.status == "OUT OF MEMORY").unwrap();
+        assert!(issue.summary.starts_with("it ran out of memory and died at "), "{issue:?}");
+        assert!(issue.summary.ends_with("after step ~500"), "{issue:?}");
+        let card = text::card(&died, Shown::default());
+        assert!(card.contains(", of which 1 completed, 1 died out of memory."), "{card}");
+
+        // It pushed after that end: another process of the rank.
+        series.push((Figure::LastPush, json!({"rank": "1"}), 1400.0));
+        let again = job(launch, &series);
+        assert_eq!((again.launch.is_over, again.ranks[1].end), (false, None));
     }
 
     #[test]

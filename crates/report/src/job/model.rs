@@ -8,6 +8,7 @@ use serde::Serialize;
 use crate::job::launches::JobLaunch;
 use crate::summary::model::Issue;
 use stepmem_engine::kind::{DiagnosisKind, Severity};
+use stepmem_types::end::EndOutcome;
 use stepmem_types::ids::{GpuUuid, Rank, Run};
 use stepmem_types::site::short_path;
 
@@ -53,11 +54,21 @@ pub struct JobRank {
     pub peak_allocated_bytes: Option<f64>,
     /// The slope of live memory.
     pub slope: Option<JobSlope>,
-    /// Seconds until out of memory; absent of a launch that is over.
+    /// Its end; absent while it goes on, and where no scrape saw it.
+    pub end: Option<JobEnd>,
+    /// Seconds until out of memory; absent of a rank that ended, and of a launch that is over.
     pub oom_eta_seconds: Option<f64>,
     pub sampled: JobSample,
     /// The worst first.
     pub findings: Vec<JobFinding>,
+}
+
+/// The end of a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct JobEnd {
+    /// As a Unix time.
+    pub time: f64,
+    pub outcome: EndOutcome,
 }
 
 /// The figures of the last scrape of a rank: what was between scrapes does not show.

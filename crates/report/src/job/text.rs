@@ -8,7 +8,8 @@ use crate::job::model::{Job, JobFinding, JobGrowth, JobRank, JobSlope};
 use crate::policy::{IssueSeverity, PeakMetric};
 use crate::summary::card::{listed, verdict};
 use crate::summary::model::{Issue, IssueEvidence, IssueKind};
-use stepmem_engine::kind::Severity;
+use stepmem_engine::kind::{DiagnosisKind, Severity};
+use stepmem_types::end::EndOutcome;
 use stepmem_types::format::page::{Cell, Column, Indent, Page, Table};
 use stepmem_types::format::units::{
     bytes, date, duration, grouped, hourly, many, or_unknown, share, time_left,
@@ -84,29 +85,59 @@ pub(super) fn nothing_wrong(ranks: &[JobRank]) -> Issue {
     }
 }
 
-/// Returns the evidence of a finding in a sentence without a full stop.
-pub(super) fn sentence(rank: &JobRank, finding: &JobFinding) -> String {
-    let of_growth = finding.growth.as_ref().map(|growth| grows(rank, growth));
-    let since = || match finding.since {
-        Some(since) => format!("it holds since {} UTC", date(since)),
-        None => "it held when the rank was last scraped".to_owned(),
+/// Returns the evidence of a finding in a sentence without a full stop; of a rank that ended, or
+/// whose launch is over, in the past tense.
+pub(super) fn sentence(rank: &JobRank, finding: &JobFinding, is_over: bool) -> String {
+    let is_over = is_over || rank.end.is_some();
+    if finding.kind == DiagnosisKind::OutOfMemory {
+        return ran_out(rank, finding, is_over);
+    }
+    let of_growth = finding.growth.as_ref().map(|growth| grows(rank, growth, is_over));
+    let since = || match (finding.since, is_over) {
+        (Some(since), false) => format!("it holds since {} UTC", date(since)),
+        (Some(since), true) => format!("it held from {} UTC until the end", date(since)),
+        (None, _) => "it held when the rank was last scraped".to_owned(),
     };
     let mut text = of_growth.unwrap_or_else(since);
-    if let Some(seconds) = rank.oom_eta_seconds {
+    if let Some(seconds) = rank.oom_eta_seconds.filter(|_| !is_over) {
         text = format!("{text}; out of memory in {}", time_left(seconds));
     }
     text
 }
 
-fn grows(rank: &JobRank, growth: &JobGrowth) -> String {
-    let what = match growth.signal {
-        "host" => "host memory grows",
-        "reserved" => "reserved memory grows without live memory",
-        "outside_allocator" => "memory outside the allocator grows",
-        _ if rank.is_host() => "host memory grows",
-        _ => "live memory grows",
+/// Says how a rank ran out of memory: it died, or went on.
+fn ran_out(rank: &JobRank, finding: &JobFinding, is_over: bool) -> String {
+    let at = |time: Option<f64>| {
+        time.map_or(String::new(), |time| format!(" at {} UTC", date(time)))
     };
-    let mut text = what.to_owned();
+    let step = rank
+        .sampled
+        .step
+        .map_or(String::new(), |step| format!(", after step ~{}", grouped(step)));
+    match rank.end {
+        Some(end) if end.outcome == EndOutcome::Oom => {
+            format!("it ran out of memory and died{}{step}", at(Some(end.time)))
+        }
+        _ if finding.severity == Severity::Critical => {
+            format!("it ran out of memory and died{}{step}", at(finding.since))
+        }
+        _ if is_over => {
+            format!("it ran out of memory{} and went on until its end", at(finding.since))
+        }
+        _ => format!("it ran out of memory{} and goes on", at(finding.since)),
+    }
+}
+
+fn grows(rank: &JobRank, growth: &JobGrowth, is_over: bool) -> String {
+    let verb = if is_over { "grew" } else { "grows" };
+    let what = match growth.signal {
+        "host" => format!("host memory {verb}"),
+        "reserved" => format!("reserved memory {verb} without live memory"),
+        "outside_allocator" => format!("memory outside the allocator {verb}"),
+        _ if rank.is_host() => format!("host memory {verb}"),
+        _ => format!("live memory {verb}"),
+    };
+    let mut text = what;
     if let Some(slope) = pace(&growth.slope) {
         text = format!("{text} by {slope}");
     }
@@ -123,7 +154,10 @@ fn grows(rank: &JobRank, growth: &JobGrowth) -> String {
     if let Some(holder) = &growth.holder {
         let kind = holder.kind.as_ref().map_or(String::new(), |kind| format!(" ({kind})"));
         let at = holder.at.as_ref().map_or(String::new(), |at| format!(" of {at}"));
-        text = format!("{text}; held by `{}`{kind}{at}", holder.name);
+        // A name of code has its backticks.
+        let name = &holder.name;
+        let name = if name.contains('`') { name.clone() } else { format!("`{name}`") };
+        text = format!("{text}; held by {name}{kind}{at}");
     }
     text
 }
@@ -145,8 +179,9 @@ fn scope(page: &mut Page, job: &Job) {
     let steps = steps.map_or(String::new(), |step| format!(", to step ~{}", grouped(step)));
     let until = if is_over { format!("until {} UTC", date(end)) } else { "and goes on".into() };
     let took = duration((end - begin).max(0.0));
+    let ended = if is_over { ended(&job.ranks) } else { String::new() };
     let words = format!(
-        "Run {}, launch {}{attempt}: {seen}{of} ranks{steps}; from {} UTC {until} (~{took}).",
+        "Run {}, launch {}{attempt}: {seen}{of} ranks{steps}; from {} UTC {until} (~{took}){ended}.",
         job.run,
         job.launch.name(),
         date(begin),
@@ -161,6 +196,31 @@ fn scope(page: &mut Page, job: &Job) {
     others(page, job);
     for warning in &job.warnings {
         page.paragraph(Indent::hanging(0), &format!("The engine warns: {warning}"));
+    }
+}
+
+/// Says how the ranks of a launch that is over ended, as far as a scrape saw it.
+fn ended(ranks: &[JobRank]) -> String {
+    let n_of = |outcome| {
+        ranks.iter().filter(|rank| rank.end.is_some_and(|end| end.outcome == outcome)).count()
+    };
+    let kinds = [
+        (EndOutcome::Completed, "completed"),
+        (EndOutcome::Oom, "died out of memory"),
+        (EndOutcome::Failed, "failed"),
+    ];
+    let found: Vec<(usize, &str)> = kinds
+        .into_iter()
+        .map(|(outcome, word)| (n_of(outcome), word))
+        .filter(|(n, _)| *n > 0)
+        .collect();
+    match &found[..] {
+        [] => String::new(),
+        [(n, word)] if *n == ranks.len() => format!(", {word}"),
+        some => {
+            let words = some.iter().map(|(n, word)| format!("{n} {word}"));
+            format!(", of which {}", words.collect::<Vec<_>>().join(", "))
+        }
     }
 }
 
