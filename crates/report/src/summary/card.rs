@@ -4,15 +4,14 @@
 use std::cmp::Reverse;
 
 use crate::policy::PeakMetric;
-use crate::summary::model::{
-    Coverage, FigureSummary, Issue, RankOutcome, RankSummary, Summary,
-};
+use crate::summary::model::{FigureSummary, Issue, RankOutcome, RankSummary, Summary};
 use stepmem_types::end::EndOutcome;
 use stepmem_types::format::page::{Column, Indent, Page, Table};
 use stepmem_types::format::spark::{sparkline, thinned};
 use stepmem_types::format::units::{
     UNKNOWN, bytes, duration, grouped, hourly, many, or_unknown, percent,
 };
+use stepmem_types::ids::Rank;
 use stepmem_types::units::{Bytes, Count};
 
 /// The ranks in the table, at most; the rest is summed up.
@@ -91,6 +90,29 @@ pub(crate) fn listed(names: impl Iterator<Item = String>, n_all: usize) -> Strin
     format!("{}{more}", shown.join(", "))
 }
 
+/// Returns whether a rank was launched next to one that pushed: launchers number the ranks of a
+/// node in the order of their local ranks.
+fn is_launched_here(ranks: &[RankSummary], rank: u32) -> bool {
+    ranks.iter().any(|seen| {
+        let before = seen.local_rank.map_or(0, Rank::get);
+        rank < seen.rank.get() && seen.rank.get() - rank <= before
+    })
+}
+
+/// Names ranks, ascending: `rank 3`, or `ranks 0, 4–7`.
+fn spans(ranks: &[u32]) -> String {
+    let parts: Vec<String> = ranks
+        .chunk_by(|a, b| a + 1 == *b)
+        .filter_map(|span| match (span.first()?, span.last()?) {
+            (first, last) if first == last => Some(first.to_string()),
+            (first, last) => Some(format!("{first}–{last}")),
+        })
+        .collect();
+    let n_all = parts.len();
+    let word = if ranks.len() == 1 { "rank" } else { "ranks" };
+    format!("{word} {}", listed(parts.into_iter(), n_all))
+}
+
 fn scope(page: &mut Page, summary: &Summary) {
     let coverage = &summary.coverage;
     let of = coverage.ranks_expected.map_or(String::new(), |n| format!(" of {n}"));
@@ -118,7 +140,7 @@ fn scope(page: &mut Page, summary: &Summary) {
     let words =
         format!("Run {}{attempt}: {seen}{of} {ranks}{steps}{restarts}.", summary.run.as_str());
     page.paragraph(Indent::hanging(0), &words);
-    missing(page, coverage);
+    missing(page, summary);
     ends(page, summary);
     host(page, summary);
     without_steps(page, summary);
@@ -181,12 +203,25 @@ fn without_steps(page: &mut Page, summary: &Summary) {
     }
 }
 
-/// Adds the ranks that never pushed, and those that were lost.
-fn missing(page: &mut Page, coverage: &Coverage) {
-    if coverage.n_ranks_missing > 0 {
-        let n_missing = usize::try_from(coverage.n_ranks_missing).unwrap_or(usize::MAX);
-        let ranks = listed(coverage.ranks_missing.iter().map(ToString::to_string), n_missing);
-        page.paragraph(Indent::hanging(0), &format!("Never pushed: rank {ranks}."));
+/// Adds the ranks that did not push here, and those that were lost.
+fn missing(page: &mut Page, summary: &Summary) {
+    let coverage = &summary.coverage;
+    let is_of_here = |rank: &u32| is_launched_here(&summary.ranks, *rank);
+    let (here, elsewhere): (Vec<u32>, Vec<u32>) =
+        coverage.ranks_missing.iter().partition(|rank| is_of_here(rank));
+    if !here.is_empty() {
+        let words = format!("Never pushed: {}.", spans(&here));
+        page.paragraph(Indent::hanging(0), &words);
+    }
+    let n_missing = usize::try_from(coverage.n_ranks_missing).unwrap_or(usize::MAX);
+    let n_more = n_missing.saturating_sub(coverage.ranks_missing.len());
+    if !elsewhere.is_empty() {
+        let more = if n_more > 0 { format!(" and {n_more} more") } else { String::new() };
+        let push = if elsewhere.len() + n_more == 1 { "pushes" } else { "push" };
+        let ranks = spans(&elsewhere);
+        let words =
+            format!("Not known here: {ranks}{more}, which {push} elsewhere or not at all.");
+        page.paragraph(Indent::hanging(0), &words);
     }
     let lost = coverage.ranks_lost.iter().map(|lost| match lost.last {
         Some(last) => format!("rank {} after step {}", lost.rank, last.step),

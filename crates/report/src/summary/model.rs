@@ -294,9 +294,10 @@ pub struct Coverage {
     /// World size reported by the run.
     pub ranks_expected: Option<u32>,
     pub ranks_seen: usize,
-    /// Ranks that never pushed, of those expected: the first 64, ascending.
+    /// Ranks that never pushed here, of those expected: the first 64, ascending. Where a job has
+    /// several exporters, another may have them.
     pub ranks_missing: Vec<u32>,
-    /// Number of ranks that never pushed.
+    /// Number of ranks that never pushed here.
     pub n_ranks_missing: u32,
     /// Ranks that stopped while others went on, or without announcing their end.
     pub ranks_lost: Vec<LostRank>,

@@ -34,6 +34,18 @@ pub fn neutral(coverage: &Coverage, ranks: &[RankSummary], highest: Option<Rank>
         _ if goes_on_without_steps(coverage, ranks) && rise.is_none() => without_steps(),
         _ => words(coverage.ranks_judged > 0, abrupt_end(ranks), rise.as_ref()),
     };
+    let n_elsewhere = coverage.n_ranks_missing;
+    let is_part = n_elsewhere > 0 && kind == IssueKind::Balanced;
+    let (status, action) = match (status, action) {
+        ("BALANCED", NOTHING) if is_part => (BALANCED_HERE, NOTHING_HERE),
+        as_of_whole => as_of_whole,
+    };
+    let summary = if is_part {
+        let (n_here, all) = (coverage.ranks_seen, coverage.ranks_expected.unwrap_or_default());
+        format!("of the {n_here} of {all} ranks that push here: {summary}")
+    } else {
+        summary
+    };
     let ended = ended_growth(ranks);
     let summary = match &ended {
         Some((_, sentence)) => format!("{summary}; {sentence}"),
@@ -105,7 +117,7 @@ fn by_time(is_judged: bool, end: Option<AbruptEnd>) -> NeutralWords {
             IssueKind::Balanced,
             "BALANCED",
             "no creep, pressure or imbalance, judged by time as no optimizer stepped",
-            "Nothing to do.",
+            NOTHING,
         )
     } else {
         (
@@ -126,6 +138,14 @@ fn by_time(is_judged: bool, end: Option<AbruptEnd>) -> NeutralWords {
     }
 }
 
+/// The advice where nothing is wrong.
+const NOTHING: &str = "Nothing to do.";
+
+/// The status, and the advice, where ranks of the run push elsewhere, if at all.
+const BALANCED_HERE: &str = "BALANCED HERE";
+const NOTHING_HERE: &str = "Nothing to do about these ranks. The others are in the summaries of their own exporters: stepmem summary of a \
+                            directory that has them all, or --prometheus.";
+
 /// The status of a run that failed, and not of memory.
 const BALANCED_UNTIL: &str = "BALANCED UNTIL IT FAILED";
 
@@ -141,7 +161,7 @@ fn words(is_judged: bool, end: Option<AbruptEnd>, rise: Option<&StraightRise>) -
         (Some(end), _, true) => ("BALANCED", end.advice()),
         (Some(end), _, false) => ("TOO FEW STEPS", end.advice()),
         (None, Some(rise), _) => ("BALANCED SO FAR", rise.advice),
-        (None, None, true) => ("BALANCED", "Nothing to do."),
+        (None, None, true) => ("BALANCED", NOTHING),
         (None, None, false) => ("TOO FEW STEPS", LONGER),
     };
     let summary = match end {
