@@ -64,6 +64,8 @@ mod invariance;
 mod bounds;
 mod captures;
 
+mod outlook;
+
 // The status goes out.
 mod outputs;
 

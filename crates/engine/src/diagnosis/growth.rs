@@ -247,7 +247,10 @@ impl Figures for TrendFigures {
             }
             (None, Some(steps)) => {
                 let about = if is_known { "about" } else { "at least" };
-                format!(", out of memory in {about} {}", counted(steps, "step"))
+                let steps = counted(steps, "step");
+                format!(
+                    ", out of memory in {about} {steps}; how long a step takes is not known yet"
+                )
             }
             (None, None) => String::new(),
         };
