@@ -1,6 +1,6 @@
 # `make` or `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help demo tools test test-rust test-python test-interpreters test-helm test-torch wheel deb test-otlp bless look look-page look-snapshot bench bench-client bench-snapshot eval eval-toys soak cluster fleet attack fuzz release lint fmt clippy deny types workflows docs rust debian
+.PHONY: help demo tools test test-rust test-python test-interpreters test-helm test-torch wheel deb test-otlp bless look look-page look-snapshot bench bench-client bench-snapshot eval eval-toys soak cluster fleet ends attack fuzz release lint fmt clippy deny types workflows docs rust debian
 SHELL := /bin/bash
 CARGO ?= cargo
 # What the tests and lints need in addition to Rust and Python is installed here, and nowhere else.
@@ -139,6 +139,14 @@ fleet: ## Scrape a fleet of simulated pods with the real Prometheus, and print w
 	$(CARGO) build --quiet --example fleet-pods
 	rm -rf target/fleet
 	$(TOOLS)/ops/bin/python tests/fleet/run.py target/debug/examples/fleet-pods --pods $(PODS) --seconds 240 --scrape-seconds 15 --since $(SINCE) --work-dir target/fleet $(FLEET_OPTIONS)
+
+ends: ENDS ?= 20
+ends: ## Have jobs that leak complete and die under the real Prometheus and Alertmanager, so many of each (minutes; ENDS=…)
+	@tests/peers/install.sh
+	@tests/ops/install.sh
+	$(CARGO) build --quiet
+	rm -rf target/ends
+	$(TOOLS)/ops/bin/python tests/ops/ends.py target/debug/stepmem target/ends $(ENDS)
 
 attack: ## Attack the exporter over loopback and write the tables of docs/security.md (five minutes)
 	$(CARGO) build --quiet --profile dist

@@ -54,6 +54,19 @@ fn healthy_run_is_balanced_and_nothing_is_to_do() {
 }
 
 #[test]
+fn card_of_one_pod_says_what_is_not_known_of_the_others() {
+    let job = Job::new(4, 400).world(8).live(|_, _| 30 * GIB);
+    let card = card(&job.recording());
+    assert!(card.starts_with("BALANCED HERE"), "{card}");
+    assert!(card.contains("of the 4 of 8 ranks that push here: no creep"), "{card}");
+    assert!(
+        card.contains("Not known here: ranks 4–7, which push elsewhere or not at all."),
+        "{card}"
+    );
+    assert!(!card.contains("Never pushed") && !card.contains("Nothing to do."), "{card}");
+}
+
+#[test]
 fn straight_rise_is_in_the_status_and_its_explanation() {
     let exporter = Exporter::start(&[]);
     // Less than the 32 MiB from which it is MEMORY RISING.

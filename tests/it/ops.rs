@@ -75,6 +75,13 @@ fn a_fleet_is_the_same_over_otlp_and_with_prometheus_3() {
     holds("../fleet/recorded.py", &words);
 }
 
+#[test]
+fn no_alert_begins_once_a_job_has_completed_and_a_death_pages_before() {
+    let folder = Folder::new("ends");
+    let work = text(&folder.path("work"));
+    holds("ends.py", &[env!("CARGO_BIN_EXE_stepmem"), &work]);
+}
+
 /// Builds the program that serves a fleet; returns its path.
 fn fleet_pods() -> String {
     let executable = env::current_exe().unwrap();

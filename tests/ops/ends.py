@@ -1,0 +1,275 @@
+"""Jobs that leak and end, and what Prometheus and Alertmanager tell of them.
+
+    ends.py STEPMEM WORK_DIR [COUNT]
+
+COUNT jobs (4 unless given) complete, and as many run out of memory; half of them under `stepmem run`, whose target stays after it
+has gone, and half next to `stepmem serve --sidecar`, whose target goes with it. Of those that complete, half do so while their page
+is still to come, and half once it has come. Shows the following, and ends with a message when one of them does not hold:
+
+- each job that runs out of memory was paged before;
+- no alert begins at an evaluation that no longer saw its job, but for those about the death itself;
+- an alert that fires when its job completes resolves within its keep_firing_for and two evaluations, by one notification;
+- neither exporter waits for a scrape after a good end.
+
+A job takes its steps by Prometheus' evaluations, whatever the pace of this machine. Time is compressed as in live.py.
+"""
+
+import http.client
+import json
+import os
+import pathlib
+import sys
+
+import yaml
+
+from live import GIB, MIB, RULES, Receiver, ask, compressed, start_alertmanager, started_prometheus
+
+from child import Failure, end_on_sigterm, start_listening, wait_until
+
+SECONDS_MAX = 300
+"""How long Prometheus may take from one evaluation to the next, and a notification to come."""
+
+STEPS = 100
+"""Steps that a job takes from one evaluation to the next; each takes a second of its own time."""
+
+LEAK = 10 * MIB
+CAPACITY, BASE = 80 * GIB, 20 * GIB
+
+PENDING_EVALUATIONS = 4
+"""Evaluations of a finding after which a job completes; its page needs six."""
+
+LATER_EVALUATIONS = 45
+"""Evaluations after the last end: three times the longest duration of an alert."""
+
+DEATH = {"StepmemOutOfMemory"}
+"""Alerts that a death causes."""
+
+
+def main():
+    stepmem, work = sys.argv[1], pathlib.Path(sys.argv[2])
+    count = int(sys.argv[3]) if sys.argv[3:] else 4
+    end_on_sigterm()
+    work.mkdir(parents=True, exist_ok=True)
+    jobs = []
+    try:
+        jobs += [Job(stepmem, work, idx, dies) for dies in (False, True) for idx in range(count)]
+        show(jobs, work)
+    except Failure as failure:
+        sys.exit(f"error: {failure}")
+    finally:
+        for job in jobs:
+            job.exporter.stop()
+
+
+class Job:
+    """A job of one rank, and its exporter."""
+
+    def __init__(self, stepmem, work, idx, dies):
+        self.dies, self.is_run, self.awaits_page = dies, idx % 2 == 0, idx // 2 % 2 == 1
+        self.name = f"{'dies' if dies else 'completes'}-{idx}"
+        self.log = work / f"{self.name}.log"
+        self.step, self.seen, self.ended_at = 0, 0, None
+        self.fifo = work / f"{self.name}.exit"
+        os.mkfifo(self.fifo)
+
+        def command(web, push):
+            listen = [f"--web.listen-address=127.0.0.1:{web}", f"--push.listen-address=127.0.0.1:{push}", "--no-nvml"]
+            if self.is_run:
+                return [stepmem, "run", *listen, "--summary-json", work / f"{self.name}.json", "--", "sh", "-c", f"read code <{self.fifo}; exit $code"]
+            return [stepmem, "serve", "--sidecar", *listen]
+
+        self.exporter, [web, push] = start_listening(command, 2, str(self.log))
+        self.target, self.push = f"127.0.0.1:{web}", f"127.0.0.1:{push}"
+
+    def post(self, path, body):
+        connection = http.client.HTTPConnection(self.push, timeout=60)
+        try:
+            connection.request("POST", path, json.dumps(body), {"content-type": "application/json"})
+            answer = connection.getresponse()
+            text = answer.read()
+        finally:
+            connection.close()
+        if answer.status != 200:
+            raise Failure(f"{self.name}: {answer.status}: {text}")
+
+    def allocated(self):
+        noise = self.step * 2654435761 % (32 * MIB)
+        return BASE + max(0, self.step - 200) * LEAK + noise
+
+    def advance(self):
+        """Takes steps; returns False when the next one would not fit."""
+        records = []
+        for _ in range(STEPS):
+            self.step += 1
+            allocated = self.allocated()
+            if allocated + GIB > CAPACITY:
+                break
+            records.append({
+                "run": self.name, "rank": 0, "world_size": 1, "step": self.step, "time": self.began() + self.step, "step_seconds": 1.0,
+                "device": f"GPU-{self.name}", "total_bytes": CAPACITY, "allocated_bytes": allocated, "peak_allocated_bytes": allocated + GIB,
+                "reserved_bytes": allocated + GIB, "peak_reserved_bytes": allocated + GIB, "alloc_retries": 0, "ooms": 0,
+            })
+        if records:
+            self.post("/v1/steps", records)
+        return len(records) == STEPS
+
+    def began(self):
+        return 1_750_000_000
+
+    def end(self, outcome):
+        """Reports the end, and ends the exporter as its surroundings do; returns once that is gone."""
+        self.post(f"/v1/runs/{self.name}/end", {"rank": 0, "outcome": outcome})
+        if self.is_run:
+            with open(self.fifo, "w") as fifo:
+                fifo.write("1\n" if self.dies else "0\n")
+            wait_until(self.exporter.has_ended, SECONDS_MAX, lambda: f"{self.name}: stepmem run goes on:\n{self.exporter.log_tail()}")
+        else:
+            self.exporter.stop()
+        if not self.dies and "waiting for a last scrape" in self.log.read_text():
+            raise Failure(f"{self.name}: its exporter waited for a scrape after a good end")
+
+
+class Monitoring:
+    """Prometheus as the jobs see it."""
+
+    def __init__(self, port):
+        self.port, self.evaluated = port, None
+
+    def next_evaluation(self):
+        """Waits until the rules of ranks were evaluated once more."""
+
+        def look():
+            groups = ask(self.port, "/api/v1/rules")["data"]["groups"]
+            [newest] = [group["lastEvaluation"] for group in groups if group["name"] == "stepmem.ranks"]
+            is_new, self.evaluated = newest != self.evaluated, newest
+            return is_new
+
+        wait_until(look, SECONDS_MAX, lambda: f"no evaluation since {self.evaluated}")
+
+    def sees(self, job, time):
+        """Whether a scrape had a finding of a job that goes on, at the time of an evaluation."""
+        of_run = f'stepmem_diagnosis_severity{{run="{job.name}"}} unless on (run) stepmem_rank_ended_timestamp_seconds'
+        return bool(self.values(of_run, time=time))
+
+    def values(self, expression, **parameters):
+        answer = ask(self.port, "/api/v1/query", query=expression, **parameters)
+        if answer["status"] != "success":
+            raise Failure(f"{expression}: {answer['error']}")
+        return answer["data"]["result"]
+
+    def times(self, selector):
+        """The times of all samples of each series, with its labels."""
+        return [(series["metric"], [time for time, _ in series["values"]]) for series in self.values(f"{selector}[3h]")]
+
+
+def show(jobs, work):
+    receiver = Receiver()
+    targets = Targets(work / "targets.json", jobs)
+    alertmanager, [alerts_port] = start_alertmanager(work, receiver.port)
+    with alertmanager:
+        prometheus, [port] = start_prometheus(work, alerts_port)
+        with prometheus:
+            monitoring = Monitoring(port)
+            run(jobs, targets, monitoring, receiver)
+            for _ in range(LATER_EVALUATIONS):
+                monitoring.next_evaluation()
+            judge(jobs, monitoring, receiver)
+
+
+class Targets:
+    """The file by which Prometheus finds the jobs' exporters."""
+
+    def __init__(self, path, jobs):
+        self.path, self.jobs = path, list(jobs)
+        self.write()
+
+    def gone(self, job):
+        self.jobs.remove(job)
+        self.write()
+
+    def write(self):
+        labels = [{"targets": [job.target], "labels": {"cluster": "here", "namespace": "ml", "pod": job.name}} for job in self.jobs]
+        fresh = self.path.with_suffix(".fresh")
+        fresh.write_text(json.dumps(labels))
+        fresh.rename(self.path)
+
+
+def start_prometheus(work, alerts_port):
+    folder = work / "prometheus"
+    folder.mkdir()
+    (folder / "rules.yaml").write_text(compressed(RULES.read_text()))
+    return started_prometheus(folder, {
+        "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
+        "rule_files": [str(folder / "rules.yaml")],
+        "alerting": {"alertmanagers": [{"static_configs": [{"targets": [f"127.0.0.1:{alerts_port}"]}]}]},
+        "scrape_configs": [{"job_name": "stepmem", "file_sd_configs": [{"files": [str(work / "targets.json")]}]}],
+    })
+
+
+def run(jobs, targets, monitoring, receiver):
+    """Has the jobs take their steps and end."""
+    going = list(jobs)
+    while going:
+        monitoring.next_evaluation()
+        creeping = {of["metric"]["run"] for of in monitoring.values('stepmem_diagnosis_severity{kind="CREEP_CONFIRMED"} > 1')}
+        for job in list(going):
+            job.seen += job.name in creeping
+            is_paged = bool(paged(receiver, job))
+            goes_on = job.advance()
+            if job.dies:
+                if goes_on:
+                    continue
+                if not is_paged:
+                    raise Failure(f"{job.name} ran out of memory at step {job.step} and was not paged before")
+                job.end("oom")
+            elif is_paged if job.awaits_page else job.seen >= PENDING_EVALUATIONS:
+                job.end("completed")
+            elif not goes_on:
+                raise Failure(f"{job.name}: no page before its memory was full")
+            else:
+                continue
+            going.remove(job)
+            if not job.is_run:
+                targets.gone(job)
+
+
+def paged(receiver, job):
+    return [alert for path, alert in receiver.alerts() if path == "pager" and alert["status"] == "firing" and alert["labels"].get("run") == job.name]
+
+
+def judge(jobs, monitoring, receiver):
+    keeps = {}
+    for group in yaml.safe_load(compressed(RULES.read_text()))["groups"]:
+        for rule in group["rules"]:
+            if "alert" in rule:
+                keeps[rule["alert"]] = max(keeps.get(rule["alert"], 0), int(rule.get("keep_firing_for", "0s")[:-1]))
+    firing = monitoring.times('ALERTS{alertstate="firing"}')
+    n_began, n_resolved = 0, 0
+    for job in jobs:
+        of_job = [(labels, times) for labels, times in firing if job.name in (labels.get("run"), labels.get("pod"))]
+        for labels, times in of_job:
+            name = labels["alertname"]
+            n_began += 1
+            if name in DEATH and job.dies:
+                continue
+            if not monitoring.sees(job, times[0]):
+                raise Failure(f"{name} of {job.name} began when its job was no longer seen")
+            if not job.dies:
+                n_later = sum(not monitoring.sees(job, time) for time in times)
+                if n_later > keeps[name] + 2:
+                    raise Failure(f"{name} of {job.name} went on for {n_later} evaluations after its job was gone; it is kept for {keeps[name]}")
+        if not job.dies and not job.awaits_page and any(labels["alertname"] == "StepmemMemoryCreep" for labels, _ in of_job):
+            # The evaluation that made it begin came before its job's end was done.
+            print(f"{job.name}: paged while it ended", file=sys.stderr)
+        if not job.dies and job.awaits_page:
+            wait_until(lambda: resolved(receiver, job), SECONDS_MAX, lambda: f"the page of {job.name} did not resolve")
+            n_resolved += 1
+    print(f"{len(jobs)} jobs, {n_began} alerts, {n_resolved} pages resolved after a good end")
+
+
+def resolved(receiver, job):
+    return [alert for path, alert in receiver.alerts() if path == "pager" and alert["status"] == "resolved" and alert["labels"].get("run") == job.name]
+
+
+if __name__ == "__main__":
+    main()
