@@ -136,7 +136,8 @@ pub(super) fn rank_info(status: &Status, visit: &mut Visit<'_>) {
 }
 
 /// The label of what is counted by its outcome.
-pub(super) const OUTCOME: &[&str] = &["outcome"];
+pub(super) const OF_OUTCOME: &str = "outcome";
+pub(super) const OUTCOME: &[&str] = &[OF_OUTCOME];
 
 /// The characters of a label's value, at most: the last ones, since a path's end is its most
 /// telling part.
