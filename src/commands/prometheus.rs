@@ -20,7 +20,7 @@ use crate::exporter::clock::Clock;
 use stepmem_report::job::answer::{Answer, AnswerError};
 use stepmem_report::job::build::Answers;
 use stepmem_report::job::grid::Grid;
-use stepmem_report::job::launches::{Choice, choose, launches};
+use stepmem_report::job::launches::{Choice, JobLaunch, choose, launches};
 use stepmem_report::job::model::Job;
 use stepmem_report::job::queries::{self, LaunchQueries};
 use stepmem_report::job::text::Shown;
@@ -141,8 +141,9 @@ impl Prometheus {
         let grid = Grid::until(whole(Clock::unix_time()), self.since_seconds);
         self.progress.borrow_mut().begin(1);
         let found = self.range(&queries::launches(run.as_str()), grid)?;
-        let chosen = choose(launches(&found.series, grid), choice)
+        let mut chosen = choose(launches(&found.series, grid), choice)
             .with_context(|| format!("{} about run {run}", self.name))?;
+        self.date(run, &mut chosen.launch, grid)?;
         let asked = LaunchQueries::of(run.as_str(), &chosen.launch);
         self.progress.borrow_mut().begin(asked.queries.len());
         let mut answers = Answers::default();
@@ -150,6 +151,34 @@ impl Prometheus {
             answers.add(figure, self.instant(&query, asked.time)?);
         }
         Ok(Job::of(run.clone(), chosen, &answers))
+    }
+
+    /// Finds out when a launch, which a grid shows, and its latest attempt began, whatever time
+    /// was asked for.
+    fn date(&self, run: &Run, launch: &mut JobLaunch, mut grid: Grid) -> anyhow::Result<()> {
+        let query = queries::launch(run.as_str(), launch);
+        let shown = |grid: Grid| {
+            self.progress.borrow_mut().begin(1);
+            anyhow::Ok(launches(&self.range(&query, grid)?.series, grid))
+        };
+        while launch.reaches_before(grid)
+            && let Some(longer) = grid.longer()
+        {
+            grid = longer;
+            let shown = shown(grid)?;
+            launch.begins(&shown);
+            launch.attempt_begins(&shown);
+        }
+        let attempt = whole(launch.attempt_begin) + grid.step;
+        let is_first = launch.attempt_begin <= launch.begin;
+        let about = shown(grid.about(launch.first_point()))?;
+        launch.begins(&about);
+        if is_first {
+            launch.attempt_begins(&about);
+        } else {
+            launch.attempt_begins(&shown(grid.about(attempt))?);
+        }
+        Ok(())
     }
 
     fn range(&self, query: &str, Grid { start, end, step }: Grid) -> anyhow::Result<Answer> {

@@ -122,7 +122,9 @@ impl Job {
         if launch.is_over {
             let last = ranks.iter().map(|of| of.end.map_or(of.last_scrape, |end| end.time));
             launch.end = last.reduce(f64::max).unwrap_or(launch.end).max(launch.begin);
-            ranks.iter_mut().for_each(|rank| rank.oom_eta_seconds = None);
+            for rank in &mut ranks {
+                rank.oom_eta_seconds = None;
+            }
         }
         let by_rule = answers.of_run(Figure::RanksExpected).and_then(whole);
         let by_ranks = identities.values().filter_map(|identity| identity.world_size).max();

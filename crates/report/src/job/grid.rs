@@ -6,6 +6,9 @@ pub const GRID_POINTS_MAX: u64 = 5_000;
 /// The least seconds between points: the usual interval of scrapes.
 const STEP_SECONDS_MIN: u64 = 15;
 
+/// The longest time that is asked for, in seconds: 400 days.
+const SECONDS_MAX: u64 = 400 * 86_400;
+
 /// Times at equal distances, in whole seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grid {
@@ -22,6 +25,22 @@ impl Grid {
         let step = step(seconds);
         let length = seconds.div_ceil(step).saturating_mul(step);
         Self { start: end.saturating_sub(length), end, step }
+    }
+
+    /// Goes back four times as far, if that is not too far.
+    pub fn longer(self) -> Option<Self> {
+        let seconds = self.end - self.start;
+        (self.start > 0 && seconds < SECONDS_MAX)
+            .then(|| Self::until(self.end, seconds.saturating_mul(4).min(SECONDS_MAX)))
+    }
+
+    /// Covers the times about a point of this grid as finely as scrapes are, always by the same
+    /// points.
+    #[must_use]
+    pub fn about(self, point: u64) -> Self {
+        let step = STEP_SECONDS_MIN;
+        let start = point.saturating_sub(2 * self.step) / step * step;
+        Self { start, end: (point + self.step).div_ceil(step) * step, step }
     }
 }
 

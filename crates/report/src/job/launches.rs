@@ -132,6 +132,35 @@ impl JobLaunch {
         })
     }
 
+    /// Returns the first point at which it is seen, as a Unix time.
+    pub fn first_point(&self) -> u64 {
+        whole(self.seen.0)
+    }
+
+    /// Returns whether it may have begun before the first point of a grid.
+    pub fn reaches_before(&self, grid: Grid) -> bool {
+        self.seen.0 < float(grid.start + grid.step)
+    }
+
+    /// Takes over when it began from what another grid shows of it.
+    pub fn begins(&mut self, shown: &[Self]) {
+        if let Some(it) = self.shown_in(shown) {
+            (self.begin, self.seen.0) = (it.begin, it.seen.0);
+        }
+    }
+
+    /// Takes over when its latest attempt began from what another grid shows of it.
+    pub fn attempt_begins(&mut self, shown: &[Self]) {
+        if let Some(it) = self.shown_in(shown).filter(|it| it.attempt == self.attempt) {
+            self.attempt_begin = it.attempt_begin;
+        }
+    }
+
+    /// Returns this launch as another grid shows it, at times of which one is of both.
+    fn shown_in<'a>(&self, shown: &'a [Self]) -> Option<&'a Self> {
+        shown.iter().find(|of| of.seen.0 <= self.seen.1 && self.seen.0 <= of.seen.1)
+    }
+
     /// Returns its name, or the time at which it began.
     pub fn name(&self) -> String {
         let unnamed = || format!("of {}", stepmem_types::format::units::date(self.begin));
@@ -170,6 +199,16 @@ fn float(seconds: u64) -> f64 {
     seconds as f64
 }
 
+#[expect(
+    clippy::as_conversions,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "seconds above 0; a cast saturates"
+)]
+fn whole(seconds: f64) -> u64 {
+    seconds as u64
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -198,6 +237,37 @@ mod tests {
         assert_eq!((a.begin, a.end, a.is_over), (80.0, 120.0, true));
         assert_eq!((b.begin, b.attempt_begin, b.end), (4980.0, 6980.0, 10_000.0));
         assert_eq!((b.attempt, b.is_over, b.overlaps), (Some(1), false, false));
+    }
+
+    #[test]
+    fn beginning_of_a_launch_is_the_same_for_every_question() {
+        let sightings = |grid: Grid, from: u64| {
+            let first = from.max(grid.start).div_ceil(grid.step) * grid.step;
+            (first..=grid.end)
+                .step_by(usize::try_from(grid.step).unwrap())
+                .collect::<Vec<u64>>()
+        };
+        let mut began = Vec::new();
+        for (end, seconds) in
+            [(100_000, 90_000), (100_007, 90_000), (100_000, 200_000), (100_000, 1_000)]
+        {
+            let mut grid = Grid::until(end, seconds);
+            let shown = |grid: Grid, times: Vec<u64>| {
+                let values: Vec<_> = times.iter().map(|time| json!([time, "8"])).collect();
+                let metric = json!({"launch": "a", "attempt": "0"});
+                let answer = json!({"status": "success", "data": {"result": [{"metric": metric, "values": values}]}});
+                launches(&Answer::decode(answer.to_string().as_bytes()).unwrap().series, grid)
+            };
+            let mut launch = shown(grid, sightings(grid, 50_003)).remove(0);
+            while launch.reaches_before(grid) {
+                grid = grid.longer().unwrap();
+                launch.begins(&shown(grid, sightings(grid, 50_003)));
+            }
+            let fine = grid.about(launch.first_point());
+            launch.begins(&shown(fine, sightings(fine, 50_003)));
+            began.push(launch.begin);
+        }
+        assert_eq!(began, [49_995.0; 4]);
     }
 
     #[test]

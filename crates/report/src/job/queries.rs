@@ -17,6 +17,15 @@ pub fn launches(run: &str) -> String {
     format!("count by (cluster, namespace, launch, attempt) ({IDENTITY}{{run={run}}})")
 }
 
+/// Returns the query over a [`Grid`](crate::job::grid::Grid) that shows one of these launches.
+pub fn launch(run: &str, launch: &JobLaunch) -> String {
+    let text = |value: &Option<String>| quoted(value.as_deref().unwrap_or_default());
+    let (cluster, namespace) = (text(&launch.cluster), text(&launch.namespace));
+    let (run, name) = (quoted(run), text(&launch.launch));
+    let of = format!("run={run},cluster={cluster},namespace={namespace},launch={name}");
+    format!("count by (cluster, namespace, launch, attempt) ({IDENTITY}{{{of}}})")
+}
+
 /// The queries at the end of a launch, which read all of its latest attempt.
 #[derive(Clone, Debug)]
 pub struct LaunchQueries {
