@@ -23,10 +23,12 @@ import pytest
 from conftest import ROOT, STUB
 from stepmem import _children, _procfs, _shared_memory
 from stepmem._ending import _requested_bytes
-from stepmem._holders import allowance, heap, places, search, source
+from stepmem._holders import allowance, heap, places, requests, search, source
 from stepmem._holders.allowance import Allowance
 from stepmem._holders.search import Search
 from stepmem._holders.source import Binding, Form
+from stepmem._process import Process
+from stepmem._wire import HeapScanRequest
 from test_holders import answer  # noqa: F401
 
 PACKAGE = str(ROOT / "python/stepmem")
@@ -425,3 +427,19 @@ def test_client_matches_no_text_with_regular_expressions():
     """`re` holds the interpreter's lock, and takes exponential time where a quantifier stands over another one."""
     users = [path.name for path in pathlib.Path(PACKAGE).rglob("*.py") if "import re\n" in path.read_text() or "from re " in path.read_text()]
     assert users == []
+
+
+def test_all_that_searches_do_at_a_steps_end_counts_and_not_slices_alone(monkeypatch):
+    """Reports and windows of tracemalloc, too; they do not make two long slices in a row two that are apart."""
+    kept = Allowance(0.0)
+    for _ in range(2):
+        kept.take(0.0, 1.0, allowance.SLICE_SECONDS)
+        kept.add(0.0, 0.001)
+    assert kept.is_over and kept.taken == pytest.approx(2.002)
+    ticks = itertools.count()
+    monkeypatch.setattr(requests, "clock", lambda: float(next(ticks)))
+    served = requests.HeapScanRequests(Process(), lambda result: None)
+    served.on_request(HeapScanRequest({"id": "h1"}))
+    served._current[1].fail("cut")
+    served.at_step_end(1)
+    assert served._allowance.taken > 0.0

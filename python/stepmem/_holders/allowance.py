@@ -31,7 +31,8 @@ class Allowance:
     def __init__(self, began_at: float) -> None:
         """`began_at`: the time from which the run counts, on the monotonic clock."""
         self._began_at = began_at
-        self._taken = 0.0
+        self.taken = 0.0
+        """All seconds so far."""
         self._recent: Deque[Tuple[float, float]] = deque()
         self._n_overruns = 0
 
@@ -49,11 +50,15 @@ class Allowance:
 
     def left_of_run(self, now: float) -> float:
         """Returns the seconds that slices may take of the run at `now`, however many in one second."""
-        return max(CREDIT_SECONDS, SHARE_OF_RUN * (now - self._began_at)) - self._taken
+        return max(CREDIT_SECONDS, SHARE_OF_RUN * (now - self._began_at)) - self.taken
+
+    def add(self, now: float, seconds: float) -> None:
+        """Notes `seconds` that were taken beside slices."""
+        self.taken += seconds
+        self._recent.append((now, seconds))
 
     def take(self, now: float, seconds: float, slice_seconds: float) -> None:
         """Notes that a slice of `slice_seconds` took `seconds`."""
-        self._taken += seconds
-        self._recent.append((now, seconds))
+        self.add(now, seconds)
         if not self.is_over:
             self._n_overruns = self._n_overruns + 1 if seconds > OVERRUN * slice_seconds else 0

@@ -3,7 +3,6 @@ memory, a search for the line that allocates it may follow."""
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections import deque
@@ -155,6 +154,7 @@ class HeapScanRequests:
             return
         if not self._lock.acquire(blocking=False):
             return
+        began, taken = clock(), self._allowance.taken
         try:
             current = self._current
             if current is None:
@@ -170,6 +170,7 @@ class HeapScanRequests:
             if search.is_over and not self._is_searching_lines(search) and self._current is current:
                 self._current = None
         finally:
+            self._allowance.add(time.monotonic(), max(0.0, clock() - began - (self._allowance.taken - taken)))
             self._lock.release()
 
     def _search(self, search: Search, step: int) -> None:
@@ -214,9 +215,7 @@ class HeapScanRequests:
         lines = self._lines
         if lines is None or not self._is_searching_lines(search):
             return False
-        began = clock()
         lines.at_step_end(step)
-        self._allowance.take(time.monotonic(), clock() - began, math.inf)
         return lines.outcome is not None
 
     def _result(self, id_: str, search: Search) -> HoldersResult:
