@@ -226,6 +226,11 @@ def in_child() -> None:
     _threads.clear()
 
 
+try:
+    # glibc loads it when the interpreter's end stops a thread, and ends the process where that fails, as after `chroot`.
+    ctypes.CDLL("libgcc_s.so.1")
+except OSError:
+    pass
 atexit.register(_at_exit)  # before all others of the client, so that it runs after them
 if WARNS_OF_THREADS:
     # Python counts the threads after the functions for the parent, so these must not start any: the pending call comes after that.

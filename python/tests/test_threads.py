@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import _thread
+import os
+import subprocess
+import sys
 import threading
 import types
 from typing import Callable, List
 
 import pytest
-from conftest import STUB
+from conftest import ROOT, STUB
 
 from stepmem import _threads
 
@@ -153,6 +156,13 @@ def test_recording_starts_once_files_can_be_opened(fake, train):
     assert (ended.code, ended.out) == (0, "True\n"), ended.err
     assert ended.err.count("Too many open files") == 1, ended.err
     assert exporter.records[0]["step"] > 100
+
+
+def test_what_the_system_needs_to_stop_a_thread_is_loaded_before_the_program_can_lose_it():
+    """PyTorch loads it, too; a program with the stub alone does not."""
+    code = "import stepmem; print('libgcc_s' in open('/proc/self/maps').read())"
+    ended = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT / "python")}, capture_output=True, text=True)
+    assert ended.stdout == "True\n", ended.stderr
 
 
 class Begins:
