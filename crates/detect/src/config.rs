@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::capacity::Capacity;
 use crate::signal::Signal;
 use stepmem_types::units::MEBIBYTE;
 
@@ -124,11 +125,11 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Returns what growth is judged against, in bytes: the `known` capacity or the budget,
-    /// whichever is less.
-    pub fn capacity(&self, known: Option<f64>) -> Option<f64> {
-        let known = known.filter(|bytes| *bytes > 0.0);
-        known.into_iter().chain(self.budget).reduce(f64::min)
+    /// Returns what growth is judged against: the `known` capacity or the budget, whichever is
+    /// less.
+    pub fn capacity(&self, known: Capacity) -> Capacity {
+        let shared = known.shared.filter(|bytes| *bytes > 0.0);
+        Capacity { shared: shared.into_iter().chain(self.budget).reduce(f64::min), ..known }
     }
 
     /// Returns how many blocks make as many samples as growth must have ended for.

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::batch::BatchShare;
+use crate::capacity::Capacity;
 use crate::config::Config;
 use crate::forecast::headroom::Room;
 use crate::forecast::overview;
@@ -162,10 +163,10 @@ impl Detector {
         self.follows_pause
     }
 
-    /// Takes a train sample that comes after all others; `capacity` in bytes, if known.
+    /// Takes a train sample that comes after all others; `capacity` as far as it is known.
     ///
     /// Returns true when a trend was raised, changed its stage or phase, or was cleared.
-    pub fn train(&mut self, sample: &Sample, capacity: Option<f64>) -> bool {
+    pub fn train(&mut self, sample: &Sample, capacity: impl Into<Capacity>) -> bool {
         self.follows_pause = false;
         let Some(at) = self.place(sample.at) else { return false };
         let sample = &Sample { at, ..*sample };
@@ -184,7 +185,7 @@ impl Detector {
             return false;
         }
         let config = &self.config;
-        let Some(around) = self.surroundings(config, self.live_signal, capacity) else {
+        let Some(around) = self.surroundings(config, self.live_signal, capacity.into()) else {
             return false;
         };
         if self.intervals.add(block, config.interval_samples_min) {
@@ -215,29 +216,30 @@ impl Detector {
     }
 
     /// Takes growth of an object of the process, which shows whether its level shifts are a
-    /// leak's; `capacity` in bytes, if known.
-    pub fn holder(&mut self, growth: HolderGrowth, capacity: Option<f64>) {
+    /// leak's; `capacity` as far as it is known.
+    pub fn holder(&mut self, growth: HolderGrowth, capacity: impl Into<Capacity>) {
         self.shifts.spanned_by(growth);
+        let capacity = capacity.into();
         if let Some(around) = self.surroundings(&self.config, self.live_signal, capacity) {
             self.live.judge_between(Between::Shifts(&self.shifts), &around);
         }
     }
 
-    /// Takes a reading of the rank's device that comes after all others; `capacity` in bytes,
-    /// if known.
+    /// Takes a reading of the rank's device that comes after all others; `capacity` as far as
+    /// it is known.
     ///
     /// Ignores a reading before the first sample, and of a rank whose reserved bytes are
     /// unknown. Returns true when a trend was raised, changed its stage or phase, or was
     /// cleared.
-    pub fn device(&mut self, reading: &DeviceReading, capacity: Option<f64>) -> bool {
+    pub fn device(&mut self, reading: &DeviceReading, capacity: impl Into<Capacity>) -> bool {
         let Some(sample) = self.newest else { return false };
         let taken = self.readings.take(reading, &sample, self.config.warmup_readings);
         let Some(block) = taken else { return false };
-        self.read(block, Signal::OutsideAllocator, capacity)
+        self.read(block, Signal::OutsideAllocator, capacity.into())
     }
 
     /// Takes a reading of an unmanaged process, as [`Self::device`] does of a rank.
-    pub fn process(&mut self, reading: &DeviceReading, capacity: Option<f64>) -> bool {
+    pub fn process(&mut self, reading: &DeviceReading, capacity: impl Into<Capacity>) -> bool {
         let Some(used) = reading.process_used else { return false };
         let at = AxisPoint { position: 0.0, time: reading.time };
         let Some(at) = self.place(at) else { return false };
@@ -255,7 +257,7 @@ impl Detector {
         if !self.readings.is_loaded(&sample, &self.config) {
             return false;
         }
-        self.read(block, Signal::Process, capacity)
+        self.read(block, Signal::Process, capacity.into())
     }
 
     /// Forgets the previous incarnation of a restarted rank; the memory that others use on its
@@ -288,18 +290,17 @@ impl Detector {
     }
 
     /// Returns what comes of a signal's growth, as of the moment that `asked` is about;
-    /// `capacity` in bytes, if known. `None` where no growth is shown.
+    /// `capacity` as far as it is known. `None` where no growth is shown.
     pub fn outlook(
         &self,
         signal: Signal,
-        capacity: Option<f64>,
+        capacity: impl Into<Capacity>,
         asked: &Asked,
     ) -> Option<Outlook> {
         let trend = self.trend(signal)?;
-        let around = self.surroundings(&self.config, signal, capacity)?;
-        let room = around.capacity.map(|capacity| Room::of(capacity, around.outside_bytes));
+        let around = self.surroundings(&self.config, signal, capacity.into())?;
         let basis = Basis {
-            room,
+            room: Room::of(around.capacity, around.outside_bytes),
             seconds_per_unit: self.pace_of(signal).seconds_per_unit(),
             known_within: self.config.known_within,
         };
@@ -396,15 +397,16 @@ impl Detector {
         needed.saturating_add(self.config.warmup_samples).saturating_sub(self.n_samples)
     }
 
-    /// Returns what every window of a signal shows now, the shortest first; `capacity` in
-    /// bytes, if known.
+    /// Returns what every window of a signal shows now, the shortest first; `capacity` as
+    /// far as it is known.
     ///
     /// Costs as much as the most expensive sample.
     pub fn windows(
         &self,
         signal: Signal,
-        capacity: Option<f64>,
+        capacity: impl Into<Capacity>,
     ) -> impl Iterator<Item = WindowReport> {
+        let capacity = capacity.into();
         self.series(signal).into_iter().flat_map(move |series| {
             series.ladder.levels().iter().enumerate().filter_map(move |(level_idx, level)| {
                 let around = self.surroundings(&self.config, signal, capacity)?;
@@ -433,7 +435,7 @@ impl Detector {
     }
 
     /// Takes a block of readings; returns whether the trend of their signal has changed.
-    fn read(&mut self, block: Block, signal: Signal, capacity: Option<f64>) -> bool {
+    fn read(&mut self, block: Block, signal: Signal, capacity: Capacity) -> bool {
         self.readings.pace.advance(block.at);
         if let Some(around) = self.surroundings(&self.config, signal, capacity) {
             self.readings.series.add(block, &Surroundings { now: block.at, ..around });
@@ -469,7 +471,7 @@ impl Detector {
         &self,
         config: &'c Config,
         signal: Signal,
-        capacity: Option<f64>,
+        capacity: Capacity,
     ) -> Option<Surroundings<'c>> {
         Some(Surroundings {
             config,
@@ -478,7 +480,8 @@ impl Detector {
             now: self.newest?.at,
             steps_per_unit: self.steps_per_unit(config),
             // The budget is of a device.
-            capacity: if signal == Signal::Host { capacity } else { config.capacity(capacity) },
+            capacity: if signal == Signal::Host { capacity } else { config.capacity(capacity) }
+                .of(signal),
             outside_bytes: self.readings.outside_bytes().unwrap_or(0.0),
         })
     }

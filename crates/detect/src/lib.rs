@@ -4,6 +4,7 @@
 mod batch;
 #[cfg(test)]
 mod behaviour;
+pub mod capacity;
 pub mod config;
 pub mod detector;
 pub mod forecast;

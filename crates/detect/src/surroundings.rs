@@ -1,5 +1,6 @@
 //! The surroundings that growth is judged against.
 
+use crate::capacity::Capacity;
 use crate::config::Config;
 use crate::sample::{Axis, AxisPoint};
 use crate::signal::Signal;
@@ -14,8 +15,8 @@ pub(super) struct Surroundings<'a> {
     pub(super) now: AxisPoint,
     /// Steps, or what counts as one, that a unit of the axis brings.
     pub(super) steps_per_unit: f64,
-    /// Bytes of the device, or the budget; `None` where neither is known.
-    pub(super) capacity: Option<f64>,
+    /// The bytes that may be taken.
+    pub(super) capacity: Capacity,
     /// Bytes in use on the device outside the series' process.
     pub(super) outside_bytes: f64,
 }

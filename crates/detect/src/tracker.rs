@@ -136,8 +136,7 @@ impl Tracker {
             trend.ahead_bytes_per_unit = found.ahead;
             trend.bend = found.bend;
         }
-        let Some(capacity) = around.capacity else { return };
-        let room = Room::of(capacity, around.outside_bytes);
+        let Some(room) = Room::of(around.capacity, around.outside_bytes) else { return };
         let remaining = trend.usage.remaining(&room, &trend.growth()).interval().value;
         if remaining < 1.0 {
             return;
@@ -230,7 +229,7 @@ impl Tracked {
         let stage_ratio =
             if shown.stage == Stage::Rising { RISING_CONFIDENCE_RATIO } else { 1.0 };
         let capacity_ratio =
-            if around.capacity.is_some() { 1.0 } else { STAND_IN_CONFIDENCE_RATIO };
+            if around.capacity.is_known() { 1.0 } else { STAND_IN_CONFIDENCE_RATIO };
         let is_since_changepoint = shown.onset_idx > 0;
         let found = slope_since_onset(points, is_since_changepoint).or_else(|| {
             let spread = Some(Spread::of_test(shown.t, shown.n_increments));

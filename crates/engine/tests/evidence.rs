@@ -9,12 +9,13 @@ use stepmem_engine::diagnosis::gpu_lost::GpuLostEvidence;
 use stepmem_engine::diagnosis::growth_or::GrowthOr;
 use stepmem_engine::diagnosis::high_pressure::{PressureEvidence, TooLarge};
 use stepmem_engine::diagnosis::imbalance::ImbalanceEvidence;
-use stepmem_engine::diagnosis::out_of_memory::{LikelyKill, OutOfMemoryEvidence};
+use stepmem_engine::diagnosis::out_of_memory::{LikelyKill, OutOfMemoryEvidence, OwnLimit};
 use stepmem_engine::diagnosis::outside_allocator::LargeEvidence;
 use stepmem_engine::diagnosis::trend_figures::{ContainerFigures, TrendFigures};
 use stepmem_engine::kind::{DiagnosisKind, Severity};
 use stepmem_engine::output::status::FindingStatus;
 use stepmem_engine::ranks::basis::Basis;
+use stepmem_engine::ranks::limits::LimitOrigin;
 use stepmem_types::end::EndOutcome;
 use stepmem_types::ids::{Rank, RankId, Run, SubjectId};
 use stepmem_types::site::{
@@ -143,6 +144,7 @@ fn pressure() -> PressureEvidence {
         is_of_container: true,
         basis: Basis::Host,
         capacity_bytes: 80 << 30,
+        capacity_set_by: Some(LimitOrigin::Program),
         never_live_ratio: Some(0.25),
         too_large: Some(Box::new(TooLarge { holder: holder(), filling: filling() })),
     }
@@ -161,6 +163,7 @@ fn out_of_memory() -> OutOfMemoryEvidence {
         is_last: true,
         ending: Some(EndOutcome::Failed),
         requested_bytes: Some(bytes(1 << 30)),
+        limit: Some(OwnLimit { origin: LimitOrigin::Program, bytes: bytes(11 << 30) }),
         headroom_bytes: Some(-5.0),
         growth_bytes: Some(7.5),
         site: Some(Box::new(OomSite {

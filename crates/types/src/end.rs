@@ -97,6 +97,9 @@ pub struct EndReport {
     /// Bytes that the failed allocation requested.
     #[serde(rename = "requested_bytes")]
     pub requested: Option<Bytes>,
+    /// The most that its allocator may reserve, where the error names such a limit.
+    #[serde(default, rename = "reserved_limit_bytes")]
+    pub reserved_limit: Option<Bytes>,
 }
 
 impl EndReport {
@@ -113,6 +116,7 @@ impl EndReport {
             error_message: Some("oom_kill of its control group rose".into()),
             ooms: None,
             requested: None,
+            reserved_limit: None,
         }
     }
 
@@ -125,6 +129,13 @@ impl EndReport {
             error_message: Some(message.into()),
             ..Self::killed_out_of_memory(None)
         }
+    }
+
+    /// Returns the most that its allocator may reserve; of a report without it by the error's
+    /// message, to the digits that it gives (`11.18 GiB allowed; …`).
+    pub fn allowed(&self) -> Option<Bytes> {
+        let in_message = || allowed_in(self.error_message.as_deref()?);
+        self.reserved_limit.filter(|limit| limit.get() > 0).or_else(in_message)
     }
 
     /// Returns whether the kernel killed the process for lack of memory.
@@ -143,4 +154,23 @@ impl EndReport {
         self.time.is_some_and(|end| time <= end.get())
             && self.step.is_none_or(|end| step <= end)
     }
+}
+
+/// Returns the limit that the message of PyTorch's out-of-memory error names.
+fn allowed_in(message: &str) -> Option<Bytes> {
+    let (before, _) = message.split_once(" allowed;")?;
+    let mut words = before.rsplit(' ');
+    let (unit, number) = (words.next()?, words.next()?);
+    let shift = match unit {
+        "bytes" => 0,
+        "KiB" => 10,
+        "MiB" => 20,
+        "GiB" => 30,
+        _ => return None,
+    };
+    let (whole, part) = number.split_once('.').unwrap_or((number, ""));
+    let scale = 10_u128.checked_pow(u32::try_from(part.len()).ok()?)?;
+    let digits: u64 = format!("{whole}{part}").parse().ok()?;
+    let limit = Bytes::new(u64::try_from((u128::from(digits) << shift) / scale).ok()?);
+    limit.ok().filter(|limit| limit.get() > 0)
 }

@@ -122,6 +122,9 @@ pub struct Identity {
     /// The device's capacity as the process sees it.
     #[serde(rename = "total_bytes")]
     pub total: Option<Bytes>,
+    /// The most that its allocator may reserve, by a limit of the program's own.
+    #[serde(default, rename = "reserved_limit_bytes")]
+    pub reserved_limit: Option<Bytes>,
 }
 
 impl Identity {

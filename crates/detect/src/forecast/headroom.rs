@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::capacity::Capacity;
 use crate::ladder::{Block, count};
 use crate::signal::Signal;
 use crate::surroundings::Surroundings;
@@ -50,9 +51,9 @@ pub(crate) struct Room {
 
 impl Room {
     /// Returns that within a capacity of which `outside_bytes` are in use outside the series'
-    /// process.
-    pub(crate) fn of(capacity: f64, outside_bytes: f64) -> Self {
-        Self { free: capacity - outside_bytes }
+    /// process; `None` where nothing is known of it.
+    pub(crate) fn of(capacity: Capacity, outside_bytes: f64) -> Option<Self> {
+        Some(Self { free: capacity.reachable(outside_bytes)? })
     }
 }
 
@@ -71,13 +72,16 @@ impl Usage {
     /// Returns the bytes that growth is weighed against: what was never reserved, or a share of
     /// what was never live.
     pub(crate) fn headroom(&self, around: &Surroundings<'_>) -> f64 {
-        let capacity = around.capacity.unwrap_or_else(|| {
+        let stand_in = || {
             let mut capacity = STAND_IN_CAPACITY_BYTES;
             while capacity < self.peak.max(self.reserved) + around.outside_bytes {
                 capacity *= 2.0;
             }
             capacity
-        });
+        };
+        let capacity = around.capacity.whole().unwrap_or_else(stand_in);
+        let outside = around.outside_bytes;
+        let free = around.capacity.reachable(outside).unwrap_or(capacity - outside);
         let config = around.config;
         let (untouched_ratio, least) = match around.signal {
             Signal::Allocated | Signal::Reserved | Signal::Host => {
@@ -86,7 +90,6 @@ impl Usage {
             Signal::OutsideAllocator => (0.0, config.headroom_ratio_min),
             Signal::Process => (0.0, config.process_headroom_ratio_min),
         };
-        let free = capacity - around.outside_bytes;
         (free - self.reserved).max(untouched_ratio * (free - self.peak)).max(least * capacity)
     }
 

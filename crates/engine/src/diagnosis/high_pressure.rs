@@ -12,6 +12,7 @@ use crate::diagnosis::pressure::{self, Pressure};
 use crate::diagnosis::site_words;
 use crate::kind::{About, DiagnosisKind, Place, Severity};
 use crate::ranks::basis::Basis;
+use crate::ranks::limits::LimitOrigin;
 use crate::ranks::view::RankView;
 use stepmem_detect::signal::Signal;
 use stepmem_types::format::units::{percent, whole_bytes};
@@ -64,6 +65,9 @@ pub struct PressureEvidence {
     /// The memory that the peak is of.
     pub basis: Basis,
     pub capacity_bytes: u64,
+    /// Who set the capacity, where that is a limit of the process's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capacity_set_by: Option<LimitOrigin>,
     /// The share of the capacity that the rank's allocator held at its recent peak and that was
     /// never live at once. Absent where it is small.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -159,7 +163,7 @@ pub fn judge(
     let too_large = TooLarge::of(subject, Signal::Allocated).or_else(on_host);
     let ahead = pressure::of_subject(subject).next().filter(|_| too_large.is_some());
     let graded = pressure::of_subject(subject).filter_map(grade).reduce(worse);
-    let (severity, Pressure { basis, ratio, capacity, .. }) =
+    let (severity, Pressure { basis, ratio, capacity, set_by, .. }) =
         graded.or(ahead.map(|live| (Severity::Warning, live)))?;
     let evidence = PressureEvidence {
         pressure_ratio: ratio,
@@ -168,6 +172,7 @@ pub fn judge(
         is_of_container: false,
         basis,
         capacity_bytes: capacity.get(),
+        capacity_set_by: set_by,
         never_live_ratio: subject.rank().filter(|_| !is_live(basis)).and_then(of_rank),
         too_large,
     };
@@ -191,6 +196,7 @@ pub fn judge_host(
         is_of_container: of.is_of_container,
         basis: of.basis,
         capacity_bytes: of.capacity.get(),
+        capacity_set_by: of.set_by,
         never_live_ratio: None,
         too_large,
     };
@@ -242,7 +248,9 @@ impl Figures for PressureEvidence {
         let ahead = self.too_large.as_ref().map_or_else(String::new, |of| {
             format!("{}; ", site_words::of_too_large(&of.holder, &of.filling))
         });
-        format!("{ahead}{of} is at {ratio} of {capacity}{never_live}")
+        let set_by =
+            self.capacity_set_by.map_or_else(String::new, |of| format!(", {}", of.words()));
+        format!("{ahead}{of} is at {ratio} of {capacity}{set_by}{never_live}")
     }
 
     fn advice(&self) -> Option<String> {

@@ -6,6 +6,7 @@ use crate::diagnosis::figures::{Figures, Score};
 use crate::diagnosis::input::{DiagnosisInput, Subject};
 use crate::kind::{About, DiagnosisKind, Place, Severity};
 use crate::ranks::ended::OomEvent;
+use crate::ranks::limits::LimitOrigin;
 use crate::ranks::view::{RankView, SilentKill};
 use stepmem_types::end::EndOutcome;
 use stepmem_types::format::units::{bytes, percent};
@@ -54,6 +55,9 @@ pub struct OutOfMemoryEvidence {
     /// Bytes that the failed allocation requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requested_bytes: Option<Bytes>,
+    /// The limit of the process's own that it reached, where the device had more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<OwnLimit>,
     /// The rank's headroom by its figures before the error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub headroom_bytes: Option<f64>,
@@ -63,6 +67,14 @@ pub struct OutOfMemoryEvidence {
     /// The result of a memory snapshot of the error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub site: Option<Box<OomSite>>,
+}
+
+/// A limit of a process's own.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct OwnLimit {
+    pub origin: LimitOrigin,
+    pub bytes: Bytes,
 }
 
 /// The signs that the kernel killed a process that vanished from its container.
@@ -85,6 +97,7 @@ pub fn judge(
     let OomEvent {
         step,
         requested,
+        limit,
         headroom_bytes,
         growth_bytes,
         n_events,
@@ -109,6 +122,7 @@ pub fn judge(
         is_last,
         ending,
         requested_bytes: requested,
+        limit: limit.map(|(origin, bytes)| OwnLimit { origin, bytes }),
         headroom_bytes,
         growth_bytes,
         site,
@@ -133,6 +147,7 @@ fn killed(rank: &RankView<'_>) -> Option<(Severity, OutOfMemoryEvidence)> {
         is_last: false,
         ending: None,
         requested_bytes: None,
+        limit: None,
         headroom_bytes: None,
         growth_bytes: None,
         site: None,
@@ -147,6 +162,10 @@ const KILL_ADVICE: &str = "Look at host memory: DataLoader workers, pinned buffe
 /// The advice where the allocation would have fit but for growth.
 const GROWN_ADVICE: &str = "It would have fit but for what memory had grown by: look first at the line and the object that MEMORY CREEP or \
                             MEMORY RISING names. A smaller batch only delays the next error.";
+
+/// The advice where the device had more than the process may take.
+const LIMIT_ADVICE: &str = "The process reached its own limit, and its device had more: use a smaller batch or sequence length, or raise the \
+                            fraction (torch.cuda.set_per_process_memory_fraction, or per_process_memory_fraction in PYTORCH_ALLOC_CONF).";
 
 impl OutOfMemoryEvidence {
     /// Returns whether the allocation would have fit but for growth.
@@ -218,6 +237,13 @@ fn errors(n: u64) -> String {
 impl Figures for OutOfMemoryEvidence {
     fn sentence(&self) -> String {
         let mut text = self.course();
+        if let Some(OwnLimit { origin, bytes: limit }) = self.limit {
+            text = format!(
+                "{text}, at its own limit of {} {}",
+                bytes(limit.as_f64()),
+                origin.words()
+            );
+        }
         if let Some(requested) = self.requested_bytes {
             text = format!("{text}; {} were requested", bytes(requested.as_f64()));
         }
@@ -247,7 +273,8 @@ impl Figures for OutOfMemoryEvidence {
         if self.is_kill {
             return Some(KILL_ADVICE.to_owned());
         }
-        self.is_of_growth().then(|| GROWN_ADVICE.to_owned())
+        let own_limit = self.limit.map(|_| LIMIT_ADVICE.to_owned());
+        self.is_of_growth().then(|| GROWN_ADVICE.to_owned()).or(own_limit)
     }
 
     fn names_cause(&self) -> bool {

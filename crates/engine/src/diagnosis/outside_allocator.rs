@@ -60,7 +60,7 @@ pub fn judge(
 
 fn large(subject: &Subject<'_, '_>) -> Option<LargeEvidence> {
     let rank = subject.rank()?;
-    let capacity = rank.capacity?;
+    let capacity = rank.limits.shared?.bytes;
     let known = rank.outside_allocator_bytes;
     let outside_bytes = known.or(rank.outside_estimated_bytes)?;
     let outside_ratio = outside_bytes / capacity.as_f64();

@@ -4,6 +4,7 @@ use crate::diagnosis::input::{Subject, SubjectView};
 use crate::processes::ProcessView;
 use crate::ranks::basis::Basis;
 use crate::ranks::container_view::ContainerView;
+use crate::ranks::limits::LimitOrigin;
 use crate::ranks::view::RankView;
 use stepmem_detect::signal::Signal;
 use stepmem_types::host::ContainerReading;
@@ -17,6 +18,8 @@ pub struct Pressure {
     /// Peak by capacity; above 1 where the figures contradict each other.
     pub ratio: f64,
     pub capacity: Bytes,
+    /// Who set the capacity, where that is a limit of the process's own.
+    pub set_by: Option<LimitOrigin>,
     /// Set when it is of all memory of the rank's container.
     pub is_of_container: bool,
 }
@@ -25,7 +28,7 @@ impl Pressure {
     fn of(basis: Basis, peak: Option<Bytes>, capacity: Option<Bytes>) -> Option<Self> {
         let capacity = capacity?;
         let ratio = peak?.as_f64() / capacity.as_f64();
-        Some(Self { basis, ratio, capacity, is_of_container: false })
+        Some(Self { basis, ratio, capacity, set_by: None, is_of_container: false })
     }
 }
 
@@ -39,10 +42,14 @@ pub fn of_rank(rank: &RankView<'_>) -> impl Iterator<Item = Pressure> {
 fn all_of_rank(rank: &RankView<'_>) -> [Option<Pressure>; 4] {
     let device_total = rank.device.total.filter(|total| total.get() > 0);
     let high_water = rank.high_water_allocated.filter(|_| rank.recent_peak_allocated.is_none());
+    let of = |basis, peak| {
+        let pressure = Pressure::of(basis, peak, rank.capacity)?;
+        Some(Pressure { set_by: rank.capacity_set_by(), ..pressure })
+    };
     [
-        Pressure::of(Basis::Allocated, rank.recent_peak_allocated, rank.capacity),
-        Pressure::of(Basis::HighWater, high_water, rank.capacity),
-        Pressure::of(Basis::Reserved, rank.recent_reserved, rank.capacity),
+        of(Basis::Allocated, rank.recent_peak_allocated),
+        of(Basis::HighWater, high_water),
+        of(Basis::Reserved, rank.recent_reserved),
         Pressure::of(Basis::Device, rank.device.used, device_total),
     ]
 }

@@ -114,6 +114,15 @@ pub(super) fn pressures(status: &Status, visit: &mut Visit<'_>) {
     }
 }
 
+pub(super) fn own_limits(status: &Status, visit: &mut Visit<'_>) {
+    for rank in &status.ranks {
+        if let Some((origin, limit)) = rank.capacity_set_by.zip(rank.capacity) {
+            let labels = [rank.run.as_str(), &rank.rank_label, uuid(rank), origin.as_label()];
+            visit(&labels, limit.as_f64());
+        }
+    }
+}
+
 pub(super) fn rank_info(status: &Status, visit: &mut Visit<'_>) {
     let text = |value: Option<String>| value.unwrap_or_default();
     for rank in &status.ranks {

@@ -4,8 +4,8 @@
 use crate::metrics::readers::{
     OF_OUTCOME, OUTCOME, bytes, children, container_growth, container_info, containers, count,
     counts, device_info, device_pods, devices, ended, findings, holder_info, leaking_share,
-    marks, pressures, process, process_info, process_memory, process_unknown, processes,
-    rank_info, ranks, records, runs, signals, site_info, size, whole, xid_errors,
+    marks, own_limits, pressures, process, process_info, process_memory, process_unknown,
+    processes, rank_info, ranks, records, runs, signals, site_info, size, whole, xid_errors,
 };
 use crate::metrics::types::{Group, Kind, Metric, Read, Unit};
 use crate::output::status::Status;
@@ -254,6 +254,9 @@ pub const METRICS: &[Metric] = &[
     row!(Derived Gauge "stepmem_headroom_bytes" "headroom", BYTES, RANK,
         "Memory that the rank can still allocate before its device is full: capacity less what others use and less its recent peak (where that is unknown, the maximum since the process started, else what the allocator has reserved). For host memory, the rank's child processes are among the others.",
         |s, v| ranks(s, v, |r| r.headroom_bytes)),
+    row!(Derived Gauge "stepmem_rank_limit_bytes" "rank.limit", BYTES, RANK_LIMIT,
+        "The rank's capacity while that is a limit of its own process and not its device's. program: what a memory fraction lets PyTorch's allocator reserve.",
+        own_limits),
     row!(Derived Gauge "stepmem_pressure_ratio" "pressure", RATIO, RANK_BASIS,
         "Recent use divided by capacity. allocated: the known peaks of the last 512 steps or ten minutes (where none is known, high_water: the maximum since the process started). reserved: the known maximum over the same time. device: as NVML last read it.",
         pressures),
@@ -420,6 +423,7 @@ const RANK_INFO: &[&str] = &[
 ];
 const RANK_CHILDREN: &[&str] = &["run", "rank", "uuid", "kind"];
 const RANK_BASIS: &[&str] = &["run", "rank", "uuid", "basis"];
+const RANK_LIMIT: &[&str] = &["run", "rank", "uuid", "origin"];
 const RANK_SITE: &[&str] = &["run", "rank", "uuid", "file", "line", "function"];
 const RANK_HOLDER: &[&str] =
     &["run", "rank", "uuid", "holder", "kind", "file", "line", "function"];

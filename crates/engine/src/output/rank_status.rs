@@ -41,6 +41,7 @@ impl RankStatus {
             recent_peak_allocated: view.recent_peak_allocated,
             high_water_allocated: view.high_water_allocated,
             capacity: view.capacity,
+            capacity_set_by: view.capacity_set_by(),
             headroom_bytes: headroom.map(|headroom| headroom.bytes),
             headroom_basis: headroom.map(|headroom| headroom.basis),
             pressures: pressure::of_rank(view)

@@ -23,6 +23,7 @@ use crate::processes::ProcessView;
 use crate::ranks::basis::Basis;
 use crate::ranks::container_view::ContainerView;
 use crate::ranks::host::HostView;
+use crate::ranks::limits::LimitOrigin;
 use crate::ranks::table::RecordCounts;
 use crate::ranks::totals::RankTotals;
 use crate::ranks::view::RankActivity;
@@ -150,9 +151,13 @@ pub struct RankStatus {
     /// The maximum of allocated since its process began.
     #[serde(rename = "high_water_allocated_bytes")]
     pub high_water_allocated: Option<Bytes>,
+    /// The limit that binds: of its device, or its own.
     #[serde(rename = "capacity_bytes")]
     pub capacity: Option<Bytes>,
-    /// Bytes that it can still take before its device is full.
+    /// Who set the capacity; absent where it is its device's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capacity_set_by: Option<LimitOrigin>,
+    /// Bytes that it can still take before its device is full, or its own limit is reached.
     pub headroom_bytes: Option<f64>,
     /// The memory that the headroom rests on.
     pub headroom_basis: Option<Basis>,

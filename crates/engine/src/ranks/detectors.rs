@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use stepmem_detect::capacity::Capacity;
 use stepmem_detect::config::Config;
 use stepmem_detect::detector::Detector;
 use stepmem_detect::sample::Sample;
@@ -68,7 +69,7 @@ impl RankDetectors {
 
     /// Takes a train sample of the rank's own memory, as [`Detector::train`] does. A pause before
     /// it is one of both.
-    pub fn train(&mut self, sample: &Sample, capacity: Option<f64>) -> bool {
+    pub fn train(&mut self, sample: &Sample, capacity: Capacity) -> bool {
         let is_changed = self.own.train(sample, capacity);
         if self.own.follows_pause()
             && let Some(host) = &mut self.host
@@ -94,7 +95,7 @@ impl RankDetectors {
     }
 
     /// Takes growth of an object that holds memory of a signal, as [`Detector::holder`] does.
-    pub fn holder(&mut self, growth: HolderGrowth, signal: Signal, capacity: Option<f64>) {
+    pub fn holder(&mut self, growth: HolderGrowth, signal: Signal, capacity: Capacity) {
         match (&mut self.host, signal) {
             (Some(host), Signal::Host) => host.holder(growth, capacity),
             (None, Signal::Host) => {}

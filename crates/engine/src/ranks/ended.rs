@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::ranks::limits::LimitOrigin;
 use stepmem_types::end::{EndOutcome, EndReport};
 use stepmem_types::saved;
 use stepmem_types::units::{Bytes, Uptime};
@@ -51,6 +52,9 @@ pub struct OomEvent {
     /// The rank's headroom by its figures before the error, in bytes.
     #[serde(default, deserialize_with = "saved::figures")]
     pub headroom_bytes: Option<f64>,
+    /// The limit of the process's own that it reached, where the device had more.
+    #[serde(default)]
+    pub limit: Option<(LimitOrigin, Bytes)>,
     /// Grown before, while its live memory was rising or creeping, in bytes.
     #[serde(default, deserialize_with = "saved::figures")]
     pub growth_bytes: Option<f64>,

@@ -12,6 +12,7 @@ pub mod history;
 pub mod host;
 pub mod lifecycle;
 pub mod lifetime;
+pub mod limits;
 pub mod peaks;
 pub mod state;
 pub mod totals;

@@ -11,10 +11,12 @@ use crate::ranks::history::{Figures, History, MarkerKind};
 use crate::ranks::host::{HostMemory, child_bytes, host_sample};
 use crate::ranks::lifecycle::{Arrival, Lifecycle, RecordVerdict};
 use crate::ranks::lifetime::LifetimeStats;
+use crate::ranks::limits::{Limit, LimitOrigin, Limits};
 use crate::ranks::peaks::{HighWater, IntervalPeak, RecentPeaks, StepPeaks};
 use crate::ranks::totals::RankTotals;
 use crate::ranks::view::{DeviceView, RankView};
 use crate::requests::causes::SiteView;
+use stepmem_detect::capacity::Capacity;
 use stepmem_detect::config::Config as DetectConfig;
 use stepmem_detect::outlook::Asked;
 use stepmem_detect::sample::{AxisPoint, DeviceReading, Sample};
@@ -36,6 +38,9 @@ pub const DEVICE_READING_EVERY: f64 = 10.0;
 /// An allocator that had to flush its cache within this time is short of memory. The alerts
 /// cover the same time.
 const RETRIES_WITHIN: Duration = Duration::from_mins(15);
+
+/// Errors give a limit to two decimals: of 1.00 GiB to a 200th.
+const ALLOWED_ROUNDED_TO: f64 = 0.01;
 
 /// The time for which the last reading of a process's own memory counts. A client reads it
 /// every 15 seconds, and sends it with the next record.
@@ -323,7 +328,7 @@ impl RankState {
             return;
         }
         let capacity = match signal {
-            Signal::Host => self.host_capacity(),
+            Signal::Host => self.host_capacity().into(),
             _ => self.own_capacity(),
         };
         self.detectors.holder(growth, signal, capacity);
@@ -440,7 +445,7 @@ impl RankState {
         self.device_read_at = Some(time);
         let Ok(time) = UnixTime::new(time) else { return false };
         let process_used = view.process_used.map(Bytes::as_f64);
-        let capacity = self.capacity(view).map(Bytes::as_f64);
+        let capacity = self.limits(view).capacity(0.0);
         let reading = DeviceReading { time, device_used, process_used };
         match &mut self.by_time {
             Some(by_time) => by_time.own_mut().device(&reading, capacity),
@@ -463,6 +468,7 @@ impl RankState {
             self.last_train.iter_mut().for_each(|last| last.step = last.step.max(step));
         }
         self.take_last_peaks(StepPeaks::of_end(report), now);
+        self.take_allowed(report);
         self.count_last_ooms(report, now);
         if let Some(oom) = &mut self.oom {
             oom.ending = Some(report.outcome);
@@ -478,6 +484,17 @@ impl RankState {
         self.history.mark(MarkerKind::End(report.outcome), time);
         self.history.release();
         self.ended = Some(RankEnded { report: report.clone(), at: now, is_scraped: false });
+    }
+
+    /// Takes the limit that its last error names, unless it is what is known to the digits that
+    /// the error gives.
+    fn take_allowed(&mut self, report: &EndReport) {
+        let Some(allowed) = report.allowed() else { return };
+        let is_known = |known: &Bytes| {
+            (known.as_f64() - allowed.as_f64()).abs() <= ALLOWED_ROUNDED_TO * allowed.as_f64()
+        };
+        let known = self.identity.reserved_limit.filter(is_known);
+        self.identity.reserved_limit = Some(known.unwrap_or(allowed));
     }
 
     /// Corrects the end of a process that called itself completed although its last event was
@@ -526,9 +543,14 @@ impl RankState {
             if report.is_oom_kill() && !self.identity.is_host() && !self.identity.is_unified() {
                 // Of the host's memory, about which the figures of its device show nothing.
                 (event.headroom_bytes, event.growth_bytes) = (None, None);
+                event.limit = None;
             }
+            let is_left = |requested: Bytes| {
+                self.last_train.and_then(|last| last.free).is_none_or(|free| free > requested)
+            };
             self.oom = Some(OomEvent {
                 requested: report.requested,
+                limit: event.limit.filter(|_| report.requested.is_none_or(is_left)),
                 is_fatal,
                 is_kill: report.is_oom_kill(),
                 n_uncounted: u64::from(counted == 0 && !report.is_oom_kill()),
@@ -632,6 +654,7 @@ impl RankState {
     /// The rank's state at `now`, with NVML's figures of its device.
     pub fn view(&self, device: DeviceView, now: Uptime) -> RankView<'_> {
         let recent = self.recent.max();
+        let limits = self.limits(device);
         RankView {
             identity: &self.identity,
             last_train: self.last_train.as_ref(),
@@ -644,7 +667,8 @@ impl RankState {
             high_water_allocated: self.high_water.allocated,
             has_retried: self.retried_at.is_some_and(|at| now.since(at) <= RETRIES_WITHIN),
             interval_peak_allocated: self.interval.at(now),
-            capacity: self.capacity(device),
+            capacity: limits.binding().map(|limit| limit.bytes),
+            limits,
             device: self.resolved(device),
             device_model: None,
             detectors: self.detectors(),
@@ -709,12 +733,25 @@ impl RankState {
         }
     }
 
-    /// The capacity that its own records or NVML gave, less the host memory that its child
-    /// processes hold of it, in bytes.
-    fn own_capacity(&self) -> Option<f64> {
+    /// Returns the capacity that its own records or NVML gave, less the host memory that its
+    /// child processes hold of it; and its own limit.
+    fn own_capacity(&self) -> Capacity {
         let known = DeviceView { total: self.device_total, ..DeviceView::default() };
-        let of_children = child_bytes(&self.identity, self.host.as_deref());
-        Some((self.capacity(known)?.as_f64() - of_children).max(1.0))
+        self.limits(known).capacity(child_bytes(&self.identity, self.host.as_deref()))
+    }
+
+    /// Returns the limits of its memory. A memory fraction limits what the allocator reserves.
+    fn limits(&self, device: DeviceView) -> Limits {
+        let outside = self.detectors().own().outside_bytes().unwrap_or(0.0);
+        let others = outside + child_bytes(&self.identity, self.host.as_deref());
+        let limit = |origin, bytes, others| Limit { origin, bytes, others };
+        let of_program = self.identity.reserved_limit.filter(|limit| limit.get() > 0);
+        Limits {
+            shared: self
+                .capacity(device)
+                .map(|bytes| limit(LimitOrigin::Device, bytes, others)),
+            own: of_program.map(|bytes| limit(LimitOrigin::Program, bytes, 0.0)),
+        }
     }
 
     /// Returns the time that it has been silent, if it is neither live nor ended.
@@ -739,13 +776,15 @@ impl RankState {
 
     /// One more time that it ran out of memory.
     fn oom(&self, step: Option<u64>, now: Uptime) -> OomEvent {
-        let headroom = self.view(DeviceView::default(), now).headroom();
+        let view = self.view(DeviceView::default(), now);
+        let headroom = view.headroom();
         let mut trends = self.detectors().trends();
         let trend = trends.find(|trend| trend.signal == Signal::Allocated);
         OomEvent {
             step,
             requested: None,
             headroom_bytes: headroom.map(|headroom| headroom.bytes),
+            limit: view.limits.own_binding().map(|limit| (limit.origin, limit.bytes)),
             growth_bytes: trend.map(|trend| trend.growth_bytes),
             n_events: added(self.oom.map_or(0, |oom| oom.n_events), 1),
             is_fatal: false,
@@ -774,6 +813,7 @@ impl RankState {
         self.last_train = None;
         self.host = None;
         self.container = None;
+        self.identity.reserved_limit = None;
     }
 
     /// A field that a record leaves out keeps its last value; the attempt is always given.
@@ -786,6 +826,7 @@ impl RankState {
             self.host = None;
             self.own_process = None;
             identity.memory_kind = None;
+            identity.reserved_limit = None;
         }
         identity.memory_kind = sample.identity.memory_kind.or(identity.memory_kind);
         identity.pid = sample.identity.pid.or(identity.pid);
@@ -796,6 +837,7 @@ impl RankState {
         // capacity.
         identity.total =
             sample.identity.total.filter(|total| total.get() > 0).or(identity.total);
+        identity.reserved_limit = sample.identity.reserved_limit.or(identity.reserved_limit);
     }
 }
 

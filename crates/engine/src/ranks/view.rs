@@ -12,8 +12,10 @@ use crate::ranks::detectors::RankDetectors;
 use crate::ranks::ended::{OomEvent, RankEnded};
 use crate::ranks::host::{HostMemory, child_bytes};
 use crate::ranks::lifetime::LifetimeStats;
+use crate::ranks::limits::{LimitOrigin, Limits};
 use crate::ranks::totals::RankTotals;
 use crate::requests::causes::SiteView;
+use stepmem_detect::capacity::Capacity;
 use stepmem_detect::outlook::{Asked, Outlook};
 use stepmem_detect::sample::Axis;
 use stepmem_detect::signal::Signal;
@@ -77,8 +79,10 @@ pub struct RankView<'a> {
     pub has_retried: bool,
     /// The greatest known peak of allocated of this and the previous interval.
     pub interval_peak_allocated: Option<Bytes>,
-    /// The rank's own capacity: as pushed, else as NVML reports.
+    /// The rank's own capacity: the limit that binds, of [`Self::limits`].
     pub capacity: Option<Bytes>,
+    /// Its limits: the device's, as pushed, else as NVML reports; and its own.
+    pub limits: Limits,
     /// NVML's figures of its device.
     pub device: DeviceView,
     /// Model of its device, where NVML names it.
@@ -148,17 +152,19 @@ impl<'a> RankView<'a> {
     }
 
     /// Returns the capacity that growth of a signal is weighed against.
-    pub fn capacity_of(&self, signal: Signal) -> Option<f64> {
+    pub fn capacity_of(&self, signal: Signal) -> Capacity {
         match signal {
-            Signal::Host => self.host?.capacity(self.own_container),
+            Signal::Host => self.host.and_then(|host| host.capacity(self.own_container)).into(),
             Signal::Allocated
             | Signal::Reserved
             | Signal::OutsideAllocator
-            | Signal::Process => {
-                let of_children = child_bytes(self.identity, self.host);
-                Some((self.capacity?.as_f64() - of_children).max(1.0))
-            }
+            | Signal::Process => self.limits.capacity(child_bytes(self.identity, self.host)),
         }
+    }
+
+    /// Returns who set its capacity, where that is a limit of the process's own.
+    pub fn capacity_set_by(&self) -> Option<LimitOrigin> {
+        self.limits.own_binding().map(|limit| limit.origin)
     }
 
     /// Returns what comes of the growth of a signal, as of now; `None` where it shows none.
@@ -196,22 +202,21 @@ impl<'a> RankView<'a> {
         self.detectors.own().outside_bytes()
     }
 
-    /// Returns the bytes that the rank can still take before its device is full. They are the
-    /// capacity less what others hold less the recent peak of live memory, at least 0. Memory
+    /// Returns the bytes that the rank can still take before its device is full or its own limit
+    /// is reached. They are the capacity less what others hold of it less the recent peak of live memory, at least 0. Memory
     /// that the allocator holds but does not use counts as available. Where its memory is host
     /// memory, its child processes count as others.
     ///
     /// Where no peak is known it rests on the high-water mark, else on what the allocator
     /// holds, and is then the least that is left.
     pub fn headroom(&self) -> Option<Headroom> {
-        let capacity = self.capacity?.as_f64();
+        let reachable = self.limits.binding()?.reachable();
         let (basis, used) = self
             .recent_peak_allocated
             .map(|peak| (Basis::Allocated, peak))
             .or(self.high_water_allocated.map(|mark| (Basis::HighWater, mark)))
             .or(self.recent_reserved.map(|reserved| (Basis::Reserved, reserved)))?;
-        let others = self.other_bytes().unwrap_or(0.0) + child_bytes(self.identity, self.host);
-        let left = capacity - others - used.as_f64();
+        let left = reachable - used.as_f64();
         Some(Headroom { bytes: left.max(0.0), basis })
     }
 

@@ -50,6 +50,7 @@ pub fn decode_end(body: &[u8]) -> Result<RankEnd, DecodeError> {
         error_message: text("error_message", raw.error_message, ERROR_MESSAGE_BYTES_MAX)?,
         ooms: optional(raw.ooms, |n| count_of("ooms", n))?,
         requested: bytes("requested_bytes", raw.requested_bytes)?,
+        reserved_limit: bytes("reserved_limit_bytes", raw.reserved_limit_bytes)?,
     };
     Ok(RankEnd {
         rank: optional(raw.rank, |n| rank_of("rank", n))?,
@@ -203,6 +204,7 @@ struct RawEnd<'a> {
     error_message: Option<Text<'a>>,
     ooms: Option<Number>,
     requested_bytes: Option<Number>,
+    reserved_limit_bytes: Option<Number>,
 }
 
 #[derive(Deserialize)]

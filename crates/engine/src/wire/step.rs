@@ -222,6 +222,7 @@ keys! {
     dropped_records: Option<Number> = of.figures.dropped_records;
     total_bytes: Option<Number> = of.identity.total;
     free_bytes: Option<Number> = of.figures.free;
+    reserved_limit_bytes: Option<Number> = of.identity.reserved_limit;
     process_used_bytes: Option<Number> = of.own_process.and_then(OwnProcessMemory::bytes);
     #[serde(borrow)]
     process_used_state: Option<Text<'a>> = of.own_process.and_then(OwnProcessMemory::state).map(OwnProcessState::as_label);
@@ -299,6 +300,7 @@ impl RawStep<'_> {
                 small_of("world_size", n, 1, Rank::MAX + 1)
             })?,
             total: bytes("total_bytes", self.total_bytes)?,
+            reserved_limit: bytes("reserved_limit_bytes", self.reserved_limit_bytes)?,
         })
     }
 

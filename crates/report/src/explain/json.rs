@@ -13,6 +13,7 @@ use stepmem_detect::signal::Signal;
 use stepmem_engine::findings::{Transition, TransitionState};
 use stepmem_engine::kind::{DiagnosisKind, Severity};
 use stepmem_engine::output::status::{AckStatus, FindingStatus, RankStatus, Status};
+use stepmem_engine::ranks::limits::LimitOrigin;
 use stepmem_engine::ranks::view::RankView;
 use stepmem_types::ids::{SubjectId, subject_fields};
 use stepmem_types::units::Bytes;
@@ -26,6 +27,8 @@ pub struct StoryTold<'a> {
     device: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     capacity_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    capacity_set_by: Option<LimitOrigin>,
     /// Train steps that were accepted, of a rank.
     #[serde(skip_serializing_if = "Option::is_none")]
     steps: Option<u64>,
@@ -58,6 +61,7 @@ impl<'a> StoryTold<'a> {
             subject: story.subject.clone(),
             device: story.device.as_deref(),
             capacity_bytes: story.capacity.map(Bytes::get),
+            capacity_set_by: story.capacity_set_by.map(|(origin, _)| origin),
             steps: n_steps.filter(|_| !has_readings),
             readings: n_steps.filter(|_| has_readings),
             restarts: story.n_restarts,
@@ -219,7 +223,7 @@ impl WindowsNow {
             let windows = rank.detectors.of(signal).windows(signal, capacity);
             for window in windows.filter(|window| window.n_samples > 0.0) {
                 ends.push(End::of(&window.outcome));
-                let window = WindowShown::of(&window, capacity.is_some());
+                let window = WindowShown::of(&window, capacity.is_known());
                 now.push(WindowNow { signal, window });
             }
         }

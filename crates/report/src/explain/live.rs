@@ -8,6 +8,7 @@ use crate::rank_table::rises_straight;
 use stepmem_detect::signal::Signal;
 use stepmem_engine::kind::Severity;
 use stepmem_engine::output::status::{FindingStatus, RankStatus, SignalStatus, Status};
+use stepmem_engine::ranks::limits::capacity_words;
 use stepmem_engine::ranks::view::RankView;
 use stepmem_types::format::page::{Column, Indent, Page, Table};
 use stepmem_types::format::units::{
@@ -58,9 +59,10 @@ pub fn render(status: &Status, rank: &RankStatus, columns: Option<usize>) -> Str
 fn head(page: &mut Page, status: &Status, rank: &RankStatus) {
     let device = rank.identity.device.as_ref();
     let device = device.map_or(String::new(), |device| format!(" on {device}"));
-    let capacity = rank
-        .capacity
-        .map_or_else(|| "capacity unknown".to_owned(), |capacity| bytes(capacity.as_f64()));
+    let capacity = rank.capacity.map_or_else(
+        || "capacity unknown".to_owned(),
+        |capacity| capacity_words(capacity, rank.capacity_set_by, rank.identity.total),
+    );
     let words = format!("Run {}, rank {}{device} ({capacity})", rank.run, rank.rank);
     page.paragraph(Indent::hanging(0), &words);
     let step = rank.last_train.as_ref().map_or_else(

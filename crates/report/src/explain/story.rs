@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use stepmem_detect::capacity::Capacity;
 use stepmem_detect::detector::{Detector, WindowReport};
 use stepmem_detect::signal::Signal;
 use stepmem_detect::tests::{Bound, Shown, Stopped, Test};
@@ -13,6 +14,7 @@ use stepmem_engine::diagnosis::growth::LIVE_SIGNALS;
 use stepmem_engine::findings::{Transition, TransitionState};
 use stepmem_engine::kind::DiagnosisKind;
 use stepmem_engine::processes::ProcessView;
+use stepmem_engine::ranks::limits::LimitOrigin;
 use stepmem_engine::ranks::view::RankView;
 use stepmem_types::ids::SubjectId;
 use stepmem_types::units::{Bytes, Uptime};
@@ -27,8 +29,10 @@ pub struct Story {
     pub subject: SubjectId,
     /// Its device, if known.
     pub device: Option<String>,
-    /// Its device's capacity, if known.
+    /// Its capacity, if known: its device's, or its own limit.
     pub capacity: Option<Bytes>,
+    /// Who set that, where it is a limit of the process's own; and the device's capacity.
+    pub capacity_set_by: Option<(LimitOrigin, Option<Bytes>)>,
     /// Number of train steps that were accepted, or of readings.
     pub n_steps: u64,
     /// Set when these are samples by time, of a rank that took no steps.
@@ -72,11 +76,16 @@ impl<'a> SubjectFigures<'a> {
         }
     }
 
+    fn capacity_set_by(&self) -> Option<(LimitOrigin, Option<Bytes>)> {
+        let Self::Rank(rank) = self else { return None };
+        Some((rank.capacity_set_by()?, rank.limits.shared.map(|limit| limit.bytes)))
+    }
+
     /// Returns the capacity that growth of a signal is weighed against.
-    fn capacity_of(&self, signal: Signal) -> Option<f64> {
+    fn capacity_of(&self, signal: Signal) -> Capacity {
         match self {
             Self::Rank(rank) => rank.capacity_of(signal),
-            Self::Process(process) => process.capacity.map(Bytes::as_f64),
+            Self::Process(process) => process.capacity.map(Bytes::as_f64).into(),
         }
     }
 
@@ -209,6 +218,7 @@ impl Story {
             subject,
             device: None,
             capacity: None,
+            capacity_set_by: None,
             n_steps: 0,
             is_by_time: false,
             span: None,
@@ -262,6 +272,7 @@ impl Story {
                 (self.n_steps + u64::from(is_read && process.last_seen == now), false)
             }
         };
+        (self.capacity, self.capacity_set_by) = (view.capacity(), view.capacity_set_by());
         if n_steps != self.n_steps {
             if self.is_by_time && !is_by_time {
                 // The first step begins the pictures again, as it does the windows.
@@ -271,7 +282,6 @@ impl Story {
             self.is_by_time = is_by_time;
             let moment = StoryPoint { step: view.last_step(), time };
             self.n_steps = n_steps;
-            self.capacity = view.capacity();
             self.device = match (&self.subject, view) {
                 (SubjectId::Process(id), _) => Some(id.uuid.to_string()),
                 (_, SubjectFigures::Rank(rank)) => {
@@ -489,6 +499,7 @@ mod tests {
             is_unified: false,
             is_of_container: false,
             basis: Basis::Process,
+            capacity_set_by: None,
             never_live_ratio: None,
             capacity_bytes: 100,
         };

@@ -12,6 +12,7 @@ use stepmem_detect::trend::Stage;
 use stepmem_engine::diagnosis::growth::LIVE_SIGNALS;
 use stepmem_engine::findings::{Transition, TransitionState};
 use stepmem_engine::kind::Severity;
+use stepmem_engine::ranks::limits::capacity_words;
 use stepmem_types::format::page::{COLUMNS, Column, Indent, Page, Table};
 use stepmem_types::format::spark::sparkline;
 use stepmem_types::format::units::{
@@ -74,7 +75,10 @@ fn head(page: &mut Page, story: &Story) {
         story.device.as_deref().map_or(String::new(), |device| format!(" on {device}"));
     let capacity = story.capacity.map_or_else(
         || "capacity unknown, 80 GiB assumed".to_owned(),
-        |capacity| bytes(capacity.as_f64()),
+        |capacity| {
+            let (set_by, total) = story.capacity_set_by.unzip();
+            capacity_words(capacity, set_by, total.flatten())
+        },
     );
     let restarts = match story.n_restarts {
         0 => String::new(),

@@ -190,6 +190,7 @@ fn rank_summary(
         reserved: figures(&lifetime.reserved),
         peak_reserved: figures(&lifetime.peak_reserved),
         capacity_bytes: view.capacity,
+        capacity_set_by: view.capacity_set_by(),
         pressure_ratio: LifetimePressure::of(view)
             .map(|pressure| pressure.ratio)
             .into_iter()

@@ -4,6 +4,7 @@
 use std::cmp::Reverse;
 
 use crate::policy::PeakMetric;
+use crate::rank_table::limited_quantity;
 use crate::summary::model::{FigureSummary, Issue, RankOutcome, RankSummary, Summary};
 use stepmem_types::end::EndOutcome;
 use stepmem_types::format::page::{Column, Indent, Page, Table};
@@ -415,7 +416,7 @@ fn row(rank: &RankSummary, n_sparks: usize) -> [String; 9] {
         or_unknown(rank.allocated.as_ref().map(|figures| bytes(figures.mean_bytes))),
         or_unknown(last_bytes(rank.allocated.as_ref()).map(bytes)),
         or_unknown(max_bytes(rank.peak_reserved.as_ref()).map(bytes)),
-        or_unknown(rank.capacity_bytes.map(|capacity| bytes(capacity.as_f64()))),
+        limited_quantity(rank.capacity_bytes, rank.capacity_set_by),
         or_unknown(headroom(rank).map(bytes)),
         or_unknown(per_step.or_else(by_time)),
         sparkline(&thinned(&rank.series_bytes, n_sparks)),

@@ -17,6 +17,7 @@ use stepmem_engine::output::snapshot_status::SnapshotStatus;
 use stepmem_engine::ranks::basis::Basis;
 use stepmem_engine::ranks::host::HostView;
 use stepmem_engine::ranks::lifetime::{Bands, Moment};
+use stepmem_engine::ranks::limits::LimitOrigin;
 use stepmem_types::end::EndReport;
 use stepmem_types::ids::{GpuUuid, Rank, Run};
 use stepmem_types::launch::Launch;
@@ -386,6 +387,9 @@ pub struct RankSummary {
     /// The peak of that within train steps; `None` where no step's is known.
     pub peak_reserved: Option<FigureSummary>,
     pub capacity_bytes: Option<Bytes>,
+    /// Who set the capacity; absent where it is its device's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capacity_set_by: Option<LimitOrigin>,
     /// Its highest peak by its capacity.
     pub pressure_ratio: Option<f64>,
     /// Capacity less what others hold less what it uses by `headroom_basis`, in bytes.
