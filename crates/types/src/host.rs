@@ -25,6 +25,17 @@ pub struct HostParts {
     pub workers: ProcessGroup,
     /// The other processes below the rank's, except those that are ranks.
     pub others: ProcessGroup,
+    /// The kernel's limit of the process's private writable mappings (`ulimit -d`).
+    pub data: KernelLimit,
+    /// The kernel's limit of the process's address space (`ulimit -v`).
+    pub address_space: KernelLimit,
+}
+
+/// A limit of the kernel, and the figure that it limits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KernelLimit {
+    pub limit: Option<Bytes>,
+    pub used: Option<Bytes>,
 }
 
 /// Processes below a rank's.

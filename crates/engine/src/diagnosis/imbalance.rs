@@ -75,7 +75,7 @@ pub fn judge(
     )?;
     let peak_basis = balance.basis;
     let peak = peak_by(view, peak_basis)?;
-    let pressure_ratio = peak.as_f64() / view.capacity?.as_f64();
+    let pressure_ratio = view.limits.binding()?.ratio(peak);
     let by_pressure =
         graded(pressure_ratio, PRESSURE_WARNING_MIN, PRESSURE_CRITICAL_MIN, subject.active)?;
     // A high-water mark may be of a single moment, as when one rank loads a checkpoint for all.

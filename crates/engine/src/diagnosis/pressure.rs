@@ -4,7 +4,7 @@ use crate::diagnosis::input::{Subject, SubjectView};
 use crate::processes::ProcessView;
 use crate::ranks::basis::Basis;
 use crate::ranks::container_view::ContainerView;
-use crate::ranks::limits::LimitOrigin;
+use crate::ranks::limits::{Limit, LimitOrigin};
 use crate::ranks::view::RankView;
 use stepmem_detect::signal::Signal;
 use stepmem_types::host::ContainerReading;
@@ -30,6 +30,16 @@ impl Pressure {
         let ratio = peak?.as_f64() / capacity.as_f64();
         Some(Self { basis, ratio, capacity, set_by: None, is_of_container: false })
     }
+
+    fn of_limit(basis: Basis, peak: Bytes, limit: Limit) -> Self {
+        Self {
+            basis,
+            ratio: limit.ratio(peak),
+            capacity: limit.bytes,
+            set_by: Some(limit.origin).filter(|origin| *origin != LimitOrigin::Device),
+            is_of_container: false,
+        }
+    }
 }
 
 /// Returns every known pressure of a rank. That of allocated memory is by its recent peak, else
@@ -42,10 +52,7 @@ pub fn of_rank(rank: &RankView<'_>) -> impl Iterator<Item = Pressure> {
 fn all_of_rank(rank: &RankView<'_>) -> [Option<Pressure>; 4] {
     let device_total = rank.device.total.filter(|total| total.get() > 0);
     let high_water = rank.high_water_allocated.filter(|_| rank.recent_peak_allocated.is_none());
-    let of = |basis, peak| {
-        let pressure = Pressure::of(basis, peak, rank.capacity)?;
-        Some(Pressure { set_by: rank.capacity_set_by(), ..pressure })
-    };
+    let of = |basis, peak| Some(Pressure::of_limit(basis, peak?, rank.limits.binding()?));
     [
         of(Basis::Allocated, rank.recent_peak_allocated),
         of(Basis::HighWater, high_water),
@@ -60,7 +67,7 @@ fn all_of_rank(rank: &RankView<'_>) -> [Option<Pressure>; 4] {
 pub fn of_host(rank: &RankView<'_>) -> Option<Pressure> {
     let of_process = || {
         let host = rank.host.filter(|_| !rank.identity.is_unified())?;
-        Pressure::of(Basis::Host, host.allocated(), host.total())
+        Some(Pressure::of_limit(Basis::Host, host.allocated()?, host.binding()?))
     };
     rank.container.filter(|of| of.is_lead).and_then(of_container).or_else(of_process)
 }

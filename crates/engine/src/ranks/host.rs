@@ -3,8 +3,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::ranks::limits::{Limit, LimitOrigin};
 use stepmem_detect::sample::{AxisPoint, Sample};
-use stepmem_types::host::{ContainerReading, HostParts, ProcessGroup};
+use stepmem_types::host::{ContainerReading, HostParts, KernelLimit, ProcessGroup};
 use stepmem_types::saved;
 use stepmem_types::step::Identity;
 use stepmem_types::units::{Bytes, Count, MEBIBYTE};
@@ -35,6 +36,10 @@ pub struct HostMemory {
     /// The most of that, and the first step that had it.
     peak: Option<(Bytes, Count)>,
     total: Option<Bytes>,
+    /// The kernel's limits of the process's data and address space; and the bytes that they limit
+    /// beyond the process's memory.
+    data: Option<(Bytes, Figure)>,
+    address_space: Option<(Bytes, Figure)>,
     shared: Option<Bytes>,
     split: Option<Bytes>,
     /// Bytes of the same memory that its device holds; `None` where that has memory of its own.
@@ -50,8 +55,14 @@ pub fn child_bytes(rank: &Identity, host: Option<&HostMemory>) -> f64 {
 }
 
 impl HostMemory {
-    /// Takes a reading of step `step`.
-    pub fn take(&mut self, parts: &HostParts, step: Count) {
+    /// Takes a reading of step `step`. `held`: the process's memory of the host.
+    pub fn take(&mut self, parts: &HostParts, held: Bytes, step: Count) {
+        let beyond = |of: KernelLimit| {
+            let limit = of.limit.filter(|limit| limit.get() > 0)?;
+            Some((limit, Figure(of.used?.as_f64() - held.as_f64())))
+        };
+        self.data = beyond(parts.data).or(self.data);
+        self.address_space = beyond(parts.address_space).or(self.address_space);
         self.allocated = parts.allocated.or(self.allocated);
         let higher = |held: &Bytes| self.peak.is_none_or(|(peak, _)| *held > peak);
         self.peak = parts.allocated.filter(higher).map(|held| (held, step)).or(self.peak);
@@ -91,7 +102,28 @@ impl HostMemory {
         let own = self.total().map(|total| (total.as_f64() - others).max(1.0));
         let left = container.and_then(ContainerReading::headroom_bytes);
         let shared = left.zip(self.allocated).map(|(left, held)| held.as_f64() + left);
-        own.into_iter().chain(shared).reduce(f64::min)
+        let kernel = self.kernel_limit().map(|limit| limit.reachable().max(1.0));
+        own.into_iter().chain(shared).chain(kernel).reduce(f64::min)
+    }
+
+    /// Returns the limit of the kernel for the process that leaves the least.
+    pub fn kernel_limit(&self) -> Option<Limit> {
+        let known =
+            [(LimitOrigin::Data, self.data), (LimitOrigin::AddressSpace, self.address_space)];
+        let known = known.into_iter().filter_map(|(origin, limit)| {
+            let (bytes, Figure(others)) = limit?;
+            Some(Limit { origin, bytes, others })
+        });
+        known.reduce(Limit::tighter)
+    }
+
+    /// Returns the limit that binds its memory next to a device's: what it may use of the host
+    /// less what child processes hold of that, or the kernel's for the process.
+    pub fn binding(&self) -> Option<Limit> {
+        let others = self.child_bytes();
+        let shared =
+            self.total().map(|bytes| Limit { origin: LimitOrigin::Device, bytes, others });
+        shared.into_iter().chain(self.kernel_limit()).reduce(Limit::tighter)
     }
 
     /// Takes what a device holds that uses the same memory.
@@ -116,6 +148,10 @@ impl HostMemory {
             container: None,
             allocated_bytes: self.allocated,
             total_bytes: self.total(),
+            kernel_limit: self
+                .kernel_limit()
+                .filter(|_| self.allocated.is_some())
+                .map(Into::into),
             shared_bytes: self.shared,
             split_bytes: self.split,
             workers: self.workers.view(),
@@ -257,6 +293,9 @@ pub struct HostView {
     /// The host memory that its process may use, likewise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub total_bytes: Option<Bytes>,
+    /// The kernel's limit of its process that leaves the least, likewise; absent without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel_limit: Option<KernelLimitView>,
     /// Shared memory that the rank holds, a part of what it has allocated where that is host
     /// memory.
     pub shared_bytes: Option<Bytes>,
@@ -282,9 +321,32 @@ impl HostView {
         let held: f64 = held.chain(self.allocated_bytes).map(Bytes::as_f64).sum();
         let own = (self.total_bytes?.as_f64() - held).max(0.0);
         let shared = self.container.as_ref().and_then(|of| of.headroom_bytes());
-        Some(shared.map_or(own, |shared| own.min(shared)))
+        let kernel = self.kernel_limit.zip(self.allocated_bytes);
+        let kernel = kernel.map(|(limit, held)| limit.reachable_bytes - held.as_f64());
+        Some(shared.into_iter().chain(kernel).fold(own, f64::min).max(0.0))
     }
 }
+
+/// A limit of the kernel for a process.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+pub struct KernelLimitView {
+    /// Its figure: `data` (`ulimit -d`) or `address_space` (`ulimit -v`).
+    pub origin: LimitOrigin,
+    pub limit_bytes: Bytes,
+    /// The most that the process's memory can be, before its figure reaches the limit.
+    pub reachable_bytes: f64,
+}
+
+impl From<Limit> for KernelLimitView {
+    fn from(limit: Limit) -> Self {
+        let Limit { origin, bytes, .. } = limit;
+        Self { origin, limit_bytes: bytes, reachable_bytes: limit.reachable() }
+    }
+}
+
+/// A number of bytes that may be below 0.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
+struct Figure(#[serde(deserialize_with = "saved::figures")] f64);
 
 /// Processes below a rank's, as they were read last.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]

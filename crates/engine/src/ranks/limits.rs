@@ -16,6 +16,10 @@ pub enum LimitOrigin {
     Device,
     /// The program, which gave its allocator a fraction of the device.
     Program,
+    /// `ulimit -d`, of the process's private writable mappings.
+    Data,
+    /// `ulimit -v`, of the process's address space.
+    AddressSpace,
 }
 
 impl LimitOrigin {
@@ -24,6 +28,8 @@ impl LimitOrigin {
         match self {
             Self::Device => "device",
             Self::Program => "program",
+            Self::Data => "data",
+            Self::AddressSpace => "address_space",
         }
     }
 
@@ -32,6 +38,8 @@ impl LimitOrigin {
         match self {
             Self::Device => "of the device",
             Self::Program => "set by the program",
+            Self::Data => "set by ulimit -d",
+            Self::AddressSpace => "set by ulimit -v",
         }
     }
 }
@@ -42,7 +50,8 @@ pub struct Limit {
     pub origin: LimitOrigin,
     /// The most that its figure may be.
     pub bytes: Bytes,
-    /// Bytes of its figure beyond the memory that the rank reports.
+    /// Bytes of its figure beyond the memory that the rank reports. Below 0 where that has
+    /// memory which is not limited.
     pub others: f64,
 }
 
@@ -51,6 +60,19 @@ impl Limit {
     pub fn reachable(&self) -> f64 {
         self.bytes.as_f64() - self.others
     }
+
+    /// Returns the share of the limit that is used while the rank's memory is `held` bytes. What
+    /// others use of a device is not the rank's.
+    pub fn ratio(&self, held: Bytes) -> f64 {
+        let others = if self.origin == LimitOrigin::Device { 0.0 } else { self.others };
+        (held.as_f64() + others) / self.bytes.as_f64()
+    }
+
+    /// Returns the one that leaves less.
+    #[must_use]
+    pub fn tighter(self, other: Self) -> Self {
+        if other.reachable() < self.reachable() { other } else { self }
+    }
 }
 
 /// The limits of a rank that are known.
@@ -58,15 +80,14 @@ impl Limit {
 pub struct Limits {
     /// That of the device or the host, which the process shares with others.
     pub shared: Option<Limit>,
-    /// That of the process alone.
+    /// That of the process alone which leaves the least.
     pub own: Option<Limit>,
 }
 
 impl Limits {
     /// Returns the limit that binds: the one that leaves the least.
     pub fn binding(&self) -> Option<Limit> {
-        let least = |a: Limit, b: Limit| if b.reachable() < a.reachable() { b } else { a };
-        self.shared.into_iter().chain(self.own).reduce(least)
+        self.shared.into_iter().chain(self.own).reduce(Limit::tighter)
     }
 
     /// Returns the limit that binds, if that is the process's own.

@@ -273,7 +273,8 @@ impl RankState {
     fn take_host_parts(&mut self, sample: &StepSample) {
         let Some(parts) = &sample.host else { return };
         let host = self.host.get_or_insert_default();
-        host.take(parts, sample.figures.step);
+        let held = parts.allocated.unwrap_or(sample.figures.allocated);
+        host.take(parts, held, sample.figures.step);
         if self.identity.is_unified() {
             host.share(sample.figures.reserved);
         }
@@ -740,17 +741,24 @@ impl RankState {
         self.limits(known).capacity(child_bytes(&self.identity, self.host.as_deref()))
     }
 
-    /// Returns the limits of its memory. A memory fraction limits what the allocator reserves.
+    /// Returns the limits of its memory. A memory fraction limits what the allocator reserves, the
+    /// kernel's what the process maps.
     fn limits(&self, device: DeviceView) -> Limits {
         let outside = self.detectors().own().outside_bytes().unwrap_or(0.0);
         let others = outside + child_bytes(&self.identity, self.host.as_deref());
         let limit = |origin, bytes, others| Limit { origin, bytes, others };
+        let host = self.host.as_ref().filter(|_| self.identity.is_host());
+        let of_kernel = host.and_then(|host| host.kernel_limit());
         let of_program = self.identity.reserved_limit.filter(|limit| limit.get() > 0);
         Limits {
             shared: self
                 .capacity(device)
                 .map(|bytes| limit(LimitOrigin::Device, bytes, others)),
-            own: of_program.map(|bytes| limit(LimitOrigin::Program, bytes, 0.0)),
+            own: of_program
+                .map(|bytes| limit(LimitOrigin::Program, bytes, 0.0))
+                .into_iter()
+                .chain(of_kernel)
+                .reduce(Limit::tighter),
         }
     }
 

@@ -16,7 +16,7 @@ use crate::wire::json::{Object, Text, parse};
 use crate::wire::number::Number;
 use crate::wire::plain::parse_plain;
 use stepmem_types::device::{DeviceMemoryKind, OwnProcessMemory, OwnProcessState};
-use stepmem_types::host::{ContainerReading, HostParts, ProcessGroup};
+use stepmem_types::host::{ContainerReading, HostParts, KernelLimit, ProcessGroup};
 use stepmem_types::ids::{GpuUuid, Rank, Run};
 use stepmem_types::launch::{Instance, Launch};
 use stepmem_types::step::{
@@ -234,6 +234,10 @@ keys! {
     workers_bytes: Option<Number> = host.workers.bytes;
     child_processes: Option<Number> = host.others.count;
     child_processes_bytes: Option<Number> = host.others.bytes;
+    data_limit_bytes: Option<Number> = host.data.limit;
+    data_used_bytes: Option<Number> = host.data.used;
+    address_space_limit_bytes: Option<Number> = host.address_space.limit;
+    address_space_used_bytes: Option<Number> = host.address_space.used;
     #[serde(borrow)]
     container: Option<Text<'a>> = container.map(|of| &of.id);
     container_limit_bytes: Option<Number> = container.map(|of| of.limit);
@@ -352,6 +356,14 @@ impl RawStep<'_> {
             others: ProcessGroup {
                 count: count("child_processes", self.child_processes)?,
                 bytes: bytes("child_processes_bytes", self.child_processes_bytes)?,
+            },
+            data: KernelLimit {
+                limit: bytes("data_limit_bytes", self.data_limit_bytes)?,
+                used: bytes("data_used_bytes", self.data_used_bytes)?,
+            },
+            address_space: KernelLimit {
+                limit: bytes("address_space_limit_bytes", self.address_space_limit_bytes)?,
+                used: bytes("address_space_used_bytes", self.address_space_used_bytes)?,
             },
         };
         Ok((parts != HostParts::default()).then(|| Box::new(parts)))

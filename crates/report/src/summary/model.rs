@@ -427,6 +427,11 @@ pub struct RankSummary {
 }
 
 impl RankSummary {
+    /// Returns whether its capacity limits more than its memory: what its process maps.
+    pub fn is_limited_beyond_memory(&self) -> bool {
+        matches!(self.capacity_set_by, Some(LimitOrigin::Data | LimitOrigin::AddressSpace))
+    }
+
     /// Returns whether its figures are about host memory.
     pub fn is_host(&self) -> bool {
         self.device.as_ref().is_some_and(GpuUuid::is_host)

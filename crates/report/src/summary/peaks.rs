@@ -64,14 +64,14 @@ impl LifetimePressure {
     /// Returns the pressure of host memory next to a device's.
     pub fn of_host(rank: &RankView<'_>) -> Option<Self> {
         let host = rank.host.filter(|_| !rank.identity.is_unified())?;
-        let ((peak, step), capacity) = (host.peak()?, host.total()?);
-        let ratio = peak.as_f64() / capacity.as_f64();
+        let ((peak, step), limit) = (host.peak()?, host.binding()?);
+        let (ratio, capacity) = (limit.ratio(peak), limit.bytes);
         Some(Self { ratio, basis: Basis::Host, capacity, step: Some(step.get()) })
     }
 
     /// Returns every pressure of a rank that is known, except the host's next to a device.
     pub fn all(rank: &RankView<'_>) -> impl Iterator<Item = Self> {
-        let capacity = rank.capacity;
+        let limit = rank.limits.binding();
         let lifetime = rank.lifetime;
         let of_phases = lifetime.phases.iter().filter_map(|phase| phase.peak);
         let allocated = of_phases.max().map(|peak| {
@@ -87,8 +87,8 @@ impl LifetimePressure {
         let mark = rank.high_water_allocated.map(|mark| (Basis::HighWater, mark, None));
         [allocated, mark, reserved].into_iter().flatten().filter_map(
             move |(basis, peak, step)| {
-                let capacity = capacity?;
-                Some(Self { ratio: peak.as_f64() / capacity.as_f64(), basis, capacity, step })
+                let limit = limit?;
+                Some(Self { ratio: limit.ratio(peak), basis, capacity: limit.bytes, step })
             },
         )
     }

@@ -58,6 +58,9 @@ pub fn of_peaks(
     let by_median = |value: f64| if median > 0.0 { value / median } else { 0.0 };
     let pressure = |(rank, peak): &(Rank, f64)| {
         let of_rank = ranks.iter().find(|of| of.rank == *rank)?;
+        if of_rank.is_limited_beyond_memory() {
+            return of_rank.pressure_ratio; // peaks are no part of what is limited
+        }
         let capacity = of_rank.capacity_bytes.filter(|bytes| bytes.get() > 0)?;
         Some(peak / capacity.as_f64())
     };
