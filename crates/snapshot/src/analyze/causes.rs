@@ -38,9 +38,10 @@ pub fn explain(
         for (level, _) in levels.by_ref().take_while(|(_, number)| *number < failure.event) {
             most = most.max(level.reserved);
         }
-        let reach = failure.reserved.saturating_add(failure.device_free);
+        let reach = failure.within_reach();
+        let taken = if failure.own_limit.is_some() { 0 } else { most.saturating_sub(reach) };
         failure.why = if n_explained < EXPLAINED_MAX {
-            why(scene, leak, failure, Other { taken: most.saturating_sub(reach), step_reports })
+            why(scene, leak, failure, Other { taken, step_reports })
         } else {
             by_allocator(failure, || (0, None))
         };
@@ -61,7 +62,7 @@ fn why(
     failure: &OutOfMemory,
     Other { taken, step_reports }: Other<'_>,
 ) -> Why {
-    let reachable = failure.eligible_free.saturating_add(failure.device_free);
+    let reachable = failure.reachable();
     let of = |cause, bytes: u64, row| Why {
         cause,
         bytes,
@@ -95,9 +96,10 @@ fn by_allocator(failure: &OutOfMemory, own: impl FnOnce() -> (u64, Option<SiteRo
     let (cause, (bytes, row)) = match failure.cause {
         OomCause::Fragmentation => (RootCause::Fragmentation, (0, None)),
         OomCause::PendingFree => (RootCause::PendingFrees, (failure.pending, None)),
+        OomCause::Shortage if failure.own_limit.is_some() => (RootCause::OwnLimit, own()),
         OomCause::Shortage => (RootCause::Peak, own()),
     };
-    let reachable = failure.eligible_free.saturating_add(failure.device_free);
+    let reachable = failure.reachable();
     Why { cause, bytes, free_bytes: reachable.saturating_add(bytes), row }
 }
 

@@ -9,7 +9,15 @@ use crate::analyze::history::{History, Range};
 use crate::analyze::sites::{SiteRow, Sum};
 use crate::integer::{at, id};
 use crate::model::{Action, Event};
-use crate::replay::{Allocation, NEVER, SMALL_REQUEST_BYTES};
+use crate::replay::{Allocation, MemoryLevel, NEVER, SMALL_REQUEST_BYTES};
+
+/// A driver that has this many times what an allocation takes had enough.
+const LEFT_RATIO: u64 = 2;
+/// The allocator takes segments of this size for requests below the next one.
+const MEDIUM_SEGMENT_BYTES: u64 = 20 << 20;
+const MEDIUM_REQUEST_BYTES: u64 = 10 << 20;
+/// Other segments are a multiple of this.
+const SEGMENT_UNIT: u64 = 2 << 20;
 
 /// Why the allocator had nothing to give.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -38,6 +46,8 @@ pub enum RootCause {
     PendingFrees,
     /// Someone else took memory of the device.
     Others,
+    /// A limit of the process's own, as a memory fraction: the driver had enough.
+    OwnLimit,
 }
 
 /// Why an allocation failed.
@@ -50,6 +60,38 @@ pub struct Why {
     pub free_bytes: u64,
     /// The line that holds most of them.
     pub row: Option<SiteRow>,
+}
+
+/// A limit of what the process may reserve, as its failure shows it. No file has the limit itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct OwnLimit {
+    /// The most that the process reserved.
+    pub at_least_bytes: u64,
+    /// The bytes that it would have reserved.
+    pub less_than_bytes: u64,
+}
+
+impl OwnLimit {
+    /// Returns the limit that stopped an allocation of `requested` bytes, where the driver had
+    /// several times what it takes. `most`: the most that was reserved before.
+    fn of(level: MemoryLevel, event: &Event, most: u64) -> Option<Self> {
+        let (requested, device_free) = (event.size, event.address);
+        let needed = segment_bytes(requested);
+        let less_than_bytes = level.reserved.saturating_add(needed);
+        // More was reserved before: the limit was lowered since.
+        let at_least_bytes = if most < less_than_bytes { most } else { level.reserved };
+        (device_free >= LEFT_RATIO.saturating_mul(needed))
+            .then_some(Self { at_least_bytes, less_than_bytes })
+    }
+}
+
+/// Returns the bytes that the allocator takes from the driver for a request.
+fn segment_bytes(requested: u64) -> u64 {
+    match requested {
+        0..=SMALL_REQUEST_BYTES => SEGMENT_UNIT,
+        ..MEDIUM_REQUEST_BYTES => MEDIUM_SEGMENT_BYTES,
+        _ => requested.next_multiple_of(SEGMENT_UNIT),
+    }
 }
 
 /// One failed allocation.
@@ -72,6 +114,8 @@ pub struct OutOfMemory {
     pub eligible_free: u64,
     /// Bytes that waited for other streams.
     pub pending: u64,
+    /// The limit of the process's own that stopped it; `None` where the driver had too little.
+    pub own_limit: Option<OwnLimit>,
     /// Why the allocator had nothing to give.
     pub cause: OomCause,
     /// Why there was not more.
@@ -84,24 +128,17 @@ pub struct OutOfMemory {
 
 /// Every failed allocation of the window.
 pub fn find(scene: &DeviceScene<'_>) -> Vec<OutOfMemory> {
-    let events: Vec<usize> = scene
-        .events
-        .iter()
-        .enumerate()
-        .filter(|(_, event)| event.action == Action::OutOfMemory)
-        .map(|(number, _)| number)
-        .collect();
-    if events.is_empty() {
+    let is_failure = |event: &Event| event.action == Action::OutOfMemory;
+    if !scene.events.iter().any(is_failure) {
         return Vec::new();
     }
-    let mut levels = scene.timeline.levels(scene.events).enumerate();
-    let mut found: Vec<OutOfMemory> = events
-        .iter()
-        .filter_map(|number| {
-            let (_, level) = levels.find(|(at, _)| at == number)?;
-            let event = scene.events.get(*number)?;
-            Some(OutOfMemory {
-                event: id(*number),
+    let (mut found, mut most) = (Vec::new(), 0);
+    let levels = scene.timeline.levels(scene.events);
+    for ((number, event), level) in scene.events.iter().enumerate().zip(levels) {
+        most = level.reserved.max(most);
+        if is_failure(event) {
+            found.push(OutOfMemory {
+                event: id(number),
                 time_us: event.time_us,
                 requested: event.size,
                 device_free: event.address,
@@ -110,13 +147,14 @@ pub fn find(scene: &DeviceScene<'_>) -> Vec<OutOfMemory> {
                 largest_free: 0,
                 eligible_free: 0,
                 pending: 0,
+                own_limit: OwnLimit::of(level, event, most),
                 cause: OomCause::Shortage,
                 why: Why::default(),
                 stack: event.stack,
                 rows: Vec::new(),
-            })
-        })
-        .collect();
+            });
+        }
+    }
     let mut history = History::at_end(scene);
     for out_of_memory in found.iter_mut().rev() {
         history.rewind(scene, at(out_of_memory.event));
@@ -126,6 +164,21 @@ pub fn find(scene: &DeviceScene<'_>) -> Vec<OutOfMemory> {
 }
 
 impl OutOfMemory {
+    /// Returns the bytes that the driver could have given.
+    fn given(&self) -> u64 {
+        if self.own_limit.is_some() { 0 } else { self.device_free }
+    }
+
+    /// Returns the bytes that were free for it.
+    pub fn reachable(&self) -> u64 {
+        self.eligible_free.saturating_add(self.given())
+    }
+
+    /// Returns all bytes that the process could have.
+    pub fn within_reach(&self) -> u64 {
+        self.reserved.saturating_add(self.given())
+    }
+
     fn explain(&mut self, scene: &DeviceScene<'_>, history: &History) {
         let state = self.event;
         let Some(event) = scene.events.get(at(state)) else { return };
@@ -146,7 +199,7 @@ impl OutOfMemory {
             .filter(|a| wanted.fits(a) && is_pending(a, state))
             .map(|allocation| allocation.size)
             .sum();
-        let reachable = self.eligible_free.saturating_add(self.device_free);
+        let reachable = self.reachable();
         self.cause = if self.largest_free < self.requested && self.requested <= reachable {
             OomCause::Fragmentation
         } else if self.pending > 0 && self.requested <= reachable.saturating_add(self.pending) {

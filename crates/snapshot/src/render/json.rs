@@ -9,7 +9,7 @@ use crate::analyze::device_report::DeviceReport;
 use crate::analyze::fit::{self, Fit, FitQuestion};
 use crate::analyze::leak::{Blame, Leak, LeakVerdict, Suspect};
 use crate::analyze::note::Note;
-use crate::analyze::oom::{OomCause, OutOfMemory, RootCause};
+use crate::analyze::oom::{OomCause, OutOfMemory, OwnLimit, RootCause};
 use crate::analyze::phases::StepPhase;
 use crate::analyze::sites::{
     CodeLocation, STACK_FRAMES_MAX, Site, SiteKind, SiteRow, Sites, Sum,
@@ -177,6 +177,8 @@ struct OomAnswer {
     active_bytes: u64,
     unused_bytes: u64,
     within_reach_bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    own_limit: Option<OwnLimit>,
     others_bytes: Option<u64>,
     largest_free_bytes: u64,
     eligible_free_bytes: u64,
@@ -315,7 +317,8 @@ pub fn blamed(scene: &DeviceScene<'_>, blame: &Blame) -> SiteAnswer {
 
 fn oom(report: &DeviceReport<'_>, failure: &OutOfMemory, capacity: Option<u64>) -> OomAnswer {
     let scene = &report.scene;
-    let within_reach = failure.reserved.saturating_add(failure.device_free);
+    let (within_reach, device_free) = (failure.within_reach(), failure.device_free);
+    let known = failure.reserved.saturating_add(device_free);
     let (why, place) = (&failure.why, causes::place(scene, failure));
     let line = why.row.as_ref().and_then(|row| scene.sites.site(row.site));
     let sum = Sum { bytes: failure.requested, requested: failure.requested, blocks: 0 };
@@ -330,7 +333,8 @@ fn oom(report: &DeviceReport<'_>, failure: &OutOfMemory, capacity: Option<u64>) 
         active_bytes: failure.active,
         unused_bytes: failure.reserved.saturating_sub(failure.active),
         within_reach_bytes: within_reach,
-        others_bytes: capacity.map(|capacity| capacity.saturating_sub(within_reach)),
+        own_limit: failure.own_limit,
+        others_bytes: capacity.map(|capacity| capacity.saturating_sub(known)),
         largest_free_bytes: failure.largest_free,
         eligible_free_bytes: failure.eligible_free,
         cause: failure.cause,

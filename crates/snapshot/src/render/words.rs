@@ -8,7 +8,7 @@ use crate::analyze::fragmentation::Fragmentation;
 use crate::analyze::leak::{Blame, LeakVerdict};
 use crate::analyze::mirrors::{self, Mirrored};
 use crate::analyze::note::Note;
-use crate::analyze::oom::{OomCause, OutOfMemory, RootCause};
+use crate::analyze::oom::{OomCause, OutOfMemory, OwnLimit, RootCause};
 use crate::analyze::phases::StepPhase;
 use crate::analyze::sites::{Site, SiteKind};
 use crate::analyze::steps::Marker;
@@ -238,6 +238,16 @@ fn turning(report: &DeviceReport<'_>) -> Option<String> {
 /// States why an allocation failed: what would have had to be absent, and what the allocator
 /// had.
 pub fn reason(report: &DeviceReport<'_>, failure: &OutOfMemory) -> String {
+    let cause = cause(report, failure);
+    match &failure.own_limit {
+        Some(own) if failure.why.cause != RootCause::OwnLimit => {
+            format!("{cause} The limit is the process's own: it may reserve {}.", limit(own))
+        }
+        _ => cause,
+    }
+}
+
+fn cause(report: &DeviceReport<'_>, failure: &OutOfMemory) -> String {
     let why = &failure.why;
     let (absent, free) = (whole_bytes(why.bytes), whole_bytes(why.free_bytes));
     let line = why.row.as_ref().map(|row| name_of(&report.scene, row.site)).unwrap_or_default();
@@ -261,6 +271,13 @@ pub fn reason(report: &DeviceReport<'_>, failure: &OutOfMemory) -> String {
                 "Peak: without the {absent} that {who}{most}, {free} would have been free.{had}"
             )
         }
+        RootCause::OwnLimit => format!(
+            "Own limit: this process may reserve {}, and {} were requested; the driver had {} left. Use a smaller batch, or \
+             raise the memory fraction (torch.cuda.set_per_process_memory_fraction).{had}",
+            failure.own_limit.as_ref().map(limit).unwrap_or_default(),
+            whole_bytes(failure.requested),
+            whole_bytes(failure.device_free)
+        ),
         RootCause::Fragmentation => format!(
             "Fragmentation: {} were free in the pool, but the largest piece was {}; {}. {}",
             whole_bytes(failure.eligible_free),
@@ -284,6 +301,16 @@ pub fn reason(report: &DeviceReport<'_>, failure: &OutOfMemory) -> String {
     }
 }
 
+/// States the limit of what a process may reserve.
+fn limit(of: &OwnLimit) -> String {
+    let (least, most) = (whole_bytes(of.at_least_bytes), whole_bytes(of.less_than_bytes));
+    if least == most {
+        format!("{least} at most")
+    } else {
+        format!("between {least} and {most} at most")
+    }
+}
+
 /// States what the allocator had besides, as a consequence of the cause.
 fn consequence(failure: &OutOfMemory) -> String {
     match failure.cause {
@@ -303,6 +330,21 @@ fn consequence(failure: &OutOfMemory) -> String {
 /// where they are known.
 pub fn device_figures(failure: &OutOfMemory, capacity: Option<u64>) -> Vec<(u64, String)> {
     let reach = failure.reserved.saturating_add(failure.device_free);
+    let is_limited = failure.own_limit.is_some();
+    let sum = (
+        failure.within_reach(),
+        if is_limited {
+            "the sum: its own limit leaves no segment more"
+        } else {
+            "the sum: all that this process could have"
+        }
+        .to_owned(),
+    );
+    let left = (
+        failure.device_free,
+        if is_limited { "left at the driver, beyond that limit" } else { "left at the driver" }
+            .to_owned(),
+    );
     let mut figures = vec![
         (failure.active, "active".to_owned()),
         (
@@ -313,9 +355,8 @@ pub fn device_figures(failure: &OutOfMemory, capacity: Option<u64>) -> Vec<(u64,
                 whole_bytes(failure.largest_free)
             ),
         ),
-        (failure.device_free, "left at the driver".to_owned()),
-        (reach, "the sum: all that this process could have".to_owned()),
     ];
+    figures.extend(if is_limited { [sum, left] } else { [left, sum] });
     if let Some(capacity) = capacity {
         figures.push((
             capacity.saturating_sub(reach),
