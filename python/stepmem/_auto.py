@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Optional, Sequence
 from ._client import CLIENT
 from ._process import SCATTER, SCATTERED
 from ._signals import raise_if_of_handler
-from ._torch import untraced
+from ._torch import untraced, watch_memory_fraction
 from ._warn import warn_once
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def auto() -> None:
 def _install(module: "ModuleType | Any") -> None:
     try:
         module.register_optimizer_step_post_hook(untraced(_after_step))
+        watch_memory_fraction()
         CLIENT.watch_time()
     except Exception as error:
         warn_once("hook", f"optimizer steps are not counted, because PyTorch 2.0 or newer is required: {error!r}")

@@ -22,6 +22,9 @@ HOST_OUT_OF_MEMORY = ("DefaultCPUAllocator", "allocate memory")
 REQUESTS = ("tried to allocate ", "unable to allocate ")
 """Words before the size of a request in the message of an out-of-memory error, in lower case."""
 
+ALLOWED = " allowed;"
+"""Words after the most that PyTorch's allocator may reserve."""
+
 UNITS = ("bytes", "kib", "mib", "gib", "tib")
 
 MESSAGE_CHARACTERS_MAX = 4096
@@ -156,6 +159,7 @@ class Ending:
         end.error_message = cut(message.strip().partition("\n")[0], MESSAGE_BYTES_MAX) or None
         if memory_error is not None:
             end.requested_bytes = _requested_bytes(message)
+            end.reserved_limit_bytes = _allowed_bytes(message)
         return end
 
     def _end(self, outcome: str, is_automatic: bool = True) -> End:
@@ -244,7 +248,21 @@ def _requested_bytes(message: str) -> Optional[int]:
     message = message[:MESSAGE_CHARACTERS_MAX].lower()
     for words in REQUESTS:
         number, _, rest = message.partition(words)[2][:64].partition(" ")
-        exponent = next((idx for idx, unit in enumerate(UNITS) if rest.startswith(unit)), -1)
-        if exponent >= 0 and number.replace(".", "", 1).isdecimal():
-            return int(round(float(number) * 1024**exponent))
+        size = _size(number, next((unit for unit in UNITS if rest.startswith(unit)), ""))
+        if size is not None:
+            return size
     return None
+
+
+def _allowed_bytes(message: str) -> Optional[int]:
+    """Returns the most that the allocator may reserve, where an error names that (`11.18 GiB allowed; …`), to the digits that it gives."""
+    before, words, _ = message[:MESSAGE_CHARACTERS_MAX].lower().partition(ALLOWED)
+    number, _, unit = before[-64:].rpartition(" ")
+    return _size(number.rpartition(" ")[2], unit) if words else None
+
+
+def _size(number: str, unit: str) -> Optional[int]:
+    """Returns a number of bytes; None of anything else."""
+    if unit not in UNITS or not number.replace(".", "", 1).isdecimal():
+        return None
+    return int(round(float(number) * 1024 ** UNITS.index(unit)))

@@ -18,9 +18,9 @@ from ._peaks import share_peak_counters
 from ._procfs import kib, read
 from ._settings import Settings
 from ._shared_memory import SharedMemory
-from ._torch import cuda_torch, device_uuid, is_integrated
+from ._torch import cuda_torch, device_uuid, is_integrated, memory_fraction
 from ._warn import warn_once
-from ._wire import UNIFIED, UNKNOWN
+from ._wire import STEP_MAX, UNIFIED, UNKNOWN
 
 Figures = Tuple[int, int, int, int, int, int, int, int]
 """Allocated, peak allocated, reserved, peak reserved and inactive split bytes, allocation retries, OOMs, requested bytes.
@@ -32,10 +32,12 @@ HighWater = Tuple[int, int]
 """The most bytes allocated and reserved since the process began; UNKNOWN where they cannot be read."""
 
 
-Parts = Tuple[int, int, int, int, int, int, int, int]
-"""Values of HOST_PARTS; UNKNOWN where there is none."""
+Parts = Tuple[int, ...]
+"""Values of HOST_PARTS and PROCESS_LIMITS; UNKNOWN where there is none."""
 
-NO_PARTS: Parts = (UNKNOWN,) * 8
+NO_LIMITS = (UNKNOWN,) * 4
+
+NO_PARTS: Parts = (*(UNKNOWN,) * 8, *NO_LIMITS)
 
 HOST_EVERY = 0.02
 """Interval at which host memory next to a device's is read at the end of a step, in seconds: it would be half of what a short step's end costs."""
@@ -49,10 +51,13 @@ class Capacity(NamedTuple):
 
     total: int
     free: int
+    reserved_limit: int = UNKNOWN
+    """The most that the allocator may reserve."""
 
     def remaining(self, reserved: int) -> int:
         """Returns the bytes that a process with `reserved` bytes can still take; a negative number if that is unknown."""
-        return self.free if self.free != UNKNOWN else self.total - reserved
+        left = self.free if self.free != UNKNOWN else self.total - reserved
+        return left if self.reserved_limit == UNKNOWN else min(left, self.reserved_limit - reserved)
 
 
 NO_CAPACITY = Capacity(UNKNOWN, UNKNOWN)
@@ -92,6 +97,8 @@ class HostReader:
         self._shared = SharedMemory()
         self._children = ChildProcesses()
         self._has_shared = False
+        self._limits: Tuple[int, int] = (UNKNOWN, UNKNOWN)
+        """The kernel's limits of the process's data and address space."""
 
     def close(self) -> None:
         """Closes `/proc/self/statm`."""
@@ -109,15 +116,19 @@ class HostReader:
         """Reads the figures that need not be read at each step, on the sender's thread, and returns those of child processes."""
         self.read_shared()
         children = self._children.read(time.monotonic())
-        return NO_PARTS if children is None else (UNKNOWN, UNKNOWN, *children, UNKNOWN, UNKNOWN)
+        return NO_PARTS if children is None else (UNKNOWN, UNKNOWN, *children, UNKNOWN, UNKNOWN, *NO_LIMITS)
 
     def figures(self, taken: Reading, at: float) -> Tuple[Figures, Parts]:
-        """Returns the figures of a value that `take` returned at a time on the monotonic clock, and the shared memory in them."""
-        _, resident, of_files, *_ = self._statm.checked(taken).split()
+        """Returns the figures of a value that `take` returned at a time on the monotonic clock, and the shared memory and limits."""
+        space, resident, of_files, _, _, data, *_ = self._statm.checked(taken).split()
         shared, split = self._shared.at(int(of_files) * self._page, at)
         allocated = (int(resident) - int(of_files)) * self._page + shared
         self._has_shared = self._has_shared or shared > 0
         parts = (shared, split, *NO_PARTS[2:]) if self._has_shared else NO_PARTS
+        if self._limits != (UNKNOWN, UNKNOWN):
+            used = (int(data) * self._page, int(space) * self._page)
+            pairs = ((limit, of) if limit != UNKNOWN else (UNKNOWN, UNKNOWN) for limit, of in zip(self._limits, used))
+            parts = (*parts[:8], *(value for pair in pairs for value in pair))
         # There is no caching allocator in between: reserved is what is allocated.
         return (allocated, UNKNOWN, allocated, *(UNKNOWN,) * 5), parts
 
@@ -130,10 +141,11 @@ class HostReader:
         return MemorySample(*self.figures(self.take(), time.monotonic()))
 
     def capacity(self) -> Capacity:
-        """Returns the budget, or the smallest of the machine's memory, the cgroup limit and the process's own limits.
+        """Returns the budget, or the smaller of the machine's memory and the cgroup limit. Reads the limits of the process again, too.
 
-        `free` is UNKNOWN of a budget, if the process's own limit is the smallest, and of a cgroup whose use cannot be read.
+        `free` is UNKNOWN of a budget, and of a cgroup whose use cannot be read.
         """
+        self._limits = _process_limits(self._limits)
         if self._budget is not None:
             return Capacity(self._budget, UNKNOWN)
         smallest = _machine()
@@ -141,9 +153,6 @@ class HostReader:
         if group is not None and (smallest.total == UNKNOWN or group.limit < smallest.total):
             used = group.used()
             smallest = Capacity(group.limit, UNKNOWN if used == UNKNOWN else max(0, group.limit - used))
-        limit = _process_limit()
-        if limit is not None and (smallest.total == UNKNOWN or limit < smallest.total):
-            return Capacity(limit, UNKNOWN)
         return smallest
 
 
@@ -190,7 +199,7 @@ class HostMemory:
         except (OSError, ValueError) as error:
             self._fail(error)
             return NO_PARTS
-        return (*parts[:6], figures[0], self._limit)
+        return (*parts[:6], figures[0], self._limit, *parts[8:])
 
     def _fail(self, error: Exception) -> None:
         self._reader = None
@@ -207,6 +216,7 @@ class CudaReader:
         self._idx = idx
         self.high_water: HighWater = (UNKNOWN, UNKNOWN)
         self.device = device_uuid(torch, idx)
+        self._reserved_limit = UNKNOWN
         self.memory_kind = UNIFIED if is_integrated(torch, idx) else None
         """The kind of the GPU's memory, where PyTorch shows that it is not its own."""
         counters = self._counters = share_peak_counters(torch, idx) if counts_peaks else None
@@ -287,16 +297,32 @@ class CudaReader:
         sample = MemorySample((allocated["current"], UNKNOWN, reserved["current"], UNKNOWN, *_further(stats)), self._host.parts(self._host.take(), time.monotonic()))
         sample.high_water = max(self.high_water[0], allocated["peak"]), max(self.high_water[1], reserved["peak"])
         total = getattr(self._torch.cuda.get_device_properties(self._idx), "total_memory", None)
-        sample.capacity = NO_CAPACITY if total is None else Capacity(int(total), UNKNOWN)
+        if total is not None:
+            # A call of the driver makes a context on GPU 0, where this process has one already.
+            limit = self._limit(int(total)) if self._idx == 0 else self._reserved_limit
+            sample.capacity = Capacity(int(total), UNKNOWN, limit)
+        else:
+            sample.capacity = NO_CAPACITY
         return sample
 
     def capacity(self) -> Capacity:
-        """Returns the device's memory. On any but the training thread it would create a context on GPU 0."""
+        """Returns the device's memory, and the program's limit of it. On any but the training thread it would create a context on GPU 0."""
         cuda = self._torch.cuda
         if cuda.is_current_stream_capturing():
             return NO_CAPACITY
         free, total = cuda.mem_get_info(self._idx)
-        return Capacity(int(total), int(free))
+        return Capacity(int(total), int(free), self._limit(int(total)))
+
+    def _limit(self, total: int) -> int:
+        """Returns the most that the allocator may reserve of `total` bytes: all of them where a limit was lifted, UNKNOWN where none was found."""
+        try:
+            fraction = memory_fraction(self._torch, self._idx)
+        except Exception as error:
+            fraction = None
+            warn_once("fraction", f"the limit of the allocator is not read: {error!r}")
+        if fraction is not None and (fraction < 1 or self._reserved_limit != UNKNOWN):
+            self._reserved_limit = int(fraction * total)
+        return self._reserved_limit
 
 
 def _further(stats: Dict[str, Any]) -> Tuple[int, int, int, int]:
@@ -323,8 +349,12 @@ def _machine() -> Capacity:
     return Capacity(figures[b"MemTotal"], figures[b"MemAvailable"])
 
 
-def _process_limit() -> Optional[int]:
-    """Returns the smaller of `ulimit -v` and `ulimit -d`, in bytes; None if there is no limit."""
-    limits = [resource.getrlimit(which)[0] for which in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
-    finite = [limit for limit in limits if limit != resource.RLIM_INFINITY and limit > 0]
-    return min(finite) if finite else None
+def _process_limits(before: Tuple[int, int]) -> Tuple[int, int]:
+    """Returns `ulimit -d` and `ulimit -v` in bytes: UNKNOWN where there was no limit `before` either, STEP_MAX where it was lifted."""
+    limits = (resource.getrlimit(which)[0] for which in (resource.RLIMIT_DATA, resource.RLIMIT_AS))
+    data, space = (min(limit, STEP_MAX) if limit > 0 else _lifted(of) for limit, of in zip(limits, before))
+    return data, space
+
+
+def _lifted(before: int) -> int:
+    return UNKNOWN if before == UNKNOWN else STEP_MAX

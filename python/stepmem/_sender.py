@@ -33,6 +33,7 @@ from ._wire import (
     decode_snapshot_requests,
     is_unknown_field,
     is_unknown_fill,
+    is_unknown_limit,
     is_unknown_ooms,
     is_unknown_part,
     sequence_number,
@@ -424,7 +425,8 @@ class Sender:
             self._backoff.reset()
             self._sent_at = time.monotonic()
             if self._connection.n_opened != self._plain_since:  # it may be another exporter by now
-                self._encoder.is_plain, self._encoder.has_parts, self._encoder.has_fill = False, True, True
+                self._encoder.is_plain = False
+                self._encoder.has_parts = self._encoder.has_limits = self._encoder.has_fill = True
             if n_records:
                 self._take_actions(answer.body)
             return Delivery.ACCEPTED
@@ -442,6 +444,9 @@ class Sender:
             return Delivery.ENCODE_AGAIN
         if answer.status == 400 and self._encoder.has_fill and is_unknown_fill(answer.body):
             self._encoder.has_fill, self._plain_since = False, self._connection.n_opened
+            return Delivery.ENCODE_AGAIN
+        if answer.status == 400 and self._encoder.has_limits and is_unknown_limit(answer.body):
+            self._encoder.has_limits, self._plain_since = False, self._connection.n_opened
             return Delivery.ENCODE_AGAIN
         if answer.status == 400 and self._encoder.has_parts and is_unknown_part(answer.body):
             self._encoder.has_parts, self._plain_since = False, self._connection.n_opened

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from ._environment import environment
 from ._warn import warn_once
+
+
+_fractions: Dict[int, float] = {}
+"""Shares that the program set, by the index of the GPU."""
 
 
 def cuda_torch() -> Any:
@@ -86,6 +90,38 @@ def device_uuid(torch: Any, idx: int) -> str:
 def is_integrated(torch: Any, idx: int) -> bool:
     """Returns whether a GPU uses the machine's memory as its own."""
     return bool(getattr(torch.cuda.get_device_properties(idx), "is_integrated", False))
+
+
+def memory_fraction(torch: Any, idx: int) -> Optional[float]:
+    """Returns the share of a GPU that PyTorch's allocator may reserve, 1 without a limit; None where that is unknown.
+
+    Only where the process uses CUDA, and on the training thread: PyTorch may ask the driver.
+    """
+    read = getattr(torch._C, "_cuda_getMemoryFraction", None)
+    fraction = _fractions.get(idx) if read is None else read(idx)
+    return fraction if type(fraction) is float and 0 <= fraction <= 1 else None
+
+
+def watch_memory_fraction() -> None:
+    """Notes the calls that set that share, from now on, in a PyTorch that does not report it (before 2.8). Raises nothing."""
+    native = getattr(sys.modules.get("torch"), "_C", None)
+    set_fraction = getattr(native, "_cuda_setMemoryFraction", None)
+    if set_fraction is None or hasattr(native, "_cuda_getMemoryFraction") or hasattr(set_fraction, "_stepmem_fractions"):
+        return
+
+    def set_and_note(*arguments: Any) -> Any:
+        result = set_fraction(*arguments)
+        if len(arguments) == 2 and type(arguments[0]) in (int, float) and type(arguments[1]) is int:
+            _fractions[arguments[1]] = float(arguments[0])
+        return result
+
+    try:
+        for name in ("__name__", "__qualname__", "__module__", "__doc__"):
+            setattr(set_and_note, name, getattr(set_fraction, name, None) or getattr(set_and_note, name))
+        set_and_note._stepmem_fractions = _fractions  # type: ignore[attr-defined]
+        setattr(native, "_cuda_setMemoryFraction", set_and_note)
+    except Exception as error:
+        warn_once("fraction", f"a limit of the allocator may not be noticed: {error!r}")
 
 
 def is_out_of_memory(error: BaseException) -> bool:

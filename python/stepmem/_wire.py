@@ -47,8 +47,14 @@ HOST_PARTS = (
 )
 """JSON keys of shared memory in the rank's host memory, of its child processes, and of that memory and its limit next to a device's figures."""
 
+PROCESS_LIMITS = ("data_limit_bytes", "data_used_bytes", "address_space_limit_bytes", "address_space_used_bytes")
+"""JSON keys of the kernel's limits of the process (`ulimit -d`, `ulimit -v`), each with the figure that it limits."""
+
 CONTAINER = ("container", "container_limit_bytes", "container_used_bytes", "container_oom_kills")
 """JSON keys of the control group that limits the host memory of this process and others. A record holds the number of the group."""
+
+RESERVED_LIMIT = "reserved_limit_bytes"
+"""JSON key of the most that the allocator may reserve, by a limit that the program set; in records and in ends."""
 
 PROCESS_USED = "process_used_bytes"
 """JSON key of this process's memory on its GPU, as the driver lists it. Instead of bytes, a record may hold one of these codes."""
@@ -69,6 +75,9 @@ DEVICE_MEMORY, UNIFIED, NUMA_NODE = "device_memory", "unified", "numa_node"
 PARTS = (*HOST_PARTS, *CONTAINER, PROCESS_USED, PROCESS_USED_STATE, DEVICE_MEMORY)
 """JSON keys of what the sender's thread reads."""
 
+LIMITS = (RESERVED_LIMIT, *PROCESS_LIMITS)
+"""JSON keys of limits of the process's own, the latest of records and of ends."""
+
 FIGURES = (
     "allocated_bytes",
     "peak_allocated_bytes",
@@ -80,9 +89,11 @@ FIGURES = (
     "requested_bytes",
     "total_bytes",
     "free_bytes",
+    RESERVED_LIMIT,
     "high_water_allocated_bytes",
     "high_water_reserved_bytes",
     *HOST_PARTS,
+    *PROCESS_LIMITS,
     *CONTAINER,
     PROCESS_USED,
 )
@@ -112,7 +123,7 @@ LATER_STEP_FIELDS = (
     *("instance", "launch", "steps", "marks", PROCESS_USED_STATE, DEVICE_MEMORY),
     *(key for key in FIGURES if key not in FIRST_FIGURES),
 )
-LATER_END_FIELDS = ("instance", "time", "step", "unread_steps", "error_type", "error_message", OOMS, "requested_bytes", *END_PEAKS)
+LATER_END_FIELDS = ("instance", "time", "step", "unread_steps", "error_type", "error_message", OOMS, "requested_bytes", RESERVED_LIMIT, *END_PEAKS)
 LATER_SNAPSHOT_FIELDS = ("instance", "file", "events_per_step")
 LATER_HOLDERS_FIELDS = ("instance",)
 """Keys of a step, of an end, of a snapshot and of holders that older exporters refuse."""
@@ -300,7 +311,10 @@ def _holder_fields(holder: Any, has_fill: bool) -> Dict[str, object]:
 class End:
     """The end of this rank; a field that is None is unknown."""
 
-    __slots__ = ("error_message", "error_type", "is_automatic", "ooms", "outcome", "peaks", "requested_bytes", "step", "time", "unread_steps")
+    __slots__ = (
+        *("error_message", "error_type", "is_automatic", "ooms", "outcome", "peaks", "requested_bytes", RESERVED_LIMIT, "step", "time"),
+        "unread_steps",
+    )
 
     def __init__(self, outcome: str, is_automatic: bool) -> None:
         self.outcome = outcome
@@ -320,6 +334,8 @@ class End:
         """Out-of-memory errors since the process started; None if there were none, or that is unknown."""
         self.requested_bytes: Optional[int] = None
         """The request that could not be met."""
+        self.reserved_limit_bytes: Optional[int] = None
+        """The most that the allocator may reserve, where the error names that."""
 
     def fields(self) -> Dict[str, object]:
         """Returns the JSON fields other than rank and instance."""
@@ -336,6 +352,8 @@ class Encoder:
         """Gives ends `ooms`, which is the latest of their fields: an exporter that refuses it may know the others."""
         self.has_parts = True
         """Gives records PARTS, which the exporter does not refuse."""
+        self.has_limits = True
+        """Gives records and ends LIMITS, likewise."""
         self.has_fill = True
         """Gives holders FILL, and reports LINES, likewise."""
         self._process = process
@@ -370,8 +388,9 @@ class Encoder:
             line += f', "phase": "{PHASES[phase_idx]}"'
         if markers and not self.is_plain:
             line += f', "marks": {json.dumps(marker_names(markers))}'
+        without = (*(LATER_STEP_FIELDS if self.is_plain else ()), *(() if self.has_parts else PARTS), *(() if self.has_limits else LIMITS))
         for name, value in zip(FIGURES, figures):
-            if value >= 0 and not (name in PARTS and not self.has_parts or self.is_plain and name in LATER_STEP_FIELDS):
+            if value >= 0 and name not in without:
                 line += f', "{name}": {value}' if name != CONTAINER[0] else f', "{name}": "{value:016x}"'
         if figures[-1] < UNKNOWN and self.has_parts and not self.is_plain:
             line += f', "{PROCESS_USED_STATE}": "{PROCESS_USED_STATES[figures[-1]]}"'
@@ -407,7 +426,7 @@ class Encoder:
             return None  # an older exporter forgets a rank's findings at its end
         run = "".join(f"%{byte:02X}" for byte in identity.run.encode())
         fields = {"rank": identity.rank, "instance": identity.instance, **message.fields()}
-        latest = () if self.has_ooms else (OOMS,)
+        latest = (*(() if self.has_ooms else (OOMS,)), *(() if self.has_limits else LIMITS))
         return Request(f"/v1/runs/{run}/end", JSON, _encode(fields, LATER_END_FIELDS if self.is_plain else latest))
 
 
@@ -426,6 +445,11 @@ def is_unknown_part(body: bytes) -> bool:
     """Returns whether a refusal names one of PARTS as unknown."""
     detail = body.decode("utf-8", "replace")
     return any(f"unknown field `{name}`" in detail for name in PARTS)
+
+
+def is_unknown_limit(body: bytes) -> bool:
+    """Returns whether a refusal names one of LIMITS as unknown."""
+    return any(f"unknown field `{name}`".encode() in body for name in LIMITS)
 
 
 def is_unknown_fill(body: bytes) -> bool:

@@ -10,6 +10,7 @@ n_reads = 0
 n_resets = 0
 observers = []
 history = None
+fraction_set = 1.0
 trace = []
 
 
@@ -41,6 +42,15 @@ def _cuda_resetPeakMemoryStats(device):
     global n_resets, peak
     n_resets += 1
     peak = allocated
+
+
+def _cuda_setMemoryFraction(fraction, device):
+    global fraction_set
+    fraction_set = fraction
+
+
+def _cuda_getMemoryFraction(device):
+    return int(fraction_set * TOTAL) / TOTAL
 
 
 def _cuda_attach_out_of_memory_observer(observer):

@@ -2,6 +2,7 @@ from types import SimpleNamespace
 
 from .. import _C
 from . import memory  # noqa: F401
+from .memory import set_per_process_memory_fraction  # noqa: F401
 
 is_up = True
 
