@@ -25,6 +25,7 @@ mod restarts;
 mod verbs;
 
 mod lifecycle;
+mod limits;
 mod lives;
 
 // Devices are read beside them.
