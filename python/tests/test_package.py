@@ -19,7 +19,8 @@ def test_wheel_is_small_and_typed_and_has_no_dependencies(tmp_path):
     # It reads marks, shared memory and children, searches holders across evaluations and reads bounds since it was 96 KiB.
     # It reads its memory from NVML, which an exporter in another container cannot, since it was 144 KiB.
     # It reports ends of forked processes and notes short calls of models since it was 151 KiB.
-    assert wheel.stat().st_size < 176 * 1024
+    # It owns its descriptors and modules apart from the program, and asks no object of it, since it was 173 KiB.
+    assert wheel.stat().st_size < 180 * 1024
     with zipfile.ZipFile(wheel) as files:
         names = files.namelist()
         metadata = files.read(f"stepmem_client-{stepmem.__version__}.dist-info/METADATA").decode()
