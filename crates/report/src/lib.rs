@@ -7,6 +7,7 @@ pub mod compare;
 pub mod explain;
 pub mod gate;
 pub mod job;
+mod limits;
 pub mod policy;
 pub mod rank_table;
 pub mod summary;

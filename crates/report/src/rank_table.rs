@@ -5,11 +5,11 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use crate::closing::colour_of;
+use crate::limits::limited_quantity;
 use stepmem_detect::signal::Signal;
 use stepmem_engine::kind::Severity;
 use stepmem_engine::output::status::{FindingStatus, RankStatus, SignalStatus, Status};
 use stepmem_engine::ranks::basis::Basis;
-use stepmem_engine::ranks::limits::LimitOrigin;
 use stepmem_types::format::page::{Cell, Column, Table};
 use stepmem_types::format::units::{
     bytes, duration, grouped, hourly, or_unknown, percent, time_left_cell,
@@ -164,12 +164,6 @@ fn rank_row(status: &Status, rank: &RankStatus) -> [Cell; 13] {
 fn highest_pressure(rank: &RankStatus) -> Option<f64> {
     let of_device = rank.pressures.iter().filter(|(basis, _)| **basis != Basis::Host);
     of_device.map(|(_, ratio)| *ratio).reduce(f64::max)
-}
-
-/// Returns a capacity, and who set it where that is a limit of the process's own.
-pub fn limited_quantity(capacity: Option<Bytes>, set_by: Option<LimitOrigin>) -> String {
-    let set_by = set_by.map_or_else(String::new, |origin| format!(" ({})", origin.as_label()));
-    or_unknown(capacity.map(|capacity| format!("{}{set_by}", bytes(capacity.as_f64()))))
 }
 
 /// Returns a quantity of bytes, or that it is unknown.

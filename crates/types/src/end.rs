@@ -29,6 +29,9 @@ pub enum EndOutcome {
 }
 
 impl EndOutcome {
+    /// The key and the label that has it.
+    pub const KEY: &'static str = "outcome";
+
     /// Returns the outcome in words.
     pub fn as_label(self) -> &'static str {
         match self {

@@ -7,6 +7,7 @@ use crate::output::status::{
 };
 use crate::ranks::view::RankActivity;
 use stepmem_types::device::DeviceMemoryKind;
+use stepmem_types::end::EndOutcome;
 use stepmem_types::host::{ContainerId, ContainerReading, PodMemory};
 use stepmem_types::ids::SubjectId;
 use stepmem_types::launch::Launch;
@@ -145,8 +146,7 @@ pub(super) fn rank_info(status: &Status, visit: &mut Visit<'_>) {
 }
 
 /// The label of what is counted by its outcome.
-pub(super) const OF_OUTCOME: &str = "outcome";
-pub(super) const OUTCOME: &[&str] = &[OF_OUTCOME];
+pub(super) const OUTCOME: &[&str] = &[EndOutcome::KEY];
 
 /// The characters of a label's value, at most: the last ones, since a path's end is its most
 /// telling part.

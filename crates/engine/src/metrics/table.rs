@@ -2,14 +2,15 @@
 //! metric's name stands in no other Rust file, but for those of `recorded`.
 
 use crate::metrics::readers::{
-    OF_OUTCOME, OUTCOME, bytes, children, container_growth, container_info, containers, count,
-    counts, device_info, device_pods, devices, ended, findings, holder_info, leaking_share,
-    marks, own_limits, pressures, process, process_info, process_memory, process_unknown,
-    processes, rank_info, ranks, records, runs, signals, site_info, size, whole, xid_errors,
+    OUTCOME, bytes, children, container_growth, container_info, containers, count, counts,
+    device_info, device_pods, devices, ended, findings, holder_info, leaking_share, marks,
+    own_limits, pressures, process, process_info, process_memory, process_unknown, processes,
+    rank_info, ranks, records, runs, signals, site_info, size, whole, xid_errors,
 };
 use crate::metrics::types::{Group, Kind, Metric, Read, Unit};
 use crate::output::status::Status;
 use stepmem_detect::signal::Signal;
+use stepmem_types::end::EndOutcome;
 
 /// Returns the number of series that the table gives for a status.
 pub fn count_series(status: &Status) -> usize {
@@ -55,7 +56,7 @@ pub fn document() -> String {
 const RANK: &[&str] = &["run", "rank", "uuid"];
 const RANK_SIGNAL: &[&str] = &["run", "rank", "uuid", "signal"];
 const RANK_STATE: &[&str] = &["run", "rank", "uuid", "state"];
-const RANK_OUTCOME: &[&str] = &["run", "rank", "uuid", OF_OUTCOME];
+const RANK_OUTCOME: &[&str] = &["run", "rank", "uuid", EndOutcome::KEY];
 const RANK_MARK: &[&str] = &["run", "rank", "uuid", "mark"];
 const SUBJECT_KIND: &[&str] = &["run", "rank", "uuid", "pid", "kind"];
 const DEVICE: &[&str] = &["uuid"];

@@ -293,7 +293,7 @@ impl<'a> Growths<'a> {
 
 fn end_of(series: &Series) -> Option<JobEnd> {
     let all = [EndOutcome::Completed, EndOutcome::Failed, EndOutcome::Oom];
-    let label = series.label("outcome")?;
+    let label = series.label(EndOutcome::KEY)?;
     let outcome = all.into_iter().find(|outcome| outcome.as_label() == label)?;
     Some(JobEnd { time: series.last()?, outcome })
 }
@@ -436,6 +436,7 @@ fn whole(value: f64) -> Option<u64> {
 mod tests {
     use serde_json::{Value, json};
     use stepmem_engine::metrics::recorded::Figure;
+    use stepmem_types::end::EndOutcome;
     use stepmem_types::ids::Run;
 
     use crate::compare::from_job;
@@ -504,7 +505,7 @@ mod tests {
 
     #[test]
     fn a_job_that_ended_is_told_in_the_past_tense_and_by_its_own_time() {
-        let end = |rank: &str, outcome: &str| json!({"rank": rank, "outcome": outcome});
+        let end = |rank: &str, outcome: &str| json!({"rank": rank, (EndOutcome::KEY): outcome});
         let mut series = creep();
         series.extend([
             (Figure::OomEta, json!({"rank": "1", "pod": "b"}), 10.0),

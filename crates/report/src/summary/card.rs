@@ -3,8 +3,8 @@
 
 use std::cmp::Reverse;
 
+use crate::limits::limited_quantity;
 use crate::policy::PeakMetric;
-use crate::rank_table::limited_quantity;
 use crate::summary::model::{FigureSummary, Issue, RankOutcome, RankSummary, Summary};
 use stepmem_types::end::EndOutcome;
 use stepmem_types::format::page::{Column, Indent, Page, Table};
