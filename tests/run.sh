@@ -35,25 +35,28 @@ announce() {
 }
 
 failed=()
-# part NAME COMMAND... runs a part. Of a green one only the runners' closing lines are shown.
+TIMEFORMAT='%R s, of processors %U s and, in the kernel, %S s'
+# part NAME COMMAND... runs a part. Of a green one only the runners' closing lines and the time are shown.
 part() {
     local name=$1 log=$logs/$1.log
     shift
-    if "$@" >"$log" 2>&1; then
+    if { time "$@" >"$log" 2>&1; } 2>"$logs/$name.time"; then
         grep -E '^test result: |^[0-9]+ passed' "$log"
     else
         cat "$log"
         failed+=("$name")
     fi
+    printf '%s: %s\n' "$name" "$(cat "$logs/$name.time")"
     skipped_in "$log"
 }
 
 # In a shell of its own, since it goes to another directory.
 pytest() (
-    # `cargo test` of the workspace leaves a program with other features than the one that is packed.
-    "$cargo" build --quiet && cd python && ../target/tools/python-venv/bin/python -m pytest -n 4 -p no:cacheprovider -m "not torch"
+    cd python && ../target/tools/python-venv/bin/python -m pytest -n 4 -p no:cacheprovider -m "not torch"
 )
 
+# Most tests wait for programs that they have started.
+export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(nproc)))}
 announce
 for script in tests/peers/install.sh tests/ops/install.sh python/tests/install.sh; do
     "$script" || exit 1

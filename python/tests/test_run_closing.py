@@ -84,10 +84,10 @@ print(left.stdout.readline().strip(), left.pid)
 
 
 def test_verdict_counts_where_its_copy_cannot_be_written(run, script, without_cuda):  # noqa: F811
-    options = ("--fail-on=creep:warning", "--summary-json=none/out.json")
+    options = ("--fail-on=creep:warning", "--summary-json=none\x1b[2J\u202e/out.json")
     ended = python(run, script(LEAK), options=options, PYTHONPATH=without_cuda).ended()
     assert ended.code == 3, ended.err
-    assert "stepmem: --summary-json: none/out.json is not written: No such file or directory" in ended.err
+    assert r"stepmem: --summary-json: none\u{1b}[2J\u{202e}/out.json is not written: No such file or directory" in ended.err
     assert "no summary" not in ended.err
 
 

@@ -256,3 +256,42 @@ fn write(path: &Path, mut parts: mpsc::Receiver<Option<Vec<u8>>>) -> Result<(), 
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::time::Duration;
+
+    use tokio::runtime::Builder;
+
+    use crate::exporter::state_file::{RESUMED_WITHIN, StateFile};
+    use crate::store::state;
+    use stepmem_engine::config::EngineConfig;
+    use stepmem_engine::engine::Engine;
+    use stepmem_engine::event::Event;
+    use stepmem_engine::wire::step::{Layout, decode};
+    use stepmem_types::units::Uptime;
+
+    #[test]
+    fn mark_of_a_state_whose_rank_is_silent_goes_after_its_time() {
+        let folder = std::env::temp_dir().join(format!("stepmem-mark-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("state");
+        state::begin_resuming(&path, 1).unwrap();
+        let at = |after: Duration| Uptime(Duration::from_secs(1000) + after);
+        let record = br#"{"run":"r","rank":0,"step":1,"allocated_bytes":1}"#;
+        let mut engine = Engine::new(EngineConfig::default(), 1e9);
+        let batch = decode(record, Layout::Json).unwrap();
+        // It was seen before the state was resumed, and is awaited.
+        engine.handle(&Event::Steps(batch), Uptime(Duration::from_secs(990))).unwrap();
+        let mut file = StateFile::new(path.clone(), at(Duration::ZERO));
+        let runtime = Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(async {
+            for (after, n_ends) in [(RESUMED_WITHIN.mul_f64(0.99), 1), (RESUMED_WITHIN, 0)] {
+                file.keep(&engine, at(after)).await;
+                assert_eq!(state::unclean_ends(&path), n_ends, "after {after:?}");
+            }
+        });
+        fs::remove_dir_all(folder).unwrap();
+    }
+}

@@ -26,6 +26,10 @@ use crate::run::terminal::say;
 use stepmem_report::closing::gate_lines;
 use stepmem_report::gate::{ExitGate, GateVerdict};
 use stepmem_report::summary::model::Summary;
+use stepmem_types::format::clean::shortened;
+
+/// Characters that are said of a summary which could not be written.
+const PROBLEM_CHARS_MAX: usize = 1024;
 
 /// The use of the summary, in addition to showing it.
 #[derive(Clone, Debug, Default)]
@@ -101,8 +105,9 @@ pub fn run(mut settings: Settings, options: &RunOptions) -> anyhow::Result<GateV
         let file = own_name(file, end);
         if let Err(error) = write(&file, &end.summary) {
             // The verdict counts regardless.
-            let place = file.display();
-            say(&format!("stepmem: --summary-json: {place} is not written: {error:#}\n"));
+            let problem = format!("{} is not written: {error:#}", file.display());
+            let problem = shortened(&problem, PROBLEM_CHARS_MAX);
+            say(&format!("stepmem: --summary-json: {problem}\n"));
         }
     }
     let runs: Vec<&Summary> = ends.iter().map(|end| &end.summary).collect();

@@ -13,10 +13,11 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::store::{atomic, open};
+use stepmem_types::saved;
 
 /// The first bytes of every state file. A version reads only its own files: another one may
 /// keep different values.
-pub const MAGIC: &str = concat!("stepmem state ", env!("CARGO_PKG_VERSION"), " 26\n");
+pub const MAGIC: &str = concat!("stepmem state ", env!("CARGO_PKG_VERSION"), " 27\n");
 /// The bytes of a length or a checksum.
 const WORD_BYTES: usize = 4;
 
@@ -118,10 +119,15 @@ pub fn read_from<T: DeserializeOwned>(
         part.resize(length, 0);
         file.read_exact(&mut part).map_err(broken)?;
         checksum.update(&part);
-        let read = postcard::take_from_bytes::<T>(&part)
-            .map_err(|source| StateError::Content { path: shown.clone(), source })?;
+        let invalid = |reason| StateError::Invalid { path: shown.clone(), reason };
+        // That of another file.
+        drop(saved::reason());
+        let read = postcard::take_from_bytes::<T>(&part).map_err(|source| {
+            let content = || StateError::Content { path: shown.clone(), source };
+            saved::reason().map_or_else(content, invalid)
+        })?;
         let (value, []) = read else { return Err(StateError::Checksum(shown)) };
-        take(value).map_err(|reason| StateError::Invalid { path: shown.clone(), reason })?;
+        take(value).map_err(invalid)?;
     }
     let word = word(&mut file).map_err(broken)?;
     let is_whole =

@@ -5,7 +5,11 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
-use stepmem_engine::output::saved_state::SavedState;
+use stepmem::store::state;
+use stepmem_engine::findings::acks::{ACKS_MAX, REASON_BYTES_MAX};
+use stepmem_engine::kind::DiagnosisKind;
+use stepmem_engine::output::saved_state::{FINDINGS_SAVED_MAX, SavedRest, SavedState};
+use stepmem_types::ids::Run;
 
 use crate::rig::exporter::Exporter;
 use crate::rig::folder::{Folder, text};
@@ -122,6 +126,24 @@ fn corrupt_file_is_set_aside_with_one_warning() {
         let fresh = start(&folder);
         assert_eq!(fresh.status()["ranks"].as_array().unwrap().len(), 1);
     }
+}
+
+#[test]
+fn greatest_last_part_is_not_too_long_to_be_read_back() {
+    let labels = DiagnosisKind::ALL.iter().map(|kind| kind.label());
+    let kind = labels.max_by_key(|label| label.len()).unwrap();
+    let subject = json!({"Rank": {"run": "r".repeat(Run::BYTES_MAX), "rank": 1_048_575}});
+    let finding = json!({"subject": &subject, "kind": kind, "since": 2e9});
+    let time = json!({"secs": 300_000_000_000_u64, "nanos": 999_999_999});
+    let reason = "r".repeat(REASON_BYTES_MAX);
+    let ack = json!({"subject": &subject, "kind": kind, "reason": reason, "since": &time, "until": &time});
+    let rest = json!({
+        "started": 2e9, "uptime": &time, "findings": vec![finding; FINDINGS_SAVED_MAX], "acks": vec![ack; ACKS_MAX],
+    });
+    let rest: SavedRest = serde_json::from_value(rest).unwrap();
+    // The part begins with its kind.
+    let n_bytes = 1 + state::part(&rest).unwrap().len();
+    assert!(n_bytes <= SavedState::PART_BYTES_MAX, "{n_bytes}");
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //!
 //! Types with a range of their own (`Bytes`, `UnixTime`, names) need none.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
@@ -19,6 +20,24 @@ const TIME_MAX: f64 = 3.0 * Seconds::MAX;
 const SECONDS_MAX: f64 = 10_000.0 * 366.0 * 24.0 * 3600.0;
 /// The greatest place on the axis of a series: that of a step, 2^53.
 const PLACE_MAX: f64 = 9_007_199_254_740_992.0;
+
+thread_local! {
+    /// Why a value was refused last.
+    static REASON: Cell<Option<String>> = const { Cell::new(None) };
+}
+
+/// Returns the error of a value that is out of range. Its text is kept for [`reason`]: the errors
+/// of postcard, the format of a state, have none.
+pub fn refused<E: Error>(why: impl fmt::Display) -> E {
+    let why = why.to_string();
+    REASON.set(Some(why.clone()));
+    E::custom(why)
+}
+
+/// Takes the text of the last value that was refused on this thread: the value, and its range.
+pub fn reason() -> Option<String> {
+    REASON.take()
+}
 
 /// Adds to a count, up to the greatest that is read back.
 #[must_use]
@@ -136,7 +155,7 @@ where
 {
     let value = T::deserialize(deserializer)?;
     match value.wrong(&|float| (min..=max).contains(&float)) {
-        Some(float) => Err(D::Error::custom(OutOfRange::number(&float, &min, &max))),
+        Some(float) => Err(refused(OutOfRange::number(&float, &min, &max))),
         None => Ok(value),
     }
 }
@@ -152,9 +171,7 @@ where
 {
     let value = T::deserialize(deserializer)?;
     match value.greatest() {
-        greatest if greatest > MAX => {
-            Err(D::Error::custom(OutOfRange::number(&greatest, &0, &MAX)))
-        }
+        greatest if greatest > MAX => Err(refused(OutOfRange::number(&greatest, &0, &MAX))),
         _ => Ok(value),
     }
 }
@@ -183,7 +200,7 @@ where
     let list = T::deserialize(deserializer)?;
     match list.n_values() {
         n_values if n_values > MAX => {
-            Err(D::Error::custom(Longer { what: "values", length: n_values, max: MAX }))
+            Err(refused(Longer { what: "values", length: n_values, max: MAX }))
         }
         _ => Ok(list),
     }
@@ -201,7 +218,7 @@ where
     let list: T = figures(deserializer)?;
     match list.n_values() {
         n_values if n_values > MAX => {
-            Err(D::Error::custom(Longer { what: "values", length: n_values, max: MAX }))
+            Err(refused(Longer { what: "values", length: n_values, max: MAX }))
         }
         _ => Ok(list),
     }
@@ -217,7 +234,7 @@ where
     D: Deserializer<'de>,
     T: Deserialize<'de> + Texts,
 {
-    T::deserialize(deserializer)?.checked(MAX).map_err(D::Error::custom)
+    T::deserialize(deserializer)?.checked(MAX).map_err(refused)
 }
 
 /// A list that is too long.

@@ -10,6 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::characters::{is_combining, is_hidden};
 use crate::format::clean::{Quoted, clean};
+use crate::saved::refused;
 
 /// The largest byte count and step that is taken: 2^53, above which an `f64` cannot hold every
 /// integer.
@@ -237,7 +238,7 @@ fn figure<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     let figure = f64::deserialize(deserializer)?;
     let is_right = (-FIGURE_LIMIT..=FIGURE_LIMIT).contains(&figure);
     let outside = || OutOfRange::number(&figure, &-FIGURE_LIMIT, &FIGURE_LIMIT);
-    is_right.then_some(figure).ok_or_else(|| serde::de::Error::custom(outside()))
+    is_right.then_some(figure).ok_or_else(|| refused(outside()))
 }
 
 /// An estimate with its 95 % interval, all in one unit.
@@ -271,7 +272,7 @@ impl<'de> Deserialize<'de> for Uptime {
             Ok(uptime)
         } else {
             let (value, max) = (uptime.0.as_secs(), Self::MAX.0.as_secs());
-            Err(serde::de::Error::custom(OutOfRange::number(&value, &0, &max)))
+            Err(refused(OutOfRange::number(&value, &0, &max)))
         }
     }
 }
@@ -397,7 +398,7 @@ macro_rules! serialized {
                 deserializer: D,
             ) -> Result<Self, D::Error> {
                 let $read = <$plain as serde::Deserialize>::deserialize(deserializer)?;
-                $new.map_err(serde::de::Error::custom)
+                $new.map_err($crate::saved::refused)
             }
         }
     };

@@ -147,16 +147,16 @@ fn resume(file: &[u8]) {
     if !is_read || !saved.is_whole() {
         return;
     }
-    go_on(saved);
+    go_on(saved, PUSHES);
 }
 
-/// Resumes a state, and goes on for `PUSHES`.
-pub fn go_on(saved: SavedState) {
+/// Resumes a state, and goes on for so many pushes.
+pub fn go_on(saved: SavedState, n_pushes: u64) {
     let mut now = saved.rest.uptime.min(Uptime::MAX);
     let mut engine = Engine::resume(config(), saved, now);
     let unix = Seconds::new(STARTED + 1000.0).expect("after 1970");
     engine.handle(&Event::ClockSet(unix), now).expect("a clock is set");
-    for n in 0..PUSHES {
+    for n in 0..n_pushes {
         now = Uptime(now.0 + Duration::from_millis(500));
         push(&mut engine, (n % RANKS, 1000 + n / RANKS), now);
         if n % PUSHES_A_TICK == PUSHES_A_TICK - 1 {

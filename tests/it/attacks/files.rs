@@ -1,15 +1,19 @@
 //! Files that a neighbour puts where the state is.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
-use stepmem::store::state::MAGIC;
+use serde_json::json;
+use stepmem::store::state::{MAGIC, StateError, StateLimits, read_from};
+use stepmem_engine::output::saved_state::SavedState;
 
 use crate::rig::exporter::Exporter;
 use crate::rig::folder::{Folder, text};
-use crate::rig::job::record;
+use crate::rig::job::{Job, record};
+use crate::rig::units::MIB;
 
 /// Starts an exporter on this state; it takes a push and stops within its grace.
 fn lives_with(state: &Path) -> Vec<serde_json::Value> {
@@ -94,6 +98,88 @@ fn lives_with_forged(state: &Path, bytes: &[u8], is_refused: bool) {
     let warnings: Vec<_> = log.iter().filter(|entry| entry["level"] == "WARN").collect();
     assert_eq!(warnings.len(), usize::from(is_refused), "{warnings:#?}");
     fs::remove_file(state).unwrap();
+}
+
+/// The parts of a state file.
+fn parts(file: &[u8]) -> Vec<Vec<u8>> {
+    let (mut rest, mut parts) = (&file[MAGIC.len()..], Vec::new());
+    loop {
+        let (length, after) = rest.split_first_chunk::<4>().unwrap();
+        let length = usize::try_from(u32::from_le_bytes(*length)).unwrap();
+        if length == 0 {
+            return parts;
+        }
+        let (part, after) = after.split_at(length);
+        parts.push(part.to_vec());
+        rest = after;
+    }
+}
+
+/// What the exporter says when it reads this file.
+fn refusal(file: &[u8]) -> Result<(), StateError> {
+    let limits =
+        StateLimits { file_bytes_max: u64::MAX, part_bytes_max: SavedState::PART_BYTES_MAX };
+    let mut saved = SavedState::default();
+    read_from(file, Path::new("state"), limits, |part| saved.add(part, 1024)).map(|_| ())
+}
+
+#[test]
+fn forged_number_of_a_rank_is_refused_with_its_limit_or_does_no_harm() {
+    // Files that are tried of each kind, of so many places.
+    const TRIED: usize = 12;
+    const PLACES: usize = 800;
+    let folder = Folder::new("forged-rank");
+    let state = folder.path("state");
+    let push = |exporter: &Exporter, first: u64| {
+        let records = Job::leaking("leaky", first..first + 50, 4 * MIB).records();
+        exporter.post(json!(records).to_string()).status
+    };
+    let exporter = Exporter::start(&["--state.file", &text(&state)]);
+    (0..4).for_each(|n| assert_eq!(push(&exporter, 50 * n), 200));
+    exporter.stop();
+    let good = parts(&fs::read(&state).unwrap());
+    assert!(refusal(&sealed(&good)).is_ok());
+    let (mut refused, mut taken) = (BTreeMap::new(), Vec::new());
+    for at in (0..good[0].len() - 8).step_by(good[0].len() / PLACES + 1) {
+        for float in [0.0, f64::NAN, 1e300, -1e300] {
+            let mut forged = good.clone();
+            forged[0][at..at + 8].copy_from_slice(&f64::to_le_bytes(float));
+            // Read alone, it is read sooner.
+            match refusal(&sealed(&[forged[0].clone(), good[good.len() - 1].clone()])) {
+                Ok(()) => taken.push(forged),
+                Err(StateError::Invalid { reason, .. }) => drop(refused.insert(reason, forged)),
+                Err(_) => {}
+            }
+        }
+    }
+    let of_floats: Vec<_> =
+        refused.iter().filter(|(reason, _)| reason.contains("outside")).collect();
+    assert!(
+        of_floats.len() >= TRIED && taken.len() >= TRIED,
+        "{} {}",
+        refused.len(),
+        taken.len()
+    );
+    for (reason, forged) in of_floats.iter().step_by(of_floats.len() / TRIED) {
+        fs::write(&state, sealed(forged)).unwrap();
+        let exporter = Exporter::start(&["--state.file", &text(&state)]);
+        assert_eq!(push(&exporter, 200), 200);
+        let log = exporter.stop();
+        let aside: Vec<_> = log
+            .iter()
+            .filter(|entry| entry["fields"]["message"] == "state set aside")
+            .map(|entry| entry["fields"]["error"].as_str().unwrap_or_default())
+            .collect();
+        assert!(aside.len() == 1 && aside[0].contains(reason.as_str()), "{reason}: {aside:?}");
+    }
+    for forged in taken.iter().step_by(taken.len() / TRIED) {
+        fs::write(&state, sealed(forged)).unwrap();
+        let exporter = Exporter::start(&["--state.file", &text(&state)]);
+        // The rank may be held for another process now.
+        assert!([200, 409].contains(&push(&exporter, 200)));
+        assert!(!exporter.scrape().is_empty());
+        exporter.stop();
+    }
 }
 
 #[test]

@@ -3,9 +3,11 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::LazyLock;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 use stepmem::store::zstd::ZstdFrames;
@@ -30,6 +32,15 @@ const NAME: &str =
 const LONG: usize = 5 * 1024 * 1024;
 /// The most that a command prints about a text of others, in bytes.
 const PRINTED_MAX: usize = 64 * 1024;
+
+/// The attack, long enough that no command prints it as it is.
+static LONG_IN_PLACE: LazyLock<String> =
+    LazyLock::new(|| ATTACK.repeat(2 * PRINTED_MAX / ATTACK.len()));
+
+/// Each place with the attack, short and long.
+fn in_places(pointers: &[String]) -> impl Iterator<Item = (&String, &'static str)> {
+    pointers.iter().flat_map(|pointer| [(pointer, ATTACK), (pointer, LONG_IN_PLACE.as_str())])
+}
 
 /// The attack, and the same in a long text.
 static TEXTS: LazyLock<[String; 2]> = LazyLock::new(|| {
@@ -124,24 +135,31 @@ fn asking(url: &str) -> Vec<Vec<&str>> {
 fn refusals_and_answers_of_others_are_clean_and_short() {
     let server = Answering::start();
     let url = server.url();
-    for text in TEXTS.iter() {
-        for body in [
+    let [short, longest] = &*TEXTS;
+    // Every form in every status, and the longest text as a refusal and as it is.
+    for (text, statuses, n_forms) in [
+        (short, &[200, 403, 500][..], 6),
+        (&*LONG_IN_PLACE, &[200, 403], 6),
+        (longest, &[403], 2),
+    ] {
+        let bodies = [
             json!({ "title": text, "detail": text, "status": 400 }).to_string(),
+            text.clone(),
             json!({ "status": "error", "errorType": text, "error": text }).to_string(),
             json!({ "status": "success", "data": { "resultType": text, "result": text } })
                 .to_string(),
             json!({ "id": text, text: text }).to_string(),
             json!(text).to_string(),
-            text.clone(),
-        ] {
-            let statuses =
-                if text.len() > ATTACK.len() { &[403][..] } else { &[200, 403, 500] };
-            for status in statuses.iter().copied() {
-                server.set(status, &body);
-                for arguments in asking(&url) {
-                    let ended = stepmem(&arguments, &[], b"");
-                    check(&ended, &format!("{arguments:?} {status} {body:.60?}"));
-                }
+        ];
+        for (body, status) in bodies
+            .iter()
+            .take(n_forms)
+            .flat_map(|body| statuses.iter().map(move |status| (body, *status)))
+        {
+            server.set(status, body);
+            for arguments in asking(&url) {
+                let ended = stepmem(&arguments, &[], b"");
+                check(&ended, &format!("{arguments:?} {status} {body:.60?}"));
             }
         }
     }
@@ -181,15 +199,80 @@ fn every_text_of_a_status_and_a_summary_is_clean() {
     for (document, commands) in documents {
         let pointers = strings(&document);
         assert!(pointers.len() > 20, "{pointers:?}");
-        for pointer in pointers {
-            server.set(200, &with(&document, &pointer, ATTACK).to_string());
+        for (pointer, attack) in in_places(&pointers) {
+            server.set(200, &with(&document, pointer, attack).to_string());
             for command in &commands {
                 let url = server.url();
                 let of = if command[0] == "status" { &[][..] } else { &["--run", "leaky"][..] };
                 let ended = stepmem(&[&command[..], of, &["--url", &url]].concat(), &[], b"");
-                check_text(&ended.out, &format!("{command:?} {pointer}"));
-                check_text(&ended.err, &format!("{command:?} {pointer}"));
+                let what = format!("{command:?} {pointer} of {} bytes", attack.len());
+                check_text(&ended.out, &what);
+                check_text(&ended.err, &what);
+                // Who asks for JSON gets what there is.
+                if !command.contains(&"--json") {
+                    let n_bytes = ended.out.len() + ended.err.len();
+                    assert!(n_bytes <= PRINTED_MAX, "{what}: {n_bytes}");
+                }
             }
+        }
+    }
+}
+
+#[test]
+fn every_label_and_warning_of_prometheus_is_clean_and_short() {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    let series = |launch: &str, rank: &str, end: u64| {
+        json!({
+            "metric": {
+                "run": "leaky", "launch": launch, "cluster": "c", "namespace": "n", "attempt": "1", "rank": rank, "pod": "p",
+                "uuid": "GPU-1", "world_size": "3", "kind": "CREEP_CONFIRMED", "signal": "allocated", "file": "a/b/t.py",
+                "line": "3", "function": "f", "holder": "x", "local_rank": "0",
+            },
+            "values": [[end - 600, "2"], [end, "3"]],
+            "value": [end, "3"],
+        })
+    };
+    // The first answer to a command names launches, the further ones have their figures: all are alike.
+    let answer = json!({
+        "status": "success",
+        "data": {"resultType": "matrix", "result": [
+            series("a", "0", now - 7200), series("a", "1", now - 7200), series("b", "0", now), series("b", "1", now),
+        ]},
+        "warnings": ["w"],
+    });
+    let server = Answering::start();
+    let url = server.url();
+    let job = ["--run", "leaky", "--prometheus", &url];
+    let commands = [
+        vec!["status"],
+        vec!["status", "--json"],
+        vec!["summary"],
+        vec!["summary", "--json"],
+        vec!["compare"],
+        vec!["compare", "--json"],
+    ];
+    let ended_with = |answer: &Value, command: &[&str]| {
+        server.set(200, &answer.to_string());
+        stepmem(&[command, &job].concat(), &[], b"")
+    };
+    for command in &commands {
+        let ended = ended_with(&answer, command);
+        assert!(ended.code != Some(1), "{command:?}: {ended:?}");
+    }
+    let series = "/data/result";
+    let in_place = strings(&answer);
+    assert!(in_place.len() > 15, "{in_place:?}");
+    for (pointer, attack) in in_places(&in_place) {
+        let mut attacked = with(&answer, pointer, attack);
+        // The same in every series, so that they stay of one launch.
+        if let Some(label) = pointer.strip_prefix("/data/result/0/metric/") {
+            for each in attacked.pointer_mut(series).unwrap().as_array_mut().unwrap() {
+                each["metric"][label] = attack.into();
+            }
+        }
+        for command in &commands {
+            let what = format!("{command:?} {pointer} of {} bytes", attack.len());
+            check(&ended_with(&attacked, command), &what);
         }
     }
 }
@@ -223,16 +306,14 @@ fn every_text_of_a_recording_and_a_summary_file_is_clean() {
         .collect();
     let head = lines[0].to_string();
     for line in of_kind {
-        for pointer in strings(line) {
-            for attack in TEXTS.iter() {
-                let file = folder
-                    .write("line", &format!("{head}\n{}\n", with(line, &pointer, attack)));
-                for command in ["replay", "summary", "explain"] {
-                    check(
-                        &stepmem(&[command, &file], &[], b""),
-                        &format!("{command} {pointer} of {line}"),
-                    );
-                }
+        for (pointer, attack) in in_places(&strings(line)) {
+            let file =
+                folder.write("line", &format!("{head}\n{}\n", with(line, pointer, attack)));
+            for command in ["replay", "summary", "explain"] {
+                check(
+                    &stepmem(&[command, &file], &[], b""),
+                    &format!("{command} {pointer} of {line}"),
+                );
             }
         }
     }
@@ -285,6 +366,9 @@ fn names_of_files_arguments_and_variables_are_clean() {
             vec!["status", "--unknown", file],
             vec![file],
             vec!["run", "--fail-on", file, "--", "true"],
+            vec!["run", "--run", file, "--", "true"],
+            vec!["status", "--run", "r", "--prometheus", file],
+            vec!["snapshot", "show", "--html", file, file],
             vec!["run", "--", file],
         ] {
             check(&stepmem(&arguments, &[], b""), &format!("{arguments:.80?}"));
@@ -312,6 +396,99 @@ fn names_of_files_arguments_and_variables_are_clean() {
         let file = folder.write(name, &content);
         check(&stepmem(&["check", "--config.file", &file], &[], b""), name);
         check(&stepmem(&["check", "--web.config.file", &file], &[], b""), name);
+    }
+}
+
+/// What an exporter that is killed once it has started wrote to standard error.
+fn logged(arguments: &[&str]) -> String {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_stepmem"))
+        .env_remove("KUBERNETES_SERVICE_HOST")
+        .args([
+            "serve",
+            "--web.listen-address",
+            "127.0.0.1:0",
+            "--push.listen-address",
+            "127.0.0.1:0",
+        ])
+        .args(arguments)
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary starts");
+    let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
+    let mut text = String::new();
+    // One that refuses its settings ends.
+    while let Some(line) = lines.next().map(|line| line.expect("a log is UTF-8")) {
+        text.extend([line.as_str(), "\n"]);
+        if line.contains("started") {
+            break;
+        }
+    }
+    child.kill().ok();
+    child.wait().unwrap();
+    text
+}
+
+#[test]
+fn log_of_an_exporter_is_clean_whatever_names_its_files_have() {
+    let folder = Folder::new("terminal-log");
+    let garbage = folder.write(NAME, ATTACK);
+    let below = format!("{garbage}/below");
+    // The library of a driver may have any name.
+    let library = folder.write(&format!("{NAME}.so"), ATTACK);
+    for format in ["text", "json"] {
+        let log = |arguments: &[&str]| {
+            let log = logged(&[&["--log.format", format], arguments].concat());
+            check_text(&log, &format!("{format} {arguments:?}"));
+            log
+        };
+        let aside = log(&["--no-nvml", "--state.file", &garbage]);
+        assert!(aside.contains("state set aside"), "{aside}");
+        fs::rename(format!("{garbage}.set-aside"), &garbage).unwrap();
+        log(&["--no-nvml", "--state.file", &below, "--record.directory", &below]);
+        log(&["--no-nvml", "--summary.dir", &below]);
+        log(&["--nvml.library", &library]);
+        log(&["--no-nvml", "--web.config.file", &garbage]);
+        log(&["--no-nvml", "--push.token-file", &garbage]);
+    }
+}
+
+#[test]
+fn refusals_of_odd_requests_repeat_nothing_raw() {
+    let exporter = Exporter::start(&[]);
+    for path in
+        ["%1b%5b2J", "%e2%80%ae", "%c2%9b", "%00", "%0d%0aerror: forged", "%f3%a0%81%81"]
+    {
+        let path = path.replace(' ', "%20");
+        for of in ["/v1/runs/{}/end", "/v1/runs/{}/ack", "/v1/{}", "/{}", "/v1/devices/{}/ack"]
+        {
+            let answer = exporter.post_to(&of.replace("{}", &path), "{}");
+            assert!(answer.status >= 400, "{of} {path}: {}", answer.status);
+            check_text(&answer.body, &format!("{of} {path}"));
+        }
+        for of in [
+            "/api/v1/runs/{}/summary",
+            "/page/{}",
+            "/snapshots/{}",
+            "/{}",
+            "/api/v1/status?{}={}",
+        ] {
+            let answer = exporter.get(&of.replace("{}", &path), &[]);
+            check_text(&answer.body, &format!("{of} {path}"));
+        }
+    }
+    for text in ["\u{9b}2J", "\u{202e}", "\u{e0041}"] {
+        for header in [
+            "Host",
+            "Origin",
+            "Content-Type",
+            "Authorization",
+            "Content-Encoding",
+            "X-Forwarded-For",
+        ] {
+            for path in ["/metrics", "/api/v1/status", "/v1/steps"] {
+                check_text(&exporter.get(path, &[(header, text)]).body, header);
+            }
+        }
     }
 }
 

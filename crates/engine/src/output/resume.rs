@@ -70,7 +70,7 @@ impl Engine {
         PartToSave::Rest(SavedRest {
             started: self.started,
             uptime: now,
-            findings: self.findings.iter().map(SavedFinding::of).collect(),
+            findings: SavedFinding::of_all(&self.findings),
             acks: self.acks.iter().map(SavedAck::of).collect(),
         })
     }

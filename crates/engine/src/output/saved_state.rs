@@ -35,6 +35,8 @@ const ENDED_BYTES_MAX: usize = RankDetectors::RELEASED_BYTES_MAX
     + LifetimeStats::BYTES_MAX
     + History::ENDED_BYTES_MAX
     + 4096;
+/// The findings whose beginnings are saved: those that have held longest.
+pub const FINDINGS_SAVED_MAX: usize = 2048;
 /// Bytes that are saved in addition to ranks and processes, at most.
 const OTHER_BYTES_MAX: usize = 1024 * 1024;
 /// Parts that are not of one rank or process.
@@ -81,6 +83,7 @@ pub struct SavedRest {
     /// The uptime at which this was saved.
     pub uptime: Uptime,
     /// Since when findings hold.
+    #[serde(deserialize_with = "saved::list::<_, _, FINDINGS_SAVED_MAX>")]
     pub findings: Vec<SavedFinding>,
     #[serde(deserialize_with = "saved::list::<_, _, ACKS_MAX>")]
     pub acks: Vec<SavedAck>,
@@ -189,8 +192,17 @@ pub struct SavedFinding {
 }
 
 impl SavedFinding {
-    /// Returns what is to be saved of a finding.
-    pub fn of(active: &ActiveFinding) -> Self {
+    /// Returns what is to be saved of findings: [`FINDINGS_SAVED_MAX`] that have held longest.
+    pub fn of_all(findings: &Findings) -> Vec<Self> {
+        let mut active: Vec<&ActiveFinding> = findings.iter().collect();
+        if active.len() > FINDINGS_SAVED_MAX {
+            active.sort_by(|one, other| one.since.total_cmp(&other.since));
+            active.truncate(FINDINGS_SAVED_MAX);
+        }
+        active.into_iter().map(Self::of).collect()
+    }
+
+    fn of(active: &ActiveFinding) -> Self {
         let ActiveFinding { finding, since } = active;
         let kind = finding.kind.label().to_owned();
         Self { subject: finding.subject.clone(), kind, since: *since }
@@ -212,4 +224,45 @@ impl SavedFinding {
 /// Reads a Unix time that is held as a float.
 fn unix_time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     UnixTime::deserialize(deserializer).map(UnixTime::get)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use crate::diagnosis::Evidence;
+    use crate::findings::{Finding, Findings};
+    use crate::kind::{DiagnosisKind, Severity};
+    use crate::output::saved_state::{FINDINGS_SAVED_MAX, SavedFinding, SavedRest};
+    use stepmem_types::ids::{GpuUuid, SubjectId};
+
+    #[test]
+    fn findings_that_have_held_longest_are_saved_and_read_back() {
+        let evidence =
+            Evidence::decode(DiagnosisKind::GpuLost, &json!({"code": "gpu_is_lost"})).unwrap();
+        let finding = |n: usize| Finding {
+            subject: SubjectId::Device(GpuUuid::new(&format!("GPU-{n:05}")).unwrap()),
+            kind: DiagnosisKind::GpuLost,
+            severity: Severity::Critical,
+            evidence: evidence.clone(),
+        };
+        let mut findings = Findings::default();
+        findings.replace((2..=FINDINGS_SAVED_MAX).map(finding).collect(), 1000.0);
+        // The first in order began last.
+        findings.replace((1..=FINDINGS_SAVED_MAX).map(finding).collect(), 2000.0);
+        assert_eq!(SavedFinding::of_all(&findings).len(), FINDINGS_SAVED_MAX);
+        findings.replace((0..=FINDINGS_SAVED_MAX).map(finding).collect(), 3000.0);
+        let saved = SavedFinding::of_all(&findings);
+        assert_eq!(saved.len(), FINDINGS_SAVED_MAX);
+        assert!(saved.iter().any(|saved| saved.is_of(&finding(1))));
+        assert!(!saved.iter().any(|saved| saved.is_of(&finding(0))));
+        let read = |n: usize| {
+            let findings = vec![&saved[0]; n];
+            let rest = json!({"started": 1e9, "uptime": {"secs": 60, "nanos": 0}, "findings": findings, "acks": []});
+            serde_json::from_value::<SavedRest>(rest)
+        };
+        assert_eq!(read(FINDINGS_SAVED_MAX).unwrap().findings.len(), FINDINGS_SAVED_MAX);
+        let error = read(FINDINGS_SAVED_MAX + 1).unwrap_err().to_string();
+        assert!(error.contains("2049 values exceed 2048"), "{error}");
+    }
 }

@@ -2,7 +2,6 @@
 //! values, and the series in as many parts as a chart can use. Bounded however long the
 //! incarnation is; nothing is judged here.
 
-use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::ranks::peaks::StepPeaks;
@@ -298,7 +297,7 @@ fn span<'de, D: Deserializer<'de>>(
     let span = Option::<(Moment, Moment)>::deserialize(deserializer)?;
     match span {
         Some((first, last)) if last.step < first.step => {
-            Err(D::Error::custom("a last step before the first"))
+            Err(saved::refused("a last step before the first"))
         }
         span => Ok(span),
     }

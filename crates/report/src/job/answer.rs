@@ -15,6 +15,8 @@ pub const POINTS_MAX: usize = 1_048_576;
 pub const WARNINGS_MAX: usize = 8;
 /// Characters of an engine's text that are shown.
 pub const TEXT_CHARS_MAX: usize = 256;
+/// The longest value of a label that is kept, in bytes: the exporter's have at most half as many.
+pub const LABEL_BYTES_MAX: usize = 1024;
 
 /// The series that a query gave.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -110,12 +112,14 @@ impl From<RawSeries> for Series {
             Some(Point { time, value })
         };
         let points = raw.value.into_iter().chain(raw.values).filter_map(point).collect();
-        Self { labels: raw.metric, points }
+        let mut labels = raw.metric;
+        labels.retain(|_, value| value.len() <= LABEL_BYTES_MAX);
+        Self { labels, points }
     }
 }
 
 impl Series {
-    /// Returns the value of a label, unless it is empty, which means absent.
+    /// Returns the value of a label, unless it is empty, which means absent, or too long.
     pub fn label(&self, name: &str) -> Option<&str> {
         self.labels.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
