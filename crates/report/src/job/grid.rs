@@ -34,13 +34,11 @@ impl Grid {
             .then(|| Self::until(self.end, seconds.saturating_mul(4).min(SECONDS_MAX)))
     }
 
-    /// Covers the times about a point of this grid as finely as scrapes are, always by the same
-    /// points.
+    /// Covers the times about a point of this grid by whole seconds, which are the same whatever
+    /// grid has the point.
     #[must_use]
     pub fn about(self, point: u64) -> Self {
-        let step = STEP_SECONDS_MIN;
-        let start = point.saturating_sub(2 * self.step) / step * step;
-        Self { start, end: (point + self.step).div_ceil(step) * step, step }
+        Self { start: point.saturating_sub(2 * self.step), end: point + self.step, step: 1 }
     }
 }
 

@@ -267,7 +267,7 @@ mod tests {
             launch.begins(&shown(fine, sightings(fine, 50_003)));
             began.push(launch.begin);
         }
-        assert_eq!(began, [49_995.0; 4]);
+        assert_eq!(began, [50_002.0; 4]);
     }
 
     #[test]
