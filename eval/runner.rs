@@ -265,7 +265,7 @@ impl Rank {
             .collect();
         let mut transitions = Vec::new();
         self.n_asked += 1;
-        if self.n_asked % OUTLOOK_EVERY == 0 {
+        if self.n_asked.is_multiple_of(OUTLOOK_EVERY) {
             for (kind, evidence) in &now {
                 transitions
                     .push(json!({"kind": kind, "state": "outlook", "evidence": evidence}));

@@ -13,7 +13,6 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::store::{atomic, open};
-use stepmem_types::saved;
 
 /// The first bytes of every state file. A version reads only its own files: another one may
 /// keep different values.
@@ -121,10 +120,10 @@ pub fn read_from<T: DeserializeOwned>(
         checksum.update(&part);
         let invalid = |reason| StateError::Invalid { path: shown.clone(), reason };
         // That of another file.
-        drop(saved::reason());
+        drop(stepmem_types::refused::reason());
         let read = postcard::take_from_bytes::<T>(&part).map_err(|source| {
             let content = || StateError::Content { path: shown.clone(), source };
-            saved::reason().map_or_else(content, invalid)
+            stepmem_types::refused::reason().map_or_else(content, invalid)
         })?;
         let (value, []) = read else { return Err(StateError::Checksum(shown)) };
         take(value).map_err(invalid)?;

@@ -75,6 +75,7 @@ const LAYERS: [(&str, &[&[&str]]); 6] = [
             &["forecast"],
             &["heights", "surroundings"],
             &["config"],
+            &["capacity"],
             &["batch", "ladder", "pace", "signal", "slack"],
             &["sample", "stats"],
         ],
@@ -88,7 +89,7 @@ const LAYERS: [(&str, &[&[&str]]); 6] = [
             &["saved"],
             &["format", "units"],
             &["format::clean"],
-            &["characters", "nvml_code", "url"],
+            &["characters", "nvml_code", "refused", "url"],
         ],
     ),
 ];

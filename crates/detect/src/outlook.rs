@@ -103,7 +103,7 @@ impl Outlook {
         let room = basis.room.filter(|_| !is_over);
         let remaining = room.map(|room| {
             let grown = if trend.is_growing() { slope.value * units } else { 0.0 };
-            trend.usage.grown(grown, &trend.growth()).remaining(&room, &trend.growth())
+            trend.usage.grown(grown, &trend.growth()).remaining(room, &trend.growth())
         });
         let counts_down = trend.is_growing() && course == Course::GoesOn;
         let left = remaining.filter(|_| counts_down).and_then(|remaining| {

@@ -190,7 +190,7 @@ impl Between<'_> {
 /// Reads how many samples make a block: lengths of blocks are divided by it.
 fn samples_per_block<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
     match saved::at_most::<_, _, SAMPLES_PER_BLOCK_MAX>(deserializer)? {
-        0 => Err(saved::refused("a block without a sample")),
+        0 => Err(stepmem_types::refused::refused("a block without a sample")),
         n_samples => Ok(n_samples),
     }
 }

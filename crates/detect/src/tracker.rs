@@ -137,7 +137,7 @@ impl Tracker {
             trend.bend = found.bend;
         }
         let Some(room) = Room::of(around.capacity, around.outside_bytes) else { return };
-        let remaining = trend.usage.remaining(&room, &trend.growth()).interval().value;
+        let remaining = trend.usage.remaining(room, &trend.growth()).interval().value;
         if remaining < 1.0 {
             return;
         }

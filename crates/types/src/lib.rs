@@ -9,6 +9,7 @@ pub mod host;
 pub mod ids;
 pub mod launch;
 pub mod nvml_code;
+pub mod refused;
 pub mod saved;
 pub mod site;
 pub mod step;

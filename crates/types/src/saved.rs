@@ -4,12 +4,12 @@
 //!
 //! Types with a range of their own (`Bytes`, `UnixTime`, names) need none.
 
-use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
-use serde::de::{Deserialize, Deserializer, Error};
+use serde::de::{Deserialize, Deserializer};
 
+use crate::refused::refused;
 use crate::units::{
     Bytes, FIGURE_LIMIT, INTEGER_MAX, OutOfRange, Seconds, Uptime, checked_text,
 };
@@ -20,24 +20,6 @@ const TIME_MAX: f64 = 3.0 * Seconds::MAX;
 const SECONDS_MAX: f64 = 10_000.0 * 366.0 * 24.0 * 3600.0;
 /// The greatest place on the axis of a series: that of a step, 2^53.
 const PLACE_MAX: f64 = 9_007_199_254_740_992.0;
-
-thread_local! {
-    /// Why a value was refused last.
-    static REASON: Cell<Option<String>> = const { Cell::new(None) };
-}
-
-/// Returns the error of a value that is out of range. Its text is kept for [`reason`]: the errors
-/// of postcard, the format of a state, have none.
-pub fn refused<E: Error>(why: impl fmt::Display) -> E {
-    let why = why.to_string();
-    REASON.set(Some(why.clone()));
-    E::custom(why)
-}
-
-/// Takes the text of the last value that was refused on this thread: the value, and its range.
-pub fn reason() -> Option<String> {
-    REASON.take()
-}
 
 /// Adds to a count, up to the greatest that is read back.
 #[must_use]

@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::characters::{is_combining, is_hidden};
 use crate::format::clean::{Quoted, clean};
-use crate::saved::refused;
+use crate::refused::refused;
 
 /// The largest byte count and step that is taken: 2^53, above which an `f64` cannot hold every
 /// integer.
@@ -398,7 +398,7 @@ macro_rules! serialized {
                 deserializer: D,
             ) -> Result<Self, D::Error> {
                 let $read = <$plain as serde::Deserialize>::deserialize(deserializer)?;
-                $new.map_err($crate::saved::refused)
+                $new.map_err($crate::refused::refused)
             }
         }
     };

@@ -106,7 +106,7 @@ impl Usage {
     }
 
     /// Returns the bytes left until out-of-memory for growth.
-    pub(crate) fn remaining(&self, room: &Room, growth: &Growth) -> RemainingBytes {
+    pub(crate) fn remaining(&self, room: Room, growth: &Growth) -> RemainingBytes {
         let free = room.free;
         let unreserved = (free - self.reserved).max(0.0);
         let untouched = (free - self.peak).max(unreserved);

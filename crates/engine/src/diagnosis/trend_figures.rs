@@ -31,6 +31,10 @@ pub fn soonest(outlooks: impl Iterator<Item = Outlook>) -> Option<TrendFigures> 
 /// unmanaged process.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "keys of JSON that are absent unless they are set"
+)]
 pub struct TrendFigures {
     /// The series that grows.
     pub signal: Signal,

@@ -297,7 +297,7 @@ fn span<'de, D: Deserializer<'de>>(
     let span = Option::<(Moment, Moment)>::deserialize(deserializer)?;
     match span {
         Some((first, last)) if last.step < first.step => {
-            Err(saved::refused("a last step before the first"))
+            Err(stepmem_types::refused::refused("a last step before the first"))
         }
         span => Ok(span),
     }

@@ -139,7 +139,7 @@ pub struct Headroom {
     pub basis: Basis,
 }
 
-impl<'a> RankView<'a> {
+impl RankView<'_> {
     /// Returns whether its memory is judged by time, as it takes no steps.
     pub fn is_by_time(&self) -> bool {
         self.detectors.own().axis() == Axis::Seconds

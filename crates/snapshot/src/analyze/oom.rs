@@ -87,10 +87,12 @@ impl OwnLimit {
 
 /// Returns the bytes that the allocator takes from the driver for a request.
 fn segment_bytes(requested: u64) -> u64 {
-    match requested {
-        0..=SMALL_REQUEST_BYTES => SEGMENT_UNIT,
-        ..MEDIUM_REQUEST_BYTES => MEDIUM_SEGMENT_BYTES,
-        _ => requested.next_multiple_of(SEGMENT_UNIT),
+    if requested <= SMALL_REQUEST_BYTES {
+        SEGMENT_UNIT
+    } else if requested < MEDIUM_REQUEST_BYTES {
+        MEDIUM_SEGMENT_BYTES
+    } else {
+        requested.next_multiple_of(SEGMENT_UNIT)
     }
 }
 
