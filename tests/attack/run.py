@@ -671,7 +671,8 @@ def attacked(binary: str, is_tls: bool, name: str, attack: Callable[[Victim], in
         resident = victim.resident_max()
         stopped = victim.stop()
     scrapes = sorted(victim.scrapes)
-    p99 = scrapes[min(len(scrapes) - 1, int(len(scrapes) * 0.99))]
+    # Without a scrape, nothing was measured, and nothing held.
+    p99 = scrapes[int(len(scrapes) * 0.99)] if scrapes else float("inf")
     is_good = not victim.lost and resident <= RSS_MAX[is_tls] and p99 <= SCRAPE_MAX and stopped < 10
     cells = [
         name,
