@@ -300,7 +300,7 @@ assert pickle.loads(pickle.dumps({"a": [1, "b"]})) == {"a": [1, "b"]}
 assert ssl.TLSVersion.TLSv1_2.name == "TLSv1_2" and ssl.create_default_context().check_hostname
 assert dis.stack_effect(dis.opmap["NOP"]) == 0
 from stepmem._readers import Capacity
-assert Capacity(3, free=4).remaining(1) == 4 and repr(Capacity(1, 2)) == "Capacity(total=1, free=2)" and isinstance(Capacity(1, 2), tuple)
+assert Capacity(3, free=4).remaining(1) == 4 and repr(Capacity(1, 2, 3)) == "Capacity(total=1, free=2, reserved_limit=3)" and isinstance(Capacity(1, 2), tuple)
 import copyreg, enum, json, typing, signal
 assert typing.NamedTuple is not isolations[0].import_("typing").NamedTuple or "typing" in sys.modules
 assert enum is sys.modules["enum"] and json.loads("[1]") == [1] and signal.Signals(2).name == "SIGINT"
