@@ -61,6 +61,9 @@ pub struct Outlook {
     pub steps: Option<TimeLeft>,
     /// The seconds left; `None` where nothing counts down, or the pace is unknown.
     pub seconds: Option<TimeLeft>,
+    /// The likely seconds that were left at the newest sample, also of what has ended since: what
+    /// was urgent then stays so in a summary.
+    pub seconds_at_newest: Option<f64>,
     /// The probability that a random walk does not grow like that, 0 to 1.
     pub confidence_ratio: f64,
 }
@@ -100,16 +103,15 @@ impl Outlook {
         let since_sample = if trend.axis == Axis::Seconds { silence } else { 0.0 };
         let units = (trend.seen.position - trend.used_at + since_sample).max(0.0);
         let is_over = course == Course::Over;
-        let room = basis.room.filter(|_| !is_over);
-        let remaining = room.map(|room| {
+        let remaining = basis.room.map(|room| {
             let grown = if trend.is_growing() { slope.value * units } else { 0.0 };
             trend.usage.grown(grown, &trend.growth()).remaining(room, &trend.growth())
         });
-        let counts_down = trend.is_growing() && course == Course::GoesOn;
-        let left = remaining.filter(|_| counts_down).and_then(|remaining| {
+        let at_newest = remaining.filter(|_| trend.is_growing()).and_then(|remaining| {
             let factor = trend.time_factor.unwrap_or(1.0);
             TimeToOom::of(remaining.interval(), trend.ahead_bytes_per_unit, factor)
         });
+        let left = at_newest.filter(|_| course == Course::GoesOn);
         let known = |time: TimeToOom| {
             let is_known = trend.time_factor.is_some();
             time.known_within(basis.known_within).filter(|_| is_known)
@@ -129,7 +131,9 @@ impl Outlook {
             growth_bytes: trend.growth_bytes,
             level_since: trend.level_since(),
             headroom_bytes: remaining
+                .filter(|_| !is_over)
                 .map(|remaining: RemainingBytes| remaining.interval().value),
+            seconds_at_newest: at_newest.zip(pace).map(|(time, pace)| time.likely * pace),
             steps: steps.map(|time| TimeLeft::of(time, known(time), 0.0)),
             seconds: seconds.map(|time| TimeLeft::of(time, known(time), since_step)),
             confidence_ratio: trend.confidence_ratio,

@@ -7,6 +7,7 @@ use crate::diagnosis::pressure;
 use crate::diagnosis::site_words;
 use crate::diagnosis::trend_figures::{ContainerFigures, TrendFigures};
 use crate::kind::Severity;
+use crate::ranks::view::RankView;
 use stepmem_detect::outlook::Outlook;
 use stepmem_detect::signal::Signal;
 use stepmem_detect::trend::Stage;
@@ -39,12 +40,13 @@ pub fn creeping_container(
 }
 
 /// Returns whether the time to OOM is critically short. One that was critical stays so until the
-/// time is half as long again as the limit.
+/// time is half as long again as the limit. Nothing is soon of a rank that is silent or has ended.
 fn is_soon(input: &DiagnosisInput<'_>, subject: &Subject<'_, '_>, outlook: &Outlook) -> bool {
     let was_critical = subject.active == Some(Severity::Critical);
     let limit =
         input.thresholds.creep_critical_eta_seconds * if was_critical { 1.5 } else { 1.0 };
-    outlook.seconds.is_some_and(|left| left.likely < limit)
+    let is_over = subject.rank().is_some_and(RankView::is_over);
+    !is_over && outlook.seconds_at_newest.is_some_and(|left| left < limit)
 }
 
 /// Judges a signal that creeps. It is critical when its time to OOM is short or live memory is
