@@ -161,8 +161,12 @@ def faster(rule):
         expr = re.sub(r"\)\[([0-9]+m):([0-9]+m)\]\) >=", lambda of: f")[{shorter(of[1])}:{shorter(of[2])}]) >=", expr)
         return re.sub(r"(?<=\[5m\] offset )[0-9]+m", lambda of: shorter(of[0]), expr)
 
+    def least(expr):
+        """What was held all the time is released at once, not with the next whole minute."""
+        return re.sub(r"(min_over_time\(\w+\[)([0-9]+m):([0-9]+m)\]", lambda of: f"{of[1]}{shorter(of[2])}:{shorter(of[3])}]", expr)
+
     faster = {key: shorter(value) if key in ("for", "keep_firing_for") else value for key, value in rule.items()}
-    return faster | ({"expr": held(rule["expr"])} if "alert" in rule else {})
+    return faster | {"expr": held(rule["expr"]) if "alert" in rule else least(rule["expr"])}
 
 
 def seconds_of(duration):
