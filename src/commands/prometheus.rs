@@ -19,7 +19,7 @@ use crate::commands::reader::Reader;
 use crate::exporter::clock::Clock;
 use stepmem_report::job::answer::{Answer, AnswerError};
 use stepmem_report::job::build::Answers;
-use stepmem_report::job::grid::Grid;
+use stepmem_report::job::grid::{Grid, whole};
 use stepmem_report::job::launches::{Choice, JobLaunch, choose, launches};
 use stepmem_report::job::model::Job;
 use stepmem_report::job::queries::{self, LaunchQueries};
@@ -262,14 +262,4 @@ impl Drop for Progress {
             drop(stderr().write_all(b"\r\x1b[K"));
         }
     }
-}
-
-#[expect(
-    clippy::as_conversions,
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "seconds above 0; a cast saturates"
-)]
-fn whole(seconds: f64) -> u64 {
-    seconds as u64
 }

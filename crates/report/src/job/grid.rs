@@ -46,3 +46,14 @@ impl Grid {
 pub fn step(seconds: u64) -> u64 {
     seconds.div_ceil(GRID_POINTS_MAX).max(STEP_SECONDS_MIN)
 }
+
+/// Returns the whole seconds of a time.
+#[expect(
+    clippy::as_conversions,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "seconds above 0; a cast saturates"
+)]
+pub fn whole(seconds: f64) -> u64 {
+    seconds as u64
+}

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::job::answer::Series;
-use crate::job::grid::Grid;
+use crate::job::grid::{Grid, whole};
 
 /// Ranks without the name of a launch that come back after so many seconds are of another one.
 const GAP_SECONDS: f64 = 600.0;
@@ -197,16 +197,6 @@ pub fn choose(mut all: Vec<JobLaunch>, choice: &Choice) -> Result<Chosen, NoLaun
 #[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "seconds")]
 fn float(seconds: u64) -> f64 {
     seconds as f64
-}
-
-#[expect(
-    clippy::as_conversions,
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "seconds above 0; a cast saturates"
-)]
-fn whole(seconds: f64) -> u64 {
-    seconds as u64
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The queries by which a job is read.
 
-use crate::job::grid::step;
+use crate::job::grid::{step, whole};
 use crate::job::launches::JobLaunch;
 use stepmem_engine::metrics::recorded::{
     Figure, IDENTITY, RECORDED, RecordedFamily, Reduction,
@@ -80,16 +80,6 @@ fn latest(of: &str, grid: &str) -> String {
 fn quoted(text: &str) -> String {
     let escaped = text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
     format!("\"{escaped}\"")
-}
-
-#[expect(
-    clippy::as_conversions,
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "seconds above 0; a cast saturates"
-)]
-fn whole(seconds: f64) -> u64 {
-    seconds as u64
 }
 
 #[cfg(test)]
