@@ -137,8 +137,8 @@ def _peak() -> Optional[int]:
 
 def _total_and_free(capacity: Capacity) -> "tuple[Optional[int], Optional[int]]":
     """Returns both in bytes, with None for UNKNOWN."""
-    total, free = (None if figure == UNKNOWN else figure for figure in capacity)
-    return total, free
+    total, free = capacity.total, capacity.free
+    return (None if total == UNKNOWN else total), (None if free == UNKNOWN else free)
 
 
 def _share(figure: Optional[int], total: Optional[int]) -> Optional[float]:

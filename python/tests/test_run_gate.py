@@ -29,7 +29,7 @@ def test_changed_exit_code_is_explained(run, script, without_cuda):  # noqa: F81
     ended = python(run, script(LEAK), options=("--fail-on=creep:warning",), PYTHONPATH=without_cuda).ended()
     assert ended.code == 3, ended.err
     line = ended.err.splitlines()[-1]
-    assert re.match(r"stepmem: exit code 3: MEMORY CREEP \((warning|critical)\) on rank 0: host memory grows by .* \(--fail-on creep:warning\)$", line), ended.err
+    assert re.match(r"stepmem: exit code 3: MEMORY CREEP \((warning|critical)\) on rank 0: host memory grew by .* \(--fail-on creep:warning\)$", line), ended.err
 
 
 def test_growth_on_the_host_next_to_a_gpu_fails_too(run, script):  # noqa: F811

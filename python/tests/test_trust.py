@@ -191,10 +191,14 @@ def mutated(of: random.Random) -> bytes:
 
 
 class FromBytes:
-    """A socket from which these bytes come, in pieces."""
+    """A socket of the client from which these bytes come, in pieces."""
 
     def __init__(self, answer: bytes) -> None:
         self._rest = answer
+        self.socket = self
+
+    def is_ours(self) -> bool:
+        return True
 
     def fileno(self) -> int:
         return 0
