@@ -154,7 +154,8 @@ def holds(condition, what):
 def is_recorded(recorded):
     """Whether the rules have recorded every run a few times."""
     counts = recorded.get("query", query="count_over_time(run:stepmem_peak_allocated_bytes:max[10m])")["result"]
-    return counts and min(int(each["value"][1]) for each in counts if each["metric"]["run"] in ("leak", "large")) >= RECORDED_MIN
+    of_run = {each["metric"]["run"]: int(each["value"][1]) for each in counts}
+    return all(of_run.get(run, 0) >= RECORDED_MIN for run in ("leak", "large"))
 
 
 def holds_recorded_set_only(recorded):

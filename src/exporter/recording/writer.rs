@@ -28,6 +28,8 @@ use stepmem_types::units::{Seconds, Uptime};
 
 /// Interval at which waiting lines are written: the most that a crash loses.
 const FLUSH_EVERY: Duration = Duration::from_secs(2);
+/// Time after which the log tells again that a recording cannot be written.
+const TOLD_AGAIN_AFTER: Duration = Duration::from_hours(1);
 /// Bytes that wait for one file beyond which they are written at once.
 const FRAME_BYTES: usize = 256 * 1024;
 /// Divisor of the byte budget: a file may have this part of it before the next one begins.
@@ -134,7 +136,8 @@ pub(in crate::exporter) struct RecordingWriter {
     closed: VecDeque<ClosedRecording>,
     /// The last time that the system's clock was set, for files that begin later.
     clock: Option<RecordedEvent>,
-    is_failing: bool,
+    /// When the log last told that a recording could not be written.
+    warned_at: Option<Instant>,
 }
 
 impl RecordingWriter {
@@ -156,7 +159,7 @@ impl RecordingWriter {
             files: BTreeMap::new(),
             closed,
             clock: None,
-            is_failing: false,
+            warned_at: None,
         }
     }
 
@@ -317,13 +320,13 @@ impl RecordingWriter {
         }
         let counter = if result.is_ok() { &self.counts.written } else { &self.counts.failed };
         counter.fetch_add(n_lines, Ordering::Relaxed);
-        match result {
-            Err(error) if !self.is_failing => {
+        if let Err(error) = result {
+            // Small pieces may fit between others that do not: what is said is not said again.
+            let is_told = self.warned_at.is_some_and(|at| at.elapsed() < TOLD_AGAIN_AFTER);
+            if !is_told {
                 tracing::warn!(%error, "recording not written");
-                self.is_failing = true;
+                self.warned_at = Some(Instant::now());
             }
-            Err(_) => {}
-            Ok(()) => self.is_failing = false,
         }
         self.give_up();
     }
