@@ -11,6 +11,7 @@ use stepmem::config::table::SETTINGS;
 use stepmem_engine::diagnosis::names;
 use stepmem_engine::kind::DiagnosisKind;
 use stepmem_engine::metrics::table::{self, METRICS};
+use stepmem_engine::wire::step::KEYS;
 
 use crate::rig::command::stepmem;
 use crate::rig::folder::root;
@@ -113,6 +114,47 @@ fn the_page_of_settings_is_as_the_table() {
 #[test]
 fn the_page_of_diagnoses_is_as_the_table() {
     is_current("diagnoses.md", &names::document());
+}
+
+#[test]
+fn the_kinds_of_the_schema_of_the_status_are_as_the_table() {
+    let schema = fs::read_to_string(root().join("docs/status.schema.json")).unwrap();
+    let kinds: Vec<String> =
+        DiagnosisKind::ALL.iter().map(|kind| format!("      {:?}", kind.label())).collect();
+    let kinds = format!("\n{}\n     ", kinds.join(",\n"));
+    let open = "\"enum\": [";
+    let mut parts = schema.split(open);
+    let mut generated = parts.next().unwrap().to_owned();
+    let mut n_lists = 0;
+    for part in parts {
+        let (names, rest) = part.split_once(']').unwrap();
+        let is_of_kinds = names.contains(DiagnosisKind::ALL[0].label());
+        n_lists += usize::from(is_of_kinds);
+        let names = if is_of_kinds { &kinds } else { names };
+        generated.extend([open, names, "]", rest]);
+    }
+    assert_eq!(n_lists, 2, "of findings and of acknowledgements");
+    is_current("status.schema.json", &generated);
+}
+
+#[test]
+fn the_page_of_the_push_names_every_key() {
+    let page = fs::read_to_string(root().join("docs/push.md")).unwrap();
+    let missing: Vec<&str> = KEYS
+        .iter()
+        .map(|(key, _)| *key)
+        .filter(|key| {
+            !page.contains(&format!("`{key}`")) && !page.contains(&format!("\"{key}\""))
+        })
+        .collect();
+    assert!(missing.is_empty(), "docs/push.md does not name {missing:?}");
+}
+
+#[test]
+fn every_diagnosis_has_a_mark_of_its_own_in_a_chart() {
+    let marks: BTreeSet<char> =
+        DiagnosisKind::ALL.iter().map(|kind| kind.about().mark).collect();
+    assert_eq!(marks.len(), DiagnosisKind::ALL.len(), "{marks:?}");
 }
 
 #[test]

@@ -21,7 +21,7 @@ pub const RATIO_INFO: f64 = 0.15;
 /// Memory outside the allocator grows, or is large.
 pub const ABOUT: About = About {
     title: "OUTSIDE ALLOCATOR",
-    mark: 'O',
+    mark: 'X',
     help: "Device memory of the process that the allocator does not hold (CUDA context, NCCL, other \
            libraries) grows (judged like creep); info when it is merely large.",
     advice: "No PyTorch tool sees this memory: look at NCCL communicators and libraries that allocate by \
