@@ -18,6 +18,7 @@ use crate::commands::live::{LiveExporter, STATUS_PATH};
 use crate::commands::prometheus::{self, Prometheus, prometheus_args};
 use crate::commands::reader::Reader;
 use stepmem_detect::signal::Signal;
+use stepmem_engine::devices::FailingDevice;
 use stepmem_engine::output::status::{
     FindingStatus, ProcessStatus, RankStatus, RunStatus, Status,
 };
@@ -28,8 +29,12 @@ use stepmem_report::rank_table::{
 };
 use stepmem_types::format::clean::plain_json;
 use stepmem_types::format::page::{Cell, Column, Indent, Page, Table};
-use stepmem_types::format::units::{duration, many, or_unknown, percent, time_left_cell};
-use stepmem_types::ids::{ProcessId, Run, SubjectId};
+use stepmem_types::format::units::{
+    bytes, duration, many, or_unknown, percent, time_left_cell,
+};
+use stepmem_types::ids::{GpuUuid, ProcessId, Run, SubjectId};
+use stepmem_types::nvml_code::LIBRARY_MISSING;
+use stepmem_types::units::Bytes;
 
 /// `stepmem status`.
 pub(super) const STATUS: CommandRow = CommandRow { name: "status", arguments, run };
@@ -127,7 +132,8 @@ fn render(status: &Status, n_hidden: usize, reader: Reader) -> String {
         let ranks = many(u64::try_from(n_hidden).unwrap_or(u64::MAX), "more rank");
         page.line(&format!("… and {ranks}, less severe; --all shows them"));
     }
-    for words in host_memory(status).into_iter().chain(unknown_memory(status)) {
+    let notes = host_memory(status).into_iter().chain(unknown_memory(status));
+    for words in notes.chain(nvml_failures(status)).chain(gone_processes(status)) {
         page.paragraph(Indent::hanging(2), &words);
     }
     for words in status.runs.iter().flat_map(shared_name) {
@@ -191,6 +197,45 @@ fn unknown_memory(status: &Status) -> impl Iterator<Item = String> {
     })
 }
 
+/// Returns sentences about NVML and devices that do not answer. A finding tells of a device that
+/// is lost.
+fn nvml_failures(status: &Status) -> impl Iterator<Item = String> {
+    let gpu = &status.gpu;
+    let whole = gpu.failure.as_deref().map(|code| {
+        if code == LIBRARY_MISSING {
+            return "NVML is not installed here: the memory of devices is not read.".to_owned();
+        }
+        let last = gpu.last_success_time.map_or_else(
+            || "; it has not since the exporter began".to_owned(),
+            |time| format!("; it last did {} ago", duration((status.time - time).max(0.0))),
+        );
+        format!("NVML does not answer ({code}){last}: what devices hold now is unknown.")
+    });
+    let has_finding = |uuid: &GpuUuid| {
+        status.findings.iter().any(|finding| finding.subject == SubjectId::Device(uuid.clone()))
+    };
+    let failing = gpu.failing.iter().filter(move |failing| !has_finding(&failing.uuid));
+    let of_device = failing.map(|FailingDevice { uuid, code }| {
+        format!("Device {uuid} answers only with an error ({code}): what it holds is unknown.")
+    });
+    whole.into_iter().chain(of_device)
+}
+
+/// Returns a sentence for each device that holds memory for processes that no longer exist.
+fn gone_processes(status: &Status) -> impl Iterator<Item = String> {
+    status.devices.iter().filter_map(|device| {
+        let gone: Vec<_> = device.processes.iter().filter(|process| process.is_gone).collect();
+        let first = gone.first()?;
+        let used = gone.iter().filter_map(|process| process.used).map(Bytes::as_f64).sum();
+        let pid = first.pid;
+        let (of, them) = match gone.len() {
+            1 => (format!("process {pid}"), "no longer exists"),
+            n => (format!("{n} processes, {pid} and others"), "no longer exist"),
+        };
+        Some(format!("{} still holds {} for {of}, which {them}.", device.uuid, bytes(used)))
+    })
+}
+
 /// Returns sentences about the consequences for this run of two programs under one run name.
 fn shared_name(run: &RunStatus) -> impl Iterator<Item = String> {
     let refused = (run.challengers > 0).then(|| {
@@ -251,7 +296,8 @@ fn processes(status: &Status) -> Table {
 /// Returns a process's name, where it is visible.
 fn name<'s>(status: &'s Status, id: &ProcessId) -> Option<&'s str> {
     let device = status.devices.iter().find(|device| device.uuid == id.uuid)?;
-    device.processes.iter().find(|process| process.pid == id.pid)?.name.as_deref()
+    let process = device.processes.iter().find(|process| process.pid == id.pid)?;
+    if process.is_gone { Some("(gone)") } else { process.name.as_deref() }
 }
 
 fn process_row(process: &ProcessStatus, name: Option<&str>, diagnoses: Cell) -> [Cell; 9] {
@@ -379,6 +425,26 @@ mod tests {
             finding[key] = value.clone();
         }
         finding
+    }
+
+    #[test]
+    fn memory_of_processes_that_are_gone_is_told() {
+        let process = |pid: u32, is_gone: bool| json!({"pid": pid, "used_bytes": 16 * GIB, "owner": null, "container": null, "is_gone": is_gone});
+        let with = |processes: &[Value]| {
+            status(&json!({"devices": [{
+                "uuid": "GPU-7", "attribution": "host", "other_processes_bytes": null,
+                "memory": null, "attributed_bytes": null, "unattributed_bytes": null,
+                "processes": processes,
+            }]}))
+        };
+        let (here, gone) = (process(3, false), process(4711, true));
+        assert!(!with(std::slice::from_ref(&here)).contains("exist"));
+        let one = "GPU-7 still holds 16.0 GiB for process 4711, which no longer exists.";
+        let text = with(&[here, gone.clone()]);
+        assert!(text.contains(one), "{text}");
+        let two = "GPU-7 still holds 32.0 GiB for 2 processes, 4711 and others, which no longer exist.";
+        let text = with(&[gone, process(4712, true)]);
+        assert!(text.contains(two), "{text}");
     }
 
     #[test]

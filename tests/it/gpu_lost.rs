@@ -5,15 +5,16 @@ use serde_json::{Value, json};
 use crate::rig::exporter::Exporter;
 use crate::rig::job::Job;
 use crate::rig::json::has;
-use crate::rig::nvml::{FakeNvml, driver, gpu};
+use crate::rig::nvml::{FakeNvml, Order, driver, gpu};
 use crate::rig::units::GIB;
+use crate::rig::wait::await_true;
 
 const LOST: &str = "stepmem_diagnosis_severity{uuid=\"GPU-b\",kind=\"GPU_LOST\"}";
 
 /// A driver whose second GPU has a state of its own, and an exporter that has seen both.
 fn start(name: &str) -> (FakeNvml, Exporter) {
     let fake = FakeNvml::new(name, &driver([gpu("GPU-a"), gpu("GPU-b")]));
-    let exporter = fake.serve(&["--nvml.interval", "20ms"]);
+    let exporter = fake.serve(&["--nvml.interval", "20ms", "--nvml.timeout", "1s"]);
     exporter.await_metrics("both", |metrics| {
         metrics.keys().filter(|series| series.starts_with("stepmem_device_info")).count() == 2
     });
@@ -39,6 +40,37 @@ fn lost_device_is_a_finding_until_it_answers_again() {
     fake.set(&driver([gpu("GPU-a"), gpu("GPU-b")]));
     exporter.await_metrics("the end of it", |metrics| !metrics.contains_key(LOST));
     assert_eq!(exporter.findings(), [json!(null); 0]);
+}
+
+#[test]
+fn device_that_was_lost_before_the_exporter_began_is_a_finding_by_its_index() {
+    let fake = FakeNvml::new("gpu-lost-before", &driver([gpu("GPU-a"), gpu("GPU-b").code(15)]));
+    let exporter = fake.serve(&["--nvml.interval", "20ms"]);
+    let lost = LOST.replace("GPU-b", "index-1");
+    exporter.await_metrics("the loss", |metrics| metrics.get(&lost) == Some(&3.0));
+    let found = exporter.findings();
+    let [found] = &found[..] else { panic!("{found:?}") };
+    has(found, &json!({"kind": "GPU_LOST", "severity": "critical", "uuid": "index-1"}));
+    assert_eq!(
+        exporter.status()["gpu"]["failing"],
+        json!([{"uuid": "index-1", "code": "gpu_is_lost"}])
+    );
+    let shown = exporter.asked(&["status"]).out;
+    assert!(shown.contains("GPU LOST (critical), device index-1"), "{shown}");
+}
+
+#[test]
+fn status_tells_that_a_device_or_nvml_does_not_answer() {
+    let (fake, exporter) = start("gpu-silent");
+    fake.set(&driver([gpu("GPU-a"), gpu("GPU-b").code(999)]));
+    let told =
+        |words: &str| await_true(words, || exporter.asked(&["status"]).out.contains(words));
+    told("Device GPU-b answers only with an error (unknown): what it holds is unknown.");
+    let both = driver([gpu("GPU-a"), gpu("GPU-b")]);
+    fake.set(&both.clone().call("nvmlDeviceGetMemoryInfo_v2", Order::Hang));
+    told("NVML does not answer (timeout); it last did ");
+    fake.set(&both);
+    await_true("an answer", || !exporter.asked(&["status"]).out.contains("answer"));
 }
 
 #[test]

@@ -51,6 +51,12 @@ pub struct DeviceFailure {
 pub struct NvmlStatus {
     /// True if it answers; `None` while it is not asked.
     pub is_up: Option<bool>,
+    /// The code of the failure for which it does not answer; `None` while it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<Cow<'static, str>>,
+    /// The devices that answer with an error only, ascending.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failing: Vec<FailingDevice>,
     /// When it last answered, as a Unix time.
     pub last_success_time: Option<f64>,
     /// Number of its failures, by code.
@@ -61,6 +67,14 @@ pub struct NvmlStatus {
     pub xids_dropped: u64,
     /// Readings of processes beyond the bound on series.
     pub processes_dropped: u64,
+}
+
+/// A device that answers with an error only.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct FailingDevice {
+    pub uuid: GpuUuid,
+    /// The name of its last error, as in [`GpuUnavailable::code`].
+    pub code: Cow<'static, str>,
 }
 
 /// Number of times that a device reported an Xid error.
@@ -76,7 +90,7 @@ pub struct XidErrors {
 impl DeviceTable {
     /// Takes a reading of a device made at `now`, which is the Unix time `time`.
     pub fn read(&mut self, sample: GpuSample, now: Uptime, time: f64) {
-        self.nvml.is_up = Some(true);
+        (self.nvml.is_up, self.nvml.failure) = (Some(true), None);
         self.nvml.last_success_time = Some(time);
         self.failing.remove(&sample.device);
         self.read.insert(sample.device.clone(), DeviceState { sample, read_at: now });
@@ -96,7 +110,7 @@ impl DeviceTable {
         }
         // A device that still answers reports that itself.
         if self.read.is_empty() {
-            self.nvml.is_up = Some(false);
+            (self.nvml.is_up, self.nvml.failure) = (Some(false), Some(unavailable.code.into()));
         }
         *self.nvml.errors.entry(unavailable.code.into()).or_default() += 1;
         is_changed
@@ -106,7 +120,7 @@ impl DeviceTable {
     pub fn release(&mut self) {
         self.read.clear();
         self.failing.clear();
-        self.nvml.is_up = None;
+        (self.nvml.is_up, self.nvml.failure) = (None, None);
     }
 
     /// Counts an Xid error.
@@ -214,8 +228,12 @@ impl DeviceTable {
     }
 
     /// Returns the state of NVML.
-    pub fn nvml(&self) -> &NvmlStatus {
-        &self.nvml
+    pub fn nvml(&self) -> NvmlStatus {
+        let failing = self.failing.iter().map(|(uuid, failure)| FailingDevice {
+            uuid: uuid.clone(),
+            code: failure.code.into(),
+        });
+        NvmlStatus { failing: failing.collect(), ..self.nvml.clone() }
     }
 }
 

@@ -133,12 +133,15 @@ pub struct ProcessMemory {
     pub name: Option<Box<str>>,
     /// The container that it runs in, where that can be seen.
     pub container: Option<Container>,
+    /// Set when no process of the machine has this id any more: its memory outlives it.
+    #[serde(default, skip_serializing_if = "Not::not")]
+    pub is_gone: bool,
 }
 
 impl ProcessMemory {
     /// A process that is listed by the id that it knows itself by.
     pub fn new(pid: u32, used: Option<Bytes>) -> Self {
-        Self { pid, used, own_pid: Some(pid), name: None, container: None }
+        Self { pid, used, own_pid: Some(pid), name: None, container: None, is_gone: false }
     }
 }
 

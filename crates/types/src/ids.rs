@@ -69,8 +69,9 @@ impl fmt::Display for Rank {
     }
 }
 
-/// The UUID of a GPU or MIG instance as NVML writes it (`GPU-…`, `MIG-…`), or [`GpuUuid::CPU`]
-/// for host memory. It is shared by those who use it.
+/// The UUID of a GPU or MIG instance as NVML writes it (`GPU-…`, `MIG-…`), `index-…` of a GPU that
+/// NVML counts and that has not told its UUID, or [`GpuUuid::CPU`] for host memory. It is shared by
+/// those who use it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GpuUuid(Arc<str>);
 
@@ -88,6 +89,11 @@ impl GpuUuid {
     /// Names the limit that `uuid` breaks.
     pub fn new(uuid: &str) -> Result<Self, OutOfRange> {
         checked_name(uuid, Self::BYTES_MAX).map(Self)
+    }
+
+    /// Returns what stands for the UUID of the GPU with this index, which has not told its own.
+    pub fn of_index(index: u32) -> Self {
+        Self(format!("index-{index}").into())
     }
 
     pub fn as_str(&self) -> &str {

@@ -14,8 +14,7 @@ use stepmem_types::ids::GpuUuid;
 pub struct GpuPoll {
     /// The devices that answered; MIG devices replace the GPU that they are part of.
     pub samples: Vec<GpuSample>,
-    /// The devices that failed. An entry without a device means NVML as a whole, or, next to
-    /// samples, a device that failed before NVML returned its UUID.
+    /// The devices that failed. An entry without a device means NVML as a whole.
     pub unavailable: Vec<GpuUnavailable>,
     /// Processes left out of these samples to keep `processes_max`.
     pub processes_dropped: u64,
@@ -122,7 +121,9 @@ impl Cycle {
                 {
                     debug!(idx, %error, "gpu is not accessible");
                 }
-                DeviceName::Index(_) => self.refuse(name, None, error),
+                DeviceName::Index(idx) => {
+                    self.refuse(name, Some(GpuUuid::of_index(*idx)), error);
+                }
                 DeviceName::Uuid(uuid) => self.refuse(name, Some(uuid.clone()), error),
             }
         }

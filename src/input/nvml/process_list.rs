@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use nvml_wrapper::Device;
+use rustix::io::Errno;
 
 use crate::input::attribution::procfs::{PidNamespace, Procfs};
 use crate::input::nvml::error::{GpuError, refused};
@@ -55,6 +56,12 @@ impl View {
         self.identities.retain(|_, identity| std::mem::take(&mut identity.is_listed));
     }
 
+    /// Returns whether the machine has no process with this id. Only the host's namespace shows
+    /// that.
+    fn is_gone(&self, pid: u32) -> bool {
+        self.namespace == PidNamespace::Host && !self.procfs.has_process(pid) && is_free(pid)
+    }
+
     fn identity(&mut self, pid: u32) -> &mut ProcessIdentity {
         let Self { procfs, namespace, identities, reads_names } = self;
         identities.entry(pid).or_insert_with(|| {
@@ -69,6 +76,12 @@ impl View {
             }
         })
     }
+}
+
+/// Returns whether no process of this namespace has this id: `/proc` may hide those of others.
+fn is_free(pid: u32) -> bool {
+    let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
+    pid.is_some_and(|pid| rustix::process::test_kill_process(pid) == Err(Errno::SRCH))
 }
 
 /// Parses `560.35.03` to (major, minor); `None` for anything else.
@@ -184,6 +197,7 @@ pub(super) fn identify(listed: &mut DeviceProcesses, view: &mut View) {
         process.own_pid = identity.own_pid;
         process.name.clone_from(&identity.name);
         process.container.clone_from(&identity.container);
+        process.is_gone = view.is_gone(process.pid);
     }
 }
 

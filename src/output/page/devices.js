@@ -82,8 +82,8 @@ function update(row, device, { status }) {
 
 function processLines(device) {
   if (device.isUnread) return [{ key: "unread", words: DASH }];
-  const lines = device.processes.map(({ pid, name, used_bytes: used, owner }) => {
-    const whose = owner ? `rank ${owner.rank} of ${owner.run}` : "unmanaged";
+  const lines = device.processes.map(({ pid, name, used_bytes: used, owner, is_gone: isGone }) => {
+    const whose = owner ? `rank ${owner.rank} of ${owner.run}` : isGone ? "no such process" : "unmanaged";
     return { key: pid, words: `${known(used, bytes)} · pid ${pid}${isKnown(name) ? ` (${name})` : ""} · ${whose}` };
   });
   const others = device.other_processes_bytes;

@@ -55,10 +55,14 @@ fn first_poll_names_the_device_that_does_not_answer_if_its_name_was_read() {
     let without_a: Polled = (&["GPU-b"], &[(Some("GPU-a"), "gpu_is_lost")]);
     let table: [(_, _, Polled); 4] = [
         ("lost-late", driver([late, b.clone()]), without_a),
-        ("nameless", driver([a.clone(), b.code(15)]), (&["GPU-a"], &[(None, "gpu_is_lost")])),
+        (
+            "nameless",
+            driver([a.clone(), b.code(15)]),
+            (&["GPU-a"], &[(Some("index-1"), "gpu_is_lost")]),
+        ),
         // Others may have GPUs here: only where they have all of them is that a failure.
         ("others", driver([a, other.clone()]), (&["GPU-a"], &[])),
-        ("all-others", driver([other]), (&[], &[(None, "no_permission")])),
+        ("all-others", driver([other]), (&[], &[(Some("index-0"), "no_permission")])),
     ];
     for (name, driver, expected) in table {
         check(&FakeNvml::new(name, &driver).host().poll(), expected, name);

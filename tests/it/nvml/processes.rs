@@ -96,6 +96,18 @@ fn ids_of_a_driver_that_does_not_translate_are_never_taken_for_own_ones() {
 }
 
 #[test]
+fn process_that_no_longer_exists_is_told_where_the_machines_are_seen() {
+    // No process of a machine has the greatest id.
+    let compute = [process(41, GIB), process(1 << 22, 32 * GIB)];
+    let gone = |name, namespace| {
+        let sample = poll_processes(name, (namespace, CURRENT), &compute);
+        sample.processes.iter().map(|process| process.is_gone).collect::<Vec<_>>()
+    };
+    assert_eq!(gone("gone", Namespace::Host), [false, true]);
+    assert_eq!(gone("gone-elsewhere", Namespace::Shared), [false, false]);
+}
+
+#[test]
 fn repeated_process_counts_once_by_its_maximum() {
     let busy = gpu("GPU-a")
         .compute(&[process(41, 3), process(41, 5), hidden(42)])

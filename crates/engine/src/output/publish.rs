@@ -161,7 +161,7 @@ impl Engine {
             acks: self.acks.iter().map(ack_status).collect(),
             snapshots: self.snapshot_statuses(),
             records: self.ranks.records(),
-            gpu: self.devices.nvml().clone(),
+            gpu: self.devices.nvml(),
             exporter: self.exporter(exporter),
         }
     }

@@ -323,6 +323,9 @@ pub struct DeviceProcessStatus {
     pub owner: Option<RankId>,
     /// The container that it runs in, where that can be seen.
     pub container: Option<Container>,
+    /// Set when no process of the machine has this id any more: its memory outlives it.
+    #[serde(default, skip_serializing_if = "Not::not")]
+    pub is_gone: bool,
 }
 
 /// One diagnosis that holds; `E` is its evidence, which is decoded by its kind.
@@ -590,6 +593,7 @@ impl DeviceStatus {
                     name: process.name.clone(),
                     owner: owners.get(&process.pid).cloned(),
                     container: process.container.clone(),
+                    is_gone: process.is_gone,
                 })
                 .collect(),
             other_processes_bytes: sum(rest),
