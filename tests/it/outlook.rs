@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 use crate::rig::exporter::Exporter;
 use crate::rig::folder::{Folder, text};
 use crate::rig::job::Job;
-use crate::rig::units::{GIB, MIB};
+use crate::rig::noise::noise;
+use crate::rig::units::{GIB, MIB, float};
 
 const LEAK: u64 = 8 * MIB;
 const CAPACITY: u64 = 24 * GIB;
@@ -89,6 +90,68 @@ fn every_surface_tells_the_steps_that_are_left_now() {
             "{left} steps of {truth} at step {step}"
         );
     }
+}
+
+#[test]
+fn time_left_of_two_growths_lies_near_the_middle_of_its_interval() {
+    // Live memory grows straight, and what its cache cannot give back grows with it.
+    const SLACK: u64 = 3 * MIB;
+    let reserved = |step: u64| BASE + GIB + step * (LEAK + SLACK);
+    let last = (CAPACITY - BASE - GIB) / (LEAK + SLACK);
+    let exporter = Exporter::start(&[]);
+    let mut from = 0;
+    for step in [last / 4, last / 2, 3 * last / 4, last - 100] {
+        let job = leak(from, step + 1).reserved(move |_, step| reserved(step));
+        exporter.push(&job.records());
+        from = step + 1;
+        let status = exporter.status();
+        let of = |key: &str| status["findings"][0]["evidence"][key].as_f64();
+        let (lower, upper) =
+            (of("oom_eta_lower_steps").unwrap(), of("oom_eta_upper_steps").unwrap());
+        // Nothing is given back, or all of it when the device is full.
+        let left = |rate: u64, held: u64| float((CAPACITY - held) / rate);
+        let (none, all) = (left(LEAK + SLACK, reserved(step)), left(LEAK, BASE + step * LEAK));
+        let interval = format!("{lower} to {upper} for {none} to {all} at step {step}");
+        assert!(lower <= none + 3.0 && lower > 0.4 * none, "{interval}");
+        assert!(upper >= all - 3.0 && upper < 1.5 * all, "{interval}");
+        if let Some(told) = of("oom_eta_steps") {
+            let middle = f64::midpoint(lower, upper);
+            assert!((told - middle).abs() < 0.25 * middle, "{lower} {told} {upper}: {step}");
+        }
+    }
+    // The rate of reserved memory is that of both.
+    let rate = exporter.status()["ranks"][0]["reserved_slope_bytes_per_step"].as_f64();
+    let of = float(LEAK + SLACK);
+    assert!((rate.unwrap() - of).abs() < 0.01 * of, "{rate:?}");
+}
+
+#[test]
+fn batches_of_varying_lengths_make_the_end_imminent_once() {
+    // Each step takes as much for its batch as one of 80 to 120 % of the usual length needs.
+    const BATCH: u64 = 2 * GIB;
+    const HORIZON_SECONDS: f64 = 1_800.0;
+    let peak = |step: u64| BASE + step * LEAK + BATCH * (80 + noise(0, step, 41)) / 100;
+    let reserved = |step: u64| BASE + step * LEAK + BATCH * 12 / 10;
+    let last = (CAPACITY - BASE - BATCH * 12 / 10) / LEAK;
+    let exporter = Exporter::start(&[]);
+    let mut imminent = Vec::new();
+    for from in (0..last).step_by(6) {
+        let job = leak(from, (from + 6).min(last))
+            .seconds_per_step(10.0)
+            .peak(move |_, step| peak(step))
+            .reserved(move |_, step| reserved(step));
+        exporter.push(&job.records());
+        let rank = &exporter.status()["ranks"][0];
+        let eta = rank["oom_eta_seconds"].as_f64().or(rank["oom_eta_lower_seconds"].as_f64());
+        imminent.push(eta.is_some_and(|eta| eta < HORIZON_SECONDS));
+    }
+    // As the rule asks, at two minutes in a row.
+    let asked: Vec<bool> = imminent.windows(2).map(|two| two[0] && two[1]).collect();
+    let n_changes = asked.windows(2).filter(|two| two[0] != two[1]).count();
+    assert_eq!((n_changes, asked.last()), (1, Some(&true)), "{asked:?}");
+    // From the horizon on, give or take a fifth of it.
+    let minutes = asked.iter().filter(|is_imminent| **is_imminent).count();
+    assert!((24..=36).contains(&minutes), "for {minutes} minutes");
 }
 
 #[test]

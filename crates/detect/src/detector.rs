@@ -367,6 +367,15 @@ impl Detector {
         Some(Slope { is_straight: overview.is_straight, ..slope })
     }
 
+    /// Returns the rate of all reserved memory, not only of what no larger batch explains;
+    /// `None` until it is known, and of a rank that has ended.
+    pub fn reserved_slope(&self) -> Option<Slope> {
+        let ladder = &self.series(self.live_signal)?.ladder;
+        let slope = overview::of_reserved(ladder, &self.config)?;
+        let pace = self.pace_of(self.live_signal).seconds_per_unit();
+        Some(Slope::along(self.axis, slope, pace))
+    }
+
     /// Returns the number of increments between event markers or level shifts that show growth
     /// of a signal, and their distance in units of the axis. `None` unless those show it.
     pub fn increments_between_events(&self, signal: Signal) -> Option<(usize, f64)> {

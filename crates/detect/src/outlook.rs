@@ -109,7 +109,8 @@ impl Outlook {
         });
         let at_newest = remaining.filter(|_| trend.is_growing()).and_then(|remaining| {
             let factor = trend.time_factor.unwrap_or(1.0);
-            TimeToOom::of(remaining.interval(), trend.ahead_bytes_per_unit, factor)
+            let rate = trend.growth().used_at(trend.ahead_bytes_per_unit);
+            TimeToOom::of(remaining.interval(), rate, factor)
         });
         let left = at_newest.filter(|_| course == Course::GoesOn);
         let known = |time: TimeToOom| {

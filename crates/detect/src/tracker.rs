@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::forecast::headroom::{Room, Usage, is_followed};
+use crate::forecast::headroom::{Room, Usage, is_followed, slack_ratio};
 use crate::forecast::power_law;
 use crate::forecast::slope_interval::{
     Bend, SinceOnset, Spread, slope_interval, slope_since_onset,
@@ -129,6 +129,9 @@ impl Tracker {
             return;
         }
         let Some((blocks, onset_idx)) = ladder.since(trend.onset.position) else { return };
+        if trend.is_followed {
+            trend.slack_ratio = slack_ratio(blocks);
+        }
         let mut points = [(0.0, 0.0); BLOCKS_MAX];
         let points = points_of(blocks, &mut points);
         if let Some(found) = slope_since_onset(points, onset_idx > 0) {
@@ -237,6 +240,7 @@ impl Tracked {
             let ahead = slope_interval(points, shown.slope, is_since_changepoint, None)?;
             Some(SinceOnset { slope, ahead, bend: Bend::Straight })
         })?;
+        let is_followed = is_followed(blocks);
         let trend = Trend {
             signal: around.signal,
             axis: around.axis,
@@ -251,7 +255,8 @@ impl Tracked {
             growth_bytes: heights.growth(),
             usage: Usage::of_newer_half(window.blocks),
             used_at: around.now.position,
-            is_followed: is_followed(blocks),
+            is_followed,
+            slack_ratio: if is_followed { slack_ratio(blocks) } else { 0.0 },
             time_factor: Some(1.0),
             share_ratio: shown.share_ratio,
             confidence_ratio: (stage_ratio * capacity_ratio * chance).clamp(0.0, 1.0),

@@ -77,6 +77,9 @@ pub struct Trend {
     pub(super) used_at: f64,
     /// Set when reserved memory is taken page by page as live memory grows.
     pub(super) is_followed: bool,
+    /// The bytes by which it then grows beyond each byte of live memory.
+    #[serde(deserialize_with = "saved::amounts")]
+    pub(super) slack_ratio: f64,
     /// The time to gain those bytes as a multiple of the time at this slope: above 1 when
     /// growth fades. `None` where line and power law disagree, so that the time is unknown.
     #[serde(deserialize_with = "saved::amounts")]
@@ -93,8 +96,8 @@ pub struct Trend {
 impl Trend {
     /// Returns the growth that bytes are left for.
     pub(super) fn growth(&self) -> Growth {
-        let Self { signal, growth_bytes, is_followed, .. } = *self;
-        Growth { signal, bytes: growth_bytes, is_followed }
+        let Self { signal, growth_bytes, is_followed, slack_ratio, .. } = *self;
+        Growth { signal, bytes: growth_bytes, is_followed, slack_ratio }
     }
 
     /// Returns whether its growth goes on.

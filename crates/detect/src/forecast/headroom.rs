@@ -23,6 +23,9 @@ const FOLLOWED_RATIO: f64 = 0.5;
 /// The share of its cache that an allocator gives back that takes memory page by page.
 const GIVEN_BACK_RATIO: f64 = 0.5;
 
+/// The most that slack is believed to grow for each byte of live memory.
+const SLACK_RATIO_MAX: f64 = 10.0;
+
 /// The most memory that some blocks used.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Usage {
@@ -40,6 +43,16 @@ pub(crate) struct Growth {
     pub(crate) bytes: f64,
     /// Set when reserved memory is taken page by page as live memory grows.
     pub(crate) is_followed: bool,
+    /// The bytes by which reserved memory grows beyond each byte of live memory.
+    pub(crate) slack_ratio: f64,
+}
+
+impl Growth {
+    /// Returns the rate at which growth at a rate uses up what is left. The slack that grows with
+    /// it does so too, unless it is given back: in the later course of most jobs it is.
+    pub(crate) fn used_at(&self, rate: Interval) -> Interval {
+        Interval { upper: rate.upper * (1.0 + self.slack_ratio), ..rate }
+    }
 }
 
 /// The memory that a series may take.
@@ -137,6 +150,20 @@ pub(crate) fn is_followed(blocks: &[Block]) -> bool {
         high = high.max(block.reserved);
     }
     n_highs >= FOLLOWED_RATIO * count(rest.len())
+}
+
+/// Returns the bytes by which reserved memory grew beyond each byte of live memory, from the
+/// older half of `blocks` to the newer one; 0 where it did not.
+pub(crate) fn slack_ratio(blocks: &[Block]) -> f64 {
+    let (older, newer) = blocks.split_at(blocks.len() / 2);
+    let rise = |of: fn(&Block) -> f64| {
+        let mean = |blocks: &[Block]| blocks.iter().map(of).sum::<f64>() / count(blocks.len());
+        mean(newer) - mean(older)
+    };
+    let live = rise(|block| block.minimum);
+    let reserved = rise(|block| block.reserved.into());
+    let ratio = if live > 0.0 { reserved / live - 1.0 } else { 0.0 };
+    if ratio > 0.0 { ratio.min(SLACK_RATIO_MAX) } else { 0.0 }
 }
 
 /// The bytes left until out-of-memory, and how far off they may be.

@@ -33,14 +33,33 @@ pub(crate) fn of(ladder: &Ladder, ended: Option<f64>, config: &Config) -> Option
     let blocks = since.filter(has_enough).or_else(|| longest_first.find(has_enough))?;
     let mut points = [(0.0, 0.0); BLOCKS_MAX];
     let points = points_of(blocks, &mut points);
+    let slope = slope_of(points)?;
+    Some(Overview { slope, is_straight: is_straight(points, &slope) })
+}
+
+/// Returns the slope of reserved memory in the longest window of live memory, by every other
+/// block; `None` until there are enough blocks, and where reserved memory is not known.
+pub(crate) fn of_reserved(ladder: &Ladder, config: &Config) -> Option<Interval> {
+    let mut longest_first = ladder.levels().iter().rev().map(Level::blocks);
+    let blocks = longest_first.find(|blocks| blocks.len() >= config.blocks_min)?;
+    if blocks.iter().all(|block| block.reserved <= 0.0) {
+        return None;
+    }
+    let mut points = [(0.0, 0.0); BLOCKS_MAX];
+    for (slot, block) in points.iter_mut().zip(blocks) {
+        *slot = (block.at.position, block.reserved.into());
+    }
+    slope_of(points.get(..blocks.len().min(BLOCKS_MAX))?)
+}
+
+fn slope_of(points: &[(f64, f64)]) -> Option<Interval> {
     let mut thinned = [(0.0, 0.0); BLOCKS_MAX.div_ceil(2)];
     let with_newest = points.iter().skip(1 - points.len() % 2).step_by(2);
     for (to, from) in thinned.iter_mut().zip(with_newest) {
         *to = *from;
     }
     let thinned = thinned.get(..points.len().div_ceil(2))?;
-    let slope = slope_interval(thinned, theil_sen(thinned)?.slope, false, None)?;
-    Some(Overview { slope, is_straight: is_straight(points, &slope) })
+    slope_interval(thinned, theil_sen(thinned)?.slope, false, None)
 }
 
 /// Returns whether a window rises in a straight line, surely, and to its end.

@@ -60,6 +60,12 @@ impl RankStatus {
                 .into_iter()
                 .filter_map(|signal| SignalStatus::of(signal, view.detectors.of(signal)))
                 .collect(),
+            reserved_slope_bytes_per_step: view
+                .detectors
+                .of(Signal::Reserved)
+                .reserved_slope()
+                .and_then(|slope| slope.bytes_per_step)
+                .map(|slope| slope.value),
             oom_eta_steps: of_device.as_ref().and_then(|trend| trend.oom_eta_steps),
             oom_eta_seconds: of_device.as_ref().and_then(|trend| trend.oom_eta_seconds),
             oom_eta_lower_steps: of_device.as_ref().and_then(|trend| trend.oom_eta_lower_steps),

@@ -187,6 +187,10 @@ pub struct RankStatus {
     pub judging_from_step: Option<u64>,
     /// The known facts of each signal's growth.
     pub creep: Vec<SignalStatus>,
+    /// The rate of all reserved memory in bytes per step. The growth of the signal `reserved` is
+    /// of what no larger batch explains.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reserved_slope_bytes_per_step: Option<f64>,
     /// Steps until the first creeping signal has used up its headroom; `None` when that is not
     /// known to a factor of ten.
     pub oom_eta_steps: Option<f64>,

@@ -49,6 +49,10 @@ pub fn render(status: &Status, rank: &RankStatus, columns: Option<usize>) -> Str
     for signal in &rank.creep {
         page.paragraph(Indent::hanging(2), &growth(signal));
     }
+    if let Some(slope) = rank.reserved_slope_bytes_per_step {
+        let words = format!("All reserved memory: {}", rate(slope, "step"));
+        page.paragraph(Indent::hanging(2), &words);
+    }
     if rank.creep.is_empty() {
         page.line("  No slope is known yet.");
     }

@@ -236,7 +236,7 @@ fn records(of: Signal) -> &'static str {
 pub fn what(signal: Signal) -> &'static str {
     match signal {
         Signal::Allocated => "Live memory",
-        Signal::Reserved => "Reserved memory",
+        Signal::Reserved => "Reserved memory that no larger batch explains",
         Signal::OutsideAllocator => "Memory outside the allocator",
         Signal::Host => "Host memory",
         Signal::Process => "Memory of the process",
