@@ -67,7 +67,7 @@ EXPECTED = {
     ("StepmemOOMImminent", "llm", str(LEAKING)), ("StepmemHighPressure", "llm", str(LEAKING)),
     ("StepmemImbalance", "llm", None), ("StepmemGpuLost", None, None), ("StepmemPushesRejected", None, None), ("StepmemHighPressure", "demo", "3"),
     ("StepmemMemoryCreep", "GPU-a", None), ("StepmemMemoryRising", "GPU-a", None), ("StepmemOOMImminent", "GPU-a", None), ("StepmemHighPressure", "GPU-a", None),
-    ("StepmemGpuLost", "GPU-a", None), ("StepmemGpuLost", "GPU-b", None),
+    ("StepmemGpuLost", "GPU-a", None), ("StepmemGpuLost", "GPU-b", None), ("StepmemGpuLost", "index-1", None),
 }
 
 
