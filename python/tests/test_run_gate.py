@@ -32,6 +32,26 @@ def test_changed_exit_code_is_explained(run, script, without_cuda):  # noqa: F81
     assert re.match(r"stepmem: exit code 3: MEMORY CREEP \((warning|critical)\) on rank 0: host memory grew by .* \(--fail-on creep:warning\)$", line), ended.err
 
 
+@pytest.mark.parametrize("condition, code", [("rising", 3), ("creep", 0), ("any:warning", 0), ("pressure", 0)])
+def test_growth_that_is_not_yet_creep_fails_on_rising_and_is_named_where_creep_is_asked_for(run, script, without_cuda, condition, code):  # noqa: F811
+    short = script(LEAK.replace("range(700)", "range(110)"))
+    ended = python(run, short, options=(f"--fail-on={condition}",), PYTHONPATH=without_cuda).ended()
+    assert ended.code == code, ended.err
+    last = ended.err.splitlines()[-1]
+    growth = r"MEMORY RISING \(info\) on rank 0: host memory grew by .*"
+    passed = rf"stepmem: {growth} \(passes --fail-on {condition}; --fail-on rising fails\)$"
+    failed = rf"stepmem: exit code 3: {growth} \(--fail-on rising\)$"
+    if condition == "pressure":
+        assert "fail-on" not in last, ended.err
+    else:
+        assert re.match(failed if code else passed, last), ended.err
+
+
+def test_creep_fails_on_rising_too(run, script, without_cuda):  # noqa: F811
+    ended = python(run, script(LEAK), options=("--fail-on=rising",), PYTHONPATH=without_cuda).ended()
+    assert ended.code == 3 and "MEMORY CREEP" in ended.err.splitlines()[-1], ended.err
+
+
 def test_growth_on_the_host_next_to_a_gpu_fails_too(run, script):  # noqa: F811
     ended = python(run, script(LEAK), options=("--fail-on=creep:warning",)).ended()
     assert ended.code == 3, ended.err

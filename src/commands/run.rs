@@ -78,7 +78,7 @@ fn arguments() -> clap::Command {
                 .value_parser(FailOn::parse)
                 .help(format!(
                     "Exit with {FAILED_ON_CODE} if the command succeeds and the summary has a critical finding of creep, pressure, imbalance \
-                     or any kind (with :warning, also a warning), or a peak of reserved memory above peak:SIZE or \
+                     or any kind (with :warning, also a warning), rising memory that is not yet creep (rising), or a peak of reserved memory above peak:SIZE or \
                      peak:+PERCENT%:SUMMARY; with {UNJUDGED_CODE} if that cannot be judged, unless unwatched-ok is given"
                 )),
         )
@@ -197,7 +197,7 @@ fn export(matches: &ArgMatches) -> Result<Exit, CommandError> {
     settings.record.is_by_launch = !matches.get_flag(NO_RECORD);
     log::to_stderr(&settings.log);
     Ok(match exporter::run(settings, &options)? {
-        GateVerdict::Passed => Exit::Success,
+        GateVerdict::Passed(_) => Exit::Success,
         GateVerdict::Failed(_) => Exit::FailedOn,
         GateVerdict::Unjudged(_) => Exit::Unjudged,
     })

@@ -111,14 +111,14 @@ pub fn oom_kills_line(n: u64) -> String {
     )
 }
 
-/// Returns why the exit code is not the command's, a line each; nothing where it is.
+/// Returns why the exit code is not the command's, or what grew although it is, a line each.
 pub fn gate_lines(verdict: &GateVerdict) -> String {
-    let (code, reasons) = match verdict {
-        GateVerdict::Passed => return String::new(),
-        GateVerdict::Failed(reasons) => (FAILED_ON_CODE, reasons),
-        GateVerdict::Unjudged(reasons) => (UNJUDGED_CODE, reasons),
+    let (why, reasons) = match verdict {
+        GateVerdict::Passed(growing) => (String::new(), growing),
+        GateVerdict::Failed(reasons) => (format!("exit code {FAILED_ON_CODE}: "), reasons),
+        GateVerdict::Unjudged(reasons) => (format!("exit code {UNJUDGED_CODE}: "), reasons),
     };
-    let line = |reason: &String| format!("stepmem: exit code {code}: {}\n", clean(reason));
+    let line = |reason: &String| format!("stepmem: {why}{}\n", clean(reason));
     reasons.iter().map(line).collect()
 }
 

@@ -1,6 +1,7 @@
 //! The conditions of `run --fail-on`. A condition is a verdict: `creep`, `pressure`,
-//! `imbalance`, `any`; `:warning` takes also what is no more than that. Or it is a budget for
-//! the peak of reserved memory (`peak:20GiB`, `peak:+5%:SUMMARY`).
+//! `imbalance`, `any`; `:warning` takes also what is no more than that. `rising` is creep or
+//! steady growth that is not yet creep. Or it is a budget for the peak of reserved memory
+//! (`peak:20GiB`, `peak:+5%:SUMMARY`).
 
 use crate::policy::IssueSeverity;
 use crate::summary::model::{FigureSummary, Issue, IssueKind, RankSummary, Summary};
@@ -15,8 +16,11 @@ pub const FAILED_ON_CODE: u8 = 3;
 pub const UNJUDGED_CODE: u8 = 4;
 
 /// The forms of an option, for errors.
-const EXPECTED: &str = "expected creep, pressure, imbalance or any (each also with :warning), peak:SIZE, \
+const EXPECTED: &str = "expected creep, pressure, imbalance or any (each also with :warning), rising, peak:SIZE, \
     peak:+PERCENT%:SUMMARY or unwatched-ok, several separated by commas";
+
+/// The condition that growth fails before it is creep.
+const RISING: &str = "rising";
 
 /// The word that allows a run that was not watched or not judged.
 const UNWATCHED_OK: &str = "unwatched-ok";
@@ -52,6 +56,8 @@ enum GateTest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum GateSubject {
     Kind(DiagnosisKind),
+    /// Growth, be it creep or not yet.
+    Rising,
     /// Whatever is wrong.
     Any,
 }
@@ -114,8 +120,12 @@ impl FailOn {
     }
 }
 
-/// Parses `SUBJECT[:SEVERITY]`; the severity is critical unless given.
+/// Parses `SUBJECT[:SEVERITY]`; the severity is critical unless given. Growth that is not yet
+/// creep has one severity.
 fn verdict(text: &str) -> Option<GateTest> {
+    if text == RISING {
+        return Some(GateTest::Verdict(GateSubject::Rising, IssueSeverity::Info));
+    }
     let (name, severity) = text.split_once(':').unwrap_or((text, "critical"));
     let (_, subject) = SUBJECTS.iter().find(|(known, _)| *known == name)?;
     let severity = [IssueSeverity::Warn, IssueSeverity::Crit]
@@ -145,7 +155,8 @@ pub struct ExitGate {
 /// The verdict of a gate. The sentences give the reasons, each with its option.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GateVerdict {
-    Passed,
+    /// With what grew, but was not yet judged to be what a condition is about.
+    Passed(Vec<String>),
     Failed(Vec<String>),
     /// A condition could not be judged.
     Unjudged(Vec<String>),
@@ -219,8 +230,34 @@ impl ExitGate {
         match (failed.is_empty(), unjudged.is_empty()) {
             (false, _) => GateVerdict::Failed(failed),
             (true, false) => GateVerdict::Unjudged(unjudged),
-            (true, true) => GateVerdict::Passed,
+            (true, true) => GateVerdict::Passed(self.passed_over(runs)),
         }
+    }
+
+    /// Returns the growth that conditions about creep let pass, since it is not yet creep.
+    fn passed_over(&self, runs: &[&Summary]) -> Vec<String> {
+        let asks_for_creep = |condition: &&Condition| {
+            matches!(
+                condition.test,
+                GateTest::Verdict(
+                    GateSubject::Any | GateSubject::Kind(DiagnosisKind::CreepConfirmed),
+                    _
+                )
+            )
+        };
+        let Some(condition) = self.conditions.iter().find(asks_for_creep) else {
+            return Vec::new();
+        };
+        let option = &condition.text;
+        let issues = runs.iter().flat_map(|run| &run.issues);
+        let growing =
+            issues.filter(|issue| issue.is_wrong() && GateSubject::Rising.covers(issue));
+        growing
+            .map(|issue| {
+                let growth = sentence(issue);
+                format!("{growth} (passes --fail-on {option}; --fail-on {RISING} fails)")
+            })
+            .collect()
     }
 }
 
@@ -270,10 +307,13 @@ impl Condition {
 
 impl GateSubject {
     fn covers(self, issue: &Issue) -> bool {
+        let IssueKind::Diagnosis(found) = &issue.kind else { return self == Self::Any };
         match self {
             Self::Any => true,
-            Self::Kind(kind) => {
-                matches!(&issue.kind, IssueKind::Diagnosis(found) if found.of_own() == kind)
+            Self::Kind(kind) => found.of_own() == kind,
+            Self::Rising => {
+                use DiagnosisKind::{CreepConfirmed, CreepEarly};
+                [CreepConfirmed, CreepEarly].contains(&found.of_own())
             }
         }
     }
@@ -283,7 +323,7 @@ impl GateSubject {
         let is_watched = run.ranks.iter().any(|rank| rank.steps > 0 || rank.samples > 0);
         let why = match self {
             _ if !is_watched => "no train step was counted",
-            Self::Any | Self::Kind(DiagnosisKind::CreepConfirmed)
+            Self::Any | Self::Rising | Self::Kind(DiagnosisKind::CreepConfirmed)
                 if run.coverage.ranks_judged == 0 =>
             {
                 "too few steps to judge creep"
@@ -293,7 +333,7 @@ impl GateSubject {
             {
                 "the capacity is not known, so pressure cannot be judged"
             }
-            Self::Any | Self::Kind(_) => return None,
+            Self::Any | Self::Rising | Self::Kind(_) => return None,
         };
         Some(why.to_owned())
     }
@@ -402,6 +442,7 @@ mod tests {
     fn options_are_lists_of_conditions() {
         for text in [
             "creep,pressure:warning,unwatched-ok",
+            "rising",
             "peak:20GiB",
             "peak:1.5 GB,any",
             "peak:+5%:baseline/final_summary.json",
@@ -413,6 +454,7 @@ mod tests {
             "",
             "creep:",
             "creep:info",
+            "rising:warning",
             "memory",
             "any:warning:",
             "creep,",
