@@ -1,7 +1,7 @@
 //! The figures of two runs, and which of their differences count.
 
 use crate::compare::comparison::{Change, ChangeUnit, OldNew, RankChange, WorseWhen};
-use crate::compare::figures::{RankFigures, RunFigures, RunPeak};
+use crate::compare::figures::{RankFigures, RunFigures, RunGrowth, RunPeak};
 use crate::compare::text::value;
 
 /// A peak or a headroom that differs by less than this share of the old peak is the same; the
@@ -16,6 +16,9 @@ const PRESSURE_MIN: f64 = 0.02;
 const SKEW_MIN: f64 = 0.05;
 /// …where the worse of the two is at least this: less is balanced.
 const SKEW_OF_INTEREST: f64 = 0.10;
+
+/// The key of the growth of the fastest rank.
+pub const GROWTH: &str = "slope_bytes_per_step";
 
 /// The two runs.
 pub type Runs<'a> = OldNew<&'a RunFigures>;
@@ -169,16 +172,33 @@ fn host_headroom(runs: Runs<'_>) -> Option<KeyedChange> {
 /// Slopes differ where a run grows and their intervals do not overlap.
 fn growth(runs: Runs<'_>) -> KeyedChange {
     let values = runs.map(|run| Some(run.growth?.slope));
-    let is_apart = runs.map(|run| run.growth).known().and_then(|OldNew { old, new }| {
-        let (before, after) = (old.interval?, new.interval?);
-        let is_apart = after.lower > before.upper || after.upper < before.lower;
-        Some((old.is_growing || new.is_growing) && is_apart)
-    });
+    let is_apart =
+        are_rates_apart(runs).map(|is_apart| is_apart && (rises(runs.old) || rises(runs.new)));
     let limit = is_apart.map(|is_apart| if is_apart { 0.0 } else { f64::MAX });
     let mut change =
         Change::new("growth", ChangeUnit::BytesPerStep, values).judged(limit, WorseWhen::More);
     change.significant_from = None;
-    KeyedChange::new("slope_bytes_per_step", "growth of the fastest rank", change)
+    KeyedChange::new(GROWTH, "growth of the fastest rank", change)
+}
+
+/// Returns whether both runs change at one rate, as far as their intervals show.
+pub fn is_one_rate(runs: Runs<'_>) -> bool {
+    are_rates_apart(runs) == Some(false)
+}
+
+fn are_rates_apart(runs: Runs<'_>) -> Option<bool> {
+    let OldNew { old, new } = runs.map(|run| run.growth?.interval).known()?;
+    Some(new.lower > old.upper || new.upper < old.lower)
+}
+
+/// Returns whether a run grows, or rose for certain by what counts in a peak.
+fn rises(run: &RunFigures) -> bool {
+    let is_certain = |growth: RunGrowth| {
+        let level = run.peak_allocated.max.or(run.allocated.max)?;
+        let least = growth.interval?.lower * run.steps?;
+        Some(least > PEAK_RATIO_MIN * level)
+    };
+    run.growth.is_some_and(|growth| growth.is_growing || is_certain(growth) == Some(true))
 }
 
 /// Skews of peaks and of means are not compared.

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::compare::changes::{KeyedChange, Runs, changes, rank_changes};
+use crate::compare::changes::{GROWTH, KeyedChange, Runs, changes, is_one_rate, rank_changes};
 use crate::compare::comparable::differences;
 use crate::compare::comparison::{
     Change, Comparison, ComparisonVerdict, Direction, OldNew, Reason, RunDiagnosis,
@@ -15,6 +15,9 @@ use stepmem_detect::trend::Stage;
 use stepmem_engine::kind::{About, DiagnosisKind};
 use stepmem_types::end::EndOutcome;
 use stepmem_types::format::units::{counted, whole};
+
+/// A run of less than this share of the other's steps is shorter.
+const UNLIKE_LENGTHS_RATIO: f64 = 0.9;
 
 /// Compares two runs. Those of different jobs are INCONCLUSIVE: their figures stand next to
 /// each other and are not judged.
@@ -44,16 +47,25 @@ fn side_by_side(runs: Runs<'_>, incomparable: Vec<String>) -> Comparison {
 
 fn judged(runs: Runs<'_>) -> Comparison {
     let mut reasons = statuses(runs);
-    reasons.extend(end(runs));
     let mut metrics = BTreeMap::new();
+    let mut of_rates = Vec::from_iter(end(runs));
     for KeyedChange { key, change, sentence, is_reason } in changes(runs) {
         if is_reason && matches!(change.direction, Direction::Worse | Direction::Better) {
-            reasons.push(Reason { direction: change.direction, sentence });
+            let reason = Reason { direction: change.direction, sentence };
+            if key == GROWTH { &mut of_rates } else { &mut reasons }.push(reason);
         }
         metrics.insert(key, change);
     }
+    let n_reasons = reasons.len();
+    let lengths = Lengths::of(runs);
+    if let Some(lengths) = &lengths {
+        reasons.retain(|reason| reason.direction != lengths.hidden());
+    }
+    let is_hidden = reasons.len() < n_reasons;
+    reasons.extend(of_rates);
     let mut notes = doubts(runs);
     let is_doubtful = !notes.is_empty();
+    notes.extend(lengths.filter(|_| is_hidden).map(|lengths| lengths.sentence(runs)));
     if is_doubtful {
         // A run that is too short to judge did not get better.
         reasons.retain(|reason| reason.direction == Direction::Worse);
@@ -66,6 +78,7 @@ fn judged(runs: Runs<'_>) -> Comparison {
         (true, false) => ComparisonVerdict::Regression,
         _ if is_doubtful => ComparisonVerdict::Inconclusive,
         (false, true) => ComparisonVerdict::Improvement,
+        (false, false) if is_hidden => ComparisonVerdict::Inconclusive,
         (false, false) => ComparisonVerdict::Equivalent,
     };
     notes.extend(remarks(runs));
@@ -81,6 +94,50 @@ fn judged(runs: Runs<'_>) -> Comparison {
         end: runs.map(|run| Some(run.end.as_ref()?.outcome)),
         ranks: rank_changes(runs),
         exit_reason,
+    }
+}
+
+/// Two runs of unlike lengths, of which at least one grows. Findings, peaks and headroom come with
+/// the steps of the longer one; rates do not.
+enum Lengths {
+    /// What grew in the old run has not had its time in the new one.
+    NewIsShorter,
+    /// Both grow at one rate, for longer in the new run.
+    NewIsLonger,
+}
+
+impl Lengths {
+    fn of(runs: Runs<'_>) -> Option<Self> {
+        let steps = runs.map(|run| run.steps).known()?;
+        let grows = |run: &RunFigures| {
+            let has_issue = |issue: &RunIssue| {
+                about(&issue.kind).is_some_and(|about| about.stage.is_some())
+            };
+            run.growth.is_some_and(|growth| growth.is_growing)
+                || run.issues.iter().any(has_issue)
+        };
+        if steps.new < UNLIKE_LENGTHS_RATIO * steps.old {
+            return grows(runs.old).then_some(Self::NewIsShorter);
+        }
+        let is_longer = steps.old < UNLIKE_LENGTHS_RATIO * steps.new;
+        (is_longer && grows(runs.new) && is_one_rate(runs)).then_some(Self::NewIsLonger)
+    }
+
+    /// Returns the changes that the lengths alone may make.
+    fn hidden(&self) -> Direction {
+        match self {
+            Self::NewIsShorter => Direction::Better,
+            Self::NewIsLonger => Direction::Worse,
+        }
+    }
+
+    fn sentence(&self, runs: Runs<'_>) -> String {
+        let OldNew { old, new } = runs.map(|run| run.steps.map_or_else(String::new, whole));
+        let why = match self {
+            Self::NewIsShorter => "what grew in the old one may still come in the new one",
+            Self::NewIsLonger => "memory grows as fast in both, and for longer in the new one",
+        };
+        format!("the new run had {new} steps, the old one {old}: {why}; only rates are judged")
     }
 }
 
@@ -261,7 +318,7 @@ fn leaking_lines(runs: Runs<'_>) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use crate::compare::comparison::{ComparisonVerdict, OldNew};
-    use crate::compare::figures::{RunFigures, RunIssue, RunPeak};
+    use crate::compare::figures::{RunFigures, RunGrowth, RunIssue, RunPeak, SlopeInterval};
     use crate::compare::judge::compare;
     use crate::policy::{IssueSeverity, PolicyName};
 
@@ -327,6 +384,33 @@ mod tests {
         let found = verdict(&run(10.0, &[LEAK]), &short(5.0));
         assert_eq!(found, (ComparisonVerdict::Inconclusive, Vec::new()));
         assert_eq!(verdict(&run(10.0, &[]), &short(20.0)).0, ComparisonVerdict::Regression);
+    }
+
+    #[test]
+    fn one_leak_in_runs_of_unlike_lengths_is_neither_better_nor_worse() {
+        let grown = |steps: f64, slope: f64, issues: &[(&str, IssueSeverity)]| RunFigures {
+            steps: Some(steps),
+            growth: Some(RunGrowth {
+                is_growing: !issues.is_empty(),
+                slope,
+                interval: Some(SlopeInterval { lower: 0.9 * slope, upper: 1.1 * slope }),
+            }),
+            ..run(100.0 + steps * slope, issues)
+        };
+        let (long, short) = (grown(1_500.0, 1.0, &[LEAK]), grown(150.0, 1.0, &[RISE]));
+        for (old, new) in [(&long, &short), (&short, &long)] {
+            assert_eq!(verdict(old, new), (ComparisonVerdict::Inconclusive, Vec::new()));
+            let notes = compare(OldNew { old, new }).notes.join("; ");
+            assert!(notes.contains("only rates are judged"), "{notes}");
+        }
+        // A short run that grows more slowly is better, and one that is above the long one worse.
+        let mended = grown(150.0, 0.01, &[]);
+        assert_eq!(verdict(&long, &mended).0, ComparisonVerdict::Improvement);
+        let faster = grown(150.0, 20.0, &[LEAK]);
+        assert_eq!(verdict(&long, &faster).0, ComparisonVerdict::Regression);
+        // A leak that a shorter run had not is worse.
+        let clean = grown(150.0, 0.001, &[]);
+        assert_eq!(verdict(&clean, &long).0, ComparisonVerdict::Regression);
     }
 
     #[test]
