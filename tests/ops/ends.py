@@ -6,7 +6,8 @@ COUNT jobs (4 unless given) complete, and as many run out of memory; half of the
 has gone, and half next to `stepmem serve --sidecar`, whose target goes with it. Of those that complete, half do so while their page
 is still to come, and half once it has come. Shows the following, and ends with a message when one of them does not hold:
 
-- each job that runs out of memory was paged before;
+- each job that runs out of memory was paged before, and the time left that Prometheus had of it was true, half-way to the end and at the
+  last scrape before it: half of these jobs reach the limit that their program set, far below the device's memory;
 - no alert begins at an evaluation that no longer saw its job, but for those about the death itself;
 - an alert that fires when its job completes resolves within its keep_firing_for and two evaluations, by one notification;
 - neither exporter waits for a scrape after a good end.
@@ -34,6 +35,14 @@ STEPS = 100
 
 LEAK = 10 * MIB
 CAPACITY, BASE = 80 * GIB, 20 * GIB
+FRACTION = 45 * GIB
+"""The limit of the jobs that their program limits."""
+
+ONSET = 200
+"""The step from which on jobs leak."""
+
+TIME_LEFT_ERROR_MAX = 0.2
+"""How far off a time left may be, beside the steps between two scrapes."""
 
 PENDING_EVALUATIONS = 4
 """Evaluations of a finding after which a job completes; its page needs six."""
@@ -66,6 +75,8 @@ class Job:
 
     def __init__(self, stepmem, work, idx, dies):
         self.dies, self.is_run, self.awaits_page = dies, idx % 2 == 0, idx // 2 % 2 == 1
+        self.limit = FRACTION if dies and idx // 2 % 2 == 1 else CAPACITY
+        self.times_left = []
         self.name = f"{'dies' if dies else 'completes'}-{idx}"
         self.log = work / f"{self.name}.log"
         self.step, self.seen, self.ended_at = 0, 0, None
@@ -94,7 +105,7 @@ class Job:
 
     def allocated(self):
         noise = self.step * 2654435761 % (32 * MIB)
-        return BASE + max(0, self.step - 200) * LEAK + noise
+        return BASE + max(0, self.step - ONSET) * LEAK + noise
 
     def advance(self):
         """Takes steps; returns False when the next one would not fit."""
@@ -102,12 +113,13 @@ class Job:
         for _ in range(STEPS):
             self.step += 1
             allocated = self.allocated()
-            if allocated + GIB > CAPACITY:
+            if allocated + GIB > self.limit:
                 break
             records.append({
                 "run": self.name, "rank": 0, "world_size": 1, "step": self.step, "time": self.began() + self.step, "step_seconds": 1.0,
                 "device": f"GPU-{self.name}", "total_bytes": CAPACITY, "allocated_bytes": allocated, "peak_allocated_bytes": allocated + GIB,
                 "reserved_bytes": allocated + GIB, "peak_reserved_bytes": allocated + GIB, "alloc_retries": 0, "ooms": 0,
+                "reserved_limit_bytes": self.limit,
             })
         if records:
             self.post("/v1/steps", records)
@@ -115,6 +127,17 @@ class Job:
 
     def began(self):
         return 1_750_000_000
+
+    def check_times_left(self):
+        """Compares the times left that were scraped with the steps that were left, which take a second each."""
+        last = self.step - 1
+        half = min(self.times_left, key=lambda at: abs(at[0] - (ONSET + last) / 2), default=None)
+        for name, at in (("half-way", half), ("last", max(self.times_left, default=None))):
+            if at is None:
+                raise Failure(f"{self.name}: no time left was scraped")
+            step, left = at
+            if abs(left - (last - step)) > TIME_LEFT_ERROR_MAX * (last - step) + STEPS:
+                raise Failure(f"{self.name}: the {name} scrape, at step {step:.0f}, had {left:.0f} s left; it died after step {last}")
 
     def end(self, outcome):
         """Reports the end, and ends the exporter as its surroundings do; returns once that is gone."""
@@ -156,6 +179,13 @@ class Monitoring:
         if answer["status"] != "success":
             raise Failure(f"{expression}: {answer['error']}")
         return answer["data"]["result"]
+
+    def of_one_scrape(self, *names):
+        """The newest sample of each run, by metric."""
+        found = {name: {} for name in names}
+        for of in self.values(f'{{__name__=~"{"|".join(names)}"}}'):
+            found[of["metric"]["__name__"]][of["metric"]["run"]] = float(of["value"][1])
+        return found.values()
 
     def times(self, selector):
         """The times of all samples of each series, with its labels."""
@@ -212,8 +242,11 @@ def run(jobs, targets, monitoring, receiver):
     while going:
         monitoring.next_evaluation()
         creeping = {of["metric"]["run"] for of in monitoring.values('stepmem_diagnosis_severity{kind="CREEP_CONFIRMED"} > 1')}
+        steps, left = monitoring.of_one_scrape("stepmem_rank_step", "stepmem_oom_eta_seconds")
         for job in list(going):
             job.seen += job.name in creeping
+            if job.name in steps and job.name in left:
+                job.times_left.append((steps[job.name], left[job.name]))
             is_paged = bool(paged(receiver, job))
             goes_on = job.advance()
             if job.dies:
@@ -221,6 +254,7 @@ def run(jobs, targets, monitoring, receiver):
                     continue
                 if not is_paged:
                     raise Failure(f"{job.name} ran out of memory at step {job.step} and was not paged before")
+                job.check_times_left()
                 job.end("oom")
             elif is_paged if job.awaits_page else job.seen >= PENDING_EVALUATIONS:
                 job.end("completed")
