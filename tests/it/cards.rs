@@ -54,6 +54,38 @@ fn healthy_run_is_balanced_and_nothing_is_to_do() {
 }
 
 #[test]
+fn memory_that_rises_by_jumps_is_never_nothing_to_do() {
+    // 1 to 12 MiB more at every 3rd to 10th step.
+    let jumps = |step: u64| {
+        (0..step / 3)
+            .filter(|n| noise(1, *n, 3) == 0)
+            .map(|n| (1 + noise(2, n, 12)) * MIB)
+            .sum()
+    };
+    let card = card(&on_cpu(jumps).recording());
+    assert!(!card.contains("Nothing to do"), "{card}");
+    assert!(card.contains("host memory ro") || card.contains("MEMORY "), "{card}");
+}
+
+#[test]
+fn reserved_memory_that_rises_beside_level_live_memory_is_never_nothing_to_do() {
+    // 9.4 GiB, and 4 MiB more at each step: too little of 141 GiB to be called fragmentation.
+    let reserved = |_, step: u64| 9 * GIB + 400 * MIB + 4 * MIB * step;
+    let job = || {
+        Job::new(1, 1_850)
+            .capacity(141 * GIB)
+            .live(|rank, step| 4 * GIB + noise(rank, step, 64 * KIB))
+            .peak(|rank, step| 8 * GIB + noise(rank, step, 64 * KIB))
+    };
+    let level = card(&job().reserved(|_, _| 9 * GIB).recording());
+    assert!(level.contains("Nothing to do."), "{level}");
+    let rising = card(&job().reserved(reserved).recording());
+    assert!(!rising.contains("Nothing to do"), "{rising}");
+    let words = "reserved memory that no larger batch explains rose straight, by 4.00 MiB/step";
+    assert!(rising.contains(words) || rising.contains("FRAGMENTATION"), "{rising}");
+}
+
+#[test]
 fn card_of_one_pod_says_what_is_not_known_of_the_others() {
     let job = Job::new(4, 400).world(8).live(|_, _| 30 * GIB);
     let card = card(&job.recording());

@@ -205,6 +205,7 @@ fn rank_summary(
         host: host_words::described(view),
         outside_allocator_bytes: view.outside_allocator_bytes,
         trend: LIVE_SIGNALS.iter().find_map(|signal| rank_trend(view, *signal)),
+        reserved_rise_bytes_per_step: reserved_rise(view),
         phases: phases(lifetime),
         ooms: ooms(view),
         alloc_retries: view.last_train.and_then(|last| last.alloc_retries),
@@ -249,6 +250,11 @@ fn phases(lifetime: &LifetimeStats) -> BTreeMap<Cow<'static, str>, PhaseSummary>
             (name.into(), PhaseSummary { records: *n_records, peak_bytes: *peak })
         })
         .collect()
+}
+
+fn reserved_rise(rank: &RankView<'_>) -> Option<f64> {
+    let slope = rank.detectors.of(Signal::Reserved).slope(Signal::Reserved)?;
+    slope.bytes_per_step.filter(|_| slope.is_straight).map(|slope| slope.value)
 }
 
 fn rank_trend(rank: &RankView<'_>, signal: Signal) -> Option<RankTrend> {

@@ -5,13 +5,14 @@ use std::borrow::Cow;
 
 use crate::policy::{IssueSeverity, PeakMetric};
 use crate::summary::model::{
-    Coverage, Issue, IssueEvidence, IssueKind, Neutral, RankOutcome, RankSummary,
+    Coverage, Issue, IssueEvidence, IssueKind, Neutral, RankOutcome, RankSummary, RankTrend,
 };
+use stepmem_engine::kind::DiagnosisKind;
 use stepmem_engine::ranks::host::ChildView;
 use stepmem_types::end::EndOutcome;
 use stepmem_types::format::units::{bytes, counted, date, time_left, whole};
 use stepmem_types::ids::Rank;
-use stepmem_types::units::Count;
+use stepmem_types::units::{Count, MEBIBYTE};
 
 /// Growth that takes longer than this until out-of-memory is not worth a word: 30 days.
 const RISE_SECONDS_MAX: f64 = 30.0 * 86_400.0;
@@ -187,8 +188,8 @@ const WORKERS_ADVICE: &str = "Look at what each worker keeps: a list or cache th
 const CHILDREN_ADVICE: &str =
     "Look at what these processes keep, and whether they are ended or reused in time.";
 
-/// Memory of a rank that rises in a straight line: its live memory, or that of its child
-/// processes.
+/// Memory of a rank that rises, most often in a straight line: its live memory, what its allocator
+/// keeps, or that of its child processes.
 struct StraightRise {
     rank: Rank,
     sentence: String,
@@ -203,21 +204,51 @@ impl StraightRise {
         let is_one = ranks.len() == 1;
         let rises = ranks.iter().flat_map(|rank| {
             let children = Children::of(rank).filter_map(|of| of.rise(rank, is_one));
-            Self::of_live_memory(rank, is_one).into_iter().chain(children)
+            let own = Self::of_live_memory(rank, is_one).into_iter();
+            own.chain(Self::of_reserved_memory(rank, is_one)).chain(children)
         });
         let soon = rises.filter(|rise| rise.left.is_soon());
         soon.min_by(|a, b| a.left.order().total_cmp(&b.left.order()))
     }
 
     fn of_live_memory(rank: &RankSummary, is_one: bool) -> Option<Self> {
-        let trend = rank.trend.as_ref().filter(|trend| trend.is_straight)?;
+        let trend = rank.trend.as_ref()?;
         let slope = trend.slope_bytes_per_step?;
         let left = TimeLeft::at(rank, Some(slope), trend.slope_bytes_per_second);
         let what = if rank.is_host() { "host memory" } else { "live memory" };
         let what = format!("{what}{}", of_rank(rank, is_one));
-        let sentence = rises(&what, slope, &left);
+        let sentence = if trend.is_straight {
+            rises(&what, slope, &left)
+        } else if is_certain(trend, rank.steps) {
+            let rises = if left.is_over { "rose" } else { "rises" };
+            format!("{what} {rises}, by {}/step on average", bytes(slope))
+        } else {
+            return None;
+        };
         Some(Self { rank: rank.rank, sentence, advice: RISE_ADVICE, left })
     }
+
+    /// How much of a cache is given back before it is too much is not known: no time is left.
+    fn of_reserved_memory(rank: &RankSummary, is_one: bool) -> Option<Self> {
+        let slope = rank.reserved_rise_bytes_per_step?;
+        let is_over = rank.state != RankOutcome::Pushing;
+        let left = TimeLeft { steps: None, seconds: None, is_over };
+        let what =
+            format!("reserved memory that no larger batch explains{}", of_rank(rank, is_one));
+        let sentence = rises(&what, slope, &left);
+        let advice = DiagnosisKind::Fragmentation.about().advice;
+        Some(Self { rank: rank.rank, sentence, advice, left })
+    }
+}
+
+/// Less growth over a run is not worth a word.
+const RISE_BYTES_MIN: f64 = 4.0 * MEBIBYTE;
+
+/// Returns whether no slope of the interval is level, and the growth is worth a word.
+fn is_certain(trend: &RankTrend, n_steps: u64) -> bool {
+    let least = trend.slope_lower_bytes_per_step.unwrap_or(0.0);
+    let n_steps = Count::new(n_steps).map_or(0.0, Count::as_f64);
+    least * n_steps >= RISE_BYTES_MIN
 }
 
 fn rises(what: &str, slope: f64, left: &TimeLeft) -> String {
