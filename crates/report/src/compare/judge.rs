@@ -9,7 +9,7 @@ use crate::compare::comparison::{
     Change, Comparison, ComparisonVerdict, Direction, OldNew, Reason, RunDiagnosis,
 };
 use crate::compare::figures::{RunEnd, RunFigures, RunIssue};
-use crate::policy::IssueSeverity;
+use crate::policy::{IssueSeverity, PolicyName};
 use stepmem_detect::signal::Signal;
 use stepmem_detect::trend::Stage;
 use stepmem_engine::kind::{About, DiagnosisKind};
@@ -108,7 +108,10 @@ enum Lengths {
 
 impl Lengths {
     fn of(runs: Runs<'_>) -> Option<Self> {
-        let steps = runs.map(|run| run.steps).known()?;
+        // TraceML's steps are those of a window.
+        let of_whole =
+            |run: &RunFigures| run.steps.filter(|_| run.policy == PolicyName::Stepmem);
+        let steps = runs.map(of_whole).known()?;
         let grows = |run: &RunFigures| {
             let has_issue = |issue: &RunIssue| {
                 about(&issue.kind).is_some_and(|about| about.stage.is_some())
