@@ -95,7 +95,7 @@ fn run_that_was_judged_by_time_is_judged_by_a_gate() {
         gate.unwrap().judge(&[&run])
     };
     assert!(matches!(verdict(samples(120, leak)), GateVerdict::Failed(_)));
-    assert_eq!(verdict(samples(400, |_| GIB)), GateVerdict::Passed);
+    assert_eq!(verdict(samples(400, |_| GIB)), GateVerdict::Passed(Vec::new()));
     assert!(matches!(verdict(samples(20, |_| GIB)), GateVerdict::Unjudged(_)));
 }
 
