@@ -16,6 +16,7 @@ use crate::summary::run_metrics::{is_judged, run_metrics};
 use stepmem_detect::outlook::Outlook;
 use stepmem_detect::sample::Axis;
 use stepmem_detect::signal::Signal;
+use stepmem_detect::trend::Trend;
 use stepmem_engine::diagnosis::growth::LIVE_SIGNALS;
 use stepmem_engine::diagnosis::host_words;
 use stepmem_engine::diagnosis::pressure;
@@ -253,8 +254,11 @@ fn phases(lifetime: &LifetimeStats) -> BTreeMap<Cow<'static, str>, PhaseSummary>
 }
 
 fn reserved_rise(rank: &RankView<'_>) -> Option<f64> {
-    let slope = rank.detectors.of(Signal::Reserved).slope(Signal::Reserved)?;
-    slope.bytes_per_step.filter(|_| slope.is_straight).map(|slope| slope.value)
+    let creep = rank.detectors.of(Signal::Reserved);
+    let slope = creep.slope(Signal::Reserved)?;
+    let rises =
+        slope.is_straight || creep.trend(Signal::Reserved).is_some_and(Trend::is_growing);
+    slope.bytes_per_step.filter(|_| rises).map(|slope| slope.value)
 }
 
 fn rank_trend(rank: &RankView<'_>, signal: Signal) -> Option<RankTrend> {

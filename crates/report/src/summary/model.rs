@@ -416,8 +416,8 @@ pub struct RankSummary {
     pub outside_allocator_bytes: Option<f64>,
     /// The movement of live memory.
     pub trend: Option<RankTrend>,
-    /// The rate at which reserved memory that no larger batch explains rises in a straight line;
-    /// absent where it does not.
+    /// The rate at which reserved memory that no larger batch explains rises steadily; absent where
+    /// it does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reserved_rise_bytes_per_step: Option<f64>,
     /// Its records by phase.

@@ -235,7 +235,8 @@ impl StraightRise {
         let left = TimeLeft { steps: None, seconds: None, is_over };
         let what =
             format!("reserved memory that no larger batch explains{}", of_rank(rank, is_one));
-        let sentence = rises(&what, slope, &left);
+        let rises = if is_over { "rose" } else { "rises" };
+        let sentence = format!("{what} {rises} steadily, by {}/step", bytes(slope));
         let advice = DiagnosisKind::Fragmentation.about().advice;
         Some(Self { rank: rank.rank, sentence, advice, left })
     }
