@@ -51,7 +51,8 @@ pub struct DeviceFailure {
 pub struct NvmlStatus {
     /// True if it answers; `None` while it is not asked.
     pub is_up: Option<bool>,
-    /// The code of the failure for which it does not answer; `None` while it does.
+    /// The code of the failure for which it does not answer at all; `None` while it does, be it
+    /// with an error of each device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<Cow<'static, str>>,
     /// The devices that answer with an error only, ascending.
@@ -110,7 +111,9 @@ impl DeviceTable {
         }
         // A device that still answers reports that itself.
         if self.read.is_empty() {
-            (self.nvml.is_up, self.nvml.failure) = (Some(false), Some(unavailable.code.into()));
+            self.nvml.is_up = Some(false);
+            // The error of a device is its own: NVML answers.
+            self.nvml.failure = unavailable.device.is_none().then(|| unavailable.code.into());
         }
         *self.nvml.errors.entry(unavailable.code.into()).or_default() += 1;
         is_changed
@@ -227,8 +230,13 @@ impl DeviceTable {
         &self.pod_memory
     }
 
-    /// Returns the state of NVML.
-    pub fn nvml(&self) -> NvmlStatus {
+    /// Returns what is counted of NVML.
+    pub fn nvml(&self) -> &NvmlStatus {
+        &self.nvml
+    }
+
+    /// Returns the state of NVML, with the devices that fail.
+    pub fn nvml_status(&self) -> NvmlStatus {
         let failing = self.failing.iter().map(|(uuid, failure)| FailingDevice {
             uuid: uuid.clone(),
             code: failure.code.into(),

@@ -128,6 +128,7 @@ fn loss_of_the_only_device_takes_nvml_down_until_it_is_back() {
     exporter.await_metrics("the device", |metrics| used(metrics, "GPU-a").is_some());
     fake.set(&driver([gpu("GPU-a").code(15)]));
     check_down(&exporter, "gpu_is_lost", 2.0);
+    assert!(exporter.status()["gpu"].get("failure").is_none(), "NVML answers, with an error");
     fake.set(&healthy);
     check_recovered(&exporter, "GPU-a");
 }

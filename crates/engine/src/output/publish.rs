@@ -161,7 +161,7 @@ impl Engine {
             acks: self.acks.iter().map(ack_status).collect(),
             snapshots: self.snapshot_statuses(),
             records: self.ranks.records(),
-            gpu: self.devices.nvml(),
+            gpu: self.devices.nvml_status(),
             exporter: self.exporter(exporter),
         }
     }

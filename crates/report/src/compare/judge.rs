@@ -100,7 +100,7 @@ fn judged(runs: Runs<'_>) -> Comparison {
 /// Two runs of unlike lengths, of which at least one grows. Findings, peaks and headroom come with
 /// the steps of the longer one; rates do not.
 enum Lengths {
-    /// What grew in the old run has not had its time in the new one.
+    /// The new run ended before it could show what grew in the old one.
     NewIsShorter,
     /// Both grow at one rate, for longer in the new run.
     NewIsLonger,

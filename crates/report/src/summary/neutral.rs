@@ -228,7 +228,7 @@ impl StraightRise {
         Some(Self { rank: rank.rank, sentence, advice: RISE_ADVICE, left })
     }
 
-    /// How much of a cache is given back before it is too much is not known: no time is left.
+    /// It has no time left: how much of its cache the allocator would give back is unknown.
     fn of_reserved_memory(rank: &RankSummary, is_one: bool) -> Option<Self> {
         let slope = rank.reserved_rise_bytes_per_step?;
         let is_over = rank.state != RankOutcome::Pushing;
