@@ -222,6 +222,22 @@ fn growth_that_ends_is_level_soon_and_then_cleared() {
     assert_eq!((watched.rising, watched.creeping), (None, None));
 }
 
+/// Whatever was said of it before.
+#[test]
+fn slope_is_that_of_now_where_growth_has_ended() {
+    for n_level in [300, 600, 1200] {
+        let watched = Watched::new().run(600 + n_level, leak(4.0 * MEBIBYTE, 100, 600));
+        let slope = watched.detector.slope(Signal::Allocated).unwrap();
+        let per_step = slope.bytes_per_step.unwrap();
+        assert_eq!(per_step.value, 0.0, "level for {n_level} steps: {per_step:?}");
+        let noisy = |step: u32| f64::from(step * 7919 % 31) / 31.0 * MEBIBYTE;
+        let rising = leak(0.1 * MEBIBYTE, 100, 500);
+        let watched = Watched::new().run(500 + n_level, |step| rising(step) + noisy(step));
+        let per_step = watched.detector.slope(Signal::Allocated).unwrap().bytes_per_step.unwrap();
+        assert!(per_step.value.abs() < 0.002 * MEBIBYTE, "{n_level}: {per_step:?}");
+    }
+}
+
 #[test]
 fn growth_that_resumes_is_growing_at_once() {
     let rate = 4.0 * MEBIBYTE;
@@ -332,4 +348,25 @@ fn process_is_judged_after_it_has_loaded() {
 #[test]
 fn detector_stays_within_its_memory() {
     const { assert!(Detector::BYTES_MAX <= 96 * 1024) };
+}
+
+/// A longer window shows it for longer, since it knows the end less exactly.
+#[test]
+fn growth_that_rose_and_ended_is_not_raised_again() {
+    for (rate, from, to) in [(2.2, 228, 555), (1.2, 100, 400), (1.0, 150, 700)] {
+        let leak = leak(rate * MEBIBYTE, from, to);
+        let mut noise = noise(5);
+        let noisy: Vec<f64> = (0..3 * to).map(|step| leak(step) + MEBIBYTE * noise()).collect();
+        let bytes = |step: u32| noisy[usize::try_from(step).unwrap() - 1];
+        let mut watched = Watched::new().run(to + 60, bytes);
+        assert!(watched.rising.is_some() && watched.creeping.is_none());
+        let (mut was_growing, mut n_raised) = (true, 1);
+        while watched.step < 3 * to {
+            watched = watched.run(1, bytes);
+            let is_growing = watched.trend().is_some_and(Trend::is_growing);
+            n_raised += u32::from(is_growing && !was_growing);
+            was_growing = is_growing;
+        }
+        assert_eq!((n_raised, was_growing), (1, false));
+    }
 }

@@ -87,6 +87,9 @@ pub struct Config {
     pub power_law_within: f64,
 }
 
+/// Growth goes on again at this many times the slope below which it has ended.
+const RESUMED_OF_ENDED: f64 = 2.0;
+
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -136,6 +139,11 @@ impl Config {
     pub(super) fn ended_blocks(&self, samples_per_block: u32) -> usize {
         let n_blocks = self.ended_samples.div_ceil(samples_per_block);
         usize::try_from(n_blocks).unwrap_or(usize::MAX)
+    }
+
+    /// Returns the slope from which on growth that has ended goes on again.
+    pub(super) fn resumed_slope(&self, slope: f64) -> f64 {
+        RESUMED_OF_ENDED * self.ended_ratio * slope
     }
 
     /// Returns the share of growth plus headroom that creep of a signal has used at least.

@@ -348,8 +348,9 @@ impl Detector {
 
     /// Returns how fast a signal changes, also when nothing is wrong with it.
     ///
-    /// That of its trend, else of every other block since its growth ended or in its longest
-    /// window; `None` until there are enough blocks. Costs at most 120 pairs.
+    /// That of its trend, else of every other block since its growth ended or in a window without
+    /// a bend; `None` until there are enough blocks. Costs at most 120 pairs a window, of which
+    /// there are two where nothing bends.
     pub fn slope(&self, signal: Signal) -> Option<Slope> {
         if let Some(slopes) = &self.last_slopes {
             let known = Signal::ALL.iter().zip(slopes.iter()).find(|(of, _)| **of == signal);
@@ -360,7 +361,7 @@ impl Detector {
             let pace = self.pace_of(signal).seconds_per_unit();
             return Some(Slope::along(self.axis, trend.slope_bytes_per_unit, pace));
         }
-        let ended = series.tracker.ended().map(|ended| ended.until.position);
+        let ended = series.tracker.level_since();
         let overview = overview::of(&series.ladder, ended, &self.config)?;
         let pace = self.pace_of(signal).seconds_per_unit();
         let slope = Slope::along(self.axis, overview.slope, pace);

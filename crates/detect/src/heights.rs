@@ -123,6 +123,13 @@ impl Heights {
         Some(height_at(to)? - height_at(from)?)
     }
 
+    /// Returns the slope of the growth from a place on the axis to the newest; `None` where that
+    /// place is not remembered.
+    pub(super) fn slope_since(&self, from: f64) -> Option<f64> {
+        let units = Some(self.before - from).filter(|units| *units > 0.0)?;
+        Some(self.growth_between(from, self.before)? / units)
+    }
+
     /// Returns the units without a rise after which growth has ended; `sampled` of them bring
     /// as many samples as it takes.
     pub(super) fn ended_after(&self, sampled: f64, config: &Config) -> f64 {

@@ -96,7 +96,7 @@ impl Series {
         while let Some(newest) = intervals.newest(n_intervals) {
             let window = newest.window(between.creeping_min(&newest, around.config));
             if let Ok(shown) = tests::judge(&window, around) {
-                self.tracker.take(Tracked::of(&shown, by, &window, around));
+                self.tracker.take(Tracked::of(&shown, by, &window, around), around);
                 return;
             }
             if n_intervals >= intervals.count() {
@@ -137,7 +137,7 @@ impl Series {
         match tests::judge(&window, around) {
             Ok(shown) => {
                 let found = Tracked::of(&shown, by, &window, around);
-                self.tracker.take(found);
+                self.tracker.take(found, around);
                 self.suspected.get_or_insert(around.now);
             }
             Err(stopped) => {

@@ -17,8 +17,6 @@ use crate::tests::{Shown, Window};
 use crate::trend::{EndedGrowth, Phase, Stage, Trend};
 use stepmem_types::saved;
 
-/// Growth goes on again at this many times the slope below which it has ended.
-const RESUMED_OF_ENDED: f64 = 2.0;
 /// Scales the confidence of a trend that only rises: one in seven of those is a cache that
 /// fills.
 const RISING_CONFIDENCE_RATIO: f64 = 0.9;
@@ -46,6 +44,8 @@ pub(super) struct Tracker {
     tracked: Option<Box<Tracked>>,
     /// The last growth that crept and ended.
     ended: Option<EndedGrowth>,
+    /// Where the last growth ended that did not go on, whether it crept or not.
+    level_since: Option<AxisPoint>,
     /// Set when a trend was raised, changed its stage or phase, or was cleared.
     #[serde(skip)]
     is_changed: bool,
@@ -79,6 +79,11 @@ impl Tracker {
         self.ended
     }
 
+    /// Returns where the last growth ended that did not go on, whether it crept or not.
+    pub(super) fn level_since(&self) -> Option<f64> {
+        self.level_since.map(|since| since.position)
+    }
+
     /// Returns whether a window of this level can change anything.
     pub(super) fn asks(&self, by: ShownBy) -> bool {
         let Some(Tracked { trend, shown_by, .. }) = self.tracked.as_deref() else {
@@ -93,9 +98,16 @@ impl Tracker {
         std::mem::take(&mut self.is_changed)
     }
 
-    /// Takes growth that a window shows.
-    pub(super) fn take(&mut self, found: Option<Tracked>) {
+    /// Takes growth that a window shows. A longer window sees the end of growth later: what it
+    /// calls rising counts only if that went on after the end.
+    pub(super) fn take(&mut self, found: Option<Tracked>, around: &Surroundings<'_>) {
         let Some(found) = found else { return };
+        let since_end = self.level_since.and_then(|since| found.heights.slope_since(since.position));
+        let resumed = around.config.resumed_slope(found.trend.slope_bytes_per_unit.value);
+        let is_of_ended = since_end.is_some_and(|slope| slope < resumed);
+        if is_of_ended && found.trend.stage == Stage::Rising {
+            return;
+        }
         let stage = self.trend().map(|trend| trend.stage);
         self.is_changed |= stage.is_none_or(|stage| found.trend.stage > stage);
         match &mut self.tracked {
@@ -171,6 +183,7 @@ impl Tracker {
                     let known_after = position - since.position;
                     self.is_changed = true;
                     trend.phase = Phase::Level { since, known_after };
+                    self.level_since = Some(since);
                     if trend.stage == Stage::Creeping {
                         let (bytes, onset) = (trend.growth_bytes, trend.onset);
                         self.ended = Some(EndedGrowth { bytes, onset, until: since });
@@ -179,9 +192,10 @@ impl Tracker {
             }
             Phase::Level { since, known_after } => {
                 let slope = heights.recent_slope(position, sampled);
-                if slope.is_some_and(|slope| slope >= RESUMED_OF_ENDED * ended) {
+                let resumed = config.resumed_slope(trend.slope_bytes_per_unit.value);
+                if slope.is_some_and(|slope| slope >= resumed) {
                     trend.phase = Phase::Growing { resumed: Some(around.now) };
-                    (self.ended, self.is_changed) = (None, true);
+                    (self.ended, self.level_since, self.is_changed) = (None, None, true);
                 } else if position - since.position >= 2.0 * known_after.max(sampled) {
                     (self.tracked, self.is_changed) = (None, true);
                 }
@@ -197,7 +211,8 @@ impl Tracker {
         let Some(level) = ladder.levels().get(level_idx).filter(|_| level_idx < n_grown) else {
             return;
         };
-        trend.usage = Usage::of_newer_half(level.blocks());
+        let slope = if trend.is_growing() { trend.slope_bytes_per_unit.value } else { 0.0 };
+        trend.usage = Usage::as_of(level.blocks(), at.position, slope);
         trend.used_at = at.position;
     }
 
@@ -253,7 +268,7 @@ impl Tracked {
             ahead_bytes_per_unit: found.ahead,
             bend: found.bend,
             growth_bytes: heights.growth(),
-            usage: Usage::of_newer_half(window.blocks),
+            usage: Usage::as_of(window.blocks, around.now.position, found.slope.value),
             used_at: around.now.position,
             is_followed,
             slack_ratio: if is_followed { slack_ratio(blocks) } else { 0.0 },

@@ -82,6 +82,17 @@ impl Usage {
         )
     }
 
+    /// Returns what the newer half of `blocks` used, had memory been as high then as it is at
+    /// `now`, with growth of `slope` since: the highest peak came before some of the growth.
+    pub(crate) fn as_of(blocks: &[Block], now: f64, slope: f64) -> Self {
+        let ends = blocks.iter().skip(1).map(|next| next.at.position).chain([now]);
+        let newer = blocks.iter().zip(ends).skip(blocks.len() / 2);
+        let peaks = newer.map(|(block, end)| {
+            f64::from(block.peak) + slope.max(0.0) * (now - end).max(0.0)
+        });
+        Self { peak: peaks.fold(0.0, f64::max), ..Self::of_newer_half(blocks) }
+    }
+
     /// Returns the bytes that growth is weighed against: what was never reserved, or a share of
     /// what was never live.
     pub(crate) fn headroom(&self, around: &Surroundings<'_>) -> f64 {

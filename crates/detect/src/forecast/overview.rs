@@ -1,5 +1,4 @@
-//! The movement of a signal's longest window, or since growth ended, also when nothing is wrong
-//! with it.
+//! The movement of a signal as of now, also when nothing is wrong with it.
 
 use crate::config::Config;
 use crate::forecast::slope_interval::slope_interval;
@@ -24,17 +23,28 @@ pub(crate) struct Overview {
     pub(crate) is_straight: bool,
 }
 
-/// Returns the slope of the longest window, or since `ended`, by every other block; `None`
-/// until there are enough blocks.
+/// Returns the slope since `ended`, or else in the longest window, by every other block; where
+/// that is not straight, in a shorter one as long as the slope becomes surer: a bend makes it
+/// unsure, and so does shortness. `None` until there are enough blocks.
 pub(crate) fn of(ladder: &Ladder, ended: Option<f64>, config: &Config) -> Option<Overview> {
     let has_enough = |blocks: &&[Block]| blocks.len() >= config.blocks_min;
     let since = ended.and_then(|ended| ladder.since(ended)).map(|(blocks, _)| blocks);
-    let mut longest_first = ladder.levels().iter().rev().map(Level::blocks);
-    let blocks = since.filter(has_enough).or_else(|| longest_first.find(has_enough))?;
-    let mut points = [(0.0, 0.0); BLOCKS_MAX];
-    let points = points_of(blocks, &mut points);
-    let slope = slope_of(points)?;
-    Some(Overview { slope, is_straight: is_straight(points, &slope) })
+    let longest_first = ladder.levels().iter().rev().map(Level::blocks);
+    let mut surest: Option<Interval> = None;
+    for blocks in since.into_iter().chain(longest_first).filter(has_enough) {
+        let mut points = [(0.0, 0.0); BLOCKS_MAX];
+        let points = points_of(blocks, &mut points);
+        let slope = slope_of(points)?;
+        if surest.is_none() && is_straight(points, &slope) {
+            return Some(Overview { slope, is_straight: true });
+        }
+        let width = |slope: &Interval| slope.upper - slope.lower;
+        if surest.is_some_and(|surest| width(&surest) <= width(&slope)) {
+            break;
+        }
+        surest = Some(slope);
+    }
+    surest.map(|slope| Overview { slope, is_straight: false })
 }
 
 /// Returns the slope of reserved memory in the longest window of live memory, by every other
