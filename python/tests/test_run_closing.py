@@ -54,9 +54,17 @@ def test_card_says_how_the_process_ended(run, script, tmp_path, ending, code, wo
 def test_process_that_was_killed_is_not_called_pushing(run, script, tmp_path, number):  # noqa: F811
     ended = python(run, script(textwrap.dedent(STEPS) + f"os.kill(os.getpid(), {int(number)})")).ended()
     assert ended.code == 128 + number
-    assert "Ended without a word, as by a signal: rank 0, after step " in ended.err, ended.err
+    assert "Ended without a word, as by a signal: rank 0, last heard of at step " in ended.err, ended.err
     rank = rank_of(tmp_path)
     assert (rank["state"], rank.get("end")) == ("ended_unannounced", None)
+
+
+def test_growth_of_a_process_that_was_killed_is_told_in_the_past(run, script, tmp_path):  # noqa: F811
+    leak = STEPS.replace("optimizer.step()", "torch.malloc(1 << 20); optimizer.step()")
+    ended = python(run, script(textwrap.dedent(leak) + "os.kill(os.getpid(), signal.SIGKILL)")).ended()
+    card = next(path for path in (tmp_path / "logs").rglob("final_summary.txt")).read_text()
+    assert "live memory grew by 1.00 MiB/step" in " ".join(card.split()), card
+    assert " left" not in card and "out of memory in" not in card, card
 
 
 def test_rank_that_was_killed_is_named_though_others_completed(run, script):  # noqa: F811
@@ -66,7 +74,7 @@ def test_rank_that_was_killed_is_named_though_others_completed(run, script):  # 
     ended = run("bash", "-c", both, PYTHONPATH=STUB, STEPMEM_RUN="job", WORLD_SIZE="2").ended()
     assert ended.code == 0, ended.err
     assert "2 of 2 ranks, steps 1 to 2000" in ended.err, ended.err
-    assert "Ended without a word, as by a signal: rank 1, after step " in ended.err, ended.err
+    assert "Ended without a word, as by a signal: rank 1, last heard of at step " in ended.err, ended.err
 
 
 def test_process_that_runs_on_is_not_called_gone(run, script, tmp_path):  # noqa: F811

@@ -114,7 +114,7 @@ def test_only_the_rank_that_the_kernel_kills_is_out_of_memory(run, script, tmp_p
     ended = run(*inside(group, both), PYTHONPATH=STUB, STEPMEM_RUN="job", WORLD_SIZE="2").ended()
     assert ended.code == 1, ended.err
     assert "OUT OF MEMORY (critical) on rank 1" in card(tmp_path), card(tmp_path)
-    assert "Ended without a word, as by a signal: rank 0, after step " in card(tmp_path), card(tmp_path)
+    assert "Ended without a word, as by a signal: rank 0, last heard of at step " in card(tmp_path), card(tmp_path)
 
 
 def test_kill_of_a_process_that_is_no_rank_is_said_and_no_finding(run, script, tmp_path, group):  # noqa: F811

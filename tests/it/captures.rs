@@ -178,10 +178,10 @@ fn a_search_of_host_memory_that_named_no_holder_names_what_takes_host_memory() {
         json!({"run": "leaky", "rank": 2, "id": id, "last_step": 900, "outcome": "none"});
     exporter.take("/v1/holders", &none);
     let finding = exporter.findings().remove(0);
-    let nothing = "no growing tensor was found by step 900: look at arrays, figures, profiler, native code";
+    let nothing = "no growing tensor was found by step 900: look at texts, arrays, figures, profiler, native code";
     assert!(text_of(&finding, "sentence").contains(nothing), "{finding}");
     let advice = text_of(&finding, "advice");
-    assert!(advice.contains("look at arrays") && !advice.contains("CUDA"), "{advice}");
+    assert!(advice.contains("look at texts") && !advice.contains("CUDA"), "{advice}");
 }
 
 /// Reports what a search by step 900 came to, and returns the finding.
@@ -212,18 +212,18 @@ fn search_for_lines_of_host_memory_is_told_with_what_it_came_to() {
             "by step 900; 4.00 MiB/step were freed and stay in glibc's arenas",
             "MALLOC_ARENA_MAX=2",
         ),
-        (json!({"outcome": "spread"}), "Python allocates it at many lines", "look at arrays"),
+        (json!({"outcome": "spread"}), "Python allocates it at many lines", "look at texts"),
         (
             json!({"outcome": "slow", "slowdown_ratio": 10.2}),
             "native code; no line is known: a traced step took too long (1020% of the usual)",
-            "look at arrays",
+            "look at texts",
         ),
-        (json!({"outcome": "level"}), "did not grow while it was traced", "look at arrays"),
-        (json!({"outcome": "bound"}), "tracing came to its bound", "look at arrays"),
-        (json!({"outcome": "apart"}), "not looked for", "look at arrays"),
-        (json!({"outcome": "own"}), "the program uses tracemalloc itself", "look at arrays"),
-        (json!({"outcome": "unsafe"}), "not safe in this Python", "look at arrays"),
-        (json!({"outcome": "failed"}), "tracing failed", "look at arrays"),
+        (json!({"outcome": "level"}), "did not grow while it was traced", "look at texts"),
+        (json!({"outcome": "bound"}), "tracing came to its bound", "look at texts"),
+        (json!({"outcome": "apart"}), "not looked for", "look at texts"),
+        (json!({"outcome": "own"}), "the program uses tracemalloc itself", "look at texts"),
+        (json!({"outcome": "unsafe"}), "not safe in this Python", "look at texts"),
+        (json!({"outcome": "failed"}), "tracing failed", "look at texts"),
     ] {
         let finding = none(lines.clone());
         assert!(text_of(&finding, "sentence").contains(sentence), "{finding}");

@@ -233,7 +233,8 @@ fn slope_is_that_of_now_where_growth_has_ended() {
         let noisy = |step: u32| f64::from(step * 7919 % 31) / 31.0 * MEBIBYTE;
         let rising = leak(0.1 * MEBIBYTE, 100, 500);
         let watched = Watched::new().run(500 + n_level, |step| rising(step) + noisy(step));
-        let per_step = watched.detector.slope(Signal::Allocated).unwrap().bytes_per_step.unwrap();
+        let per_step =
+            watched.detector.slope(Signal::Allocated).unwrap().bytes_per_step.unwrap();
         assert!(per_step.value.abs() < 0.002 * MEBIBYTE, "{n_level}: {per_step:?}");
     }
 }

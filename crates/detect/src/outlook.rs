@@ -110,7 +110,7 @@ impl Outlook {
         let at_newest = remaining.filter(|_| trend.is_growing()).and_then(|remaining| {
             let factor = trend.time_factor.unwrap_or(1.0);
             let rate = trend.growth().used_at(trend.ahead_bytes_per_unit);
-            TimeToOom::of(remaining.interval(), rate, factor)
+            TimeToOom::of(remaining.interval(), rate, factor, trend.rising())
         });
         let left = at_newest.filter(|_| course == Course::GoesOn);
         let known = |time: TimeToOom| {

@@ -77,7 +77,7 @@ impl Series {
         for level_idx in 0..n_grown {
             self.judge_level(level_idx, around);
         }
-        self.tracker.refresh(&self.ladder, n_grown, around.now);
+        self.tracker.refresh(&self.ladder, around.now);
         self.tracker.measure(&self.ladder, n_grown, around);
         self.tracker.extend(&sample);
         Some(block)

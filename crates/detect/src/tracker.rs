@@ -9,7 +9,7 @@ use crate::forecast::slope_interval::{
     Bend, SinceOnset, Spread, slope_interval, slope_since_onset,
 };
 use crate::heights::Heights;
-use crate::ladder::{BLOCKS_MAX, Block, LEVELS_MAX, Ladder, points_of};
+use crate::ladder::{BLOCKS_MAX, Block, LEVELS_MAX, Ladder, Level, points_of};
 use crate::sample::AxisPoint;
 use crate::stats::student;
 use crate::surroundings::Surroundings;
@@ -102,7 +102,8 @@ impl Tracker {
     /// calls rising counts only if that went on after the end.
     pub(super) fn take(&mut self, found: Option<Tracked>, around: &Surroundings<'_>) {
         let Some(found) = found else { return };
-        let since_end = self.level_since.and_then(|since| found.heights.slope_since(since.position));
+        let since_end =
+            self.level_since.and_then(|since| found.heights.slope_since(since.position));
         let resumed = around.config.resumed_slope(found.trend.slope_bytes_per_unit.value);
         let is_of_ended = since_end.is_some_and(|slope| slope < resumed);
         if is_of_ended && found.trend.stage == Stage::Rising {
@@ -150,6 +151,7 @@ impl Tracker {
             trend.slope_bytes_per_unit = found.slope;
             trend.ahead_bytes_per_unit = found.ahead;
             trend.bend = found.bend;
+            trend.gain = found.gain;
         }
         let Some(room) = Room::of(around.capacity, around.outside_bytes) else { return };
         let remaining = trend.usage.remaining(room, &trend.growth()).interval().value;
@@ -203,16 +205,15 @@ impl Tracker {
         }
     }
 
-    /// Measures the memory in use in the window that shows the trend, when it has got a block:
-    /// when one of the lowest `n_grown` has.
-    pub(super) fn refresh(&mut self, ladder: &Ladder, n_grown: usize, at: AxisPoint) {
+    /// Measures the memory in use in the window that shows the trend.
+    pub(super) fn refresh(&mut self, ladder: &Ladder, at: AxisPoint) {
         let Some(Tracked { trend, shown_by, .. }) = self.tracked.as_deref_mut() else { return };
         let level_idx = if let ShownBy::Window(idx) = *shown_by { idx } else { 0 };
-        let Some(level) = ladder.levels().get(level_idx).filter(|_| level_idx < n_grown) else {
-            return;
-        };
+        let levels = ladder.levels().get(..=level_idx).and_then(<[Level]>::split_last);
+        let Some((level, finer)) = levels else { return };
         let slope = if trend.is_growing() { trend.slope_bytes_per_unit.value } else { 0.0 };
-        trend.usage = Usage::as_of(level.blocks(), at.position, slope);
+        let finer = finer.iter().map(Level::blocks);
+        trend.usage = Usage::as_of(level.blocks(), finer, at.position, slope);
         trend.used_at = at.position;
     }
 
@@ -253,7 +254,7 @@ impl Tracked {
             let spread = Some(Spread::of_test(shown.t, shown.n_increments));
             let slope = slope_interval(points, shown.slope, is_since_changepoint, spread)?;
             let ahead = slope_interval(points, shown.slope, is_since_changepoint, None)?;
-            Some(SinceOnset { slope, ahead, bend: Bend::Straight })
+            Some(SinceOnset { slope, ahead, bend: Bend::Straight, gain: 0.0 })
         })?;
         let is_followed = is_followed(blocks);
         let trend = Trend {
@@ -267,8 +268,9 @@ impl Tracked {
             slope_bytes_per_unit: found.slope,
             ahead_bytes_per_unit: found.ahead,
             bend: found.bend,
+            gain: found.gain,
             growth_bytes: heights.growth(),
-            usage: Usage::as_of(window.blocks, around.now.position, found.slope.value),
+            usage: Usage::of_newer_half(window.blocks),
             used_at: around.now.position,
             is_followed,
             slack_ratio: if is_followed { slack_ratio(blocks) } else { 0.0 },

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::forecast::headroom::{Growth, Usage};
 use crate::forecast::slope_interval::Bend;
+use crate::forecast::time_to_oom::Rising;
 use crate::sample::{Axis, AxisPoint};
 use crate::signal::Signal;
 use stepmem_types::saved;
@@ -67,6 +68,9 @@ pub struct Trend {
     /// The same slope with the interval of those that come next, by which the time left is told.
     pub(super) ahead_bytes_per_unit: Interval,
     pub(super) bend: Bend,
+    /// By how much the slope rises with each unit, where it surely does; else 0.
+    #[serde(deserialize_with = "saved::amounts")]
+    pub(super) gain: f64,
     /// The growth since the onset, as measured.
     #[serde(deserialize_with = "saved::figures")]
     pub growth_bytes: f64,
@@ -100,9 +104,21 @@ impl Trend {
         Growth { signal, bytes: growth_bytes, is_followed, slack_ratio }
     }
 
+    /// Returns how its rate goes on rising.
+    pub(super) fn rising(&self) -> Rising {
+        let since_onset = self.seen.position - self.onset.position;
+        let rate = self.slope_bytes_per_unit.value + 0.5 * self.gain * since_onset;
+        Rising { rate, gain: self.gain }
+    }
+
     /// Returns whether its growth goes on.
     pub fn is_growing(&self) -> bool {
         matches!(self.phase, Phase::Growing { .. })
+    }
+
+    /// Returns whether there is something to tell of it: it grows, or has crept.
+    pub fn is_told(&self) -> bool {
+        self.is_growing() || self.stage == Stage::Creeping
     }
 
     /// Returns where it last rose, if its growth has ended.

@@ -171,10 +171,26 @@ pub fn quantity(value: Option<Bytes>) -> Cell {
     or_unknown(value.map(|value| bytes(value.as_f64()))).into()
 }
 
+/// The widest half of an interval around a rate that a table shows although its sign is unknown:
+/// 64 MiB in a thousand steps.
+const RATE_ERROR_MAX: f64 = 64.0 * 1024.0;
+
+/// Returns a rate per step for a table, which has no room for its interval; `None` where it may be
+/// none as well as much.
+pub fn told_rate(slope: Option<f64>, lower: Option<f64>, upper: Option<f64>) -> Option<f64> {
+    let is_told = lower.zip(upper).is_none_or(|(lower, upper)| {
+        lower > 0.0 || upper < 0.0 || (upper - lower) / 2.0 <= RATE_ERROR_MAX
+    });
+    slope.filter(|_| is_told)
+}
+
 /// Returns how fast a signal grows: per step, or per hour where no steps are known.
 pub fn slope(signal: &SignalStatus) -> Option<String> {
-    let per_step = signal.slope_bytes_per_step.map(bytes);
-    per_step.or_else(|| signal.slope_bytes_per_second.map(hourly))
+    let SignalStatus { slope_bytes_per_step: slope, .. } = signal;
+    let ends = (signal.slope_lower_bytes_per_step, signal.slope_upper_bytes_per_step);
+    let per_step = told_rate(*slope, ends.0, ends.1).map(bytes);
+    let by_time = || signal.slope_bytes_per_second.filter(|_| slope.is_none()).map(hourly);
+    per_step.or_else(by_time)
 }
 
 /// Returns the diagnoses of a subject, in the color of the worst.

@@ -84,13 +84,27 @@ impl Usage {
 
     /// Returns what the newer half of `blocks` used, had memory been as high then as it is at
     /// `now`, with growth of `slope` since: the highest peak came before some of the growth.
-    pub(crate) fn as_of(blocks: &[Block], now: f64, slope: f64) -> Self {
-        let ends = blocks.iter().skip(1).map(|next| next.at.position).chain([now]);
-        let newer = blocks.iter().zip(ends).skip(blocks.len() / 2);
-        let peaks = newer.map(|(block, end)| {
-            f64::from(block.peak) + slope.max(0.0) * (now - end).max(0.0)
-        });
-        Self { peak: peaks.fold(0.0, f64::max), ..Self::of_newer_half(blocks) }
+    /// `finer` are shorter blocks, of which it is better known when.
+    pub(crate) fn as_of<'a>(
+        blocks: &'a [Block],
+        finer: impl Iterator<Item = &'a [Block]>,
+        now: f64,
+        slope: f64,
+    ) -> Self {
+        let newer = blocks.get(blocks.len() / 2..).unwrap_or_default();
+        let from = newer.first().map_or(now, |first| first.at.position);
+        finer.chain([blocks]).fold(Self { peak: 0.0, reserved: 0.0 }, |most, blocks| {
+            let ends = blocks.iter().skip(1).map(|next| next.at.position).chain([now]);
+            let of_half =
+                blocks.iter().zip(ends).filter(|(block, _)| block.at.position >= from);
+            of_half.fold(most, |most, (block, end)| {
+                let peak = f64::from(block.peak) + slope * (now - end).max(0.0);
+                Self {
+                    peak: most.peak.max(peak),
+                    reserved: most.reserved.max(block.reserved.into()),
+                }
+            })
+        })
     }
 
     /// Returns the bytes that growth is weighed against: what was never reserved, or a share of

@@ -44,6 +44,8 @@ pub(crate) struct SinceOnset {
     /// both halves.
     pub(crate) ahead: Interval,
     pub(crate) bend: Bend,
+    /// By how much the rate rises with each unit, where it surely does; else 0.
+    pub(crate) gain: f64,
 }
 
 /// Half the 95 % interval around the growth of a window, as a share of it, by the test that no
@@ -104,19 +106,20 @@ pub(crate) fn slope_since_onset(
 ) -> Option<SinceOnset> {
     let ((first, base), (last, top)) = (points.first()?, points.last()?);
     let line = theil_sen(points).filter(|_| points.len() >= SINCE_ONSET_POINTS_MIN)?.slope;
-    let bend = slope_bend(points);
-    let is_bent = bend.abs() > BENT_ERRORS * slope_error(points, line)?;
+    let rise = slope_bend(points);
+    let is_bent = rise.abs() > BENT_ERRORS * slope_error(points, line)?;
     let slope = if is_bent { (top - base) / (last - first) } else { line };
     let spread = Spread::of_points(points);
     let ahead = slope_interval(points, slope, is_since_changepoint, None)?;
     let slope = slope_interval(points, slope, is_since_changepoint, spread)?;
-    let bend = match bend / line {
+    let bend = match rise / line {
         _ if !is_bent => Bend::Straight,
         BENT_RATIO.. => Bend::Faster,
         ..=BENT_RATIO_SLOWER => Bend::Slower,
         _ => Bend::Straight,
     };
-    (slope.lower > 0.0).then_some(SinceOnset { slope, ahead, bend })
+    let gain = if is_bent { rise.max(0.0) / (0.5 * (last - first)) } else { 0.0 };
+    (slope.lower > 0.0).then_some(SinceOnset { slope, ahead, bend, gain })
 }
 
 /// Returns by how much the slope of the later half exceeds that of the earlier one; 0 where one

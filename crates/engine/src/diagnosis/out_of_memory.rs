@@ -116,7 +116,8 @@ pub fn judge(
     let evidence = OutOfMemoryEvidence {
         ooms: n_events,
         is_fatal,
-        oom_step: step,
+        // None was completed before the first.
+        oom_step: step.filter(|step| *step > 0),
         is_kill,
         likely_kill: None,
         is_last,

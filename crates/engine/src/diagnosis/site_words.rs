@@ -311,7 +311,7 @@ fn of_lines(lines: LineSearch) -> String {
 }
 
 /// The holders of host memory that no search sees.
-const UNSEEN_ON_HOST: &str = "arrays, figures, profiler, native code";
+const UNSEEN_ON_HOST: &str = "texts, arrays, figures, profiler, native code";
 
 /// Returns what holds memory that no search sees.
 fn unseen(is_on_host: bool) -> &'static str {

@@ -24,6 +24,7 @@ use crate::ranks::state::RankState;
 use crate::ranks::table::RecordCounts;
 use crate::ranks::view::RankView;
 use crate::requests::tracker::{RankRequest, RequestKind};
+use stepmem_detect::outlook::Asked;
 use stepmem_detect::signal::Signal;
 use stepmem_types::device::{GpuSample, ProcessMemory};
 use stepmem_types::end::EndOutcome;
@@ -312,6 +313,7 @@ impl Engine {
                     kill,
                     container,
                     oom: state.last_oom(),
+                    asked: Asked { is_over: view.asked.is_over || is_gone, ..view.asked },
                     ..view
                 },
             ));

@@ -543,11 +543,14 @@ impl SignalStatus {
             slope_upper_bytes_per_step: per_step.map(|slope| slope.upper),
             slope_bytes_per_second: slope.bytes_per_second.map(|slope| slope.value),
             is_straight: slope.is_straight,
-            trend: creep.trend(signal).map(|trend| TrendStatus {
-                growth_bytes: trend.growth_bytes,
-                onset_step: Some(trend.onset.position).filter(|_| trend.axis == Axis::Steps),
-                onset_time: trend.onset.time.get(),
-                confidence_ratio: trend.confidence_ratio,
+            trend: creep.trend(signal).filter(|trend| trend.is_told()).map(|trend| {
+                TrendStatus {
+                    growth_bytes: trend.growth_bytes,
+                    onset_step: Some(trend.onset.position)
+                        .filter(|_| trend.axis == Axis::Steps),
+                    onset_time: trend.onset.time.get(),
+                    confidence_ratio: trend.confidence_ratio,
+                }
             }),
         })
     }

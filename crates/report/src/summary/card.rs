@@ -5,6 +5,7 @@ use std::cmp::Reverse;
 
 use crate::limits::limited_quantity;
 use crate::policy::PeakMetric;
+use crate::rank_table::told_rate;
 use crate::summary::model::{FigureSummary, Issue, RankOutcome, RankSummary, Summary};
 use stepmem_types::end::EndOutcome;
 use stepmem_types::format::page::{Column, Indent, Page, Table};
@@ -294,7 +295,7 @@ fn words_of_host(rank: &RankSummary) -> Option<&str> {
 /// Returns the step that a rank ended at, and the error, if there was one.
 fn ended_at(rank: &RankSummary) -> String {
     let last = rank.last.map_or("before its first step".to_owned(), |last| {
-        let place = if rank.end.is_some() { "at" } else { "after" };
+        let place = if rank.end.is_some() { "at" } else { "last heard of at" };
         format!("{place} step {}", last.step)
     });
     let end = rank.end.as_ref().filter(|end| !end.is_keyboard_interrupt());
@@ -408,7 +409,10 @@ fn headroom(rank: &RankSummary) -> Option<f64> {
 
 fn row(rank: &RankSummary, n_sparks: usize) -> [String; 9] {
     let trend = rank.trend.as_ref();
-    let per_step = trend.and_then(|trend| trend.slope_bytes_per_step).map(bytes);
+    let per_step = trend.and_then(|trend| {
+        let ends = (trend.slope_lower_bytes_per_step, trend.slope_upper_bytes_per_step);
+        told_rate(trend.slope_bytes_per_step, ends.0, ends.1)
+    });
     let by_time = || trend?.slope_bytes_per_second.filter(|_| rank.steps == 0).map(hourly);
     [
         rank.rank.to_string(),
@@ -418,7 +422,7 @@ fn row(rank: &RankSummary, n_sparks: usize) -> [String; 9] {
         or_unknown(max_bytes(rank.peak_reserved.as_ref()).map(bytes)),
         limited_quantity(rank.capacity_bytes, rank.capacity_set_by),
         or_unknown(headroom(rank).map(bytes)),
-        or_unknown(per_step.or_else(by_time)),
+        or_unknown(per_step.map(bytes).or_else(by_time)),
         sparkline(&thinned(&rank.series_bytes, n_sparks)),
     ]
 }

@@ -381,7 +381,7 @@ fn abrupt_end(ranks: &[RankSummary]) -> Option<AbruptEnd> {
     let failed = ranks.iter().find(has_failed);
     let rank = failed.or_else(|| ranks.iter().find(is_gone))?;
     let step = rank.last.map_or(Cow::Borrowed("before its first step"), |last| {
-        let place = if failed.is_some() { "at" } else { "after" };
+        let place = if failed.is_some() { "at" } else { "and was last heard of at" };
         format!("{place} step {}", last.step).into()
     });
     let error = rank.end.as_ref().and_then(|end| end.error_type.as_deref());
