@@ -3,7 +3,7 @@
 # skipped. What a part printed is in target/test-logs/PART.log, and is shown if it failed.
 #
 #     tests/run.sh           every part
-#     tests/run.sh rust      one of them: rust or python
+#     tests/run.sh rust      one of them: rust, python or truth
 #
 # With SKIPPED_FILE, the SKIPPED lines are appended to that file instead.
 set -uo pipefail
@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 logs=target/test-logs
 mkdir -p "$logs"
 cargo=${CARGO:-cargo}
-parts=${*:-rust python}
+parts=${*:-rust python truth}
 . tests/skipped.sh
 
 plan() {
@@ -41,7 +41,7 @@ part() {
     local name=$1 log=$logs/$1.log
     shift
     if { time "$@" >"$log" 2>&1; } 2>"$logs/$name.time"; then
-        grep -E '^test result: |^[0-9]+ passed' "$log"
+        grep -E '^test result: |^[0-9]+ passed|^truth: ' "$log"
     else
         cat "$log"
         failed+=("$name")
@@ -53,6 +53,10 @@ part() {
 # In a shell of its own, since it goes to another directory.
 pytest() (
     cd python && ../target/tools/python-venv/bin/python -m pytest -n 4 -p no:cacheprovider -m "not torch"
+)
+
+truth() (
+    cd eval && PYTHONDONTWRITEBYTECODE=1 "${PYTHON3:-python3}" -m truth ../target/debug/stepmem --quick
 )
 
 # Most tests wait for programs that they have started.
@@ -74,7 +78,11 @@ for name in $parts; do
             part python pytest
             skip 'tests with the real PyTorch (make test-torch)'
             ;;
-        *) printf 'tests/run.sh: unknown part %s: rust or python\n' "$name" >&2; exit 1 ;;
+        truth)
+            part truth truth
+            skip 'programs whose statements are judged (make truth)'
+            ;;
+        *) printf 'tests/run.sh: unknown part %s: rust, python or truth\n' "$name" >&2; exit 1 ;;
     esac
 done
 [ -n "${SKIPPED_FILE-}" ] || print_skipped

@@ -229,7 +229,7 @@ fn slope_is_that_of_now_where_growth_has_ended() {
         let watched = Watched::new().run(600 + n_level, leak(4.0 * MEBIBYTE, 100, 600));
         let slope = watched.detector.slope(Signal::Allocated).unwrap();
         let per_step = slope.bytes_per_step.unwrap();
-        assert_eq!(per_step.value, 0.0, "level for {n_level} steps: {per_step:?}");
+        assert!(per_step.value.abs() < 1.0, "level for {n_level} steps: {per_step:?}");
         let noisy = |step: u32| f64::from(step * 7919 % 31) / 31.0 * MEBIBYTE;
         let rising = leak(0.1 * MEBIBYTE, 100, 500);
         let watched = Watched::new().run(500 + n_level, |step| rising(step) + noisy(step));
@@ -357,8 +357,9 @@ fn growth_that_rose_and_ended_is_not_raised_again() {
     for (rate, from, to) in [(2.2, 228, 555), (1.2, 100, 400), (1.0, 150, 700)] {
         let leak = leak(rate * MEBIBYTE, from, to);
         let mut noise = noise(5);
-        let noisy: Vec<f64> = (0..3 * to).map(|step| leak(step) + MEBIBYTE * noise()).collect();
-        let bytes = |step: u32| noisy[usize::try_from(step).unwrap() - 1];
+        let series: Vec<f64> =
+            (0..3 * to).map(|step| leak(step) + MEBIBYTE * noise()).collect();
+        let bytes = |step: u32| series[usize::try_from(step).unwrap() - 1];
         let mut watched = Watched::new().run(to + 60, bytes);
         assert!(watched.rising.is_some() && watched.creeping.is_none());
         let (mut was_growing, mut n_raised) = (true, 1);
