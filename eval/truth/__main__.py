@@ -8,10 +8,14 @@ import shutil
 import sys
 import tempfile
 
-from . import planted, programs, recordings, report
-from .judge import judge, judge_program
-from .program_runs import run
+from . import outside, planted, programs, recordings, report
+from .figures import UNDECIDABLE
+from .judge import Statement, judge, judge_program
+from .program_runs import RunFailed, run
 from .recording_runs import RUNS_MAX, Exporter, observe
+
+TEST_SEEDS = 1_000_000
+"""Where the seeds of programs begin that nobody has seen."""
 
 
 def main():
@@ -39,9 +43,8 @@ def main():
         ]
         statements = []
         runs = [
-            (arguments.stepmem.resolve(), arguments.python, work / f"program-{seed}", seed)
-            for seed in range(arguments.first, arguments.first + arguments.programs)
-            if arguments.python
+            (arguments.stepmem.resolve(), arguments.python, work / f"program-{name}", name, program)
+            for name, program in (drawn(arguments.set, arguments.first, arguments.programs) if arguments.python else ())
         ]
         if arguments.programs and not arguments.python:
             print("SKIPPED the programs: they need an interpreter with PyTorch (--python)", file=sys.stderr)
@@ -87,12 +90,25 @@ def of_chunk(chunk):
 
 
 def of_program(of):
-    """The statements about the program of a seed."""
-    stepmem, python, folder, seed = of
-    program = programs.draw(seed)
-    observed, counted = run(stepmem, python, program, folder)
-    shutil.rmtree(folder)
-    return [statement._replace(job=f"program {seed}: {statement.job}") for statement in judge_program(program, counted, observed)]
+    """The statements about a program."""
+    stepmem, python, folder, name, program = of
+    job = f"program {name}: {program.name}"
+    try:
+        observed, counted = run(stepmem, python, program, folder)
+        statements = judge_program(program, counted, observed)
+    except (RunFailed, KeyError, TypeError, ValueError) as error:
+        statements = [Statement("can be judged", UNDECIDABLE, job, 0, 0, repr(error))]
+    shutil.rmtree(folder, ignore_errors=True)
+    return [statement._replace(job=job) for statement in statements]
+
+
+def drawn(name, first, count):
+    """The programs of a set: of the test set those of somebody who has read neither judge nor detector, and drawn ones."""
+    seeds = range(first, first + count)
+    if name == "dev":
+        return [(str(seed), programs.draw(seed)) for seed in seeds]
+    whole = [(str(idx), program) for idx, program in enumerate(outside.PROGRAMS)]
+    return whole + [(str(seed), programs.draw(TEST_SEEDS + seed)) for seed in seeds]
 
 
 if __name__ == "__main__":

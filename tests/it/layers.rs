@@ -29,7 +29,7 @@ const LAYERS: [(&str, &[&[&str]]); 6] = [
             &["closing"],
             &["gate"],
             &["summary", "traceml"],
-            &["limits", "policy"],
+            &["limits", "policy", "rates"],
         ],
     ),
     (

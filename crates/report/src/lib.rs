@@ -10,5 +10,6 @@ pub mod job;
 mod limits;
 pub mod policy;
 pub mod rank_table;
+mod rates;
 pub mod summary;
 pub mod traceml;

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use crate::closing::colour_of;
 use crate::limits::limited_quantity;
+use crate::rates::told_rate;
 use stepmem_detect::signal::Signal;
 use stepmem_engine::kind::Severity;
 use stepmem_engine::output::status::{FindingStatus, RankStatus, SignalStatus, Status};
@@ -169,19 +170,6 @@ fn highest_pressure(rank: &RankStatus) -> Option<f64> {
 /// Returns a quantity of bytes, or that it is unknown.
 pub fn quantity(value: Option<Bytes>) -> Cell {
     or_unknown(value.map(|value| bytes(value.as_f64()))).into()
-}
-
-/// The widest half of an interval around a rate that a table shows although its sign is unknown:
-/// 64 MiB in a thousand steps.
-const RATE_ERROR_MAX: f64 = 64.0 * 1024.0;
-
-/// Returns a rate per step for a table, which has no room for its interval; `None` where it may be
-/// none as well as much.
-pub fn told_rate(slope: Option<f64>, lower: Option<f64>, upper: Option<f64>) -> Option<f64> {
-    let is_told = lower.zip(upper).is_none_or(|(lower, upper)| {
-        lower > 0.0 || upper < 0.0 || (upper - lower) / 2.0 <= RATE_ERROR_MAX
-    });
-    slope.filter(|_| is_told)
 }
 
 /// Returns how fast a signal grows: per step, or per hour where no steps are known.

@@ -75,7 +75,11 @@ fn growth_in_unified_memory_is_found_once_on_the_side_where_it_is() {
         (0, 40, vec!["HIGH_PRESSURE", "HOST_CREEP_CONFIRMED"], 5.0..7.0),
     ] {
         let exporter = Exporter::start(&[]);
-        exporter.push(&job(device, host, json!("unified")).records());
+        // The peak rises with live memory, below what is reserved.
+        let peak = move |_, step| 22 * GIB + device * step * MIB;
+        let job = job(device, host, json!("unified"));
+        let job = if device > 0 { job.peak(peak) } else { job };
+        exporter.push(&job.records());
         assert_eq!(kinds(&exporter), expected, "{device} {host}");
         let status = exporter.status();
         let grows = |finding: &&Value| finding["evidence"]["signal"].is_string();

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 
 use crate::limits::limited_quantity;
 use crate::policy::PeakMetric;
-use crate::rank_table::told_rate;
+use crate::rates::told_rate;
 use crate::summary::model::{FigureSummary, Issue, RankOutcome, RankSummary, Summary};
 use stepmem_types::end::EndOutcome;
 use stepmem_types::format::page::{Column, Indent, Page, Table};
