@@ -334,7 +334,7 @@ def _figures_of_death(evidence, truth, facts, step, rank) -> Iterator:
     if at is not None:
         yield "step of an error", (TRUE if at == truth.last else FALSE), step, rank, str(at), str(truth.last)
     limit = evidence.get("limit")
-    if (limit or {}).get("origin", "device") != truth.limit:
+    if truth.limit != "budget" and (limit or {}).get("origin", "device") != truth.limit:
         yield "limit of an error", FALSE, step, rank, str(limit), truth.limit
     if limit:
         yield "capacity", (TRUE if limit["bytes"] == int(truth.capacity) else FALSE), step, rank, str(limit["bytes"]), str(truth.capacity)
