@@ -102,8 +102,7 @@ impl Tracker {
     /// calls rising counts only if that went on after the end.
     pub(super) fn take(&mut self, found: Option<Tracked>, around: &Surroundings<'_>) {
         let Some(found) = found else { return };
-        let since_end =
-            self.level_since.and_then(|since| found.heights.slope_since(since.position));
+        let since_end = self.level_since().and_then(|since| found.heights.slope_since(since));
         let resumed = around.config.resumed_slope(found.trend.slope_bytes_per_unit.value);
         let is_of_ended = since_end.is_some_and(|slope| slope < resumed);
         if is_of_ended && found.trend.stage == Stage::Rising {

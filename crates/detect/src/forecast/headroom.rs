@@ -1,6 +1,8 @@
 //! Bytes left on the device: those that growth is weighed against, and those that it can still
 //! take.
 
+use std::iter;
+
 use serde::{Deserialize, Serialize};
 
 use crate::capacity::Capacity;
@@ -73,13 +75,7 @@ impl Room {
 impl Usage {
     /// Returns the most that the newer half of `blocks` used.
     pub(crate) fn of_newer_half(blocks: &[Block]) -> Self {
-        blocks.iter().skip(blocks.len() / 2).fold(
-            Self { peak: 0.0, reserved: 0.0 },
-            |most, block| Self {
-                peak: most.peak.max(block.peak.into()),
-                reserved: most.reserved.max(block.reserved.into()),
-            },
-        )
+        Self::as_of(blocks, iter::empty(), 0.0, 0.0)
     }
 
     /// Returns what the newer half of `blocks` used, had memory been as high then as it is at
