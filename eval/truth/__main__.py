@@ -15,14 +15,14 @@ from .program_runs import RunFailed, run
 from .recording_runs import RUNS_MAX, Exporter, observe
 
 TEST_SEEDS = 1_000_000
-"""Where the seeds of programs begin that nobody has seen."""
+"""The first seed of the programs of the test set."""
 
 
 def main():
     """Runs what is asked for and prints the tables."""
     parser = argparse.ArgumentParser(prog="truth", description=__doc__)
     parser.add_argument("stepmem", type=pathlib.Path, help="the binary")
-    parser.add_argument("--set", default="dev", choices=("dev", "test"), help="test prints sums only")
+    parser.add_argument("--set", default="dev", choices=("dev", "test"), help="test has other seeds and the programs of outside.py, and shows no single statement")
     parser.add_argument("--recordings", type=int)
     parser.add_argument("--programs", type=int)
     parser.add_argument("--python", type=pathlib.Path, help="an interpreter with PyTorch; without it no program runs")
@@ -46,7 +46,7 @@ def main():
             (arguments.stepmem.resolve(), arguments.python, work / f"program-{name}", name, program)
             for name, program in (drawn(arguments.set, arguments.first, arguments.programs) if arguments.python else ())
         ]
-        if arguments.programs and not arguments.python:
+        if not arguments.python and (arguments.programs or arguments.set == "test"):
             print("SKIPPED the programs: they need an interpreter with PyTorch (--python)", file=sys.stderr)
         with multiprocessing.Pool(2) as pool:
             for part in itertools.chain(pool.imap(of_chunk, chunks), pool.imap(of_program, runs)):
@@ -81,9 +81,8 @@ def of_chunk(chunk):
         statements = []
         for seed in seeds:
             recording = recordings.draw(seed, prefix)
-            truths = {idx: rank.truth for idx, rank in enumerate(recording.ranks)}
-            facts = {idx: rank.records for idx, rank in enumerate(recording.ranks)}
-            statements += judge(f"{recording.name}: {recording.words}", truths, facts, observe(exporter, recording))
+            observed = observe(exporter, recording)
+            statements += judge(f"{recording.name}: {recording.words}", recording.truths, recording.facts, observed)
         return statements
     finally:
         exporter.stop()
@@ -103,7 +102,7 @@ def of_program(of):
 
 
 def drawn(name, first, count):
-    """The programs of a set: of the test set those of somebody who has read neither judge nor detector, and drawn ones."""
+    """The programs of a set: drawn ones, and in the test set also those of outside.py."""
     seeds = range(first, first + count)
     if name == "dev":
         return [(str(seed), programs.draw(seed)) for seed in seeds]

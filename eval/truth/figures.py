@@ -3,7 +3,7 @@
 import math
 
 TRUE, FALSE, MISSING, UNDECIDABLE, OPENED, UNSAID = "TRUE", "FALSE", "MISSING", "UNDECIDABLE", "OPEN", "UNSAID"
-"""OPEN: nobody can know yet. UNSAID: a figure that was known to be unsure, and left out."""
+"""OPEN: nobody can know yet. UNSAID: stepmem left the figure out, because it was too uncertain."""
 
 CREEPING, RISING = ("CREEP_CONFIRMED", "HOST_CREEP_CONFIRMED"), ("CREEP_EARLY", "HOST_CREEP_EARLY")
 UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}

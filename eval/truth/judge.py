@@ -24,10 +24,10 @@ GROWTH_MIN = 64 << 20
 
 RECENT_STEPS = 256
 PRESSURE_MIN = 0.92
-IMBALANCE_MIN = 0.2
 
 LEVEL_BYTES = 8 << 20
 """What a rate may come to over the steps since memory is level."""
+
 
 class Statement(NamedTuple):
     """One statement, judged."""
@@ -113,7 +113,7 @@ def _live(truths, facts, observed) -> Iterator:
                     yield from _growth(finding["evidence"], truth, facts.get(rank), step, rank, moment.has_ended)
                     yield from _sentence(finding, step, rank, moment.has_ended)
             yield from _pressure(of_rank, state, truth, facts.get(rank), step, rank)
-            yield from _out_of_memory(of_rank, truth, facts.get(rank), step, rank, moment.has_ended)
+            yield from _out_of_memory(of_rank, truth, step, rank, moment.has_ended)
             yield from _rank(state, truth, facts.get(rank), step, rank, moment)
 
 
@@ -221,9 +221,8 @@ def _growth(evidence, truth, facts, step, rank, has_ended) -> Iterator:
     if left is not None and truth.capacity is not None:
         if has_ended:
             yield "left after the end", FALSE, step, rank, in_words(left)
-        else:
-            if truth.base:
-                yield _left("left", left, truth, step, rank)
+        elif truth.base:
+            yield _left("left", left, truth, step, rank)
     yield from _time_left(evidence, truth, phase, step, rank, has_ended)
 
 
@@ -315,7 +314,7 @@ def _pressure(findings, state, truth, facts, step, rank) -> Iterator:
         yield "pressure", MISSING, step, rank, "", f"{newest:.3f}"
 
 
-def _out_of_memory(findings, truth, facts, step, rank, has_ended) -> Iterator:
+def _out_of_memory(findings, truth, step, rank, has_ended) -> Iterator:
     """An error that is told has come, and one that has come is told, with its figures."""
     died = truth.end in ("oom", "oom_caught")
     told = [finding for finding in findings if finding["kind"] == "OUT_OF_MEMORY"]
@@ -324,10 +323,10 @@ def _out_of_memory(findings, truth, facts, step, rank, has_ended) -> Iterator:
     for finding in told:
         evidence = finding["evidence"]
         yield "out of memory", (TRUE if died else FALSE), step, rank, finding["sentence"], truth.end
-        yield from _figures_of_death(evidence, truth, facts, step, rank)
+        yield from _figures_of_death(evidence, truth, step, rank)
 
 
-def _figures_of_death(evidence, truth, facts, step, rank) -> Iterator:
+def _figures_of_death(evidence, truth, step, rank) -> Iterator:
     if truth.end != "oom":
         return
     at = evidence.get("oom_step")
@@ -376,9 +375,9 @@ def _rank(state, truth, facts, step, rank, moment) -> Iterator:
         newest = next(record for record in reversed(facts) if record["step"] <= step)
         for key in ("allocated_bytes", "peak_allocated_bytes", "reserved_bytes", "step"):
             yield "figures pushed", (TRUE if state[key] == newest[key] else FALSE), step, rank, f"{key} {state[key]}", str(newest[key])
-    if facts and state.get("step_seconds") is not None:
-        outcome = TRUE if state["step_seconds"] == truth.step_seconds else FALSE
-        yield "step seconds", outcome, step, rank, str(state["step_seconds"]), str(truth.step_seconds)
+        if state.get("step_seconds") is not None:
+            outcome = TRUE if state["step_seconds"] == truth.step_seconds else FALSE
+            yield "step seconds", outcome, step, rank, str(state["step_seconds"]), str(truth.step_seconds)
     for signal in state["creep"]:
         yield from _interval(signal, truth, step, rank)
         onset = (signal.get("trend") or {}).get("onset_step")
@@ -483,7 +482,7 @@ def _summary(truths, facts, observed) -> Iterator:
             yield from _growth(issue["evidence"], truths[worst], facts.get(worst), truths[worst].last, worst, truths[worst].end != "cut_off")
             yield from _sentence({"sentence": issue["summary"], "evidence": issue["evidence"]}, truths[worst].last, worst, truths[worst].end != "cut_off")
         if issue["kind"] == "OUT_OF_MEMORY" and worst in truths:
-            yield from _figures_of_death(issue["evidence"], truths[worst], facts.get(worst), truths[worst].last, worst)
+            yield from _figures_of_death(issue["evidence"], truths[worst], truths[worst].last, worst)
     advice = summary["diagnosis"]["action"]
     if "Nothing to do" in advice:
         growing = [rank for rank, truth in truths.items() if must_be_said(truth, truth.last)]
@@ -508,7 +507,7 @@ def _summary_figures(row, records, truth, rank) -> Iterator:
 def _words_of_the_card(truths, facts, observed) -> Iterator:
     yield from agreement.of_card(observed.summary, observed.card)
     if facts:
-        yield from _line_of_the_run(truths, facts, observed.card)
+        yield from _line_of_the_run(facts, observed.card)
     ends = {truth.end for truth in truths.values()}
     last = max(truth.last for truth in truths.values())
     said = re.search(r"out of memory in about|\d left, |left of", observed.card)
@@ -544,14 +543,13 @@ def _per_step(row, cells, truth, rank) -> Iterator:
         return
     slope, lower, upper = (trend[f"slope{end}_bytes_per_step"] for end in ("", "_lower", "_upper"))
     outcome, error, is_covered = figure(slope, lower, upper, (phase.rate, phase.rate), STAIRS_ERROR if phase.shape == STAIRS else RATE_ERROR)
-    yield "card: per step", outcome, truth.last, rank, f"{in_words(slope)} ({in_words(lower)} to {in_words(upper)})", in_words(phase.rate), (
-        error if phase.state == GROWS else None), is_covered
+    yield "card: per step", outcome, truth.last, rank, f"{in_words(slope)} ({in_words(lower)} to {in_words(upper)})", in_words(phase.rate), error, is_covered
 
 
 SECONDS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
 
 
-def _line_of_the_run(truths, facts, card) -> Iterator:
+def _line_of_the_run(facts, card) -> Iterator:
     """Compares the first and last step, the time between them and the share of steps that were read with the records."""
     records = [record for of_rank in facts.values() for record in of_rank]
     first, last = min(record["step"] for record in records), max(record["step"] for record in records)

@@ -1,4 +1,4 @@
-"""Programs of known truth that were written by hand, by somebody who has read neither the judge nor stepmem's detector.
+"""Programs of known truth, written by hand and without knowledge of the judge and of stepmem's detector.
 
 They look like what different people write. Some leak, some are healthy but look suspicious, some end badly. A line that ends with the mark of
 `programs.py` is one that would be right as the place of the growth; the mark is removed before the program runs.

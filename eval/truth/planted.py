@@ -1,7 +1,7 @@
 """Plants false statements into what was said of captured jobs, and has the judge find them: python -m truth.planted.
 
 `planted/dev-*.json` are the surfaces of jobs as stepmem told of them; `planted/faults.json` are a hundred changes to them, each of which makes one
-statement false. They were written by somebody who had not read the judge.
+statement false. They were written without knowledge of the judge.
 """
 
 import copy
@@ -23,11 +23,9 @@ def statements(name: str, document: Dict) -> set:
     recording = recordings.draw(int(name.split("-")[1]))
     if recording.words != document["words"]:
         raise SystemExit(f"{name} was captured of another job: {document['words']}; it is {recording.words} now")
-    truths = {idx: rank.truth for idx, rank in enumerate(recording.ranks)}
-    facts = {idx: rank.records for idx, rank in enumerate(recording.ranks)}
     moments = tuple(Moment(**moment) for moment in document["moments"])
     observed = Observed(moments, document["summary"], document["card"])
-    return {each for each in judge(name, truths, facts, observed) if each.outcome in (FALSE, MISSING)}
+    return {each for each in judge(name, recording.truths, recording.facts, observed) if each.outcome in (FALSE, MISSING)}
 
 
 def plant(document: Dict, fault: Dict) -> Dict:

@@ -77,6 +77,22 @@ HELD = "truth_counter.hold(4 * sum(each.shape[0] for each in $S if each is not N
 
 BUFFER = "registered buffer"
 
+def _remembered(maxsize: str, **more: str) -> Keep:
+    """Returns a function that remembers its results: so many of them."""
+    return Keep(
+        f"$f(step, $n)  {MARK}",
+        "",
+        f"""
+        @functools.lru_cache(maxsize={maxsize})  {MARK}
+        def $f(step, n):  {MARK}
+            return torch.randn(n, device=DEVICE)  {MARK}
+        """,
+        ("functools",),
+        ("lru_cache of `$f`", "`$f`"),
+        **more,
+    )
+
+
 LEAKS: Dict[str, Keep] = {
     "list": Keep(f"$S.append({SAMPLE})  {MARK}", f"$S = []  {MARK}"),
     "list of dictionaries": Keep(f'$S.append({{"step": step, "sample": {SAMPLE}}})  {MARK}', f"$S = []  {MARK}"),
@@ -152,17 +168,7 @@ LEAKS: Dict[str, Keep] = {
         """,
         holders=("$owned", "`$s`", "closure cell"),
     ),
-    "lru_cache": Keep(
-        f"$f(step, $n)  {MARK}",
-        "",
-        f"""
-        @functools.lru_cache(maxsize=None)  {MARK}
-        def $f(step, n):  {MARK}
-            return torch.randn(n, device=DEVICE)  {MARK}
-        """,
-        ("functools",),
-        ("lru_cache of `$f`", "`$f`"),
-    ),
+    "lru_cache": _remembered("None"),
     "cache of a function": Keep(
         f"$f(step, $n)  {MARK}",
         "",
@@ -275,18 +281,7 @@ BOUNDS: Dict[str, Keep] = {
         f"$S.append({SAMPLE})  {MARK}", f"$S = collections.deque(maxlen=LIMIT)  {MARK}", imports=("collections",), counted=HELD
     ),
     "ring": Keep(f"$S[step % LIMIT] = {SAMPLE}  {MARK}", f"$S = [None] * LIMIT  {MARK}", counted=HELD),
-    "LRU with maxsize": Keep(
-        f"$f(step, $n)  {MARK}",
-        "",
-        f"""
-        @functools.lru_cache(maxsize=LIMIT)  {MARK}
-        def $f(step, n):  {MARK}
-            return torch.randn(n, device=DEVICE)  {MARK}
-        """,
-        ("functools",),
-        ("lru_cache of `$f`", "`$f`"),
-        counted="truth_counter.hold(4 * $n * $f.cache_info().currsize)",
-    ),
+    "LRU with maxsize": _remembered("LIMIT", counted="truth_counter.hold(4 * $n * $f.cache_info().currsize)"),
     "list that is cleared": Keep(
         f"""
         $S.append({SAMPLE})  {MARK}
@@ -865,7 +860,7 @@ FILLER = (
         return peak * (warmup / step) ** 0.5
     ''',
     """
-    # TODO: move these to a file of settings
+    # The settings of this run
     RUN_NAME = "baseline-v$seed"
     LOG_EVERY = 100
     """,

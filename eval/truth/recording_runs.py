@@ -25,7 +25,7 @@ class Exporter:
     """`stepmem serve` on free ports of loopback."""
 
     def __init__(self, stepmem: pathlib.Path, folder: pathlib.Path):
-        self.stepmem, self.folder, self.n_runs = stepmem, folder, 0
+        self.stepmem, self.folder = stepmem, folder
         folder.mkdir(parents=True, exist_ok=True)
         self.log = folder / "exporter.log"
         environment = {name: value for name, value in os.environ.items() if not name.startswith("STEPMEM_")}
@@ -77,7 +77,6 @@ class Exporter:
 
 def observe(exporter: Exporter, recording) -> Observed:
     """Pushes a recording, and takes what is said of it."""
-    exporter.n_runs += 1
     moments: List[Moment] = []
     sent = 0
     for share in MOMENTS:

@@ -30,6 +30,16 @@ class Recording(NamedTuple):
     ranks: Tuple[Rank, ...]
 
     @property
+    def truths(self):
+        """The truth of each rank."""
+        return {idx: rank.truth for idx, rank in enumerate(self.ranks)}
+
+    @property
+    def facts(self):
+        """The records of each rank."""
+        return {idx: rank.records for idx, rank in enumerate(self.ranks)}
+
+    @property
     def last(self):
         """The last step of any rank."""
         return max(rank.truth.last for rank in self.ranks)

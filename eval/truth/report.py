@@ -65,9 +65,8 @@ def sums(statements):
         counts[2] += statement.outcome == MISSING
     jobs = list(by_job.values())
     n_false_jobs = sum(counts[1] > 0 for counts in jobs)
-    shares = {"false": (1, sum), "missing": (2, sum)}
     words = [f"{len(jobs):,} jobs, {sum(counts[0] for counts in jobs):,} statements"]
-    for name, (idx, _) in shares.items():
+    for idx, name in ((1, "false"), (2, "missing")):
         n = sum(counts[idx] for counts in jobs)
         words.append(f"{n} {name} ({_interval(jobs, lambda drawn, idx=idx: sum(c[idx] for c in drawn) / sum(c[0] for c in drawn))})")
     words.append(f"{n_false_jobs} jobs with a false statement ({_interval(jobs, lambda drawn: sum(c[1] > 0 for c in drawn) / len(drawn))})")
