@@ -45,6 +45,7 @@ def _install(module: "ModuleType | Any") -> None:
         watch_memory_fraction()
         CLIENT.watch_time()
     except Exception as error:
+        raise_if_of_handler(error)
         warn_once("hook", f"optimizer steps are not counted, because PyTorch 2.0 or newer is required: {error!r}")
 
 
@@ -86,6 +87,7 @@ class _WaitForTorch:
             sys.meta_path.remove(self)
             return _spec_with_hook(name, path)
         except Exception as error:  # the other finders still find the module
+            raise_if_of_handler(error)
             warn_once("hook", f"optimizer steps are not counted: {error!r}")
             return None
 

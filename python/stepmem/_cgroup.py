@@ -10,6 +10,7 @@ from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from ._descriptors import read_file
 from ._procfs import Budget
+from ._signals import raise_if_of_handler
 from ._wire import UNKNOWN
 
 ROOT = "/sys/fs/cgroup"
@@ -71,7 +72,8 @@ class Limited(NamedTuple):
         boot = _read(BOOT_ID) or b""
         try:
             return (os.stat(self.directory).st_ino ^ int(boot.replace(b"-", b"")[:15] or b"0", 16)) & NUMBER_MAX
-        except (OSError, ValueError):
+        except (OSError, ValueError) as error:
+            raise_if_of_handler(error)
             return UNKNOWN
 
 

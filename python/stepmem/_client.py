@@ -86,8 +86,8 @@ class Client:
         try:
             if sender is not None:
                 sender.abandon()
-        except OSError:
-            pass
+        except OSError as error:
+            raise_if_of_handler(error)
 
     def step_end(self, n: Optional[int] = None) -> None:
         """Records the end of an optimizer step that the program or a callback reports."""
@@ -134,6 +134,7 @@ class Client:
                 self._by_time = ByTime(self.process, self._sample)
                 self._by_time.start()
         except Exception as error:
+            raise_if_of_handler(error)
             warn_once("by time", f"memory is not sampled by time: {error!r}")
 
     def _sample(self, phase_idx: int) -> None:

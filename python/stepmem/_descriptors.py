@@ -12,6 +12,8 @@ import os
 from fcntl import F_DUPFD_CLOEXEC, fcntl
 from typing import Any, Callable, List, Optional, Tuple
 
+from ._signals import raise_if_of_handler
+
 FLOORS = (64, 32, 3)
 """A kept descriptor has at least the first of these numbers that the system allows: the program's next files get low ones, and
 the standard streams may be closed."""
@@ -47,7 +49,8 @@ def file_of(descriptor: int) -> Optional[File]:
     """Returns the file behind a descriptor; None if it is closed."""
     try:
         status = os.fstat(descriptor)
-    except OSError:
+    except OSError as error:
+        raise_if_of_handler(error)
         return None
     return status.st_dev, status.st_ino, status.st_mode >> 12
 
@@ -58,6 +61,7 @@ def duplicate(descriptor: int) -> int:
         try:
             return fcntl(descriptor, F_DUPFD_CLOEXEC, floor)
         except OSError as error:
+            raise_if_of_handler(error)
             failure = error
     raise failure
 
@@ -66,23 +70,38 @@ def _never_waits(descriptor: int) -> bool:
     """Returns whether a descriptor is open and has O_NONBLOCK. Keeps the interpreter's lock."""
     try:
         return not os.get_blocking(descriptor)
-    except OSError:
+    except OSError as error:
+        raise_if_of_handler(error)
         return False
 
 
-class OwnFile:
+class ClosedFile:
+    """What an `OwnFile` becomes once nothing is left to close.
+
+    Python ignores what a signal handler of the program raises in `__del__`. So that method is only there between an error and the end
+    of a file, and no file that is closed runs it.
+    """
+
+    __slots__ = ("_is_marked", "file", "number")
+
+
+class OwnFile(ClosedFile):
     """A file that is used, and closed, only while its descriptor is that of the file that was opened.
 
     It has O_NONBLOCK, which a regular file that the program opens has not: so it is known from the first moment on.
     """
 
-    __slots__ = ("_is_marked", "file", "number")
+    __slots__ = ()
 
     def __init__(self, open_: Callable[..., int], *arguments: Any, is_marked: bool = True) -> None:
         """`open_` opens it, with O_NONBLOCK if `is_marked`. A signal handler of the program may raise at any time from then on."""
         self._is_marked = is_marked
         self.file: Optional[File] = None
-        self.number = open_(*arguments)
+        try:
+            self.number = open_(*arguments)
+        except OSError:
+            self.forget()
+            raise
         self.file = file_of(self.number)
 
     def __enter__(self) -> "OwnFile":
@@ -92,7 +111,7 @@ class OwnFile:
         self.close()
 
     def __del__(self) -> None:
-        if getattr(self, "number", CLOSED) != CLOSED:
+        if hasattr(self, "number"):
             self.close()
 
     def is_ours(self) -> bool:
@@ -103,7 +122,12 @@ class OwnFile:
     def close(self) -> None:
         """Closes it unless the program has."""
         if self.is_ours(): close_at_once(self.number)  # fmt: skip
+        self.forget()
+
+    def forget(self) -> None:
+        """Leaves its descriptor to others."""
         self.number = CLOSED
+        self.__class__ = ClosedFile  # type: ignore[assignment]
 
     def read(self, n_bytes_max: int) -> bytes:
         """Returns its first bytes. Raises OSError if they cannot be read, or the program closed it meanwhile."""
@@ -139,7 +163,8 @@ def read_file(path: str, n_bytes_max: int) -> Optional[bytes]:
     try:
         with opened(path) as file:
             return file.read(n_bytes_max)
-    except OSError:
+    except OSError as error:
+        raise_if_of_handler(error)
         return None
 
 
@@ -147,7 +172,8 @@ def names_in(path: str, n_max: int) -> List[str]:
     """Returns names in a directory of `/proc`; empty if it cannot be read. `os.listdir` would close a number long after it opened it."""
     try:
         own = opened(path, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError:
+    except OSError as error:
+        raise_if_of_handler(error)
         return []
     found: List[str] = []
     directory = None
@@ -158,22 +184,38 @@ def names_in(path: str, n_max: int) -> List[str]:
         if not entry:
             break
         found.append((ctypes.c_char_p(entry + NAME_OFFSET).value or b"").decode("utf-8", "surrogateescape"))
-    if directory is None: own.close()  # fmt: skip
-    elif own.is_ours(): _close_directory(directory)  # fmt: skip
-    own.number = CLOSED
+    if directory is None:
+        own.close()
+    else:
+        if own.is_ours(): _close_directory(directory)  # fmt: skip
+        own.forget()
     return [name for name in found if name not in (".", "..")][:n_max]
 
 
-class OwnSocket:
+class ClosedSocket:
+    """What an `OwnSocket` becomes once nothing is left to close; see `ClosedFile`."""
+
+    socket: Any
+    _cookie: Optional[bytes]
+    _file: Optional[File]
+
+    def close(self) -> None:
+        """It is closed."""
+
+
+class OwnSocket(ClosedSocket):
     """A socket that is used, and closed, only while its descriptor is that of the socket that was opened."""
 
     def __init__(self, family: int, kind: int, protocol: int = 0) -> None:
         """Makes one under a number that the program's next files do not get. Raises OSError."""
-        self.socket: Any = None
-        self._cookie: Optional[bytes] = None
-        self._file: Optional[File] = None
-        first = socket.socket(family, kind | socket.SOCK_NONBLOCK, protocol)
-        low = OwnFile(first.detach)
+        self.socket = None
+        self._cookie = None
+        self._file = None
+        try:
+            low = OwnFile(socket.socket(family, kind | socket.SOCK_NONBLOCK, protocol).detach)
+        except OSError:
+            self.close()
+            raise
         try:
             high = OwnFile(duplicate, low.number)
             if not (low.is_ours() and high.is_ours()):
@@ -181,7 +223,7 @@ class OwnSocket:
                 raise OSError("the program closed the connection")
             self._file = high.file
             self.socket = socket.socket(family, kind, protocol, high.number)
-            high.number = CLOSED
+            high.forget()
             self._cookie = self._cookie_now()
         finally:
             low.close()
@@ -190,7 +232,8 @@ class OwnSocket:
         """Returns what no other socket has; None if that is unknown, or the program closed it. Keeps the interpreter's lock."""
         try:
             return bytes(self.socket.getsockopt(socket.SOL_SOCKET, SO_COOKIE, 8))
-        except OSError:
+        except OSError as error:
+            raise_if_of_handler(error)
             return None
 
     def is_ours(self) -> bool:
@@ -199,11 +242,11 @@ class OwnSocket:
 
     def close(self) -> None:
         """Closes it, or forgets its number if the program closed it."""
-        if self.socket is None:
-            return
-        if self.is_ours(): close_at_once(self.socket.fileno())  # fmt: skip
-        self.socket.detach()
-        self.socket = None
+        if self.socket is not None:
+            if self.is_ours(): close_at_once(self.socket.fileno())  # fmt: skip
+            self.socket.detach()
+            self.socket = None
+        self.__class__ = ClosedSocket  # type: ignore[assignment]
 
     def __del__(self) -> None:
         try:
@@ -244,7 +287,8 @@ class KeptFile:
         self._n_read += 1
         try:
             return self._n_read, os.pread(self._number, n_bytes, 0)
-        except OSError:
+        except OSError as error:
+            raise_if_of_handler(error)
             self._n_foreign = self._n_read - 1  # those that were not checked yet
             self._open()
             return self._n_read, os.pread(self._number, n_bytes, 0)

@@ -7,6 +7,7 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, Callable, List
 
 from ._process import Process
+from ._signals import raise_if_of_handler
 from ._torch import leave_out
 from ._warn import warn_once
 from ._wire import EVENT_MARKERS
@@ -58,6 +59,7 @@ def install(process: Process) -> None:
             else:
                 function._stepmem_process[0] = process
         except Exception as error:
+            raise_if_of_handler(error)
             warn_once("marks", f"evaluations and checkpoints may not be noticed: {error!r}")
 
 

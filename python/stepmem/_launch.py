@@ -13,6 +13,7 @@ from typing import Any, Mapping, NamedTuple, Optional
 
 from ._descriptors import read_file
 from ._isolation import library
+from ._signals import raise_if_of_handler
 
 PROC_BYTES_MAX = 1 << 22
 """Bytes of a file of `/proc` that are read, at most."""
@@ -150,7 +151,8 @@ def _started_at(ticks: str) -> float:
     try:
         booted_at = next(int(line.split()[1]) for line in _read("/proc/stat").split(b"\n") if line.startswith(b"btime "))
         return booted_at + int(ticks) / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, StopIteration):
+    except (OSError, ValueError, StopIteration) as error:
+        raise_if_of_handler(error)
         return IMPORTED_AT
 
 
@@ -167,7 +169,8 @@ def _pid_namespace() -> str:
     """Returns the PID namespace, which differs between containers whose launchers are all process 1."""
     try:
         return os.readlink("/proc/self/ns/pid")
-    except OSError:
+    except OSError as error:
+        raise_if_of_handler(error)
         return ""
 
 

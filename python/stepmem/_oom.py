@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Optional
 
 from ._process import Process
+from ._signals import raise_if_of_handler
 from ._snapshot_file import SnapshotFile, SnapshotWriter
 from ._torch import attach_oom_observer, cuda_torch
 from ._warn import warn_once
@@ -59,4 +60,5 @@ class OomWatch:
         try:
             self.write()
         except Exception as error:
+            raise_if_of_handler(error)
             warn_once("oom", f"snapshot of an out-of-memory error failed: {error!r}")

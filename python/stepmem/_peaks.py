@@ -15,6 +15,7 @@ from collections import deque
 from itertools import repeat
 from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
 
+from ._signals import raise_if_of_handler
 from ._warn import warn_once
 
 READERS = ("_cuda_memoryStats", "_accelerator_getDeviceStats")
@@ -218,9 +219,11 @@ def share_peak_counters(torch: Any, idx: int) -> Optional[PeakCounters]:
             counters.install(torch._C)
             _counters = counters
         return counters
-    except RuntimeError:  # of PyTorch
+    except RuntimeError as error:  # of PyTorch
+        raise_if_of_handler(error)
         return None
     except (AttributeError, TypeError, ValueError) as error:
+        raise_if_of_handler(error)
         warn_once("peaks", f"peaks are high-water marks, as PyTorch's counters cannot be shared: {error!r}")
         return None
 

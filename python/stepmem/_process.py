@@ -8,6 +8,7 @@ from typing import Optional
 from ._environment import environment
 from ._iterations import Iterations
 from ._settings import Identity, Settings
+from ._signals import raise_if_of_handler
 from ._warn import warn_once
 
 
@@ -58,6 +59,7 @@ class Process:
             try:
                 self._settings = Settings.read(environment())
             except (OSError, ValueError) as error:
+                raise_if_of_handler(error)
                 warn_once("settings", f"nothing is pushed, because a setting is invalid: {error}")
         return self._settings
 

@@ -12,6 +12,7 @@ from time import monotonic
 from typing import Any, List, Optional, Tuple
 
 from ._process import Process
+from ._signals import raise_if_of_handler
 from ._threads import Event, Thread
 from ._warn import note_once
 from ._wire import FOREIGN_PID_NAMESPACE, MEMORY_HIDDEN, NO_ANSWER, NUMA_NODE, UNIFIED, UNKNOWN, UNSUPPORTED
@@ -87,7 +88,8 @@ class ProcessMemory:
             self._thread = thread = Thread(lambda: self._run(thread))
             try:
                 self._thread.start()
-            except RuntimeError:  # the limit of threads is reached, or the interpreter ends
+            except RuntimeError as error:  # the limit of threads is reached, or the interpreter ends
+                raise_if_of_handler(error)
                 self._may_read = False
         if self._newest:
             of_device, result = self._newest.pop()

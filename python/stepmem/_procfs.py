@@ -8,6 +8,7 @@ import time
 from typing import Collection, Dict, Iterator, List, Optional, Sequence
 
 from ._descriptors import PART_BYTES, names_in, opened, read_file
+from ._signals import raise_if_of_handler
 
 CLIENT_THREAD = b"stepmem"
 """Name of the sender's thread for the operating system. By it the ranks of one machine know each other."""
@@ -76,7 +77,8 @@ def lines(path: str, marks: Sequence[bytes]) -> Iterator[bytes]:
                 if not part:
                     return
                 time.sleep(0)
-    except OSError:
+    except OSError as error:
+        raise_if_of_handler(error)
         return
 
 
@@ -101,8 +103,8 @@ def name_own_thread() -> None:
     try:
         with opened("/proc/thread-self/comm", os.O_WRONLY) as file:
             file.write(CLIENT_THREAD)
-    except OSError:
-        pass
+    except OSError as error:
+        raise_if_of_handler(error)
 
 
 def is_rank(pid: int) -> bool:
@@ -140,8 +142,8 @@ def is_over(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return True
-    except OSError:
-        pass
+    except OSError as error:
+        raise_if_of_handler(error)
     return False  # it is hidden
 
 

@@ -18,6 +18,7 @@ from ._peaks import share_peak_counters
 from ._procfs import kib, read
 from ._settings import Settings
 from ._shared_memory import SharedMemory
+from ._signals import raise_if_of_handler
 from ._torch import cuda_torch, device_uuid, is_integrated, memory_fraction
 from ._warn import warn_once
 from ._wire import STEP_MAX, UNIFIED, UNKNOWN
@@ -167,6 +168,7 @@ class HostMemory:
         try:
             self._reader = reader or HostReader()
         except (OSError, ValueError) as error:
+            raise_if_of_handler(error)
             self._fail(error)
 
     def close(self) -> None:
@@ -178,7 +180,8 @@ class HostMemory:
         """Makes one system call; returns None where that fails."""
         try:
             return None if self._reader is None else self._reader.take()
-        except OSError:
+        except OSError as error:
+            raise_if_of_handler(error)
             return None
 
     def read_parts(self) -> Parts:
@@ -197,6 +200,7 @@ class HostMemory:
         try:
             figures, parts = self._reader.figures(taken, at)
         except (OSError, ValueError) as error:
+            raise_if_of_handler(error)
             self._fail(error)
             return NO_PARTS
         return (*parts[:6], figures[0], self._limit, *parts[8:])
@@ -318,6 +322,7 @@ class CudaReader:
         try:
             fraction = memory_fraction(self._torch, self._idx)
         except Exception as error:
+            raise_if_of_handler(error)
             fraction = None
             warn_once("fraction", f"the limit of the allocator is not read: {error!r}")
         if fraction is not None and (fraction < 1 or self._reserved_limit != UNKNOWN):

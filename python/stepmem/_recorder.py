@@ -162,6 +162,7 @@ class Recorder:
             try:
                 return self._reader.read_parts()
             except Exception as error:
+                raise_if_of_handler(error)
                 self._is_reading = False
                 warn_once("parts", f"shared memory and child processes are not read: {error!r}")
         return NO_PARTS
@@ -183,8 +184,8 @@ class Recorder:
         self._process_memory.close()
         try:
             self._reader.close()
-        except OSError:
-            pass
+        except OSError as error:
+            raise_if_of_handler(error)
 
     def _pack_oldest(self) -> None:
         with self._packing:

@@ -9,6 +9,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from ._descriptors import OwnFile, opened
 from ._launch import LAUNCH_BYTES_MAX, RANK_VARIABLES, launch_id, launch_suffix, script_name, spans_nodes
+from ._signals import raise_if_of_handler
 
 SOCKET_DEFAULT = "/run/stepmem/push.sock"
 """Unix socket to push to if it exists and no address is set."""
@@ -302,7 +303,8 @@ def _bytes(environment: Mapping[str, str], name: str) -> Optional[int]:
     number = value.rstrip("bBiIkKmMgGtT ")
     try:
         n_bytes: int = round(float(number) * UNITS[value[len(number) :].strip().lower()])
-    except (KeyError, OverflowError, ValueError):
+    except (KeyError, OverflowError, ValueError) as error:
+        raise_if_of_handler(error)
         n_bytes = 0
     if not 0 < n_bytes <= BYTES_MAX:
         raise ValueError(f"{name}: {value!r} is not a number of bytes such as 2GiB")
@@ -334,8 +336,8 @@ def _process_group() -> Tuple[Optional[int], Optional[int]]:
     try:
         if distributed is not None and distributed.is_available() and distributed.is_initialized():
             return int(distributed.get_rank()), int(distributed.get_world_size())
-    except Exception:  # a stub, or a group that is being destroyed
-        pass
+    except Exception as error:  # a stub, or a group that is being destroyed
+        raise_if_of_handler(error)
     return None, None
 
 
@@ -395,7 +397,8 @@ def _ray_cluster() -> str:
         session = sys.modules["ray"]._private.worker.global_worker.node.session_name
         _, date, clock, *_ = session.split("_")  # session_2026-11-21_16-43-11_123456_4711
         return f"{date[5:].replace('-', '')}-{clock.replace('-', '')}-"
-    except Exception:  # these names are private
+    except Exception as error:  # these names are private
+        raise_if_of_handler(error)
         return ""
 
 

@@ -14,6 +14,7 @@ import os
 from typing import Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 from ._procfs import Budget, children_of, is_rank, kib, lines, parent_of, read, sizes
+from ._signals import raise_if_of_handler
 
 NOTABLE_BYTES = 1 << 20
 """Shared memory of fewer bytes is not listed."""
@@ -271,8 +272,8 @@ def _device_of_memfds() -> Iterator[bytes]:
         mapping = mmap.mmap(-1, mmap.PAGESIZE)
         start = b"%08x-" % ctypes.addressof(ctypes.c_char.from_buffer(mapping))
         yield from (line.split(None, 4)[3] for line in lines("/proc/self/maps", (start,)) if line.startswith(start))
-    except (OSError, ValueError):
-        pass
+    except (OSError, ValueError) as error:
+        raise_if_of_handler(error)
 
 
 def _devices() -> Tuple[bytes, ...]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import _signal as signal  # type: ignore[import-not-found]
+import _thread
+import os
 from functools import partial
 from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any, Optional, Set
-
-from ._threads import is_main
 
 PARTIALS_MAX = 8
 """Partials of partials that are followed to a handler."""
@@ -17,9 +17,18 @@ ARGUMENTS_MAX = 16
 
 
 def raise_if_of_handler(error: BaseException) -> None:
-    """Raises `error` again if a signal handler of the program raised it."""
-    if is_main() and _is_of_handler(error):
-        raise error
+    """Raises `error` again if a signal handler of the program raised it. For the function that has just caught it."""
+    trace = error.__traceback__
+    if trace is not None and trace.tb_next is not None and is_main() and _is_of_handler(error):
+        try:
+            raise error
+        finally:
+            del error, trace  # its traceback has this frame now: a cycle would keep the client's open files
+
+
+def is_main() -> bool:
+    """Returns whether this is the main thread, in which signal handlers run."""
+    return _thread.get_native_id() == os.getpid()
 
 
 def _is_of_handler(error: BaseException) -> bool:

@@ -9,6 +9,7 @@ from typing import Callable, Deque, List, Optional
 from ._oom import OomWatch
 from ._process import Process
 from ._readers import HostReader
+from ._signals import raise_if_of_handler
 from ._snapshot_file import SnapshotFile, SnapshotWriter
 from ._torch import count_events, empty_cache, mark_step, require_cuda
 from ._warn import log, warn_once
@@ -116,8 +117,10 @@ class Plan:
                     raise MemoryError(f"a step has {n_events} allocations and frees; {STEPS_MIN} steps of them take {mib} MiB")
                 self._n_steps = min(self._n_steps, n_steps)
         except Exception as error:
-            self._fail(step, error)
-            self._stop()
+            try:
+                self._fail(step, error)
+            finally:
+                self._stop()
 
     def _mark(self, step: Optional[int]) -> None:
         if not self._writer.history.is_programs:
@@ -141,7 +144,9 @@ class Plan:
             self._stop()
 
     def _fail(self, step: int, error: Exception) -> None:
+        """Warns and reports that it failed. Raises the error if it is of a signal handler of the program."""
         self.is_over = True
+        raise_if_of_handler(error)
         if self.request_id is None:
             warn_once("snapshot", f"snapshot of step {step} failed: {error!r}")
         else:
@@ -173,7 +178,8 @@ class Snapshots:
         """Writes a snapshot of out-of-memory errors from now on, with as long a history as the host has memory for."""
         try:
             n_entries = _entries(MAX_ENTRIES)
-        except MemoryError:
+        except MemoryError as error:
+            raise_if_of_handler(error)
             n_entries = 0
         self.arm_oom(None, n_entries)
 

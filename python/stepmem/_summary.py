@@ -74,7 +74,8 @@ def _read(url: str, run: str, seconds: float) -> Mapping[str, Any]:
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
-    except ValueError:  # its words repeat parts of the URL
+    except ValueError as error:  # its words repeat parts of the URL
+        raise_if_of_handler(error)
         host, port = None, None
     if host is None or parts.scheme not in ("http", "https"):
         raise ValueError(f"{shown} is not http://HOST:PORT")

@@ -191,11 +191,6 @@ _threads: List[Thread] = []
 """Threads that have not ended."""
 
 
-def is_main() -> bool:
-    """Returns whether this is the main thread, in which signal handlers run."""
-    return _thread.get_native_id() == os.getpid()
-
-
 def _at_exit() -> None:
     """Waits until all threads run: the interpreter's end frees what one needs that has been started, and does not run yet."""
     for thread in list(_threads):

@@ -6,6 +6,7 @@ import sys
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from ._environment import environment
+from ._signals import raise_if_of_handler
 from ._warn import warn_once
 
 
@@ -64,6 +65,7 @@ def leave_out(function: Any) -> None:
             actions = frames._FrameAction
             frames.set_code_exec_strategy(code, frames._FrameExecStrategy(actions.SKIP, actions.DEFAULT))
     except Exception as error:
+        raise_if_of_handler(error)
         warn_once("compiler", f"torch.compile may trace stepmem's hook: {error!r}")
 
 
@@ -121,6 +123,7 @@ def watch_memory_fraction() -> None:
         set_and_note._stepmem_fractions = _fractions  # type: ignore[attr-defined]
         setattr(native, "_cuda_setMemoryFraction", set_and_note)
     except Exception as error:
+        raise_if_of_handler(error)
         warn_once("fraction", f"a limit of the allocator may not be noticed: {error!r}")
 
 
@@ -201,6 +204,7 @@ class AllocatorHistory:
             elif _most(self._wanted) != before:
                 _record(torch, *_most(self._wanted))
         except Exception as error:
+            raise_if_of_handler(error)
             warn_once("history", f"PyTorch keeps recording allocations: {error!r}")
 
 

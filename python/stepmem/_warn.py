@@ -13,6 +13,7 @@ from _thread import get_ident
 from typing import Any, Dict, Iterator, Optional, Set
 
 from ._isolation import library
+from ._signals import raise_if_of_handler
 
 TOPICS_MAX = 64
 """Topics after which nothing more is logged."""
@@ -64,8 +65,8 @@ def log(message: str, level: str) -> None:
                     threads.pop(get_ident(), None)  # a record has the name of its thread, which makes the program know it
         elif level != "debug":
             write(f"stepmem: {message}\n")
-    except Exception:
-        pass
+    except Exception as error:
+        raise_if_of_handler(error)
 
 
 def _threads_known() -> Dict[int, Any]:
@@ -78,8 +79,8 @@ def write(text: str) -> None:
     """Writes to standard error. Raises nothing."""
     try:
         _write(sys.stderr, text)
-    except Exception:
-        pass
+    except Exception as error:
+        raise_if_of_handler(error)
 
 
 def _write(stream: Any, text: str) -> None:
@@ -95,7 +96,8 @@ def _descriptor(stream: Any) -> Optional[int]:
     try:
         is_plain = isinstance(stream, io.TextIOWrapper) and isinstance(getattr(stream.buffer, "raw", stream.buffer), io.FileIO)
         return stream.fileno() if is_plain else None
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        raise_if_of_handler(error)
         return None
 
 

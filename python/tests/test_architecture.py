@@ -95,6 +95,60 @@ def test_second_definition_of_the_phases_is_noticed(tmp_path):
     assert definitions(package, "PHASES") == ["_sender", "_wire"]
 
 
+OFF_THE_TRAINING_THREAD = {
+    "__main__",  # before the program begins
+    "_by_time",
+    "_client:at_exit",
+    "_connection",
+    "_descriptors:__del__",
+    "_ending:note",  # Python calls it with an error that ends the program
+    "_process_memory:_run",
+    "_sender",
+    "_signals",
+    "_snapshot_file:_save",
+    "_snapshots:on_request",
+    "_stream",
+    "_threads",
+    "_wire",
+}
+"""Modules and functions of the client that do not run between two steps of the program."""
+
+WIDE = {"BaseException", "Exception", "MemoryError", "OSError", "RuntimeError", "ValueError"}
+"""What signal handlers raise: TimeoutError is an OSError."""
+
+GIVES_BACK = re.compile(r"raise_if_\w+|_?fail")
+"""Functions that raise an error of a signal handler again."""
+
+
+def swallowed(package: pathlib.Path) -> List[str]:
+    """Returns where the client catches what a signal handler of the program may have raised, and does not raise it again."""
+    found: List[str] = []
+
+    def look(path: str, function: str, node: ast.AST) -> None:
+        function = node.name if isinstance(node, ast.FunctionDef) else function
+        if isinstance(node, ast.ExceptHandler) and not {path, f"{path}:{function}"} & OFF_THE_TRAINING_THREAD:
+            types = {name.id for name in ast.walk(node.type) if isinstance(name, ast.Name)} if node.type else WIDE
+            calls = [ast.unparse(each.func).rpartition(".")[2] for each in ast.walk(node) if isinstance(each, ast.Call)]
+            if types & WIDE and not isinstance(node.body[-1], ast.Raise) and not any(GIVES_BACK.fullmatch(call) for call in calls):
+                found.append(f"{path}:{node.lineno}")
+        for child in ast.iter_child_nodes(node):
+            look(path, function, child)
+
+    for path, module in parse(package).items():
+        look(path, "", module)
+    return found
+
+
+def test_client_gives_back_what_a_signal_handler_raises():
+    assert swallowed(PACKAGE) == []
+
+
+def test_error_that_the_client_keeps_is_noticed(tmp_path):
+    breach = "def keep() -> None:\n    try:\n        print()\n    except (KeyError, OSError):\n        pass"
+    package = copied(tmp_path, "_cgroup", breach)
+    assert [place.partition(":")[0] for place in swallowed(package)] == ["_cgroup"]
+
+
 def story() -> List[str]:
     """Returns the modules that the table in ARCHITECTURE.md lists, in its order."""
     rows = [line for line in (ROOT / "python/ARCHITECTURE.md").read_text(encoding="utf-8").splitlines() if ".py` |" in line]

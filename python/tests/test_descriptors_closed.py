@@ -74,8 +74,8 @@ def numbers() -> Set[int]:
     return found
 
 
-class Raised(Exception):
-    """What a signal handler of the program raises."""
+class Raised(TimeoutError):
+    """What a signal handler of the program raises; an OSError, as those of the system."""
 
 
 def raises() -> None:
@@ -83,26 +83,34 @@ def raises() -> None:
 
 
 def interrupted(run: Callable[[], Any], program: Callable[[], None], at: int) -> bool:
-    """Runs a function of the client, and one of the program before the line `at` of the client. Returns whether there was such a line."""
+    """Runs a function of the client, and one of the program before the line `at` of the client. Returns whether there was such a line.
+
+    What the program's function raises must come out of the client's."""
     n_lines = 0
+    is_on_its_way = False
 
     def trace(frame: FrameType, event: str, _: Any) -> Optional[Callable[..., Any]]:
-        nonlocal n_lines
+        nonlocal n_lines, is_on_its_way
         if "/stepmem/" not in frame.f_code.co_filename:
             return None
         if event == "line":
             n_lines += 1
             if n_lines == at:
+                is_on_its_way = True
                 program()
+                is_on_its_way = False
         return trace
 
     sys.settrace(trace)
     try:
         run()
-    except (OSError, ValueError, Raised):
+    except Raised:
+        is_on_its_way = False
+    except (OSError, ValueError):
         pass
     finally:
         sys.settrace(None)
+    assert not is_on_its_way, f"line {at}: what the program raised is lost"
     return n_lines >= at
 
 

@@ -7,6 +7,7 @@ import os
 from typing import Any, NamedTuple, Optional, Tuple
 
 from .._procfs import read
+from .._signals import raise_if_of_handler
 
 FIGURES = ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")
 """Members of `struct mallinfo2`."""
@@ -35,8 +36,8 @@ class Arenas:
         try:
             self._read = ctypes.CDLL(None).mallinfo2
             self._read.restype = _Mallinfo2
-        except (AttributeError, OSError):
-            pass
+        except (AttributeError, OSError) as error:
+            raise_if_of_handler(error)
 
     def mark(self) -> None:
         """Reads the memory from which on `gains` count."""

@@ -117,7 +117,10 @@ def raise_if_programs(error: BaseException) -> None:
     while trace is not None:
         file = path(trace.tb_frame.f_code.co_filename) or ""
         if not file.startswith((HERE, STANDARD, "<frozen")) or "-packages" in file[len(STANDARD) :] and not file.startswith(HERE):
-            raise error
+            try:
+                raise error
+            finally:
+                del error, trace  # its traceback has this frame now: a cycle would keep what the program has freed
         trace = trace.tb_next
 
 

@@ -9,6 +9,7 @@ import time
 from typing import NamedTuple, Optional
 
 from .._descriptors import opened
+from .._signals import raise_if_of_handler
 
 SOURCE_BYTES_MAX = 4 << 20
 """Of a larger source file only this many bytes are searched."""
@@ -52,7 +53,8 @@ def line_of(file: str, binding: Binding) -> Optional[int]:
     """Returns the line of a file that binds a name first; None if it is not found. Not for the training thread."""
     try:
         source = _source(file)
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        raise_if_of_handler(error)
         return None
     begin = 0
     if binding.class_name:

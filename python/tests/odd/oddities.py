@@ -58,7 +58,7 @@ odd("signals", "alarms", then="""
 
 odd("signals", "alarms_that_raise", then="""
     import signal
-    class Alarm(Exception):
+    class Alarm(TimeoutError):
         pass
     def alarm(number, frame):
         raise Alarm(number)

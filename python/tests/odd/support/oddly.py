@@ -60,7 +60,8 @@ def say(text):
 
 
 def _descriptors():
-    """Returns those that stay: the client's thread has some open for a moment."""
+    """Returns those that stay: the client's thread has some open for a moment. In that moment the program's next one gets a later number,
+    as beside any other thread: so they are in the order of their numbers, apart from the standard streams."""
     stay = None
     for _ in _range(5):
         found = {}
@@ -71,7 +72,7 @@ def _descriptors():
                 pass
         stay = found if stay is None else {n: target for n, target in stay.items() if found.get(n) == target}
         sleep(0.002)
-    return stay
+    return [target if n > 2 else (n, target) for n, target in stay.items()]
 
 
 def _name(value):
