@@ -31,12 +31,8 @@ from ._wire import (
     SnapshotResult,
     decode_heap_scan_requests,
     decode_snapshot_requests,
-    is_unknown_field,
-    is_unknown_fill,
-    is_unknown_limit,
-    is_unknown_ooms,
-    is_unknown_part,
     sequence_number,
+    unknown_key,
 )
 
 Ring = Deque[bytes]
@@ -229,8 +225,8 @@ class Sender:
         self._steps_per_second = 0.0
         """Rate of those that were packed last."""
         self._n_renames = 0
-        self._plain_since = 0
-        """The connection, by its number, on which the exporter refused later fields."""
+        self._left_out_on = 0
+        """The connection, by its number, on which the exporter did not know a key."""
 
     @property
     def target(self) -> Target:
@@ -369,8 +365,7 @@ class Sender:
         if self._batch:
             return self._push_batch(deadline)
         if self._control:
-            request = self._encoder.control(self._control[0])
-            delivery = Delivery.REFUSED if request is None else self._deliver(request, deadline)
+            delivery = self._deliver(self._encoder.control(self._control[0]), deadline)
             if delivery is Delivery.RETRY:
                 return False
             if delivery is not Delivery.ENCODE_AGAIN:
@@ -381,9 +376,6 @@ class Sender:
         batch = self._batch
         while True:
             n_records, body = len(batch.part()), self._encode_part()
-            if not body:
-                delivery = Delivery.REFUSED
-                break
             delivery = self._deliver(Request(STEPS_PATH, JSON_LINES, body), deadline, n_records)
             if delivery is Delivery.TOO_LARGE:
                 batch.halve()
@@ -424,9 +416,8 @@ class Sender:
         if answer.status == 200:
             self._backoff.reset()
             self._sent_at = time.monotonic()
-            if self._connection.n_opened != self._plain_since:  # it may be another exporter by now
-                self._encoder.is_plain = False
-                self._encoder.has_parts = self._encoder.has_limits = self._encoder.has_fill = True
+            if self._connection.n_opened != self._left_out_on:  # it may be another exporter by now
+                self._encoder.leave_nothing_out()
             if n_records:
                 self._take_actions(answer.body)
             return Delivery.ACCEPTED
@@ -439,20 +430,9 @@ class Sender:
             return self._on_held(answer) if n_records else Delivery.REFUSED
         if answer.status == 413 and n_records > 1:
             return Delivery.TOO_LARGE
-        if answer.status == 400 and self._encoder.has_ooms and is_unknown_ooms(answer.body):
-            self._encoder.has_ooms = False
-            return Delivery.ENCODE_AGAIN
-        if answer.status == 400 and self._encoder.has_fill and is_unknown_fill(answer.body):
-            self._encoder.has_fill, self._plain_since = False, self._connection.n_opened
-            return Delivery.ENCODE_AGAIN
-        if answer.status == 400 and self._encoder.has_limits and is_unknown_limit(answer.body):
-            self._encoder.has_limits, self._plain_since = False, self._connection.n_opened
-            return Delivery.ENCODE_AGAIN
-        if answer.status == 400 and self._encoder.has_parts and is_unknown_part(answer.body):
-            self._encoder.has_parts, self._plain_since = False, self._connection.n_opened
-            return Delivery.ENCODE_AGAIN
-        if answer.status == 400 and not self._encoder.is_plain and is_unknown_field(answer.body):
-            self._leave_out_later_fields()
+        if answer.status == 400 and self._encoder.leave_out(unknown_key(answer.body)):
+            self._left_out_on = self._connection.n_opened
+            inform_once("older", f"the exporter at {self._connection.target} is older than this client: it gets what it knows")
             return Delivery.ENCODE_AGAIN
         warn_once(
             f"status {answer.status}",
@@ -477,16 +457,6 @@ class Sender:
         self._process.rename_run(held.offer)
         warn_once(f"renamed {held.offer}", f"run {run!r} is pushed by another process too; this one is now {held.offer!r}")
         return Delivery.ENCODE_AGAIN
-
-    def _leave_out_later_fields(self) -> None:
-        """Encodes for an older exporter, until the connection is opened again."""
-        self._encoder.is_plain = True
-        self._plain_since = self._connection.n_opened
-        inform_once(
-            "plain",
-            f"the exporter at {self._connection.target} is older than this client: records are pushed without the "
-            "fields that it does not know",
-        )
 
     def _take_actions(self, body: bytes) -> None:
         try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import struct
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Set
 
 from ._process import Process
 from ._settings import RUN_BYTES_MAX, Identity
@@ -72,12 +72,6 @@ PROCESS_USED_STATES = {
 DEVICE_MEMORY, UNIFIED, NUMA_NODE = "device_memory", "unified", "numa_node"
 """JSON key and values of the kind of a GPU's memory that is not its own alone: it is the machine's, or the operating system manages it."""
 
-PARTS = (*HOST_PARTS, *CONTAINER, PROCESS_USED, PROCESS_USED_STATE, DEVICE_MEMORY)
-"""JSON keys of what the sender's thread reads."""
-
-LIMITS = (RESERVED_LIMIT, *PROCESS_LIMITS)
-"""JSON keys of limits of the process's own, the latest of records and of ends."""
-
 FIGURES = (
     "allocated_bytes",
     "peak_allocated_bytes",
@@ -106,30 +100,21 @@ RECORD = struct.Struct("<dfqqIBBB" + "".join("i" if key in COUNTS else "q" for k
 """One record in the ring: Unix time, duration (both in seconds), sequence number, step, how many steps it stands for, indices of
 device and phase, event markers, and a value for each of FIGURES."""
 
-FIRST_FIGURES = (*FIGURES[:7], "total_bytes", "free_bytes")
-"""The figures that every exporter knows."""
-
-OOMS = "ooms"
-"""Key of an end for the out-of-memory errors that the allocator counted, the latest of its keys."""
-
 FILL = ("items", "items_max", "items_per_step")
 LINES = "lines"
-"""Keys of a holder that has a bound, and of a report with a search for lines: the latest of their keys."""
+"""Keys of a holder that has a bound, and of a report with a search for lines."""
 
 END_PEAKS = ("peak_allocated_bytes", "peak_reserved_bytes")
 """Keys of an end for the peaks since the last record."""
 
-LATER_STEP_FIELDS = (
-    *("instance", "launch", "steps", "marks", PROCESS_USED_STATE, DEVICE_MEMORY),
-    *(key for key in FIGURES if key not in FIRST_FIGURES),
-)
-LATER_END_FIELDS = ("instance", "time", "step", "unread_steps", "error_type", "error_message", OOMS, "requested_bytes", RESERVED_LIMIT, *END_PEAKS)
-LATER_SNAPSHOT_FIELDS = ("instance", "file", "events_per_step")
-LATER_HOLDERS_FIELDS = ("instance",)
-"""Keys of a step, of an end, of a snapshot and of holders that older exporters refuse."""
-
 BEGAN = "began"
-"""Outcome of a snapshot that is being recorded, which older exporters refuse."""
+"""Outcome of a snapshot that is being recorded."""
+
+UNKNOWN_KEYS_MAX = 64
+"""Keys that are left out for an exporter that does not know them."""
+
+KEY_BYTES_MAX = 64
+"""A key is shorter."""
 
 STEPS_PATH = "/v1/steps"
 SNAPSHOTS_PATH = "/v1/snapshots"
@@ -275,20 +260,20 @@ class HoldersResult:
         result.first_step, result.last_step = search.first_step, search.last_step
         return result
 
-    def fields(self, has_fill: bool) -> Dict[str, object]:
-        """Returns the JSON fields other than run and rank; with FILL and LINES if `has_fill`."""
+    def fields(self) -> Dict[str, object]:
+        """Returns the JSON fields other than run and rank."""
         return {
             "id": self.request_id,
             "outcome": self.outcome,
             "error": None if self.error is None else cut(self.error, ERROR_CHARACTERS_MAX) or "unknown",
             "first_step": self.first_step,
             "last_step": self.last_step,
-            "holders": [_holder_fields(each.located(), has_fill) for each in self.holders] or None,
-            LINES: {key: value for key, value in self.lines.items() if value is not None} if self.lines and has_fill else None,
+            "holders": [_holder_fields(each.located()) for each in self.holders] or None,
+            LINES: self.lines or None,
         }
 
 
-def _holder_fields(holder: Any, has_fill: bool) -> Dict[str, object]:
+def _holder_fields(holder: Any) -> Dict[str, object]:
     name, spot = holder.name, holder.name.spot
     kind = "".join(character for character in name.kind if character.isascii() and (character.isalnum() or character in "_. "))
     fields: Dict[str, object] = {
@@ -302,10 +287,10 @@ def _holder_fields(holder: Any, has_fill: bool) -> Dict[str, object]:
         "tensors_per_step": round(holder.tensors_per_step, 6),
         "bytes_per_step": round(holder.bytes_per_step, 3),
     }
-    if holder.fill is not None and has_fill:
+    if holder.fill is not None:
         rate = round(holder.fill.items_per_step, 6)
         fields.update(zip(FILL, (holder.fill.items, holder.fill.items_max, rate)))
-    return {key: value for key, value in fields.items() if value is not None}
+    return fields
 
 
 class End:
@@ -343,24 +328,28 @@ class End:
 
 
 class Encoder:
-    """Encodes all that is pushed, in the run's current name, with or without the later fields."""
+    """Encodes all that is pushed, in the run's current name, without the keys that the exporter does not know."""
 
     def __init__(self, process: Process) -> None:
-        self.is_plain = False
-        """Leaves the later fields out, because the exporter refuses them."""
-        self.has_ooms = True
-        """Gives ends `ooms`, which is the latest of their fields: an exporter that refuses it may know the others."""
-        self.has_parts = True
-        """Gives records PARTS, which the exporter does not refuse."""
-        self.has_limits = True
-        """Gives records and ends LIMITS, likewise."""
-        self.has_fill = True
-        """Gives holders FILL, and reports LINES, likewise."""
+        self._unknown: Set[str] = set()
         self._process = process
         self._devices: List[str] = []
         self._memory_kinds: Dict[str, str] = {}
         self._heads: Dict[str, str] = {}
-        self._heads_of: Tuple[Optional[Identity], bool, bool] = (None, False, False)
+        self._heads_of: Optional[Identity] = None
+
+    def leave_out(self, key: str) -> bool:
+        """Leaves a key out from now on. Returns False if it was already, or too many are."""
+        if not key or key in self._unknown or len(self._unknown) >= UNKNOWN_KEYS_MAX:
+            return False
+        self._unknown.add(key)
+        self._heads.clear()
+        return True
+
+    def leave_nothing_out(self) -> None:
+        """Gives all keys again."""
+        self._unknown.clear()
+        self._heads.clear()
 
     def add_device(self, device: str) -> int:
         """Returns the index that stands for `device` in records."""
@@ -374,60 +363,57 @@ class Encoder:
             self._heads.pop(device, None)
 
     def step(self, record: bytes, n_dropped: int) -> str:
-        """Returns a packed record as one line of JSON; an empty text if this exporter must not get it."""
+        """Returns a packed record as one line of JSON."""
         time, seconds, _, step, n_steps, device_idx, phase_idx, markers, *figures = RECORD.unpack(record)
-        if self.is_plain and phase_idx > len(TIMED_PHASES):
-            return ""  # an older exporter does not know records by time
         head = self._head(self._devices[device_idx])
         line = f'{head}, "step": {step}, "time": {time:.6f}, "dropped_records": {n_dropped}'
-        if n_steps > 1 and not self.is_plain:
+        unknown = self._unknown
+        if n_steps > 1 and "steps" not in unknown:
             line += f', "steps": {n_steps}'
         if seconds >= 0:
             line += f', "step_seconds": {seconds:.6f}'
         if phase_idx:
             line += f', "phase": "{PHASES[phase_idx]}"'
-        if markers and not self.is_plain:
+        if markers and "marks" not in unknown:
             line += f', "marks": {json.dumps(marker_names(markers))}'
-        without = (*(LATER_STEP_FIELDS if self.is_plain else ()), *(() if self.has_parts else PARTS), *(() if self.has_limits else LIMITS))
         for name, value in zip(FIGURES, figures):
-            if value >= 0 and name not in without:
+            if value >= 0 and name not in unknown:
                 line += f', "{name}": {value}' if name != CONTAINER[0] else f', "{name}": "{value:016x}"'
-        if figures[-1] < UNKNOWN and self.has_parts and not self.is_plain:
+        if figures[-1] < UNKNOWN and PROCESS_USED_STATE not in unknown:
             line += f', "{PROCESS_USED_STATE}": "{PROCESS_USED_STATES[figures[-1]]}"'
         return line + "}\n"
 
     def _head(self, device: str) -> str:
         """Returns what all records about `device` start with: a JSON object without its closing brace."""
         identity = self._process.identity()
-        if self._heads_of != (identity, self.is_plain, self.has_parts):
-            self._heads_of = (identity, self.is_plain, self.has_parts)
+        if self._heads_of != identity:
+            self._heads_of = identity
             self._heads.clear()
         head = self._heads.get(device)
         if head is None:
-            kind = self._memory_kinds.get(device) if self.has_parts else None
-            fields: Dict[str, object] = {**identity._asdict(), "device": device, DEVICE_MEMORY: kind, "pid": os.getpid()}
-            without = LATER_STEP_FIELDS if self.is_plain else ()
-            head = self._heads[device] = _encode(fields, without).decode()[:-1]
+            kind = self._memory_kinds.get(device)
+            fields = {**identity._asdict(), "device": device, DEVICE_MEMORY: kind, "pid": os.getpid()}
+            head = self._heads[device] = self._encode(fields).decode()[:-1]
         return head
 
-    def control(self, message: "SnapshotResult | HoldersResult | End") -> Optional[Request]:
-        """Returns the request for a message that is not a step; None if this exporter must not get it."""
+    def control(self, message: "SnapshotResult | HoldersResult | End") -> Request:
+        """Returns the request for a message that is not a step."""
         identity = self._process.identity()
-        subject = {"run": identity.run, "rank": identity.rank, "instance": identity.instance}
-        if isinstance(message, SnapshotResult):
-            if self.is_plain and message.has_begun:
-                return None
-            snapshot = {**subject, **message.fields()}
-            return Request(SNAPSHOTS_PATH, JSON, _encode(snapshot, LATER_SNAPSHOT_FIELDS if self.is_plain else ()))
-        if isinstance(message, HoldersResult):
-            holders = {**subject, **message.fields(self.has_fill and not self.is_plain)}
-            return Request(HOLDERS_PATH, JSON, _encode(holders, LATER_HOLDERS_FIELDS if self.is_plain else ()))
-        if self.is_plain and message.is_automatic:
-            return None  # an older exporter forgets a rank's findings at its end
-        run = "".join(f"%{byte:02X}" for byte in identity.run.encode())
         fields = {"rank": identity.rank, "instance": identity.instance, **message.fields()}
-        latest = (*(() if self.has_ooms else (OOMS,)), *(() if self.has_limits else LIMITS))
-        return Request(f"/v1/runs/{run}/end", JSON, _encode(fields, LATER_END_FIELDS if self.is_plain else latest))
+        if isinstance(message, End):
+            run = "".join(f"%{byte:02X}" for byte in identity.run.encode())
+            return Request(f"/v1/runs/{run}/end", JSON, self._encode(fields))
+        path = SNAPSHOTS_PATH if isinstance(message, SnapshotResult) else HOLDERS_PATH
+        return Request(path, JSON, self._encode({"run": identity.run, **fields}))
+
+    def _encode(self, fields: Dict[str, object]) -> bytes:
+        return json.dumps(self._known(fields)).encode()
+
+    def _known(self, value: Any) -> Any:
+        """Returns JSON without values of None, and without what the exporter does not know."""
+        if isinstance(value, dict):
+            return {key: self._known(each) for key, each in value.items() if each is not None and key not in self._unknown}
+        return [self._known(each) for each in value] if isinstance(value, list) else value
 
 
 def marker_names(markers: int) -> List[str]:
@@ -441,34 +427,9 @@ def cut(text: str, n_bytes: int) -> str:
     return plain.encode("utf-8", "ignore")[:n_bytes].decode("utf-8", "ignore")
 
 
-def is_unknown_part(body: bytes) -> bool:
-    """Returns whether a refusal names one of PARTS as unknown."""
-    detail = body.decode("utf-8", "replace")
-    return any(f"unknown field `{name}`" in detail for name in PARTS)
-
-
-def is_unknown_limit(body: bytes) -> bool:
-    """Returns whether a refusal names one of LIMITS as unknown."""
-    return any(f"unknown field `{name}`".encode() in body for name in LIMITS)
-
-
-def is_unknown_fill(body: bytes) -> bool:
-    """Returns whether a refusal names one of FILL, or LINES, as unknown."""
-    return any(f"unknown field `{name}`".encode() in body for name in (*FILL, LINES))
-
-
-def is_unknown_field(body: bytes) -> bool:
-    """Returns whether a refusal names one of the later fields or phases, or BEGAN, as unknown."""
-    detail = body.decode("utf-8", "replace")
-    later = (*LATER_STEP_FIELDS, *LATER_END_FIELDS, *LATER_SNAPSHOT_FIELDS, *LATER_HOLDERS_FIELDS)
-    if any(f'phase: "{phase}" is not one of' in detail for phase in PHASES[1 + len(TIMED_PHASES) :]):
-        return True
-    return f"unknown variant `{BEGAN}`" in detail or any(f"unknown field `{name}`" in detail for name in later)
-
-
-def is_unknown_ooms(body: bytes) -> bool:
-    """Returns whether a refusal names OOMS as unknown."""
-    return f"unknown field `{OOMS}`".encode() in body
+def unknown_key(body: bytes) -> str:
+    """Returns the key that a refusal names as unknown; empty if it names none."""
+    return body.partition(b"unknown field `")[2][:KEY_BYTES_MAX].partition(b"`")[0].decode("utf-8", "replace")
 
 
 class Held:
@@ -508,8 +469,3 @@ def decode_heap_scan_requests(body: bytes) -> List[HeapScanRequest]:
         return []
     actions: List[Any] = json.loads(body).get("actions", [])
     return [HeapScanRequest(each) for each in actions if isinstance(each, dict) and each.get("type") == "holders"]
-
-
-def _encode(fields: Dict[str, object], without: Tuple[str, ...] = ()) -> bytes:
-    """Returns a JSON object without absent fields and those of `without`."""
-    return json.dumps({key: value for key, value in fields.items() if value is not None and key not in without}).encode()

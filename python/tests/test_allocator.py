@@ -83,7 +83,7 @@ def test_host_memory_next_to_a_device_costs_short_steps_nothing(fake, train):
 
 
 def test_exporter_that_does_not_know_host_memory_gets_the_device_alone(fake, train):
-    exporter = fake(Reply(400, refuses=("host_allocated_bytes",)))
+    exporter = fake(Reply(400, refuses=("host_allocated_bytes", "host_total_bytes")))
     ended = train(STEPS, exporter.url, PATHS=STUB).ended()
     assert ended.code == 0, ended.err
     assert [record["allocated_bytes"] for record in exporter.records] == [1000] * 4

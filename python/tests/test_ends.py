@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from conftest import OLD, STUB, Reply, await_true
+from conftest import STUB, Reply, await_true
 
 TRAIN = """
     import os, sys, stepmem
@@ -263,12 +263,6 @@ def test_rank_that_trained_before_it_forked_another_ends_on_its_own(fake, train)
 def test_forked_child_that_is_cut_off_reports_no_end(fake, train):
     exporter = fake(200)
     train(children("fork", "assert stepmem.flush(60); os._exit(0)"), exporter.url).ended()
-    assert len(exporter.records) == 3 and exporter.ends == []
-
-
-def test_older_exporter_keeps_the_rank_of_a_process_that_exits(fake, train):
-    exporter = fake(OLD)
-    assert train(TRAIN.replace("ENDING", "pass"), exporter.url).ended().code == 0
     assert len(exporter.records) == 3 and exporter.ends == []
 
 
