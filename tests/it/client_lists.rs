@@ -30,7 +30,7 @@ fn client_and_exporter_have_the_same_keys_of_a_record() {
     let set = |list: &Value| -> BTreeSet<String> {
         list.as_array().unwrap().iter().map(|key| key.as_str().unwrap().to_owned()).collect()
     };
-    let known: BTreeSet<String> = KEYS.iter().map(|(key, _)| (*key).to_owned()).collect();
+    let known: BTreeSet<String> = KEYS.iter().map(|key| key.name.to_owned()).collect();
     assert_eq!(set(&lists[0]), known);
     assert_eq!(lists[1], 8, "values of a packed record before its figures");
 }

@@ -11,7 +11,8 @@ use stepmem::config::table::SETTINGS;
 use stepmem_engine::diagnosis::names;
 use stepmem_engine::kind::DiagnosisKind;
 use stepmem_engine::metrics::table::{self, METRICS};
-use stepmem_engine::wire::step::KEYS;
+use stepmem_engine::wire::step::{KEYS, Key};
+use stepmem_types::step::StepFigures;
 
 use crate::rig::command::stepmem;
 use crate::rig::folder::root;
@@ -138,16 +139,51 @@ fn the_kinds_of_the_schema_of_the_status_are_as_the_table() {
 }
 
 #[test]
-fn the_page_of_the_push_names_every_key() {
+fn the_keys_of_a_record_in_the_page_of_the_push_are_as_the_list() {
+    let (begin, end) = ("<!-- keys of a record -->\n", "<!-- end of keys -->");
     let page = fs::read_to_string(root().join("docs/push.md")).unwrap();
-    let missing: Vec<&str> = KEYS
-        .iter()
-        .map(|(key, _)| *key)
-        .filter(|key| {
-            !page.contains(&format!("`{key}`")) && !page.contains(&format!("\"{key}\""))
-        })
-        .collect();
-    assert!(missing.is_empty(), "docs/push.md does not name {missing:?}");
+    let (before, rest) = page.split_once(begin).unwrap();
+    let (_, after) = rest.split_once(end).unwrap();
+    let mut table =
+        "| field | type, unit, range | required | meaning |\n|---|---|---|---|\n".to_owned();
+    for key in KEYS {
+        let required = if key.is_required() { "yes" } else { "no" };
+        table +=
+            &format!("| `{}` | {} | {required} | {} |\n", key.name, key.values, key.meaning);
+    }
+    is_current("push.md", &format!("{before}{begin}{table}{end}{after}"));
+}
+
+#[test]
+fn the_figures_of_a_step_in_the_schema_of_the_status_are_as_the_list() {
+    // A status has the figures of a step as a whole. What else it says of a rank begins with its state.
+    let schema = fs::read_to_string(root().join("docs/status.schema.json")).unwrap();
+    let (begin, end) = ("    \"step_seconds\": {\n", "    \"state\": {\n");
+    let (before, rest) = schema.split_once(begin).unwrap();
+    let at = rest.find(end).unwrap();
+    let figures = serde_json::to_value(StepFigures::default()).unwrap();
+    let mut generated = before.to_owned();
+    for key in KEYS.iter().filter(|key| key.name != "step" && figures.get(key.name).is_some()) {
+        let number = if key.values == "seconds" { "number" } else { "integer" };
+        let types = if key.is_required() {
+            format!("{number:?}")
+        } else {
+            format!("[\n      {number:?},\n      \"null\"\n     ]")
+        };
+        generated += &format!(
+            "    {:?}: {{\n     \"type\": {types},\n     \"description\": {:?}\n    }},\n",
+            key.name,
+            sentence(key)
+        );
+    }
+    is_current("status.schema.json", &(generated + &rest[at..]));
+}
+
+/// The meaning of a key as a sentence, with what its count is of.
+fn sentence(key: &Key) -> String {
+    let since = key.values.strip_prefix("count ").map(|since| format!(", {since}"));
+    let (first, rest) = key.meaning.split_at(1);
+    format!("{}{rest}{}.", first.to_uppercase(), since.unwrap_or_default())
 }
 
 #[test]

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use stepmem_engine::wire::step::KEYS;
+use stepmem_engine::wire::step::{KEYS, Key};
 
 use crate::architecture::house::{House, holds};
 use crate::architecture::items::{Item, Kind, split_at_commas};
@@ -43,13 +43,11 @@ fn formats(house: &House) -> Vec<Format> {
             keys: fields.into_iter().map(|field| field.key).collect(),
         }
     });
-    let names =
-        |keys: &[&(&str, &str)]| keys.iter().map(|(key, _)| (*key).to_owned()).collect();
-    let required: Vec<_> = KEYS.iter().filter(|(_, of)| !of.starts_with("Option")).collect();
+    let names = |key: &Key| key.name.to_owned();
     let record = Format {
         name: "a record".to_owned(),
-        keys: names(&KEYS.iter().collect::<Vec<_>>()),
-        asked: names(&required),
+        keys: KEYS.iter().map(names).collect(),
+        asked: KEYS.iter().filter(|key| key.is_required()).map(names).collect(),
     };
     types.filter(|format| format.asked.len() > 1).chain([record]).collect()
 }

@@ -146,16 +146,40 @@ impl<'de> Deserialize<'de> for Batch<'de> {
     }
 }
 
-/// Makes the two forms of a record of one list of its keys, in the order of recordings: each with
-/// the type that it is decoded as, and the value that a recording has, `None` for no key.
+/// One key of a record.
+#[derive(Clone, Copy, Debug)]
+pub struct Key {
+    pub name: &'static str,
+    /// The type that it is decoded as; a required one has no `Option`.
+    pub raw: &'static str,
+    /// Type, unit and range of its values.
+    pub values: &'static str,
+    /// Its meaning.
+    pub meaning: &'static str,
+}
+
+impl Key {
+    /// Returns whether a record must have it.
+    pub fn is_required(&self) -> bool {
+        !self.raw.starts_with("Option")
+    }
+}
+
+/// Makes the two forms of a record, and the table of docs/push.md, of one list of its keys, in the
+/// order of recordings: each with the type that it is decoded as, the value that a recording has
+/// (`None` for no key), its type, unit and range, and its meaning.
 macro_rules! keys {
     (
         ($of:ident, $host:ident, $container:ident)
-        $($(#[$attribute:meta])* $key:ident: $raw:ty = $value:expr;)*
+        $($(#[$attribute:meta])* $key:ident: $raw:ty = $value:expr, $values:literal, $meaning:literal;)*
     ) => {
-        /// Every key of a record, and the type that it is decoded as; a required one has no
-        /// `Option`.
-        pub const KEYS: &[(&str, &str)] = &[$((stringify!($key), stringify!($raw))),*];
+        /// Every key of a record.
+        pub const KEYS: &[Key] = &[$(Key {
+            name: stringify!($key),
+            raw: stringify!($raw),
+            values: $values,
+            meaning: $meaning,
+        }),*];
 
         #[derive(Deserialize)]
         #[serde(deny_unknown_fields)]
@@ -186,63 +210,169 @@ pub(super) struct StepText<'a>(pub(super) &'a StepSample);
 keys! {
     (of, host, container)
     #[serde(borrow)]
-    run: Option<Text<'a>> = Some(&of.run);
-    attempt: Option<Number> = Some(of.identity.attempt);
-    rank: Number = Some(of.rank);
-    local_rank: Option<Number> = of.identity.local_rank;
-    world_size: Option<Number> = of.identity.world_size;
-    node_rank: Option<Number> = of.identity.node_rank;
-    step: Number = Some(of.figures.step);
-    steps: Option<Number> = Some(of.n_steps).filter(|n_steps| *n_steps > 1);
-    time: Option<Number> = of.time;
-    step_seconds: Option<Number> = of.figures.step_seconds;
+    run: Option<Text<'a>> = Some(&of.run),
+        "text, 1..=128 bytes, not only blanks, no control or invisible characters \
+         (Unicode's default-ignorable ones: bidirectional, zero-width, fillers, variation \
+         selectors; also line separators and U+2800), no combining character at its \
+         beginning",
+        "the training job; `default` if absent";
+    attempt: Option<Number> = Some(of.identity.attempt),
+        "integer", "restart count of the run, 0 if absent; a higher one starts fresh windows";
+    rank: Number = Some(of.rank),
+        "integer 0..=1048575", "global rank";
+    local_rank: Option<Number> = of.identity.local_rank,
+        "integer 0..=1048575", "rank within the node, as torchrun sets it";
+    world_size: Option<Number> = of.identity.world_size,
+        "integer 1..=1048576", "number of ranks in the run";
+    node_rank: Option<Number> = of.identity.node_rank,
+        "integer 0..=1048575", "number of the node, as torchrun sets it";
+    step: Number = Some(of.figures.step),
+        "integer 0..=2^53", "global step just completed";
+    steps: Option<Number> = Some(of.n_steps).filter(|n_steps| *n_steps > 1),
+        "integer 1..=1000000",
+        "train steps that the record stands for, 1 if absent: this one, and those before it \
+         whose memory was not read. Its peaks are the maxima over all of them";
+    time: Option<Number> = of.time,
+        "Unix seconds, 0..=253402300799",
+        "when the step ended; the arrival if absent. A time more than 300 s ahead of the \
+         arrival is replaced by the arrival and counted as `clock_ahead`";
+    step_seconds: Option<Number> = of.figures.step_seconds,
+        "seconds", "how long the step took";
     #[serde(borrow)]
-    phase: Option<Text<'a>> = Some(of.phase.as_label()).filter(|_| of.phase != Phase::default());
+    phase: Option<Text<'a>> = Some(of.phase.as_label()).filter(|_| of.phase != Phase::default()),
+        "`train`, `eval`, `checkpoint`, `sample`, `idle`",
+        "what ran since the last record, `train` if absent; `eval` and `checkpoint` count \
+         for peaks only. `sample` and `idle` are [records by time](#records-by-time)";
     #[serde(borrow)]
-    marks: Option<Vec<Text<'a>>> = Some(of.marks.names()).filter(|names| !names.is_empty());
+    marks: Option<Vec<Text<'a>>> = Some(of.marks.names()).filter(|names| !names.is_empty()),
+        "array of `eval`, `checkpoint`, `epoch`",
+        "events since the last record after which memory may be higher: an evaluation, a \
+         checkpoint, the start of an epoch";
     #[serde(borrow)]
-    device: Option<Text<'a>> = of.identity.device.as_ref();
+    device: Option<Text<'a>> = of.identity.device.as_ref(),
+        "text, 1..=96 bytes",
+        "UUID of the GPU or MIG instance, or `cpu` when the bytes are host memory";
     #[serde(borrow)]
-    device_memory: Option<Text<'a>> = of.identity.memory_kind;
-    pid: Option<Number> = of.identity.pid;
+    device_memory: Option<Text<'a>> = of.identity.memory_kind,
+        "`unified`, `numa_node`",
+        "the kind of the device's memory where that is not its own alone: it is the \
+         machine's, or the operating system manages it ([what that \
+         changes](host-memory.md#memory-that-device-and-host-share))";
+    pid: Option<Number> = of.identity.pid,
+        "integer 0..=4194304", "process id of the pusher in its own namespace";
     #[serde(borrow)]
-    instance: Option<Text<'a>> = of.instance.map(Instance::digits);
+    instance: Option<Text<'a>> = of.instance.map(Instance::digits),
+        "text, exactly 16 lower-case hexadecimal digits",
+        "random number of the pushing process, the same in all its records; no answer, \
+         output or log shows it";
     #[serde(borrow)]
-    launch: Option<Text<'a>> = of.launch.as_ref();
-    allocated_bytes: Number = Some(of.figures.allocated);
-    requested_bytes: Option<Number> = of.figures.requested;
-    peak_allocated_bytes: Option<Number> = of.figures.peak_allocated;
-    reserved_bytes: Option<Number> = of.figures.reserved;
-    peak_reserved_bytes: Option<Number> = of.figures.peak_reserved;
-    high_water_allocated_bytes: Option<Number> = of.high_water_allocated;
-    high_water_reserved_bytes: Option<Number> = of.high_water_reserved;
-    inactive_split_bytes: Option<Number> = of.figures.inactive_split;
-    alloc_retries: Option<Number> = of.figures.alloc_retries;
-    ooms: Option<Number> = of.figures.ooms;
-    dropped_records: Option<Number> = of.figures.dropped_records;
-    total_bytes: Option<Number> = of.identity.total;
-    free_bytes: Option<Number> = of.figures.free;
-    reserved_limit_bytes: Option<Number> = of.identity.reserved_limit;
-    process_used_bytes: Option<Number> = of.own_process.and_then(OwnProcessMemory::bytes);
+    launch: Option<Text<'a>> = of.launch.as_ref(),
+        "text, 1..=64 bytes of letters, digits, `.`, `_`, `:`, `-`; not `.` or `..`",
+        "one launch of the run, the same for all its ranks and attempts";
+    allocated_bytes: Number = Some(of.figures.allocated),
+        "bytes", "live tensor memory at the end of the step";
+    requested_bytes: Option<Number> = of.figures.requested,
+        "bytes",
+        "the part of `allocated_bytes` that the program requested, before the allocator \
+         rounds up to blocks. Where it is known, growth and slopes are judged by it";
+    peak_allocated_bytes: Option<Number> = of.figures.peak_allocated,
+        "bytes", "maximum of allocated memory within the step, or the `steps`";
+    reserved_bytes: Option<Number> = of.figures.reserved,
+        "bytes",
+        "memory that the caching allocator held from the driver at the end of the step";
+    peak_reserved_bytes: Option<Number> = of.figures.peak_reserved,
+        "bytes", "maximum of reserved memory within the step, or the `steps`";
+    high_water_allocated_bytes: Option<Number> = of.high_water_allocated,
+        "bytes",
+        "maximum of allocated memory since the pusher's process began; never falls within \
+         one process";
+    high_water_reserved_bytes: Option<Number> = of.high_water_reserved,
+        "bytes", "maximum of reserved memory since the pusher's process began";
+    inactive_split_bytes: Option<Number> = of.figures.inactive_split,
+        "bytes", "free parts of split blocks";
+    alloc_retries: Option<Number> = of.figures.alloc_retries,
+        "count since the process started", "failed mallocs that flushed the cache";
+    ooms: Option<Number> = of.figures.ooms,
+        "count since the process started", "out-of-memory errors";
+    dropped_records: Option<Number> = of.figures.dropped_records,
+        "count since the process started",
+        "records the pusher gave up on before this one, because its buffer was full or they \
+         were refused";
+    total_bytes: Option<Number> = of.identity.total,
+        "bytes", "capacity of the device as the process sees it";
+    free_bytes: Option<Number> = of.figures.free,
+        "bytes", "free memory of the device as the process sees it";
+    reserved_limit_bytes: Option<Number> = of.identity.reserved_limit,
+        "bytes",
+        "the most that the allocator may reserve, where the program set less than the \
+         device has ([the limits](#limits)). A record without it keeps the last value of \
+         its process; one of at least `total_bytes` says that it was lifted, 0 counts as \
+         absent";
+    process_used_bytes: Option<Number> = of.own_process.and_then(OwnProcessMemory::bytes),
+        "bytes",
+        "what NVML lists for the pusher's own process on the device, if it was read since \
+         the record before; by it the exporter judges memory outside the allocator where \
+         its own NVML does not list the process, or was read before. 0 counts as \
+         `memory_hidden`";
     #[serde(borrow)]
-    process_used_state: Option<Text<'a>> = of.own_process.and_then(OwnProcessMemory::state).map(OwnProcessState::as_label);
-    host_allocated_bytes: Option<Number> = host.allocated;
-    host_total_bytes: Option<Number> = host.total;
-    host_shared_bytes: Option<Number> = host.shared;
-    host_split_bytes: Option<Number> = host.split;
-    workers: Option<Number> = host.workers.count;
-    workers_bytes: Option<Number> = host.workers.bytes;
-    child_processes: Option<Number> = host.others.count;
-    child_processes_bytes: Option<Number> = host.others.bytes;
-    data_limit_bytes: Option<Number> = host.data.limit;
-    data_used_bytes: Option<Number> = host.data.used;
-    address_space_limit_bytes: Option<Number> = host.address_space.limit;
-    address_space_used_bytes: Option<Number> = host.address_space.used;
+    process_used_state: Option<Text<'a>> = of.own_process.and_then(OwnProcessMemory::state).map(OwnProcessState::as_label),
+        "`foreign_pid_namespace`, `memory_hidden`, `unsupported`, `no_answer`",
+        "why `process_used_bytes` is unknown: NVML does not list the process by its own id; \
+         lists it without memory; is missing or gives no usable list; hangs";
+    host_allocated_bytes: Option<Number> = host.allocated,
+        "bytes",
+        "host memory of a rank whose other figures are a device's: anonymous and shared, \
+         without pages of files and child processes. Judged apart from `allocated_bytes`";
+    host_total_bytes: Option<Number> = host.total,
+        "bytes",
+        "the host memory that its process may use; without `host_allocated_bytes` it has no \
+         meaning";
+    host_shared_bytes: Option<Number> = host.shared,
+        "bytes",
+        "shared memory of the rank; part of `host_allocated_bytes`, or of `allocated_bytes` \
+         where that is host memory";
+    host_split_bytes: Option<Number> = host.split,
+        "bytes",
+        "the part of `host_shared_bytes` in segments that n ranks map, of which each rank \
+         counts one n-th";
+    workers: Option<Number> = host.workers.count,
+        "integer 0..=4194304",
+        "processes below the rank's process that `multiprocessing` started (DataLoader \
+         workers), except ranks; 0 once they have ended. A record has this field, and the \
+         next three, only if they were read since the record before";
+    workers_bytes: Option<Number> = host.workers.bytes,
+        "bytes",
+        "private host memory of them all, summed up; not part of `allocated_bytes`. Left \
+         out where it cannot be read; without the count it has no meaning";
+    child_processes: Option<Number> = host.others.count,
+        "integer 0..=4194304", "other processes below the rank's process, except ranks";
+    child_processes_bytes: Option<Number> = host.others.bytes,
+        "bytes", "private host memory of them all, as `workers_bytes`";
+    data_limit_bytes: Option<Number> = host.data.limit,
+        "bytes", "`ulimit -d` of the process; absence and 0 are as in `reserved_limit_bytes`";
+    data_used_bytes: Option<Number> = host.data.used,
+        "bytes",
+        "the private writable mappings that it limits. One without the other has no meaning";
+    address_space_limit_bytes: Option<Number> = host.address_space.limit,
+        "bytes", "`ulimit -v` of the process, likewise";
+    address_space_used_bytes: Option<Number> = host.address_space.used,
+        "bytes", "its address space, likewise";
     #[serde(borrow)]
-    container: Option<Text<'a>> = container.map(|of| &of.id);
-    container_limit_bytes: Option<Number> = container.map(|of| of.limit);
-    container_used_bytes: Option<Number> = container.and_then(|of| of.used);
-    container_oom_kills: Option<Number> = container.and_then(|of| of.oom_kills);
+    container: Option<Text<'a>> = container.map(|of| &of.id),
+        "text, 1..=64 bytes, as `run`",
+        "the control group that limits the host memory of the pusher's process: its \
+         container's, or one around it. The same name for all its processes, and no other \
+         group's. A record has these fields only if they were read since the record before";
+    container_limit_bytes: Option<Number> = container.map(|of| of.limit),
+        "bytes, 1..=2^53",
+        "its limit; without it, or without `container`, the others have no meaning";
+    container_used_bytes: Option<Number> = container.and_then(|of| of.used),
+        "bytes",
+        "what its processes hold that the kernel cannot reclaim: anonymous and shared \
+         memory and the kernel's own, without pages of files";
+    container_oom_kills: Option<Number> = container.and_then(|of| of.oom_kills),
+        "count",
+        "processes of the group that the kernel killed for lack of memory, by its own count";
 }
 
 impl RawStep<'_> {
