@@ -23,7 +23,7 @@ from ._torch import cuda_torch, device_uuid, is_integrated, memory_fraction
 from ._warn import warn_once
 from ._wire import STEP_MAX, UNIFIED, UNKNOWN
 
-Figures = Tuple[int, int, int, int, int, int, int, int]
+Figures = Tuple[int, int, int, int, int, int, int, int, int]
 """Allocated, peak allocated, reserved, peak reserved and inactive split bytes, allocation retries, OOMs, requested bytes.
 
 UNKNOWN where the reader cannot read one.
@@ -131,7 +131,7 @@ class HostReader:
             pairs = ((limit, of) if limit != UNKNOWN else (UNKNOWN, UNKNOWN) for limit, of in zip(self._limits, used))
             parts = (*parts[:8], *(value for pair in pairs for value in pair))
         # There is no caching allocator in between: reserved is what is allocated.
-        return (allocated, UNKNOWN, allocated, *(UNKNOWN,) * 5), parts
+        return (allocated, UNKNOWN, allocated, *(UNKNOWN,) * 6), parts
 
     def n_ooms(self) -> int:
         """Returns UNKNOWN: nothing counts the errors of the host."""
@@ -330,12 +330,12 @@ class CudaReader:
         return self._reserved_limit
 
 
-def _further(stats: Dict[str, Any]) -> Tuple[int, int, int, int]:
-    """Returns inactive split bytes, allocation retries, OOMs and requested bytes; an allocator need not count them."""
+def _further(stats: Dict[str, Any]) -> Tuple[int, int, int, int, int]:
+    """Returns inactive split bytes, allocation retries, OOMs, requested bytes and live blocks; an allocator need not count them."""
     inactive = stats["inactive_split_bytes"]["all"]["current"] if "inactive_split_bytes" in stats else UNKNOWN
-    # 0 next to live blocks: this allocator (cudaMallocAsync) does not count requested bytes.
-    requested = stats["requested_bytes"]["all"]["current"] if "requested_bytes" in stats else 0
-    return inactive, stats.get("num_alloc_retries", UNKNOWN), stats.get("num_ooms", UNKNOWN), requested or UNKNOWN
+    # 0 next to live bytes: this allocator (cudaMallocAsync) counts neither requested bytes nor blocks.
+    requested, blocks = (stats[name]["all"]["current"] if name in stats else 0 for name in ("requested_bytes", "allocation"))
+    return inactive, stats.get("num_alloc_retries", UNKNOWN), stats.get("num_ooms", UNKNOWN), requested or UNKNOWN, blocks or UNKNOWN
 
 
 def find_reader(settings: Settings) -> "CudaReader | HostReader":

@@ -42,7 +42,7 @@ Action = Union[SnapshotRequest, HeapScanRequest]
 """A request of the exporter, in its answer to a push."""
 
 RING_CAPACITY = 8192
-"""Records in the ring, at most; 248 bytes each. Evicted ones are counted and the count is pushed."""
+"""Records in the ring, at most; 259 bytes each. Evicted ones are counted and the count is pushed."""
 
 BATCH_RECORDS_MAX = 256
 """Records in one request, at most: 120 KiB."""

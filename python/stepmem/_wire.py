@@ -81,6 +81,7 @@ FIGURES = (
     "alloc_retries",
     "ooms",
     "requested_bytes",
+    "live_blocks",
     "total_bytes",
     "free_bytes",
     RESERVED_LIMIT,
@@ -93,7 +94,7 @@ FIGURES = (
 )
 """JSON keys of a record's figures, in the order of RECORD. Each figure may be UNKNOWN. A new one needs no other table."""
 
-COUNTS = ("alloc_retries", "ooms", "workers", "child_processes", "container_oom_kills")
+COUNTS = ("alloc_retries", "ooms", "live_blocks", "workers", "child_processes", "container_oom_kills")
 """The figures that take four bytes of a record; each of the others takes eight."""
 
 RECORD = struct.Struct("<dfqqIBBB" + "".join("i" if key in COUNTS else "q" for key in FIGURES))

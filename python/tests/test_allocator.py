@@ -34,6 +34,7 @@ def test_figures_are_those_of_the_allocator(exporter, train):
         "device": "GPU-01234567-89ab-cdef-0123-456789abcdef",
         "allocated_bytes": 1000,
         "requested_bytes": 1000,
+        "live_blocks": 1,
         "peak_allocated_bytes": 10000,
         "reserved_bytes": 2024,
         "peak_reserved_bytes": 11024,
@@ -43,6 +44,22 @@ def test_figures_are_those_of_the_allocator(exporter, train):
         "total_bytes": 1 << 30,
     }
     assert {name: rank[name] for name in wanted} == wanted
+
+
+def test_blocks_are_counted_as_they_are_kept_and_absent_where_the_allocator_counts_none(fake, train):
+    code = """
+        import torch, stepmem
+        torch._C.counts_blocks = bool({})
+        for _ in range(3):
+            torch.malloc(1000), torch.malloc(24), torch.free(24)
+            stepmem.step_end()
+        assert stepmem.flush(60)
+    """
+    counting, silent = fake(200), fake(200)
+    assert train(code.replace("{}", "1"), counting.url, PATHS=STUB).ended().code == 0
+    assert [record["live_blocks"] for record in counting.records] == [1, 2, 3]
+    assert train(code.replace("{}", "0"), silent.url, PATHS=STUB).ended().code == 0
+    assert [set(record) & {"live_blocks", "requested_bytes"} for record in silent.records] == [set()] * 3
 
 
 HOST = """

@@ -153,6 +153,8 @@ pub struct StepFigures {
     /// Bytes that the program requested in it, before the allocator rounds up.
     #[serde(rename = "requested_bytes")]
     pub requested: Option<Bytes>,
+    /// Blocks of the allocator that are live at its end.
+    pub live_blocks: Option<Count>,
     /// Maximum of allocated within the steps that the record stands for.
     #[serde(rename = "peak_allocated_bytes")]
     pub peak_allocated: Option<Bytes>,

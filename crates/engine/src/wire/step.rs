@@ -275,6 +275,10 @@ keys! {
         "bytes",
         "the part of `allocated_bytes` that the program requested, before the allocator \
          rounds up to blocks. Where it is known, growth and slopes are judged by it";
+    live_blocks: Option<Number> = of.figures.live_blocks,
+        "count",
+        "blocks of the caching allocator that are live at the end of the step, in all its pools \
+         (`allocation.all.current`); left out where it does not count them";
     peak_allocated_bytes: Option<Number> = of.figures.peak_allocated,
         "bytes", "maximum of allocated memory within the step, or the `steps`";
     reserved_bytes: Option<Number> = of.figures.reserved,
@@ -446,6 +450,7 @@ impl RawStep<'_> {
             step_seconds: optional(self.step_seconds, |n| seconds_of("step_seconds", n))?,
             allocated: bytes_of("allocated_bytes", self.allocated_bytes)?,
             requested: bytes("requested_bytes", self.requested_bytes)?,
+            live_blocks: count("live_blocks", self.live_blocks)?,
             peak_allocated: bytes("peak_allocated_bytes", self.peak_allocated_bytes)?,
             reserved: bytes("reserved_bytes", self.reserved_bytes)?,
             peak_reserved: bytes("peak_reserved_bytes", self.peak_reserved_bytes)?,

@@ -5,6 +5,7 @@ cached = 1024
 n_ooms = 0
 n_allocations = 0
 n_frees = 0
+counts_blocks = True
 metadata = ""
 n_reads = 0
 n_resets = 0
@@ -22,8 +23,9 @@ def _cuda_memoryStats(device):
         every = {"current": current, "peak": peak, "allocated": 0, "freed": 0}
         return {"all": every, "small_pool": every, "large_pool": every}
 
+    n_blocks = n_allocations - n_frees if counts_blocks else 0
     return {
-        "allocation": {"all": {"current": 1, "peak": 1, "allocated": n_allocations, "freed": n_frees}},
+        "allocation": {"all": {"current": n_blocks, "peak": n_blocks, "allocated": n_allocations, "freed": n_frees}},
         "segment": stat(1, 1),
         "active": stat(1, 1),
         "inactive_split": stat(1, 1),
@@ -31,7 +33,7 @@ def _cuda_memoryStats(device):
         "reserved_bytes": stat(allocated + cached, peak + cached),
         "active_bytes": stat(allocated, peak),
         "inactive_split_bytes": stat(512, 512),
-        "requested_bytes": stat(allocated, peak),
+        "requested_bytes": stat(allocated if counts_blocks else 0, peak),
         "num_alloc_retries": 2,
         "num_ooms": n_ooms,
         "oversize_allocations": {"current": 0, "peak": 0, "allocated": 0, "freed": 0},
