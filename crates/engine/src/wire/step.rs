@@ -56,9 +56,9 @@ pub fn decode(body: &[u8], layout: Layout) -> Result<Vec<StepSample>, DecodeErro
             checked_in_turn(lines.map(parse_step))
         }
         Layout::Json if body.trim_ascii_start().first() == Some(&b'[') => {
-            let batch = parse::<Batch<'_>>(body)?;
+            let batch = parse::<Batch>(body)?;
             check_count(batch.n_records)?;
-            checked_in_turn(batch.records.into_iter().map(|raw| Ok(raw.0)))
+            batch.samples
         }
         Layout::Json => Ok(vec![decode_step(body).map_err(|error| error.at(0))?]),
     }
@@ -114,36 +114,55 @@ fn name_of<T: Clone>(
     same.map_or_else(|| take(text), |same| Ok(same.clone()))
 }
 
-/// The first [`RECORDS_MAX`] records of a JSON array, and the number of all.
-struct Batch<'a> {
-    records: Vec<Object<RawStep<'a>>>,
+/// The first [`RECORDS_MAX`] records of a JSON array, or the first that is invalid, and the number
+/// of all. Each is checked as it is read: a raw one takes a KiB.
+struct Batch {
+    samples: Result<Vec<StepSample>, DecodeError>,
     n_records: usize,
 }
 
-impl<'de> Deserialize<'de> for Batch<'de> {
+impl<'de> Deserialize<'de> for Batch {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct BatchVisitor;
         impl<'de> Visitor<'de> for BatchVisitor {
-            type Value = Batch<'de>;
+            type Value = Batch;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an array of objects")
             }
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Batch<'de>, A::Error> {
-                let mut records = Vec::new();
-                while records.len() < RECORDS_MAX
-                    && let Some(record) = seq.next_element()?
-                {
-                    records.push(record);
-                }
-                let mut n_records = records.len();
-                while seq.next_element::<IgnoredAny>()?.is_some() {
-                    n_records += 1;
-                }
-                Ok(Batch { records, n_records })
+            fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<Batch, A::Error> {
+                Batch::read(seq)
             }
         }
         deserializer.deserialize_seq(BatchVisitor)
     }
+}
+
+impl Batch {
+    fn read<'de, A: SeqAccess<'de>>(mut seq: A) -> Result<Self, A::Error> {
+        let mut taken: Vec<StepSample> = Vec::new();
+        let mut refused = None;
+        while refused.is_none()
+            && taken.len() < RECORDS_MAX
+            && let Some(Object(raw)) = seq.next_element::<Object<RawStep<'_>>>()?
+        {
+            match raw.checked(taken.last()) {
+                Ok(sample) => taken.push(sample),
+                Err(error) => refused = Some(error.at(taken.len())),
+            }
+        }
+        let n_read = taken.len() + usize::from(refused.is_some());
+        let n_records = n_read + ignored(&mut seq)?;
+        Ok(Self { samples: refused.map_or(Ok(taken), Err), n_records })
+    }
+}
+
+/// Reads the rest of an array; returns how many elements it has.
+fn ignored<'de, A: SeqAccess<'de>>(seq: &mut A) -> Result<usize, A::Error> {
+    let mut n_elements = 0;
+    while seq.next_element::<IgnoredAny>()?.is_some() {
+        n_elements += 1;
+    }
+    Ok(n_elements)
 }
 
 /// One key of a record.
