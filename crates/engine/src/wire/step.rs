@@ -56,9 +56,10 @@ pub fn decode(body: &[u8], layout: Layout) -> Result<Vec<StepSample>, DecodeErro
             checked_in_turn(lines.map(parse_step))
         }
         Layout::Json if body.trim_ascii_start().first() == Some(&b'[') => {
-            let batch = parse::<Batch>(body)?;
-            check_count(batch.n_records)?;
-            batch.samples
+            if memchr::memchr_iter(b'{', body).count() > RECORDS_MAX {
+                check_count(parse::<Vec<IgnoredAny>>(body)?.len())?;
+            }
+            parse::<Batch>(body)?.0
         }
         Layout::Json => Ok(vec![decode_step(body).map_err(|error| error.at(0))?]),
     }
@@ -114,12 +115,9 @@ fn name_of<T: Clone>(
     same.map_or_else(|| take(text), |same| Ok(same.clone()))
 }
 
-/// The first [`RECORDS_MAX`] records of a JSON array, or the first that is invalid, and the number
-/// of all. Each is checked as it is read: a raw one takes a KiB.
-struct Batch {
-    samples: Result<Vec<StepSample>, DecodeError>,
-    n_records: usize,
-}
+/// The records of a JSON array, or the first that is invalid. Each is checked as it is read: a raw
+/// one takes a KiB.
+struct Batch(Result<Vec<StepSample>, DecodeError>);
 
 impl<'de> Deserialize<'de> for Batch {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -139,30 +137,18 @@ impl<'de> Deserialize<'de> for Batch {
 
 impl Batch {
     fn read<'de, A: SeqAccess<'de>>(mut seq: A) -> Result<Self, A::Error> {
-        let mut taken: Vec<StepSample> = Vec::new();
-        let mut refused = None;
-        while refused.is_none()
-            && taken.len() < RECORDS_MAX
-            && let Some(Object(raw)) = seq.next_element::<Object<RawStep<'_>>>()?
-        {
-            match raw.checked(taken.last()) {
-                Ok(sample) => taken.push(sample),
-                Err(error) => refused = Some(error.at(taken.len())),
+        let mut samples: Vec<StepSample> = Vec::new();
+        while let Some(Object(raw)) = seq.next_element::<Object<RawStep<'_>>>()? {
+            match raw.checked(samples.last()) {
+                Ok(sample) => samples.push(sample),
+                Err(error) => {
+                    while seq.next_element::<IgnoredAny>()?.is_some() {}
+                    return Ok(Self(Err(error.at(samples.len()))));
+                }
             }
         }
-        let n_read = taken.len() + usize::from(refused.is_some());
-        let n_records = n_read + ignored(&mut seq)?;
-        Ok(Self { samples: refused.map_or(Ok(taken), Err), n_records })
+        Ok(Self(Ok(samples)))
     }
-}
-
-/// Reads the rest of an array; returns how many elements it has.
-fn ignored<'de, A: SeqAccess<'de>>(seq: &mut A) -> Result<usize, A::Error> {
-    let mut n_elements = 0;
-    while seq.next_element::<IgnoredAny>()?.is_some() {
-        n_elements += 1;
-    }
-    Ok(n_elements)
 }
 
 /// One key of a record.
