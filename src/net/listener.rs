@@ -2,7 +2,6 @@
 
 use std::io;
 use std::pin::Pin;
-use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
@@ -10,9 +9,6 @@ use tokio::net::{TcpListener, UnixListener};
 use crate::net::access::Gate;
 use crate::net::peer::Peer;
 use crate::net::tls::TlsConnection;
-
-/// The pause before accepting again after the system ran out of file descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(2);
 
 /// A source of connections.
 #[derive(Debug)]
@@ -29,14 +25,6 @@ pub(super) struct NewConnection {
 
 impl Listener {
     pub(super) async fn accept(&self, gate: &Gate) -> io::Result<NewConnection> {
-        let accepted = self.try_accept(gate).await;
-        if accepted.is_err() {
-            tokio::time::sleep(ACCEPT_PAUSE).await;
-        }
-        accepted
-    }
-
-    async fn try_accept(&self, gate: &Gate) -> io::Result<NewConnection> {
         match self {
             Self::Tcp(listener) => {
                 let (stream, address) = listener.accept().await?;

@@ -46,6 +46,9 @@ pub const HEAD_BYTES_MAX: usize = 8 * 1024;
 pub const UNSENT_BYTES_MAX: u32 = 128 * 1024;
 /// Time limit for requests in flight after the server was stopped.
 pub const STOP_WITHIN: Duration = Duration::from_secs(5);
+/// The pause before accepting again after the system ran out of file descriptors. Other listeners
+/// accept nothing meanwhile: a descriptor that is freed is this one's.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(2);
 /// Time after an answer within which the next request counts as sent before it: a reader who
 /// waits for answers hardly asks again so soon.
 const PIPELINED_WITHIN: Duration = Duration::from_millis(10);
@@ -85,6 +88,10 @@ pub struct Connections {
     /// Counts the actions of all connections: an order, not a time.
     order: Arc<AtomicU64>,
     has_warned: AtomicBool,
+    /// The listener that lacked a file descriptor last, and until when others give way to it.
+    lacking: Mutex<Option<(Arc<ServerCounts>, Instant)>>,
+    /// Notified once it has got one.
+    served: Notify,
 }
 
 impl Connections {
@@ -112,12 +119,40 @@ impl Connections {
     }
 
     /// Evicts the least recently active connection, since there is no file descriptor for
-    /// another. Warns of the first `error` within [`WARNED_EVERY`].
-    fn free_descriptor(&self, error: &io::Error) {
+    /// another of a listener. Warns of the first `error` within [`WARNED_EVERY`]. Returns when to
+    /// accept again.
+    fn free_descriptor(&self, error: &io::Error, listener: &Arc<ServerCounts>) -> Instant {
         if !self.has_warned.swap(true, Ordering::Relaxed) {
             tracing::warn!(%error, "connections are not accepted; inactive ones are closed");
         }
         evict(&mut self.slots(), |_| true);
+        let again_at = Instant::now() + ACCEPT_PAUSE;
+        *self.lacking() = Some((Arc::clone(listener), again_at + ACCEPT_PAUSE));
+        again_at
+    }
+
+    /// Waits while another listener lacks a file descriptor: the one whose connection is evicted
+    /// for it would be the first to take what is freed, again and again.
+    async fn give_way(&self, listener: &Arc<ServerCounts>) {
+        let lacking =
+            self.lacking().as_ref().map(|(of, until)| (Arc::ptr_eq(of, listener), *until));
+        if let Some((false, until)) = lacking {
+            // Whether it was served or the time is over: it is this one's turn.
+            drop(tokio::time::timeout_at(until, self.served.notified()).await);
+        }
+    }
+
+    /// A listener has accepted a connection.
+    fn serve(&self, listener: &Arc<ServerCounts>) {
+        let mut lacking = self.lacking();
+        if lacking.as_ref().is_some_and(|(of, _)| Arc::ptr_eq(of, listener)) {
+            *lacking = None;
+            self.served.notify_waiters();
+        }
+    }
+
+    fn lacking(&self) -> MutexGuard<'_, Option<(Arc<ServerCounts>, Instant)>> {
+        self.lacking.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the open connections.
@@ -146,18 +181,25 @@ pub async fn serve(listener: Listener, service: Service) {
     let mut stopped = stop.clone();
     let mut handled = FuturesUnordered::new();
     let mut warnings = tokio::time::interval(WARNED_EVERY);
+    let mut again_at = Instant::now();
     loop {
+        let accepted = async {
+            tokio::time::sleep_until(again_at).await;
+            connections.give_way(&counts).await;
+            listener.accept(&routes.gate).await
+        };
         tokio::select! {
             // Connections that are accepted get their turn before new ones.
             biased;
             () = is_stopping(&mut stopped) => break,
             Some(()) = handled.next(), if !handled.is_empty() => {}
-            accepted = listener.accept(&routes.gate) => match accepted {
+            accepted = accepted => match accepted {
                 Ok(NewConnection { stream, peer }) => {
+                    connections.serve(&counts);
                     let slot = connections.enter(peer, &counts);
                     handled.push(handle(stream, routes.clone(), slot, stop.clone()));
                 }
-                Err(error) => connections.free_descriptor(&error),
+                Err(error) => again_at = connections.free_descriptor(&error, &counts),
             },
             _ = warnings.tick() => connections.has_warned.store(false, Ordering::Relaxed),
         }
