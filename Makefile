@@ -154,7 +154,7 @@ ends: ## Have jobs that leak complete and die under the real Prometheus and Aler
 	rm -rf target/ends
 	$(TOOLS)/ops/bin/python tests/ops/ends.py target/debug/stepmem target/ends $(ENDS)
 
-attack: ## Attack the exporter over loopback and write the tables of docs/security.md (five minutes)
+attack: ## Attack the exporter over loopback and write the tables of docs/security.md (ten minutes)
 	$(CARGO) build --quiet --profile dist
 	python3 tests/attack/run.py --write docs/security.md target/dist/stepmem
 
