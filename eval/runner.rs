@@ -36,7 +36,7 @@ use stepmem_types::units::UnixTime;
 use null_models::Model;
 
 /// Bytes of one row of a job.
-const ROW_BYTES: usize = 32;
+const ROW_BYTES: usize = 36;
 /// Bytes that a row's figures count in.
 const UNIT_BYTES: f64 = 512.0;
 /// A rank whose live memory falls below this share after a gap has restarted, as the exporter judges it.

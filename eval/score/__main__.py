@@ -11,7 +11,7 @@ from pathlib import Path
 
 from . import bars, jobs, judge, report, runner
 
-SETS = ("dev", "seen", "real", "null", "test", "peers")
+SETS = ("dev", "seen", "real", "null", "test", "witness", "peers")
 # `peers` takes long, and no change of the detector changes it.
 USUAL_SETS = "dev,seen,real,null,test"
 ALL_SEEDS = "0-9"
@@ -32,7 +32,7 @@ def seeds_of(text):
 
 
 def score_simulated(which, options):
-    """The results of `dev`, `seen` or `test`, and the rows behind them."""
+    """The results of `dev`, `seen`, `test` or `witness`, and the rows behind them."""
     names = jobs.families_of(which).names()
     if options.families:
         unknown = set(options.families) - set(names)
@@ -107,7 +107,7 @@ def parse():
     parser.add_argument("--runner", type=shlex.split, required=True, help="the command that judges job files")
     parser.add_argument("--name", help="what results.json calls the runner")
     parser.add_argument("--jobs", type=Path, required=True, help="where job files are kept")
-    parser.add_argument("--sets", default=USUAL_SETS, type=lambda text: text.split(","), help="of dev, seen, real, null, test, peers")
+    parser.add_argument("--sets", default=USUAL_SETS, type=lambda text: text.split(","), help="of dev, seen, real, null, test, witness, peers")
     parser.add_argument("--seeds", default=ALL_SEEDS)
     parser.add_argument("--families", default=[], type=lambda text: [name for name in text.split(",") if name])
     parser.add_argument("--null-days", type=int, default=NULL_DAYS)

@@ -20,7 +20,7 @@ from simulator.families import DEV, Families
 from simulator.job import make_job
 
 EVAL = Path(__file__).resolve().parent.parent
-OTHERS = {"seen": EVAL / "seen_families.py", "test": EVAL / "test_families.py"}
+OTHERS = {name: EVAL / f"{name}_families.py" for name in ("seen", "test", "witness")}
 """The files of the sets beside `dev`."""
 
 
@@ -67,7 +67,7 @@ def fingerprint(paths):
 
 
 def folder_of(root, which):
-    made_by = [EVAL / "simulator" / f"{name}.py" for name in ("allocator", "compact", "families", "job")]
+    made_by = [EVAL / "simulator" / f"{name}.py" for name in ("allocator", "compact", "counts", "families", "job")]
     return root / f"{which}-{fingerprint(made_by + ([OTHERS[which]] if which in OTHERS else []))}"
 
 

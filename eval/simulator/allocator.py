@@ -15,7 +15,7 @@ MIB = 1 << 20
 SIZE, ADDR, PREV, NEXT, FREE, POOL, FN, UNM, FP = 0, 1, 2, 3, 4, 5, 6, 7, 8
 NB = 128
 # scalar state
-(A_CUR, A_PEAK, R_CUR, R_PEAK, CAP, NADDR, NFREEID, _U0, _U1, NRETRY, NEXTID, EXPAND, TAIL0,
+(A_CUR, A_PEAK, R_CUR, R_PEAK, CAP, NADDR, NFREEID, NLIVE, _U1, NRETRY, NEXTID, EXPAND, TAIL0,
  TAIL1) = range(14)
 
 # flags per event
@@ -219,6 +219,7 @@ def _alloc(req, B, F, S, freeids):
     B[b, FREE] = 0
     B[b, UNM] = 0
     S[A_CUR] += B[b, SIZE]
+    S[NLIVE] += 1
     if S[A_CUR] > S[A_PEAK]:
         S[A_PEAK] = S[A_CUR]
     return b
@@ -229,6 +230,7 @@ def _free(b, B, F, S, freeids):
     if b < 0:
         return
     S[A_CUR] -= B[b, SIZE]
+    S[NLIVE] -= 1
     n = B[b, NEXT]
     if n >= 0 and B[n, FREE] == 1:
         _fl_remove(n, B, F, S)
@@ -262,16 +264,16 @@ def _free(b, B, F, S, freeids):
 def run_rank(phase, u, flags, leak, leak_free, cache, rec, garb, epacc, slot, evkeep, priv,
              ext, caps, params_sz, opt_sz, grad_sz, act_sz, batch_sz, logit_sz, retain_frac1k,
              eval_keep_leaks, nmax, expand):
-    """Run the event programme of one rank.  Returns (out[n,5] int64, n_done, n_retry).
+    """Run the event programme of one rank.  Returns (out[n,6] int64, n_done, n_retry).
 
-    out columns: allocated, peak_allocated, reserved, peak_reserved at the event's end, and the live bytes of the leak as the
-    allocator counts them: whole blocks.
+    out columns: allocated, peak_allocated, reserved, peak_reserved at the event's end, the live bytes of the leak as the
+    allocator counts them: whole blocks, and the number of live blocks.
     n_done < n means the process hit OOM during event n_done.
     u: int64, per-event size multiplier in 1/1024ths.  retain_frac1k: share of the logits
     tensor that stays referenced across the step boundary, in 1/1024ths.
     """
     n = phase.shape[0]
-    out = np.zeros((n, 5), np.int64)
+    out = np.zeros((n, 6), np.int64)
     B = np.full((nmax, 9), -1, np.int64)
     F = np.full((2, NB), -1, np.int64)
     freeids = np.zeros(nmax, np.int64)
@@ -507,6 +509,7 @@ def run_rank(phase, u, flags, leak, leak_free, cache, rec, garb, epacc, slot, ev
         pr = S[R_PEAK] + priv_res
         out[t, 3] = pr if pr > out[t, 2] else out[t, 2]
         out[t, 4] = leaked
+        out[t, 5] = S[NLIVE]
     return out, n, S[NRETRY]
 
 
@@ -528,9 +531,10 @@ def selftest():
     assert S[R_CUR] == 22 * MIB
     e = _alloc(11 * MIB, B, F, S, ids)         # own segment, rounded to 2 MiB
     assert S[R_CUR] == 34 * MIB
+    assert S[NLIVE] == 5
     for x in (a, b, c, d, e):
         _free(x, B, F, S, ids)
-    assert S[A_CUR] == 0 and S[R_CUR] == 34 * MIB
+    assert S[A_CUR] == 0 and S[NLIVE] == 0 and S[R_CUR] == 34 * MIB
     _empty_cache(B, F, S, ids)
     assert S[R_CUR] == 0
     # expandable: growth is page by page, and free pages can be unmapped under pressure

@@ -1,16 +1,17 @@
-"""Jobs in the compact form that a runner reads: 32 bytes a record, and nothing to parse.
+"""Jobs in the compact form that a runner reads: 36 bytes a record, and nothing to parse.
 
 A file is one line of text, "NAME RANKS TOTAL_BYTES", and rows in order of arrival, little-endian: kind u8 (0 a record, 1 a reading of NVML), rank u8,
-evaluation u8, padding u8, step u32, time f64; then of a record allocated, peak allocated, reserved and peak reserved, u32 in units of 512 bytes; of a
-reading the bytes used on the device and by the rank's process, u64.
+evaluation u8, padding u8, step u32, time f64; then of a record allocated, peak allocated, reserved and peak reserved, u32 in units of 512 bytes, and the
+number of live blocks, u32, 0xFFFFFFFF where it is unknown; of a reading the bytes used on the device and by the rank's process, u64, and padding u32.
 """
 import numpy as np
 
 UNIT = 512
+BLOCKS_UNKNOWN = 0xFFFFFFFF
 RECORD = np.dtype([("kind", "u1"), ("rank", "u1"), ("evaluation", "u1"), ("padding", "u1"), ("step", "<u4"), ("time", "<f8"),
-                   ("allocated", "<u4"), ("peak_allocated", "<u4"), ("reserved", "<u4"), ("peak_reserved", "<u4")])
+                   ("allocated", "<u4"), ("peak_allocated", "<u4"), ("reserved", "<u4"), ("peak_reserved", "<u4"), ("blocks", "<u4")])
 READING = np.dtype([("kind", "u1"), ("rank", "u1"), ("evaluation", "u1"), ("padding", "u1"), ("step", "<u4"), ("time", "<f8"),
-                    ("device_used", "<u8"), ("process_used", "<u8")])
+                    ("device_used", "<u8"), ("process_used", "<u8"), ("padding_at_end", "<u4")])
 FIGURES = ("allocated", "peak_allocated", "reserved", "peak_reserved")
 
 
@@ -33,6 +34,7 @@ def rows_of(job):
         records["evaluation"] = pushes["phase"] != 0
         for name in FIGURES:
             records[name] = -(-pushes[name] // UNIT)
+        records["blocks"] = pushes.get("blocks", BLOCKS_UNKNOWN)
         arrival = np.maximum.accumulate(times + job.truth["straggle"][rank]) if len(times) else times
         rows.append(records)
         keys.append((np.arange(len(times)), np.full(len(times), rank), arrival))

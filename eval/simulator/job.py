@@ -7,6 +7,7 @@ from scipy.signal import lfilter
 
 from . import allocator as al
 from .allocator import F_NAMES as FL, MIB
+from .counts import kind_of, noise_of_counts
 from .families import Draw, plain_job
 
 # Bytes of a device of 24, 80 and 141 GB, as its driver reports them.
@@ -34,12 +35,12 @@ class Job:
 
     def pushes(self, r):
         """Arrays in arrival order for rank r: step,time,allocated,peak_allocated,reserved,
-        peak_reserved,phase."""
+        peak_reserved,blocks,phase."""
         o = self._order[r]
         k = self.ranks[r]
         return dict(step=self.step[o], time=self.time[o], phase=self.phase[o],
                     allocated=k['allocated'][o], peak_allocated=k['peak_allocated'][o],
-                    reserved=k['reserved'][o], peak_reserved=k['peak_reserved'][o], event=o)
+                    reserved=k['reserved'][o], peak_reserved=k['peak_reserved'][o], blocks=k['blocks'][o], event=o)
 
 
 def _u_series(models, n, rng_shared, rng_rank, lives):
@@ -118,13 +119,14 @@ def make_job(families, name, seed):
     """The job of a family: it depends on the family's name, the seed and the families' salt alone."""
     function, cls = families.members[name]
     root = np.random.SeedSequence([families.salt, zlib.crc32(name.encode()), int(seed)])
-    s_cfg, s_tl, s_sh, s_push, *s_ranks = root.spawn(4 + 16)
+    s_cfg, s_tl, s_sh, s_push, *s_ranks, s_counts = root.spawn(4 + 16 + 1)
     q = Draw(families.ranges, np.random.Generator(np.random.PCG64(s_cfg)))
     c = plain_job(q)
+    c['block_noise'] = kind_of(name)
     function(c, q)
     shrink = 1.0
     for _ in range(8):
-        job = _generate(name, seed, cls, c, s_tl, s_sh, s_push, s_ranks, shrink)
+        job = _generate(name, seed, cls, c, s_tl, s_sh, s_push, s_ranks, s_counts, shrink)
         truth = job.truth
         # A job must not run out of memory unless it leaks, nor before its leak has begun.
         if not truth['oom'] or (c['leak'] is not None and truth['oom_event'] > truth['onset_event'] + 100):
@@ -133,7 +135,7 @@ def make_job(families, name, seed):
     return job
 
 
-def _generate(family, seed, cls, c, s_tl, s_sh, s_push, s_ranks, shrink):
+def _generate(family, seed, cls, c, s_tl, s_sh, s_push, s_ranks, s_counts, shrink):
     R = lambda s: np.random.Generator(np.random.PCG64(np.random.SeedSequence(
         s.entropy, spawn_key=s.spawn_key)))
     rt, rs = R(s_tl), R(s_sh)
@@ -381,6 +383,13 @@ def _generate(family, seed, cls, c, s_tl, s_sh, s_push, s_ranks, shrink):
                     unit = max(512.0, min(8 * MIB, head / 4000))
                 units = np.floor(G / unit)
                 leak[ti] = (np.diff(units, prepend=0.0) * unit).astype(np.int64)
+            elif kind == 'cat':
+                # One tensor, which torch.cat replaces by a longer one. Both are there for a moment: half of the headroom is the end.
+                grown = rate / 2 * np.maximum(0, np.arange(m) - onset_tr)
+                for s0 in starts[1:]:
+                    grown[s0:] -= grown[s0]
+                rec[ti] = grown.astype(np.int64)
+                cum = rec[ti][np.cumsum(is_tr) - 1].astype(float)
             elif kind == 'eval':
                 per_eval = rate * every / ev['n']
                 em = ~is_tr & (src >= onset_tr)
@@ -420,9 +429,22 @@ def _generate(family, seed, cls, c, s_tl, s_sh, s_push, s_ranks, shrink):
             phase, ui, fl, leak, leak_free, cache, rec, garb, epacc, slot, evkeep, priv, ext, caps,
             params_sz, opt_sz, grad_sz, act_sz, batch, int(logit), int(c['retain']),
             eval_keep_leaks, nmax, c['expand'])
-        if lk and r in leak_ranks and lk['kind'] not in ('reserved', 'external'):
-            cum = out[:, 4].astype(float)
-        raw.append((out, ext, other, cum, u))
+        blocks = out[:, 5].copy()
+        if lk and r in leak_ranks:
+            if lk['kind'] not in ('reserved', 'external', 'cat'):
+                cum = out[:, 4].astype(float)
+            if lk['kind'] == 'pow' and np.ndim(lk['a']) == 1:
+                # Above, entries are summed up to units. In a real program each has a block of its own. Less growth than this is rounding.
+                own = z()
+                own[ti] = np.diff(G, prepend=0.0) > 1e-10 * head
+                own = np.cumsum(own - (leak > 0))
+                for s0 in starts[1:]:
+                    own[ti[s0]:] -= own[ti[s0] - 1]
+                blocks += own
+        if c['block_noise']:
+            # During an evaluation they stay.
+            blocks += noise_of_counts(c['block_noise'], m, starts, s_counts, r)[np.cumsum(is_tr) - 1]
+        raw.append((out, ext, other, cum, u, blocks))
         if nd < n_done_min:
             n_done_min, oom_rank = nd, r
     nd = n_done_min
@@ -431,9 +453,9 @@ def _generate(family, seed, cls, c, s_tl, s_sh, s_push, s_ranks, shrink):
     nvml = []
     straggle = []
     for r in range(world):
-        out, ext, other, cum, u = raw[r]
+        out, ext, other, cum, u, blocks = raw[r]
         ranks.append(dict(allocated=out[:nd, 0].copy(), peak_allocated=out[:nd, 1].copy(),
-                          reserved=out[:nd, 2].copy(), peak_reserved=out[:nd, 3].copy(),
+                          reserved=out[:nd, 2].copy(), peak_reserved=out[:nd, 3].copy(), blocks=blocks[:nd],
                           ext=ext[:nd], other=other[:nd], leak_cum=cum[:nd]))
         o = np.arange(nd)
         straggle.append(0.0)
@@ -498,8 +520,8 @@ def _generate(family, seed, cls, c, s_tl, s_sh, s_push, s_ranks, shrink):
             truth['bytes_per_step'] = float((cum[min(e, n - 1)] - cum[life0]) / ntr)
         else:
             truth['bytes_per_step'] = float((cum[min(e, n - 1)] - cum[on_e]) / ntr)
-        if lk['kind'] in ('linear', 'fixed', 'eval', 'ckpt', 'reserved', 'external') and rate > 0:
-            sp = head / (truth['bytes_per_step'] or 1)
+        if lk['kind'] in ('linear', 'fixed', 'cat', 'eval', 'ckpt', 'reserved', 'external') and rate > 0:
+            sp = (head / 2 if lk['kind'] == 'cat' else head) / (truth['bytes_per_step'] or 1)
             truth['oom_step_extrapolated'] = int(truth['onset_step'] + sp)
         if oom:
             truth['oom_step'] = int(step[nd]) if nd < n else None

@@ -20,11 +20,12 @@ def record_lines(job, rank):
     arrival = np.maximum.accumulate(times + job.truth["straggle"][rank]) if len(times) else times
     head = (f'{{"run":"{job.family}-{job.seed}","rank":{rank},"world_size":{job.world},"device":"GPU-{rank}","pid":{1000 + rank},'
             f'"total_bytes":{job.total},"step":')
-    figures = (pushes[name].astype(np.int64).tolist() for name in ("allocated", "peak_allocated", "reserved", "peak_reserved"))
+    figures = (pushes[name].astype(np.int64).tolist() for name in ("allocated", "peak_allocated", "reserved", "peak_reserved", "blocks"))
     rows = zip(arrival.tolist(), pushes["step"].tolist(), times.tolist(), *figures, pushes["phase"].tolist())
-    for number, (at, step, time, allocated, peak, reserved, peak_reserved, phase) in enumerate(rows):
+    for number, (at, step, time, allocated, peak, reserved, peak_reserved, blocks, phase) in enumerate(rows):
         yield at, rank, number, (f'{head}{step},"time":{time:.3f},"allocated_bytes":{allocated},"peak_allocated_bytes":{peak},'
-                                 f'"reserved_bytes":{reserved},"peak_reserved_bytes":{peak_reserved}' + (',"phase":"eval"}\n' if phase else "}\n"))
+                                 f'"reserved_bytes":{reserved},"peak_reserved_bytes":{peak_reserved},"live_blocks":{blocks}'
+                                 + (',"phase":"eval"}\n' if phase else "}\n"))
 
 
 def reading_lines(job, rank):
