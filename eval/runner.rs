@@ -1,9 +1,10 @@
 //! Runs the detector on jobs in their compact form (see `eval/simulator/compact.py`) and prints each transition as a line of JSON.
 //!
-//!     eval-runner [--process] [--set FIELD=VALUE]... < PATHS
+//!     eval-runner [--process | --bytes-alone] [--set FIELD=VALUE]... < PATHS
 //!     eval-runner --null MODEL --days N --seed S [--set FIELD=VALUE]...
 //!
-//! `--process` leaves out what ranks push: each is judged as an unmanaged process. `--set` changes a field of the detector's
+//! `--process` leaves out what ranks push: each is judged as an unmanaged process. `--bytes-alone` leaves out the number of live
+//! blocks. `--set` changes a field of the detector's
 //! configuration. `--null` counts what is raised in so many rank-days of a null model (see `eval/null_models.rs`).
 
 #![allow(
@@ -39,6 +40,8 @@ use null_models::Model;
 const ROW_BYTES: usize = 36;
 /// Bytes that a row's figures count in.
 const UNIT_BYTES: f64 = 512.0;
+/// Stands for an unknown number of live blocks.
+const BLOCKS_UNKNOWN: f64 = 0xffff_ffff_u32 as f64;
 /// A rank whose live memory falls below this share after a gap has restarted, as the exporter judges it.
 const RESUME_FALL_RATIO: f64 = 0.75;
 const RESUME_GAP_SECONDS: f64 = 30.0;
@@ -54,6 +57,7 @@ const GROUP_SECONDS: f64 = 1800.0;
 struct Options {
     config: Config,
     is_process: bool,
+    has_blocks: bool,
     null: Option<Model>,
     days: u32,
     seed: u64,
@@ -77,10 +81,11 @@ fn options(arguments: impl Iterator<Item = String>) -> Options {
     let mut arguments = arguments;
     let (mut null, mut days, mut seed) = (None, 0, 0);
     let mut config = serde_json::to_value(Config::default()).expect("it serializes");
-    let mut is_process = false;
+    let (mut is_process, mut has_blocks) = (false, true);
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--process" => is_process = true,
+            "--bytes-alone" => has_blocks = false,
             "--null" => {
                 let name = arguments.next().expect("--null MODEL");
                 null = Some(Model::named(&name).unwrap_or_else(|| panic!("no model {name}")));
@@ -100,7 +105,7 @@ fn options(arguments: impl Iterator<Item = String>) -> Options {
         }
     }
     let config = serde_json::from_value(config).expect("a configuration");
-    Options { config, is_process, null, days, seed }
+    Options { config, is_process, has_blocks, null, days, seed }
 }
 
 fn number(argument: Option<String>) -> u32 {
@@ -125,6 +130,7 @@ fn null_counts(model: Model, options: &Options) -> Value {
                 peak_bound: Some(record.peak),
                 reserved: Some(record.reserved),
                 peak_reserved: Some(record.reserved),
+                live_blocks: None,
             };
             rank.detector.train(&sample, Some(null_models::TOTAL_BYTES));
             for transition in rank.transitions(null_models::TOTAL_BYTES) {
@@ -151,8 +157,9 @@ fn run(path: &str, options: &Options, out: &mut impl Write) {
         head.split_whitespace().skip(1).map(|field| field.parse::<f64>().expect("a number"));
     let (n_ranks, total) = (head.next().expect("ranks"), head.next().expect("bytes"));
     let pushes = !options.is_process && rows.chunks_exact(ROW_BYTES).any(|row| row[0] == 0);
-    let mut ranks: Vec<Rank> =
-        (0..n_ranks as usize).map(|_| Rank::new(options.config, pushes)).collect();
+    let has_blocks = options.has_blocks;
+    let new = || Rank { has_blocks, ..Rank::new(options.config, pushes) };
+    let mut ranks: Vec<Rank> = (0..n_ranks as usize).map(|_| new()).collect();
     for row in rows.chunks_exact(ROW_BYTES) {
         let time = f64::from_le_bytes(row[8..16].try_into().unwrap());
         let rank = usize::from(row[1]);
@@ -176,6 +183,7 @@ fn run(path: &str, options: &Options, out: &mut impl Write) {
 struct Rank {
     detector: Detector,
     pushes: bool,
+    has_blocks: bool,
     step: f64,
     time: f64,
     allocated: f64,
@@ -191,6 +199,7 @@ impl Rank {
         Self {
             detector,
             pushes,
+            has_blocks: true,
             step: -1.0,
             time: -1.0,
             allocated: 0.0,
@@ -218,6 +227,8 @@ impl Rank {
             peak_bound: Some(bytes(20)),
             reserved: Some(bytes(24)),
             peak_reserved: Some(bytes(28)),
+            live_blocks: Some(number(32))
+                .filter(|number| self.has_blocks && *number < BLOCKS_UNKNOWN),
         };
         if is_eval {
             self.detector.other_phase(&sample);

@@ -65,7 +65,7 @@ const LAYERS: [(&str, &[&[&str]]); 6] = [
         &[
             &["behaviour"],
             &["detector"],
-            &["readings"],
+            &["readings", "witness"],
             &["series"],
             &["shifts"],
             &["intervals", "tracker"],

@@ -26,6 +26,7 @@ mod verbs;
 
 mod lifecycle;
 mod limits;
+mod live_blocks;
 mod lives;
 
 // Devices are read beside them.

@@ -8,6 +8,7 @@ use crate::sample::{AxisPoint, DeviceReading, Sample};
 use crate::signal::Signal;
 use crate::tests::Test;
 use crate::trend::{Stage, Trend};
+use crate::witness::{Accumulation, Testimony};
 use stepmem_types::units::{GIBIBYTE, MEBIBYTE, UnixTime};
 
 const CAPACITY: f64 = 24.0 * GIBIBYTE;
@@ -30,6 +31,7 @@ fn sample(step: u32, allocated: f64) -> Sample {
         peak: Some(peak),
         peak_bound: Some(peak),
         reserved: Some(peak),
+        live_blocks: None,
         peak_reserved: Some(peak),
     }
 }
@@ -371,4 +373,123 @@ fn growth_that_rose_and_ended_is_not_raised_again() {
         }
         assert_eq!((n_raised, was_growing), (1, false));
     }
+}
+
+/// Takes steps of live bytes above [`BASE`] and of numbers of live blocks, by the step.
+fn counted(
+    n_steps: u32,
+    mut series: impl FnMut(u32) -> (f64, Option<f64>),
+    mut each: impl FnMut(u32, &Detector),
+) -> Detector {
+    let mut detector = Detector::new(Config::default());
+    for step in 1..=n_steps {
+        let (bytes, live_blocks) = series(step);
+        let sample = Sample { live_blocks, ..sample(step, BASE + bytes) };
+        detector.train(&sample, Some(CAPACITY));
+        each(step, &detector);
+    }
+    detector
+}
+
+fn kept(detector: &Detector) -> Accumulation {
+    match detector.testimony() {
+        Some(Testimony::Accumulates(kept)) => kept,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn one_block_a_step_is_certain_after_47_samples_however_the_bytes_vary_and_rises_at_32_mebibytes()
+ {
+    let mut random = noise(7);
+    let leak = 64.0 * 1024.0;
+    let series = move |step: u32| {
+        (f64::from(step) * leak + 40.0 * MEBIBYTE * random(), Some(500.0 + f64::from(step)))
+    };
+    let (mut certain, mut rising) = (None, None);
+    let detector = counted(900, series, |step, detector| {
+        certain = certain.or(detector.testimony().map(|_| step));
+        rising = rising.or(detector.trend(Signal::Allocated).map(|trend| (step, *trend)));
+    });
+    let (step, trend) = rising.unwrap();
+    assert!((512..=768).contains(&step), "RISING at {step}");
+    assert_eq!(trend.stage, Stage::Rising);
+    assert!(trend.onset.position <= 40.0, "{:?}", trend.onset);
+    let kept = kept(&detector);
+    assert_eq!((certain, kept.certain.position), (Some(47), 47.0));
+    assert!(kept.since.position <= 26.0, "{:?}", kept.since);
+    assert!((kept.blocks_per_unit - 1.0).abs() < 1e-9, "{kept:?}");
+}
+
+#[test]
+fn block_in_sixteen_steps_is_certain_with_the_nineteenth() {
+    let series = |step: u32| (0.0, Some(f64::from(step / 16)));
+    let mut certain = None;
+    let detector = counted(400, series, |step, detector| {
+        let testimony = detector.testimony();
+        let is_rising = matches!(testimony, Some(Testimony::Accumulates(_)));
+        certain = certain.or(is_rising.then_some(step));
+    });
+    assert!(certain.is_some_and(|step| step <= 23 + 19 * 16), "{certain:?}");
+    assert!((kept(&detector).blocks_per_unit * 16.0 - 1.0).abs() < 0.05);
+    assert!(detector.trend(Signal::Allocated).is_none(), "blocks of no bytes are no growth");
+}
+
+#[test]
+fn number_is_level_where_tensors_get_larger_unknown_where_it_is_not_counted_and_never_rises_by_noise()
+ {
+    let growing = |step: u32| f64::from(step) * 4.0 * MEBIBYTE;
+    let level = counted(400, |step| (growing(step), Some(70.0)), |_, _| {});
+    assert_eq!(level.testimony(), Some(Testimony::Level));
+    let absent = counted(400, |step| (growing(step), None), |_, _| {});
+    assert_eq!(absent.testimony(), None);
+    let mut random = noise(3);
+    let noisy = counted(
+        4000,
+        move |step| (growing(step.min(9)), Some((500.0 + 26.0 * random()).round())),
+        |_, detector| assert!(matches!(detector.testimony(), None | Some(Testimony::Level))),
+    );
+    assert!(noisy.trend(Signal::Allocated).is_none());
+}
+
+#[test]
+fn number_of_a_cache_that_fills_fades() {
+    let filled = |step: u32| (2000.0 * (1.0 - (-f64::from(step) / 300.0).exp())).round();
+    let mut faded = 0;
+    let detector = counted(
+        6000,
+        |step| (0.0, Some(filled(step))),
+        |_, detector| {
+            faded += u32::from(matches!(detector.testimony(), Some(Testimony::Fades(_))));
+        },
+    );
+    assert!(faded > 100, "{faded}");
+    assert!(matches!(detector.testimony(), None | Some(Testimony::Level)));
+}
+
+#[test]
+fn what_the_number_shows_ends_with_it_and_pages_nobody() {
+    let until = 900;
+    let mut random = noise(11);
+    let series = move |step: u32| {
+        let kept = f64::from(step.min(until));
+        (kept * MEBIBYTE / 4.0 + 400.0 * MEBIBYTE * random(), Some(kept))
+    };
+    let mut was_rising = false;
+    let detector = counted(3000, series, |step, detector| {
+        let trend = detector.trend(Signal::Allocated).filter(|trend| trend.is_growing());
+        was_rising |= step < until && trend.is_some_and(|trend| trend.stage == Stage::Rising);
+        assert!(trend.is_none_or(|trend| trend.stage == Stage::Rising), "{step}: {trend:?}");
+    });
+    assert!(was_rising);
+    assert!(detector.trend(Signal::Allocated).is_none_or(|trend| !trend.is_growing()));
+    assert!(!matches!(detector.testimony(), Some(Testimony::Accumulates(_))));
+}
+
+#[test]
+fn new_incarnation_forgets_what_the_number_said() {
+    let mut detector = counted(100, |step| (0.0, Some(f64::from(step))), |_, _| {});
+    assert!(detector.testimony().is_some());
+    detector.restart();
+    assert_eq!(detector.testimony(), None);
 }

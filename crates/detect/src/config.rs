@@ -71,6 +71,13 @@ pub struct Config {
     /// MEMORY RISING: the share of `share_ratio` from which growth that slows down is reported.
     pub rising_ratio: f64,
 
+    /// The least number of live blocks that a window keeps: fewer are lazy state, layers that are
+    /// unfrozen, and what a collector leaves.
+    pub kept_blocks_min: f64,
+    /// The deceleration ratio below which new blocks come ever more rarely, 0 to 1. It decides
+    /// words only.
+    pub fades_below: f64,
+
     /// Growth that falls below this share of its slope has ended.
     pub ended_ratio: f64,
     /// Growth has ended after this many samples without it…
@@ -117,6 +124,8 @@ impl Default for Config {
             interval_samples_min: 16,
             rising_line_ratio: 0.8,
             rising_ratio: 0.25,
+            kept_blocks_min: 16.0,
+            fades_below: 0.6,
             ended_ratio: 0.25,
             ended_samples: 24,
             ended_of_growth: 0.125,

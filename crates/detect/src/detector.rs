@@ -21,6 +21,7 @@ use crate::surroundings::Surroundings;
 use crate::tests::{Shown, Stopped};
 use crate::tracker::ShownBy;
 use crate::trend::{EndedGrowth, Slope, Trend};
+use crate::witness::{Testimony, Witness};
 use stepmem_types::saved;
 
 /// Samples that make a block of the lowest level.
@@ -46,6 +47,7 @@ pub struct Detector {
     other_peak: Option<f64>,
     pace: Pace,
     live: Series,
+    witness: Witness,
     slack: Slack,
     reserved: Series,
     intervals: Intervals,
@@ -86,6 +88,7 @@ impl Detector {
     /// Upper bound on the memory of the detector of host memory, in bytes: it has one series.
     pub const HOST_BYTES_MAX: usize = size_of::<Self>()
         + Series::HEAP_BYTES_MAX
+        + Witness::HEAP_BYTES_MAX
         + Intervals::HEAP_BYTES_MAX
         + Shifts::HEAP_BYTES_MAX;
 
@@ -94,8 +97,10 @@ impl Detector {
         Self::HOST_RELEASED_BYTES_MAX + 2 * Series::RELEASED_BYTES_MAX;
 
     /// The same of the detector of host memory.
-    pub const HOST_RELEASED_BYTES_MAX: usize =
-        size_of::<Self>() + size_of::<LastSlopes>() + Series::RELEASED_BYTES_MAX;
+    pub const HOST_RELEASED_BYTES_MAX: usize = size_of::<Self>()
+        + size_of::<LastSlopes>()
+        + Series::RELEASED_BYTES_MAX
+        + Witness::RELEASED_BYTES_MAX;
 
     /// Upper bound on the memory of the detector of an unmanaged process, in bytes: it has one
     /// series.
@@ -112,6 +117,7 @@ impl Detector {
             other_peak: None,
             pace: Pace::default(),
             live: Series::new(SAMPLES_PER_BLOCK),
+            witness: Witness::default(),
             slack: Slack::default(),
             reserved: Series::new(SAMPLES_PER_BLOCK),
             intervals: Intervals::default(),
@@ -190,16 +196,20 @@ impl Detector {
         };
         if self.intervals.add(block, config.interval_samples_min) {
             self.live.judge_between(Between::Events(&self.intervals), &around);
+            self.witness.judge_between(&self.intervals, &around);
         }
-        if let Some(block) = self.live.add(block, &around) {
+        if let Some(grown) = self.live.add(block, &around) {
+            let shown = self.witness.add(&grown, &self.live, &around);
+            self.live.tracker.take(shown, &around);
             let blocks_min = config.interval_samples_min.div_ceil(SAMPLES_PER_BLOCK);
-            if self.shifts.add(block, blocks_min, config) {
+            if self.shifts.add(grown.block, blocks_min, config) {
                 self.live.judge_between(Between::Shifts(&self.shifts), &around);
             }
         }
         if let Some(slack) = slack {
             let around = Surroundings { signal: Signal::Reserved, ..around };
-            self.reserved.add(Block { minimum: slack, ..block }, &around);
+            let block = Block { minimum: slack, live_blocks: None, ..block };
+            self.reserved.add(block, &around);
         }
         let is_silent = self.axis == Axis::Steps && self.readings.notice_silence(at.time);
         let judged = [&mut self.live, &mut self.reserved];
@@ -251,6 +261,7 @@ impl Detector {
             peak_bound: Some(used),
             reserved: Some(used),
             peak_reserved: Some(used),
+            live_blocks: None,
         };
         self.newest = Some(sample);
         let block = self.readings.take_process(reading, &sample);
@@ -275,6 +286,7 @@ impl Detector {
         self.intervals.clear();
         self.shifts.clear();
         self.live.release();
+        self.witness.release();
         self.reserved.release();
         self.readings.series.release();
     }
@@ -328,6 +340,18 @@ impl Detector {
     /// Returns what shows a signal's trend.
     pub fn shown_by(&self, signal: Signal) -> Option<ShownBy> {
         self.series(signal)?.tracker.shown_by()
+    }
+
+    /// Returns what the number of the allocator's live blocks says of live memory; `None` where
+    /// it does not count them, and until that is known.
+    pub fn testimony(&self) -> Option<Testimony> {
+        self.witness.testimony(&self.live, &self.config)
+    }
+
+    /// Returns whether the number of live blocks alone shows a signal's trend, which noise hides
+    /// from the bytes.
+    pub fn is_shown_by_blocks(&self, signal: Signal) -> bool {
+        self.series(signal).is_some_and(|series| series.tracker.is_by_number())
     }
 
     /// Returns where growth of a signal was first suspected: half of the growth that counts,
@@ -493,6 +517,7 @@ impl Detector {
             capacity: if signal == Signal::Host { capacity } else { config.capacity(capacity) }
                 .of(signal),
             outside_bytes: self.readings.outside_bytes().unwrap_or(0.0),
+            is_accumulating: signal == Signal::Allocated && self.witness.is_rising(),
         })
     }
 

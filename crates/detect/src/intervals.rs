@@ -1,9 +1,11 @@
 //! Intervals between event markers: evaluations, checkpoints, pauses. A leak in each of those
 //! is a line here.
 
+use std::iter::successors;
+
 use serde::{Deserialize, Serialize};
 
-use crate::ladder::{BLOCKS_MAX, Block, ROW_CAPACITY, Row, count};
+use crate::ladder::{BLOCKS_MAX, Before, Block, ROW_CAPACITY, Row, count};
 use crate::tests::Window;
 
 /// The newest intervals of an incarnation.
@@ -20,7 +22,7 @@ pub(super) struct Intervals {
 pub(super) struct Newest {
     blocks: [Block; BLOCKS_MAX],
     n_blocks: usize,
-    highest_before: Option<f64>,
+    before: Before,
 }
 
 impl Intervals {
@@ -60,18 +62,25 @@ impl Intervals {
         Some((closed.len(), (open.at.position - first.at.position) / count(closed.len())))
     }
 
+    /// Returns the newest intervals: first so many, then twice as many each time, until all are
+    /// among them.
+    pub(super) fn windows(&self, n_intervals: usize) -> impl Iterator<Item = Newest> {
+        let numbers = successors(Some(n_intervals), |n| (*n < self.count()).then_some(2 * n));
+        numbers.map_while(|n| self.newest(n))
+    }
+
     /// Returns the newest intervals, at most so many; `None` if there are fewer than that and
     /// none before them.
-    pub(super) fn newest(&self, n_intervals: usize) -> Option<Newest> {
+    fn newest(&self, n_intervals: usize) -> Option<Newest> {
         let open = self.open?;
         let n_blocks = n_intervals.min(self.count());
         let from_idx = (self.closed.blocks().len() + 1).checked_sub(n_blocks)?;
-        let (newest, highest_before) = self.closed.since(from_idx)?;
+        let (newest, before) = self.closed.since(from_idx)?;
         let mut blocks = [open; BLOCKS_MAX];
         for (slot, block) in blocks.iter_mut().zip(newest) {
             *slot = *block;
         }
-        Some(Newest { blocks, n_blocks, highest_before })
+        Some(Newest { blocks, n_blocks, before })
     }
 
     /// Forgets the incarnation.
@@ -85,7 +94,7 @@ impl Newest {
     pub(super) fn window(&self, creeping_min: usize) -> Window<'_> {
         Window {
             blocks: self.blocks(),
-            highest_before: self.highest_before,
+            before: self.before,
             creeping_min: Some(creeping_min),
             samples_per_block: None,
         }

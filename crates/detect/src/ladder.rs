@@ -27,6 +27,16 @@ pub(super) struct Block {
     /// The most reserved memory.
     #[serde(deserialize_with = "saved::places")]
     pub(super) reserved: f32,
+    /// The least number of live blocks, if it is known.
+    #[serde(deserialize_with = "saved::places")]
+    pub(super) live_blocks: Option<f32>,
+}
+
+/// The highest minima of an incarnation before some blocks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Before {
+    pub(super) bytes: Option<f64>,
+    pub(super) live_blocks: Option<f64>,
 }
 
 impl Block {
@@ -38,6 +48,7 @@ impl Block {
             minimum: self.minimum.min(next.minimum),
             peak: self.peak.max(next.peak),
             reserved: self.reserved.max(next.reserved),
+            live_blocks: self.live_blocks.into_iter().chain(next.live_blocks).reduce(f32::min),
         }
     }
 
@@ -57,6 +68,9 @@ pub(super) struct Row {
     /// The highest minimum of a block that is no longer held.
     #[serde(deserialize_with = "saved::figures")]
     highest_before: Option<f64>,
+    /// The same of their live blocks.
+    #[serde(deserialize_with = "saved::places")]
+    most_before: Option<f32>,
 }
 
 impl Row {
@@ -65,12 +79,18 @@ impl Row {
         self.blocks.get(self.blocks.len().saturating_sub(BLOCKS_MAX)..).unwrap_or_default()
     }
 
-    /// Returns the blocks from an index on, and the highest minimum of the incarnation before
+    /// Returns the blocks from an index on, and the highest minima of the incarnation before
     /// them; `None` beyond the end.
-    pub(super) fn since(&self, from_idx: usize) -> Option<(&[Block], Option<f64>)> {
+    pub(super) fn since(&self, from_idx: usize) -> Option<(&[Block], Before)> {
         let (before, blocks) = self.blocks().split_at_checked(from_idx)?;
-        let before = before.iter().map(|block| block.minimum).chain(self.highest_before);
-        Some((blocks, before.reduce(f64::max)))
+        let bytes = before.iter().map(|block| block.minimum).chain(self.highest_before);
+        let numbers =
+            before.iter().filter_map(|block| block.live_blocks).chain(self.most_before);
+        let before = Before {
+            bytes: bytes.reduce(f64::max),
+            live_blocks: numbers.reduce(f32::max).map(f64::from),
+        };
+        Some((blocks, before))
     }
 
     /// Adds the next block.
@@ -80,6 +100,8 @@ impl Row {
         {
             let highest = self.highest_before.unwrap_or(oldest.minimum);
             self.highest_before = Some(highest.max(oldest.minimum));
+            let most = self.most_before.into_iter().chain(oldest.live_blocks);
+            self.most_before = most.reduce(f32::max);
         }
         if self.blocks.len() >= ROW_CAPACITY {
             self.blocks.drain(..self.blocks.len() - BLOCKS_MAX);

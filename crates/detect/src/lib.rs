@@ -24,3 +24,4 @@ mod surroundings;
 pub mod tests;
 pub mod tracker;
 pub mod trend;
+pub mod witness;

@@ -51,6 +51,9 @@ pub struct Sample {
     /// Maximum of that within the step, if known.
     #[serde(deserialize_with = "saved::places")]
     pub peak_reserved: Option<f64>,
+    /// Blocks of the allocator that are live at its end, if it counts them.
+    #[serde(deserialize_with = "saved::places")]
+    pub live_blocks: Option<f64>,
 }
 
 impl Sample {

@@ -26,6 +26,13 @@ pub(super) enum Between<'a> {
     Events(&'a Intervals),
 }
 
+/// A block of the lowest level that a series has got.
+pub(super) struct Grown {
+    pub(super) block: Block,
+    /// How many levels have got a block with it.
+    pub(super) n_levels: usize,
+}
+
 /// A series of block minima.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Series {
@@ -60,7 +67,7 @@ impl Series {
 
     /// Takes one sample, as a block; judges the windows that it completes. Returns the block of
     /// the lowest level that it completes.
-    pub(super) fn add(&mut self, sample: Block, around: &Surroundings<'_>) -> Option<Block> {
+    pub(super) fn add(&mut self, sample: Block, around: &Surroundings<'_>) -> Option<Grown> {
         let block = self.open.take().map_or(sample, |open| open.join(sample));
         self.n_open = self.n_open.saturating_add(1);
         if self.n_open < self.samples_per_block {
@@ -80,7 +87,7 @@ impl Series {
         self.tracker.refresh(&self.ladder, around.now);
         self.tracker.measure(&self.ladder, n_grown, around);
         self.tracker.extend(&sample);
-        Some(block)
+        Some(Grown { block, n_levels: n_grown })
     }
 
     /// Judges the newest intervals: the fewest that show growth.
@@ -92,17 +99,12 @@ impl Series {
         if !self.tracker.asks(by) {
             return;
         }
-        let mut n_intervals = around.config.intervals_min;
-        while let Some(newest) = intervals.newest(n_intervals) {
+        for newest in intervals.windows(around.config.intervals_min) {
             let window = newest.window(between.creeping_min(&newest, around.config));
             if let Ok(shown) = tests::judge(&window, around) {
                 self.tracker.take(Tracked::of(&shown, by, &window, around), around);
                 return;
             }
-            if n_intervals >= intervals.count() {
-                return;
-            }
-            n_intervals *= 2;
         }
     }
 
@@ -152,22 +154,22 @@ impl Series {
 
     /// Returns the window of a level, since the last growth ended if it did; `None` where there
     /// is no such level.
-    fn window(&self, level_idx: usize) -> Option<Window<'_>> {
+    pub(super) fn window(&self, level_idx: usize) -> Option<Window<'_>> {
         let level = self.ladder.levels().get(level_idx)?;
         let from_idx = self.tracker.ended().map_or(0, |EndedGrowth { until, .. }| {
             level.blocks().partition_point(|block| block.at.position < until.position)
         });
-        let (blocks, highest_before) = level.row.since(from_idx)?;
+        let (blocks, before) = level.row.since(from_idx)?;
         Some(Window {
             blocks,
-            highest_before,
+            before,
             creeping_min: None,
             samples_per_block: Some(self.samples_per_block << level_idx),
         })
     }
 
     /// Returns the units of the axis that bring as many samples.
-    fn sampled(&self, around: &Surroundings<'_>) -> f64 {
+    pub(super) fn sampled(&self, around: &Surroundings<'_>) -> f64 {
         let Some(level) = self.ladder.levels().first() else { return 0.0 };
         let blocks = level.blocks();
         let n_before = around.config.ended_blocks(self.samples_per_block);

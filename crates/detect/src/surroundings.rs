@@ -19,4 +19,6 @@ pub(super) struct Surroundings<'a> {
     pub(super) capacity: Capacity,
     /// Bytes in use on the device outside the series' process.
     pub(super) outside_bytes: f64,
+    /// Set while the allocator's live blocks become more and more, where that is of live memory.
+    pub(super) is_accumulating: bool,
 }

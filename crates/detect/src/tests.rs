@@ -4,7 +4,7 @@
 use crate::config::Config;
 use crate::forecast::headroom::Usage;
 use crate::heights::Heights;
-use crate::ladder::{BLOCKS_MAX, Block, count, points_of};
+use crate::ladder::{BLOCKS_MAX, Before, Block, count, points_of};
 use crate::signal::Signal;
 use crate::stats::changepoint::changepoint;
 use crate::stats::quarters::deceleration_ratio;
@@ -93,8 +93,8 @@ impl Test {
 pub(super) struct Window<'a> {
     /// The blocks, the oldest first, at most [`BLOCKS_MAX`].
     pub(super) blocks: &'a [Block],
-    /// The highest block minimum of the incarnation before them.
-    pub(super) highest_before: Option<f64>,
+    /// The highest block minima of the incarnation before them.
+    pub(super) before: Before,
     /// The number of intervals that the window must have to creep, where a block is an interval
     /// between events. Each increment may then be a level shift.
     pub(super) creeping_min: Option<usize>,
@@ -123,6 +123,8 @@ pub struct Shown {
     pub t: f64,
     /// Number of increments.
     pub n_increments: u32,
+    /// Set where the number of live blocks shows it.
+    pub is_by_number: bool,
 }
 
 /// Judges one window. Costs a few comparisons for one that hardly grew, and 500 pairs of points
@@ -153,8 +155,7 @@ pub(super) fn judge(window: &Window<'_>, around: &Surroundings<'_>) -> Result<Sh
     Test::FarOff.check(headroom / slope * seconds, config.horizon_seconds)?;
     window.check_going_on(onset_idx, slope, config)?;
 
-    let high = first.minimum.max(window.highest_before.unwrap_or(first.minimum));
-    Test::SeenBefore.check(last.minimum, high + config.new_high_ratio * growth.bytes)?;
+    window.check_new(&growth, config)?;
     growth.check_larger(around)?;
 
     let share_ratio = growth.bytes / (growth.bytes + headroom);
@@ -176,6 +177,7 @@ pub(super) fn judge(window: &Window<'_>, around: &Surroundings<'_>) -> Result<Sh
         headroom_bytes: headroom,
         t,
         n_increments,
+        is_by_number: false,
     };
     let has_enough = Test::Blocks.check(n_blocks, count(blocks_min));
     let Err(obstacle) = has_enough.and_then(|()| explained(1.0)) else {
@@ -206,7 +208,7 @@ pub(super) fn is_suspected(
 impl Window<'_> {
     /// Returns where the window's growth begins and its slope since then, by the median of all
     /// pairs' slopes.
-    fn line(&self) -> Option<(usize, f64)> {
+    pub(super) fn line(&self) -> Option<(usize, f64)> {
         let mut points = [(0.0, 0.0); BLOCKS_MAX];
         let points = points_of(self.blocks, &mut points);
         let onset_idx = if points.len() >= QUARTERS_BLOCKS_MIN {
@@ -217,9 +219,18 @@ impl Window<'_> {
         Some((onset_idx, theil_sen(points.get(onset_idx..)?)?.slope))
     }
 
+    /// Checks that its growth ends higher than everything before it.
+    pub(super) fn check_new(&self, growth: &Growth, config: &Config) -> Result<(), Stopped> {
+        let Some((first, last)) = self.blocks.first().zip(self.blocks.last()) else {
+            return Ok(());
+        };
+        let high = first.minimum.max(self.before.bytes.unwrap_or(first.minimum));
+        Test::SeenBefore.check(last.minimum, high + config.new_high_ratio * growth.bytes)
+    }
+
     /// Checks that the growth since its onset goes on. It must reach new heights at its slope,
     /// over as many units as an end takes to be known.
-    fn check_going_on(
+    pub(super) fn check_going_on(
         &self,
         onset_idx: usize,
         slope: f64,
@@ -241,9 +252,9 @@ impl Window<'_> {
 
 /// The growth of a window without its largest increment, which is a level shift. Between event
 /// markers each increment may be one, so that none is left out.
-struct Growth {
-    bytes: f64,
-    n_increments: u32,
+pub(super) struct Growth {
+    pub(super) bytes: f64,
+    pub(super) n_increments: u32,
     /// Σ d² of the increments d.
     squares: f64,
     /// Points without the largest increment.
@@ -252,7 +263,7 @@ struct Growth {
 }
 
 impl Growth {
-    fn of(window: &Window<'_>) -> Self {
+    pub(super) fn of(window: &Window<'_>) -> Self {
         let increments = || {
             let pairs = window.blocks.iter().zip(window.blocks.iter().skip(1));
             pairs.map(|(block, next)| next.minimum - block.minimum)
@@ -277,14 +288,14 @@ impl Growth {
 
     /// Returns the growth in standard deviations of a walk with as many increments of the same
     /// spread.
-    fn t(&self) -> f64 {
+    pub(super) fn t(&self) -> f64 {
         let k = f64::from(self.n_increments);
         let variance = ((self.squares - self.bytes * self.bytes / k) / (k - 1.0)).max(0.0);
         (self.bytes / (variance * k).sqrt()).min(T_MAX)
     }
 
     /// Returns the t that a random walk reaches by chance.
-    fn t_min(&self, config: &Config) -> f64 {
+    pub(super) fn t_min(&self, config: &Config) -> f64 {
         student::quantile(config.walk_z, self.n_increments.saturating_sub(1).max(1))
     }
 
@@ -294,7 +305,7 @@ impl Growth {
     }
 
     /// Returns the last quarter's gain by the first's; `None` for too few blocks.
-    fn deceleration(&self) -> Option<f64> {
+    pub(super) fn deceleration(&self) -> Option<f64> {
         let points = self.points();
         Some(points).filter(|points| points.len() >= QUARTERS_BLOCKS_MIN)?;
         deceleration_ratio(points)

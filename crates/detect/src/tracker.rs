@@ -16,6 +16,7 @@ use crate::surroundings::Surroundings;
 use crate::tests::{Shown, Window};
 use crate::trend::{EndedGrowth, Phase, Stage, Trend};
 use stepmem_types::saved;
+use stepmem_types::units::Interval;
 
 /// Scales the confidence of a trend that only rises: one in seven of those is a cache that
 /// fills.
@@ -56,6 +57,8 @@ pub(super) struct Tracked {
     trend: Trend,
     shown_by: ShownBy,
     heights: Heights,
+    /// Set while the number of live blocks alone shows it: noise hides it from the bytes.
+    is_by_number: bool,
 }
 
 impl Tracker {
@@ -72,6 +75,11 @@ impl Tracker {
     /// Returns what shows the trend.
     pub(super) fn shown_by(&self) -> Option<ShownBy> {
         self.tracked.as_ref().map(|tracked| tracked.shown_by)
+    }
+
+    /// Returns whether the number of live blocks alone shows the trend.
+    pub(super) fn is_by_number(&self) -> bool {
+        self.tracked.as_ref().is_some_and(|tracked| tracked.is_by_number)
     }
 
     /// Returns the last growth that crept and ended, and did not go on.
@@ -169,7 +177,9 @@ impl Tracker {
     /// Takes the newest block of the lowest level: growth ends, goes on again or is cleared.
     /// `sampled` units of the axis bring as many samples as an end takes.
     pub(super) fn advance(&mut self, block: &Block, sampled: f64, around: &Surroundings<'_>) {
-        let Some(Tracked { trend, heights, .. }) = self.tracked.as_deref_mut() else { return };
+        let Some(tracked) = self.tracked.as_deref_mut() else { return };
+        let Tracked { trend, heights, is_by_number, .. } = tracked;
+        let goes_on = *is_by_number && around.is_accumulating;
         let config = around.config;
         heights.advance(block.at, block.minimum);
         trend.growth_bytes = heights.growth();
@@ -179,7 +189,8 @@ impl Tracker {
         let ended = config.ended_ratio * trend.slope_bytes_per_unit.value;
         match trend.phase {
             Phase::Growing { .. } => {
-                if heights.recent_slope(position, units).is_some_and(|slope| slope < ended) {
+                let recent = heights.recent_slope(position, units);
+                if !goes_on && recent.is_some_and(|slope| slope < ended) {
                     let since = heights.rose.0;
                     let known_after = position - since.position;
                     self.is_changed = true;
@@ -194,7 +205,7 @@ impl Tracker {
             Phase::Level { since, known_after } => {
                 let slope = heights.recent_slope(position, sampled);
                 let resumed = config.resumed_slope(trend.slope_bytes_per_unit.value);
-                if slope.is_some_and(|slope| slope >= resumed) {
+                if goes_on || slope.is_some_and(|slope| slope >= resumed) {
                     trend.phase = Phase::Growing { resumed: Some(around.now) };
                     (self.ended, self.level_since, self.is_changed) = (None, None, true);
                 } else if position - since.position >= 2.0 * known_after.max(sampled) {
@@ -250,6 +261,16 @@ impl Tracked {
             if around.capacity.is_known() { 1.0 } else { STAND_IN_CONFIDENCE_RATIO };
         let is_since_changepoint = shown.onset_idx > 0;
         let found = slope_since_onset(points, is_since_changepoint).or_else(|| {
+            if shown.is_by_number {
+                let slope =
+                    Interval { lower: 0.0, value: shown.slope, upper: 2.0 * shown.slope };
+                return Some(SinceOnset {
+                    slope,
+                    ahead: slope,
+                    bend: Bend::Straight,
+                    gain: 0.0,
+                });
+            }
             let spread = Some(Spread::of_test(shown.t, shown.n_increments));
             let slope = slope_interval(points, shown.slope, is_since_changepoint, spread)?;
             let ahead = slope_interval(points, shown.slope, is_since_changepoint, None)?;
@@ -277,12 +298,22 @@ impl Tracked {
             share_ratio: shown.share_ratio,
             confidence_ratio: (stage_ratio * capacity_ratio * chance).clamp(0.0, 1.0),
         };
-        Some(Self { trend, shown_by: by, heights })
+        Some(Self { trend, shown_by: by, heights, is_by_number: shown.is_by_number })
     }
 
     /// Takes over what a later window shows; keeps the onset unless that raises the stage.
     fn follow(&mut self, found: Self) {
         let is_raised = found.trend.stage > self.trend.stage;
+        if self.is_by_number && !found.is_by_number {
+            // The bytes have shown it, too: onset and slope are theirs.
+            let Trend { phase, raised, .. } = self.trend;
+            let raised = if is_raised { found.trend.raised } else { raised };
+            *self = Self { trend: Trend { phase, raised, ..found.trend }, ..found };
+            return;
+        }
+        if found.is_by_number && !self.is_by_number {
+            return;
+        }
         if !is_raised
             && (found.trend.stage < self.trend.stage || found.shown_by < self.shown_by)
         {

@@ -9,6 +9,7 @@ use stepmem_engine::diagnosis::gpu_lost::GpuLostEvidence;
 use stepmem_engine::diagnosis::growth_or::GrowthOr;
 use stepmem_engine::diagnosis::high_pressure::{PressureEvidence, TooLarge};
 use stepmem_engine::diagnosis::imbalance::ImbalanceEvidence;
+use stepmem_engine::diagnosis::kept_blocks::{KeptBlocks, KeptState};
 use stepmem_engine::diagnosis::out_of_memory::{LikelyKill, OutOfMemoryEvidence, OwnLimit};
 use stepmem_engine::diagnosis::outside_allocator::LargeEvidence;
 use stepmem_engine::diagnosis::trend_figures::{ContainerFigures, TrendFigures};
@@ -128,6 +129,15 @@ fn growth(signal: Signal) -> Box<TrendFigures> {
         holder: Some(Box::new(holder())),
         slope_while_held_bytes_per_step: Some(0.2),
         filling: Some(filling()),
+        kept_blocks: Some(KeptBlocks {
+            state: KeptState::Fades,
+            blocks_per_step: Some(62.5),
+            blocks_per_second: Some(31.25),
+            bytes_per_block: Some(4096.0),
+            since_step: Some(count(23)),
+            since_time: Some(UnixTime::new(1_764_897_183.25).unwrap()),
+            certain_step: Some(count(47)),
+        }),
         searched: Some(EmptySearch {
             step: Some(count(700)),
             is_complete: true,

@@ -163,6 +163,18 @@ impl Count {
         Integer::new(value).map(Self)
     }
 
+    /// Takes the whole part of a count, such as a step on an axis; `None` beyond
+    /// [`INTEGER_MAX`].
+    #[expect(
+        clippy::as_conversions,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "the cast saturates, and a count is never negative"
+    )]
+    pub fn whole(count: f64) -> Option<Self> {
+        Self::new(count as u64).ok()
+    }
+
     pub fn get(self) -> u64 {
         self.0.get()
     }

@@ -208,6 +208,9 @@ impl Figures for TrendFigures {
             return self.level_sentence(what, &growth);
         }
         let mut text = self.rate_sentence(what, &growth);
+        if let Some(kept) = self.kept_blocks.filter(|_| !self.is_over) {
+            text = format!("{text}; {}", kept.words());
+        }
         if let Some(site) = &self.site {
             text = format!("{text}; {}", site_words::of(site));
         }

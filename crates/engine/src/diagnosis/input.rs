@@ -4,6 +4,7 @@
 use crate::devices::DeviceFailure;
 use crate::diagnosis::balance::{Balance, COMPARABLE_STEPS_MIN, balance};
 use crate::diagnosis::filling::Filling;
+use crate::diagnosis::kept_blocks::KeptBlocks;
 use crate::diagnosis::trend_figures::TrendFigures;
 use crate::kind::Severity;
 use crate::processes::ProcessView;
@@ -169,6 +170,7 @@ impl<'a> Subject<'a, '_> {
             slope_while_held_bytes_per_step: self.slope_while_held(outlook),
             filling: self.rank().and_then(|rank| Filling::of(rank, outlook)),
             searched: held.searched,
+            kept_blocks: self.kept_blocks(outlook),
             ..TrendFigures::of(outlook)
         };
         let rank = self.rank().filter(|_| is_on_host && !figures.is_level());
@@ -178,6 +180,13 @@ impl<'a> Subject<'a, '_> {
             }
             None => figures,
         })
+    }
+
+    /// Returns what the number of live blocks says of growth that goes on.
+    fn kept_blocks(&self, outlook: &Outlook) -> Option<KeptBlocks> {
+        let is_asked = outlook.signal == Signal::Allocated && outlook.level_since.is_none();
+        let rank = self.rank().filter(|_| is_asked)?;
+        KeptBlocks::of(rank.detectors.of(Signal::Allocated))
     }
 
     /// Returns the rate of growth that is not straight over the steps in which its holder was

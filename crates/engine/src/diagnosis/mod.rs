@@ -15,6 +15,7 @@ pub mod high_pressure;
 pub mod host_words;
 pub mod imbalance;
 pub mod input;
+pub mod kept_blocks;
 pub mod names;
 pub mod out_of_memory;
 pub mod outside_allocator;

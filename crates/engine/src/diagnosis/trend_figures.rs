@@ -5,6 +5,7 @@ use std::ops::Not;
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::diagnosis::filling::Filling;
+use crate::diagnosis::kept_blocks::KeptBlocks;
 use crate::ranks::container_view::ContainerView;
 use stepmem_detect::forecast::slope_interval::Bend;
 use stepmem_detect::outlook::{Course, Outlook};
@@ -132,6 +133,9 @@ pub struct TrendFigures {
     /// A search that named no holder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub searched: Option<EmptySearch>,
+    /// What the number of live blocks says of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept_blocks: Option<KeptBlocks>,
 }
 
 /// The container that memory runs out with.
@@ -168,7 +172,7 @@ impl TrendFigures {
         let (steps, seconds) = (outlook.steps, outlook.seconds);
         let level_since = outlook.level_since;
         let step_of = |position: f64| {
-            Some(position).filter(|_| outlook.axis == Axis::Steps).and_then(whole_step)
+            Some(position).filter(|_| outlook.axis == Axis::Steps).and_then(Count::whole)
         };
         Self {
             signal: outlook.signal,
@@ -202,6 +206,7 @@ impl TrendFigures {
             slope_while_held_bytes_per_step: None,
             filling: None,
             searched: None,
+            kept_blocks: None,
         }
     }
 
@@ -261,14 +266,4 @@ fn option_with_milliseconds<S: Serializer>(
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
     time.map(|time| (time.get() * 1000.0).round() / 1000.0).serialize(serializer)
-}
-
-#[expect(
-    clippy::as_conversions,
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "the cast saturates, and a step is never negative"
-)]
-fn whole_step(step: f64) -> Option<Count> {
-    Count::new(step as u64).ok()
 }

@@ -3,6 +3,7 @@
 use crate::diagnosis::balance::RankBalance;
 use crate::diagnosis::filling::Filling;
 use crate::diagnosis::host_words;
+use crate::diagnosis::kept_blocks::KeptBlocks;
 use crate::diagnosis::pressure;
 use crate::diagnosis::trend_figures::{TrendFigures, soonest};
 use crate::output::status::{RankStatus, SignalStatus};
@@ -60,6 +61,8 @@ impl RankStatus {
                 .into_iter()
                 .filter_map(|signal| SignalStatus::of(signal, view.detectors.of(signal)))
                 .collect(),
+            kept_blocks: KeptBlocks::of(view.detectors.of(Signal::Allocated))
+                .filter(|_| view.ended.is_none()),
             reserved_slope_bytes_per_step: view
                 .detectors
                 .of(Signal::Reserved)

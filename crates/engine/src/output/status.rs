@@ -13,6 +13,7 @@ use crate::devices::NvmlStatus;
 use crate::diagnosis::Evidence;
 use crate::diagnosis::balance::Balance;
 use crate::diagnosis::input::RunInput;
+use crate::diagnosis::kept_blocks::KeptBlocks;
 use crate::diagnosis::pressure;
 use crate::diagnosis::trend_figures::{TrendFigures, soonest};
 use crate::findings::ActiveFinding;
@@ -187,6 +188,9 @@ pub struct RankStatus {
     pub judging_from_step: Option<u64>,
     /// The known facts of each signal's growth.
     pub creep: Vec<SignalStatus>,
+    /// What the number of the allocator's live blocks says; `None` after its end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept_blocks: Option<KeptBlocks>,
     /// The rate of all reserved memory in bytes per step. The growth of the signal `reserved` is
     /// of what no larger batch explains.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -375,5 +375,6 @@ pub fn host_sample(at: AxisPoint, bytes: Bytes) -> Sample {
         peak_bound: None,
         reserved: None,
         peak_reserved: None,
+        live_blocks: None,
     }
 }

@@ -872,5 +872,7 @@ fn memory_record(
         peak_bound: peak_bound.map(Bytes::as_f64),
         reserved: figures.reserved.map(Bytes::as_f64),
         peak_reserved: figures.peak_reserved.map(Bytes::as_f64),
+        // An allocator without a block, but with bytes, does not count them.
+        live_blocks: figures.live_blocks.map(Count::as_f64).filter(|number| *number > 0.0),
     })
 }

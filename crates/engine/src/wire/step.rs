@@ -283,7 +283,7 @@ keys! {
     live_blocks: Option<Number> = of.figures.live_blocks,
         "count",
         "blocks of the caching allocator that are live at the end of the step, in all its pools \
-         (`allocation.all.current`); left out where it does not count them";
+         (`allocation.all.current`); left out, or 0, where it does not count them";
     peak_allocated_bytes: Option<Number> = of.figures.peak_allocated,
         "bytes", "maximum of allocated memory within the step, or the `steps`";
     reserved_bytes: Option<Number> = of.figures.reserved,

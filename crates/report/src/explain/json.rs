@@ -10,6 +10,7 @@ use crate::explain::json_windows::{ClosestWindow, LevelWindows, TestMeaning, Win
 use crate::explain::story::{Cause, End, PartMinima, Story, StoryEvent, StoryPoint};
 use crate::explain::text::{held, signals, tests};
 use stepmem_detect::signal::Signal;
+use stepmem_engine::diagnosis::kept_blocks::KeptBlocks;
 use stepmem_engine::findings::{Transition, TransitionState};
 use stepmem_engine::kind::{DiagnosisKind, Severity};
 use stepmem_engine::output::status::{AckStatus, FindingStatus, RankStatus, Status};
@@ -43,6 +44,9 @@ pub struct StoryTold<'a> {
     /// The findings that still hold at the end.
     held: Vec<FindingHeld>,
     signals: Vec<SignalTold>,
+    /// What the number of the allocator's live blocks said last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kept_blocks: Option<KeptBlocks>,
     events: Vec<EventTold<'a>>,
     /// The tests that outcomes name.
     tests: Vec<TestMeaning>,
@@ -69,6 +73,7 @@ impl<'a> StoryTold<'a> {
             last: story.span.map(|(_, last)| PointTold::of(last)),
             held: held.collect(),
             signals: signals(story).map(|signal| SignalTold::of(story, signal)).collect(),
+            kept_blocks: story.kept_blocks,
             events: story.events.iter().map(|event| EventTold::of(event, story)).collect(),
             tests: tests(ends).into_iter().map(TestMeaning::of).collect(),
         }
@@ -166,6 +171,9 @@ struct EventTold<'a> {
     became: Option<DiagnosisKind>,
     #[serde(skip_serializing_if = "Option::is_none")]
     window: Option<WindowShown>,
+    /// Of a raised one that the number of live blocks alone shows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    by_blocks: Option<KeptBlocks>,
     /// Of a raised one: whether the intervals between event markers show it.
     #[serde(skip_serializing_if = "Not::not")]
     is_between_events: bool,
@@ -183,6 +191,7 @@ impl<'a> EventTold<'a> {
                 _ => None,
             },
             window: event.window.map(|window| WindowShown::of(&window, is_capacity_known)),
+            by_blocks: event.by_blocks,
             is_between_events: event.is_between_events,
         }
     }

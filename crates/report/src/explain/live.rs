@@ -3,7 +3,7 @@
 //! out-of-memory. Last come the tests that its windows do not pass now.
 
 use crate::explain::story::End;
-use crate::explain::text::{last_word, meanings, what};
+use crate::explain::text::{LIVE_BLOCKS, last_word, meanings, what};
 use crate::rank_table::rises_straight;
 use stepmem_detect::signal::Signal;
 use stepmem_engine::kind::Severity;
@@ -48,6 +48,10 @@ pub fn render(status: &Status, rank: &RankStatus, columns: Option<usize>) -> Str
     page.line("Growth");
     for signal in &rank.creep {
         page.paragraph(Indent::hanging(2), &growth(signal));
+    }
+    if let Some(kept) = &rank.kept_blocks {
+        let words = format!("{LIVE_BLOCKS}: {}", kept.described());
+        page.paragraph(Indent::hanging(2), &words);
     }
     if let Some(slope) = rank.reserved_slope_bytes_per_step {
         let words = format!("All reserved memory: {}", rate(slope, "step"));

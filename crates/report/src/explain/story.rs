@@ -11,6 +11,7 @@ use stepmem_detect::tests::{Bound, Shown, Stopped, Test};
 use stepmem_detect::tracker::ShownBy;
 use stepmem_engine::config::EngineConfig;
 use stepmem_engine::diagnosis::growth::LIVE_SIGNALS;
+use stepmem_engine::diagnosis::kept_blocks::KeptBlocks;
 use stepmem_engine::findings::{Transition, TransitionState};
 use stepmem_engine::kind::DiagnosisKind;
 use stepmem_engine::processes::ProcessView;
@@ -49,6 +50,8 @@ pub struct Story {
     pub windows: BTreeMap<(Signal, usize), LevelTests>,
     /// The window of each signal that came nearest to a trend.
     pub closest: BTreeMap<Signal, Closest>,
+    /// What the number of live blocks said last of its current incarnation.
+    pub kept_blocks: Option<KeptBlocks>,
     /// Number of steps of an incarnation that are warm-up.
     warmup_pushes: u32,
     /// A rank that is silent for longer leaves every output.
@@ -156,6 +159,8 @@ pub struct StoryEvent {
     pub window: Option<WindowReport>,
     /// Of a raised one: whether the intervals between event markers show it.
     pub is_between_events: bool,
+    /// Of a raised one: what the number of live blocks said, where it alone shows it.
+    pub by_blocks: Option<KeptBlocks>,
     /// Of a cleared one: why.
     pub cause: Cause,
 }
@@ -230,6 +235,7 @@ impl Story {
             events: Vec::new(),
             windows: BTreeMap::new(),
             closest: BTreeMap::new(),
+            kept_blocks: None,
             has_window: false,
         }
     }
@@ -332,6 +338,9 @@ impl Story {
         let of_signal =
             signal(transition).filter(|_| transition.state == TransitionState::Raised);
         let shown_by = of_signal.and_then(|of| view.detector(of).shown_by(of));
+        let by_blocks = of_signal
+            .filter(|of| view.detector(*of).is_shown_by_blocks(*of))
+            .and_then(|of| KeptBlocks::of(view.detector(of)));
         let stage = transition.kind.about().stage;
         // A longer window may have taken over in the same moment, without showing as much.
         let worth = |level_idx| {
@@ -350,9 +359,10 @@ impl Story {
             transition: transition.clone(),
             n_pictured: self.minima.values().map(|minima| minima.n_added).max().unwrap_or(0),
             window: match shown_by {
-                Some(ShownBy::Window(level_idx)) => window_of(level_idx),
+                Some(ShownBy::Window(level_idx)) if by_blocks.is_none() => window_of(level_idx),
                 _ => None,
             },
+            by_blocks,
             is_between_events: matches!(shown_by, Some(ShownBy::Shifts | ShownBy::Intervals)),
             cause,
         });
@@ -377,6 +387,9 @@ impl Story {
         }
         // A rank that ended has no windows any more.
         let has_ended = matches!(view, SubjectFigures::Rank(rank) if rank.ended.is_some());
+        if !has_ended {
+            self.kept_blocks = KeptBlocks::of(view.detector(Signal::Allocated));
+        }
         let is_restarted = had_window && !self.has_window && !has_ended;
         self.n_restarts += u32::from(is_restarted);
         is_restarted

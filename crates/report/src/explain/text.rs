@@ -24,6 +24,12 @@ use stepmem_types::ids::{GpuUuid, ProcessId, RankId, SubjectId};
 const BETWEEN_EVENTS: &str =
     "seen between evaluations, checkpoints and pauses: it rises alike at each of them";
 
+/// The text for growth that the number of live blocks shows.
+const BY_BLOCKS: &str = "seen in the number of live blocks, as the bytes vary too much";
+
+/// The name of the second witness of live memory.
+pub const LIVE_BLOCKS: &str = "Live blocks of the allocator";
+
 /// Puts a story into words, for a terminal of so many columns.
 pub fn render(story: &Story, columns: Option<usize>) -> String {
     let mut page = Page::default().within(columns);
@@ -268,7 +274,10 @@ fn finding(page: &mut Page, event: &StoryEvent, story: &Story) {
             let (severity, sentence) = (severity(story, event), transition.evidence.sentence());
             let words = format!("{when} {title}, {severity}: {sentence}");
             page.paragraph(Indent::hanging(2), &words);
-            if let Some((window, stage)) = event.window.as_ref().zip(stage) {
+            if let Some(kept) = &event.by_blocks {
+                let words = format!("{BY_BLOCKS}: {}", kept.described());
+                page.paragraph(Indent::hanging(6), &words);
+            } else if let Some((window, stage)) = event.window.as_ref().zip(stage) {
                 shown(page, window, stage, story);
             } else if event.is_between_events {
                 page.paragraph(Indent::hanging(6), BETWEEN_EVENTS);
@@ -356,6 +365,10 @@ fn windows(page: &mut Page, story: &Story, of: Signal) {
     }
     if let Some(closest) = story.closest.get(&of) {
         closest_word(page, closest);
+    }
+    if let Some(kept) = story.kept_blocks.filter(|_| of == Signal::Allocated) {
+        let words = format!("{LIVE_BLOCKS}: {}", kept.described());
+        page.paragraph(Indent::hanging(0), &words);
     }
 }
 

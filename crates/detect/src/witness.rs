@@ -1,0 +1,296 @@
+//! The number of the allocator's live blocks: a second witness beside their bytes.
+//!
+//! A step that keeps tensors keeps as many each time, however much their sizes vary. So the number
+//! shows small growth in noise that bytes do not. A level number acquits nobody: the same tensors
+//! may get larger.
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::Config;
+use crate::forecast::headroom::Usage;
+use crate::heights::Heights;
+use crate::intervals::Intervals;
+use crate::ladder::{BLOCKS_MAX, Before, Block, Level};
+use crate::sample::AxisPoint;
+use crate::series::{Grown, Series};
+use crate::stats::median::median;
+use crate::surroundings::Surroundings;
+use crate::tests::{Growth, Shown, Window};
+use crate::tracker::{ShownBy, Tracked};
+use crate::trend::Stage;
+use stepmem_types::saved;
+
+/// The fewest blocks of a level of the ladder, and the lowest level, that show that the number is
+/// level: 128 samples. Growth of bytes that other blocks make has raised it by more…
+const LEVEL_BLOCKS_MIN: usize = 8;
+const LEVEL_IDX_MIN: usize = 3;
+/// …than this.
+const LEVEL_WITHIN: f32 = 1.0;
+/// The size of a kept block is unknown where its quartile and its median differ by more than this
+/// factor: noise of the bytes decides both.
+const SIZE_WITHIN: f64 = 1.25;
+
+/// What the number of live blocks says.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Testimony {
+    /// Each step, or every few, keeps blocks.
+    Accumulates(Accumulation),
+    /// New blocks come ever more rarely, as in a cache that fills.
+    Fades(Accumulation),
+    /// It is the same as ever.
+    Level,
+}
+
+/// Blocks that are kept.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+pub struct Accumulation {
+    /// Where it begins.
+    pub since: AxisPoint,
+    /// Where it was certain first.
+    pub certain: AxisPoint,
+    /// Blocks per unit of the axis, above 0.
+    #[serde(deserialize_with = "saved::amounts")]
+    pub blocks_per_unit: f64,
+    /// Bytes of each; `None` where noise of the bytes hides that.
+    #[serde(deserialize_with = "saved::amounts")]
+    pub bytes_per_block: Option<f64>,
+    /// The last quarter's gain of blocks as a share of the first quarter's, 0 to 1.
+    #[serde(deserialize_with = "saved::ratios")]
+    kept_ratio: f64,
+}
+
+/// The number of live blocks of a series.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub(super) struct Witness {
+    held: Option<Box<Held>>,
+}
+
+#[derive(Clone, Debug, Deserialize, Serialize)]
+struct Held {
+    growth: Accumulation,
+    shown_by: ShownBy,
+    /// Of the number.
+    heights: Heights,
+}
+
+impl Witness {
+    /// Upper bound on its memory on the heap, in bytes.
+    pub(super) const HEAP_BYTES_MAX: usize = size_of::<Held>() + Heights::HEAP_BYTES_MAX;
+    /// The part of that which stays when the windows are freed.
+    pub(super) const RELEASED_BYTES_MAX: usize = size_of::<Held>();
+
+    /// Returns what the number in a series says; `None` while that is not known.
+    pub(super) fn testimony(&self, series: &Series, config: &Config) -> Option<Testimony> {
+        match &self.held {
+            Some(held) if held.growth.kept_ratio < config.fades_below => {
+                Some(Testimony::Fades(held.growth))
+            }
+            Some(held) => Some(Testimony::Accumulates(held.growth)),
+            None => is_level(series).then_some(Testimony::Level),
+        }
+    }
+
+    /// Takes what a series has got. Returns the growth of live memory that the blocks show, if they
+    /// show one.
+    pub(super) fn add(
+        &mut self,
+        grown: &Grown,
+        series: &Series,
+        around: &Surroundings<'_>,
+    ) -> Option<Tracked> {
+        if self.held.is_some() {
+            self.advance(&grown.block, series.sampled(around), around.config);
+        }
+        let windows = (0..grown.n_levels).filter_map(|idx| Some((idx, series.window(idx)?)));
+        let shown = windows.filter_map(|(level_idx, window)| {
+            let by = ShownBy::Window(level_idx);
+            let kept = self.judge(&window, by, around)?;
+            Tracked::of(&kept.shown(&window, around)?, by, &window, around)
+        });
+        shown.last()
+    }
+
+    /// Judges the newest intervals between event markers: the fewest that keep blocks.
+    pub(super) fn judge_between(&mut self, intervals: &Intervals, around: &Surroundings<'_>) {
+        let config = around.config;
+        let mut windows = intervals.windows(config.intervals_min);
+        windows.any(|newest| {
+            let window = newest.window(config.intervals_min);
+            self.judge(&window, ShownBy::Intervals, around).is_some()
+        });
+    }
+
+    /// The rise may have ended; `sampled` units of the axis bring as many samples as that takes.
+    fn advance(&mut self, block: &Block, sampled: f64, config: &Config) {
+        let Some((held, number)) = self.held.as_deref_mut().zip(block.live_blocks) else {
+            return;
+        };
+        held.heights.advance(block.at, number.into());
+        let units = held.heights.ended_after(sampled, config);
+        let ended = config.ended_ratio * held.growth.blocks_per_unit;
+        let recent = held.heights.recent_slope(block.at.position, units);
+        if recent.is_some_and(|slope| slope < ended) {
+            self.held = None;
+        }
+    }
+
+    /// Judges a window by the number of its live blocks; returns what it keeps.
+    fn judge(
+        &mut self,
+        window: &Window<'_>,
+        by: ShownBy,
+        around: &Surroundings<'_>,
+    ) -> Option<Kept> {
+        if self.held.as_ref().is_some_and(|held| by < held.shown_by) {
+            return None;
+        }
+        let (kept, heights) = Kept::of(window, around)?;
+        let found = Held { growth: kept.growth, shown_by: by, heights };
+        match self.held.as_deref_mut() {
+            None => self.held = Some(Box::new(found)),
+            Some(held) => held.follow(&found),
+        }
+        Some(kept)
+    }
+
+    /// Returns whether it rises.
+    pub(super) fn is_rising(&self) -> bool {
+        self.held.is_some()
+    }
+
+    /// Frees how it rose; what it said stays.
+    pub(super) fn release(&mut self) {
+        self.held.iter_mut().for_each(|held| held.heights.release());
+    }
+}
+
+/// Returns whether the number hardly changes in the longest window of a series.
+fn is_level(series: &Series) -> bool {
+    let levels = series.ladder.levels().get(LEVEL_IDX_MIN..).unwrap_or_default();
+    let mut windows = levels.iter().rev().map(Level::blocks);
+    let longest = windows.find(|blocks| blocks.len() >= LEVEL_BLOCKS_MIN).unwrap_or_default();
+    let numbers: Option<Vec<f32>> = longest.iter().map(|block| block.live_blocks).collect();
+    let Some(numbers) = numbers.filter(|numbers| !numbers.is_empty()) else { return false };
+    let least = numbers.iter().copied().fold(f32::INFINITY, f32::min);
+    let most = numbers.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    most - least <= LEVEL_WITHIN
+}
+
+impl Held {
+    /// Takes over what a later window shows; the earlier onset stays, and where it was certain.
+    fn follow(&mut self, found: &Self) {
+        let Accumulation { since, certain, .. } = self.growth;
+        let is_earlier = since.position <= found.growth.since.position;
+        let since = if is_earlier { since } else { found.growth.since };
+        self.growth = Accumulation { since, certain, ..found.growth };
+        self.shown_by = found.shown_by;
+    }
+}
+
+/// What a window keeps.
+struct Kept {
+    growth: Accumulation,
+    onset_idx: usize,
+    n_blocks: f64,
+    /// The lower quartile of the bytes that each takes.
+    bytes_least: f64,
+    t: f64,
+    n_increments: u32,
+}
+
+impl Kept {
+    /// Returns what a window keeps, with the heights of the number: it gains enough blocks, as no
+    /// random walk does, more than ever before, and goes on to.
+    fn of(window: &Window<'_>, around: &Surroundings<'_>) -> Option<(Self, Heights)> {
+        let config = around.config;
+        let (first, last) = window.blocks.first().zip(window.blocks.last())?;
+        let blocks_min = if window.creeping_min.is_some() {
+            config.intervals_min
+        } else {
+            config.blocks_min
+        };
+        let gain = f64::from(last.live_blocks?) - f64::from(first.live_blocks?);
+        if window.blocks.len() < blocks_min || gain < config.kept_blocks_min {
+            return None;
+        }
+        let mut numbers = [*first; BLOCKS_MAX];
+        for (slot, block) in numbers.iter_mut().zip(window.blocks) {
+            *slot = Block { minimum: block.live_blocks?.into(), ..*block };
+        }
+        let before = Before { bytes: window.before.live_blocks, ..window.before };
+        let numbers = Window { blocks: numbers.get(..window.blocks.len())?, before, ..*window };
+        let growth = Growth::of(&numbers);
+        if growth.bytes < config.kept_blocks_min || growth.t() < growth.t_min(config) {
+            return None;
+        }
+        let (onset_idx, blocks_per_unit) = numbers.line().filter(|(_, slope)| *slope > 0.0)?;
+        numbers.check_going_on(onset_idx, blocks_per_unit, config).ok()?;
+        numbers.check_new(&growth, config).ok()?;
+        let risen = numbers.blocks.get(onset_idx..)?;
+        let (bytes_least, bytes_per_block) = sizes(window.blocks.get(onset_idx..)?)?;
+        let found = Accumulation {
+            since: risen.first()?.at,
+            certain: around.now,
+            blocks_per_unit,
+            bytes_per_block,
+            kept_ratio: growth.deceleration().unwrap_or(1.0).clamp(0.0, 1.0),
+        };
+        let kept = Self {
+            growth: found,
+            onset_idx,
+            n_blocks: risen.last()?.minimum - risen.first()?.minimum,
+            bytes_least,
+            t: growth.t(),
+            n_increments: growth.n_increments,
+        };
+        Some((kept, Heights::of(risen, window.creeping_min.is_some())?))
+    }
+
+    /// Returns growth of live memory that they make: where they do not fade, bytes rise with them by
+    /// enough to count, and the end is near.
+    fn shown(&self, window: &Window<'_>, around: &Surroundings<'_>) -> Option<Shown> {
+        let config = around.config;
+        let risen = window.blocks.get(self.onset_idx..)?;
+        let (first, last) = risen.first().zip(risen.last())?;
+        let bytes = (last.minimum - first.minimum).min(self.bytes_least * self.n_blocks);
+        if bytes < config.growth_min || self.growth.kept_ratio < config.fades_below {
+            return None;
+        }
+        let headroom = Usage::of_newer_half(window.blocks).headroom(around);
+        let seconds = last.at.time.since(first.at.time);
+        if headroom / bytes * seconds > config.horizon_seconds {
+            return None;
+        }
+        Some(Shown {
+            stage: Stage::Rising,
+            obstacle: None,
+            onset_idx: self.onset_idx,
+            slope: bytes / (last.at.position - first.at.position),
+            share_ratio: bytes / (bytes + headroom),
+            growth_bytes: bytes,
+            headroom_bytes: headroom,
+            t: self.t,
+            n_increments: self.n_increments,
+            is_by_number: true,
+        })
+    }
+}
+
+/// Returns the bytes that each block more takes, by pairs of blocks half of them apart: the lower
+/// quartile, and the median where both agree.
+fn sizes(blocks: &[Block]) -> Option<(f64, Option<f64>)> {
+    let half = blocks.len() / 2;
+    let mut sizes = [0.0; BLOCKS_MAX];
+    let pairs = blocks.iter().zip(blocks.iter().skip(half));
+    let mut n_sizes = 0;
+    for (slot, (early, late)) in sizes.iter_mut().zip(pairs) {
+        let more = f64::from(late.live_blocks?) - f64::from(early.live_blocks?);
+        *slot = (late.minimum - early.minimum) / more.max(1.0);
+        n_sizes += 1;
+    }
+    let sizes = sizes.get_mut(..n_sizes)?;
+    sizes.sort_unstable_by(f64::total_cmp);
+    let (quartile, median) = (*sizes.get(n_sizes / 4)?, median(sizes)?);
+    let is_known = quartile > 0.0 && median <= SIZE_WITHIN * quartile;
+    Some((quartile, Some(median).filter(|_| is_known)))
+}

@@ -1,0 +1,139 @@
+//! What the number of the allocator's live blocks says beside their bytes.
+
+use serde::{Deserialize, Serialize};
+
+use stepmem_detect::detector::Detector;
+use stepmem_detect::sample::{Axis, AxisPoint};
+use stepmem_detect::witness::{Accumulation, Testimony};
+use stepmem_types::format::units::{bytes, grouped, whole};
+use stepmem_types::units::{Count, UnixTime};
+
+/// What the number says.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KeptState {
+    /// Blocks are kept, step by step.
+    Accumulates,
+    /// New ones come ever more rarely.
+    Fades,
+    /// It is the same as ever.
+    Level,
+}
+
+/// What the number of live blocks says, named as in JSON.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct KeptBlocks {
+    pub state: KeptState,
+    /// Blocks more with each step; absent of a rank by time, and where it is level.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blocks_per_step: Option<f64>,
+    /// Blocks more with each second, of a rank by time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blocks_per_second: Option<f64>,
+    /// Bytes of each; absent where noise of the bytes hides that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes_per_block: Option<f64>,
+    /// The step at which it began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since_step: Option<Count>,
+    /// The Unix time of that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since_time: Option<UnixTime>,
+    /// The step at which it was certain.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certain_step: Option<Count>,
+}
+
+impl KeptBlocks {
+    /// Returns what the number says of the live memory of a detector; `None` where it is not known.
+    pub fn of(detector: &Detector) -> Option<Self> {
+        Some(match detector.testimony()? {
+            Testimony::Accumulates(kept) => {
+                Self::rising(KeptState::Accumulates, &kept, detector)
+            }
+            Testimony::Fades(kept) => Self::rising(KeptState::Fades, &kept, detector),
+            Testimony::Level => Self {
+                state: KeptState::Level,
+                blocks_per_step: None,
+                blocks_per_second: None,
+                bytes_per_block: None,
+                since_step: None,
+                since_time: None,
+                certain_step: None,
+            },
+        })
+    }
+
+    fn rising(state: KeptState, kept: &Accumulation, detector: &Detector) -> Self {
+        let is_by_step = detector.axis() == Axis::Steps;
+        let step =
+            |at: AxisPoint| Some(at.position).filter(|_| is_by_step).and_then(Count::whole);
+        let rate = Some(kept.blocks_per_unit);
+        Self {
+            state,
+            blocks_per_step: rate.filter(|_| is_by_step),
+            blocks_per_second: rate.filter(|_| !is_by_step),
+            bytes_per_block: kept.bytes_per_block,
+            since_step: step(kept.since),
+            since_time: Some(kept.since.time),
+            certain_step: step(kept.certain),
+        }
+    }
+
+    /// Returns it in words, beside bytes that grow.
+    pub fn words(&self) -> String {
+        match self.state {
+            KeptState::Accumulates => self.rate_words(),
+            KeptState::Fades => {
+                "new blocks come ever more rarely, as in a cache that fills".to_owned()
+            }
+            KeptState::Level => "the number of blocks is level: the same tensors get larger, as longer batches do, or torch.cat in a loop".to_owned(),
+        }
+    }
+
+    /// Returns it in words of its own, with where it began and was certain; for a person who asks
+    /// what is behind a finding.
+    pub fn described(&self) -> String {
+        let at = |what: &str, step: Option<Count>| {
+            step.map_or_else(String::new, |step| {
+                format!(", {what} step {}", grouped(step.get()))
+            })
+        };
+        match self.state {
+            KeptState::Level => "their number is level".to_owned(),
+            KeptState::Accumulates | KeptState::Fades => {
+                let (since, certain) =
+                    (at("since", self.since_step), at("certain at", self.certain_step));
+                let fades = if self.state == KeptState::Fades {
+                    "; new ones come ever more rarely"
+                } else {
+                    ""
+                };
+                format!("{}{since}{certain}{fades}", self.rate_words())
+            }
+        }
+    }
+
+    /// Returns how many blocks are kept, how often, and how large they are.
+    fn rate_words(&self) -> String {
+        let rate = match (self.blocks_per_step, self.blocks_per_second) {
+            (Some(rate), _) => per(rate, "step"),
+            (None, Some(rate)) => per(3600.0 * rate, "hour"),
+            (None, None) => return "blocks are kept".to_owned(),
+        };
+        let each =
+            self.bytes_per_block.map_or_else(String::new, |of| format!(", {} each", bytes(of)));
+        format!("{rate}{each}")
+    }
+}
+
+/// Returns a rate of blocks as whole ones: a unit that keeps some, or the units that keep one.
+fn per(rate: f64, unit: &str) -> String {
+    if rate >= 0.75 {
+        let (n, blocks) = (whole(rate), if rate < 1.5 { "block" } else { "blocks" });
+        format!("each {unit} keeps {n} {blocks} more")
+    } else {
+        format!("every {} {unit}s keep 1 block more", whole(1.0 / rate))
+    }
+}

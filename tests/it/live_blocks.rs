@@ -1,0 +1,190 @@
+//! The number of the allocator's live blocks, beside their bytes: what it shows, and what every surface says of it.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use crate::rig::command::{Ended, stepmem};
+use crate::rig::exporter::Exporter;
+use crate::rig::folder::{Folder, root, text};
+use crate::rig::job::{Job, START};
+use crate::rig::noise::noise;
+use crate::rig::schema::holds_definition;
+use crate::rig::units::{GIB, MIB, float};
+
+const KIB: u64 = 1 << 10;
+const BASE_BLOCKS: u64 = 700;
+
+/// A rank that keeps one block of 64 KiB in each step, and whose bytes vary by 20 MiB.
+fn small_leak(n_steps: u64) -> Job {
+    Job::new(1, n_steps)
+        .capacity(12 * GIB)
+        .live(|_, step| GIB + 64 * KIB * step + noise(0, step, 20 * MIB))
+        .more(|_, step| json!({"live_blocks": BASE_BLOCKS + step}))
+}
+
+fn explained(arguments: &[&str]) -> Ended {
+    let about = ["explain", "--run", "job", "--rank", "0"];
+    stepmem(&[&about, arguments].concat(), &[], b"")
+}
+
+fn kept(exporter: &Exporter) -> Value {
+    exporter.status()["ranks"][0]["kept_blocks"].clone()
+}
+
+/// The sentence of MEMORY RISING or MEMORY CREEP.
+#[track_caller]
+fn sentence(exporter: &Exporter) -> String {
+    let status = exporter.status();
+    let findings = status["findings"].as_array().unwrap();
+    let of_growth =
+        findings.iter().find(|it| it["kind"].as_str().unwrap().starts_with("CREEP"));
+    of_growth.unwrap_or_else(|| panic!("{findings:#?}"))["sentence"]
+        .as_str()
+        .unwrap()
+        .to_owned()
+}
+
+#[test]
+fn block_a_step_is_known_by_step_60_and_rises_once_32_mebibytes_have_grown_in_larger_noise() {
+    let exporter = Exporter::start(&[]);
+    let records = small_leak(700).records();
+    exporter.push(&records[..60]);
+    let known = kept(&exporter);
+    assert_eq!((&known["state"], &known["certain_step"]), (&json!("accumulates"), &json!(47)));
+    assert!((known["blocks_per_step"].as_f64().unwrap() - 1.0).abs() < 0.01, "{known}");
+    assert!(known["since_step"].as_u64().unwrap() <= 26, "{known}");
+    let url = format!("http://{}", exporter.web);
+    let shown = explained(&["--url", &url]).quiet();
+    assert!(
+        shown.contains("Live blocks of the allocator: each step keeps 1 block more"),
+        "{shown}"
+    );
+    assert!(exporter.status()["findings"].as_array().unwrap().is_empty());
+
+    exporter.push(&records[60..]);
+    let sentence = sentence(&exporter);
+    assert!(sentence.contains("each step keeps 1 block more"), "{sentence}");
+    let told: Value =
+        serde_json::from_str(&explained(&["--url", &url, "--json"]).quiet()).unwrap();
+    holds_definition("explain", "live", &told);
+    holds_definition("status", "kept_blocks", &told["rank"]["kept_blocks"]);
+    assert_eq!(told["rank"]["kept_blocks"]["certain_step"], 47);
+}
+
+#[test]
+fn story_of_a_recording_says_that_the_number_shows_it_where_the_bytes_alone_do_not() {
+    let folder = Folder::new("live-blocks");
+    let file = folder.write("steps.jsonl", &small_leak(700).recording());
+    let shown = explained(&[&file]).quiet();
+    assert!(shown.contains("MEMORY RISING, info"), "{shown}");
+    assert!(shown.contains("seen in the number of live blocks"), "{shown}");
+    let story: Value = serde_json::from_str(&explained(&[&file, "--json"]).quiet()).unwrap();
+    holds_definition("explain", "recorded", &story);
+    let raised = &story["events"][0];
+    assert_eq!(raised["transition"]["kind"], "CREEP_EARLY", "{story:#}");
+    assert_eq!(raised["by_blocks"]["state"], "accumulates");
+    assert!(raised["window"].is_null());
+
+    let without = small_leak(700).more(|_, _| json!({}));
+    let file = folder.write("without.jsonl", &without.recording());
+    let shown = explained(&[&file]).quiet();
+    assert!(!shown.contains("MEMORY RISING") && !shown.contains("ive blocks"), "{shown}");
+}
+
+#[test]
+fn finding_says_how_many_blocks_each_step_keeps_and_how_large_they_are() {
+    let exporter = Exporter::start(&[]);
+    let job = Job::new(1, 300).capacity(12 * GIB).live(|_, step| GIB + 8 * MIB * step);
+    exporter
+        .push(&job.more(|_, step| json!({"live_blocks": BASE_BLOCKS + 32 * step})).records());
+    let sentence = sentence(&exporter);
+    assert!(sentence.contains("; each step keeps 32 blocks more, 256 KiB each"), "{sentence}");
+}
+
+#[test]
+fn level_number_beside_bytes_that_rise_says_that_the_same_tensors_get_larger() {
+    let exporter = Exporter::start(&[]);
+    let job = || Job::new(1, 300).capacity(12 * GIB).live(|_, step| GIB + 8 * MIB * step);
+    exporter.push(&job().more(|_, _| json!({"live_blocks": BASE_BLOCKS})).records());
+    let told = sentence(&exporter);
+    assert!(
+        told.contains("the number of blocks is level: the same tensors get larger"),
+        "{told}"
+    );
+    for number in [json!({}), json!({"live_blocks": 0})] {
+        let exporter = Exporter::start(&[]);
+        let number = number.clone();
+        exporter.push(&job().more(move |_, _| number.clone()).records());
+        assert!(kept(&exporter).is_null());
+        assert!(!sentence(&exporter).contains("block"), "unknown is not level");
+    }
+}
+
+#[test]
+fn what_the_number_said_outlives_a_restart_of_the_exporter() {
+    let folder = Folder::new("live-blocks-state");
+    let state = folder.path("state");
+    let arguments = ["--state.file", &text(&state)];
+    let exporter = Exporter::start(&arguments);
+    let records = small_leak(400).records();
+    exporter.push(&records[..200]);
+    let before = kept(&exporter);
+    exporter.stop();
+    let exporter = Exporter::start(&arguments);
+    assert_eq!(kept(&exporter), before);
+    exporter.push(&records[200..]);
+    let after = kept(&exporter);
+    assert_eq!(
+        (&after["certain_step"], &after["state"]),
+        (&before["certain_step"], &before["state"])
+    );
+}
+
+/// The records of a program that ran on a real H200, as if its device had 12 GiB.
+fn recorded(name: &str) -> Vec<Value> {
+    let path = root().join("tests/data/live_blocks").join(format!("{name}.csv"));
+    let text = fs::read_to_string(path).unwrap();
+    let record = |line: &str| {
+        let figures: Vec<&str> = line.split(',').collect();
+        let whole = |idx: usize| figures[idx].parse::<u64>().unwrap();
+        let seconds: f64 = figures[1].parse().unwrap();
+        json!({
+            "run": "job", "rank": 0, "step": whole(0), "time": float(START) + seconds, "device": "GPU-1",
+            "total_bytes": 12 * GIB, "allocated_bytes": whole(2), "reserved_bytes": whole(3),
+            "live_blocks": whole(4),
+        })
+    };
+    text.lines().skip(1).map(record).collect()
+}
+
+#[test]
+fn programs_that_ran_on_a_gpu_keep_as_many_blocks_as_they_did() {
+    // Blocks that each step keeps, the step by which that is certain, and by which it is MEMORY RISING; `None` for never.
+    let cases = [
+        ("g01_leak", Some((62.0, 46)), Some(47)),
+        ("g14_rl", Some((1.0 / 16.0, 279)), Some(210)),
+        ("g22_small", Some((1.0, 46)), Some(599)),
+        ("g19_gan", None, None),
+        ("g20_cache", None, None),
+    ];
+    for (name, wanted, rising) in cases {
+        let exporter = Exporter::start(&[]);
+        let records = recorded(name);
+        let by = rising.unwrap_or(599);
+        exporter.push(&records[..=by]);
+        let status = exporter.status();
+        let is_rising = !status["findings"].as_array().unwrap().is_empty();
+        assert_eq!(is_rising, rising.is_some(), "{name}: {:#}", status["findings"]);
+        exporter.push(&records[by + 1..]);
+        let kept = kept(&exporter);
+        match wanted {
+            Some((rate, certain)) => {
+                let told = kept["blocks_per_step"].as_f64().unwrap();
+                assert!((told / rate - 1.0).abs() < 0.1, "{name}: {kept}");
+                assert!(kept["certain_step"].as_u64().unwrap() <= certain, "{name}: {kept}");
+            }
+            None => assert_ne!(kept["state"], "accumulates", "{name}: {kept}"),
+        }
+    }
+}
