@@ -143,7 +143,7 @@ impl Connections {
     }
 
     /// A listener has accepted a connection.
-    fn serve(&self, listener: &Arc<ServerCounts>) {
+    fn accepted(&self, listener: &Arc<ServerCounts>) {
         let mut lacking = self.lacking();
         if lacking.as_ref().is_some_and(|(of, _)| Arc::ptr_eq(of, listener)) {
             *lacking = None;
@@ -195,7 +195,7 @@ pub async fn serve(listener: Listener, service: Service) {
             Some(()) = handled.next(), if !handled.is_empty() => {}
             accepted = accepted => match accepted {
                 Ok(NewConnection { stream, peer }) => {
-                    connections.serve(&counts);
+                    connections.accepted(&counts);
                     let slot = connections.enter(peer, &counts);
                     handled.push(handle(stream, routes.clone(), slot, stop.clone()));
                 }

@@ -74,8 +74,8 @@ pub struct Config {
     /// The least number of live blocks that a window keeps: fewer are lazy state, layers that are
     /// unfrozen, and what a collector leaves.
     pub kept_blocks_min: f64,
-    /// The deceleration ratio below which new blocks come ever more rarely, 0 to 1. It decides
-    /// words only.
+    /// The deceleration ratio below which new blocks come ever more rarely, 0 to 1: they raise
+    /// nothing.
     pub fades_below: f64,
 
     /// Growth that falls below this share of its slope has ended.

@@ -348,8 +348,7 @@ impl Detector {
         self.witness.testimony(&self.live, &self.config)
     }
 
-    /// Returns whether the number of live blocks alone shows a signal's trend, which noise hides
-    /// from the bytes.
+    /// Returns whether the number of live blocks alone shows a signal's trend.
     pub fn is_shown_by_blocks(&self, signal: Signal) -> bool {
         self.series(signal).is_some_and(|series| series.tracker.is_by_number())
     }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use stepmem_types::saved::{self, Floats};
-use stepmem_types::units::UnixTime;
+use stepmem_types::units::{Count, UnixTime};
 
 /// The unit of a series' axis.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
@@ -13,6 +13,13 @@ pub enum Axis {
     Steps,
     /// Seconds since the first reading or sample.
     Seconds,
+}
+
+impl Axis {
+    /// Returns the step at a place on it; `None` where it counts seconds.
+    pub fn step(self, position: f64) -> Option<Count> {
+        Some(position).filter(|_| self == Self::Steps).and_then(Count::whole)
+    }
 }
 
 /// A place on a series' axis, and when it was reached.

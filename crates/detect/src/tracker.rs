@@ -57,7 +57,7 @@ pub(super) struct Tracked {
     trend: Trend,
     shown_by: ShownBy,
     heights: Heights,
-    /// Set while the number of live blocks alone shows it: noise hides it from the bytes.
+    /// Set while the number of live blocks alone shows it.
     is_by_number: bool,
 }
 
@@ -75,6 +75,11 @@ impl Tracker {
     /// Returns what shows the trend.
     pub(super) fn shown_by(&self) -> Option<ShownBy> {
         self.tracked.as_ref().map(|tracked| tracked.shown_by)
+    }
+
+    /// Returns whether growth that the number of live blocks shows can change anything.
+    pub(super) fn asks_number(&self) -> bool {
+        self.tracked.as_ref().is_none_or(|tracked| tracked.is_by_number)
     }
 
     /// Returns whether the number of live blocks alone shows the trend.
@@ -309,9 +314,6 @@ impl Tracked {
             let Trend { phase, raised, .. } = self.trend;
             let raised = if is_raised { found.trend.raised } else { raised };
             *self = Self { trend: Trend { phase, raised, ..found.trend }, ..found };
-            return;
-        }
-        if found.is_by_number && !self.is_by_number {
             return;
         }
         if !is_raised

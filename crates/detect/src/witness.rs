@@ -105,7 +105,8 @@ impl Witness {
         let shown = windows.filter_map(|(level_idx, window)| {
             let by = ShownBy::Window(level_idx);
             let kept = self.judge(&window, by, around)?;
-            Tracked::of(&kept.shown(&window, around)?, by, &window, around)
+            let shown = kept.shown(&window, around).filter(|_| series.tracker.asks_number())?;
+            Tracked::of(&shown, by, &window, around)
         });
         shown.last()
     }
@@ -144,11 +145,10 @@ impl Witness {
         if self.held.as_ref().is_some_and(|held| by < held.shown_by) {
             return None;
         }
-        let (kept, heights) = Kept::of(window, around)?;
-        let found = Held { growth: kept.growth, shown_by: by, heights };
+        let kept = Kept::of(window, around)?;
         match self.held.as_deref_mut() {
-            None => self.held = Some(Box::new(found)),
-            Some(held) => held.follow(&found),
+            None => self.held = Held::of(&kept, window, by).map(Box::new),
+            Some(held) => held.follow(kept.growth, by),
         }
         Some(kept)
     }
@@ -169,22 +169,40 @@ fn is_level(series: &Series) -> bool {
     let levels = series.ladder.levels().get(LEVEL_IDX_MIN..).unwrap_or_default();
     let mut windows = levels.iter().rev().map(Level::blocks);
     let longest = windows.find(|blocks| blocks.len() >= LEVEL_BLOCKS_MIN).unwrap_or_default();
-    let numbers: Option<Vec<f32>> = longest.iter().map(|block| block.live_blocks).collect();
-    let Some(numbers) = numbers.filter(|numbers| !numbers.is_empty()) else { return false };
-    let least = numbers.iter().copied().fold(f32::INFINITY, f32::min);
-    let most = numbers.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    most - least <= LEVEL_WITHIN
+    let ends = longest.iter().try_fold(None, |ends: Option<(f32, f32)>, block| {
+        let number = block.live_blocks?;
+        let (least, most) = ends.unwrap_or((number, number));
+        Some(Some((least.min(number), most.max(number))))
+    });
+    ends.flatten().is_some_and(|(least, most)| most - least <= LEVEL_WITHIN)
 }
 
 impl Held {
-    /// Takes over what a later window shows; the earlier onset stays, and where it was certain.
-    fn follow(&mut self, found: &Self) {
-        let Accumulation { since, certain, .. } = self.growth;
-        let is_earlier = since.position <= found.growth.since.position;
-        let since = if is_earlier { since } else { found.growth.since };
-        self.growth = Accumulation { since, certain, ..found.growth };
-        self.shown_by = found.shown_by;
+    /// Returns what a window that keeps blocks begins with.
+    fn of(kept: &Kept, window: &Window<'_>, by: ShownBy) -> Option<Self> {
+        let numbers = numbers_of(window.blocks)?;
+        let risen = numbers.get(kept.onset_idx..window.blocks.len())?;
+        let heights = Heights::of(risen, window.creeping_min.is_some())?;
+        Some(Self { growth: kept.growth, shown_by: by, heights })
     }
+
+    /// Takes over what a later window keeps; the earlier onset stays, and where it was certain.
+    fn follow(&mut self, found: Accumulation, by: ShownBy) {
+        let Accumulation { since, certain, .. } = self.growth;
+        let since = if since.position <= found.since.position { since } else { found.since };
+        self.growth = Accumulation { since, certain, ..found };
+        self.shown_by = by;
+    }
+}
+
+/// Returns blocks with their numbers of live blocks in place of the bytes; `None` where one is
+/// unknown.
+fn numbers_of(blocks: &[Block]) -> Option<[Block; BLOCKS_MAX]> {
+    let mut numbers = [*blocks.first()?; BLOCKS_MAX];
+    for (slot, block) in numbers.iter_mut().zip(blocks) {
+        *slot = Block { minimum: block.live_blocks?.into(), ..*block };
+    }
+    Some(numbers)
 }
 
 /// What a window keeps.
@@ -199,24 +217,17 @@ struct Kept {
 }
 
 impl Kept {
-    /// Returns what a window keeps, with the heights of the number: it gains enough blocks, as no
-    /// random walk does, more than ever before, and goes on to.
-    fn of(window: &Window<'_>, around: &Surroundings<'_>) -> Option<(Self, Heights)> {
+    /// Returns what a window keeps: it gains enough blocks, as no random walk does, more than ever
+    /// before, and goes on to.
+    fn of(window: &Window<'_>, around: &Surroundings<'_>) -> Option<Self> {
         let config = around.config;
         let (first, last) = window.blocks.first().zip(window.blocks.last())?;
-        let blocks_min = if window.creeping_min.is_some() {
-            config.intervals_min
-        } else {
-            config.blocks_min
-        };
+        let blocks_min = window.creeping_min.unwrap_or(config.blocks_min);
         let gain = f64::from(last.live_blocks?) - f64::from(first.live_blocks?);
         if window.blocks.len() < blocks_min || gain < config.kept_blocks_min {
             return None;
         }
-        let mut numbers = [*first; BLOCKS_MAX];
-        for (slot, block) in numbers.iter_mut().zip(window.blocks) {
-            *slot = Block { minimum: block.live_blocks?.into(), ..*block };
-        }
+        let numbers = numbers_of(window.blocks)?;
         let before = Before { bytes: window.before.live_blocks, ..window.before };
         let numbers = Window { blocks: numbers.get(..window.blocks.len())?, before, ..*window };
         let growth = Growth::of(&numbers);
@@ -228,22 +239,21 @@ impl Kept {
         numbers.check_new(&growth, config).ok()?;
         let risen = numbers.blocks.get(onset_idx..)?;
         let (bytes_least, bytes_per_block) = sizes(window.blocks.get(onset_idx..)?)?;
-        let found = Accumulation {
+        let growth_of_number = Accumulation {
             since: risen.first()?.at,
             certain: around.now,
             blocks_per_unit,
             bytes_per_block,
             kept_ratio: growth.deceleration().unwrap_or(1.0).clamp(0.0, 1.0),
         };
-        let kept = Self {
-            growth: found,
+        Some(Self {
+            growth: growth_of_number,
             onset_idx,
             n_blocks: risen.last()?.minimum - risen.first()?.minimum,
             bytes_least,
             t: growth.t(),
             n_increments: growth.n_increments,
-        };
-        Some((kept, Heights::of(risen, window.creeping_min.is_some())?))
+        })
     }
 
     /// Returns growth of live memory that they make: where they do not fade, bytes rise with them by

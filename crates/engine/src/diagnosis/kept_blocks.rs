@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use stepmem_detect::detector::Detector;
-use stepmem_detect::sample::{Axis, AxisPoint};
-use stepmem_detect::witness::{Accumulation, Testimony};
+use stepmem_detect::sample::Axis;
+use stepmem_detect::witness::Testimony;
 use stepmem_types::format::units::{bytes, grouped, whole};
 use stepmem_types::units::{Count, UnixTime};
 
@@ -48,37 +48,22 @@ pub struct KeptBlocks {
 impl KeptBlocks {
     /// Returns what the number says of the live memory of a detector; `None` where it is not known.
     pub fn of(detector: &Detector) -> Option<Self> {
-        Some(match detector.testimony()? {
-            Testimony::Accumulates(kept) => {
-                Self::rising(KeptState::Accumulates, &kept, detector)
-            }
-            Testimony::Fades(kept) => Self::rising(KeptState::Fades, &kept, detector),
-            Testimony::Level => Self {
-                state: KeptState::Level,
-                blocks_per_step: None,
-                blocks_per_second: None,
-                bytes_per_block: None,
-                since_step: None,
-                since_time: None,
-                certain_step: None,
-            },
-        })
-    }
-
-    fn rising(state: KeptState, kept: &Accumulation, detector: &Detector) -> Self {
-        let is_by_step = detector.axis() == Axis::Steps;
-        let step =
-            |at: AxisPoint| Some(at.position).filter(|_| is_by_step).and_then(Count::whole);
-        let rate = Some(kept.blocks_per_unit);
-        Self {
+        let (state, kept) = match detector.testimony()? {
+            Testimony::Accumulates(kept) => (KeptState::Accumulates, Some(kept)),
+            Testimony::Fades(kept) => (KeptState::Fades, Some(kept)),
+            Testimony::Level => (KeptState::Level, None),
+        };
+        let axis = detector.axis();
+        let rate_by = |of: Axis| kept.filter(|_| axis == of).map(|kept| kept.blocks_per_unit);
+        Some(Self {
             state,
-            blocks_per_step: rate.filter(|_| is_by_step),
-            blocks_per_second: rate.filter(|_| !is_by_step),
-            bytes_per_block: kept.bytes_per_block,
-            since_step: step(kept.since),
-            since_time: Some(kept.since.time),
-            certain_step: step(kept.certain),
-        }
+            blocks_per_step: rate_by(Axis::Steps),
+            blocks_per_second: rate_by(Axis::Seconds),
+            bytes_per_block: kept.and_then(|kept| kept.bytes_per_block),
+            since_step: kept.and_then(|kept| axis.step(kept.since.position)),
+            since_time: kept.map(|kept| kept.since.time),
+            certain_step: kept.and_then(|kept| axis.step(kept.certain.position)),
+        })
     }
 
     /// Returns it in words, beside bytes that grow.

@@ -9,7 +9,6 @@ use crate::diagnosis::kept_blocks::KeptBlocks;
 use crate::ranks::container_view::ContainerView;
 use stepmem_detect::forecast::slope_interval::Bend;
 use stepmem_detect::outlook::{Course, Outlook};
-use stepmem_detect::sample::Axis;
 use stepmem_detect::signal::Signal;
 use stepmem_detect::trend::Stage;
 use stepmem_types::site::{EmptySearch, LeakSite, TensorHolder};
@@ -171,9 +170,7 @@ impl TrendFigures {
             (outlook.slope.bytes_per_step, outlook.slope.bytes_per_second);
         let (steps, seconds) = (outlook.steps, outlook.seconds);
         let level_since = outlook.level_since;
-        let step_of = |position: f64| {
-            Some(position).filter(|_| outlook.axis == Axis::Steps).and_then(Count::whole)
-        };
+        let step_of = |position: f64| outlook.axis.step(position);
         Self {
             signal: outlook.signal,
             is_on_host: false,
