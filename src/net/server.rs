@@ -46,8 +46,8 @@ pub const HEAD_BYTES_MAX: usize = 8 * 1024;
 pub const UNSENT_BYTES_MAX: u32 = 128 * 1024;
 /// Time limit for requests in flight after the server was stopped.
 pub const STOP_WITHIN: Duration = Duration::from_secs(5);
-/// The pause before accepting again after the system ran out of file descriptors. Other listeners
-/// accept nothing meanwhile: a descriptor that is freed is this one's.
+/// The pause after the system ran out of file descriptors, before a connection is evicted: one that
+/// has just come may not have sent its request yet.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(2);
 /// Time after an answer within which the next request counts as sent before it: a reader who
 /// waits for answers hardly asks again so soon.
@@ -118,17 +118,18 @@ impl Connections {
         slot
     }
 
-    /// Evicts the least recently active connection, since there is no file descriptor for
-    /// another of a listener. Warns of the first `error` within [`WARNED_EVERY`]. Returns when to
-    /// accept again.
-    fn free_descriptor(&self, error: &io::Error, listener: &Arc<ServerCounts>) -> Instant {
+    /// A listener lacks a file descriptor, until one is freed after [`ACCEPT_PAUSE`]. Warns of the
+    /// first `error` within [`WARNED_EVERY`].
+    fn lack(&self, error: &io::Error, listener: &Arc<ServerCounts>) {
         if !self.has_warned.swap(true, Ordering::Relaxed) {
             tracing::warn!(%error, "connections are not accepted; inactive ones are closed");
         }
+        *self.lacking() = Some((Arc::clone(listener), Instant::now() + 2 * ACCEPT_PAUSE));
+    }
+
+    /// Evicts the least recently active connection of all listeners, for its file descriptor.
+    fn free_descriptor(&self) {
         evict(&mut self.slots(), |_| true);
-        let again_at = Instant::now() + ACCEPT_PAUSE;
-        *self.lacking() = Some((Arc::clone(listener), again_at + ACCEPT_PAUSE));
-        again_at
     }
 
     /// Waits while another listener lacks a file descriptor: the one whose connection is evicted
@@ -181,10 +182,10 @@ pub async fn serve(listener: Listener, service: Service) {
     let mut stopped = stop.clone();
     let mut handled = FuturesUnordered::new();
     let mut warnings = tokio::time::interval(WARNED_EVERY);
-    let mut again_at = Instant::now();
+    // When to evict a connection, since there is no file descriptor for another.
+    let mut evict_at: Option<Instant> = None;
     loop {
         let accepted = async {
-            tokio::time::sleep_until(again_at).await;
             connections.give_way(&counts).await;
             listener.accept(&routes.gate).await
         };
@@ -193,13 +194,22 @@ pub async fn serve(listener: Listener, service: Service) {
             biased;
             () = is_stopping(&mut stopped) => break,
             Some(()) = handled.next(), if !handled.is_empty() => {}
-            accepted = accepted => match accepted {
+            () = due(evict_at) => {
+                evict_at = None;
+                connections.free_descriptor();
+                // Its listener closes it, and accepts nothing in its place.
+                tokio::task::yield_now().await;
+            }
+            accepted = accepted, if evict_at.is_none() => match accepted {
                 Ok(NewConnection { stream, peer }) => {
                     connections.accepted(&counts);
                     let slot = connections.enter(peer, &counts);
                     handled.push(handle(stream, routes.clone(), slot, stop.clone()));
                 }
-                Err(error) => again_at = connections.free_descriptor(&error, &counts),
+                Err(error) => {
+                    connections.lack(&error, &counts);
+                    evict_at = Some(Instant::now() + ACCEPT_PAUSE);
+                }
             },
             _ = warnings.tick() => connections.has_warned.store(false, Ordering::Relaxed),
         }
@@ -207,6 +217,14 @@ pub async fn serve(listener: Listener, service: Service) {
     let all_ended = async { while handled.next().await.is_some() {} };
     if tokio::time::timeout(STOP_WITHIN, all_ended).await.is_err() {
         tracing::warn!("requests in flight were aborted at the stop");
+    }
+}
+
+/// Resolves at a moment; never without one.
+async fn due(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
     }
 }
 
