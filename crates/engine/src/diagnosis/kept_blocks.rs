@@ -8,6 +8,9 @@ use stepmem_detect::witness::Testimony;
 use stepmem_types::format::units::{bytes, grouped, whole};
 use stepmem_types::units::{Count, UnixTime};
 
+/// How far a rate in words may be from the rate, as a share of it.
+const WORDS_WITHIN: f64 = 0.05;
+
 /// What the number says.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -113,12 +116,81 @@ impl KeptBlocks {
     }
 }
 
-/// Returns a rate of blocks as whole ones: a unit that keeps some, or the units that keep one.
+/// Returns a rate of blocks to within a twentieth: the blocks that a unit keeps, or the units that
+/// keep one.
 fn per(rate: f64, unit: &str) -> String {
-    if rate >= 0.75 {
-        let (n, blocks) = (whole(rate), if rate < 1.5 { "block" } else { "blocks" });
+    if rate > 1.0 / (1.0 + WORDS_WITHIN) {
+        let n = rounded(rate);
+        let blocks = if n == "1" { "block" } else { "blocks" };
         format!("each {unit} keeps {n} {blocks} more")
     } else {
-        format!("every {} {unit}s keep 1 block more", whole(1.0 / rate))
+        format!("every {} {unit}s keep 1 block more", rounded(1.0 / rate))
+    }
+}
+
+/// Returns a number with one decimal; without where that says the same.
+fn rounded(number: f64) -> String {
+    if (number.round() - number).abs() <= WORDS_WITHIN * number {
+        whole(number)
+    } else {
+        format!("{number:.1}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept(state: KeptState) -> KeptBlocks {
+        let step = |n| Some(Count::new(n).unwrap());
+        KeptBlocks {
+            state,
+            blocks_per_step: Some(62.0),
+            blocks_per_second: None,
+            bytes_per_block: Some(163_088.5),
+            since_step: step(1_023),
+            since_time: None,
+            certain_step: step(1_047),
+        }
+    }
+
+    #[test]
+    fn rate_in_words_is_within_a_twentieth_of_the_rate() {
+        let cases = [
+            (62.0, "each step keeps 62 blocks more"),
+            (1.0, "each step keeps 1 block more"),
+            (1.04, "each step keeps 1 block more"),
+            (1.4, "each step keeps 1.4 blocks more"),
+            (2.5, "each step keeps 2.5 blocks more"),
+            (0.96, "each step keeps 1 block more"),
+            (0.75, "every 1.3 steps keep 1 block more"),
+            (0.4, "every 2.5 steps keep 1 block more"),
+            (0.0662, "every 15 steps keep 1 block more"),
+        ];
+        for (rate, words) in cases {
+            assert_eq!(per(rate, "step"), words, "{rate}");
+        }
+    }
+
+    #[test]
+    fn each_state_and_a_rank_by_time_have_their_words() {
+        let accumulates = kept(KeptState::Accumulates);
+        assert_eq!(accumulates.words(), "each step keeps 62 blocks more, 159 KiB each");
+        assert_eq!(
+            accumulates.described(),
+            "each step keeps 62 blocks more, 159 KiB each, since step 1,023, certain at step 1,047"
+        );
+        let fades = kept(KeptState::Fades);
+        assert!(fades.words().contains("ever more rarely") && !fades.words().contains("62"));
+        assert!(fades.described().ends_with("; new ones come ever more rarely"));
+        let by_time = KeptBlocks {
+            blocks_per_step: None,
+            blocks_per_second: Some(0.5),
+            bytes_per_block: None,
+            since_step: None,
+            certain_step: None,
+            ..accumulates
+        };
+        assert_eq!(by_time.described(), "each hour keeps 1,800 blocks more");
     }
 }
