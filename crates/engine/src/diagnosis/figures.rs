@@ -22,6 +22,12 @@ pub trait Figures {
         None
     }
 
+    /// Returns every form of it, with a value in every field.
+    #[cfg(test)]
+    fn examples() -> Vec<Self>
+    where
+        Self: Sized;
+
     /// Returns whether they name the code or the object behind the memory.
     fn names_cause(&self) -> bool {
         self.growth().is_some_and(|growth| growth.site.is_some() || growth.holder.is_some())
@@ -56,6 +62,11 @@ impl<T: Figures> Figures for Box<T> {
 
     fn names_cause(&self) -> bool {
         T::names_cause(self)
+    }
+
+    #[cfg(test)]
+    fn examples() -> Vec<Self> {
+        T::examples().into_iter().map(Self::new).collect()
     }
 }
 
@@ -114,6 +125,17 @@ macro_rules! diagnoses {
                 }
             }
 
+            /// Returns every form of a diagnosis's, with a value in every field.
+            #[cfg(test)]
+            fn examples(kind: DiagnosisKind) -> Vec<Self> {
+                match kind {
+                    $(DiagnosisKind::$kind => {
+                        let examples = <$evidence as figures::Figures>::examples();
+                        examples.into_iter().map(Self::$kind).collect()
+                    })*
+                }
+            }
+
             fn figures(&self) -> &dyn figures::Figures {
                 match self {
                     $(Self::$kind(evidence) => evidence,)*
@@ -135,3 +157,70 @@ macro_rules! diagnoses {
 }
 
 pub(super) use diagnoses;
+
+#[cfg(test)]
+mod tests {
+    use crate::diagnosis::Evidence;
+    use crate::kind::{DiagnosisKind, Severity};
+    use crate::output::status::FindingStatus;
+    use stepmem_types::ids::{Rank, RankId, Run, SubjectId};
+
+    #[test]
+    fn finding_of_every_diagnosis_reads_back_as_it_was() {
+        let subject = SubjectId::Rank(RankId {
+            run: Run::new("job").unwrap(),
+            rank: Rank::new(3).unwrap(),
+        });
+        for kind in DiagnosisKind::ALL {
+            for evidence in Evidence::examples(*kind) {
+                let finding = FindingStatus {
+                    kind: *kind,
+                    title: kind.about().title.into(),
+                    subject: subject.clone(),
+                    severity: Severity::Warning,
+                    since: 1_764_897_183.25,
+                    sentence: evidence.sentence(),
+                    advice: kind.about().advice.into(),
+                    evidence,
+                };
+                let json = serde_json::to_string(&finding).unwrap();
+                assert_eq!(
+                    serde_json::from_str::<FindingStatus>(&json).unwrap(),
+                    finding,
+                    "{json}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn evidence_of_another_diagnosis_is_refused() {
+        for kind in DiagnosisKind::ALL {
+            for evidence in Evidence::examples(*kind) {
+                let json = serde_json::to_value(&evidence).unwrap();
+                for other in DiagnosisKind::ALL {
+                    let read = Evidence::decode(*other, &json);
+                    let same = read.as_ref().is_ok_and(|read| *read == evidence);
+                    assert_eq!(same, other == kind, "{kind} as {other}: {read:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_figure_is_in_the_schema_of_the_status() {
+        let schema = include_str!("../../../../docs/status.schema.json");
+        let schema: serde_json::Value = serde_json::from_str(schema).unwrap();
+        let finding = &schema["$defs"]["finding"];
+        let known = finding["properties"]["evidence"]["properties"].as_object().unwrap();
+        for kind in DiagnosisKind::ALL {
+            for evidence in Evidence::examples(*kind) {
+                let json = serde_json::to_value(&evidence).unwrap();
+                let figures = json.as_object().unwrap().keys();
+                let missing: Vec<&String> =
+                    figures.filter(|figure| !known.contains_key(*figure)).collect();
+                assert!(missing.is_empty(), "{kind}: {missing:?}");
+            }
+        }
+    }
+}

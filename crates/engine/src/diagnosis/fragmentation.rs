@@ -86,4 +86,13 @@ impl Figures for UnusedEvidence {
     fn score(&self) -> Score {
         Score { metric: "reserved", value: self.peak_fragmentation_ratio }
     }
+
+    #[cfg(test)]
+    fn examples() -> Vec<Self> {
+        vec![Self {
+            peak_fragmentation_ratio: 0.6,
+            peak_reserved_bytes: 40 << 30,
+            capacity_bytes: 80 << 30,
+        }]
+    }
 }

@@ -50,4 +50,9 @@ impl Figures for GpuLostEvidence {
     fn score(&self) -> Score {
         Score { metric: "device", value: 1.0 }
     }
+
+    #[cfg(test)]
+    fn examples() -> Vec<Self> {
+        vec![Self { code: "gpu_is_lost".into() }]
+    }
 }

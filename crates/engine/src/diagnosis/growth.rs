@@ -286,4 +286,72 @@ impl Figures for TrendFigures {
             Some(site_words::without_tensors(search, self.is_on_host))
         })
     }
+
+    #[cfg(test)]
+    fn examples() -> Vec<Self> {
+        use crate::diagnosis::examples::{bytes, count, filling, holder, line, search, text};
+        use crate::diagnosis::kept_blocks::{KeptBlocks, KeptState};
+        use crate::diagnosis::trend_figures::ContainerFigures;
+        use stepmem_types::site::{CodeFrame, EmptySearch, LeakSite, SiteVerdict};
+        use stepmem_types::units::UnixTime;
+        let frame = CodeFrame { file: text("train.py"), line: 42, function: text("step") };
+        vec![Self {
+            signal: Signal::Allocated,
+            is_on_host: true,
+            is_over: true,
+            is_accelerating: true,
+            stalled_seconds: Some(35.5),
+            slope_bytes_per_step: Some(0.1),
+            slope_lower_bytes_per_step: Some(0.05),
+            slope_upper_bytes_per_step: Some(0.15),
+            slope_bytes_per_second: Some(1.1),
+            slope_lower_bytes_per_second: Some(1.05),
+            slope_upper_bytes_per_second: Some(1.15),
+            growth_bytes: 123_456_789.5,
+            onset_step: Some(count(17)),
+            onset_time: UnixTime::new(1_764_897_183.25).unwrap(),
+            level_since_step: Some(count(99)),
+            level_since_time: Some(UnixTime::new(1_764_897_283.5).unwrap()),
+            is_full: true,
+            headroom_bytes: Some(3e9),
+            oom_eta_steps: Some(1000.0),
+            oom_eta_lower_steps: Some(900.0),
+            oom_eta_upper_steps: Some(1100.0),
+            oom_eta_seconds: Some(2000.0),
+            oom_eta_lower_seconds: Some(1900.0),
+            oom_eta_upper_seconds: Some(2100.0),
+            container: Some(Box::new(ContainerFigures {
+                limit_bytes: bytes(64 << 30),
+                used_bytes: Some(bytes(44 << 30)),
+                ranks: 2,
+                is_whole: true,
+            })),
+            confidence_ratio: 0.999,
+            site: Some(Box::new(LeakSite {
+                verdict: SiteVerdict::Leak,
+                at: Some(line()),
+                share_ratio: Some(0.9),
+                bytes_per_step: Some(7.5),
+                steps: 20,
+                stack: vec![frame],
+            })),
+            holder: Some(Box::new(holder())),
+            slope_while_held_bytes_per_step: Some(0.2),
+            filling: Some(filling()),
+            kept_blocks: Some(KeptBlocks {
+                state: KeptState::Fades,
+                blocks_per_step: Some(62.5),
+                blocks_per_second: Some(31.25),
+                bytes_per_block: Some(4096.0),
+                since_step: Some(count(23)),
+                since_time: Some(UnixTime::new(1_764_897_183.25).unwrap()),
+                certain_step: Some(count(47)),
+            }),
+            searched: Some(EmptySearch {
+                step: Some(count(700)),
+                is_complete: true,
+                lines: Some(search()),
+            }),
+        }]
+    }
 }

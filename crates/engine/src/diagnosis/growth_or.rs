@@ -67,4 +67,10 @@ impl<A: Figures> Figures for GrowthOr<A> {
             Self::Amount(amount) => amount.advice(),
         }
     }
+
+    #[cfg(test)]
+    fn examples() -> Vec<Self> {
+        let growth = <Box<TrendFigures>>::examples().into_iter().map(Self::Growth);
+        growth.chain(A::examples().into_iter().map(Self::Amount)).collect()
+    }
 }

@@ -268,4 +268,20 @@ impl Figures for PressureEvidence {
     fn score(&self) -> Score {
         Score { metric: self.basis.as_metric(), value: self.pressure_ratio }
     }
+
+    #[cfg(test)]
+    fn examples() -> Vec<Self> {
+        use crate::diagnosis::examples::{filling, holder};
+        vec![Self {
+            pressure_ratio: 0.95,
+            is_on_host: true,
+            is_unified: true,
+            is_of_container: true,
+            basis: Basis::Host,
+            capacity_bytes: 80 << 30,
+            capacity_set_by: Some(LimitOrigin::Program),
+            never_live_ratio: Some(0.25),
+            too_large: Some(Box::new(TooLarge { holder: holder(), filling: filling() })),
+        }]
+    }
 }

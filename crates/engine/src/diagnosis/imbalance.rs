@@ -109,4 +109,14 @@ impl Figures for ImbalanceEvidence {
     fn score(&self) -> Score {
         Score { metric: self.peak_basis.as_metric(), value: self.imbalance_ratio }
     }
+
+    #[cfg(test)]
+    fn examples() -> Vec<Self> {
+        vec![Self {
+            imbalance_ratio: 0.5,
+            median_bytes: 1e9,
+            pressure_ratio: 0.7,
+            peak_basis: Basis::HighWater,
+        }]
+    }
 }

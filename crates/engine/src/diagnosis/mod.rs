@@ -5,6 +5,8 @@
 pub mod balance;
 pub mod creep_confirmed;
 pub mod creep_early;
+#[cfg(test)]
+mod examples;
 pub mod figures;
 pub mod filling;
 pub mod fragmentation;

@@ -286,4 +286,31 @@ impl Figures for OutOfMemoryEvidence {
         let value = u32::try_from(self.ooms).unwrap_or(u32::MAX);
         Score { metric: "ooms", value: value.into() }
     }
+
+    #[cfg(test)]
+    fn examples() -> Vec<Self> {
+        use crate::diagnosis::examples::{bytes, line};
+        use stepmem_types::site::LineBytes;
+        vec![Self {
+            ooms: 2,
+            is_fatal: true,
+            oom_step: Some(400),
+            is_kill: true,
+            likely_kill: Some(LikelyKill {
+                container_used_ratio: Some(0.97),
+                container_kills: Some(1),
+            }),
+            is_last: true,
+            ending: Some(EndOutcome::Failed),
+            requested_bytes: Some(bytes(1 << 30)),
+            limit: Some(OwnLimit { origin: LimitOrigin::Program, bytes: bytes(11 << 30) }),
+            headroom_bytes: Some(-5.0),
+            growth_bytes: Some(7.5),
+            site: Some(Box::new(OomSite {
+                at: line(),
+                requested_bytes: bytes(1 << 30),
+                held: vec![LineBytes { at: line(), bytes: bytes(3 << 30) }],
+            })),
+        }]
+    }
 }

@@ -87,6 +87,16 @@ impl Figures for LargeEvidence {
     fn score(&self) -> Score {
         Score { metric: "outside_allocator", value: self.outside_ratio }
     }
+
+    #[cfg(test)]
+    fn examples() -> Vec<Self> {
+        vec![Self {
+            outside_bytes: 2e10,
+            outside_ratio: 0.25,
+            capacity_bytes: 80 << 30,
+            is_estimated: true,
+        }]
+    }
 }
 
 #[cfg(test)]

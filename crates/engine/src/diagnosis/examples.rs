@@ -1,0 +1,66 @@
+//! What the evidence in tests is made of: a value in every field.
+
+use crate::diagnosis::filling::{Filling, FillingDoubt};
+use stepmem_types::site::{
+    CodeKind, CodeLine, Fill, LineOutcome, LineSearch, SiteText, TensorHolder,
+};
+use stepmem_types::units::{Bytes, Count};
+
+pub(super) fn bytes(n: u64) -> Bytes {
+    Bytes::new(n).unwrap()
+}
+
+pub(super) fn count(n: u64) -> Count {
+    Count::new(n).unwrap()
+}
+
+pub(super) fn text(text: &str) -> SiteText {
+    SiteText::new(text).unwrap()
+}
+
+pub(super) fn line() -> CodeLine {
+    let (file, function) = (Some(text("/app/train.py")), Some(text("step")));
+    CodeLine { kind: CodeKind::Python, file, line: Some(42), function }
+}
+
+pub(super) fn search() -> LineSearch {
+    LineSearch {
+        outcome: LineOutcome::Spread,
+        steps: Some(count(8)),
+        pause_seconds: Some(0.5),
+        slowdown_ratio: Some(1.25),
+        malloc_used_bytes_per_step: Some(1024.5),
+        malloc_free_bytes_per_step: Some(-0.5),
+    }
+}
+
+pub(super) fn holder() -> TensorHolder {
+    TensorHolder {
+        name: text("`losses` in `train.py`"),
+        kind: text("list"),
+        at: Some(line()),
+        tensors: count(12),
+        bytes: bytes(1 << 30),
+        tensors_per_step: 1.0,
+        bytes_per_step: 1_048_576.5,
+        step: Some(count(900)),
+        since_step: Some(count(800)),
+        fill: Some(Fill {
+            items: count(900),
+            items_max: count(1000),
+            items_per_step: 1.0,
+            is_own: true,
+        }),
+        lines: Some(search()),
+    }
+}
+
+pub(super) fn filling() -> Filling {
+    Filling {
+        full_in_steps: 100.0,
+        full_bytes: 2e9,
+        remaining_bytes: 1e8,
+        left_bytes: Some(-5e6),
+        doubt: Some(FillingDoubt::DoesNotFit),
+    }
+}
