@@ -8,7 +8,7 @@ use crate::config::Config;
 use crate::forecast::headroom::Room;
 use crate::forecast::overview;
 use crate::intervals::Intervals;
-use crate::ladder::{Block, narrow};
+use crate::ladder::{Block, Counted, Ladder, narrow};
 use crate::outlook::{Asked, Basis, Outlook};
 use crate::pace::Pace;
 use crate::readings::{Readings, block_of, peak_of};
@@ -83,24 +83,26 @@ pub struct WindowReport {
 
 impl Detector {
     /// Upper bound on the memory of one detector, in bytes.
-    pub const BYTES_MAX: usize = Self::HOST_BYTES_MAX + 2 * Series::HEAP_BYTES_MAX;
+    pub const BYTES_MAX: usize = Self::HOST_BYTES_MAX
+        + 2 * Series::HEAP_BYTES_MAX
+        + Ladder::NUMBERS_BYTES_MAX
+        + Intervals::NUMBERS_BYTES_MAX
+        + Witness::HEAP_BYTES_MAX;
 
     /// Upper bound on the memory of the detector of host memory, in bytes: it has one series.
     pub const HOST_BYTES_MAX: usize = size_of::<Self>()
         + Series::HEAP_BYTES_MAX
-        + Witness::HEAP_BYTES_MAX
         + Intervals::HEAP_BYTES_MAX
         + Shifts::HEAP_BYTES_MAX;
 
     /// Upper bound on the memory of one whose windows are freed, in bytes.
-    pub const RELEASED_BYTES_MAX: usize =
-        Self::HOST_RELEASED_BYTES_MAX + 2 * Series::RELEASED_BYTES_MAX;
+    pub const RELEASED_BYTES_MAX: usize = Self::HOST_RELEASED_BYTES_MAX
+        + 2 * Series::RELEASED_BYTES_MAX
+        + Witness::RELEASED_BYTES_MAX;
 
     /// The same of the detector of host memory.
-    pub const HOST_RELEASED_BYTES_MAX: usize = size_of::<Self>()
-        + size_of::<LastSlopes>()
-        + Series::RELEASED_BYTES_MAX
-        + Witness::RELEASED_BYTES_MAX;
+    pub const HOST_RELEASED_BYTES_MAX: usize =
+        size_of::<Self>() + size_of::<LastSlopes>() + Series::RELEASED_BYTES_MAX;
 
     /// Upper bound on the memory of the detector of an unmanaged process, in bytes: it has one
     /// series.
@@ -186,6 +188,7 @@ impl Detector {
         let net = self.batch.net(sample);
         let peak = peak_of(sample).max(self.other_peak.take().unwrap_or(0.0));
         let block = Block { minimum: net, peak: narrow(peak), ..block_of(sample, at) };
+        let counted = Counted { block, live_blocks: sample.live_blocks.map(narrow) };
         let slack = self.slack.add(sample, peak);
         if self.n_samples <= self.config.warmup_samples {
             return false;
@@ -194,22 +197,21 @@ impl Detector {
         let Some(around) = self.surroundings(config, self.live_signal, capacity.into()) else {
             return false;
         };
-        if self.intervals.add(block, config.interval_samples_min) {
+        if self.intervals.add(counted, config.interval_samples_min) {
             self.live.judge_between(Between::Events(&self.intervals), &around);
             self.witness.judge_between(&self.intervals, &around);
         }
-        if let Some(grown) = self.live.add(block, &around) {
+        if let Some(grown) = self.live.add(counted, &around) {
             let shown = self.witness.add(&grown, &self.live, &around);
             self.live.tracker.take(shown, &around);
             let blocks_min = config.interval_samples_min.div_ceil(SAMPLES_PER_BLOCK);
-            if self.shifts.add(grown.block, blocks_min, config) {
+            if self.shifts.add(grown.block.block, blocks_min, config) {
                 self.live.judge_between(Between::Shifts(&self.shifts), &around);
             }
         }
         if let Some(slack) = slack {
             let around = Surroundings { signal: Signal::Reserved, ..around };
-            let block = Block { minimum: slack, live_blocks: None, ..block };
-            self.reserved.add(block, &around);
+            self.reserved.add(Block { minimum: slack, ..block }.into(), &around);
         }
         let is_silent = self.axis == Axis::Steps && self.readings.notice_silence(at.time);
         let judged = [&mut self.live, &mut self.reserved];
@@ -471,7 +473,7 @@ impl Detector {
     fn read(&mut self, block: Block, signal: Signal, capacity: Capacity) -> bool {
         self.readings.pace.advance(block.at);
         if let Some(around) = self.surroundings(&self.config, signal, capacity) {
-            self.readings.series.add(block, &Surroundings { now: block.at, ..around });
+            self.readings.series.add(block.into(), &Surroundings { now: block.at, ..around });
         }
         self.readings.series.tracker.take_change()
     }

@@ -5,14 +5,14 @@ use std::iter::successors;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ladder::{BLOCKS_MAX, Before, Block, ROW_CAPACITY, Row, count};
+use crate::ladder::{BLOCKS_MAX, Before, Block, Counted, ROW_CAPACITY, Row, count};
 use crate::tests::Window;
 
 /// The newest intervals of an incarnation.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct Intervals {
     closed: Row,
-    open: Option<Block>,
+    open: Option<Counted>,
     n_open: u32,
     /// Set when an event came since the last sample.
     is_marked: bool,
@@ -21,6 +21,7 @@ pub(super) struct Intervals {
 /// The newest intervals, the last of them as it stands.
 pub(super) struct Newest {
     blocks: [Block; BLOCKS_MAX],
+    live_blocks: [Option<f32>; BLOCKS_MAX],
     n_blocks: usize,
     before: Before,
 }
@@ -28,6 +29,8 @@ pub(super) struct Newest {
 impl Intervals {
     /// Upper bound on its memory on the heap, in bytes.
     pub(super) const HEAP_BYTES_MAX: usize = ROW_CAPACITY * size_of::<Block>();
+    /// The same of its numbers of live blocks, where it gets those.
+    pub(super) const NUMBERS_BYTES_MAX: usize = ROW_CAPACITY * size_of::<Option<f32>>();
 
     /// Notes an event after which memory may hold more.
     pub(super) fn mark(&mut self) {
@@ -36,7 +39,7 @@ impl Intervals {
 
     /// Takes a sample, as a block; returns whether the open interval has just got `samples_min`
     /// of them.
-    pub(super) fn add(&mut self, sample: Block, samples_min: u32) -> bool {
+    pub(super) fn add(&mut self, sample: Counted, samples_min: u32) -> bool {
         let is_marked = std::mem::take(&mut self.is_marked);
         if is_marked && self.n_open >= samples_min {
             if let Some(closed) = self.open.take() {
@@ -59,7 +62,7 @@ impl Intervals {
     pub(super) fn apart(&self) -> Option<(usize, f64)> {
         let closed = self.closed.blocks();
         let (first, open) = closed.first().zip(self.open)?;
-        Some((closed.len(), (open.at.position - first.at.position) / count(closed.len())))
+        Some((closed.len(), (open.block.at.position - first.at.position) / count(closed.len())))
     }
 
     /// Returns the newest intervals: first so many, then twice as many each time, until all are
@@ -75,12 +78,19 @@ impl Intervals {
         let open = self.open?;
         let n_blocks = n_intervals.min(self.count());
         let from_idx = (self.closed.blocks().len() + 1).checked_sub(n_blocks)?;
-        let (newest, before) = self.closed.since(from_idx)?;
-        let mut blocks = [open; BLOCKS_MAX];
-        for (slot, block) in blocks.iter_mut().zip(newest) {
+        let closed = self.closed.since(from_idx)?;
+        let mut blocks = [open.block; BLOCKS_MAX];
+        for (slot, block) in blocks.iter_mut().zip(closed.blocks) {
             *slot = *block;
         }
-        Some(Newest { blocks, n_blocks, before })
+        let mut live_blocks = [None; BLOCKS_MAX];
+        for (slot, number) in live_blocks.iter_mut().zip(closed.live_blocks) {
+            *slot = *number;
+        }
+        if let Some(slot) = live_blocks.get_mut(closed.blocks.len()) {
+            *slot = open.live_blocks;
+        }
+        Some(Newest { blocks, live_blocks, n_blocks, before: closed.before })
     }
 
     /// Forgets the incarnation.
@@ -94,6 +104,7 @@ impl Newest {
     pub(super) fn window(&self, creeping_min: usize) -> Window<'_> {
         Window {
             blocks: self.blocks(),
+            live_blocks: self.live_blocks.get(..self.n_blocks).unwrap_or_default(),
             before: self.before,
             creeping_min: Some(creeping_min),
             samples_per_block: None,

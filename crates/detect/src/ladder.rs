@@ -27,9 +27,23 @@ pub(super) struct Block {
     /// The most reserved memory.
     #[serde(deserialize_with = "saved::places")]
     pub(super) reserved: f32,
-    /// The least number of live blocks, if it is known.
+}
+
+/// A block, and the least number of the allocator's live blocks in it, if that is known.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+pub(super) struct Counted {
+    pub(super) block: Block,
     #[serde(deserialize_with = "saved::places")]
     pub(super) live_blocks: Option<f32>,
+}
+
+/// Blocks in a row with the highest minima of the incarnation before them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Newest<'a> {
+    pub(super) blocks: &'a [Block],
+    /// The number of live blocks of each; empty where none is known.
+    pub(super) live_blocks: &'a [Option<f32>],
+    pub(super) before: Before,
 }
 
 /// The highest minima of an incarnation before some blocks.
@@ -48,13 +62,29 @@ impl Block {
             minimum: self.minimum.min(next.minimum),
             peak: self.peak.max(next.peak),
             reserved: self.reserved.max(next.reserved),
-            live_blocks: self.live_blocks.into_iter().chain(next.live_blocks).reduce(f32::min),
         }
     }
 
     /// Returns its place and its minimum.
     pub(super) fn point(&self) -> (f64, f64) {
         (self.at.position, self.minimum)
+    }
+}
+
+impl Counted {
+    /// Returns the block that this one and the next make.
+    #[must_use]
+    pub(super) fn join(self, next: Self) -> Self {
+        Self {
+            block: self.block.join(next.block),
+            live_blocks: self.live_blocks.into_iter().chain(next.live_blocks).reduce(f32::min),
+        }
+    }
+}
+
+impl From<Block> for Counted {
+    fn from(block: Block) -> Self {
+        Self { block, live_blocks: None }
     }
 }
 
@@ -65,10 +95,14 @@ pub(super) struct Row {
     // together, once the row is full.
     #[serde(deserialize_with = "saved::list::<_, _, ROW_CAPACITY>")]
     blocks: Vec<Block>,
+    // Invariant: as many as blocks, or none.
+    /// The number of live blocks of each; empty before the first that is known.
+    #[serde(deserialize_with = "saved::figure_list::<_, _, ROW_CAPACITY>")]
+    live_blocks: Vec<Option<f32>>,
     /// The highest minimum of a block that is no longer held.
     #[serde(deserialize_with = "saved::figures")]
     highest_before: Option<f64>,
-    /// The same of their live blocks.
+    /// The same of their numbers of live blocks.
     #[serde(deserialize_with = "saved::places")]
     most_before: Option<f32>,
 }
@@ -76,39 +110,53 @@ pub(super) struct Row {
 impl Row {
     /// Returns its blocks, the oldest first.
     pub(super) fn blocks(&self) -> &[Block] {
-        self.blocks.get(self.blocks.len().saturating_sub(BLOCKS_MAX)..).unwrap_or_default()
+        newest_of(&self.blocks)
     }
 
-    /// Returns the blocks from an index on, and the highest minima of the incarnation before
-    /// them; `None` beyond the end.
-    pub(super) fn since(&self, from_idx: usize) -> Option<(&[Block], Before)> {
+    /// Returns the blocks from an index on; `None` beyond the end.
+    pub(super) fn since(&self, from_idx: usize) -> Option<Newest<'_>> {
         let (before, blocks) = self.blocks().split_at_checked(from_idx)?;
+        let (counted_before, live_blocks) =
+            newest_of(&self.live_blocks).split_at_checked(from_idx).unwrap_or_default();
         let bytes = before.iter().map(|block| block.minimum).chain(self.highest_before);
-        let numbers =
-            before.iter().filter_map(|block| block.live_blocks).chain(self.most_before);
+        let numbers = counted_before.iter().flatten().copied().chain(self.most_before);
         let before = Before {
             bytes: bytes.reduce(f64::max),
             live_blocks: numbers.reduce(f32::max).map(f64::from),
         };
-        Some((blocks, before))
+        Some(Newest { blocks, live_blocks, before })
     }
 
     /// Adds the next block.
-    pub(super) fn push(&mut self, block: Block) {
+    pub(super) fn push(&mut self, next: Counted) {
+        let is_counted = !self.live_blocks.is_empty() || next.live_blocks.is_some();
+        if is_counted {
+            self.live_blocks.reserve_exact(ROW_CAPACITY.saturating_sub(self.live_blocks.len()));
+            self.live_blocks.resize(self.blocks.len(), None);
+        }
         if let Some(n_before) = self.blocks.len().checked_sub(BLOCKS_MAX)
             && let Some(oldest) = self.blocks.get(n_before)
         {
             let highest = self.highest_before.unwrap_or(oldest.minimum);
             self.highest_before = Some(highest.max(oldest.minimum));
-            let most = self.most_before.into_iter().chain(oldest.live_blocks);
-            self.most_before = most.reduce(f32::max);
+            let number = self.live_blocks.get(n_before).copied().flatten();
+            self.most_before = self.most_before.into_iter().chain(number).reduce(f32::max);
         }
         if self.blocks.len() >= ROW_CAPACITY {
             self.blocks.drain(..self.blocks.len() - BLOCKS_MAX);
+            self.live_blocks.drain(..self.live_blocks.len().saturating_sub(BLOCKS_MAX));
         }
         self.blocks.reserve_exact(ROW_CAPACITY - self.blocks.len());
-        self.blocks.push(block);
+        self.blocks.push(next.block);
+        if is_counted {
+            self.live_blocks.push(next.live_blocks);
+        }
     }
+}
+
+/// Returns the last [`BLOCKS_MAX`] of what a row holds.
+fn newest_of<T>(held: &[T]) -> &[T] {
+    held.get(held.len().saturating_sub(BLOCKS_MAX)..).unwrap_or_default()
 }
 
 /// The newest blocks of one length.
@@ -116,13 +164,18 @@ impl Row {
 pub(super) struct Level {
     pub(super) row: Row,
     /// A block that waits for its second half.
-    half: Option<Block>,
+    half: Option<Counted>,
 }
 
 impl Level {
     /// Returns its blocks, the oldest first.
     pub(super) fn blocks(&self) -> &[Block] {
         self.row.blocks()
+    }
+
+    /// Returns the number of live blocks of each; empty where none is known.
+    pub(super) fn live_blocks(&self) -> &[Option<f32>] {
+        newest_of(&self.row.live_blocks)
     }
 }
 
@@ -138,9 +191,12 @@ impl Ladder {
     /// Upper bound on its memory on the heap, in bytes.
     pub(super) const HEAP_BYTES_MAX: usize =
         LEVELS_MAX * (size_of::<Level>() + ROW_CAPACITY * size_of::<Block>());
+    /// The same of its numbers of live blocks, which one series has.
+    pub(super) const NUMBERS_BYTES_MAX: usize =
+        LEVELS_MAX * ROW_CAPACITY * size_of::<Option<f32>>();
 
     /// Adds a block of the lowest level; returns how many levels got one.
-    pub(super) fn push(&mut self, block: Block) -> usize {
+    pub(super) fn push(&mut self, block: Counted) -> usize {
         let mut block = block;
         let mut n_grown = 0;
         loop {

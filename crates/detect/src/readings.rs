@@ -86,8 +86,7 @@ impl Readings {
         self.last_time = Some(reading.time);
         self.n_taken = self.n_taken.saturating_add(1);
         let at = AxisPoint { position: sample.at.position, time: reading.time };
-        let block =
-            Block { minimum: self.own.median()?, live_blocks: None, ..block_of(sample, at) };
+        let block = Block { minimum: self.own.median()?, ..block_of(sample, at) };
         (self.n_taken > warmup_readings).then_some(block)
     }
 
@@ -133,13 +132,7 @@ impl Readings {
 pub(super) fn block_of(sample: &Sample, at: AxisPoint) -> Block {
     let peak = peak_of(sample);
     let reserved = sample.peak_reserved.or(sample.reserved).unwrap_or(peak);
-    Block {
-        at,
-        minimum: sample.allocated,
-        peak: narrow(peak),
-        reserved: narrow(reserved),
-        live_blocks: sample.live_blocks.map(narrow),
-    }
+    Block { at, minimum: sample.allocated, peak: narrow(peak), reserved: narrow(reserved) }
 }
 
 /// Returns the peak of a sample; where it is unknown, live memory is the least that was in use.

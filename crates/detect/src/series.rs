@@ -4,7 +4,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::config::Config;
 use crate::intervals::{Intervals, Newest};
-use crate::ladder::{Block, Ladder, count};
+use crate::ladder::{Counted, Ladder, count};
 use crate::sample::AxisPoint;
 use crate::shifts::Shifts;
 use crate::surroundings::Surroundings;
@@ -28,7 +28,7 @@ pub(super) enum Between<'a> {
 
 /// A block of the lowest level that a series has got.
 pub(super) struct Grown {
-    pub(super) block: Block,
+    pub(super) block: Counted,
     /// How many levels have got a block with it.
     pub(super) n_levels: usize,
 }
@@ -39,7 +39,7 @@ pub(super) struct Series {
     /// Samples that make a block of the lowest level.
     #[serde(deserialize_with = "samples_per_block")]
     samples_per_block: u32,
-    open: Option<Block>,
+    open: Option<Counted>,
     #[serde(deserialize_with = "saved::at_most::<_, _, { SAMPLES_PER_BLOCK_MAX - 1 }>")]
     n_open: u32,
     pub(super) ladder: Ladder,
@@ -67,26 +67,26 @@ impl Series {
 
     /// Takes one sample, as a block; judges the windows that it completes. Returns the block of
     /// the lowest level that it completes.
-    pub(super) fn add(&mut self, sample: Block, around: &Surroundings<'_>) -> Option<Grown> {
+    pub(super) fn add(&mut self, sample: Counted, around: &Surroundings<'_>) -> Option<Grown> {
         let block = self.open.take().map_or(sample, |open| open.join(sample));
         self.n_open = self.n_open.saturating_add(1);
         if self.n_open < self.samples_per_block {
             self.open = Some(block);
-            self.tracker.extend(&sample);
+            self.tracker.extend(&sample.block);
             return None;
         }
         self.n_open = 0;
         let n_grown = self.ladder.push(block);
         if self.tracker.trend().is_some() {
             let sampled = self.sampled(around);
-            self.tracker.advance(&block, sampled, around);
+            self.tracker.advance(&block.block, sampled, around);
         }
         for level_idx in 0..n_grown {
             self.judge_level(level_idx, around);
         }
         self.tracker.refresh(&self.ladder, around.now);
         self.tracker.measure(&self.ladder, n_grown, around);
-        self.tracker.extend(&sample);
+        self.tracker.extend(&sample.block);
         Some(Grown { block, n_levels: n_grown })
     }
 
@@ -159,10 +159,11 @@ impl Series {
         let from_idx = self.tracker.ended().map_or(0, |EndedGrowth { until, .. }| {
             level.blocks().partition_point(|block| block.at.position < until.position)
         });
-        let (blocks, before) = level.row.since(from_idx)?;
+        let newest = level.row.since(from_idx)?;
         Some(Window {
-            blocks,
-            before,
+            blocks: newest.blocks,
+            live_blocks: newest.live_blocks,
+            before: newest.before,
             creeping_min: None,
             samples_per_block: Some(self.samples_per_block << level_idx),
         })

@@ -61,7 +61,7 @@ impl Shifts {
         }
         self.recent.push_front(block.minimum);
         self.recent.truncate(usize::try_from(blocks_min).unwrap_or(BLOCKS_MAX).min(BLOCKS_MAX));
-        self.intervals.add(block, blocks_min)
+        self.intervals.add(block.into(), blocks_min)
     }
 
     /// Takes growth of an object of the process.

@@ -93,6 +93,8 @@ impl Test {
 pub(super) struct Window<'a> {
     /// The blocks, the oldest first, at most [`BLOCKS_MAX`].
     pub(super) blocks: &'a [Block],
+    /// The number of live blocks of each; empty where none is known.
+    pub(super) live_blocks: &'a [Option<f32>],
     /// The highest block minima of the incarnation before them.
     pub(super) before: Before,
     /// The number of intervals that the window must have to creep, where a block is an interval

@@ -4,13 +4,15 @@
 //! shows small growth in noise that bytes do not. A level number acquits nobody: the same tensors
 //! may get larger.
 
+use std::iter::repeat;
+
 use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
 use crate::forecast::headroom::Usage;
 use crate::heights::Heights;
 use crate::intervals::Intervals;
-use crate::ladder::{BLOCKS_MAX, Before, Block, Level};
+use crate::ladder::{BLOCKS_MAX, Before, Block, Counted, Level};
 use crate::sample::AxisPoint;
 use crate::series::{Grown, Series};
 use crate::stats::median::median;
@@ -122,14 +124,15 @@ impl Witness {
     }
 
     /// The rise may have ended; `sampled` units of the axis bring as many samples as that takes.
-    fn advance(&mut self, block: &Block, sampled: f64, config: &Config) {
-        let Some((held, number)) = self.held.as_deref_mut().zip(block.live_blocks) else {
+    fn advance(&mut self, next: &Counted, sampled: f64, config: &Config) {
+        let Some((held, number)) = self.held.as_deref_mut().zip(next.live_blocks) else {
             return;
         };
-        held.heights.advance(block.at, number.into());
+        let at = next.block.at;
+        held.heights.advance(at, number.into());
         let units = held.heights.ended_after(sampled, config);
         let ended = config.ended_ratio * held.growth.blocks_per_unit;
-        let recent = held.heights.recent_slope(block.at.position, units);
+        let recent = held.heights.recent_slope(at.position, units);
         if recent.is_some_and(|slope| slope < ended) {
             self.held = None;
         }
@@ -167,10 +170,10 @@ impl Witness {
 /// Returns whether the number hardly changes in the longest window of a series.
 fn is_level(series: &Series) -> bool {
     let levels = series.ladder.levels().get(LEVEL_IDX_MIN..).unwrap_or_default();
-    let mut windows = levels.iter().rev().map(Level::blocks);
-    let longest = windows.find(|blocks| blocks.len() >= LEVEL_BLOCKS_MIN).unwrap_or_default();
-    let ends = longest.iter().try_fold(None, |ends: Option<(f32, f32)>, block| {
-        let number = block.live_blocks?;
+    let longest = levels.iter().rev().find(|level| level.blocks().len() >= LEVEL_BLOCKS_MIN);
+    let numbers = longest.map(Level::live_blocks).unwrap_or_default();
+    let ends = numbers.iter().try_fold(None, |ends: Option<(f32, f32)>, number| {
+        let number = (*number)?;
         let (least, most) = ends.unwrap_or((number, number));
         Some(Some((least.min(number), most.max(number))))
     });
@@ -180,7 +183,7 @@ fn is_level(series: &Series) -> bool {
 impl Held {
     /// Returns what a window that keeps blocks begins with.
     fn of(kept: &Kept, window: &Window<'_>, by: ShownBy) -> Option<Self> {
-        let numbers = numbers_of(window.blocks)?;
+        let numbers = numbers_of(window)?;
         let risen = numbers.get(kept.onset_idx..window.blocks.len())?;
         let heights = Heights::of(risen, window.creeping_min.is_some())?;
         Some(Self { growth: kept.growth, shown_by: by, heights })
@@ -195,12 +198,13 @@ impl Held {
     }
 }
 
-/// Returns blocks with their numbers of live blocks in place of the bytes; `None` where one is
+/// Returns the blocks of a window with their numbers of live blocks in place of the bytes; `None` where one is
 /// unknown.
-fn numbers_of(blocks: &[Block]) -> Option<[Block; BLOCKS_MAX]> {
-    let mut numbers = [*blocks.first()?; BLOCKS_MAX];
-    for (slot, block) in numbers.iter_mut().zip(blocks) {
-        *slot = Block { minimum: block.live_blocks?.into(), ..*block };
+fn numbers_of(window: &Window<'_>) -> Option<[Block; BLOCKS_MAX]> {
+    let mut numbers = [*window.blocks.first()?; BLOCKS_MAX];
+    let counts = window.live_blocks.iter().copied().chain(repeat(None));
+    for ((slot, block), number) in numbers.iter_mut().zip(window.blocks).zip(counts) {
+        *slot = Block { minimum: number?.into(), ..*block };
     }
     Some(numbers)
 }
@@ -221,13 +225,13 @@ impl Kept {
     /// before, and goes on to.
     fn of(window: &Window<'_>, around: &Surroundings<'_>) -> Option<Self> {
         let config = around.config;
-        let (first, last) = window.blocks.first().zip(window.blocks.last())?;
+        let (first, last) = window.live_blocks.first().zip(window.live_blocks.last())?;
         let blocks_min = window.creeping_min.unwrap_or(config.blocks_min);
-        let gain = f64::from(last.live_blocks?) - f64::from(first.live_blocks?);
+        let gain = f64::from((*last)?) - f64::from((*first)?);
         if window.blocks.len() < blocks_min || gain < config.kept_blocks_min {
             return None;
         }
-        let numbers = numbers_of(window.blocks)?;
+        let numbers = numbers_of(window)?;
         let before = Before { bytes: window.before.live_blocks, ..window.before };
         let numbers = Window { blocks: numbers.get(..window.blocks.len())?, before, ..*window };
         let growth = Growth::of(&numbers);
@@ -238,7 +242,7 @@ impl Kept {
         numbers.check_going_on(onset_idx, blocks_per_unit, config).ok()?;
         numbers.check_new(&growth, config).ok()?;
         let risen = numbers.blocks.get(onset_idx..)?;
-        let (bytes_least, bytes_per_block) = sizes(window.blocks.get(onset_idx..)?)?;
+        let (bytes_least, bytes_per_block) = sizes(window.blocks.get(onset_idx..)?, risen)?;
         let growth_of_number = Accumulation {
             since: risen.first()?.at,
             certain: around.now,
@@ -288,13 +292,14 @@ impl Kept {
 
 /// Returns the bytes that each block more takes, by pairs of blocks half of them apart: the lower
 /// quartile, and the median where both agree.
-fn sizes(blocks: &[Block]) -> Option<(f64, Option<f64>)> {
+fn sizes(blocks: &[Block], numbers: &[Block]) -> Option<(f64, Option<f64>)> {
     let half = blocks.len() / 2;
     let mut sizes = [0.0; BLOCKS_MAX];
-    let pairs = blocks.iter().zip(blocks.iter().skip(half));
+    let both = blocks.iter().zip(numbers);
+    let pairs = both.clone().zip(both.skip(half));
     let mut n_sizes = 0;
-    for (slot, (early, late)) in sizes.iter_mut().zip(pairs) {
-        let more = f64::from(late.live_blocks?) - f64::from(early.live_blocks?);
+    for (slot, ((early, fewer), (late, more))) in sizes.iter_mut().zip(pairs) {
+        let more = more.minimum - fewer.minimum;
         *slot = (late.minimum - early.minimum) / more.max(1.0);
         n_sizes += 1;
     }

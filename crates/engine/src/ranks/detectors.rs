@@ -125,4 +125,4 @@ impl RankDetectors {
     }
 }
 
-const _: () = assert!(RankDetectors::BYTES_MAX <= 144 * 1024);
+const _: () = assert!(RankDetectors::BYTES_MAX <= 124 * 1024);
