@@ -141,6 +141,74 @@ fn what_the_number_said_outlives_a_restart_of_the_exporter() {
     );
 }
 
+#[test]
+fn records_that_come_twice_late_or_from_two_pushers_change_nothing() {
+    let (exporter, other) = (Exporter::start(&[]), Exporter::start(&[]));
+    let records = small_leak(700).records();
+    exporter.push(&records);
+    for (batch, before) in
+        records.chunks(50).zip([&[][..]].into_iter().chain(records.chunks(50)))
+    {
+        other.push(batch);
+        other.push(batch);
+        other.push(before);
+    }
+    assert_eq!(kept(&other), kept(&exporter));
+    assert_eq!(sentence(&other), sentence(&exporter));
+}
+
+#[test]
+fn restarted_rank_is_asked_anew() {
+    let exporter = Exporter::start(&[]);
+    let records = small_leak(100).records();
+    exporter.push(&records);
+    assert_eq!(kept(&exporter)["state"], "accumulates");
+    let again = |records: &[Value]| {
+        let mut records = records.to_vec();
+        for record in &mut records {
+            record["attempt"] = json!(1);
+            record["time"] = json!(record["time"].as_f64().unwrap() + 3600.0);
+        }
+        exporter.push(&records);
+    };
+    again(&records[..40]);
+    assert!(kept(&exporter).is_null(), "{}", kept(&exporter));
+    again(&records[40..]);
+    let kept = kept(&exporter);
+    assert_eq!((&kept["state"], &kept["certain_step"]), (&json!("accumulates"), &json!(47)));
+}
+
+#[test]
+fn number_that_grows_ever_more_slowly_is_told_as_that_of_a_cache_that_fills() {
+    let exporter = Exporter::start(&[]);
+    let job = Job::new(1, 400).capacity(12 * GIB).live(|_, step| GIB + 8 * MIB * step);
+    // Of 2,000 entries each step asks for 8, all as likely: a thousandth of those that a cache has by then.
+    let number = |_, step: u64| {
+        let entries = (0..step).fold(0, |held, _| held + 8 * (2_000_000 - held) / 2000);
+        json!({"live_blocks": BASE_BLOCKS + entries / 1000})
+    };
+    exporter.push(&job.more(number).records());
+    assert_eq!(kept(&exporter)["state"], "fades", "{}", kept(&exporter));
+    let told = sentence(&exporter);
+    assert!(
+        told.contains("new blocks come ever more rarely, as in a cache that fills"),
+        "{told}"
+    );
+    assert!(!told.contains("keeps"), "{told}");
+}
+
+#[test]
+fn number_between_figures_that_lack_it_is_no_evidence() {
+    let exporter = Exporter::start(&[]);
+    let job = Job::new(1, 300).capacity(12 * GIB).live(|_, step| GIB + 8 * MIB * step);
+    let once = |_, step: u64| {
+        if step == 150 { json!({"live_blocks": BASE_BLOCKS}) } else { json!({}) }
+    };
+    exporter.push(&job.more(once).records());
+    assert!(kept(&exporter).is_null(), "{}", kept(&exporter));
+    assert!(!sentence(&exporter).contains("block"));
+}
+
 /// The records of a program that ran on a real H200, as if its device had 12 GiB.
 fn recorded(name: &str) -> Vec<Value> {
     let path = root().join("tests/data/live_blocks").join(format!("{name}.csv"));

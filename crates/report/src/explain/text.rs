@@ -25,7 +25,8 @@ const BETWEEN_EVENTS: &str =
     "seen between evaluations, checkpoints and pauses: it rises alike at each of them";
 
 /// The text for growth that the number of live blocks shows.
-const BY_BLOCKS: &str = "seen in the number of live blocks, as the bytes vary too much";
+const BY_BLOCKS: &str =
+    "seen in the number of live blocks, which the bytes alone did not show yet";
 
 /// The name of the second witness of live memory.
 pub const LIVE_BLOCKS: &str = "Live blocks of the allocator";
