@@ -193,6 +193,24 @@ fn unknown_figure_is_absent_and_what_stands_in_is_named() {
 }
 
 #[test]
+fn memory_without_figures_is_unknown_and_not_a_matter_of_short_windows() {
+    let outside = "Memory outside the allocator: ";
+    let folder = Folder::new("explain-unknown");
+    let of = |n_steps: u64| {
+        let job = Job::leaking("llm/7b", 0..n_steps, 2 * MIB);
+        let file = folder.write(&format!("{n_steps}.jsonl"), &job.recording());
+        text_of(&explain(&[&file], "2")).to_owned()
+    };
+    let long = of(300);
+    assert!(
+        long.contains(&format!("{outside}unknown, as the figures for it did not come")),
+        "{long}"
+    );
+    let short = of(8);
+    assert!(short.contains("Live memory: no window was long enough to be tested"), "{short}");
+}
+
+#[test]
 fn live_rank_is_the_same_as_text_as_json_and_over_http() {
     let exporter = Exporter::start(&[]);
     for batch in Job::leaking("llm/7b", 0..900, 24 * MIB).records().chunks(300) {

@@ -1,7 +1,9 @@
 //! A story as text of at most 100 columns: the pictures, the findings and why, and the tests
 //! that stopped each window.
 
-use crate::explain::story::{Cause, Closest, End, LevelTests, Story, StoryEvent, signal};
+use crate::explain::story::{
+    Cause, Closest, End, LevelTests, PartMinima, Story, StoryEvent, signal,
+};
 use crate::explain::test_words::words_of;
 use crate::explain::words::{measure, reason};
 use stepmem_detect::detector::WindowReport;
@@ -332,6 +334,20 @@ fn extent(window: &WindowReport) -> String {
     }
 }
 
+/// Returns whether the figures of a signal did not come, while those of live memory did.
+fn is_unknown(story: &Story, of: Signal) -> bool {
+    let is_read = |of: Signal| {
+        let minima = story.minima.get(&of).map(PartMinima::points).unwrap_or_default();
+        minima.iter().any(|point| point.is_finite())
+    };
+    let is_tested = |of: Signal| story.windows.keys().any(|(signal, _)| *signal == of);
+    match of {
+        // It has a figure after each step whose peak is known.
+        Signal::Reserved => LIVE_SIGNALS.into_iter().any(is_tested) && !is_tested(of),
+        _ => LIVE_SIGNALS.into_iter().any(is_read) && !is_read(of),
+    }
+}
+
 fn windows(page: &mut Page, story: &Story, of: Signal) {
     let levels: Vec<&LevelTests> = story
         .windows
@@ -346,6 +362,9 @@ fn windows(page: &mut Page, story: &Story, of: Signal) {
     let records = records(of);
     page.blank();
     match ends.as_slice() {
+        [] if is_unknown(story, of) => {
+            page.line(&format!("{}: unknown, as the figures for it did not come", what(of)));
+        }
         [] => page.line(&format!("{}: no window was long enough to be tested", what(of))),
         [end] => {
             let n_tests: u32 = levels.iter().map(|level| level.n_tests).sum();
