@@ -109,6 +109,11 @@ impl Credentials {
         Ok(Self { authorities: authorities.transpose()?, identity, user })
     }
 
+    /// Returns whether there are neither a certificate nor a user to show.
+    pub(super) fn are_none(&self) -> bool {
+        self.identity.is_none() && self.user.is_none()
+    }
+
     /// Returns a client for one address. It follows no redirect: token, user and certificate
     /// are for that address, and for none to which it redirects.
     pub(super) fn client(&self, address: &str, timeout: Duration) -> ClientBuilder {

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Arg, ArgMatches};
-use reqwest::Url;
 use reqwest::blocking::{Client, RequestBuilder, Response};
+use reqwest::{StatusCode, Url};
 use serde::de::DeserializeOwned;
 
 use crate::commands::credentials::{Credentials, credential_args};
@@ -85,8 +85,7 @@ impl LiveExporter {
     /// # Errors
     /// No exporter answers there, or it refuses.
     pub(super) fn get(&self, path: &[&str]) -> anyhow::Result<String> {
-        let place = format!("{}/{}", self.name.trim_end_matches('/'), path.join("/"));
-        self.answer(self.client.get(self.below(path)), &place)
+        self.read(path, None)
     }
 
     /// Returns the answer to a GET as JSON, where its default is text.
@@ -94,10 +93,8 @@ impl LiveExporter {
     /// # Errors
     /// As of [`Self::get`], or the answer is not JSON of this shape.
     pub(super) fn get_json<T: DeserializeOwned>(&self, path: &[&str]) -> anyhow::Result<T> {
-        let mut url = self.below(path);
-        url.set_query(Some("format=json"));
-        let place = format!("{}/{}", self.name.trim_end_matches('/'), path.join("/"));
-        let text = self.answer(self.client.get(url), &place)?;
+        let text = self.read(path, Some("format=json"))?;
+        let place = self.place(path);
         serde_json::from_str(&text).with_context(|| {
             format!("{place} does not answer as a stepmem exporter of version {VERSION}")
         })
@@ -146,21 +143,50 @@ impl LiveExporter {
     /// As of [`Self::get`].
     pub(super) fn post(&self, request: &ControlRequest) -> anyhow::Result<String> {
         let path: Vec<&str> = request.path.iter().map(String::as_str).collect();
-        let post = self.client.post(self.below(&path));
+        let post = self.client.post(below(&self.url, &path));
         let post = post.header("content-type", "application/json");
-        self.answer(post.body(request.body.to_string()), &self.name)
+        self.asked(post.body(request.body.to_string()), &self.name)?.success(&self.name)
     }
 
-    fn below(&self, path: &[&str]) -> Url {
-        let mut url = self.url.clone();
-        if let Ok(mut segments) = url.path_segments_mut() {
-            segments.pop_if_empty().extend(path);
+    /// Returns the answer to a GET. Where the push endpoint answers that the page has this,
+    /// the page on the same host is read: only that, only without credentials, and only once.
+    fn read(&self, path: &[&str], query: Option<&str>) -> anyhow::Result<String> {
+        let get = |base: &Url| {
+            let mut url = below(base, path);
+            url.set_query(query);
+            self.client.get(url)
+        };
+        let answer = self.asked(get(&self.url), &self.place(path))?;
+        match self.page_of(&answer) {
+            Some(page) => {
+                let place = below(&page, path);
+                self.asked(get(&page), place.as_str())?.success(place.as_str())
+            }
+            None => answer.success(&self.place(path)),
         }
-        url
     }
 
-    /// Returns the body of the answer; `place` names the exporter in errors.
-    fn answer(&self, request: RequestBuilder, place: &str) -> anyhow::Result<String> {
+    /// Returns the address of the page, where an answer of the push endpoint names it and the
+    /// exporter may be asked there, too: over TCP, without credentials.
+    fn page_of(&self, answer: &Answer) -> Option<Url> {
+        let is_elsewhere = [StatusCode::NOT_FOUND, StatusCode::METHOD_NOT_ALLOWED];
+        let has_user = !self.url.username().is_empty() || self.url.password().is_some();
+        let has_credentials = self.token.is_some() || has_user || !self.credentials.are_none();
+        if !is_elsewhere.contains(&answer.status) || has_credentials {
+            return None;
+        }
+        let page = address_at(&self.name, answer.problem.page.as_deref()?)?;
+        let page = Url::parse(&page).ok()?;
+        self.name.starts_with(&format!("{}://", page.scheme())).then_some(page)
+    }
+
+    /// The address of a path as errors name it.
+    fn place(&self, path: &[&str]) -> String {
+        format!("{}/{}", self.name.trim_end_matches('/'), path.join("/"))
+    }
+
+    /// Sends a request, and reads its answer; `place` names the exporter in errors.
+    fn asked(&self, request: RequestBuilder, place: &str) -> anyhow::Result<Answer> {
         let request = match &self.token {
             Some(token) => request.bearer_auth(token),
             None => self.credentials.show(request),
@@ -174,6 +200,30 @@ impl LiveExporter {
         let status = answer.status();
         let text = text_of(answer).with_context(|| format!("the answer of {place}"))?;
         let problem = serde_json::from_str::<Problem>(&text).unwrap_or_default();
+        Ok(Answer { status, text, problem })
+    }
+}
+
+/// Returns the address of a path, given in parts, below another address.
+fn below(base: &Url, path: &[&str]) -> Url {
+    let mut url = base.clone();
+    if let Ok(mut segments) = url.path_segments_mut() {
+        segments.pop_if_empty().extend(path);
+    }
+    url
+}
+
+/// An answer of an exporter.
+struct Answer {
+    status: StatusCode,
+    text: String,
+    problem: Problem,
+}
+
+impl Answer {
+    /// Returns the body of a success; `place` names the exporter in errors.
+    fn success(self, place: &str) -> anyhow::Result<String> {
+        let Self { status, text, problem } = self;
         let line = || shortened(text.lines().next().unwrap_or_default(), REFUSAL_CHARS_MAX);
         let detail = problem.detail.map(|detail| shortened(&detail, DETAIL_CHARS_MAX));
         let detail = detail.unwrap_or_else(line);
@@ -193,10 +243,12 @@ fn text_of(answer: Response) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// The part of a refusal that is for people.
+/// The parts of a refusal that are for people and commands.
 #[derive(Default, serde::Deserialize)]
 struct Problem {
     detail: Option<String>,
+    /// The page's address, where the push endpoint was asked for what the page has.
+    page: Option<String>,
 }
 
 /// The argument that asks a running exporter instead of recordings, to which the settings of
@@ -290,7 +342,7 @@ pub(super) fn told_push_address(
     }
     // An exporter of an earlier version has no such path.
     let Ok(told) = page.get(&PUSH_URL_PATH) else { return Ok(push_address(None)) };
-    push_address_at(url, told.trim()).with_context(|| {
+    address_at(url, told.trim()).with_context(|| {
         let (told, url) = (shown(told.trim()), shown(url));
         let told = Quoted(&told);
         format!(
@@ -299,10 +351,10 @@ pub(super) fn told_push_address(
     })
 }
 
-/// Returns the address of a push endpoint for clients that reach the status page at `url`;
+/// Returns the other address of an exporter, which it told, for clients that reach it at `url`;
 /// `None` where it is out of reach.
-fn push_address_at(url: &str, told: &str) -> Option<String> {
-    let page = Url::parse(url).ok()?;
+fn address_at(url: &str, told: &str) -> Option<String> {
+    let known = Url::parse(url).ok()?;
     let is_here = |url: &Url| {
         let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']).to_owned();
         let address = host.parse::<IpAddr>();
@@ -311,16 +363,17 @@ fn push_address_at(url: &str, told: &str) -> Option<String> {
             || address.is_ok_and(|ip| ip.is_loopback())
     };
     if let Some(path) = told.strip_prefix("unix:") {
-        return is_here(&page).then(|| format!("unix://{path}"));
+        return is_here(&known).then(|| format!("unix://{path}"));
     }
-    let push =
-        Url::parse(told).ok().filter(|push| ["http", "https"].contains(&push.scheme()))?;
-    if page.scheme() == "https" && push.scheme() == "http" || is_here(&push) && !is_here(&page)
+    let told = Url::parse(told).ok();
+    let told = told.filter(|told| ["http", "https"].contains(&told.scheme()))?;
+    if known.scheme() == "https" && told.scheme() == "http"
+        || is_here(&told) && !is_here(&known)
     {
         return None;
     }
-    let host = if page.scheme() == "unix" { push.host_str()? } else { page.host_str()? };
-    Some(format!("{}://{host}:{}", push.scheme(), push.port_or_known_default()?))
+    let host = if known.scheme() == "unix" { told.host_str()? } else { known.host_str()? };
+    Some(format!("{}://{host}:{}", told.scheme(), told.port_or_known_default()?))
 }
 
 /// Returns the token of `--token-file` or of the environment: that of admins takes priority
@@ -347,10 +400,10 @@ pub(super) fn seconds(text: &str) -> Result<u64, String> {
 
 #[cfg(test)]
 mod tests {
-    use crate::commands::live::push_address_at;
+    use crate::commands::live::address_at;
 
     fn check(url: &str, told: &str, expected: Option<&str>) {
-        assert_eq!(push_address_at(url, told).as_deref(), expected, "{url} told {told}");
+        assert_eq!(address_at(url, told).as_deref(), expected, "{url} told {told}");
     }
 
     #[test]

@@ -262,7 +262,7 @@ impl Serving {
             buttons = http::page_router(&endpoint, addresses.scheme());
         }
         let service = Service {
-            router: http::router(endpoint),
+            router: http::router(endpoint, page_url(addresses)),
             counts: push_counts,
             guard: push_guard,
             gate: push_gate,
@@ -392,6 +392,11 @@ fn engine_of(config: EngineConfig, saved: Option<SavedState>, clock: Clock) -> E
         }
         None => Engine::new(config, unix - now.0.as_secs_f64()),
     }
+}
+
+/// The address of the page that the push endpoint names.
+fn page_url(addresses: &Addresses) -> String {
+    addresses.web.first().map(|address| addresses.url(*address)).unwrap_or_default()
 }
 
 /// The push address that the page shows.

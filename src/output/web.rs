@@ -136,6 +136,8 @@ impl StatusSource {
 struct Site {
     source: StatusSource,
     index: Arc<SharedText>,
+    /// The end of a response to a request for what the web server does not have.
+    elsewhere: Arc<str>,
     assets: Arc<[Asset]>,
     answers: Arc<Answers>,
     timelines: Option<Arc<TimelineFolder>>,
@@ -195,6 +197,10 @@ pub fn router(config: WebConfig, source: StatusSource, stop: watch::Receiver<boo
         .replace("{{telemetry_path}}", &telemetry_path)
         .replace("{{push_url}}", &escaped(&push_url))
         .replace("{{has_buttons}}", &has_buttons.to_string());
+    let elsewhere: Arc<str> = match push_url.as_str() {
+        "" => "/ links to all pages\n".into(),
+        push_url => format!("/ links to all pages; pushes go to {push_url}\n").into(),
+    };
     Router::new()
         .route("/", get(index_page))
         .route("/page/{file}", get(asset))
@@ -209,10 +215,12 @@ pub fn router(config: WebConfig, source: StatusSource, stop: watch::Receiver<boo
         .route("/-/healthy", get(|| async { "stepmem is healthy.\n" }))
         .route("/-/ready", get(ready))
         .fallback(no_such_path)
+        .method_not_allowed_fallback(no_such_method)
         .layer(from_fn_with_state(Arc::new(Semaphore::new(PIPELINED_MAX)), in_turn))
         .with_state(Site {
             source,
             index: SharedText::lasting(index),
+            elsewhere,
             assets: ASSETS
                 .into_iter()
                 .map(|(name, media_type, text)| {
@@ -267,7 +275,7 @@ async fn asset(
 ) -> Response {
     let file = uri.path().trim_start_matches("/page/");
     let Some(asset) = site.assets.iter().find(|asset| asset.name == file) else {
-        return no_such_path().await;
+        return no_such_path(State(site)).await;
     };
     let (text, media_type) = (Arc::clone(&asset.text), asset.media_type);
     site.respond_page((text, media_type), &headers, connection).await
@@ -278,12 +286,17 @@ async fn timeline(State(site): State<Site>, uri: Uri) -> Response {
     let id = uri.path().trim_start_matches("/snapshots/");
     match timelines::respond(site.timelines.as_ref(), id) {
         Some(response) => response,
-        None => no_such_path().await,
+        None => no_such_path(State(site)).await,
     }
 }
 
-async fn no_such_path() -> Response {
-    (StatusCode::NOT_FOUND, "no such path; / links to all pages\n").into_response()
+async fn no_such_path(State(site): State<Site>) -> Response {
+    (StatusCode::NOT_FOUND, format!("no such path; {}", site.elsewhere)).into_response()
+}
+
+async fn no_such_method(State(site): State<Site>) -> Response {
+    let text = format!("pages are only read, by GET; {}", site.elsewhere);
+    (StatusCode::METHOD_NOT_ALLOWED, text).into_response()
 }
 
 async fn metrics(

@@ -167,11 +167,16 @@ fn page_is_served_under_a_strict_policy_and_its_links_work() {
 #[test]
 fn unknown_path_is_404_and_wrong_method_405() {
     let exporter = Exporter::start(&[]);
-    assert_eq!(exporter.get("/metricz", &[]).status, 404);
-    assert_eq!(exporter.get("/v1/steps", &[]).status, 404);
+    let pushes = format!("/ links to all pages; pushes go to http://{}\n", exporter.push);
+    for path in ["/metricz", "/v1/steps", "/page/none.js", "/snapshots/1-1"] {
+        let answer = exporter.get(path, &[]);
+        assert_eq!((answer.status, answer.body), (404, format!("no such path; {pushes}")));
+    }
     for path in ["/metrics", "/", "/api/v1/status"] {
         let answer = request(exporter.web, &head("POST", path, &[], 0), b"");
-        assert_eq!(answer.status, 405, "{path}");
+        let text = format!("pages are only read, by GET; {pushes}");
+        assert_eq!((answer.status, answer.header("allow")), (405, "GET,HEAD"), "{path}");
+        assert_eq!(answer.body, text, "{path}");
         let answer = request(exporter.web, &head("HEAD", path, &[], 0), b"");
         assert_eq!((answer.status, answer.body.as_str()), (200, ""), "{path}");
     }

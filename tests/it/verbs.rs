@@ -143,6 +143,35 @@ fn live_question_without_an_answer_is_an_error() {
     }
 }
 
+#[test]
+fn question_to_the_push_endpoint_is_answered_by_the_page() {
+    let folder = Folder::new("other-port");
+    let socket = folder.path("push.sock");
+    let exporter = Exporter::start(&["--push.unix-socket", &text(&socket)]);
+    for batch in Job::leaking("llm/7b", 0..900, 24 * MIB).records().chunks(300) {
+        exporter.push(batch);
+    }
+    let [push, page] = [exporter.push, exporter.web].map(|address| format!("http://{address}"));
+    for question in [&["status"][..], &["summary"], &["explain", "--rank", "2"]] {
+        let answer = run(question, &push).quiet();
+        let first = |text: &str| text.lines().next().map(str::to_owned);
+        assert_eq!(first(&answer), first(&run(question, &page).quiet()), "{question:?}");
+    }
+    // An order goes where it was sent, as does everything with credentials and over a socket.
+    run(&["end", "--run", "llm/7b"], &page).fails(
+        1,
+        &format!(
+            "answers 404 Not Found: no such path; / links to all pages; pushes go to {push}"
+        ),
+    );
+    let password = folder.write("password", "word\n");
+    let as_user = ["status", "--user", "reader", "--password-file", &password];
+    let named = format!("answers 404 Not Found: the page, /metrics and /api are at {page}; ");
+    run(&as_user, &push).fails(1, &named);
+    run(&["status"], &push.replace("//", "//reader:word@")).fails(1, &named);
+    run(&["status"], &format!("unix://{}", socket.display())).fails(1, &named);
+}
+
 /// Has a Unix socket lead to a TCP address, for as long as the test runs.
 fn forward(socket: &Path, address: String) {
     let listener = UnixListener::bind(socket).unwrap();

@@ -106,7 +106,10 @@ impl Exporter {
         };
         let receivers = Receivers { inbox, releases: None };
         let tokens = Tokens { push: None, admin: None };
-        let push = push_router(PushEndpoint::new(&config, receivers, tokens, Arc::new(clock)));
+        let push = push_router(
+            PushEndpoint::new(&config, receivers, tokens, Arc::new(clock)),
+            "http://127.0.0.1:9477".to_owned(),
+        );
         let (stop, stopped) = watch::channel(false);
         let config = WebConfig {
             telemetry_path: "/metrics".into(),

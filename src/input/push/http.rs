@@ -16,13 +16,13 @@ use axum::routing::{get, post};
 
 use crate::input::push::bodies::Bodies;
 use crate::input::push::inbox::{Inbox, PushResult, Releases, SubmitError};
-use crate::input::push::problem::{PushRefusal, problem};
+use crate::input::push::problem::{PROBLEM_JSON, PushRefusal, problem};
 use crate::input::push::roles::{AccessRefusal, Caller, ReadClock, Role, Roles, Token, Tokens};
 use crate::net::peer::Peer;
 use crate::net::server::Connection;
 use stepmem_engine::event::{Event, Receipt};
 use stepmem_engine::requests::causes::HoldersReport;
-use stepmem_engine::wire::answer::{encode_accepted, encode_requested};
+use stepmem_engine::wire::answer::{encode_accepted, encode_elsewhere, encode_requested};
 use stepmem_engine::wire::control::{
     decode_ack, decode_device_ack, decode_end, decode_lines_request, decode_release,
     decode_snapshot, decode_snapshot_request,
@@ -32,7 +32,7 @@ use stepmem_engine::wire::step::{Layout, decode};
 use stepmem_types::end::EndAuthority;
 use stepmem_types::ids::{GpuUuid, Run};
 
-/// The detail of a response to an unknown path.
+/// The paths of the endpoint, for a response to any other.
 const ROUTES: &str = "the push endpoint has POST /v1/steps, /v1/snapshots, /v1/runs/RUN/end, /v1/runs/RUN/ack, /v1/runs/RUN/snapshot, /v1/runs/RUN/lines, /v1/holders, /v1/devices/UUID/ack and /v1/nvml/release";
 
 /// The limits of pushes.
@@ -66,8 +66,14 @@ pub struct Receivers {
     pub releases: Option<Releases>,
 }
 
-/// Creates the routes of the push endpoint.
-pub fn router(endpoint: Arc<PushEndpoint>) -> Router {
+/// Creates the routes of the push endpoint. Requests for anything else learn the address of
+/// the page, `page_url`; empty without one.
+pub fn router(endpoint: Arc<PushEndpoint>, page_url: String) -> Router {
+    let page_url: Arc<str> = page_url.into();
+    let no_such = move |status, title| {
+        let page_url = Arc::clone(&page_url);
+        move || std::future::ready(elsewhere(status, title, &page_url))
+    };
     Router::new()
         .route("/-/healthy", get(healthy))
         .route("/v1/steps", post(steps))
@@ -79,11 +85,19 @@ pub fn router(endpoint: Arc<PushEndpoint>) -> Router {
         .route("/v1/runs/{run}/lines", post(want_lines))
         .route("/v1/devices/{uuid}/ack", post(device_ack))
         .route("/v1/nvml/release", post(release))
-        .fallback(|| async { problem(StatusCode::NOT_FOUND, "No such path", ROUTES) })
-        .method_not_allowed_fallback(|| async {
-            problem(StatusCode::METHOD_NOT_ALLOWED, "No such method", ROUTES)
-        })
+        .fallback(no_such(StatusCode::NOT_FOUND, "No such path"))
+        .method_not_allowed_fallback(no_such(StatusCode::METHOD_NOT_ALLOWED, "No such method"))
         .with_state(endpoint)
+}
+
+/// Responds to a request for what the endpoint does not have: the page may have it.
+fn elsewhere(status: StatusCode, title: &str, page_url: &str) -> Response {
+    if page_url.is_empty() {
+        return problem(status, title, ROUTES);
+    }
+    let detail = format!("the page, /metrics and /api are at {page_url}; {ROUTES}");
+    let body = encode_elsewhere(status.as_u16(), title, &detail, page_url);
+    (status, [(CONTENT_TYPE, PROBLEM_JSON)], body).into_response()
 }
 
 /// Creates the routes of the page's buttons, which end with the push endpoint. `scheme` is that

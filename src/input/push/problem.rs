@@ -19,7 +19,7 @@ pub(super) const DETAIL_CHARS_MAX: usize = 896;
 /// The value of `Retry-After`, in seconds.
 const RETRY_AFTER_SECONDS: &str = "1";
 /// The media type of a refusal.
-const PROBLEM_JSON: &str = "application/problem+json";
+pub(super) const PROBLEM_JSON: &str = "application/problem+json";
 
 /// Reasons that a push is refused. The message is sent to the client.
 #[derive(Debug, thiserror::Error)]

@@ -5,8 +5,9 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use crate::rig::answers::Answering;
 use crate::rig::command::{Ended, stepmem};
 use crate::rig::exporter::Exporter;
 use crate::rig::folder::Folder;
@@ -144,6 +145,32 @@ fn command_takes_its_token_to_no_other_exporter() {
     for command in ["status", "check"] {
         assert_eq!(stepmem(&[command, "--url", &url], &[], b"").code, Some(1), "{command}");
     }
+    assert!(elsewhere.has_no_visitor());
+}
+
+#[test]
+fn reader_of_a_push_endpoint_is_led_to_no_other_host_and_not_further() {
+    let (elsewhere, other) = (Elsewhere::listen(), Answering::start());
+    let asked = Answering::start();
+    let port = elsewhere.address().port();
+    for page in [
+        format!("https://{}", elsewhere.address()),
+        format!("unix:///run/{port}.sock"),
+        format!("ftp://127.0.0.1:{port}"),
+        "http://".to_owned(),
+        "/".repeat(4096),
+    ] {
+        asked.set(404, &json!({"detail": "not here", "page": page}).to_string());
+        let ended = stepmem(&["status", "--url", &asked.url()], &[], b"");
+        ended.fails(1, &format!("{}/api/v1/status answers 404 ", asked.url()));
+        ended.fails(1, "not here");
+    }
+    // Only the port counts; and who is led there is led no further.
+    other.set(404, &json!({"page": format!("http://{}", elsewhere.address())}).to_string());
+    let page = format!("http://user:hid-den@192.0.2.1:{}", other.address.port());
+    asked.set(404, &json!({"page": page}).to_string());
+    let ended = stepmem(&["status", "--url", &asked.url()], &[], b"");
+    check(&ended, &format!("{}/api/v1/status answers 404", other.url()));
     assert!(elsewhere.has_no_visitor());
 }
 

@@ -60,6 +60,12 @@ fn other_paths_and_methods_are_answered_with_the_ones_that_exist() {
         check_problem(&answer, 405, "POST /v1/steps, /v1/snapshots, /v1/runs/RUN/end");
         assert_eq!(answer.header("allow"), "POST", "{path}");
     }
+    for (method, path, status) in [("GET", "/metrics", 404), ("PUT", "/v1/steps", 405)] {
+        let answer = exporter.request(method, path, &[], b"");
+        let page = format!("http://{}", exporter.web);
+        check_problem(&answer, status, &format!("the page, /metrics and /api are at {page}; "));
+        assert_eq!(answer.json()["page"], page, "{path}");
+    }
     assert_eq!(exporter.post(record(0, 1, 1)).status, 200);
 }
 

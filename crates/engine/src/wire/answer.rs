@@ -81,6 +81,18 @@ pub fn encode_problem(status: u16, title: &str, detail: &str) -> Vec<u8> {
     to_vec(&ProblemJson { status, title, detail })
 }
 
+/// Encodes the response to a request that belongs to the page, with the page's address.
+pub fn encode_elsewhere(status: u16, title: &str, detail: &str, page: &str) -> Vec<u8> {
+    #[derive(Serialize)]
+    struct ElsewhereJson<'a> {
+        status: u16,
+        title: &'a str,
+        detail: &'a str,
+        page: &'a str,
+    }
+    to_vec(&ElsewhereJson { status, title, detail, page })
+}
+
 /// Encodes the response to a push that is in a name conflict: another live process holds the
 /// rank. The form is problem+json (RFC 9457).
 pub fn encode_name_conflict(title: &str, detail: &str, conflict: &NameConflict) -> Vec<u8> {
