@@ -5,10 +5,12 @@ use std::process::ExitCode;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
+use crate::commands::snapshot_file::NotASnapshot;
 use crate::config::keys::FILE_VARIABLE;
 use crate::config::settings::Settings;
 use crate::config::sources::{Leniency, Sources};
 use crate::config::table::{SETTINGS, Setting};
+use crate::store::open::Unread;
 use stepmem_report::gate::{FAILED_ON_CODE, UNJUDGED_CODE};
 use stepmem_types::format::clean::plain_json;
 
@@ -43,10 +45,9 @@ pub enum Exit {
     Failure,
     /// The arguments are invalid.
     Usage,
-    /// The files cannot be compared.
-    CannotCompare,
-    /// A file is not a memory snapshot.
-    NotASnapshot,
+    /// A file that an argument names cannot be read, or is something else. Also: what cannot be
+    /// compared.
+    Unread,
     /// The exit code of a comparison.
     Compared(u8),
     /// The exit code of a command that was run, in a shell's form.
@@ -62,7 +63,7 @@ impl From<Exit> for ExitCode {
         match exit {
             Exit::Success => Self::SUCCESS,
             Exit::Failure => Self::FAILURE,
-            Exit::Usage | Exit::CannotCompare | Exit::NotASnapshot => Self::from(2),
+            Exit::Usage | Exit::Unread => Self::from(2),
             Exit::Compared(code) | Exit::Command(code) => Self::from(code),
             Exit::FailedOn => Self::from(FAILED_ON_CODE),
             Exit::Unjudged => Self::from(UNJUDGED_CODE),
@@ -79,14 +80,15 @@ pub struct CommandError {
 
 impl From<anyhow::Error> for CommandError {
     fn from(error: anyhow::Error) -> Self {
-        Self { exit: Exit::Failure, error }
+        let is_unread = error.is::<Unread>() || error.is::<NotASnapshot>();
+        Self { exit: if is_unread { Exit::Unread } else { Exit::Failure }, error }
     }
 }
 
 pub(super) fn recordings() -> Arg {
     Arg::new("FILE")
         .help(
-            "Recordings as JSON lines (push records and NVML readings), plain or compressed with gzip or zstd; - reads standard input",
+            "Recordings as JSON lines (push records and NVML readings), plain or compressed with gzip or zstd, or the directory of a launch or run (logs/RUN); - reads standard input",
         )
         .value_parser(clap::value_parser!(PathBuf))
         .num_args(1..)

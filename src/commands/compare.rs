@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::{Arg, ArgAction, ArgMatches};
@@ -12,6 +12,8 @@ use crate::commands::credentials::credential_args;
 use crate::commands::launch_summary::{self, SUMMARY_BYTES_MAX};
 use crate::commands::prometheus::{self, Prometheus, prometheus_args};
 use crate::commands::reader::Reader;
+use crate::commands::summary;
+use stepmem_engine::config::EngineConfig;
 use stepmem_report::compare::comparison::OldNew;
 use stepmem_report::compare::figures::RunFigures;
 use stepmem_report::compare::{from_job, from_stepmem, judge, read, text};
@@ -29,7 +31,7 @@ fn arguments() -> clap::Command {
     let two = |arg: Arg| arg.num_args(1).action(ArgAction::Append);
     clap::Command::new("compare")
         .about("Compare the summaries of two runs: what improved, what got worse?")
-        .arg(file("OLD", "Summary of the earlier run: a final_summary.json of stepmem or TraceML, or the directory of the launch or run (logs/RUN)").required_unless_present("prometheus"))
+        .arg(file("OLD", "Summary of the earlier run: a final_summary.json of stepmem or TraceML, or the directory of the launch or run (logs/RUN) with summaries or recordings").required_unless_present("prometheus"))
         .arg(file("NEW", "Summary of the later run").required_unless_present("prometheus"))
         .arg(two(Arg::new("run").long("run").value_name("RUN").requires("prometheus").help(
             "Run that Prometheus knows; given twice, the earlier and the later run; alone its last two launches, or with OLD its last one",
@@ -73,12 +75,12 @@ fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
     }
 }
 
-fn figures(path: &Path) -> Result<RunFigures, CommandError> {
+fn figures(path: &PathBuf) -> Result<RunFigures, CommandError> {
     read_figures(path).map_err(cannot_compare)
 }
 
 fn cannot_compare(error: anyhow::Error) -> CommandError {
-    CommandError { exit: Exit::CannotCompare, error: error.context("cannot compare") }
+    CommandError { exit: Exit::Unread, error: error.context("cannot compare") }
 }
 
 /// Returns the figures of two launches that Prometheus knows, or of a summary and one of them.
@@ -121,12 +123,17 @@ fn of_prometheus(url: &str, matches: &ArgMatches) -> anyhow::Result<OldNew<RunFi
 }
 
 /// Reads a summary from its file, or from the directory of its launch or run.
-fn read_figures(path: &Path) -> anyhow::Result<RunFigures> {
+fn read_figures(path: &PathBuf) -> anyhow::Result<RunFigures> {
     let shown = || path.display().to_string();
     if path.is_dir() {
         // A launch's directory stands for the summaries in it, a run's for those of its latest
-        // launch.
-        return from_stepmem::figures(&launch_summary::at(path)?).with_context(shown);
+        // launch. Recordings alone are summarized.
+        let summary = match launch_summary::of_folder(path)? {
+            Some(summary) => summary,
+            None => summary::summarize([path], EngineConfig::default(), None)
+                .with_context(|| format!("{}: there is no summary", shown()))?,
+        };
+        return from_stepmem::figures(&summary).with_context(shown);
     }
     let mut bytes = Vec::new();
     let file = File::open(path).with_context(shown)?;
@@ -136,6 +143,7 @@ fn read_figures(path: &Path) -> anyhow::Result<RunFigures> {
         "{} exceeds {SUMMARY_BYTES_MAX} bytes",
         shown()
     );
-    let value = serde_json::from_slice(&bytes).with_context(shown)?;
+    let no_summary = || format!("{}: not a summary (final_summary.json)", shown());
+    let value = serde_json::from_slice(&bytes).with_context(no_summary)?;
     read::read(value).with_context(shown)
 }

@@ -11,6 +11,7 @@ use reqwest::blocking::{Client, ClientBuilder, RequestBuilder};
 use reqwest::{Certificate, Identity, redirect};
 
 use crate::config::environment;
+use crate::store::open::Unread;
 
 /// The arguments: name, placeholder, variable, help.
 const ARGUMENTS: [[&str; 4]; 5] = [
@@ -82,7 +83,7 @@ impl Credentials {
         let user = match (user, path(password)) {
             (Some(user), Some(file)) => {
                 let password = String::from_utf8(read(&file)?)
-                    .with_context(|| file.display().to_string())?;
+                    .with_context(|| Unread(file.display().to_string()))?;
                 Some((user, password.trim_end_matches(['\r', '\n']).to_owned()))
             }
             (None, None) => None,
@@ -91,8 +92,12 @@ impl Credentials {
         };
         let authorities = path(ca).map(|file| {
             let certificates = Certificate::from_pem_bundle(&read(&file)?);
-            let certificates = certificates.with_context(|| file.display().to_string())?;
-            anyhow::ensure!(!certificates.is_empty(), "{} has no certificate", file.display());
+            let certificates =
+                certificates.with_context(|| Unread(file.display().to_string()))?;
+            anyhow::ensure!(
+                !certificates.is_empty(),
+                Unread(format!("{} has no certificate", file.display()))
+            );
             Ok(certificates)
         });
         let identity = match (path(cert), path(key)) {
@@ -148,5 +153,5 @@ impl Credentials {
 }
 
 fn read(file: &Path) -> anyhow::Result<Vec<u8>> {
-    fs::read(file).with_context(|| file.display().to_string())
+    fs::read(file).with_context(|| Unread(file.display().to_string()))
 }

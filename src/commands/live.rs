@@ -16,6 +16,7 @@ use serde::de::DeserializeOwned;
 use crate::commands::credentials::{Credentials, credential_args};
 use crate::config::environment;
 use crate::config::table::{SETTINGS, Setting};
+use crate::store::open::Unread;
 use stepmem_engine::output::status::Status;
 use stepmem_engine::wire::request::ControlRequest;
 use stepmem_types::format::clean::{Quoted, shortened};
@@ -388,7 +389,8 @@ pub(super) fn token(matches: &ArgMatches) -> anyhow::Result<Option<String>> {
         files.next().map(PathBuf::from)
     };
     let Some(file) = given.or_else(of_environment) else { return Ok(None) };
-    let token = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+    let token =
+        fs::read_to_string(&file).with_context(|| Unread(file.display().to_string()))?;
     Ok(Some(token.trim().to_owned()))
 }
 

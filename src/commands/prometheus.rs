@@ -17,6 +17,7 @@ use crate::commands::credentials::Credentials;
 use crate::commands::live::{ANSWER_BYTES_MAX, seconds};
 use crate::commands::reader::Reader;
 use crate::exporter::clock::Clock;
+use crate::store::open::Unread;
 use stepmem_report::job::answer::{Answer, AnswerError};
 use stepmem_report::job::build::Answers;
 use stepmem_report::job::grid::{Grid, whole};
@@ -113,7 +114,8 @@ impl Prometheus {
             expected()
         );
         let token = matches.get_one::<PathBuf>("token-file").map(|file| {
-            let token = fs::read_to_string(file).with_context(|| file.display().to_string())?;
+            let token =
+                fs::read_to_string(file).with_context(|| Unread(file.display().to_string()))?;
             anyhow::Ok(token.trim().to_owned())
         });
         let tenant = matches

@@ -10,7 +10,7 @@ use clap::{Arg, ArgMatches, Command};
 use crate::commands::args::{CommandError, CommandRow, Exit};
 use crate::commands::snapshot_columns;
 use crate::commands::snapshot_common::{
-    Common, ensure_moment, file, json, named_moment, path, stopped, with_common, with_html,
+    Common, ensure_moment, file, json, named_moment, path, with_common, with_html,
 };
 use crate::commands::snapshot_events::{self, EVENTS};
 use crate::commands::snapshot_file::{NotASnapshot, shown};
@@ -121,7 +121,7 @@ fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
 }
 
 fn show(matches: &ArgMatches) -> Result<Exit, CommandError> {
-    print_show(matches, io::stdout().lock()).map_err(stopped)?;
+    print_show(matches, io::stdout().lock())?;
     Ok(Exit::Success)
 }
 
@@ -174,7 +174,7 @@ fn print_show(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<()> {
 }
 
 fn compare(matches: &ArgMatches) -> Result<Exit, CommandError> {
-    print_compare(matches, io::stdout().lock()).map_err(stopped)?;
+    print_compare(matches, io::stdout().lock())?;
     Ok(Exit::Success)
 }
 
@@ -195,11 +195,12 @@ fn print_compare(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<()
 }
 
 fn compare_ranks(matches: &ArgMatches) -> Result<Exit, CommandError> {
-    print_compare_ranks(matches, io::stdout().lock()).map_err(stopped)?;
-    Ok(Exit::Success)
+    let is_read = print_compare_ranks(matches, io::stdout().lock())?;
+    Ok(if is_read { Exit::Success } else { Exit::Unread })
 }
 
-fn print_compare_ranks(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<()> {
+/// Returns whether a file was read.
+fn print_compare_ranks(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<bool> {
     let common = Common::new(matches);
     let mut rows = Vec::new();
     let mut summaries = Vec::new();
@@ -224,15 +225,16 @@ fn print_compare_ranks(matches: &ArgMatches, mut out: impl Write) -> anyhow::Res
             }
         }
     }
+    let is_read = summaries.iter().any(Option::is_some);
     let ranks = ranks::compare(rows, &summaries);
     if let Some(to) = common.html.as_deref() {
-        return put(to, &compared::ranks(&ranks));
+        put(to, &compared::ranks(&ranks))?;
+    } else if common.is_json {
+        json(&ranks, out)?;
+    } else {
+        write!(out, "{}", text_of_many::ranks(&ranks, common.top))?;
     }
-    if common.is_json {
-        return json(&ranks, out);
-    }
-    write!(out, "{}", text_of_many::ranks(&ranks, common.top))?;
-    Ok(())
+    Ok(is_read)
 }
 
 /// Writes a document.

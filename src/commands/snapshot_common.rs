@@ -8,8 +8,8 @@ use anyhow::Context;
 use clap::{Arg, ArgMatches, Command};
 use serde::Serialize;
 
-use crate::commands::args::{CommandError, Exit, json_arg};
-use crate::commands::snapshot_file::{NotASnapshot, read};
+use crate::commands::args::json_arg;
+use crate::commands::snapshot_file::read;
 use stepmem_snapshot::analyze::device::DeviceScene;
 use stepmem_snapshot::analyze::device_report::DeviceReport;
 use stepmem_snapshot::analyze::passes;
@@ -75,12 +75,6 @@ pub(super) fn with_common(command: Command) -> Command {
 
 pub(super) fn path(matches: &ArgMatches, name: &str) -> PathBuf {
     matches.get_one::<PathBuf>(name).cloned().unwrap_or_default()
-}
-
-/// Returns the error with its exit code, which differs for a file that is not a snapshot.
-pub(super) fn stopped(error: anyhow::Error) -> CommandError {
-    let exit = if error.is::<NotASnapshot>() { Exit::NotASnapshot } else { Exit::Failure };
-    CommandError { exit, error }
 }
 
 /// Returns that no device has such a whole step, with the steps that there are.

@@ -8,9 +8,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 
 use crate::commands::args::{CommandError, CommandRow, Exit};
 use crate::commands::snapshot_columns;
-use crate::commands::snapshot_common::{
-    Common, ensure_moment, file, json, named_moment, path, stopped,
-};
+use crate::commands::snapshot_common::{Common, ensure_moment, file, json, named_moment, path};
 use crate::commands::snapshot_file::shown;
 use stepmem_snapshot::analyze::device_report::DeviceReport;
 use stepmem_snapshot::events::answer::{AliveMoment, EventsForm, events};
@@ -176,7 +174,7 @@ fn filter(matches: &ArgMatches) -> EventFilter {
 }
 
 fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
-    print(matches, io::BufWriter::new(io::stdout().lock())).map_err(stopped)?;
+    print(matches, io::BufWriter::new(io::stdout().lock()))?;
     Ok(Exit::Success)
 }
 

@@ -8,6 +8,7 @@ use std::path::Path;
 use anyhow::Context;
 use flate2::bufread::MultiGzDecoder;
 
+use crate::store::open::Unread;
 use crate::store::zstd::ZstdFrames;
 use stepmem_snapshot::error::Unreadable;
 use stepmem_snapshot::model::Snapshot;
@@ -26,7 +27,7 @@ const PROGRESS_STEP_BYTES: u64 = 16 << 20;
 /// Characters of a path in an error.
 const PATH_CHARS: usize = 200;
 
-/// A file that is not a readable snapshot; the command exits with 2.
+/// A file that is not a readable snapshot.
 #[derive(Debug, thiserror::Error)]
 #[error("{path}: {reason}")]
 pub struct NotASnapshot {
@@ -47,8 +48,8 @@ pub fn shown(path: &Path) -> String {
 /// [`NotASnapshot`], or the file cannot be read.
 pub fn read(path: &Path, unpacked_max: u64) -> anyhow::Result<(Snapshot, u64)> {
     let shown = || shown(path);
-    let file = File::open(path).with_context(shown)?;
-    let metadata = file.metadata().with_context(shown)?;
+    let file = File::open(path).with_context(|| Unread(shown()))?;
+    let metadata = file.metadata().with_context(|| Unread(shown()))?;
     if metadata.is_dir() {
         return Err(
             NotASnapshot { path: shown(), reason: "it is a directory".to_owned() }.into()
@@ -60,7 +61,7 @@ pub fn read(path: &Path, unpacked_max: u64) -> anyhow::Result<(Snapshot, u64)> {
     progress.clear();
     match result {
         Ok(snapshot) => Ok((snapshot, metadata.len())),
-        Err(ReadError::Io(error)) => Err(anyhow::Error::new(error).context(shown())),
+        Err(ReadError::Io(error)) => Err(anyhow::Error::new(error).context(Unread(shown()))),
         Err(other) => Err(NotASnapshot { path: shown(), reason: other.to_string() }.into()),
     }
 }

@@ -19,6 +19,7 @@ use crate::commands::prometheus::{self, Prometheus, prometheus_args};
 use crate::commands::reader::Reader;
 use crate::commands::run_report;
 use crate::input::recording;
+use crate::input::unpacked::has_document;
 use stepmem_engine::config::EngineConfig;
 use stepmem_engine::engine::Engine;
 use stepmem_engine::event::Event;
@@ -167,8 +168,11 @@ fn traceml_rows<'f>(
     Ok(rows)
 }
 
-/// Returns stepmem's summary of one run.
-fn summarize<'f>(
+/// Returns stepmem's summary of one run, or of the only one.
+///
+/// # Errors
+/// As of [`run`].
+pub(super) fn summarize<'f>(
     files: impl IntoIterator<Item = &'f PathBuf>,
     config: EngineConfig,
     run: Option<&Run>,
@@ -318,11 +322,16 @@ fn command(matches: &ArgMatches) -> Result<Exit, CommandError> {
     let settings = args::settings(matches, is_replay_setting)?;
     let mut files = args::files(matches);
     let of_launch = match (files.next(), files.next()) {
-        (Some(path), None) if path.is_dir() && question.policy == Policy::Stepmem => Some(path),
+        (Some(path), None) if question.policy == Policy::Stepmem => Some(path),
         _ => None,
     };
+    if let Some(path) = of_launch.filter(|path| has_document(path)) {
+        let text = question.form.text(&launch_summary::at(path)?)?;
+        out.write_all(text.as_bytes()).map_err(anyhow::Error::from)?;
+        return Ok(Exit::Success);
+    }
     let files = args::files(matches);
-    let Some(folder) = of_launch else {
+    let Some(folder) = of_launch.filter(|path| path.is_dir()) else {
         run(files, settings.engine, &question, out)?;
         return Ok(Exit::Success);
     };

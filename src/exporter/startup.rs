@@ -56,7 +56,7 @@ impl Startup {
                 self.note(setting, &format!("{error:#}"));
                 Ok(None)
             }
-            Err(error) => Err(error),
+            Err(error) => Err(error.context(setting.to_owned())),
         }
     }
 

@@ -5,4 +5,4 @@ pub mod attribution;
 pub mod nvml;
 pub mod push;
 pub mod recording;
-mod unpacked;
+pub mod unpacked;

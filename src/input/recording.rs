@@ -3,13 +3,15 @@
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BinaryHeap};
 use std::fs;
-use std::io::{BufRead, Read};
+use std::io::{self, BufRead, Read};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use anyhow::Context;
 
 use crate::input::unpacked;
+use crate::store::launches::{LAUNCH_FILE, latest_launch};
+use crate::store::open::Unread;
 use stepmem_engine::event::Event;
 use stepmem_engine::wire::recorded::decode_recorded;
 use stepmem_engine::wire::recording::{
@@ -115,7 +117,8 @@ impl Lines {
     /// The file cannot be opened, or is something else.
     fn open(path: &Path, buffer_bytes: usize) -> anyhow::Result<Self> {
         let name = path.display().to_string();
-        let text = unpacked::open(path, buffer_bytes).with_context(|| name.clone())?;
+        let opened = unpacked::open(path, buffer_bytes);
+        let text = opened.with_context(|| Unread(name.clone()))?;
         Ok(Self {
             name,
             text,
@@ -141,6 +144,19 @@ impl Lines {
     /// # Errors
     /// The file cannot be read, or a line is too long or is not one of a recording.
     fn record(&mut self) -> anyhow::Result<Option<RecordingLine>> {
+        self.next_record().map_err(|error| {
+            let first = self.line.trim_ascii().first().filter(|_| self.number == 1);
+            if first.is_some_and(|first| *first != b'{') {
+                let reason =
+                    "neither a recording nor a summary: its first line is no JSON object";
+                return anyhow::Error::msg(reason).context(Unread(self.name.clone()));
+            }
+            error.context(Unread(self.place()))
+        })
+    }
+
+    /// As [`Self::record`], without the name of the file in errors.
+    fn next_record(&mut self) -> anyhow::Result<Option<RecordingLine>> {
         loop {
             if self.is_cut {
                 return Ok(None);
@@ -154,7 +170,7 @@ impl Lines {
                     self.is_cut = true;
                     return Ok(None);
                 }
-                read => read.with_context(|| self.place())?,
+                read => read?,
             };
             if n_read == 0 {
                 return Ok(None);
@@ -165,15 +181,14 @@ impl Lines {
                 self.is_cut = true;
                 return Ok(None);
             }
-            if let Some(line) = decoded.with_context(|| self.place())? {
+            if let Some(line) = decoded? {
                 self.n_blank = 0;
                 return Ok(Some(line));
             }
             self.n_blank = self.n_blank.saturating_add(u64::try_from(n_read)?);
             anyhow::ensure!(
                 self.n_blank <= BLANK_BYTES_MAX,
-                "{}: {} bytes without a record exceed {BLANK_BYTES_MAX}",
-                self.place(),
+                "{} bytes without a record exceed {BLANK_BYTES_MAX}",
                 self.n_blank
             );
         }
@@ -182,17 +197,11 @@ impl Lines {
     /// Counts a line of so many bytes.
     fn count(&mut self, n_read: usize) -> anyhow::Result<()> {
         let n_read = u64::try_from(n_read)?;
-        anyhow::ensure!(
-            n_read <= LINE_BYTES_MAX,
-            "{}: line {} exceeds {LINE_BYTES_MAX} bytes",
-            self.name,
-            self.number
-        );
+        anyhow::ensure!(n_read <= LINE_BYTES_MAX, "it exceeds {LINE_BYTES_MAX} bytes");
         self.n_bytes = self.n_bytes.saturating_add(n_read);
         anyhow::ensure!(
             self.n_bytes <= RECORDING_BYTES_MAX,
-            "{}: {} bytes, unpacked, exceed {RECORDING_BYTES_MAX}",
-            self.place(),
+            "{} bytes, unpacked, exceed {RECORDING_BYTES_MAX}",
             self.n_bytes
         );
         Ok(())
@@ -238,7 +247,8 @@ impl RecordingFile {
 }
 
 /// Returns the recordings among these files. Of a directory, it returns those whose names end
-/// in `.jsonl`, `.jsonl.gz` or `.jsonl.zst`, by name.
+/// in `.jsonl`, `.jsonl.gz` or `.jsonl.zst`, by name; of the directory of a run, those of its
+/// latest launch that has any.
 ///
 /// # Errors
 /// A directory cannot be read, or has none.
@@ -252,25 +262,39 @@ fn recordings<'f>(
             continue;
         }
         has_directory = true;
-        let shown = || path.display().to_string();
-        let mut found = Vec::new();
-        for entry in fs::read_dir(path).with_context(shown)? {
-            let entry = entry.with_context(shown)?;
-            let name = entry.file_name();
-            let is_named = ENDINGS.iter().any(|end| name.to_string_lossy().ends_with(end));
-            if is_named && entry.path().is_file() {
-                found.push(entry.path());
-            }
+        let shown = || Unread(path.display().to_string());
+        let mut found = recordings_in(path).with_context(shown)?;
+        if found.is_empty() {
+            let latest = latest_launch(path, |launch| {
+                launch.join(LAUNCH_FILE).exists()
+                    || recordings_in(launch).is_ok_and(|found| !found.is_empty())
+            });
+            let folder = latest.as_deref().unwrap_or(path);
+            found = recordings_in(folder).with_context(shown)?;
+            let shown = folder.display();
+            anyhow::ensure!(
+                !found.is_empty(),
+                Unread(format!("{shown}: the directory has no recording (*.jsonl, .gz, .zst)"))
+            );
         }
-        anyhow::ensure!(
-            !found.is_empty(),
-            "{}: the directory has no recording (*.jsonl, .gz, .zst)",
-            shown()
-        );
-        found.sort();
         files.append(&mut found);
     }
     Ok((files, has_directory))
+}
+
+/// Returns the recordings of a directory, by name.
+fn recordings_in(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let is_named = ENDINGS.iter().any(|end| name.to_string_lossy().ends_with(end));
+        if is_named && entry.path().is_file() {
+            found.push(entry.path());
+        }
+    }
+    found.sort();
+    Ok(found)
 }
 
 /// Passes every line of the files to `take`, one file after the other as one recording.
@@ -596,7 +620,7 @@ mod tests {
             assert_eq!(format!("{error:#}"), format!("{path}: line {expected}"));
         };
         let long = format!("{}{}", step("a", 0, 1, 1.0), " ".repeat(1024 * 1024 + 1));
-        check("long", &long, &format!("2 exceeds {LINE_BYTES_MAX} bytes"));
+        check("long", &long, &format!("2: it exceeds {LINE_BYTES_MAX} bytes"));
         check("bad", "\n{\"rank\":0}\n", "2: missing field `step` at line 1 column 10");
     }
 }

@@ -65,13 +65,22 @@ fn packing(head: &[u8]) -> Result<Packing, &'static str> {
         }
         _ if is_document(head) => {
             Err("it is one JSON document, perhaps a final_summary.json, not a recording: \
-                 stepmem compare reads summaries")
+                 stepmem summary and compare read summaries")
         }
         _ if head.trim_ascii_start().first() == Some(&b'<') => {
             Err("it is an HTML or XML page, not a recording")
         }
         _ => Ok(Packing::Plain),
     }
+}
+
+/// Returns whether the file at a path is JSON over several lines, as a summary is.
+pub fn has_document(path: &Path) -> bool {
+    let mut head = Vec::new();
+    let file =
+        File::open(path).ok().filter(|file| file.metadata().is_ok_and(|it| it.is_file()));
+    let read = file.map(|file| file.take(HEAD_BYTES).read_to_end(&mut head));
+    matches!(read, Some(Ok(_))) && is_document(&head)
 }
 
 /// Returns whether a file is JSON over several lines: its first line is an opening bracket

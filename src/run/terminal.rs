@@ -1,17 +1,29 @@
 //! The terminal of the person who started `run`, on standard error.
 
+use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
 
 use rustix::termios::tcgetwinsize;
 
 use crate::config::environment;
+use stepmem_types::format::page::broken;
 
 /// Goes to the first column and clears the line, where a program may have left a progress bar.
 const CLEAR: &str = "\r\u{1b}[K";
 
-/// Writes text. A failure does not matter to the command.
+/// The beginning of a sentence of this program.
+const SENTENCE: &str = "stepmem: ";
+
+/// Writes text, its sentences broken between words. A failure does not matter to the command.
 pub(super) fn say(text: &str) {
     let clear = if takes_sequences() { CLEAR } else { "" };
+    let lines = text.split_inclusive('\n').map(|line| match columns() {
+        Some(columns) if line.starts_with(SENTENCE) => {
+            Cow::Owned(broken(line.trim_end(), columns) + "\n")
+        }
+        _ => Cow::Borrowed(line),
+    });
+    let text: String = lines.collect();
     drop(io::stderr().lock().write_all(format!("{clear}{text}").as_bytes()));
 }
 

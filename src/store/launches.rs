@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::store::directory::{Directory, EntryKind};
 
 /// The file that names a launch in its directory.
-const LAUNCH_FILE: &str = "launch.json";
+pub const LAUNCH_FILE: &str = "launch.json";
 /// The directory of the links from launches to their directories.
 const CLAIMS: &str = ".launches";
 /// The link to the directory that was written last, of a run and of all runs.
@@ -32,6 +32,32 @@ const KEEPS_BEFORE_MIN: usize = 3;
 const SAME_SECOND_MAX: u32 = 1000;
 /// Maximum number of attempts to find a directory while others create and remove it.
 const TRIES_MAX: u32 = 16;
+
+/// Length of the time that the name of a launch's directory begins with: `2026-11-21T16-43-11`.
+const TIME_LENGTH: usize = 19;
+
+/// Returns the directory of a run's latest launch that has what is sought: the target of the
+/// link, else the newest by its name.
+pub fn latest_launch(folder: &Path, has_it: impl Fn(&Path) -> bool) -> Option<PathBuf> {
+    let linked = folder.join(LATEST);
+    if linked.is_dir() && has_it(&linked) {
+        return Some(linked);
+    }
+    let launches = fs::read_dir(folder).ok()?.flatten().filter_map(|entry| {
+        let name = entry.file_name().into_string().ok()?;
+        (name.len() >= TIME_LENGTH && name.starts_with(|first: char| first.is_ascii_digit()))
+            .then_some(entry.path())
+    });
+    launches.filter(|path| has_it(path)).max_by(|a, b| launch_order(a).cmp(&launch_order(b)))
+}
+
+/// Returns a key that puts launches in the order of their start: those of one second are
+/// numbered.
+fn launch_order(path: &Path) -> (String, u32) {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let (time, number) = name.split_at_checked(TIME_LENGTH).unwrap_or((name, ""));
+    (time.to_owned(), number.trim_start_matches('-').parse().unwrap_or(1))
+}
 
 /// The identity of a launch among those of its run.
 #[derive(Clone, Debug, Deserialize, Serialize)]

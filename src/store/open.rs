@@ -1,6 +1,7 @@
 //! Files that neighbors may have tampered with: opened without following a link, without
 //! waiting, and only if they have the expected type and owner.
 
+use std::fmt::{self, Display, Formatter};
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -8,6 +9,17 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 use rustix::process::geteuid;
+
+/// The name of a file in the error about it: an argument names it, and it cannot be read or is
+/// something else than a command takes.
+#[derive(Debug)]
+pub struct Unread(pub String);
+
+impl Display for Unread {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
 
 /// The mode of files that only this user reads.
 pub const PRIVATE_MODE: u32 = 0o600;

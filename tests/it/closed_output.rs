@@ -66,6 +66,6 @@ fn error_of_a_command_is_an_error_also_when_its_output_pipe_is_closed() {
     assert_eq!(code, Some(2));
     assert!(error.starts_with("error: cannot compare: /nowhere/old: "), "{error}");
     let (code, error) = into_closed_pipe(&["replay", "/nowhere/job.jsonl"]);
-    assert_eq!(code, Some(1));
+    assert_eq!(code, Some(2));
     assert!(error.starts_with("error: /nowhere/job.jsonl: "), "{error}");
 }

@@ -507,17 +507,17 @@ fn replay_stops_at_a_bad_line_and_names_it() {
             "{\"nvml\":true,\"time\":1,\"device\":\"GPU-0\",\"used_bytes\":1}".to_owned(),
             "line 1: missing field `total_bytes`",
         ),
-        ("long", long, "line 1 exceeds 1048576 bytes"),
+        ("long", long, "line 1: it exceeds 1048576 bytes"),
     ] {
         let file = folder.write(&format!("{name}.jsonl"), &lines);
         let ended = stepmem(&["replay", &file], &[], b"");
-        assert_eq!(ended.code, Some(1), "{name}");
+        assert_eq!(ended.code, Some(2), "{name}");
         let message = format!("error: {file}: ");
         assert!(ended.err.starts_with(&message), "{name}: {}", ended.err);
         assert!(ended.err.contains(problem), "{name}: {}", ended.err);
     }
     let absent = stepmem(&["replay", "/nowhere/job.jsonl"], &[], b"");
-    absent.fails(1, "/nowhere/job.jsonl");
+    absent.fails(2, "/nowhere/job.jsonl");
 }
 
 fn acknowledge(exporter: &Exporter, run: &str, body: &Value) -> Answer {

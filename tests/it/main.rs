@@ -90,6 +90,9 @@ mod summary_files;
 
 mod compare;
 
+// What is refused, and in which words.
+mod mistakes;
+
 mod client_lists;
 mod closed_output;
 

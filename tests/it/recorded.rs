@@ -450,5 +450,5 @@ fn directory_without_a_recording_is_named() {
     folder.write("notes.txt", "");
     let directory = text(&folder.path("."));
     let ended = stepmem(&["replay", &directory], &[], b"");
-    ended.fails(1, "the directory has no recording");
+    ended.fails(2, "the directory has no recording");
 }

@@ -252,7 +252,7 @@ fn exporters_of_one_launch_share_its_directory_and_overwrite_nothing() {
     let whole = stepmem(&["summary", "--json", &run], &[], b"").json();
     assert_eq!(whole["coverage"]["ranks_seen"], 4);
     assert_eq!(whole["metrics"]["peak_allocated"]["ranks_used"], 4, "{}", whole["metrics"]);
-    stepmem(&["summary", "--policy=traceml", &run], &[], b"").fails(1, "has no recording");
+    stepmem(&["summary", "--policy=traceml", &run], &[], b"").fails(2, "has no recording");
     // Each finds its own file again.
     for exporter in &exporters {
         complete(exporter, "run");

@@ -108,15 +108,22 @@ impl FailOn {
     ///
     /// Names what is expected instead.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let part = |part: &str| {
+        let option = |part: &str| {
             if part == UNWATCHED_OK {
-                return Some(OptionPart::UnwatchedOk);
+                return Ok(OptionPart::UnwatchedOk);
             }
-            let found = part.strip_prefix("peak:").map_or_else(|| verdict(part), peak);
-            Some(OptionPart::Condition(Condition { text: part.to_owned(), test: found? }))
+            let budget = part.strip_prefix("peak:");
+            let known = budget.map_or_else(|| verdict(part), peak);
+            let known = known.ok_or_else(|| match budget {
+                Some(size) if !size.starts_with('+') => {
+                    format!("{size:?} is no size, such as 20GiB or 20GB")
+                }
+                _ => EXPECTED.to_owned(),
+            })?;
+            Ok(OptionPart::Condition(Condition { text: part.to_owned(), test: known }))
         };
-        let parts = text.split(',').map(part).collect::<Option<Vec<OptionPart>>>();
-        parts.map(Self).ok_or_else(|| EXPECTED.to_owned())
+        let parts: Result<Vec<OptionPart>, String> = text.split(',').map(option).collect();
+        parts.map(Self)
     }
 }
 

@@ -30,7 +30,7 @@ pub(super) enum PushRefusal {
     MediaType(String),
     #[error("content encoding {:?} is neither gzip nor identity", echoed(.0))]
     Encoding(String),
-    #[error("the decoded body exceeds {0} bytes")]
+    #[error("the decoded body exceeds {0} bytes (--push.body-max)")]
     TooLarge(usize),
     #[error("the body was not complete within {0:?}")]
     Slow(Duration),

@@ -95,7 +95,7 @@ fn name_that_nobody_sees_is_refused_everywhere_it_comes_in() {
         assert_ne!(summary.code, Some(0), "{summary:?}");
         let recording = json!({"run": name, "rank": 7, "step": 1, "allocated_bytes": 1});
         let replayed = stepmem(&["replay", "-"], &[], recording.to_string().as_bytes());
-        assert!(replayed.code == Some(1) && replayed.err.contains("line 1"), "{replayed:?}");
+        assert!(replayed.code == Some(2) && replayed.err.contains("line 1"), "{replayed:?}");
     }
 }
 

@@ -33,7 +33,7 @@ fn bytes_without_a_record_are_bounded_plain_and_packed() {
         fs::write(folder.path(name), bytes).unwrap();
         for command in ["replay", "summary"] {
             let ended = stepmem(&[command, &text(&folder.path(name))], &[], b"");
-            assert_eq!(ended.code, Some(1), "{command} {name}");
+            assert_eq!(ended.code, Some(2), "{command} {name}");
             let expected = format!("bytes without a record exceed {BLANK_BYTES_MAX}");
             let is_named = ended.err.contains(name) && ended.err.contains(": line ");
             assert!(is_named && ended.err.contains(&expected), "{command}: {}", ended.err);

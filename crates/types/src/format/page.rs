@@ -41,6 +41,33 @@ impl Indent {
     }
 }
 
+/// Returns a line broken between words, for a terminal of so many columns. A longer word, such as
+/// a path, stays whole, and the sequence of a color takes no column.
+pub fn broken(line: &str, columns: usize) -> String {
+    let is_whole = |part: &str| width(&uncoloured(part)) <= columns;
+    let mut text = String::new();
+    let mut rest = String::new();
+    for word in line.split(' ') {
+        let longer = if rest.is_empty() { word.to_owned() } else { format!("{rest} {word}") };
+        if is_whole(&longer) || rest.trim().is_empty() {
+            rest = longer;
+        } else {
+            text.push_str(&rest);
+            text.push('\n');
+            rest = format!("  {word}");
+        }
+    }
+    text + &rest
+}
+
+/// Returns a text without the sequences of [`Colour`].
+fn uncoloured(text: &str) -> String {
+    let mut parts = text.split('\u{1b}');
+    let first = parts.next().unwrap_or_default();
+    let others = parts.map(|part| part.split_once('m').map_or(part, |(_, rest)| rest));
+    std::iter::once(first).chain(others).collect()
+}
+
 impl Page {
     /// Returns an empty page; where `is_coloured`, the colors of table cells are written as
     /// ANSI sequences.
