@@ -7,7 +7,7 @@ use std::{env, fs};
 
 use serde_json::Value;
 use stepmem::config::page;
-use stepmem::config::table::SETTINGS;
+use stepmem::config::table::{SETTINGS, Setting};
 use stepmem_engine::diagnosis::names;
 use stepmem_engine::kind::DiagnosisKind;
 use stepmem_engine::metrics::table::{self, METRICS};
@@ -311,18 +311,31 @@ fn every_diagnosis_without_an_alert_of_its_own_has_the_one_for_all_others() {
 }
 
 #[test]
-fn the_chart_accepts_the_settings_that_exist_and_no_others() {
+fn the_chart_accepts_the_settings_that_exist_with_values_of_their_kind() {
     let path = root().join("helm/stepmem/values.schema.json");
     let schema = fs::read_to_string(&path).unwrap();
-    let (before, rest) = schema.split_once(r#""propertyNames": {"enum": ["#).unwrap();
-    let (known, after) = rest.split_once(']').unwrap();
-    let mut keys: Vec<String> =
-        SETTINGS.iter().map(|setting| format!("{:?}", setting.key)).collect();
-    keys.sort();
-    let expected = keys.join(", ");
+    let (open, close) =
+        ("\"propertyNames\": {\"enum\": [", "\n      }\n    },\n    \"socketDirectory\"");
+    let (before, rest) = schema.split_once(open).unwrap();
+    let (known, after) = rest.split_once(close).unwrap();
+    let mut settings: Vec<&Setting> = SETTINGS.iter().collect();
+    settings.sort_by_key(|setting| setting.key);
+    let keys: Vec<String> =
+        settings.iter().map(|setting| format!("{:?}", setting.key)).collect();
+    let of_a_kind = settings.iter().filter_map(|setting| {
+        let kind = match setting.value_name {
+            "" => "switch",
+            "N" | "BYTES" => "integer",
+            "RATIO" => "ratio",
+            "DURATION" => "duration",
+            _ => return None,
+        };
+        Some(format!("        {:?}: {{\"$ref\": \"#/definitions/{kind}\"}}", setting.key))
+    });
+    let kinds = of_a_kind.collect::<Vec<_>>().join(",\n");
+    let expected = format!("{}]}},\n      \"properties\": {{\n{kinds}", keys.join(", "));
     if env::var_os("STEPMEM_BLESS").is_some() {
-        let open = r#""propertyNames": {"enum": ["#;
-        fs::write(&path, format!("{before}{open}{expected}]{after}")).unwrap();
+        fs::write(&path, [before, open, &expected, close, after].concat()).unwrap();
     } else {
         assert_eq!(known, expected, "STEPMEM_BLESS=1 cargo test --test it generated");
     }
