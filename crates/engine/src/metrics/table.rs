@@ -259,7 +259,7 @@ pub const METRICS: &[Metric] = &[
         "The rank's capacity while that is a limit of its own process and not its device's. program: what a memory fraction lets PyTorch's allocator reserve.",
         own_limits),
     row!(Derived Gauge "stepmem_pressure_ratio" "pressure", RATIO, RANK_BASIS,
-        "Recent use divided by capacity. allocated: the known peaks of the last 512 steps or ten minutes (where none is known, high_water: the maximum since the process started). reserved: the known maximum over the same time. device: as NVML last read it.",
+        "Recent use divided by capacity. allocated: the known peaks of the last 512 steps or ten minutes (where none is known, high_water: the maximum since the process started). reserved: the known maximum over the same time. device: as NVML last read it. host: host memory of a rank on a device, or of its container.",
         pressures),
     row!(Derived Gauge "stepmem_fragmentation_ratio" "fragmentation", RATIO, RANK,
         "(reserved - peak) / reserved of the last train step; where its peak is unknown, at least the share above the high-water mark.", |s, v| ranks(s, v, |r| r.fragmentation_ratio)),
