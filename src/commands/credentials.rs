@@ -119,6 +119,11 @@ impl Credentials {
         self.identity.is_none() && self.user.is_none()
     }
 
+    /// Returns whether there is a user with a password.
+    pub(super) fn has_password(&self) -> bool {
+        self.user.is_some()
+    }
+
     /// Returns a client for one address. It follows no redirect: token, user and certificate
     /// are for that address, and for none to which it redirects.
     pub(super) fn client(&self, address: &str, timeout: Duration) -> ClientBuilder {

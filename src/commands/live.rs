@@ -138,6 +138,21 @@ impl LiveExporter {
         Self { token, ..self }
     }
 
+    /// Ensures that a default address is not shown a secret: whoever listens on a port of this
+    /// machine need not be the exporter, unlike who owns the socket. `flag` names the address.
+    ///
+    /// # Errors
+    /// There is a token or a password, and the address is one of TCP.
+    pub(super) fn keeps_secrets(&self, flag: &str) -> anyhow::Result<()> {
+        let has_secret = self.token.is_some() || self.credentials.has_password();
+        anyhow::ensure!(
+            !has_secret || self.name.starts_with("unix://"),
+            "{} is only a default address, which gets no token and no password: name it with {flag} or STEPMEM_PUSH_URL",
+            self.name
+        );
+        Ok(())
+    }
+
     /// Posts a request, and returns the body of the answer.
     ///
     /// # Errors
@@ -308,6 +323,9 @@ pub(super) fn send(
 ) -> anyhow::Result<()> {
     let exporter = LiveExporter::at(&push_address(matches.get_one("url")), matches)?;
     let exporter = exporter.with_token(token(matches)?);
+    if !is_named(matches.get_one("url")) {
+        exporter.keeps_secrets("--url")?;
+    }
     exporter.post(request)?;
     stdout().lock().write_all(format!("{done}\n").as_bytes())?;
     Ok(())
@@ -322,11 +340,16 @@ pub(super) fn push_address(given: Option<&String>) -> String {
     })
 }
 
+/// Returns whether the user, or the environment, names the destination of pushes.
+pub(super) fn is_named(given: Option<&String>) -> bool {
+    given.is_some() || environment::text("STEPMEM_PUSH_URL").is_some()
+}
+
 /// The path of the address that an exporter's pushes go to.
 const PUSH_URL_PATH: [&str; 3] = ["api", "v1", "push-url"];
 
 /// Returns the destination of pushes: the given address, else the environment's, else the one
-/// that the exporter of a status page reports, else [`push_address`].
+/// that the exporter of a status page reports.
 ///
 /// A token is for the named host, and for no other host that an answer names. Of the exporter's
 /// answer, only port and scheme count, unless both are on this machine.
@@ -338,11 +361,10 @@ pub(super) fn told_push_address(
     url: &str,
     page: &LiveExporter,
 ) -> anyhow::Result<String> {
-    if given.is_some() || environment::text("STEPMEM_PUSH_URL").is_some() {
+    if is_named(given) {
         return Ok(push_address(given));
     }
-    // An exporter of an earlier version has no such path.
-    let Ok(told) = page.get(&PUSH_URL_PATH) else { return Ok(push_address(None)) };
+    let told = page.get(&PUSH_URL_PATH)?;
     address_at(url, told.trim()).with_context(|| {
         let (told, url) = (shown(told.trim()), shown(url));
         let told = Quoted(&told);

@@ -6,13 +6,16 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::Context;
+use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command};
 use serde::Deserialize;
 use serde_json::json;
 
 use crate::commands::args::{CommandError, Exit};
 use crate::commands::credentials::credential_args;
-use crate::commands::live::{LiveExporter, push_url_arg, token, token_arg, told_push_address};
+use crate::commands::live::{
+    LiveExporter, is_named, push_url_arg, token, token_arg, told_push_address,
+};
 use stepmem_engine::diagnosis::site_words;
 use stepmem_engine::output::snapshot_status::SnapshotStatus;
 use stepmem_engine::output::status::Status;
@@ -70,6 +73,10 @@ fn take(matches: &ArgMatches) -> anyhow::Result<Exit> {
     let push = told_push_address(matches.get_one("push-url"), &text("url"), &page)?;
     let push = LiveExporter::at(&push, matches)?;
     let push = push.with_token(token(matches)?);
+    let is_default = matches.value_source("url") == Some(ValueSource::DefaultValue);
+    if is_default && !is_named(matches.get_one("push-url")) {
+        push.keeps_secrets("--url, --push-url")?;
+    }
     let steps = matches.get_one::<u32>("steps");
     let path = ["v1", "runs", run.as_str(), "snapshot"].map(str::to_owned);
     let body = json!({ "rank": rank, "steps": steps });

@@ -174,6 +174,35 @@ fn reader_of_a_push_endpoint_is_led_to_no_other_host_and_not_further() {
     assert!(elsewhere.has_no_visitor());
 }
 
+#[test]
+fn token_goes_to_no_default_port_that_nobody_named() {
+    let folder = Folder::new("default-port");
+    let [token, password] = ["token", "password"].map(|name| folder.write(name, SECRET));
+    let of_token = ["--token-file", &token];
+    let of_user = ["--user", "ops", "--password-file", &password];
+    let ack = ["ack", "--run", "r", "--rank", "0", "--kind", "high_pressure", "--reason", "x"];
+    for command in [&ack[..], &["end", "--run", "r"], &["release"]] {
+        for secret in [&of_token[..], &of_user] {
+            let ended = stepmem(&[command, secret].concat(), &[], b"");
+            let reason = "http://127.0.0.1:9478 is only a default address, which gets no token and no password: \
+                 name it with --url or STEPMEM_PUSH_URL";
+            ended.fails(1, reason);
+        }
+        let of_environment = [("STEPMEM_ADMIN_TOKEN_FILE", &*token)];
+        stepmem(command, &of_environment, b"").fails(1, "is only a default address");
+    }
+    // One that is named, in either way, gets it.
+    let (address, requests) = answering(vec!["HTTP/1.1 200 OK\r\n".to_owned()]);
+    let url = format!("http://{address}");
+    let end = ["end", "--run", "r", "--token-file", &token];
+    stepmem(&[&end[..], &["--url", &url]].concat(), &[], b"").quiet();
+    stepmem(&end, &[("STEPMEM_PUSH_URL", &url)], b"").quiet();
+    for _ in 0..2 {
+        let request = requests.recv_timeout(DEADLINE).unwrap();
+        assert!(request.contains(&format!("authorization: bearer {SECRET}")), "{request}");
+    }
+}
+
 /// Checks that what a command says names `shown`, and nothing secret.
 fn check(ended: &Ended, shown: &str) {
     let said = format!("{}{}", ended.out, ended.err);
