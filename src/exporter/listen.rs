@@ -5,6 +5,7 @@ use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Context;
 use rustix::fs::Mode;
@@ -48,6 +49,11 @@ const NEXT_PORTS: u16 = 64;
 
 /// Number of connections that the system queues until the exporter accepts them.
 const BACKLOG: u32 = 1024;
+
+/// Time that an exporter waits for the lock of its socket.
+const LOCKED_WITHIN: Duration = Duration::from_secs(1);
+/// Time between two attempts to lock it.
+const LOCK_EVERY: Duration = Duration::from_millis(20);
 
 /// The purpose of a listener.
 #[derive(Clone, Copy, Debug)]
@@ -149,14 +155,14 @@ fn bind_to(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// A socket that this process listens on, and the lock that keeps it from others.
+/// A socket that this process listens on, and its lock.
 #[derive(Debug)]
 pub(super) struct SocketFile {
     path: PathBuf,
     /// Device and number of the file.
     identity: (u64, u64),
-    /// Held until the process ends.
-    _lock: File,
+    /// Held until the process ends; `None` where another process holds it.
+    _lock: Option<File>,
 }
 
 impl SocketFile {
@@ -183,7 +189,7 @@ pub(super) async fn bind_socket(
     PushSocket { path, mode }: &PushSocket,
 ) -> anyhow::Result<(Listener, SocketFile)> {
     let shown = path.display();
-    let lock = lock_of(path)?;
+    let lock = lock_of(path).await;
     if let Ok(metadata) = std::fs::symlink_metadata(path) {
         anyhow::ensure!(
             metadata.file_type().is_socket(),
@@ -209,17 +215,24 @@ pub(super) async fn bind_socket(
     Ok((Listener::Unix(listener), SocketFile { path: path.clone(), identity, _lock: lock }))
 }
 
-/// Locks the file next to a socket. The socket belongs to one exporter at a time, even while
-/// that one is too busy to answer.
-fn lock_of(path: &Path) -> anyhow::Result<File> {
+/// Locks the file next to a socket, so that of exporters that start at the same time one finds
+/// it dead. Only that: who can read the file can lock it, also through a mount that is
+/// read-only, so that the exporter starts without the lock after [`LOCKED_WITHIN`].
+async fn lock_of(path: &Path) -> Option<File> {
     let lock_path = atomic::beside(path, "lock");
-    let shown = lock_path.display();
-    let lock = open::lock_file(&lock_path).with_context(|| format!("cannot open {shown}"))?;
-    match lock.try_lock() {
-        Ok(()) => Ok(lock),
-        Err(TryLockError::WouldBlock) => {
-            anyhow::bail!("another process listens on {}: it holds {shown}", path.display())
+    let lock = open::lock_file(&lock_path).ok()?;
+    let began = tokio::time::Instant::now();
+    loop {
+        match lock.try_lock() {
+            Ok(()) => return Some(lock),
+            Err(TryLockError::WouldBlock) if began.elapsed() < LOCKED_WITHIN => {
+                tokio::time::sleep(LOCK_EVERY).await;
+            }
+            Err(_) => {
+                let lock = lock_path.display();
+                tracing::warn!(%lock, "another process holds the lock of the push socket");
+                return None;
+            }
         }
-        Err(TryLockError::Error(error)) => Err(error).context(format!("cannot lock {shown}")),
     }
 }

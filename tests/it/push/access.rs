@@ -125,6 +125,20 @@ fn abandoned_unix_socket_is_replaced_and_any_other_file_is_not() {
 }
 
 #[test]
+fn lock_of_the_socket_that_another_process_holds_stops_no_exporter() {
+    let folder = Folder::new("locked-socket");
+    let path = folder.path("push.sock");
+    drop(UnixListener::bind(&path).unwrap());
+    // A training container reaches it through a mount that is read-only.
+    let lock = folder.write("push.sock.lock", "");
+    let lock = std::fs::File::open(lock).unwrap();
+    lock.lock().unwrap();
+    let exporter = start_with_socket(&path, "");
+    assert_eq!(unix_push(&path, &record(0, 1, 1)).status, 200);
+    assert_eq!(exporter.logged("WARN", "another process holds the lock"), 1);
+}
+
+#[test]
 fn removed_socket_does_not_spoil_the_stop() {
     let folder = Folder::new("removed");
     let path = folder.path("push.sock");
