@@ -79,8 +79,14 @@ fn error_that_passes_is_not_a_lost_device() {
     // 999 is an unknown error.
     fake.set(&driver([gpu("GPU-a"), gpu("GPU-b").code(999)]));
     exporter.await_metrics("the error", |metrics| {
-        metrics.keys().any(|series| series.starts_with("stepmem_nvml_errors_total"))
+        let is_error = |series: &str| series.starts_with("stepmem_nvml_errors_total");
+        metrics.iter().any(|(series, count)| is_error(series) && *count > 0.0)
     });
+    // What alerts read is counted from 0.
+    for code in ["gpu_is_lost", "gpu_not_found", "reset_required"] {
+        let series = format!("stepmem_nvml_errors_total{{code=\"{code}\"}}");
+        assert_eq!(exporter.metric(&series), Some(0.0), "{code}");
+    }
     assert_eq!(exporter.findings(), [json!(null); 0]);
 }
 

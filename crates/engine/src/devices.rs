@@ -16,6 +16,9 @@ use stepmem_types::ids::GpuUuid;
 use stepmem_types::step::{Identity, StepSample};
 use stepmem_types::units::{Bytes, Uptime};
 
+/// The codes of failures that alerts read: each is counted from 0 on once NVML has answered, so
+/// that the first failure is an increase.
+const ALERTED_CODES: [&str; 3] = ["gpu_is_lost", "gpu_not_found", "reset_required"];
 /// Number of kinds of Xid errors of all devices that are counted apart.
 pub const XIDS_MAX: usize = 256;
 /// The time that a device counts as failing after its last error: twice the longest pause
@@ -93,6 +96,9 @@ impl DeviceTable {
     pub fn read(&mut self, sample: GpuSample, now: Uptime, time: f64) {
         (self.nvml.is_up, self.nvml.failure) = (Some(true), None);
         self.nvml.last_success_time = Some(time);
+        for code in ALERTED_CODES {
+            self.nvml.errors.entry(code.into()).or_default();
+        }
         self.failing.remove(&sample.device);
         self.read.insert(sample.device.clone(), DeviceState { sample, read_at: now });
     }

@@ -140,8 +140,10 @@ impl Poller {
         session: &Session,
         wanted: Option<Vec<DeviceName>>,
     ) -> Result<usize, GpuError> {
-        let mut names = if let Some(names) = wanted {
-            names
+        let n_max = usize::try_from(DEVICES_MAX).unwrap_or(usize::MAX);
+        let (mut names, n_known) = if let Some(names) = wanted {
+            let n_known = names.len();
+            (names, n_known)
         } else {
             let count =
                 session.nvml.device_count().map_err(refused("nvmlDeviceGetCount_v2"))?;
@@ -149,10 +151,10 @@ impl Poller {
             if self.n_gpus.replace(count).is_some_and(|before| before != count) {
                 self.failing.clear();
             }
-            (0..count).map(DeviceName::Index).collect()
+            let names = (0..count.min(DEVICES_MAX)).map(DeviceName::Index).collect();
+            (names, usize::try_from(count).unwrap_or(usize::MAX))
         };
-        let n_max = usize::try_from(DEVICES_MAX).unwrap_or(usize::MAX);
-        let dropped = names.len().saturating_sub(n_max);
+        let dropped = n_known.saturating_sub(n_max);
         cycle.poll.devices_dropped = u64::try_from(dropped).unwrap_or(u64::MAX);
         names.truncate(n_max);
         for name in &names {

@@ -207,7 +207,7 @@ unsafe extern "C" fn nvmlSystemGetDriverVersion(out: *mut c_char, length: c_uint
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvmlDeviceGetCount_v2(out: *mut c_uint) -> c_uint {
     call("nvmlDeviceGetCount_v2", |scenario| unsafe {
-        write_value(Some(scenario.devices.len() as c_uint), out)
+        write_value(scenario.device_count.or(Some(scenario.devices.len() as c_uint)), out)
     })
 }
 

@@ -25,6 +25,9 @@ pub(crate) struct Scenario {
     pub(crate) calls: BTreeMap<String, Call>,
     /// The GPUs in the order of their indices.
     pub(crate) devices: Vec<Device>,
+    /// How many devices there are said to be, where that is not so.
+    #[serde(default)]
+    pub(crate) device_count: Option<u32>,
     /// How many bytes apart the rows of process lists are written: 24, or 32 as drivers 535.43 to 535.86 did.
     #[serde(default = "stride_right")]
     pub(crate) process_stride: usize,

@@ -1,5 +1,6 @@
 //! Devices in a poll: memory, description, MIG.
 
+use stepmem::input::nvml::poller::DEVICES_MAX;
 use stepmem_types::ids::GpuUuid;
 
 use crate::rig::nvml::{FakeNvml, Order, driver, gpu, instance, process};
@@ -23,6 +24,16 @@ fn device_is_read_with_memory_and_description() {
     assert_eq!(info.driver_version.as_deref(), Some("570.86.15"));
     assert_eq!(info.addressing.as_deref(), Some("hmm"));
     assert_eq!((&info.mig_profile, &info.parent), (&None, &None));
+}
+
+#[test]
+fn number_of_devices_is_bounded_before_any_is_opened() {
+    let scenario = driver([gpu("GPU-a")]).device_count(u32::MAX);
+    let fake = FakeNvml::new("device-count", &scenario);
+    let poll = fake.host().poll();
+    assert_eq!(sampled(&poll), ["GPU-a"]);
+    assert_eq!(poll.devices_dropped, u64::from(u32::MAX - DEVICES_MAX));
+    assert_eq!(fake.n_calls("nvmlDeviceGetHandleByIndex_v2"), 256);
 }
 
 #[test]

@@ -63,6 +63,11 @@ impl Driver {
         self.with("process_stride", bytes)
     }
 
+    /// Says that there are so many devices.
+    pub fn device_count(self, n_devices: u32) -> Self {
+        self.with("device_count", n_devices)
+    }
+
     /// Raises Xid errors, each (index of the GPU, number) once; append to raise more.
     pub fn events(self, events: &[(u32, u64)]) -> Self {
         let event = |(device, xid): &(u32, u64)| json!({ "device": device, "xid": xid });
