@@ -1,9 +1,12 @@
 //! Decodes answers of Prometheus' query API: vectors and matrices, within bounds. The engine is
 //! another program, so keys that are not known are skipped.
 
-use std::collections::BTreeMap;
+use std::borrow::Cow;
+use std::fmt::{self, Formatter};
+use std::marker::PhantomData;
 
-use serde::Deserialize;
+use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use stepmem_types::format::clean::shortened;
 
@@ -15,6 +18,8 @@ pub const POINTS_MAX: usize = 1_048_576;
 pub const WARNINGS_MAX: usize = 8;
 /// Characters of an engine's text that are shown.
 pub const TEXT_CHARS_MAX: usize = 256;
+/// Labels of a series that are kept: a query of this program asks for at most a dozen.
+pub const LABELS_MAX: usize = 32;
 /// The longest value of a label that is kept, in bytes: the exporter's have at most half as many.
 pub const LABEL_BYTES_MAX: usize = 1024;
 
@@ -29,7 +34,7 @@ pub struct Answer {
 /// A series with its finite values.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Series {
-    labels: BTreeMap<String, String>,
+    labels: Labels,
     /// Ascending by time, as the engine gives them; one of an instant query.
     pub points: Vec<Point>,
 }
@@ -65,15 +70,99 @@ struct RawAnswer {
 
 #[derive(Deserialize)]
 struct RawData {
-    result: Vec<RawSeries>,
+    result: Bounded<RawSeries, SERIES_MAX>,
 }
 
 #[derive(Deserialize)]
 struct RawSeries {
-    metric: BTreeMap<String, String>,
-    value: Option<(f64, String)>,
+    metric: Labels,
+    value: Option<RawPoint>,
     #[serde(default)]
-    values: Vec<(f64, String)>,
+    values: Bounded<RawPoint, POINTS_MAX>,
+}
+
+/// A time and a value, which may be no number.
+#[derive(Deserialize)]
+struct RawPoint(f64, #[serde(deserialize_with = "value")] f64);
+
+fn value<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    let text = Cow::<'de, str>::deserialize(deserializer)?;
+    Ok(text.parse().unwrap_or(f64::NAN))
+}
+
+/// The first items of a list, of which at most `MAX` are ever in memory.
+struct Bounded<T, const MAX: usize> {
+    items: Vec<T>,
+    is_over: bool,
+}
+
+impl<T, const MAX: usize> Default for Bounded<T, MAX> {
+    fn default() -> Self {
+        Self { items: Vec::new(), is_over: false }
+    }
+}
+
+impl<'de, T: Deserialize<'de>, const MAX: usize> Deserialize<'de> for Bounded<T, MAX> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_seq(BoundedVisitor(PhantomData))
+    }
+}
+
+struct BoundedVisitor<T, const MAX: usize>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>, const MAX: usize> Visitor<'de> for BoundedVisitor<T, MAX> {
+    type Value = Bounded<T, MAX>;
+
+    fn expecting(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str("a list")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
+        let mut list = Bounded::default();
+        while list.items.len() < MAX {
+            match seq.next_element()? {
+                Some(item) => list.items.push(item),
+                None => return Ok(list),
+            }
+        }
+        while seq.next_element::<IgnoredAny>()?.is_some() {
+            list.is_over = true;
+        }
+        Ok(list)
+    }
+}
+
+/// The labels of a series: the first [`LABELS_MAX`] whose values are not too long.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Labels(Vec<(Box<str>, Box<str>)>);
+
+impl<'de> Deserialize<'de> for Labels {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(LabelsVisitor)
+    }
+}
+
+struct LabelsVisitor;
+
+impl<'de> Visitor<'de> for LabelsVisitor {
+    type Value = Labels;
+
+    fn expecting(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str("labels")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Labels, A::Error> {
+        let mut labels = Labels::default();
+        while let Some((name, value)) = map.next_entry::<Cow<'de, str>, Cow<'de, str>>()? {
+            let is_kept = labels.0.len() < LABELS_MAX
+                && name.len() <= LABEL_BYTES_MAX
+                && value.len() <= LABEL_BYTES_MAX;
+            if is_kept {
+                labels.0.push((name.into(), value.into()));
+            }
+        }
+        Ok(labels)
+    }
 }
 
 impl Answer {
@@ -89,12 +178,14 @@ impl Answer {
             let reason = raw.error.unwrap_or(raw.status);
             return Err(AnswerError::Refused(shortened(&reason, TEXT_CHARS_MAX)));
         }
-        let result = raw.data.ok_or_else(|| form("it has no data"))?.result;
-        if result.len() > SERIES_MAX {
+        let Bounded { items: result, is_over } =
+            raw.data.ok_or_else(|| form("it has no data"))?.result;
+        if is_over {
             return Err(AnswerError::TooManySeries);
         }
-        let n_points = result.iter().map(|series| series.values.len());
-        if n_points.fold(0, usize::saturating_add) > POINTS_MAX {
+        let n_points = result.iter().map(|series| series.values.items.len());
+        let is_over = result.iter().any(|series| series.values.is_over);
+        if is_over || n_points.fold(0, usize::saturating_add) > POINTS_MAX {
             return Err(AnswerError::TooManyPoints);
         }
         let warnings = raw.warnings.iter().take(WARNINGS_MAX);
@@ -107,21 +198,17 @@ impl Answer {
 
 impl From<RawSeries> for Series {
     fn from(raw: RawSeries) -> Self {
-        let point = |(time, value): (f64, String)| {
-            let value = value.parse().ok().filter(|value: &f64| value.is_finite())?;
-            Some(Point { time, value })
-        };
-        let points = raw.value.into_iter().chain(raw.values).filter_map(point).collect();
-        let mut labels = raw.metric;
-        labels.retain(|_, value| value.len() <= LABEL_BYTES_MAX);
-        Self { labels, points }
+        let point = |RawPoint(time, value)| value.is_finite().then_some(Point { time, value });
+        let points = raw.value.into_iter().chain(raw.values.items).filter_map(point).collect();
+        Self { labels: raw.metric, points }
     }
 }
 
 impl Series {
     /// Returns the value of a label, unless it is empty, which means absent, or too long.
     pub fn label(&self, name: &str) -> Option<&str> {
-        self.labels.get(name).map(String::as_str).filter(|value| !value.is_empty())
+        let (_, value) = self.labels.0.iter().find(|(known, _)| **known == *name)?;
+        Some(&**value).filter(|value| !value.is_empty())
     }
 
     /// Returns the last value.
@@ -132,7 +219,7 @@ impl Series {
 
 #[cfg(test)]
 mod tests {
-    use crate::job::answer::{Answer, AnswerError, Point};
+    use crate::job::answer::{Answer, AnswerError, LABELS_MAX, POINTS_MAX, Point, SERIES_MAX};
 
     #[test]
     fn vectors_and_matrices_are_decoded_and_values_that_are_no_numbers_left_out() {
@@ -149,6 +236,29 @@ mod tests {
         let points = &Answer::decode(matrix).unwrap().series[0].points;
         let expected = [Point { time: 1.0, value: 2.0 }, Point { time: 5.0, value: 6.0 }];
         assert_eq!(points[..], expected);
+    }
+
+    #[test]
+    fn what_exceeds_a_bound_is_refused_and_never_in_memory() {
+        let answer = |series: &str| {
+            let data = format!(r#"{{"status":"success","data":{{"result":[{series}]}}}}"#);
+            Answer::decode(data.as_bytes())
+        };
+        let list = |item: &str, n_items: usize| vec![item; n_items].join(",");
+        let many = list(r#"{"metric":{}}"#, SERIES_MAX);
+        assert_eq!(answer(&many).unwrap().series.len(), SERIES_MAX);
+        let one_more = format!(r#"{many},{{"metric":{{}}}}"#);
+        assert_eq!(answer(&one_more), Err(AnswerError::TooManySeries));
+        let points = |n_points| {
+            let values = list(r#"[1,"2"]"#, n_points);
+            answer(&format!(r#"{{"metric":{{}},"values":[{values}]}}"#))
+        };
+        assert_eq!(points(POINTS_MAX).unwrap().series[0].points.len(), POINTS_MAX);
+        assert_eq!(points(POINTS_MAX + 1), Err(AnswerError::TooManyPoints));
+        let labels: Vec<String> = (0..=LABELS_MAX).map(|n| format!(r#""l{n}":"x""#)).collect();
+        let series = answer(&format!(r#"{{"metric":{{{}}}}}"#, labels.join(","))).unwrap();
+        let label = |n: usize| series.series[0].label(&format!("l{n}")).map(str::to_owned);
+        assert_eq!((label(LABELS_MAX - 1).as_deref(), label(LABELS_MAX)), (Some("x"), None));
     }
 
     #[test]
