@@ -13,6 +13,7 @@ mod demo_timeline;
 pub mod end;
 pub mod explain;
 pub mod failure;
+pub mod judge;
 mod launch_summary;
 mod live;
 mod man;
@@ -44,6 +45,7 @@ const COMMANDS: &[args::CommandRow] = &[
     demo::DEMO,
     replay::REPLAY,
     explain::EXPLAIN,
+    judge::JUDGE,
     summary::SUMMARY,
     compare::COMPARE,
     snapshot::SNAPSHOT,

@@ -37,36 +37,34 @@ const SINCE: &str = "2d";
 
 /// The arguments by which a job is asked for; `conflicts` are those that ask something else.
 pub(super) fn prometheus_args<const N: usize>(conflicts: [&'static str; N]) -> [Arg; 5] {
+    const HEADING: &str = "A job from Prometheus";
+    let url = Arg::new("prometheus").long("prometheus").value_name("URL").help(
+        "Ask Prometheus, Mimir, Thanos or VictoriaMetrics at this address, below which /api/v1/query is, for a whole job (with --run), \
+         also one that is over",
+    );
+    let url = url.requires("run").conflicts_with_all(conflicts);
+    let launch = Arg::new("launch").long("launch").value_name("LAUNCH");
+    let launch = launch.help("Launch of the run [default: the latest]").requires("prometheus");
+    let [since, token, tenant] = access_args("prometheus", "How far to look back for launches");
+    [url, launch, since, token, tenant].map(|arg| arg.help_heading(HEADING))
+}
+
+/// The arguments that [`Prometheus::at`] reads, which need the argument `asked`.
+pub(super) fn access_args(asked: &'static str, since_help: &str) -> [Arg; 3] {
     let arg = |name: &'static str, value_name: &'static str, help: String| {
-        let arg = Arg::new(name).long(name).value_name(value_name).help(help);
-        arg.help_heading("A job from Prometheus")
+        Arg::new(name).long(name).value_name(value_name).help(help).requires(asked)
     };
-    let needing = |arg: Arg| arg.requires("prometheus");
     [
+        arg("since", "DURATION", format!("{since_help} [default: {SINCE}]"))
+            .value_parser(seconds),
         arg(
-            "prometheus",
-            "URL",
-            "Ask Prometheus, Mimir, Thanos or VictoriaMetrics at this address, below which /api/v1/query is, for a whole job (with --run), \
-             also one that is over"
-                .to_owned(),
-        )
-        .requires("run")
-        .conflicts_with_all(conflicts),
-        needing(arg("launch", "LAUNCH", "Launch of the run [default: the latest]".to_owned())),
-        needing(arg(
-            "since",
-            "DURATION",
-            format!("How far to look back for launches [default: {SINCE}]"),
-        ))
-        .value_parser(seconds),
-        needing(arg(
             "token-file",
             "PATH",
             "File with a bearer token for Prometheus; --user, --ca-file and the others there apply to it, too, but not their variables"
                 .to_owned(),
-        ))
+        )
         .value_parser(clap::value_parser!(PathBuf)),
-        needing(arg("tenant", "ID", format!("Tenant, sent as {TENANT_HEADER}"))),
+        arg("tenant", "ID", format!("Tenant, sent as {TENANT_HEADER}")),
     ]
 }
 
@@ -153,6 +151,29 @@ impl Prometheus {
             answers.add(figure, self.instant(&query, asked.time)?);
         }
         Ok(Job::of(run.clone(), chosen, &answers))
+    }
+
+    /// Asks for the values of queries over the time that is looked back, which ends so many
+    /// seconds ago.
+    ///
+    /// # Errors
+    /// No engine answers, or it refuses.
+    pub(super) fn over_time(
+        &self,
+        queries: &[&str],
+        until_seconds: u64,
+    ) -> anyhow::Result<Vec<Answer>> {
+        let end = whole(Clock::unix_time()).saturating_sub(until_seconds);
+        let length = self.since_seconds.saturating_sub(until_seconds);
+        anyhow::ensure!(length > 0, "--until is not after --since");
+        let grid = Grid::until(end, length);
+        self.progress.borrow_mut().begin(queries.len());
+        queries.iter().map(|query| self.range(query, grid)).collect()
+    }
+
+    /// Returns the address as given, without the parts that may be secret.
+    pub(super) fn name(&self) -> &str {
+        &self.name
     }
 
     /// Finds out when a launch, which a grid shows, and its latest attempt began, whatever time

@@ -5,4 +5,5 @@ pub mod attribution;
 pub mod nvml;
 pub mod push;
 pub mod recording;
+pub mod series;
 pub mod unpacked;

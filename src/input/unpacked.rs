@@ -1,4 +1,4 @@
-//! Opens a recording, plain or compressed, by its first bytes. The error for any other file
+//! Opens a recording or a file of series, plain or compressed, by its first bytes. The error for any other file
 //! names its actual kind.
 
 use std::fs::File;

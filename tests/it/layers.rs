@@ -24,7 +24,8 @@ const LAYERS: [(&str, &[&[&str]]); 6] = [
     (
         "crates/report/src",
         &[
-            &["compare", "explain"],
+            &["judge"],
+            &["compare", "explain", "series"],
             &["job", "rank_table"],
             &["closing"],
             &["gate"],

@@ -37,6 +37,7 @@ mod nvml;
 mod conclusion;
 mod creep;
 mod explained;
+mod judge;
 
 mod evaluation;
 mod meaning;

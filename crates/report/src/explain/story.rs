@@ -28,6 +28,8 @@ pub const POINTS_MAX: usize = 92;
 pub struct Story {
     /// The rank or process itself.
     pub subject: SubjectId,
+    /// The name of the series of others that stands for a process.
+    pub series: Option<String>,
     /// Its device, if known.
     pub device: Option<String>,
     /// Its capacity, if known: its device's, or its own limit.
@@ -221,6 +223,7 @@ impl Story {
     pub fn new(subject: SubjectId, config: &EngineConfig) -> Self {
         Self {
             subject,
+            series: None,
             device: None,
             capacity: None,
             capacity_set_by: None,
@@ -238,6 +241,12 @@ impl Story {
             kept_blocks: None,
             has_window: false,
         }
+    }
+
+    /// Makes it that of a series of others, which stands for a process.
+    #[must_use]
+    pub fn of_series(self, name: String) -> Self {
+        Self { series: Some(name), ..self }
     }
 
     /// Returns whether it is of an unmanaged process.

@@ -30,6 +30,9 @@ const BETWEEN_EVENTS: &str =
 const BY_BLOCKS: &str =
     "seen in the number of live blocks, which the bytes alone did not show yet";
 
+/// The memory of a process in sentences; of a series nobody knows whose it is.
+const OF_PROCESS: &str = "memory of the process";
+
 /// The name of the second witness of live memory.
 pub const LIVE_BLOCKS: &str = "Live blocks of the allocator";
 
@@ -80,8 +83,8 @@ fn has_event(story: &Story, of: Signal) -> bool {
 }
 
 fn head(page: &mut Page, story: &Story) {
-    let device =
-        story.device.as_deref().map_or(String::new(), |device| format!(" on {device}"));
+    let device = story.device.as_deref().filter(|_| story.series.is_none());
+    let device = device.map_or(String::new(), |device| format!(" on {device}"));
     let capacity = story.capacity.map_or_else(
         || "capacity unknown, 80 GiB assumed".to_owned(),
         |capacity| {
@@ -94,10 +97,11 @@ fn head(page: &mut Page, story: &Story) {
         1 => ", 1 restart".to_owned(),
         n => format!(", {n} restarts"),
     };
-    let who = match &story.subject {
-        SubjectId::Rank(RankId { run, rank }) => format!("Run {run}, rank {rank}"),
-        SubjectId::Process(ProcessId { pid, .. }) => format!("Process {pid}"),
-        SubjectId::Device(_) => "Device".to_owned(),
+    let who = match (&story.series, &story.subject) {
+        (Some(name), _) => name.clone(),
+        (_, SubjectId::Rank(RankId { run, rank })) => format!("Run {run}, rank {rank}"),
+        (_, SubjectId::Process(ProcessId { pid, .. })) => format!("Process {pid}"),
+        (_, SubjectId::Device(_)) => "Device".to_owned(),
     };
     page.paragraph(Indent::hanging(0), &format!("{who}{device} ({capacity})"));
     if let Some((first, last)) = story.span {
@@ -114,6 +118,9 @@ fn head(page: &mut Page, story: &Story) {
             format!(
                 "{n_steps}{restarts}, from step {first} at {from} to step {last} at {to} ({lasted})"
             )
+        } else if story.series.is_some() {
+            let n_samples = many(story.n_steps, "sample");
+            format!("{n_samples} by time; {from} to {to} ({lasted})")
         } else {
             let n_readings = many(story.n_steps, "reading");
             format!("{n_readings}, unmanaged; {from} to {to} ({lasted})")
@@ -183,7 +190,7 @@ fn picture(page: &mut Page, story: &Story, of: Signal, columns: Option<usize>) {
     page.blank();
     let words = format!(
         "{}{after}, the least of each {each}: {} to {}",
-        what(of),
+        told_as(story, of),
         bytes(lowest),
         bytes(highest)
     );
@@ -241,6 +248,11 @@ fn records(of: Signal) -> &'static str {
     }
 }
 
+/// Returns a signal of a story in words, at the beginning of a sentence.
+fn told_as(story: &Story, of: Signal) -> &'static str {
+    if story.series.is_some() { "Memory" } else { what(of) }
+}
+
 /// Returns a signal in words, at the beginning of a sentence.
 pub fn what(signal: Signal) -> &'static str {
     match signal {
@@ -263,6 +275,9 @@ fn finding(page: &mut Page, event: &StoryEvent, story: &Story) {
         (TransitionState::Cleared, Cause::Became(_)) => {}
         (TransitionState::Cleared, cause) => {
             let why = match cause {
+                Cause::Restart if story.series.is_some() => {
+                    "it fell to less than a quarter, and its history is forgotten"
+                }
                 Cause::Restart => "the rank restarted, and its history is forgotten",
                 Cause::Silence => "the rank was silent for longer than --rank.ttl",
                 _ if stage == Some(Stage::Rising) => "its growth ended",
@@ -274,7 +289,11 @@ fn finding(page: &mut Page, event: &StoryEvent, story: &Story) {
             page.paragraph(Indent::hanging(2), &format!("{when} {title} cleared: {why}"));
         }
         (TransitionState::Raised, _) => {
-            let (severity, sentence) = (severity(story, event), transition.evidence.sentence());
+            let (severity, mut sentence) =
+                (severity(story, event), transition.evidence.sentence());
+            if story.series.is_some() {
+                sentence = sentence.replacen(OF_PROCESS, "memory", 1);
+            }
             let words = format!("{when} {title}, {severity}: {sentence}");
             page.paragraph(Indent::hanging(2), &words);
             if let Some(kept) = &event.by_blocks {
@@ -365,13 +384,14 @@ fn windows(page: &mut Page, story: &Story, of: Signal) {
         [] if is_unknown(story, of) => {
             page.line(&format!("{}: unknown, as the figures for it did not come", what(of)));
         }
-        [] => page.line(&format!("{}: no window was long enough to be tested", what(of))),
+        [] => page
+            .line(&format!("{}: no window was long enough to be tested", told_as(story, of))),
         [end] => {
             let n_tests: u32 = levels.iter().map(|level| level.n_tests).sum();
             let longest = levels.iter().map(|level| level.last.n_samples).fold(0.0, f64::max);
             let words = format!(
                 "{}: {} of up to {} {records} tested, all with the outcome: {}",
-                what(of),
+                told_as(story, of),
                 counted(n_tests.into(), "window"),
                 whole(longest),
                 brief(*end)
@@ -379,7 +399,10 @@ fn windows(page: &mut Page, story: &Story, of: Signal) {
             page.paragraph(Indent::hanging(0), &words);
         }
         _ => {
-            page.line(&format!("{}: outcomes of the windows that were tested", what(of)));
+            page.line(&format!(
+                "{}: outcomes of the windows that were tested",
+                told_as(story, of)
+            ));
             page.table(&table(records, &levels));
         }
     }

@@ -211,6 +211,12 @@ impl Series {
         Some(&**value).filter(|value| !value.is_empty())
     }
 
+    /// Returns its labels, in the order of the answer.
+    pub fn labels(&self) -> impl Iterator<Item = (&str, &str)> {
+        let labels = self.labels.0.iter().map(|(name, value)| (&**name, &**value));
+        labels.filter(|(_, value)| !value.is_empty())
+    }
+
     /// Returns the last value.
     pub fn last(&self) -> Option<f64> {
         self.points.last().map(|point| point.value)

@@ -1,0 +1,47 @@
+//! Series of memory over time that others have written: tables (CSV, JSON lines, logs of
+//! `nvidia-smi`), event files of TensorBoard, answers of Prometheus. Bytes go in, series in
+//! bytes and Unix times come out; nothing is judged here.
+
+pub mod error;
+pub mod figure;
+mod gather;
+mod json_lines;
+pub mod matrix;
+pub mod model;
+mod names;
+mod packed;
+mod table;
+mod tensorboard;
+mod time;
+mod words;
+
+use crate::series::error::SeriesError;
+use crate::series::gather::Gather;
+use crate::series::model::{Decoded, Format, ROW_BYTES_MAX, Wanted};
+
+/// Decodes a file, whose format its first bytes show.
+///
+/// # Errors
+/// It has no series that are wanted, or exceeds a bound.
+pub fn decode(bytes: &[u8], wanted: &Wanted) -> Result<Decoded, SeriesError> {
+    let mut gather = Gather::new(wanted);
+    let format = if tensorboard::is_one(bytes) {
+        tensorboard::read(bytes, &mut gather)?;
+        Format::TensorBoard
+    } else {
+        let text = table::text(bytes);
+        let mut lines = (1..).zip(text.lines());
+        if let Some((line, _)) = lines.find(|(_, line)| line.len() > ROW_BYTES_MAX) {
+            return Err(SeriesError::LongLine(line));
+        }
+        let first = text.bytes().find(|byte| !byte.is_ascii_whitespace());
+        if first == Some(b'{') {
+            json_lines::read(&text, &mut gather)?;
+            Format::JsonLines
+        } else {
+            table::read(&text, &mut gather)?;
+            Format::Csv
+        }
+    };
+    gather.finish(format)
+}
