@@ -18,13 +18,13 @@ else
 fi
 RUSTC_WRAPPER=$PWD/fuzz/instrument.sh cargo build --quiet --bins --manifest-path fuzz/Cargo.toml "${build[@]}"
 targets=("$@")
-[ "$#" -gt 0 ] || targets=(decoders engine engine_steps http state config recordings summaries jobs kubelet owner snapshot snapshot_events)
+[ "$#" -gt 0 ] || targets=(decoders engine engine_steps http state config recordings summaries jobs kubelet owner snapshot snapshot_events series_tables series_events series_matrix)
 for target in "${targets[@]}"; do
     # Longer inputs cost time and reach nothing more.
     case $target in
     engine_steps) bytes_max=512 ;;
     snapshot_events) bytes_max=2048 ;;
-    summaries | jobs) bytes_max=32768 ;;
+    summaries | jobs | series_*) bytes_max=32768 ;;
     *) bytes_max=4096 ;;
     esac
     corpus=target/fuzz-corpus/$target

@@ -11,6 +11,9 @@ pub mod kubelet;
 pub mod owner;
 pub mod recordings;
 pub mod scratch;
+pub mod series_events;
+pub mod series_matrix;
+pub mod series_tables;
 pub mod snapshot;
 pub mod snapshot_events;
 pub mod state;
@@ -24,7 +27,7 @@ pub struct Target {
 }
 
 /// Every target.
-pub const TARGETS: [Target; 13] = [
+pub const TARGETS: [Target; 16] = [
     Target { name: "decoders", run: decoders::run },
     Target { name: "engine", run: engine::run },
     Target { name: "engine_steps", run: engine_steps::run },
@@ -38,4 +41,7 @@ pub const TARGETS: [Target; 13] = [
     Target { name: "owner", run: owner::run },
     Target { name: "snapshot", run: snapshot::run },
     Target { name: "snapshot_events", run: snapshot_events::run },
+    Target { name: "series_tables", run: series_tables::run },
+    Target { name: "series_events", run: series_events::run },
+    Target { name: "series_matrix", run: series_matrix::run },
 ];
