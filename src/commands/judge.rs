@@ -16,6 +16,7 @@ use crate::commands::prometheus::{Prometheus, access_args};
 use crate::commands::reader::Reader;
 use crate::input::series;
 use crate::store::atomic;
+use crate::store::open::Unread;
 use stepmem_engine::config::EngineConfig;
 use stepmem_report::job::answer::Answer;
 use stepmem_report::judge::json::{JudgedTold, SourceTold};
@@ -95,15 +96,15 @@ fn command(matches: &ArgMatches) -> Result<Exit, CommandError> {
         let (name, decoded) = match query {
             Some(query) => of_prometheus(place, query, &wanted, matches)?,
             None if is_url => {
-                return Err(anyhow::anyhow!(
-                    "{} needs --query",
-                    stepmem_types::url::shown(place)
-                )
-                .into());
+                let of = stepmem_types::url::shown(place);
+                let error = anyhow::anyhow!("{of} needs --query");
+                return Err(CommandError { exit: Exit::Usage, error });
             }
             None => {
-                let bytes = series::read(Path::new(place))?;
-                (shown.clone(), decode(&bytes, &wanted).with_context(|| shown)?)
+                let unread = || Unread(shown.clone());
+                let bytes = series::read(Path::new(place)).with_context(unread)?;
+                let decoded = decode(&bytes, &wanted).with_context(unread)?;
+                (shown, decoded)
             }
         };
         let source = Source { name, is_only: n_places == 1 };

@@ -3,8 +3,6 @@
 use std::io::Read;
 use std::path::Path;
 
-use anyhow::Context;
-
 use crate::input::unpacked;
 
 /// The largest file of series, in bytes after decompression.
@@ -18,12 +16,11 @@ const READ_BUFFER_BYTES: usize = 256 * 1024;
 /// # Errors
 /// The file cannot be read, is too large, or is known to be something else.
 pub fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
-    let name = || path.display().to_string();
-    anyhow::ensure!(!path.is_dir(), "{} is a directory; name its files", name());
-    let file = unpacked::open(path, READ_BUFFER_BYTES).with_context(name)?;
+    anyhow::ensure!(!path.is_dir(), "it is a directory; name its files");
+    let file = unpacked::open(path, READ_BUFFER_BYTES)?;
     let mut bytes = Vec::new();
-    file.take(SERIES_BYTES_MAX + 1).read_to_end(&mut bytes).with_context(name)?;
+    file.take(SERIES_BYTES_MAX + 1).read_to_end(&mut bytes)?;
     let is_short = u64::try_from(bytes.len()).is_ok_and(|n_bytes| n_bytes <= SERIES_BYTES_MAX);
-    anyhow::ensure!(is_short, "{}: its bytes, unpacked, exceed {SERIES_BYTES_MAX}", name());
+    anyhow::ensure!(is_short, "its bytes, unpacked, exceed {SERIES_BYTES_MAX}");
     Ok(bytes)
 }

@@ -149,7 +149,7 @@ fn columns_keys_units_and_capacities_are_found_or_given() {
         &[("rss_mb loss=1.0", "no_growth")],
     );
     let share = ["--column", "system.memoryAllocated", "--unit", "%", "--by", "host"];
-    judge(&[&share[..], &["-"]].concat(), lines.as_bytes()).fails(1, "give --capacity");
+    judge(&[&share[..], &["-"]].concat(), lines.as_bytes()).fails(2, "give --capacity");
     let name = format!("system.memoryAllocated {host}");
     let answer = check(
         &[&share[..], &["--capacity", "80GiB"]].concat(),
@@ -196,7 +196,7 @@ fn event_files_that_tensorboard_wrote_are_judged_in_both_forms() {
 #[test]
 fn what_cannot_be_judged_is_refused_by_name() {
     let refused = |arguments: &[&str], input: &str, error: &str| {
-        judge(&[arguments, &["-"]].concat(), input.as_bytes()).fails(1, error);
+        judge(&[arguments, &["-"]].concat(), input.as_bytes()).fails(2, error);
     };
     refused(&[], "", "it is empty");
     refused(&[], "a,b\n1,2\n", "no column of it is a time");
@@ -215,8 +215,8 @@ fn what_cannot_be_judged_is_refused_by_name() {
     let many =
         (0..1025).fold("time,pid,mem_mb\n".to_owned(), |all, n| all + &format!("1,{n},2\n"));
     refused(&[], &many, "more than 1024 series");
-    judge(&["http://user:secret@127.0.0.1:9"], b"").fails(1, "needs --query");
-    judge(&[&text(&root())], b"").fails(1, "is a directory");
+    judge(&["http://user:secret@127.0.0.1:9"], b"").fails(2, "needs --query");
+    judge(&[&text(&root())], b"").fails(2, "is a directory");
     // Of a few samples nothing can be said.
     check(&[], "time,mem_mb\n1,2\n2,3\n", &[("mem_mb", "too_short")]);
     let out = words(&judge(&["-"], b"time,mem\n1,2e9\n2,3e9\n").quiet());

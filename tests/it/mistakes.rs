@@ -14,13 +14,14 @@ use crate::rig::refusals::check_problem;
 use crate::rig::units::MIB;
 
 /// Every command that reads a file, with the place of the file as `{}`.
-const READERS: [&[&str]; 12] = [
+const READERS: [&[&str]; 13] = [
     &["summary", "{}"],
     &["summary", "--html", "/dev/null", "{}"],
     &["summary", "--policy", "traceml", "{}"],
     &["explain", "--rank", "0", "{}"],
     &["replay", "{}"],
     &["compare", "{}", "{}"],
+    &["judge", "{}"],
     &["snapshot", "show", "{}"],
     &["snapshot", "diff", "{}", "{}"],
     &["snapshot", "ranks", "{}", "{}"],
