@@ -10,6 +10,7 @@ use crate::rig::command::words;
 use crate::rig::folder::{Folder, text};
 use crate::rig::snapshot::{answer, data, page};
 use crate::rig::snapshot_job::{Job, KIB, MIB};
+use crate::rig::snapshot_programs::{LEAKING_FILE, Program, Truth};
 
 /// What a job does with memory of its own, in each of its steps.
 #[derive(Clone, Copy, Debug)]
@@ -220,4 +221,97 @@ fn a_leak_is_the_cause_of_running_out_of_memory_where_pieces_lie_free() {
     let text =
         why(out_of_memory(0, 4, false))["root_cause"]["text"].as_str().unwrap().to_owned();
     assert!(text.contains("too few steps to tell whether a leak explains it"), "{text}");
+}
+
+/// Drawn programs of each kind.
+const DRAWN: u64 = 80;
+
+/// Whether a program leaks by what the command answers: lines of others are never blamed.
+fn is_blamed(program: &Program, leak: &Value) -> bool {
+    let is_leak = leak["verdict"] == "leak";
+    let sites = leak["sites"].as_array().unwrap();
+    assert_eq!(is_leak, !sites.is_empty(), "{program:?}: {leak}");
+    assert!(sites.iter().all(|site| site["file"] == LEAKING_FILE), "{program:?}: {leak}");
+    let is_caller = leak["blame"]["file"] == "/job/train.py" && leak["blame"]["line"] == 33;
+    assert!(!is_leak || leak["blame"]["file"] == LEAKING_FILE || is_caller, "{program:?}");
+    is_leak
+}
+
+#[test]
+fn drawn_leaks_are_found_and_nothing_that_is_bounded_is_blamed() {
+    let folder = Folder::new("generations-drawn");
+    let path = text(&folder.path("job.pickle"));
+    let leak_of = |seed: u64, truth: Truth| {
+        let program = Program::draw(seed, truth);
+        fs::write(&path, program.run()).unwrap();
+        let leak = answer(&["show", &path, "--json"])["devices"][0]["leak"].clone();
+        (is_blamed(&program, &leak), format!("{program:?}: {leak}"))
+    };
+    let mut missed = Vec::new();
+    for seed in 0..DRAWN {
+        let (is_found, program) = leak_of(seed, Truth::Leaks);
+        missed.extend((!is_found).then_some(program));
+        let (is_found, program) = leak_of(seed, Truth::Healthy);
+        assert!(!is_found, "{program}");
+    }
+    let limit = usize::try_from(DRAWN / 20).unwrap();
+    assert!(missed.len() <= limit, "{} of {DRAWN} missed: {missed:#?}", missed.len());
+}
+
+#[test]
+fn what_is_not_full_yet_is_said_to_be_possible() {
+    let folder = Folder::new("generations-unfilled");
+    let path = text(&folder.path("job.pickle"));
+    for seed in 0..DRAWN / 2 {
+        let program = Program::draw(seed, Truth::NotFullYet);
+        fs::write(&path, program.run()).unwrap();
+        let device = answer(&["show", &path, "--json"])["devices"][0].clone();
+        if is_blamed(&program, &device["leak"]) {
+            let shown = words(&page(&["show", &path]));
+            let possible = "that is not full yet would look the same.";
+            assert!(shown.contains(possible), "{program:?}: {shown}");
+        }
+    }
+}
+
+/// A job with a list that grows from a step on.
+fn list(from: u64, n_steps: u64) -> Job {
+    let mut job = Job::new(4, true);
+    for step in 0..n_steps {
+        job.step(|job| {
+            if step >= from {
+                job.make(768 * KIB, job.lines.keep);
+            }
+        });
+    }
+    job
+}
+
+#[test]
+fn growth_of_few_steps_is_neither_blamed_nor_denied() {
+    let folder = Folder::new("generations-few");
+    let path = text(&folder.path("job.pickle"));
+    fs::write(&path, list(23, 30).pickle()).unwrap();
+    let device = answer(&["show", &path, "--json"])["devices"][0].clone();
+    assert_eq!(device["leak"]["verdict"], "none");
+    let notes = device["notes"].as_array().unwrap();
+    let note = notes.iter().find(|note| note["kind"] == "possible_leak").unwrap();
+    assert_eq!(note["location"]["line"], 5);
+    let shown = words(&page(&["show", &path]));
+    let unknown = "It is not known yet whether keep.py:5 will go on growing";
+    assert!(shown.contains(unknown), "{shown}");
+}
+
+#[test]
+fn a_recording_of_the_state_alone_claims_nothing() {
+    let folder = Folder::new("generations-state");
+    let path = text(&folder.path("job.pickle"));
+    let mut job = list(0, 30);
+    job.snapshot.events.clear();
+    job.snapshot.annotations.clear();
+    fs::write(&path, job.pickle()).unwrap();
+    let leak = answer(&["show", &path, "--json"])["devices"][0]["leak"].clone();
+    assert_eq!(leak["verdict"], "insufficient_history", "{leak}");
+    let shown = words(&page(&["show", &path]));
+    assert!(shown.contains("Cannot be told: the snapshot has no events"), "{shown}");
 }

@@ -24,6 +24,7 @@ pub mod series;
 pub mod skipped;
 pub mod snapshot;
 pub mod snapshot_job;
+pub mod snapshot_programs;
 pub mod summary;
 pub mod units;
 pub mod victim;

@@ -102,6 +102,16 @@ impl Job {
         self.snapshot.events.push(event);
     }
 
+    /// Forgets what happened so far, as a recording that begins now, or as a ring of events that has overwritten it: then what is
+    /// alive keeps its stack.
+    pub fn begin_recording(&mut self, is_overwritten: bool) {
+        self.snapshot.events.clear();
+        self.snapshot.annotations.clear();
+        if !is_overwritten {
+            self.live.values_mut().for_each(|block| block.stack = NO_STACK);
+        }
+    }
+
     /// Allocates, from what is free first; returns the address.
     pub fn make(&mut self, size: u64, stack: u32) -> u64 {
         let address = self.free.get_mut(&size).and_then(Vec::pop).unwrap_or_else(|| {

@@ -2,16 +2,18 @@
 //! and the frame to blame. docs/detector/meaning.md defines a leak; a few steps of a snapshot
 //! show less of it than a run does.
 
+use std::cell::LazyCell;
 use std::collections::{BTreeSet, HashMap};
 use std::ops::RangeInclusive;
 
 use serde::Serialize;
 
 use crate::analyze::device::{DeviceScene, Lifetime};
+use crate::analyze::generations::{Generations, IN_FLIGHT_STEPS, Kept, KeptBlocks, is_long};
 use crate::analyze::queues::Queues;
 use crate::analyze::sites::{SiteKind, SiteRow, Sum};
 use crate::analyze::step_minima::{
-    Judgement, RISES_MIN, Rise, SiteChange, Span, Survivors, minima,
+    Judgement, RISES_MIN, Rise, SiteChange, SiteMinima, Span, Survivors, minima,
 };
 use crate::integer::{at, count, id, real};
 use crate::model::Action;
@@ -22,10 +24,10 @@ use crate::replay::Allocation;
 pub const STEPS_MIN: usize = 5;
 /// Whole steps below which no step is left out at the window's edges but the last.
 const STEPS_FEW: usize = 7;
-/// A block that lives for more steps than this is not in flight.
-const IN_FLIGHT_STEPS: u32 = 2;
 /// Rises that one buffer needs that is made again and larger each time.
 const REMADE_RISES_MIN: usize = 6;
+/// Rises that a line needs that frees as it goes.
+const FREEING_RISES_MIN: usize = 5;
 /// The part of the active minimum's slope that suspects may exceed it by.
 const SLOPE_RATIO_MIN: f64 = 0.5;
 /// A frame to blame is over this much of the largest site's bytes, and its survival is this
@@ -62,6 +64,8 @@ pub struct Leak {
     pub blame: Option<Blame>,
     /// Lines that leak, the fastest first.
     pub suspects: Vec<Suspect>,
+    /// Lines that rise up to the end, in too few steps or too irregularly to say that they leak.
+    pub possible: Vec<Suspect>,
     /// Sites that rose, and slowed or stopped.
     pub cached: Vec<u32>,
     /// Sites that turn over what is older than the window: the growth of the rest is without
@@ -142,7 +146,9 @@ pub fn find(scene: &DeviceScene<'_>) -> Leak {
     };
     let queues = Queues::new(scene, is_long, span.first);
     let mut leak = Leak { verdict: LeakVerdict::None, ..Leak::default() };
-    let mut suspects = suspects(scene, span, &queues, &mut leak.cached);
+    let judged = Judged::new(scene, span, &queues);
+    leak.cached = judged.cached;
+    let mut suspects = build(scene, &judged.rising);
     let found: BTreeSet<u32> = suspects.iter().map(|suspect| suspect.row.site).collect();
     leak.turning = queues.sites.difference(&found).copied().collect();
     let minima = active_minima(scene, |number, allocation| {
@@ -171,6 +177,8 @@ pub fn find(scene: &DeviceScene<'_>) -> Leak {
         // give it back.
         suspects.retain(|suspect| whole.covers(std::slice::from_ref(suspect)));
     }
+    leak.possible = build(scene, &judged.possible);
+    leak.possible.retain(|suspect| whole.covers(std::slice::from_ref(suspect)));
     let rate: f64 = suspects.iter().map(|suspect| suspect.rise.rate).sum();
     if suspects.is_empty() || !whole.covers(&suspects) {
         return leak;
@@ -227,125 +235,89 @@ fn freed_unknown(scene: &DeviceScene<'_>, queues: &Queues) -> Vec<u64> {
     freed
 }
 
-/// Returns whether an allocation lives for more than two steps.
-fn is_long([from, until]: [u32; 2]) -> bool {
-    until - from > IN_FLIGHT_STEPS
+/// The lines of a window, judged by themselves. A rise is with whether it is of one buffer that
+/// is made again.
+#[derive(Default)]
+struct Judged {
+    rising: HashMap<u32, (Rise, bool)>,
+    possible: HashMap<u32, (Rise, bool)>,
+    cached: Vec<u32>,
 }
 
-fn suspects(
-    scene: &DeviceScene<'_>,
-    span: Span,
-    queues: &Queues,
-    cached: &mut Vec<u32>,
-) -> Vec<Suspect> {
-    let timeline = &scene.timeline;
-    // Blocks that a queue made before the window and frees in it count against those that it
-    // makes.
-    let [long, all] = minima(scene, |number| {
-        let allocation = timeline.allocations.get(at(number))?;
-        let bytes = rounded(allocation.requested);
-        Some(if allocation.is_older() {
-            SiteChange { site: queues.of_older(number)?, bytes, is_long: true }
-        } else {
-            let is_long = is_long(scene.slots_of(number));
-            SiteChange { site: scene.sites.of(allocation), bytes, is_long }
-        })
-    });
-    let kept = Kept::new(scene, queues);
-    let mut found = HashMap::new();
-    for (site, (long, all)) in (0..).zip(long.iter().zip(&all)) {
-        if scene.sites.site(site).is_some_and(|line| line.kind == SiteKind::Workspace) {
-            continue;
-        }
-        match long.trend(span).judge(span, RISES_MIN, kept.long(site)) {
-            Judgement::Rising(rise) if !queues.is_noise(site, rise) => {
-                found.insert(site, (rise, false));
-            }
-            Judgement::Rising(_) => {}
-            Judgement::Stopped => cached.push(site),
-            Judgement::Nothing => {
-                if let Judgement::Rising(rise) =
-                    all.trend(span).judge(span, REMADE_RISES_MIN, kept.all(site))
-                    && !queues.is_noise(site, rise)
-                    && !grows_with_others(scene, site, rise)
-                {
-                    found.insert(site, (rise, true));
-                }
-            }
-        }
-    }
-    build(scene, &found)
-}
-
-/// The blocks of each site that were allocated in the window and are kept.
-struct Kept {
-    of_site: Vec<KeptBlocks>,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct KeptBlocks {
-    /// Bytes of those that live for more than two steps.
-    long: u64,
-    all: u64,
-    /// Bytes of those that lived for so long and were freed.
-    freed: u64,
-    /// The most steps after which the site freed a block.
-    longest: u32,
-    /// Steps that made blocks which have outlived every block that the site freed.
-    generations: u32,
-    /// The last of these steps.
-    newest: u32,
-}
-
-impl Kept {
-    fn new(scene: &DeviceScene<'_>, queues: &Queues) -> Self {
-        let mut kept = Self { of_site: vec![KeptBlocks::default(); scene.sites.sites.len()] };
-        let mut survivors: Vec<(u32, u32)> = Vec::new();
-        for (number, Lifetime { allocation, from, until }) in (0..).zip(scene.lifetimes()) {
-            let is_kept = scene.is_kept(allocation);
-            // Most live for less than a step.
-            if from == until && !is_kept {
+impl Judged {
+    fn new(scene: &DeviceScene<'_>, span: Span, queues: &Queues) -> Self {
+        // Blocks that a queue made before the window and frees in it count against those that
+        // it makes.
+        let change = |number: u32, is_counted: bool| {
+            let allocation = scene.timeline.allocations.get(at(number))?;
+            let bytes = if is_counted { 1 } else { rounded(allocation.requested) };
+            Some(if allocation.is_older() {
+                SiteChange { site: queues.of_older(number)?, bytes, is_long: true }
+            } else {
+                let is_long = is_long(scene.slots_of(number));
+                SiteChange { site: scene.sites.of(allocation), bytes, is_long }
+            })
+        };
+        let [long, all] = minima(scene, |number| change(number, false));
+        let counts = LazyCell::new(|| {
+            let [long, _] = minima(scene, |number| change(number, true));
+            long
+        });
+        let kept = KeptBlocks::new(scene, queues);
+        let end = scene.last_whole_slot();
+        let mut judged = Self::default();
+        for (site, (long, all)) in (0..).zip(long.iter().zip(&all)) {
+            if scene.sites.site(site).is_some_and(|line| line.kind == SiteKind::Workspace) {
                 continue;
             }
-            let own = || Some(scene.sites.of(allocation));
-            let site = if allocation.is_older() { queues.of_older(number) } else { own() };
-            let Some(site) = site else { continue };
-            let Some(of_site) = kept.of_site.get_mut(at(site)) else { continue };
-            if !is_kept {
-                of_site.longest = of_site.longest.max(until - from);
-                let is_long = !allocation.is_older() && is_long([from, until]);
-                of_site.freed += if is_long { allocation.size } else { 0 };
-            } else if !allocation.is_older() {
-                of_site.all += allocation.size;
-                of_site.long += if is_long([from, until]) { allocation.size } else { 0 };
-                survivors.push((site, from));
+            let Kept { long_bytes, bytes, generations } = kept.of(site);
+            let silence = end.saturating_sub(generations.last_birth);
+            let survivors =
+                Survivors { bytes: long_bytes, generations: Some(generations), silence };
+            let blocks = || counts.get(at(site)).cloned();
+            match judge(long, blocks, span, survivors) {
+                Judgement::Rising(rise) | Judgement::Possible(rise)
+                    if queues.is_noise(site, rise.bytes()) => {}
+                Judgement::Rising(rise) => drop(judged.rising.insert(site, (rise, false))),
+                Judgement::Possible(rise) => drop(judged.possible.insert(site, (rise, false))),
+                Judgement::Stopped => judged.cached.push(site),
+                Judgement::Nothing if generations.are_of_one() => {
+                    let survivors = Survivors::of_one(bytes);
+                    let judgement = all.trend(span).judge(span, REMADE_RISES_MIN, survivors);
+                    if let Judgement::Rising(rise) = judgement
+                        && !queues.is_noise(site, rise.bytes())
+                        && !grows_with_others(scene, site, rise)
+                    {
+                        judged.rising.insert(site, (rise, true));
+                    }
+                }
+                Judgement::Nothing => {}
             }
         }
-        let last = scene.last_slot();
-        for (site, from) in survivors {
-            if let Some(of_site) = kept.of_site.get_mut(at(site))
-                && last - from > of_site.longest.max(IN_FLIGHT_STEPS)
-                && (of_site.generations == 0 || of_site.newest != from)
-            {
-                of_site.generations += 1;
-                of_site.newest = from;
-            }
-        }
-        kept
+        judged
     }
+}
 
-    /// What is kept of a site's blocks that live for more than two steps.
-    fn long(&self, site: u32) -> Survivors {
-        let of_site = self.of_site.get(at(site)).copied().unwrap_or_default();
-        let KeptBlocks { long, freed, generations, .. } = of_site;
-        Survivors { bytes: long, freed, generations }
-    }
-
-    /// What is kept of all blocks of a site. One buffer that is made again has one generation.
-    fn all(&self, site: u32) -> Survivors {
-        let of_site = self.of_site.get(at(site)).copied().unwrap_or_default();
-        Survivors { bytes: of_site.all, freed: 0, generations: 0 }
-    }
+/// Judges a line by what it kept. What frees as it goes has to keep more and more bytes and
+/// blocks since it does; else what it frees has to be younger than what it keeps.
+fn judge(
+    bytes: &SiteMinima,
+    blocks: impl Fn() -> Option<SiteMinima>,
+    span: Span,
+    survivors: Survivors,
+) -> Judgement {
+    let since = survivors.generations.and_then(Generations::freeing_since);
+    let freeing = since.map(|since| Span { first: span.first.max(since), ..span });
+    let beside = |minima: &SiteMinima, span: Span, bytes: u64| {
+        let survivors = Survivors { bytes, generations: None, ..survivors };
+        minima.trend(span).judge(span, FREEING_RISES_MIN, survivors)
+    };
+    let rising = freeing.and_then(|span| {
+        let rising = beside(bytes, span, survivors.bytes).rising()?;
+        beside(&blocks()?, span, u64::MAX).rising().map(|_| rising)
+    });
+    rising
+        .map_or_else(|| bytes.trend(span).judge(span, RISES_MIN, survivors), Judgement::Rising)
 }
 
 /// Returns whether most other lines allocate more and more a step, as this one does: longer

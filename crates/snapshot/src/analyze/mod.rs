@@ -9,6 +9,7 @@ pub mod device_report;
 pub mod diff;
 pub mod fit;
 pub mod fragmentation;
+pub mod generations;
 pub mod gradients;
 pub mod heads;
 pub mod history;

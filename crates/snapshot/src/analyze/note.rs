@@ -35,6 +35,8 @@ pub enum NoteKind {
     StaleGradient,
     /// Copies in another precision.
     Casts,
+    /// A line grows up to the end, in too few steps to say that it leaks.
+    PossibleLeak,
     /// A cache filled and stopped.
     Cached,
     /// Older events are missing.

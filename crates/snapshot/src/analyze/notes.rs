@@ -7,7 +7,7 @@ use crate::analyze::casts;
 use crate::analyze::categories::Category;
 use crate::analyze::device::{DeviceScene, Lifetime};
 use crate::analyze::gradients::{self, line_of};
-use crate::analyze::leak::Leak;
+use crate::analyze::leak::{Leak, Suspect};
 use crate::analyze::lingering;
 use crate::analyze::note::{Note, NoteKind, in_steps, one_slot, steps_in_words};
 use crate::analyze::sites::{Site, SiteKind};
@@ -35,6 +35,7 @@ pub fn find(
         notes.extend(gradients::kept(scene, leak, categories));
         notes.extend(casts::find(scene, categories));
     }
+    notes.extend(leak.possible.iter().filter_map(|suspect| possible(scene, suspect)));
     notes.extend(cached(scene, leak));
     if overflowed == Some(true) {
         notes.push(Note::saying(
@@ -104,6 +105,21 @@ fn lazy_state(scene: &DeviceScene<'_>) -> Option<Note> {
         in_steps: in_steps(scene, &[slot]),
         location: line.and_then(Site::location),
         ..Note::of(NoteKind::LazyOptimizerState)
+    })
+}
+
+fn possible(scene: &DeviceScene<'_>, suspect: &Suspect) -> Option<Note> {
+    let site = scene.sites.site(suspect.row.site)?;
+    Some(Note {
+        text: format!(
+            "{} grows up to the end, in too few steps or too irregularly to tell a leak from a queue or cache that \
+             is not full yet. Record longer.",
+            site.short()
+        ),
+        bytes: Some(suspect.row.sum.bytes),
+        steps: Some(u64::from(suspect.n_steps)),
+        location: site.location(),
+        ..Note::of(NoteKind::PossibleLeak)
     })
 }
 

@@ -6,7 +6,6 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 
 use crate::analyze::device::{DeviceScene, Lifetime};
-use crate::analyze::step_minima::Rise;
 use crate::integer::{at, real};
 use crate::model::{Action, NO_STACK};
 use crate::replay::Allocation;
@@ -64,10 +63,11 @@ impl Queues {
         self.of_older.get(&allocation).copied()
     }
 
-    /// Returns whether a rise is within the difference in sizes of a line that turns over.
-    pub fn is_noise(&self, site: u32, rise: Rise) -> bool {
+    /// Returns whether a rise by some bytes is within the difference in sizes of a line that
+    /// turns over.
+    pub fn is_noise(&self, site: u32, risen_bytes: f64) -> bool {
         let alike = self.alike.get(&site).copied().unwrap_or(0);
-        rise.rate * f64::from(rise.last - rise.first) < NOISE_RATIO_MAX * real(alike)
+        risen_bytes < NOISE_RATIO_MAX * real(alike)
     }
 
     /// Returns whether an allocation is of a line that turns over.

@@ -1,7 +1,8 @@
 //! The least that a line holds in each step, and whether it goes on rising.
 
 use crate::analyze::device::DeviceScene;
-use crate::integer::{at, difference, real, signed_real};
+use crate::analyze::generations::Generations;
+use crate::integer::{at, count, difference, real, signed_real};
 use crate::model::Action;
 
 /// A rise this many times the median one is a one-off.
@@ -16,12 +17,10 @@ const SILENCE_GAPS_MAX: f64 = 1.5;
 const SILENCE_STEPS_MAX: u32 = 2;
 /// The second half of the rises is at least this part of the first.
 const SLOWER_RATIO_MIN: f64 = 0.5;
+/// Rises that come earlier in the window than so many standard deviations become rarer.
+const EARLY_DEVIATIONS_MAX: f64 = 1.5;
 /// A rise of so many steps is long enough in any window.
 const SPAN_STEPS: u32 = 10;
-/// So is one whose blocks were born in so many different steps and have outlived all that the
-/// line freed: what is in use for a bounded time has one or two generations, and the length of a
-/// queue is how long its blocks live.
-pub const GENERATIONS_MIN: u32 = 5;
 /// Rises that a trend needs.
 pub const RISES_MIN: usize = 3;
 
@@ -129,19 +128,35 @@ pub struct MinimaTrend {
 pub enum Judgement {
     /// It goes on rising.
     Rising(Rise),
+    /// So far it does, in too few steps or too irregularly to be sure.
+    Possible(Rise),
     /// It rose, and slowed or stopped.
     Stopped,
     Nothing,
+}
+
+impl Judgement {
+    /// The rise that goes on.
+    pub fn rising(self) -> Option<Rise> {
+        if let Self::Rising(rise) = self { Some(rise) } else { None }
+    }
 }
 
 /// What is kept of the blocks that a rise is of.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Survivors {
     pub bytes: u64,
-    /// Bytes that were freed although they were not in flight, also in the last steps.
-    pub freed: u64,
-    /// Different steps that made those which have outlived all that the line freed.
-    pub generations: u32,
+    /// When they were born; `None` of one buffer that is made again.
+    pub generations: Option<Generations>,
+    /// Whole steps at the end that made none.
+    pub silence: u32,
+}
+
+impl Survivors {
+    /// Those of one buffer that is made again.
+    pub fn of_one(bytes: u64) -> Self {
+        Self { bytes, generations: None, silence: 0 }
+    }
 }
 
 /// A rise that goes on.
@@ -152,6 +167,13 @@ pub struct Rise {
     pub first: u32,
     /// Slot of the last rise.
     pub last: u32,
+}
+
+impl Rise {
+    /// The bytes by which it rises from the first rise to the last.
+    pub fn bytes(self) -> f64 {
+        self.rate * f64::from(self.last - self.first)
+    }
 }
 
 impl SiteMinima {
@@ -194,39 +216,50 @@ impl MinimaTrend {
         };
         let rise = signed_real(self.rise());
         if self.rises.len() < rises_min
-            || signed_real(self.falls).max(real(kept.freed)) >= FALLS_RATIO_MAX * rise
+            || signed_real(self.falls) >= FALLS_RATIO_MAX * rise
             || real(kept.bytes) < (1.0 - LOST_RATIO_MAX) * rise
         {
             return Judgement::Nothing;
         }
-        if self.is_silent(span, *last) || self.is_slower(*first, *last) {
+        if self.is_silent((span.last - last).max(kept.silence))
+            || self.is_slower(*first, span.last)
+        {
             return Judgement::Stopped;
         }
         let length = last - first;
-        let is_long = length >= SPAN_STEPS
-            || 2 * length >= span.last - span.first
-            || kept.generations >= GENERATIONS_MIN;
-        if !is_long {
-            return Judgement::Nothing;
-        }
         let after_first: i64 = self.rises.iter().skip(1).map(|(_, rise)| rise).sum();
         let rate = signed_real(after_first) / f64::from(length);
-        Judgement::Rising(Rise { rate, first: *first, last: *last })
+        let rise = Rise { rate, first: *first, last: *last };
+        let is_long = length >= SPAN_STEPS || 2 * length >= span.last - span.first;
+        match kept.generations {
+            None if is_long => Judgement::Rising(rise),
+            Some(born) if born.are_many() || (is_long && born.are_regular()) => {
+                Judgement::Rising(rise)
+            }
+            Some(born) if born.are_all_kept() => Judgement::Possible(rise),
+            _ => Judgement::Nothing,
+        }
     }
 
-    fn is_silent(&self, span: Span, last: u32) -> bool {
+    fn is_silent(&self, silence: u32) -> bool {
         let slots = || self.rises.iter().map(|(slot, _)| *slot);
         let longest = slots().zip(slots().skip(1)).map(|(a, b)| b - a).max().unwrap_or(0);
         let limit = (SILENCE_GAPS_MAX * f64::from(longest)).max(f64::from(SILENCE_STEPS_MAX));
-        f64::from(span.last - last) > limit
+        f64::from(silence) > limit
     }
 
-    fn is_slower(&self, first: u32, last: u32) -> bool {
-        let (mut early, mut late) = (0, 0);
+    fn is_slower(&self, first: u32, end: u32) -> bool {
+        let (mut early, mut late, mut places) = (0, 0, 0);
         for (slot, rise) in self.rises.iter().skip(1) {
-            if 2 * (slot - first) <= last - first { early += rise } else { late += rise }
+            places += slot - first;
+            if 2 * (slot - first) <= end - first { early += rise } else { late += rise }
         }
+        // Laplace's test: the mean place of events that come at one rate is near the middle.
+        let n_events = real(count(self.rises.len())) - 1.0;
+        let middle = f64::from(end - first) * n_events / 2.0;
+        let deviation = f64::from(end - first) * (n_events / 12.0).sqrt();
         signed_real(late) < SLOWER_RATIO_MIN * signed_real(early)
+            || f64::from(places) < middle - EARLY_DEVIATIONS_MAX * deviation
     }
 }
 
@@ -238,7 +271,7 @@ mod tests {
 
     fn judge(rises: &[(u32, i64)], falls: i64) -> Judgement {
         let bytes = rises.iter().map(|(_, rise)| rise.unsigned_abs()).sum();
-        let kept = Survivors { bytes, ..Survivors::default() };
+        let kept = Survivors::of_one(bytes);
         MinimaTrend { rises: rises.to_vec(), falls }.judge(SPAN, RISES_MIN, kept)
     }
 

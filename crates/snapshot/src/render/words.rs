@@ -20,8 +20,10 @@ use stepmem_types::format::units::{bytes, grouped, many, whole_bytes};
 
 /// Characters of a file's or function's name: two of them and the columns before fit a page.
 pub const NAME_CHARS: usize = 30;
-/// Lines that a sentence names as turning over.
-const TURNING_NAMED_MAX: usize = 3;
+/// Lines that explain more of the growth than this are not compared with it.
+const EXPLAINED_PERCENT_MAX: f64 = 200.0;
+/// Lines that a sentence names.
+const NAMED_MAX: usize = 3;
 /// A most that is so many times the least says nothing.
 const UNKNOWN_FACTOR: u64 = 10;
 /// The maker of what backward allocates.
@@ -197,7 +199,19 @@ pub fn no_leak(report: &DeviceReport<'_>) -> String {
             label(last.slot)
         )
     });
-    format!("No line goes on growing.{floor}")
+    format!("{}{floor}", growing(report))
+}
+
+/// States that no line is known to go on growing, and which may.
+fn growing(report: &DeviceReport<'_>) -> String {
+    let sites = report.leak.possible.iter().map(|suspect| suspect.row.site);
+    match first_names(report, sites) {
+        None => "No line goes on growing.".to_owned(),
+        Some(lines) => format!(
+            "It is not known yet whether {lines} will go on growing: too few steps, or too irregular. No \
+             other line goes on growing."
+        ),
+    }
 }
 
 /// States how much of the growth the suspects explain.
@@ -205,6 +219,10 @@ pub fn explained(report: &DeviceReport<'_>) -> Option<String> {
     let leak = &report.leak;
     let floor = leak.floor_rate.filter(|floor| *floor > 0.0)?;
     let ratio = 100.0 * leak.rate.unwrap_or(0.0) / floor;
+    // What others give back hides what these lines add.
+    if ratio > EXPLAINED_PERCENT_MAX {
+        return None;
+    }
     let turning =
         turning(report).map_or_else(String::new, |lines| format!("Without {lines}, "));
     let the = if turning.is_empty() { "The" } else { "the" };
@@ -226,13 +244,17 @@ pub fn unfilled(report: &DeviceReport<'_>) -> Option<String> {
 
 /// Names the lines that free in the window what they made before it.
 fn turning(report: &DeviceReport<'_>) -> Option<String> {
-    let sites = report.leak.turning.iter().filter_map(|site| report.scene.sites.site(*site));
-    let names: Vec<String> = sites.map(Site::short).take(TURNING_NAMED_MAX).collect();
-    let is_many = report.leak.turning.len() > names.len();
-    let others = if is_many { " and others" } else { "" };
+    let lines = first_names(report, report.leak.turning.iter().copied())?;
     let turn = if report.leak.turning.len() == 1 { "which turns" } else { "which turn" };
-    (!names.is_empty())
-        .then(|| format!("{}{others}, {turn} over what is older", names.join(", ")))
+    Some(format!("{lines}, {turn} over what is older"))
+}
+
+/// Names the first of some lines; `None` if there is none.
+fn first_names(report: &DeviceReport<'_>, sites: impl Iterator<Item = u32>) -> Option<String> {
+    let mut names = sites.filter_map(|site| report.scene.sites.site(site)).map(Site::short);
+    let first: Vec<String> = names.by_ref().take(NAMED_MAX).collect();
+    let others = if names.next().is_some() { " and others" } else { "" };
+    (!first.is_empty()).then(|| format!("{}{others}", first.join(", ")))
 }
 
 /// States why an allocation failed: what would have had to be absent, and what the allocator
@@ -282,7 +304,9 @@ fn cause(report: &DeviceReport<'_>, failure: &OutOfMemory) -> String {
             "Fragmentation: {} were free in the pool, but the largest piece was {}; {}. {}",
             whole_bytes(failure.eligible_free),
             whole_bytes(failure.largest_free),
-            if report.leak.verdict == LeakVerdict::InsufficientHistory {
+            if report.leak.verdict == LeakVerdict::InsufficientHistory
+                || !report.leak.possible.is_empty()
+            {
                 "there are too few steps to tell whether a leak explains it"
             } else {
                 "no line goes on growing that would explain it"

@@ -127,7 +127,8 @@ fn peak(html: &mut String, report: &DeviceReport<'_>) {
 fn leak(html: &mut String, report: &DeviceReport<'_>, detail: Detail) {
     let leak = &report.leak;
     if leak.verdict != LeakVerdict::Leak {
-        let tone = if leak.verdict == LeakVerdict::None { " is-good" } else { "" };
+        let is_good = leak.verdict == LeakVerdict::None && leak.possible.is_empty();
+        let tone = if is_good { " is-good" } else { "" };
         let text = escaped(&words::no_leak(report));
         add(
             html,
