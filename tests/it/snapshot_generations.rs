@@ -315,3 +315,29 @@ fn a_recording_of_the_state_alone_claims_nothing() {
     let shown = words(&page(&["show", &path]));
     assert!(shown.contains("Cannot be told: the snapshot has no events"), "{shown}");
 }
+
+#[test]
+fn a_leak_without_which_no_piece_were_large_enough_is_not_the_cause() {
+    let folder = Folder::new("generations-small");
+    let path = text(&folder.path("oom.pickle"));
+    for (leaked, usual) in [(KIB, 0), (MIB, 60 * MIB)] {
+        let mut job = Job::new(4, true);
+        for step in 0..12 {
+            job.step(|job| {
+                let other = job.lines.other;
+                let n_pieces = if step == 1 { 20 } else { 0 };
+                let pieces: Vec<u64> =
+                    (0..n_pieces).map(|_| job.make(6 * MIB, other)).collect();
+                let whole = (usual > 0).then(|| job.make(usual, other));
+                pieces.into_iter().chain(whole).for_each(|piece| job.drop(piece));
+                job.make(leaked, job.lines.keep);
+            });
+        }
+        job.step(|job| job.fail(64 * MIB, 8 * MIB, job.lines.keep));
+        fs::write(&path, job.pickle()).unwrap();
+        let device = answer(&["show", &path, "--json"])["devices"][0].clone();
+        assert_eq!(device["leak"]["verdict"], "leak", "{}", device["leak"]);
+        let root = &device["oom"][0]["root_cause"];
+        assert_eq!(root["cause"], "fragmentation", "{leaked} {root}");
+    }
+}

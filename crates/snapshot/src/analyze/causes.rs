@@ -1,7 +1,10 @@
 //! Why memory ran out, as far as someone can change it: what would have had to be absent, and
 //! what would have been free.
 
+use std::collections::{HashMap, HashSet};
+
 use crate::analyze::device::DeviceScene;
+use crate::analyze::history::History;
 use crate::analyze::leak::Leak;
 use crate::analyze::mirrors;
 use crate::analyze::oom::{OomCause, OutOfMemory, RootCause, Why};
@@ -9,6 +12,7 @@ use crate::analyze::phases::StepPhase;
 use crate::analyze::sites::{Site, SiteKind, SiteRow};
 use crate::analyze::step_figures::StepReport;
 use crate::integer::at;
+use crate::replay::Allocation;
 
 /// Failures whose cause is searched for in all allocations; later ones have the allocator's.
 const EXPLAINED_MAX: usize = 16;
@@ -31,6 +35,7 @@ pub fn explain(
     step_reports: &[StepReport],
     failures: &mut [OutOfMemory],
 ) {
+    let rooms = rooms(scene, leak, failures);
     let mut most = 0;
     let mut levels = scene.timeline.levels(scene.events).zip(0_u32..);
     for (n_explained, failure) in failures.iter_mut().enumerate() {
@@ -41,7 +46,8 @@ pub fn explain(
         let reach = failure.within_reach();
         let taken = if failure.own_limit.is_some() { 0 } else { most.saturating_sub(reach) };
         failure.why = if n_explained < EXPLAINED_MAX {
-            why(scene, leak, failure, Other { taken, step_reports })
+            let room = rooms.get(&failure.event).copied();
+            why(scene, leak, failure, Other { taken, room, step_reports })
         } else {
             by_allocator(failure, || (0, None))
         };
@@ -53,6 +59,8 @@ pub fn explain(
 struct Other<'a> {
     /// Bytes that this process had, or could have had, and someone else has now.
     taken: u64,
+    /// Where enough is free in pieces: the largest piece without what leaked.
+    room: Option<u64>,
     step_reports: &'a [StepReport],
 }
 
@@ -60,7 +68,7 @@ fn why(
     scene: &DeviceScene<'_>,
     leak: &Leak,
     failure: &OutOfMemory,
-    Other { taken, step_reports }: Other<'_>,
+    Other { taken, room, step_reports }: Other<'_>,
 ) -> Why {
     let reachable = failure.reachable();
     let of = |cause, bytes: u64, row| Why {
@@ -71,10 +79,11 @@ fn why(
     };
     let suffices =
         |bytes: u64| bytes > 0 && reachable.saturating_add(bytes) >= failure.requested;
-    let leaked = leaked(scene, leak, failure.event);
+    let leaked = scene.sites.table(scene.snapshot, leaked(scene, leak, failure.event));
     let leaked_bytes: u64 = leaked.iter().map(|row| row.sum.bytes).sum();
     let unusual = unusual_need(scene, failure, step_reports);
-    if suffices(leaked_bytes) && leaked_bytes >= taken.max(unusual) {
+    let is_room = room.is_none_or(|room| room >= failure.requested);
+    if suffices(leaked_bytes) && is_room && leaked_bytes >= taken.max(unusual) {
         return of(RootCause::Leak, leaked_bytes, leaked.into_iter().next());
     }
     if suffices(taken) && taken >= unusual {
@@ -103,18 +112,43 @@ fn by_allocator(failure: &OutOfMemory, own: impl FnOnce() -> (u64, Option<SiteRo
     Why { cause, bytes, free_bytes: reachable.saturating_add(bytes), row }
 }
 
+/// Of each failure for which enough is free in pieces: the largest piece without what leaked.
+fn rooms(scene: &DeviceScene<'_>, leak: &Leak, failures: &[OutOfMemory]) -> HashMap<u32, u64> {
+    let explained = failures.iter().take(EXPLAINED_MAX);
+    let in_pieces = explained.filter(|failure| failure.cause == OomCause::Fragmentation);
+    let in_pieces: Vec<&OutOfMemory> =
+        in_pieces.filter(|_| !leak.suspects.is_empty()).collect();
+    if in_pieces.is_empty() {
+        return HashMap::new();
+    }
+    let mut history = History::at_end(scene);
+    let room = |failure: &OutOfMemory| {
+        history.rewind(scene, at(failure.event));
+        let leaked = || leaked(scene, leak, failure.event);
+        let addresses: HashSet<u64> = leaked().map(|allocation| allocation.address).collect();
+        let bytes: u64 = leaked().map(|allocation| allocation.size).sum();
+        let room = failure.room_without(scene, &history, &addresses);
+        // What was never allocated was never taken from the driver.
+        (failure.event, room.max(failure.given().saturating_add(bytes)))
+    };
+    in_pieces.into_iter().rev().map(room).collect()
+}
+
 /// Returns the allocations that suspects had leaked in a state, also before the window.
-fn leaked(scene: &DeviceScene<'_>, leak: &Leak, state: u32) -> Vec<SiteRow> {
+fn leaked<'a>(
+    scene: &'a DeviceScene<'_>,
+    leak: &'a Leak,
+    state: u32,
+) -> impl Iterator<Item = &'a Allocation> {
     let is_suspect = |site| leak.suspects.iter().any(|suspect| suspect.row.site == site);
-    let older = scene.timeline.allocations.iter().filter(|allocation| {
+    let older = scene.timeline.allocations.iter().filter(move |allocation| {
         allocation.is_older()
             && scene.is_kept(allocation)
             && scene.sites.kind(allocation) == SiteKind::Python
             && is_suspect(scene.sites.of(allocation))
     });
     let leaked = leak.leaked(scene).chain(older);
-    let leaked = leaked.filter(|allocation| allocation.is_alive(state));
-    scene.sites.table(scene.snapshot, leaked)
+    leaked.filter(move |allocation| allocation.is_alive(state))
 }
 
 /// Returns the allocations of the step that fails; all that are alive if no step is known.

@@ -1,6 +1,6 @@
 //! Out of memory: which allocation, why, and who held what at that moment.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use serde::Serialize;
 
@@ -167,7 +167,7 @@ pub fn find(scene: &DeviceScene<'_>) -> Vec<OutOfMemory> {
 
 impl OutOfMemory {
     /// Returns the bytes that the driver could have given.
-    fn given(&self) -> u64 {
+    pub fn given(&self) -> u64 {
         if self.own_limit.is_some() { 0 } else { self.device_free }
     }
 
@@ -181,6 +181,31 @@ impl OutOfMemory {
         self.reserved.saturating_add(self.given())
     }
 
+    /// Returns the most bytes in one piece that it could have had without some blocks, by their
+    /// addresses: where they lie, or from the driver in place of segments that only they held.
+    /// `history` is at its event.
+    pub fn room_without(
+        &self,
+        scene: &DeviceScene<'_>,
+        history: &History,
+        absent: &HashSet<u64>,
+    ) -> u64 {
+        let Some(event) = scene.events.get(at(self.event)) else { return 0 };
+        let wanted = Wanted::new(event);
+        let rest = live(scene, history, |address| !absent.contains(&address));
+        let piece = history.gaps(|range| wanted.is_from(range), &rest).into_iter().max();
+        let gone = live(scene, history, |address| absent.contains(&address));
+        let has = |live: &[(u64, u64)], start: u64, end: u64| {
+            let before = |address| live.partition_point(|(start, _)| *start < address);
+            before(start) < before(end)
+        };
+        let freed = history.ranges.iter().filter(|(start, range)| {
+            has(&gone, **start, range.end) && !has(&rest, **start, range.end)
+        });
+        let freed: u64 = freed.map(|(start, range)| range.end.saturating_sub(*start)).sum();
+        piece.unwrap_or(0).max(self.given().saturating_add(freed))
+    }
+
     fn explain(&mut self, scene: &DeviceScene<'_>, history: &History) {
         let state = self.event;
         let Some(event) = scene.events.get(at(state)) else { return };
@@ -191,8 +216,7 @@ impl OutOfMemory {
                 .iter()
                 .filter_map(|number| scene.timeline.allocations.get(at(*number)))
         };
-        let mut live: Vec<(u64, u64)> = alive().map(|a| (a.address, a.size)).collect();
-        live.sort_unstable();
+        let live = live(scene, history, |_| true);
         for gap in history.gaps(|range| wanted.is_from(range), &live) {
             self.largest_free = self.largest_free.max(gap);
             self.eligible_free += gap;
@@ -215,6 +239,19 @@ impl OutOfMemory {
         }
         self.rows = scene.sites.rows(scene.snapshot, of_origin.into_iter());
     }
+}
+
+/// The live blocks of a moment with some addresses: addresses and sizes, rising.
+fn live(
+    scene: &DeviceScene<'_>,
+    history: &History,
+    is_wanted: impl Fn(u64) -> bool,
+) -> Vec<(u64, u64)> {
+    let alive = history.alive.iter().filter_map(|own| scene.timeline.allocations.get(at(*own)));
+    let live = alive.map(|own| (own.address, own.size));
+    let mut live: Vec<(u64, u64)> = live.filter(|(address, _)| is_wanted(*address)).collect();
+    live.sort_unstable();
+    live
 }
 
 /// Returns whether its free was requested and is not completed.
