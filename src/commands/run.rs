@@ -43,6 +43,7 @@ const SUMMARY_JSON: &str = "summary-json";
 const FAIL_ON: &str = "fail-on";
 const SNAPSHOTS: &str = "snapshots";
 const HOST_LINES: &str = "host-lines";
+const ANNOTATIONS: &str = "annotations";
 const NO_RECORD: &str = "no-record";
 const LIVE: &str = "live";
 
@@ -84,6 +85,7 @@ fn arguments() -> clap::Command {
         )
         .arg(switch(SNAPSHOTS, "On MEMORY CREEP and out-of-memory errors, have PyTorch memory snapshots written next to the summary, and read them"))
         .arg(switch(HOST_LINES, "Trace the lines that allocate host memory, for some steps, where it grows and no object explains that"))
+        .arg(switch(ANNOTATIONS, "In GitHub Actions, annotate the findings at their lines, and add a summary to that of the job"))
         .arg(switch(NO_RECORD, "Write no recording (steps.jsonl.zst) next to the summary"))
         .arg(
             Arg::new(LIVE)
@@ -189,6 +191,7 @@ fn export(matches: &ArgMatches) -> Result<Exit, CommandError> {
     let options = RunOptions {
         summary_json: matches.get_one::<PathBuf>(SUMMARY_JSON).cloned(),
         gate: gate(matches, None)?,
+        has_annotations: matches.get_flag(ANNOTATIONS),
         token_file: token_file.cloned(),
         has_snapshots: matches.get_flag(SNAPSHOTS),
         traces_lines: matches.get_flag(HOST_LINES),
@@ -234,7 +237,7 @@ fn options(matches: &ArgMatches) -> Vec<OsString> {
         }
     }
     options.extend(file.map(|file| option("config.file", &file.into_os_string())));
-    for flag in [SNAPSHOTS, HOST_LINES, NO_RECORD] {
+    for flag in [SNAPSHOTS, HOST_LINES, ANNOTATIONS, NO_RECORD] {
         if matches.get_flag(flag) {
             options.push(format!("--{flag}").into());
         }

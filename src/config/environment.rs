@@ -38,6 +38,12 @@ pub fn columns(of_terminal: impl FnOnce() -> Option<usize>) -> Option<usize> {
     given.or_else(of_terminal).filter(|n| *n > 0).map(|n: usize| n.max(COLUMNS_MIN))
 }
 
+/// Returns whether GitHub Actions reads what this process prints, or what runs its workflows
+/// elsewhere.
+pub fn is_github_actions() -> bool {
+    text("GITHUB_ACTIONS").is_some_and(|value| value == "true")
+}
+
 /// Returns the user's home directory: that of `HOME`, else that of the system's list of users.
 pub fn home() -> Option<PathBuf> {
     std::env::home_dir().filter(|path| path.is_absolute())

@@ -16,6 +16,7 @@ use crate::exporter::listen::Addresses;
 use crate::exporter::notices::{Notices, SummaryNotice};
 use crate::exporter::start;
 use crate::exporter::summaries::directory::WrittenFiles;
+use crate::run::annotations;
 use crate::run::client_archive::{self, Installed};
 use crate::run::console::{Console, Control, Traces};
 use crate::run::private_directory::PrivateFolder;
@@ -38,6 +39,8 @@ pub struct RunOptions {
     pub summary_json: Option<PathBuf>,
     /// The conditions of failure.
     pub gate: ExitGate,
+    /// True if GitHub Actions is to show the findings.
+    pub has_annotations: bool,
     /// The file of the token, for the clients.
     pub token_file: Option<String>,
     /// True if memory snapshots are written on growth and on out-of-memory errors.
@@ -60,7 +63,8 @@ pub fn run(mut settings: Settings, options: &RunOptions) -> anyhow::Result<GateV
     // command ends.
     let _blocked = signals::block(&[])?;
 
-    let mut problems = Vec::new();
+    let mut problems: Vec<String> =
+        options.has_annotations.then(annotations::problem).flatten().into_iter().collect();
     let folder = PrivateFolder::create();
     if settings.push_socket.is_none() && settings.push_addresses.is_empty() {
         match &folder {
@@ -100,22 +104,31 @@ pub fn run(mut settings: Settings, options: &RunOptions) -> anyhow::Result<GateV
     let traces = Traces::read(folder.as_ref().map(PrivateFolder::path), has_client);
     let left = snapshots.and_then(SnapshotPlace::close);
     let has_succeeded = console.has_succeeded();
-    let ends = console.finish(traces, left);
-    if let (Some(file), Some(end)) = (&options.summary_json, ends.first()) {
-        let file = own_name(file, end);
-        if let Err(error) = write(&file, &end.summary) {
-            // The verdict counts regardless.
-            let problem = format!("{} is not written: {error:#}", file.display());
-            let problem = shortened(&problem, PROBLEM_CHARS_MAX);
-            say(&format!("stepmem: --summary-json: {problem}\n"));
+    Ok(options.close(&console.finish(traces, left), has_succeeded))
+}
+
+impl RunOptions {
+    /// Uses the summaries. Returns the verdict of the gate.
+    fn close(&self, ends: &[SummaryNotice], has_succeeded: bool) -> GateVerdict {
+        if let (Some(file), Some(end)) = (&self.summary_json, ends.first()) {
+            let file = own_name(file, end);
+            if let Err(error) = write(&file, &end.summary) {
+                // The verdict counts regardless.
+                let problem = format!("{} is not written: {error:#}", file.display());
+                let problem = shortened(&problem, PROBLEM_CHARS_MAX);
+                say(&format!("stepmem: --summary-json: {problem}\n"));
+            }
         }
+        let runs: Vec<&Summary> = ends.iter().map(|end| &end.summary).collect();
+        let verdict = self.gate.judge(&runs);
+        if self.has_annotations && annotations::problem().is_none() {
+            annotations::write(&runs, has_succeeded.then_some(&verdict));
+        }
+        if has_succeeded {
+            say(&gate_lines(&verdict));
+        }
+        verdict
     }
-    let runs: Vec<&Summary> = ends.iter().map(|end| &end.summary).collect();
-    let verdict = options.gate.judge(&runs);
-    if has_succeeded {
-        say(&gate_lines(&verdict));
-    }
-    Ok(verdict)
 }
 
 /// Writes the client to a place where processes of the command find it.

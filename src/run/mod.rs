@@ -2,6 +2,7 @@
 //! children: the exporter, the command, and the monitor of the signals that the command gets.
 //! `docs/adr/0023-run-invisible.md` gives the reasons for four processes.
 
+pub mod annotations;
 mod client_archive;
 pub mod client_use;
 mod console;

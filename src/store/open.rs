@@ -108,6 +108,23 @@ pub fn lock_file(path: &Path) -> io::Result<File> {
     }
 }
 
+/// Opens a regular file that exists, to append to it. Returns its length, too. Follows links.
+///
+/// # Errors
+/// The file system refused, or the path leads to a pipe, a device or a directory.
+pub fn for_appending(path: &Path) -> io::Result<(File, u64)> {
+    let file = OpenOptions::new()
+        .append(true)
+        .custom_flags(flags(OFlags::NONBLOCK | OFlags::CLOEXEC))
+        .open(path)?;
+    let metadata = file.metadata()?;
+    if metadata.is_file() {
+        Ok((file, metadata.len()))
+    } else {
+        Err(io::Error::other("it is not a regular file"))
+    }
+}
+
 /// Creates a file that does not exist yet, instead of any that an earlier attempt left.
 ///
 /// # Errors

@@ -27,7 +27,7 @@ const LAYERS: [(&str, &[&[&str]]); 6] = [
             &["judge"],
             &["compare", "explain", "series"],
             &["job", "rank_table"],
-            &["closing"],
+            &["annotations", "closing"],
             &["gate"],
             &["summary", "traceml"],
             &["limits", "policy", "rates"],

@@ -34,6 +34,7 @@ mod names;
 mod nvml;
 
 // Both are judged: what is found, of whom, and what must not change it.
+mod annotations;
 mod conclusion;
 mod creep;
 mod explained;

@@ -2,6 +2,7 @@
 //! story of one rank. Also the verdict that TraceML would have given. During a run: its ranks
 //! as a table. Pure: recordings, files and the time come from outside.
 
+pub mod annotations;
 pub mod closing;
 pub mod compare;
 pub mod explain;

@@ -60,12 +60,7 @@ pub fn verdicts(summary: &Summary) -> String {
 
 /// Adds what is wrong on which ranks, why, and what to do next.
 pub(crate) fn verdict(page: &mut Page, issue: &Issue) {
-    let about = if issue.is_wrong() {
-        format!(" ({}) on {}", issue.severity.in_words(), named(issue))
-    } else {
-        String::new()
-    };
-    page.paragraph(Indent::hanging(0), &format!("{}{about}", issue.status));
+    page.paragraph(Indent::hanging(0), &about(issue));
     // Of several ranks the sentence is about the worst.
     let of = match issue.ranks.as_slice() {
         [worst, _, ..] if issue.is_wrong() => format!("rank {worst}: "),
@@ -74,6 +69,15 @@ pub(crate) fn verdict(page: &mut Page, issue: &Issue) {
     page.paragraph(Indent { first: 2, rest: 7 }, &format!("Why: {of}{}.", issue.summary));
     page.paragraph(Indent { first: 2, rest: 8 }, &format!("Next: {}", issue.action));
     page.blank();
+}
+
+/// Returns what is wrong on which ranks: `MEMORY CREEP (critical) on rank 2`.
+pub(crate) fn about(issue: &Issue) -> String {
+    if issue.is_wrong() {
+        format!("{} ({}) on {}", issue.status, issue.severity.in_words(), named(issue))
+    } else {
+        issue.status.to_string()
+    }
 }
 
 fn named(issue: &Issue) -> String {
