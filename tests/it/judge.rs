@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use crate::rig::command::{Ended, stepmem, words};
 use crate::rig::folder::{Folder, root, text};
 use crate::rig::peers::run_peer;
+use crate::rig::schema::{holds, schema};
 
 /// The time of the first sample.
 const START: u32 = 1_795_158_000;
@@ -20,8 +21,13 @@ fn used(sample: u32, leaks: bool) -> u32 {
     20_480 + sample * 7919 % 17 + if leaks { sample * 80 } else { 0 }
 }
 
+/// Runs the command. What it prints as JSON holds its schema.
 fn judge(arguments: &[&str], input: &[u8]) -> Ended {
-    stepmem(&[&["judge"], arguments].concat(), &[], input)
+    let ended = stepmem(&[&["judge"], arguments].concat(), &[], input);
+    if arguments.contains(&"--json") && !ended.out.is_empty() {
+        holds(&schema("judge"), &serde_json::from_str(&ended.out).unwrap());
+    }
+    ended
 }
 
 /// The verdict on each series, by its name.

@@ -85,7 +85,7 @@ fn story(judged: &Judged) -> Value {
     let mut story = serde_json::to_value(StoryTold::of(&judged.story)).unwrap_or_default();
     let without_subject = |of: &mut Value| {
         if let Some(of) = of.as_object_mut() {
-            of.retain(|key, _| !["uuid", "pid", "device", "step"].contains(&key.as_str()));
+            of.retain(|key, _| !["uuid", "pid", "device"].contains(&key.as_str()));
         }
     };
     without_subject(&mut story);
