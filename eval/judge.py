@@ -2,6 +2,7 @@
 """What `stepmem judge` says of the real series, and of those with an added leak thinned to a sample a minute.
 
     eval/judge.py STEPMEM            prints each figure next to its limit; exit code 1 where one is missed
+    eval/judge.py STEPMEM --save     also writes them to eval/results.json, and to the documents that quote them
 
 STEPMEM is the program. It reads files as others write them: CSV with a Unix time, bytes in use and the capacity.
 """
@@ -13,6 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 from real import inject, series as real  # noqa: E402
+from score import report  # noqa: E402
 
 THINNED_SECONDS = 60
 # At least so many of the added leaks are found.
@@ -74,6 +76,15 @@ def main():
     print(f"added leaks, thinned to {THINNED_SECONDS} s, found: {n_found} of {len(leaks)} (limit {FOUND_MIN:.0%})")
     if missed:
         print("missed:", ", ".join(f"{name} ({verdict})" for name, verdict in missed.items()))
+    if "--save" in sys.argv[2:]:
+        figures = dict(
+            healthy_paged=dict(n=n_healthy, of=len(healthy)),
+            healthy_thinned_paged=dict(n=n_thin, of=len(healthy)),
+            drawn_thinned_found=dict(n=n_found, of=len(leaks)),
+        )
+        results = report.load() | dict(judge=figures)
+        report.save(results)
+        report.write_documents(results)
     return int(n_healthy > 0 or n_thin > 0 or n_found < FOUND_MIN * len(leaks))
 
 

@@ -18,6 +18,8 @@ if [ "$(cat "$venv/installed" 2>/dev/null)" != "$wanted" ]; then
     { "${PYTHON3:-python3}" -m venv "$venv" && "$python" -m pip install --quiet --disable-pip-version-check $wanted; } || exit 2
     printf '%s\n' "$wanted" >"$venv/installed"
 fi
+is_whole=
+[ $# -gt 0 ] || [ -n "${RUNNER:-}" ] || is_whole=1
 if [ -z "${RUNNER:-}" ]; then
     (cd "$root" && "${CARGO:-cargo}" build --quiet --profile dist --example eval-runner) || exit 2
     RUNNER=$root/target/dist/examples/eval-runner
@@ -29,4 +31,11 @@ program=${RUNNER%% *}
 jobs=$(realpath -m "${EVAL_JOBS:-$root/target/eval/jobs}")
 export NUMBA_CACHE_DIR=$root/target/eval/numba PYTHONDONTWRITEBYTECODE=1 OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1
 cd "$root/eval"
-exec "$python" -m score --runner "$RUNNER" --jobs "$jobs" "$@"
+code=0
+"$python" -m score --runner "$RUNNER" --jobs "$jobs" "$@" || code=$?
+# `stepmem judge` reads the real series as files.
+if [ -n "$is_whole" ] && [ "$code" -le 1 ]; then
+    (cd "$root" && "${CARGO:-cargo}" build --quiet --profile dist --bin stepmem) || exit 2
+    "$python" judge.py "$root/target/dist/stepmem" --save || code=$?
+fi
+exit "$code"

@@ -108,7 +108,7 @@ def load():
 
 
 def save(results):
-    results = {key: results[key] for key in ("dev", "seen", "test", "real", "null", "peers") if key in results}
+    results = {key: results[key] for key in ("dev", "seen", "test", "real", "null", "peers", "judge") if key in results}
     RESULTS.write_text(json.dumps(results, indent=1) + "\n")
 
 
