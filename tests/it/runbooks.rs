@@ -101,6 +101,31 @@ fn every_verb_of_a_runbook_reaches_for_an_exporter_on_a_host_and_in_a_pod() {
 }
 
 #[test]
+fn every_command_on_a_host_has_its_form_in_a_pod() {
+    let of = |page: &str, is_in_pod: bool| -> Vec<Vec<String>> {
+        let lines = page.replace("\\\n", " ");
+        let lines = lines.lines().map(str::trim);
+        let own = lines.filter_map(|line| match line.split_once(" exec POD -c stepmem -- ") {
+            Some((_, own)) if is_in_pod => own.trim().strip_prefix("stepmem "),
+            None if !is_in_pod => line.strip_prefix("stepmem "),
+            _ => None,
+        });
+        own.map(|own| words(own.split('`').next().unwrap())).collect()
+    };
+    // The first page explains the commands; all others are read alone.
+    for (name, page) in pages().into_iter().filter(|(name, _)| name != "README.md") {
+        let in_pod = of(&page, true);
+        for command in of(&page, false) {
+            // A process of no container is one of the node.
+            let is_of_node = command.contains(&"--device".to_owned());
+            assert!(is_of_node || in_pod.contains(&command), "{name}: {}", command.join(" "));
+        }
+        let has_other = page.contains("`stepmem status") || page.contains("`stepmem check");
+        assert!(!has_other || !in_pod.is_empty(), "{name} has no command for a pod");
+    }
+}
+
+#[test]
 fn a_command_that_does_not_exist_is_noticed() {
     let page = "See `stepmem statsu`.\n```sh\n# on a host\nstepmem ack --because \"a b\"\n\
                 kubectl -n N exec P -c stepmem -- \\\n  stepmem end --run R\n\

@@ -9,8 +9,10 @@ import json
 import math
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 
 import injection
 import kubernetes_validate
@@ -74,7 +76,7 @@ def main():
     problems = []
     for check in [copies_are_current, lints, renders_alike, golden_files, fits_schemas, refuses, rules_are_the_source, monitors_where_it_can, notes_say_what_a_sidecar_waits_for_and_sees,
                   the_docs_have_the_table_of_the_cluster, survives_null,
-                  nothing_twice, pods_are_restricted, tests_itself, injects, injects_the_volume_of_snapshots, snapshots_have_their_values, training_writes_no_volume_of_the_exporter, sizes_follow_from_the_ranks, secrets_are_the_exporters_alone, extras_are_there, the_policy_selects_no_training, prometheus_shows_what_it_is_told, settings_take_precedence, arguments_are_known, examples_have_the_sidecar, the_readme_installs_it]:
+                  nothing_twice, pods_are_restricted, tests_itself, injects, injects_the_volume_of_snapshots, snapshots_have_their_values, training_writes_no_volume_of_the_exporter, sizes_follow_from_the_ranks, secrets_are_the_exporters_alone, extras_are_there, the_policy_selects_no_training, monitors_no_more_than_the_release, alerts_of_a_release_link_to_its_documents, prometheus_shows_what_it_is_told, settings_take_precedence, arguments_are_known, examples_have_the_sidecar, the_readme_installs_it]:
         try:
             check(Bench(chart, stepmem, is_bless))
         except Problem as problem:
@@ -523,17 +525,42 @@ def extras_are_there(bench):
 
 
 def the_policy_selects_no_training(bench):
-    """Only the DaemonSet has one, by default, for its own pods and its own port; `from` narrows it."""
+    """Only the DaemonSet has one, by default, for its own pods and its own port, from its namespace; `from` names others, or none."""
     for mode in ("sidecar", "inject"):
         expect(bench.find("NetworkPolicy", {"mode": mode}) is None, f"{mode} has a NetworkPolicy")
     values = {"mode": "daemonset"}
     spec = bench.find("NetworkPolicy", values)["spec"]
     labels = bench.find("DaemonSet", values)["spec"]["selector"]["matchLabels"]
-    expect(spec == {"podSelector": {"matchLabels": labels}, "policyTypes": ["Ingress"], "ingress": [{"ports": [{"port": 9477, "protocol": "TCP"}]}]}, f"{spec}")
+    expect(spec == {"podSelector": {"matchLabels": labels}, "policyTypes": ["Ingress"], "ingress": [{"ports": [{"port": 9477, "protocol": "TCP"}], "from": [{"podSelector": {}}]}]}, f"{spec}")
     peers = [{"namespaceSelector": {"matchLabels": {"a": "b"}}}]
     narrowed = bench.find("NetworkPolicy", values | {"networkPolicy": {"from": peers}})["spec"]["ingress"]
     expect(narrowed == [{**spec["ingress"][0], "from": peers}], f"{narrowed}")
+    opened = bench.find("NetworkPolicy", values | {"networkPolicy": {"from": []}})["spec"]["ingress"]
+    expect(opened == [{"ports": spec["ingress"][0]["ports"]}], f"{opened}")
     expect(bench.find("NetworkPolicy", values | {"networkPolicy": {"enabled": False}}) is None, "networkPolicy.enabled=false leaves one")
+
+
+def monitors_no_more_than_the_release(bench):
+    """The namespace of the release, but all of them where its policy injects into all; `namespaces` names others."""
+    own = {"matchNames": ["monitoring"]}
+    for mode, expected in {"sidecar": own, "inject": {"any": True}, "daemonset": own}.items():
+        for namespaces, selected in [(None, expected), ([], expected), (["*"], {"any": True}), (["a", "b"], {"matchNames": ["a", "b"]})]:
+            found = bench.find("PodMonitor", {"mode": mode, "podMonitor": {"namespaces": namespaces}})["spec"]["namespaceSelector"]
+            expect(found == (own if mode == "daemonset" else selected), f"{mode}: {namespaces} selects {found}")
+    notes = bench.text({}, "1.36")["NOTES.txt"]
+    expect("the namespace monitoring only: list the namespaces" in notes, f"the notes: {notes}")
+
+
+def alerts_of_a_release_link_to_its_documents(bench):
+    """make release writes where the documentation is into the chart; the values still have precedence."""
+    with tempfile.TemporaryDirectory() as folder:
+        chart = pathlib.Path(folder) / "stepmem"
+        shutil.copytree(CHART, chart)
+        with (chart / "Chart.yaml").open("a") as file:
+            file.write("home: https://docs.test/stepmem/\n")
+        for values, address in [([], "https://docs.test/stepmem/runbooks"), (["--set", "rules.runbookUrl=https://wiki/r/"], "https://wiki/r")]:
+            status, rules, error = helm3("template", "stepmem", chart, "--kube-version", "1.29.0", "--set", "rules.enabled=true", *values, "-s", "templates/prometheusrule.yaml")
+            expect(status == 0 and f"runbook_url: {address}/StepmemNvmlDown.md" in rules, f"{values}: {error or 'no link to ' + address}")
 
 
 def prometheus_shows_what_it_is_told(bench):

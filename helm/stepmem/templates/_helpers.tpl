@@ -63,6 +63,16 @@ rendered offline, that has no such kinds.
 {{- end -}}
 {{- end }}
 
+{{/* Where the runbooks are served; empty if that is not known. The chart of a release has the address of its documentation. */}}
+{{- define "stepmem.runbookUrl" -}}
+{{- $rules := .Values.rules | default dict -}}
+{{- if $rules.runbookUrl -}}
+{{ $rules.runbookUrl | trimSuffix "/" }}
+{{- else if .Chart.Home -}}
+{{ .Chart.Home | trimSuffix "/" }}/runbooks
+{{- end -}}
+{{- end }}
+
 {{/* Where the exporters are scraped. */}}
 {{- define "stepmem.metricsPath" -}}
 {{ get (.Values.settings | default dict) "web.telemetry-path" | default "/metrics" }}

@@ -17,6 +17,7 @@ use axum::routing::{get, post};
 use crate::input::push::bodies::Bodies;
 use crate::input::push::inbox::{Inbox, PushResult, Releases, SubmitError};
 use crate::input::push::problem::{PROBLEM_JSON, PushRefusal, problem};
+use crate::input::push::refusal_log::RefusalLog;
 use crate::input::push::roles::{AccessRefusal, Caller, ReadClock, Role, Roles, Token, Tokens};
 use crate::net::peer::Peer;
 use crate::net::server::Connection;
@@ -169,6 +170,7 @@ pub struct PushEndpoint {
     releases: Option<Releases>,
     clock: ReadClock,
     bodies: Bodies,
+    refusals: RefusalLog,
 }
 
 /// Reports that the endpoint answers, to a probe that only its socket serves.
@@ -323,7 +325,8 @@ impl PushEndpoint {
         let body_bytes_max = config.body_bytes_max;
         let bodies = Bodies::new(body_bytes_max);
         let roles = Roles::new(tokens, config.trusts_machine, Arc::clone(&clock));
-        Arc::new(Self { body_bytes_max, roles, inbox, releases, clock, bodies })
+        let refusals = RefusalLog::default();
+        Arc::new(Self { body_bytes_max, roles, inbox, releases, clock, bodies, refusals })
     }
 
     /// Responds with the result of `handle`, and counts the result and its duration.
@@ -335,7 +338,8 @@ impl PushEndpoint {
         let outcome = handle(self).await;
         let result =
             outcome.as_ref().map_or_else(PushRefusal::result, |_| PushResult::Accepted);
-        self.inbox.counts().add(result, (self.clock)().since(began));
+        let now = (self.clock)();
+        self.inbox.counts().add(result, now.since(began));
         match outcome {
             Ok(Receipt { n_records, requests, id }) => {
                 let body = match id {
@@ -345,7 +349,7 @@ impl PushEndpoint {
                 ([(CONTENT_TYPE, "application/json")], body).into_response()
             }
             Err(refused) => {
-                tracing::debug!(error = %refused, "push refused");
+                self.refusals.add(result, &refused, now);
                 refused.into_response()
             }
         }
@@ -401,7 +405,9 @@ impl PushEndpoint {
             if let Some(refusal) = self.roles.paced().await {
                 return Err(refusal);
             }
-            self.inbox.counts().add(PushResult::Guessed, Duration::ZERO);
+            let (result, now) = (PushResult::Guessed, (self.clock)());
+            self.inbox.counts().add(result, Duration::ZERO);
+            self.refusals.add(result, &AccessRefusal::Guessed, now);
             if let Some(connection) = connection {
                 connection.evict().notify_one();
             }

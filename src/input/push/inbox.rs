@@ -119,9 +119,14 @@ impl PushResult {
         "interrupted",
     ];
 
+    /// Its label.
+    pub(super) fn label(self) -> &'static str {
+        Self::LABELS.get(self.idx()).copied().unwrap_or_default()
+    }
+
     /// The index of its label in [`Self::LABELS`].
     #[expect(clippy::as_conversions, reason = "a discriminant is an index")]
-    fn idx(self) -> usize {
+    pub(super) fn idx(self) -> usize {
         self as usize
     }
 }

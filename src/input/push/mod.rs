@@ -4,4 +4,5 @@ pub mod bodies;
 pub mod http;
 pub mod inbox;
 mod problem;
+pub mod refusal_log;
 pub mod roles;

@@ -12,6 +12,35 @@ use crate::rig::refusals::{check_problem, send};
 use crate::rig::wait::await_true;
 
 #[test]
+fn refusals_are_logged_once_for_each_reason_and_minute() {
+    let exporter = Exporter::start(&[]);
+    for _ in 0..50 {
+        check_problem(&exporter.post(r#"{"rank":"a"}"#), 400, "rank");
+        check_problem(
+            &exporter.post(r#"{"rank":0,"step":-1,"allocated_bytes":1}"#),
+            400,
+            "step",
+        );
+    }
+    assert_eq!(exporter.post(record(0, 1, 1)).status, 200);
+    let log = exporter.log();
+    let refused = log.iter().filter(|line| line["fields"]["message"] == "push refused");
+    let mut told: Vec<_> = refused
+        .map(|line| {
+            let text = |field: &str| line["fields"][field].as_str().unwrap().to_owned();
+            (line["level"].as_str().unwrap(), text("reason"), text("error"))
+        })
+        .collect();
+    told.sort();
+    let [(level, reason, error), of_step] = &told[..] else { panic!("{told:?}") };
+    assert_eq!(
+        (*level, reason.as_str(), of_step.1.as_str()),
+        ("WARN", "malformed", "out_of_range")
+    );
+    assert!(error.contains("rank") && of_step.2.contains("step"), "{told:?}");
+}
+
+#[test]
 fn hundred_thousand_ranks_are_refused_within_bounded_memory() {
     let exporter = Exporter::start(&["--push.body-max", "8388608"]);
     assert_eq!(exporter.post(record(0, 1, 1)).status, 200);
