@@ -30,7 +30,7 @@ use crate::exporter::recording::queue;
 use crate::exporter::reload::{ReloadedFiles, keep_token};
 use crate::exporter::self_metrics::ExporterFigures;
 use crate::exporter::startup::Startup;
-use crate::exporter::state_file::{StateFile, read_state};
+use crate::exporter::state_file::{ReadState, StateFile, read_state};
 use crate::exporter::stop::{App, Awaited, Signals, Tasks};
 use crate::exporter::summaries::directory::SummaryFolders;
 use crate::exporter::summaries::writer::Summaries;
@@ -155,8 +155,8 @@ async fn start(
     reloads: watch::Receiver<u64>,
 ) -> anyhow::Result<(App, Addresses, watch::Receiver<Arc<Status>>)> {
     let mut startup = Startup::new(settings.start, &settings.problems, &settings.warnings);
-    let saved = read_state(settings.state_file.as_deref(), settings.engine.ranks_max).await;
-    let clock = Clock::start(saved.as_ref());
+    let read = read_state(settings.state_file.as_deref(), settings.engine.ranks_max).await;
+    let clock = Clock::start(read.saved.as_ref());
     let (inbox, submissions) = Inbox::new();
     let (publisher, latest) = watch::channel(Arc::default());
     let (source, status, summary) = StatusSource::new(latest.clone());
@@ -172,7 +172,7 @@ async fn start(
     let (devices, releases) = DeviceSource::new(settings.nvml.zip(gpu));
     let (gpu, pushed_devices) = start_collectors(devices, collect, &mut startup)?;
     let config = EngineConfig { snapshots: settings.snapshots, ..settings.engine };
-    let (engine, state) = resumed(config, saved, clock, settings.state_file);
+    let (engine, state) = resumed(config, read, clock, settings.state_file);
     let (launches_max, staging) = (settings.summary_launches_max, settings.snapshot_staging);
     let folders = SummaryFolders::new(settings.summary_dir, launches_max, staging);
     let recorder = queue::start(&settings.record, folders.as_ref(), &engine, &mut startup)?;
@@ -309,12 +309,12 @@ fn guards(hosts: Vec<String>, telemetry_path: &str) -> [Arc<Guard>; 2] {
 /// Resumes the state of an earlier exporter, or starts with an empty one.
 fn resumed(
     config: EngineConfig,
-    saved: Option<SavedState>,
+    ReadState { claim, saved }: ReadState,
     clock: Clock,
     path: Option<PathBuf>,
 ) -> (Engine, Option<StateFile>) {
     let engine = engine_of(config, saved, clock);
-    (engine, path.map(|path| StateFile::new(path, clock.now())))
+    (engine, path.map(|path| StateFile::new(path, claim, clock.now())))
 }
 
 /// The counts of the servers.

@@ -1,6 +1,7 @@
 //! The times at which the state file is read and written.
 
 use std::fmt::Display;
+use std::fs::{File, TryLockError};
 use std::future::pending;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,6 +12,7 @@ use tokio::sync::mpsc::OwnedPermit;
 use tokio::task::JoinHandle;
 
 use crate::store::state::{self, StateError, StateLimits, StateWriter};
+use crate::store::{atomic, open};
 use stepmem_engine::engine::Engine;
 use stepmem_engine::output::saved_state::{SaveCursor, SavedState};
 use stepmem_types::units::Uptime;
@@ -25,25 +27,73 @@ pub(super) const UNCLEAN_ENDS_MAX: u32 = 2;
 /// An exporter has resumed a state after this time at the latest; it has before, once all
 /// ranks that push were judged.
 pub(super) const RESUMED_WITHIN: Duration = Duration::from_mins(1);
+/// Minimum time between two attempts to take over a state file that another exporter keeps.
+const CLAIM_EVERY: Duration = Duration::from_secs(2);
 /// Maximum number of parts that wait for the disk.
 const PARTS_CAPACITY: usize = 2;
 
-/// Reads the state of an earlier exporter. Renames a file that cannot be trusted, and one that
-/// ended the processes which resumed it.
-pub(super) async fn read_state(path: Option<&Path>, ranks_max: usize) -> Option<SavedState> {
-    let path = path?;
+/// The right to keep a state file, of one exporter at a time.
+pub(super) enum Claim {
+    /// This exporter keeps it, with the locked file next to it until the process ends. Without a
+    /// lock where that file cannot be made: then the state itself can hardly be written.
+    Held(#[expect(dead_code, reason = "locked while it is open")] Option<File>),
+    /// Another exporter keeps it.
+    OfAnother,
+}
+
+impl Claim {
+    /// Claims a state file. Never waits for another exporter.
+    fn of(path: &Path) -> Self {
+        let Ok(lock) = open::lock_file(&atomic::beside(path, "lock")) else {
+            return Self::Held(None);
+        };
+        match lock.try_lock() {
+            Ok(()) => Self::Held(Some(lock)),
+            Err(TryLockError::WouldBlock) => Self::OfAnother,
+            // A file system without locks.
+            Err(TryLockError::Error(_)) => Self::Held(None),
+        }
+    }
+}
+
+/// What was found of a state file at the start.
+pub(super) struct ReadState {
+    pub(super) claim: Claim,
+    /// The state of an earlier exporter.
+    pub(super) saved: Option<SavedState>,
+}
+
+/// Reads the state of an earlier exporter, unless another one keeps it now. Renames a file that
+/// cannot be trusted, and one that ended the processes which resumed it.
+pub(super) async fn read_state(path: Option<&Path>, ranks_max: usize) -> ReadState {
+    // As long as nothing is known, another exporter may keep it.
+    let unknown = ReadState { claim: Claim::OfAnother, saved: None };
+    let Some(path) = path else { return unknown };
     let of_task = path.to_owned();
-    let reading = tokio::task::spawn_blocking(move || read(&of_task, ranks_max));
+    let reading = tokio::task::spawn_blocking(move || {
+        let claim = Claim::of(&of_task);
+        let is_held = matches!(claim, Claim::Held(_));
+        let saved = is_held.then(|| read(&of_task, ranks_max)).flatten();
+        ReadState { claim, saved }
+    });
+    let shown = path.display();
     match tokio::time::timeout(STATE_WITHIN, reading).await {
-        Ok(Ok(saved)) => saved,
+        Ok(Ok(state)) => {
+            if matches!(state.claim, Claim::OfAnother) {
+                tracing::warn!(
+                    path = %shown,
+                    "another exporter keeps this state file: this one keeps no state until that ends"
+                );
+            }
+            state
+        }
         Ok(Err(error)) => {
             tracing::warn!(%error, "state not read");
-            None
+            unknown
         }
         Err(_) => {
-            let path = path.display();
-            tracing::warn!(%path, within = ?STATE_WITHIN, "state not read in time");
-            None
+            tracing::warn!(path = %shown, within = ?STATE_WITHIN, "state not read in time");
+            unknown
         }
     }
 }
@@ -100,6 +150,10 @@ fn log_mark(result: io::Result<()>) {
 /// Writes the state file.
 pub(super) struct StateFile {
     path: PathBuf,
+    claim: Claim,
+    /// An attempt to take it over, and when the last one began.
+    claiming: Option<JoinHandle<Claim>>,
+    claimed_at: Option<Uptime>,
     /// When the exporter began to resume a state; `None` once its mark is taken away.
     resuming: Option<Uptime>,
     /// The number of records that the engine had taken at the last write.
@@ -123,13 +177,48 @@ pub(super) type PartPermit = OwnedPermit<Option<Vec<u8>>>;
 impl StateFile {
     /// `now`: when the state was resumed. There may be a mark also where none was: one that was
     /// not read in time.
-    pub(super) fn new(path: PathBuf, now: Uptime) -> Self {
-        let (resuming, written_at, writing) = (Some(now), None, None);
-        Self { path, resuming, n_records: 0, written_at, writing, is_failing: false }
+    pub(super) fn new(path: PathBuf, claim: Claim, now: Uptime) -> Self {
+        Self {
+            path,
+            claim,
+            claiming: None,
+            claimed_at: None,
+            resuming: Some(now),
+            n_records: 0,
+            written_at: None,
+            writing: None,
+            is_failing: false,
+        }
+    }
+
+    /// Returns whether this exporter keeps the file. Tries to take it over from one that has
+    /// ended, every [`CLAIM_EVERY`].
+    async fn is_kept(&mut self, now: Uptime) -> bool {
+        if matches!(self.claim, Claim::Held(_)) {
+            return true;
+        }
+        if let Some(claiming) = self.claiming.take_if(|claiming| claiming.is_finished()) {
+            self.claim = claiming.await.unwrap_or(Claim::OfAnother);
+            if matches!(self.claim, Claim::Held(_)) {
+                self.resuming = Some(now);
+                tracing::info!(path = %self.path.display(), "this exporter keeps the state from now on");
+                return true;
+            }
+        }
+        let is_early = self.claimed_at.is_some_and(|at| now.since(at) < CLAIM_EVERY);
+        if self.claiming.is_none() && !is_early {
+            self.claimed_at = Some(now);
+            let path = self.path.clone();
+            self.claiming = Some(tokio::task::spawn_blocking(move || Claim::of(&path)));
+        }
+        false
     }
 
     /// Begins to write new state, at most every [`STATE_EVERY`] and one write at a time.
     pub(super) async fn keep(&mut self, engine: &Engine, now: Uptime) {
+        if !self.is_kept(now).await {
+            return;
+        }
         if self.resuming.is_some_and(|since| {
             now.since(since) >= RESUMED_WITHIN || engine.has_judged_since(since, now)
         }) {
@@ -204,7 +293,10 @@ impl StateFile {
     /// Writes everything within [`STATE_WITHIN`].
     pub(super) async fn write_all(state: &mut Option<Self>, engine: &Engine, now: Uptime) {
         let whole = async {
-            if let Some(state) = state {
+            // Another exporter that still keeps it knows its own ranks.
+            let mut state =
+                state.as_mut().filter(|state| matches!(state.claim, Claim::Held(_)));
+            if let Some(state) = &mut state {
                 state.resumed().await;
                 // A write that is cut short leaves the file as it was, but uses the same
                 // temporary name next to it.
@@ -214,13 +306,13 @@ impl StateFile {
                 }
                 state.begin(engine, now);
             }
-            while state.as_ref().is_some_and(Self::is_feeding) {
-                let permit = Self::ready(state.as_ref()).await;
-                if let Some(state) = state {
+            while state.as_ref().is_some_and(|state| state.is_feeding()) {
+                let permit = Self::ready(state.as_deref()).await;
+                if let Some(state) = &mut state {
                     state.advance(permit, engine, now);
                 }
             }
-            if let Some(state) = state {
+            if let Some(state) = &mut state {
                 state.written().await;
             }
         };
@@ -264,7 +356,7 @@ mod tests {
 
     use tokio::runtime::Builder;
 
-    use crate::exporter::state_file::{RESUMED_WITHIN, StateFile};
+    use crate::exporter::state_file::{Claim, RESUMED_WITHIN, StateFile};
     use crate::store::state;
     use stepmem_engine::config::EngineConfig;
     use stepmem_engine::engine::Engine;
@@ -287,7 +379,7 @@ mod tests {
         let runtime = Builder::new_current_thread().enable_time().build().unwrap();
         runtime.block_on(async {
             // A write that it began ends with it, before the runtime waits for that.
-            let mut file = StateFile::new(path.clone(), at(Duration::ZERO));
+            let mut file = StateFile::new(path.clone(), Claim::Held(None), at(Duration::ZERO));
             for (after, n_ends) in [(RESUMED_WITHIN.mul_f64(0.99), 1), (RESUMED_WITHIN, 0)] {
                 file.keep(&engine, at(after)).await;
                 assert_eq!(state::unclean_ends(&path), n_ends, "after {after:?}");

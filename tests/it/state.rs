@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 use stepmem::store::state;
@@ -17,6 +17,8 @@ use crate::rig::job::{Job, record};
 use crate::rig::json::{has, without_clock};
 use crate::rig::units::MIB;
 
+/// An exporter takes a state file over so soon after the end of the one that kept it.
+const TAKEN_OVER_WITHIN: Duration = Duration::from_secs(10);
 /// The default of `--rank.max`.
 const RANKS_MAX: usize = 1024;
 
@@ -52,6 +54,46 @@ fn restart_in_the_middle_of_a_leak_forgets_nothing() {
     assert!(onset(&second) < 1500, "{second:#}");
     assert!(onset(&second).abs_diff(onset(&whole)) <= 64, "{second:#} {whole:#}");
     assert!(creep(&forgetful).is_none_or(|evidence| onset(&evidence) >= 1500));
+}
+
+#[test]
+fn second_exporter_of_a_state_file_keeps_none_until_the_first_ends() {
+    let folder = Folder::new("state-shared");
+    let of = |run: &str| format!(r#"stepmem_run_ranks{{run="{run}"}}"#);
+    let push = |exporter: &Exporter, run: &str| {
+        let body = format!(r#"{{"run":"{run}","rank":0,"step":1,"allocated_bytes":1}}"#);
+        assert_eq!(exporter.post(body).status, 200);
+    };
+    let told = |entry: &Value| entry["fields"].to_string().contains("another exporter keeps");
+    let first = start(&folder);
+    push(&first, "first");
+    // It serves, and its end leaves the file as it is.
+    let second = start(&folder);
+    assert_eq!(second.metric(&of("first")), None);
+    push(&second, "second");
+    let log = second.stop();
+    assert!(log.iter().any(|entry| entry["level"] == "WARN" && told(entry)), "{log:#?}");
+    let third = start(&folder);
+    push(&third, "third");
+    first.signal("KILL");
+    let takes =
+        |entry: &Value| entry["fields"].to_string().contains("keeps the state from now");
+    third.await_log("the takeover", TAKEN_OVER_WITHIN, takes);
+    third.stop();
+    let last = start(&folder);
+    assert_eq!(last.metric(&of("third")), Some(1.0));
+    assert_eq!((last.metric(&of("first")), last.metric(&of("second"))), (None, None));
+    assert!(!last.stop().iter().any(told));
+}
+
+#[test]
+fn lock_of_a_state_that_cannot_be_made_stops_no_exporter() {
+    let folder = Folder::new("state-no-lock");
+    fs::create_dir(folder.path("state.lock")).unwrap();
+    let first = start(&folder);
+    first.push_step(&json!({"run": "kept", "rank": 0}), 1, 1);
+    first.stop();
+    assert_eq!(start(&folder).metric(r#"stepmem_run_ranks{run="kept"}"#), Some(1.0));
 }
 
 #[test]
