@@ -12,6 +12,7 @@ use crate::commands::live::LiveExporter;
 use crate::config::settings::{PushSocket, Settings};
 use crate::config::web_file::WebFile;
 use crate::exporter::collectors::nvml;
+use crate::exporter::start::within_address_space;
 use stepmem_types::format::clean::lines;
 use stepmem_types::format::units::period;
 
@@ -40,7 +41,7 @@ fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
         io::stdout().lock().write_all(answer.as_bytes()).map_err(anyhow::Error::from)?;
         return Ok(Exit::Success);
     }
-    let settings = args::settings(matches, |_| true)?;
+    let settings = within_address_space(args::settings(matches, |_| true)?);
     check(&settings, io::stdout().lock())?;
     Ok(Exit::Success)
 }

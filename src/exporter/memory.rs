@@ -1,10 +1,39 @@
 //! Memory that the process does not need: freed memory, and the code of the start.
 
+use stepmem_engine::output::saved_state::SavedState;
+
 /// Size from which memory is its own mapping, which is unmapped when it is freed: glibc's
 /// default, fixed. Otherwise glibc raises it to the largest size that was ever freed, and keeps
 /// twice as much at the top of its heap.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const MAPPED_FROM_BYTES: libc::c_int = 128 * 1024;
+
+/// Bytes that the exporter needs in addition to its ranks, their state and a summary of them.
+const OTHER_BYTES: usize = 40 * 1024 * 1024;
+
+/// Returns the number of ranks that fit into the address space that is left to this process
+/// (`ulimit -v`), and that limit in bytes, if so many do not. Half as much again as the ranks
+/// take: a state is read, and a summary made, next to them.
+pub(crate) fn fewer_ranks(ranks_max: usize) -> Option<(usize, u64)> {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::As).current?;
+    let left = limit.saturating_sub(mapped_bytes()?);
+    let left = usize::try_from(left).unwrap_or(usize::MAX);
+    let needs = |n_ranks| SavedState::bytes_max(n_ranks) / 2 * 3 + OTHER_BYTES;
+    if needs(ranks_max) <= left {
+        return None;
+    }
+    let of_rank = (needs(1) - needs(0)).max(1);
+    let n_ranks = left.saturating_sub(needs(0)) / of_rank;
+    Some((n_ranks.clamp(1, ranks_max), limit))
+}
+
+/// Returns the size of this process' address space.
+fn mapped_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let size = status.lines().find_map(|line| line.strip_prefix("VmSize:"))?;
+    let kib: u64 = size.trim().strip_suffix(" kB")?.parse().ok()?;
+    kib.checked_mul(1024)
+}
 
 /// Has glibc keep little freed memory, for a process that runs long next to others. Another
 /// allocator stays as it is.

@@ -66,6 +66,10 @@ impl ExporterFigures {
             access_refused: labelled(self.access.reasons()),
             web_reloads: labelled(reloads.into_iter().flatten()),
             otlp_exports: labelled(exports.into_iter().flatten()),
+            otlp_rejected_points: self
+                .export
+                .as_ref()
+                .and_then(|counts| counts.rejected_points()),
             oom_kills: self.oom_kills,
             ends_with_command: self.ends_with_command,
             series: self.series,

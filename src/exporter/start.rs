@@ -23,7 +23,7 @@ use crate::exporter::collectors::nvml::{GpuChannels, GpuSource, GpuTask};
 use crate::exporter::collectors::snapshot_analysis::AnalysisQueue;
 use crate::exporter::engine_task::{EngineTask, Requests};
 use crate::exporter::listen::{Addresses, PUSH, SocketFile, WEB, bind_socket, listen};
-use crate::exporter::memory::{give_back_early, unmap_code};
+use crate::exporter::memory::{fewer_ranks, give_back_early, unmap_code};
 use crate::exporter::notices::Notices;
 use crate::exporter::oom_kills::OomKills;
 use crate::exporter::recording::queue;
@@ -53,6 +53,7 @@ use stepmem_engine::event::Event;
 use stepmem_engine::output::saved_state::SavedState;
 use stepmem_engine::output::status::Status;
 use stepmem_engine::requests::snapshots::SnapshotSettings;
+use stepmem_types::format::units::whole_bytes;
 use stepmem_types::ids::GpuUuid;
 use stepmem_types::units::Seconds;
 
@@ -92,7 +93,7 @@ pub fn run<F: Future<Output = anyhow::Result<()>>>(
         let mut signals = Signals::listen()?;
         let reloads = signals.reloads();
         let (app, addresses, latest) = tokio::select! {
-            started = start(settings, gpu, notices, reloads) => started?,
+            started = start(within_address_space(settings), gpu, notices, reloads) => started?,
             _ = signals.next() => return Ok(()),
         };
         tracing::info!("started");
@@ -102,6 +103,21 @@ pub fn run<F: Future<Output = anyhow::Result<()>>>(
     // A hanging call of the driver blocks its own thread, which ends with the process.
     runtime.shutdown_background();
     result
+}
+
+/// Lowers `rank.max` to the ranks that fit into the address space of this process, and adds a
+/// warning of that.
+pub fn within_address_space(mut settings: Settings) -> Settings {
+    let ranks_max = settings.engine.ranks_max;
+    if let Some((n_ranks, limit)) = fewer_ranks(ranks_max) {
+        let limit = whole_bytes(limit);
+        settings.warnings.push(format!(
+            "rank.max: {ranks_max} ranks do not fit into {limit} of address space (ulimit -v): {n_ranks} are held; raise that limit, or lower \
+             --rank.max"
+        ));
+        settings.engine.ranks_max = n_ranks;
+    }
+    settings
 }
 
 /// Ensures that the first files can be opened: the runtime panics if it cannot open its own.

@@ -6,6 +6,7 @@ use std::io::Read;
 use flate2::read::GzDecoder;
 use serde_json::{Value, json};
 
+use crate::rig::answers::Answering;
 use crate::rig::exporter::Exporter;
 use crate::rig::http::{head, request};
 use crate::rig::job::{Job, record};
@@ -13,6 +14,10 @@ use crate::rig::json::has;
 use crate::rig::nvml::{FakeNvml, driver, gpu, process};
 use crate::rig::series::{has_family, samples};
 use crate::rig::units::{GIB, MIB};
+use crate::rig::wait::DEADLINE;
+
+/// Exports that a collector took.
+const SUCCESSES: &str = r#"stepmem_otlp_exports_total{result="success"}"#;
 
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -249,4 +254,40 @@ fn every_figure_of_the_status_has_a_name_and_stands_in_its_schema() {
     assert!(status["gpu"]["errors"]["gpu_is_lost"].as_u64() > Some(0), "{status}");
     assert!(status["ranks"][0]["pressures"]["device"].as_f64() > Some(0.9), "{status}");
     assert_eq!(status["acks"][0]["reason"], "known");
+}
+
+#[test]
+fn points_that_a_collector_refuses_of_an_export_are_counted_and_told_once() {
+    let collector = Answering::start();
+    // ExportMetricsServiceResponse with five refused points, and a reason.
+    collector.set(200, "\n\u{b}\u{8}\u{5}\u{12}\u{7}too old");
+    let url = collector.url();
+    let arguments = ["--no-nvml", "--otlp.endpoint", &url, "--otlp.interval", "50ms"];
+    let exporter = Exporter::start_command("serve", &arguments, &[]);
+    let rejected = "stepmem_otlp_rejected_points_total";
+    exporter.await_metrics("refused points", |metrics| {
+        metrics.get(rejected).is_some_and(|n_points| *n_points >= 15.0)
+    });
+    assert_eq!(exporter.logged("WARN", "OTLP export taken in part"), 1);
+    assert_eq!(exporter.logged("WARN", "too old"), 1);
+    assert_eq!(exporter.metric(r#"stepmem_otlp_exports_total{result="failure"}"#), Some(0.0));
+    // Answers that are none, or refuse nothing, count nothing; then it is told again.
+    let mut n_exports = exporter.metric(SUCCESSES).unwrap();
+    for answer in ["", "\n\u{0}", "{\"partialSuccess\":{}}", "\n\u{b}\u{8}\u{7f}"] {
+        collector.set(200, answer);
+        exporter.await_metrics("exports", |metrics| metrics[SUCCESSES] >= n_exports + 3.0);
+        n_exports = exporter.metric(SUCCESSES).unwrap();
+    }
+    let before = exporter.metric(rejected).unwrap();
+    exporter.await_metrics("exports", |metrics| metrics[SUCCESSES] >= n_exports + 3.0);
+    assert_eq!(exporter.metric(rejected), Some(before));
+    assert!(before % 5.0 == 0.0, "{before}");
+    collector.set(200, "\n\u{9}\u{12}\u{7}ignored");
+    exporter.await_log("the warning", DEADLINE, |entry| {
+        entry["fields"].to_string().contains("ignored")
+    });
+    // Over gRPC the answer does not show them.
+    let arguments = [&arguments[..], &["--otlp.protocol", "grpc"]].concat();
+    let exporter = Exporter::start_command("serve", &arguments, &[]);
+    assert_eq!(exporter.metric(rejected), None);
 }

@@ -4,7 +4,7 @@
 use std::error::Error;
 use std::fmt;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -19,16 +19,24 @@ use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
 use opentelemetry_sdk::metrics::Temporality;
 use opentelemetry_sdk::metrics::data::ResourceMetrics;
 use opentelemetry_sdk::metrics::exporter::PushMetricExporter;
+use prost::Message;
 use reqwest::redirect;
 use tonic::metadata::MetadataMap;
 
 use crate::output::otlp::config::{OtlpConfig, Transport};
+use stepmem_types::format::clean::shortened;
+
+/// The longest reason of a collector that is logged, in characters.
+const REASON_CHARS_MAX: usize = 256;
 
 /// Counts of exports by result.
 #[derive(Debug, Default)]
 pub struct ExportCounts {
     success: AtomicU64,
     failure: AtomicU64,
+    rejected_points: AtomicU64,
+    /// Set where answers show the points that were refused.
+    shows_rejected: AtomicBool,
 }
 
 impl ExportCounts {
@@ -38,6 +46,13 @@ impl ExportCounts {
             ("failure", self.failure.load(Ordering::Relaxed)),
             ("success", self.success.load(Ordering::Relaxed)),
         ]
+    }
+
+    /// Points that were refused of exports that were taken; `None` where answers do not show
+    /// them.
+    pub fn rejected_points(&self) -> Option<u64> {
+        let is_shown = self.shows_rejected.load(Ordering::Relaxed);
+        is_shown.then(|| self.rejected_points.load(Ordering::Relaxed))
     }
 }
 
@@ -61,7 +76,8 @@ impl ReportingExporter {
         counts: &Arc<ExportCounts>,
     ) -> Result<Self, ExporterBuildError> {
         let http_cause = HttpCause::default();
-        let built = Self::transport(config, &http_cause);
+        let built = Self::transport(config, &http_cause, counts);
+        counts.shows_rejected.store(config.transport == Transport::Http, Ordering::Relaxed);
         // The reason contains the part that cannot be parsed.
         let (raw, url) = (config.url(), config.shown_url());
         let inner = built.map_err(|error| {
@@ -75,6 +91,7 @@ impl ReportingExporter {
     fn transport(
         config: &OtlpConfig,
         http_cause: &HttpCause,
+        counts: &Arc<ExportCounts>,
     ) -> Result<MetricExporter, ExporterBuildError> {
         let authorization = authorization(config)?;
         let url = config.url();
@@ -96,6 +113,8 @@ impl ReportingExporter {
                     inner: client(url.starts_with("https://"), config.timeout)?,
                     authorization,
                     cause: Arc::clone(http_cause),
+                    counts: Arc::clone(counts),
+                    is_partial: AtomicBool::default(),
                 })
                 .with_endpoint(&*url)
                 .build(),
@@ -196,6 +215,48 @@ struct Client {
     /// Sent unless the configured headers have their own.
     authorization: Option<HeaderValue>,
     cause: HttpCause,
+    counts: Arc<ExportCounts>,
+    /// The last export that was taken was not taken whole.
+    is_partial: AtomicBool,
+}
+
+impl Client {
+    /// Counts the points that the collector refused of an export that it took. Logs the reason
+    /// of the first of consecutive ones.
+    fn took(&self, answer: &[u8]) {
+        let partial =
+            TakenExport::decode(answer).ok().and_then(|answer| answer.partial_success);
+        // A reason without refused points is a warning.
+        let partial = partial.filter(|it| it.rejected_points > 0 || !it.reason.is_empty());
+        let was_partial = self.is_partial.swap(partial.is_some(), Ordering::Relaxed);
+        let Some(PartialSuccess { rejected_points, reason }) = partial else { return };
+        let n_points = u64::try_from(rejected_points).unwrap_or(0);
+        self.counts.rejected_points.fetch_add(n_points, Ordering::Relaxed);
+        if !was_partial {
+            let reason = shortened(&reason, REASON_CHARS_MAX);
+            tracing::warn!(
+                rejected_points,
+                reason,
+                "OTLP export taken in part; until one is taken whole, further points are only counted"
+            );
+        }
+    }
+}
+
+/// The answer to an export that was taken: `ExportMetricsServiceResponse` of OTLP.
+#[derive(Clone, PartialEq, prost::Message)]
+struct TakenExport {
+    #[prost(message, optional, tag = "1")]
+    partial_success: Option<PartialSuccess>,
+}
+
+/// `ExportMetricsPartialSuccess` of OTLP.
+#[derive(Clone, PartialEq, prost::Message)]
+struct PartialSuccess {
+    #[prost(int64, tag = "1")]
+    rejected_points: i64,
+    #[prost(string, tag = "2")]
+    reason: String,
 }
 
 impl HttpClient for Client {
@@ -214,7 +275,10 @@ impl HttpClient for Client {
             }
             let result = self.inner.send_bytes(request).await.and_then(of_a_collector);
             let cause = match &result {
-                Ok(response) if response.status().is_success() => None,
+                Ok(response) if response.status().is_success() => {
+                    self.took(response.body());
+                    None
+                }
                 Ok(response) => Some(status_cause(response)),
                 Err(error) => Some(http_cause(&**error)),
             };

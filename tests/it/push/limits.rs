@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::io::Write;
 
+use serde_json::Value;
 use stepmem::net::server::CONNECTIONS_MAX;
 
 use crate::rig::exporter::Exporter;
@@ -38,6 +39,31 @@ fn refusals_are_logged_once_for_each_reason_and_minute() {
         ("WARN", "malformed", "out_of_range")
     );
     assert!(error.contains("rank") && of_step.2.contains("step"), "{told:?}");
+}
+
+#[test]
+fn address_space_that_is_too_small_for_the_ranks_lowers_them_with_a_warning() {
+    let wrapper = ["prlimit", "--as=629145600"];
+    let exporter = Exporter::start_within(&wrapper, &["--rank.max", "60000"]);
+    let is_it = |line: &Value| line["fields"].to_string().contains("rank.max: 60000 ranks");
+    let log = exporter.log();
+    let line = log.iter().find(|line| is_it(line)).unwrap_or_else(|| panic!("{log:#?}"));
+    assert_eq!(line["level"], "WARN");
+    let text = line["fields"]["message"].as_str().unwrap();
+    assert!(text.contains("600 MiB of address space (ulimit -v)"), "{text}");
+    let n_ranks = text.split("(ulimit -v): ").nth(1).unwrap();
+    let n_ranks: u32 = n_ranks.split(' ').next().unwrap().parse().unwrap();
+    assert!((1..4000).contains(&n_ranks), "{text}");
+    let batch = |ranks: std::ops::Range<u32>| {
+        let records: Vec<String> = ranks.map(|rank| record(rank, 1, 1)).collect();
+        format!("[{}]", records.join(","))
+    };
+    let refusal = format!("exceeds the limit of {n_ranks}");
+    check_problem(&exporter.post(batch(0..n_ranks + 1)), 429, &refusal);
+    assert_eq!(exporter.post(batch(0..n_ranks)).json()["accepted"], n_ranks);
+    // Ranks that fit are left alone.
+    let exporter = Exporter::start_within(&wrapper, &["--rank.max", "10"]);
+    assert_eq!(exporter.logged("WARN", "rank.max"), 0);
 }
 
 #[test]

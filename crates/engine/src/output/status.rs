@@ -439,6 +439,9 @@ pub struct ExporterStatus {
     pub web_reloads: LabelCounts,
     /// OTLP exports by result; empty when none is configured.
     pub otlp_exports: LabelCounts,
+    /// Points that a collector refused of exports that it took; `None` where none is configured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub otlp_rejected_points: Option<u64>,
     /// Processes of the command that the kernel killed for lack of memory; `None` but for
     /// `run`, and where that is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
