@@ -40,7 +40,9 @@ fn define(text: &str, found: &mut Definitions) {
             words.iter().position(|word| ["struct", "enum", "type", "const"].contains(word));
         let is_item =
             !line.starts_with(' ') && !line.starts_with("impl") && !line.contains("fn ");
-        if let Some(name) = at.filter(|_| is_item).and_then(|at| words.get(at + 1)) {
+        let name = at.filter(|_| is_item).and_then(|at| words.get(at + 1));
+        // An assertion has no name, and is of no type.
+        if let Some(name) = name.filter(|name| **name != "_") {
             let item = format!("{attributes}{}", line.trim());
             if line.ends_with(';') || line.ends_with("{}") {
                 found.entry((*name).to_owned()).or_default().push_str(&item);
