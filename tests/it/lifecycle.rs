@@ -324,7 +324,8 @@ fn address_that_is_taken_is_named() {
         let ended =
             stepmem(&["serve", "--no-nvml", flag, &address, other, "127.0.0.1:0"], &[], b"");
         assert_eq!(ended.code, Some(1), "{}", ended.err);
-        let message = format!("error: cannot listen on {address} ({what})");
+        let setting = flag.trim_start_matches('-');
+        let message = format!("error: {setting}: cannot listen on {address} ({what})");
         assert!(ended.err.contains(&message), "{}", ended.err);
     }
 }
