@@ -139,7 +139,10 @@ fn recording_of_version_1_is_read_and_written_again_as_the_same_events() {
     assert_eq!(figure("/ranks/1/end/error_type"), "ValueError");
     assert_eq!(figure("/acks/0/kind"), "CREEP_CONFIRMED");
     assert_eq!(figure("/gpu/xids/0/xid"), 79);
-    assert_eq!(figure("/gpu/errors"), json!({"gpu_is_lost": 1, "timeout": 1}));
+    assert_eq!(
+        figure("/gpu/errors"),
+        json!({"gpu_is_lost": 1, "gpu_not_found": 0, "reset_required": 0, "timeout": 1})
+    );
 }
 
 /// A client that reads each eighth step only, because steps are short: what is per step is not per record.
