@@ -1,9 +1,14 @@
 //! Why there are no series.
 
+use std::fmt::Display;
+
 use thiserror::Error;
 
 use crate::series::model::{COLUMNS_MAX, POINTS_MAX, ROW_BYTES_MAX, SERIES_MAX};
-use stepmem_types::format::clean::Quoted;
+use stepmem_types::format::clean::{Quoted, shortened};
+
+/// Characters of a reader's reason.
+const REASON_CHARS_MAX: usize = 160;
 
 /// Why bytes give no series. Names are those of the file.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -51,4 +56,11 @@ pub enum SeriesError {
     TooManyPoints,
     #[error("it has more than {COLUMNS_MAX} columns")]
     TooManyColumns,
+}
+
+impl SeriesError {
+    /// Returns that of a line which a reader refused.
+    pub(super) fn line(line: u64, reason: &impl Display) -> Self {
+        Self::Line { line, reason: shortened(&reason.to_string(), REASON_CHARS_MAX) }
+    }
 }

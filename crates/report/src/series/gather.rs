@@ -6,12 +6,12 @@ use std::collections::BTreeMap;
 use crate::series::error::SeriesError;
 use crate::series::figure::{Figure, Unit};
 use crate::series::model::{
-    COLUMNS_MAX, Decoded, Format, LeftOut, POINTS_MAX, Point, SERIES_MAX, Series, Wanted,
+    COLUMNS_MAX, Decoded, Format, LeftOut, POINTS_MAX, Point, SERIES_MAX, Series, Wanted, gaps,
 };
 use crate::series::names::Role;
+use crate::series::scale::{check_below_capacity, scale};
 use crate::series::time;
 use stepmem_types::format::clean::{clean, shortened};
-use stepmem_types::format::units::bytes;
 
 /// Figures of so many or more are bytes where nothing names a unit: as MiB they would be 16 TiB.
 const BYTES_FROM: f64 = 16_777_216.0;
@@ -308,20 +308,8 @@ impl<'w> Gather<'w> {
             (Some(Unit::Bytes(each)), _) | (_, Unit::Bytes(each)) => number * each,
             _ => number,
         });
-        series.capacity = self.wanted.capacity.or(found);
-        let each = match unit {
-            Unit::Bytes(each) => each,
-            Unit::Percent => {
-                let capacity = series.capacity;
-                capacity.ok_or_else(|| SeriesError::NoCapacity(series.name()))? / 100.0
-            }
-        };
-        if let Some(capacity) =
-            self.wanted.capacity.filter(|capacity| *capacity < greatest * each)
-        {
-            let (value, capacity) = (bytes(greatest * each), bytes(capacity));
-            return Err(SeriesError::AboveCapacity { name: series.name(), value, capacity });
-        }
+        let each = scale(&mut series, unit, found, self.wanted)?;
+        check_below_capacity(&series, greatest * each, self.wanted)?;
         let mut points = raw.points;
         points.sort_by(|(a, _), (b, _)| a.total_cmp(b));
         for (time, number) in points {
@@ -341,13 +329,7 @@ impl<'w> Gather<'w> {
 impl Raw {
     /// Returns whether many of its points are close to each other and many are not.
     fn is_in_bursts(&self) -> bool {
-        let mut gaps: Vec<f64> = self
-            .points
-            .iter()
-            .zip(self.points.iter().skip(1))
-            .map(|((a, _), (b, _))| b - a)
-            .collect();
-        gaps.sort_by(f64::total_cmp);
+        let gaps = gaps(self.points.iter().map(|(time, _)| *time));
         let at = |share: usize| gaps.get(gaps.len().saturating_sub(1) * share / 100);
         at(33).zip(at(90)).is_some_and(|(short, long)| gaps.len() >= 8 && *short < long / 10.0)
     }

@@ -7,10 +7,6 @@ use serde_json::{Map, Value};
 use crate::series::error::SeriesError;
 use crate::series::gather::Gather;
 use crate::series::model::DEPTH_MAX;
-use stepmem_types::format::clean::shortened;
-
-/// Characters of a reader's reason.
-const REASON_CHARS_MAX: usize = 160;
 
 /// Reads the rows. A last line that is cut short is left out.
 pub(super) fn read(text: &str, gather: &mut Gather<'_>) -> Result<(), SeriesError> {
@@ -31,10 +27,7 @@ pub(super) fn read(text: &str, gather: &mut Gather<'_>) -> Result<(), SeriesErro
             Err(_) if is_cut && lines.peek().is_none() && line > 1 => {
                 gather.left_out.is_cut = true;
             }
-            Err(error) => {
-                let reason = shortened(&error.to_string(), REASON_CHARS_MAX);
-                return Err(SeriesError::Line { line, reason });
-            }
+            Err(error) => return Err(SeriesError::line(line, &error)),
         }
     }
     Ok(())

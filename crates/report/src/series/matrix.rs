@@ -9,8 +9,8 @@ use crate::series::figure::Unit;
 use crate::series::model::{
     Decoded, Format, LeftOut, POINTS_MAX, Point, SERIES_MAX, Series, Wanted,
 };
+use crate::series::scale::{check_below_capacity, scale};
 use stepmem_types::format::clean::{clean, shortened};
-use stepmem_types::format::units::bytes;
 
 /// The label of a metric's name.
 const NAME: &str = "__name__";
@@ -112,19 +112,16 @@ impl Named<'_> {
             column: clean(self.name).into_owned(),
             labels: self.labels,
             is_unit_guessed: false,
-            capacity: wanted.capacity,
+            capacity: None,
             points: Vec::new(),
         };
         let unit = wanted.unit.or_else(|| Unit::of_name(self.name));
-        let each = match unit.ok_or_else(|| SeriesError::NoUnit(series.name()))? {
-            Unit::Bytes(each) => {
-                series.capacity = wanted.capacity.or(self.capacity.map(|number| number * each));
-                each
-            }
-            Unit::Percent => {
-                series.capacity.ok_or_else(|| SeriesError::NoCapacity(series.name()))? / 100.0
-            }
+        let unit = unit.ok_or_else(|| SeriesError::NoUnit(series.name()))?;
+        let found = match unit {
+            Unit::Bytes(each) => self.capacity.map(|number| number * each),
+            Unit::Percent => None,
         };
+        let each = scale(&mut series, unit, found, wanted)?;
         for point in parts.iter().flat_map(|of| &of.points) {
             if point.value < 0.0 {
                 left_out.figures_unreadable += 1;
@@ -133,10 +130,7 @@ impl Named<'_> {
             }
         }
         let greatest = series.points.iter().map(|point| point.bytes).fold(0.0, f64::max);
-        if let Some(capacity) = wanted.capacity.filter(|capacity| *capacity < greatest) {
-            let (value, capacity) = (bytes(greatest), bytes(capacity));
-            return Err(SeriesError::AboveCapacity { name: series.name(), value, capacity });
-        }
+        check_below_capacity(&series, greatest, wanted)?;
         Ok(Some(series).filter(|series| !series.points.is_empty()))
     }
 }

@@ -10,6 +10,7 @@ pub mod matrix;
 pub mod model;
 mod names;
 mod packed;
+mod scale;
 mod table;
 mod tensorboard;
 mod time;

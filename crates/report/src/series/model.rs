@@ -115,13 +115,14 @@ impl Series {
 
     /// Returns the seconds between neighboring points, at the median; `None` of one point.
     pub fn interval_seconds(&self) -> Option<f64> {
-        let mut gaps: Vec<f64> = self
-            .points
-            .iter()
-            .zip(self.points.iter().skip(1))
-            .map(|(a, b)| b.time - a.time)
-            .collect();
-        gaps.sort_by(f64::total_cmp);
+        let gaps = gaps(self.points.iter().map(|point| point.time));
         gaps.get(gaps.len() / 2).copied()
     }
+}
+
+/// Returns the time between neighbors, the shortest first.
+pub(super) fn gaps(times: impl Iterator<Item = f64> + Clone) -> Vec<f64> {
+    let mut gaps: Vec<f64> = times.clone().zip(times.skip(1)).map(|(a, b)| b - a).collect();
+    gaps.sort_by(f64::total_cmp);
+    gaps
 }

@@ -6,10 +6,6 @@ use csv::{ReaderBuilder, StringRecord, Trim};
 
 use crate::series::error::SeriesError;
 use crate::series::gather::Gather;
-use stepmem_types::format::clean::shortened;
-
-/// Characters of a reader's reason.
-const REASON_CHARS_MAX: usize = 160;
 
 /// Returns bytes as text. They may be UTF-16, as a shell of Windows writes them; what is no
 /// text is replaced.
@@ -40,9 +36,8 @@ pub(super) fn read(text: &str, gather: &mut Gather<'_>) -> Result<(), SeriesErro
         .flexible(true)
         .trim(Trim::All)
         .from_reader(text.as_bytes());
-    let of_line = |error: csv::Error| SeriesError::Line {
-        line: error.position().map_or(0, csv::Position::line),
-        reason: shortened(&error.to_string(), REASON_CHARS_MAX),
+    let of_line = |error: csv::Error| {
+        SeriesError::line(error.position().map_or(0, csv::Position::line), &error)
     };
     let mut names = StringRecord::from(gather.wanted().header.clone());
     if names.is_empty() {
