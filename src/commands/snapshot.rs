@@ -25,7 +25,7 @@ use stepmem_snapshot::render::json;
 use stepmem_snapshot::render::text::{self, Question, RowKind, ShownMoment};
 use stepmem_snapshot::render::text_of_many;
 use stepmem_types::format::units::whole_bytes;
-use stepmem_types::units::parse_size;
+use stepmem_types::units::parse_whole_size;
 
 /// `stepmem snapshot`.
 pub(super) const SNAPSHOT: CommandRow = CommandRow { name: "snapshot", arguments, run };
@@ -91,8 +91,7 @@ fn show_arguments() -> Command {
 }
 
 fn capacity(text: &str) -> Result<u64, String> {
-    let bytes = parse_size(text).and_then(|bytes| format!("{bytes:.0}").parse().ok());
-    bytes.ok_or_else(|| "expected a size, such as 80GiB".to_owned())
+    parse_whole_size(text).ok_or_else(|| "expected a size, such as 80GiB".to_owned())
 }
 
 fn diff_arguments() -> Command {

@@ -20,7 +20,7 @@ use stepmem_snapshot::integer::{at, id};
 use stepmem_snapshot::render::json;
 use stepmem_snapshot::render::text::{self, ShownMoment};
 use stepmem_types::format::units::whole_bytes;
-use stepmem_types::units::parse_size;
+use stepmem_types::units::parse_whole_size;
 
 /// `stepmem snapshot events`.
 pub(super) const EVENTS: CommandRow = CommandRow { name: "events", arguments, run };
@@ -98,8 +98,7 @@ fn address(text: &str) -> Result<u64, String> {
 }
 
 fn size(text: &str) -> Result<u64, String> {
-    let bytes = parse_size(text).ok_or_else(|| "expected a size, such as 1MiB".to_owned())?;
-    format!("{bytes:.0}").parse().map_err(|_| "expected a size, such as 1MiB".to_owned())
+    parse_whole_size(text).ok_or_else(|| "expected a size, such as 1MiB".to_owned())
 }
 
 /// A moment of the window as it is given.

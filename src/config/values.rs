@@ -15,7 +15,7 @@ use crate::input::push::roles::Token;
 use crate::output::otlp::config::{METRICS_PATH, Transport};
 use crate::output::web::is_reserved;
 use stepmem_types::device::{DevicePod, PodName};
-use stepmem_types::units::{checked_name, checked_text, parse_size};
+use stepmem_types::units::{Bytes, checked_name, checked_text, parse_size};
 use stepmem_types::url::without_user;
 
 /// The default mode of a push socket: the permissions of its directory decide about access,
@@ -65,7 +65,7 @@ pub(super) fn workload(value: &str) -> Result<Option<Box<str>>, ValueError> {
 /// Parses a size in bytes of `min` to `max`.
 pub(super) fn bytes(min: u64, max: u64) -> impl Fn(&str) -> Result<u64, ValueError> {
     move |value| {
-        let size = size(value)?.and_then(|bytes| format!("{bytes:.0}").parse().ok());
+        let size = size(value)?.and_then(|bytes| Bytes::rounded(bytes).ok()).map(Bytes::get);
         let outside = || ValueError::SizeRange { value: value.to_owned(), min, max };
         size.filter(|bytes| (min..=max).contains(bytes)).ok_or_else(outside)
     }

@@ -140,6 +140,14 @@ impl Bytes {
         Integer::new(value).map(Self)
     }
 
+    /// Takes bytes without their fraction, to the nearest.
+    ///
+    /// # Errors
+    /// They are below 0, no number, or above [`INTEGER_MAX`].
+    pub fn rounded(bytes: f64) -> Result<Self, OutOfRange> {
+        Self::new(format!("{bytes:.0}").parse().unwrap_or(u64::MAX))
+    }
+
     pub fn get(self) -> u64 {
         self.0.get()
     }
@@ -367,6 +375,11 @@ pub fn parse_size(text: &str) -> Option<f64> {
     let (_, factor) = SIZE_UNITS.iter().find(|(name, _)| *name == unit)?;
     let bytes = (number.parse::<f64>().ok()? * factor).round();
     Some(bytes).filter(|bytes| (1.0..=SIZE_MAX).contains(bytes))
+}
+
+/// Parses a size as [`parse_size`] does, as a whole number.
+pub fn parse_whole_size(text: &str) -> Option<u64> {
+    Bytes::rounded(parse_size(text)?).ok().map(Bytes::get)
 }
 
 /// Takes a name: a text as of [`checked_text`] that people can see, without characters that

@@ -129,10 +129,10 @@ impl Play {
 
     /// Takes a point as a reading of a device that one process has for itself.
     fn read(&mut self, point: Point, capacity: Option<f64>) -> Result<(), OutOfRange> {
-        let used = whole(point.bytes)?;
+        let used = Bytes::rounded(point.bytes)?;
         // None stands for a capacity that is unknown, as where the driver reports none.
-        let total =
-            capacity.map_or(Ok(Bytes::default()), |total| whole(total.max(point.bytes)));
+        let total = capacity
+            .map_or(Ok(Bytes::default()), |total| Bytes::rounded(total.max(point.bytes)));
         let memory = DeviceMemory { total: total?, used, free: None, reserved: None };
         let since = UnixTime::new(point.time)?.since(self.began);
         self.now = Uptime(Duration::try_from_secs_f64(since).unwrap_or_default());
@@ -184,9 +184,4 @@ impl Play {
             (None, false) => Verdict::TooShort,
         }
     }
-}
-
-/// Returns bytes without a fraction.
-fn whole(bytes: f64) -> Result<Bytes, OutOfRange> {
-    Bytes::new(format!("{bytes:.0}").parse().unwrap_or(u64::MAX))
 }
