@@ -1,5 +1,6 @@
 //! Memory that the process does not need: freed memory, and the code of the start.
 
+use crate::exporter::own_process;
 use stepmem_engine::output::saved_state::SavedState;
 
 /// Size from which memory is its own mapping, which is unmapped when it is freed: glibc's
@@ -16,7 +17,7 @@ const OTHER_BYTES: usize = 40 * 1024 * 1024;
 /// take: a state is read, and a summary made, next to them.
 pub(crate) fn fewer_ranks(ranks_max: usize) -> Option<(usize, u64)> {
     let limit = rustix::process::getrlimit(rustix::process::Resource::As).current?;
-    let left = limit.saturating_sub(mapped_bytes()?);
+    let left = limit.saturating_sub(own_process::mapped_bytes()?);
     let left = usize::try_from(left).unwrap_or(usize::MAX);
     let needs = |n_ranks| SavedState::bytes_max(n_ranks) / 2 * 3 + OTHER_BYTES;
     if needs(ranks_max) <= left {
@@ -25,14 +26,6 @@ pub(crate) fn fewer_ranks(ranks_max: usize) -> Option<(usize, u64)> {
     let of_rank = (needs(1) - needs(0)).max(1);
     let n_ranks = left.saturating_sub(needs(0)) / of_rank;
     Some((n_ranks.clamp(1, ranks_max), limit))
-}
-
-/// Returns the size of this process' address space.
-fn mapped_bytes() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let size = status.lines().find_map(|line| line.strip_prefix("VmSize:"))?;
-    let kib: u64 = size.trim().strip_suffix(" kB")?.parse().ok()?;
-    kib.checked_mul(1024)
 }
 
 /// Has glibc keep little freed memory, for a process that runs long next to others. Another

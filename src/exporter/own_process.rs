@@ -6,6 +6,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::str::FromStr;
 
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
@@ -136,8 +137,19 @@ fn word(bytes: &[u8]) -> Option<u64> {
 
 /// Returns a field of `status` that is in KiB, in bytes.
 fn kibibytes(proc: &Path, name: &str) -> Option<f64> {
-    let count: f64 = field(proc, name)?.strip_suffix("kB")?.trim().parse().ok()?;
+    let count: f64 = counted(&field(proc, name)?)?;
     Some(1024.0 * count)
+}
+
+/// Returns the size of this process's address space, in bytes.
+pub(super) fn mapped_bytes() -> Option<u64> {
+    let count: u64 = counted(&field(Path::new(PROC), "VmSize")?)?;
+    count.checked_mul(1024)
+}
+
+/// Returns the number of KiB that a line of `status` has.
+fn counted<T: FromStr>(value: &str) -> Option<T> {
+    value.strip_suffix("kB")?.trim().parse().ok()
 }
 
 /// Returns the value of a line of `status`.

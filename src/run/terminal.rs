@@ -17,7 +17,8 @@ const SENTENCE: &str = "stepmem: ";
 /// Writes text, its sentences broken between words. A failure does not matter to the command.
 pub(super) fn say(text: &str) {
     let clear = if takes_sequences() { CLEAR } else { "" };
-    let lines = text.split_inclusive('\n').map(|line| match columns() {
+    let columns = columns();
+    let lines = text.split_inclusive('\n').map(|line| match columns {
         Some(columns) if line.starts_with(SENTENCE) => {
             Cow::Owned(broken(line.trim_end(), columns) + "\n")
         }
