@@ -228,9 +228,14 @@ async fn lock_of(path: &Path) -> Option<File> {
             Err(TryLockError::WouldBlock) if began.elapsed() < LOCKED_WITHIN => {
                 tokio::time::sleep(LOCK_EVERY).await;
             }
-            Err(_) => {
+            Err(TryLockError::WouldBlock) => {
                 let lock = lock_path.display();
                 tracing::warn!(%lock, "another process holds the lock of the push socket");
+                return None;
+            }
+            // A file system without locks.
+            Err(TryLockError::Error(error)) => {
+                tracing::warn!(lock = %lock_path.display(), %error, "the push socket has no lock");
                 return None;
             }
         }
