@@ -1,4 +1,4 @@
-//! What the evidence in tests is made of: a value in every field.
+//! Parts of evidence for tests. Every field has a value.
 
 use crate::diagnosis::filling::{Filling, FillingDoubt};
 use stepmem_types::site::{

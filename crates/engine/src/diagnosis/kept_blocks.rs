@@ -8,7 +8,7 @@ use stepmem_detect::witness::Testimony;
 use stepmem_types::format::units::{bytes, grouped, whole};
 use stepmem_types::units::{Count, UnixTime};
 
-/// How far a rate in words may be from the rate, as a share of it.
+/// The relative error that a rate in words may have.
 const WORDS_WITHIN: f64 = 0.05;
 
 /// What the number says.

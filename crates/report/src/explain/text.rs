@@ -30,7 +30,7 @@ const BETWEEN_EVENTS: &str =
 const BY_BLOCKS: &str =
     "seen in the number of live blocks, which the bytes alone did not show yet";
 
-/// The memory of a process in sentences; of a series nobody knows whose it is.
+/// The memory of a process in sentences. A series of others may be of anything.
 const OF_PROCESS: &str = "memory of the process";
 
 /// The name of the second witness of live memory.
