@@ -121,18 +121,22 @@ impl RunFolder {
             }
             let found = launches(&run)?.into_iter().find(|(_, of)| of == id);
             let is_new = found.is_none();
-            let folder = match found {
-                Some((name, _)) => run.inner(&name)?,
+            let folder = match found.map(|(name, _)| run.inner(&name)) {
+                // Its exporter has removed it since, as another one was first.
+                Some(Err(error)) if error.kind() == ErrorKind::NotFound => continue,
+                Some(folder) => folder?,
                 None => make(&run, id, time)?,
             };
             match claim(&run, id, &folder) {
-                Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-                    if is_new {
-                        // Another exporter was first; its directory counts.
-                        folder.remove_file(LAUNCH_FILE)?;
-                        run.remove_inner(folder.name().unwrap_or_default())?;
+                Err(error) if error.kind() == ErrorKind::AlreadyExists && is_new => {
+                    // Another exporter was first: it chose this directory or its own.
+                    if claimed(&run, id)?.is_some_and(|of| of.name() == folder.name()) {
+                        return Ok(folder);
                     }
+                    folder.remove_file(LAUNCH_FILE)?;
+                    run.remove_inner(folder.name().unwrap_or_default())?;
                 }
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                 // A file system without links: exporters agree unless they create the directory
                 // at the same moment.
                 Err(error) if has_no_links(&error) => return Ok(folder),
@@ -494,6 +498,9 @@ mod tests {
             let make = |n: u32| {
                 barrier.wait();
                 let folder = run.launch(&launch, &format!("2026-11-21T16-43-{n:02}")).unwrap();
+                // It is the one at its path, not one that was removed there.
+                folder.create(&n.to_string(), &[]).unwrap();
+                assert!(folder.path().join(n.to_string()).is_file());
                 folder.path().to_owned()
             };
             let found: BTreeSet<PathBuf> = thread::scope(|scope| {
