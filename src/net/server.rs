@@ -46,8 +46,8 @@ pub const HEAD_BYTES_MAX: usize = 8 * 1024;
 pub const UNSENT_BYTES_MAX: u32 = 128 * 1024;
 /// Time limit for requests in flight after the server was stopped.
 pub const STOP_WITHIN: Duration = Duration::from_secs(5);
-/// The pause after the system ran out of file descriptors, before a connection is evicted: one that
-/// has just come may not have sent its request yet.
+/// The pause after the system ran out of file descriptors. A connection is evicted only if there is
+/// none after it, either: one that has just come may not have sent its request yet.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(2);
 /// Time after an answer within which the next request counts as sent before it: a reader who
 /// waits for answers hardly asks again so soon.
@@ -182,8 +182,9 @@ pub async fn serve(listener: Listener, service: Service) {
     let mut stopped = stop.clone();
     let mut handled = FuturesUnordered::new();
     let mut warnings = tokio::time::interval(WARNED_EVERY);
-    // When to evict a connection, since there is no file descriptor for another.
-    let mut evict_at: Option<Instant> = None;
+    // When to accept again, as there was no file descriptor, and whether that has been waited for.
+    let mut accept_at: Option<Instant> = None;
+    let mut has_paused = false;
     loop {
         let accepted = async {
             connections.give_way(&counts).await;
@@ -194,21 +195,24 @@ pub async fn serve(listener: Listener, service: Service) {
             biased;
             () = is_stopping(&mut stopped) => break,
             Some(()) = handled.next(), if !handled.is_empty() => {}
-            () = due(evict_at) => {
-                evict_at = None;
-                connections.free_descriptor();
-                // Its listener closes it, and accepts nothing in its place.
-                tokio::task::yield_now().await;
-            }
-            accepted = accepted, if evict_at.is_none() => match accepted {
+            () = due(accept_at) => accept_at = None,
+            accepted = accepted, if accept_at.is_none() => match accepted {
                 Ok(NewConnection { stream, peer }) => {
+                    has_paused = false;
                     connections.accepted(&counts);
                     let slot = connections.enter(peer, &counts);
                     handled.push(handle(stream, routes.clone(), slot, stop.clone()));
                 }
                 Err(error) => {
                     connections.lack(&error, &counts);
-                    evict_at = Some(Instant::now() + ACCEPT_PAUSE);
+                    if has_paused {
+                        connections.free_descriptor();
+                        // Its listener closes it, and accepts nothing in its place.
+                        tokio::task::yield_now().await;
+                    } else {
+                        accept_at = Some(Instant::now() + ACCEPT_PAUSE);
+                    }
+                    has_paused = !has_paused;
                 }
             },
             _ = warnings.tick() => connections.has_warned.store(false, Ordering::Relaxed),

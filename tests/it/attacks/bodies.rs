@@ -2,8 +2,10 @@
 
 use std::io::{ErrorKind, Write};
 use std::net::TcpStream;
+use std::path::PathBuf;
 
-use crate::rig::http::{Answer, GZIP, JSON, connect, head, read_answer};
+use crate::rig::exporter::Exporter;
+use crate::rig::http::{Answer, GZIP, JSON, connect, converse, head, read_answer};
 use crate::rig::job::record;
 use crate::rig::refusals::{check_problem, gzipped, send};
 use crate::rig::victim::Victim;
@@ -177,4 +179,35 @@ fn connections_beyond_the_file_descriptors_are_evicted() {
     drop(flood);
     assert_eq!(victim.exporter.logged("WARN", "connections are not accepted"), 1);
     victim.survives("file descriptors");
+}
+
+#[test]
+fn connections_that_leave_make_room_without_the_eviction_of_a_young_one() {
+    let exporter = Exporter::start(&[]);
+    let pid = exporter.pid().to_string();
+    let mut limit = std::process::Command::new("prlimit");
+    assert!(limit.args(["--pid", &pid, "--nofile=40:40"]).status().unwrap().success());
+    let opened = || -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
+        entries.filter_map(|entry| std::fs::read_link(entry.path()).ok()).collect()
+    };
+    let n_sockets =
+        || opened().iter().filter(|path| path.to_string_lossy().starts_with("socket:")).count();
+    let n_idle = n_sockets();
+    for n in (10..40).cycle().take(180) {
+        await_true("no connection", || n_sockets() <= n_idle);
+        let others: Vec<TcpStream> = (0..n).map(|_| connect(exporter.push)).collect();
+        let mut young = connect(exporter.push);
+        // With some of these numbers, it takes the last descriptor.
+        await_true("the connections", || {
+            n_sockets() > n_idle + others.len() || opened().len() >= 40
+        });
+        let mut beyond = connect(exporter.push);
+        drop(others);
+        for (rank, stream) in [(0, &mut beyond), (1, &mut young)] {
+            let body = record(rank, n, 1);
+            let head = head("POST", "/v1/steps", &[JSON], body.len());
+            assert_eq!(converse(stream, &head, body.as_bytes()).status, 200);
+        }
+    }
 }
