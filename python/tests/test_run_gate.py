@@ -212,3 +212,17 @@ def test_declared_workload_is_in_the_summary(run, script, tmp_path):  # noqa: F8
     assert json.loads((tmp_path / "logs/latest/final_summary.json").read_text())["workload"] == "7b, batch 8"
     python(run, script(STEPS), "5", STEPMEM_WORKLOAD="13b").ended()
     assert json.loads((tmp_path / "logs/latest/final_summary.json").read_text())["workload"] == "13b"
+
+
+def test_summary_goes_into_a_pipe_and_one_that_nobody_reads_holds_up_no_end(run, script, tmp_path):  # noqa: F811
+    os.mkfifo(tmp_path / "pipe")
+    gate = ("--summary-json=pipe", "--fail-on=peak:50MiB")
+    ended = python(run, script(STEPS), "20", options=gate).ended()
+    assert ended.code == 3, ended.err
+    assert "stepmem: --summary-json: pipe is not written: nobody reads the pipe" in ended.err, ended.err
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert python(run, script(STEPS), "20", options=gate).ended().code == 3
+        assert json.loads(os.read(reader, 1 << 16))["ranks"]
+    finally:
+        os.close(reader)

@@ -1,13 +1,15 @@
 //! The exporter's part of `run`. It has its own session, so that no signal of the terminal ends
 //! it. It runs for as long as the command runs, also without a supervisor.
 
-use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
 
+use anyhow::bail;
 use nix::sys::prctl;
 
 use crate::config::settings::{PushSocket, Settings};
@@ -24,6 +26,7 @@ use crate::run::processes::Ready;
 use crate::run::signals;
 use crate::run::snapshots::SnapshotPlace;
 use crate::run::terminal::say;
+use crate::store::open;
 use stepmem_report::closing::gate_lines;
 use stepmem_report::gate::{ExitGate, GateVerdict};
 use stepmem_report::summary::model::Summary;
@@ -31,6 +34,8 @@ use stepmem_types::format::clean::shortened;
 
 /// Characters that are said of a summary which could not be written.
 const PROBLEM_CHARS_MAX: usize = 1024;
+/// Time limit for the copy of the summary: the reader of a pipe may not read.
+pub const COPY_WITHIN: Duration = Duration::from_secs(5);
 
 /// The use of the summary, in addition to showing it.
 #[derive(Clone, Debug, Default)]
@@ -182,8 +187,16 @@ fn own_name(file: &Path, end: &SummaryNotice) -> PathBuf {
     file.with_file_name(name)
 }
 
-fn write(file: &Path, summary: &Summary) -> anyhow::Result<()> {
-    Ok(fs::write(file, serde_json::to_string_pretty(summary)? + "\n")?)
+/// Writes a copy of the summary. A pipe holds up the end no longer than [`COPY_WITHIN`].
+fn write(path: &Path, summary: &Summary) -> anyhow::Result<()> {
+    let json = serde_json::to_string_pretty(summary)? + "\n";
+    let mut file = open::to_replace(path)?;
+    let (done, written) = mpsc::channel();
+    thread::Builder::new().spawn(move || done.send(file.write_all(json.as_bytes())).ok())?;
+    match written.recv_timeout(COPY_WITHIN) {
+        Ok(result) => Ok(result?),
+        Err(_) => bail!("it was not taken within {} s", COPY_WITHIN.as_secs()),
+    }
 }
 
 /// Returns the address to which a client on this machine pushes.

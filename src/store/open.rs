@@ -7,7 +7,8 @@ use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use rustix::fs::OFlags;
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::Errno;
 use rustix::process::geteuid;
 
 /// The name of a file in the error about it: an argument names it, and it cannot be read or is
@@ -123,6 +124,26 @@ pub fn for_appending(path: &Path) -> io::Result<(File, u64)> {
     } else {
         Err(io::Error::other("it is not a regular file"))
     }
+}
+
+/// Opens a file that a person named, to replace what it has. Follows links. A pipe or a device is
+/// taken, too, as of `>(jq …)`.
+///
+/// # Errors
+/// The file system refused, or nobody reads the pipe.
+pub fn to_replace(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .custom_flags(flags(OFlags::NONBLOCK | OFlags::CLOEXEC))
+        .open(path)
+        .map_err(|error| match Errno::from_io_error(&error) {
+            Some(Errno::NXIO) => io::Error::other("nobody reads the pipe"),
+            _ => error,
+        })?;
+    fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
+    Ok(file)
 }
 
 /// Creates a file that does not exist yet, instead of any that an earlier attempt left.
