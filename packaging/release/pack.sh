@@ -70,12 +70,25 @@ for part in $parts; do
     "$part"
 done
 (cd "$to" && sha256sum -- * >SHA256SUMS.new && mv SHA256SUMS.new SHA256SUMS)
+revision=$(sed -n 's/.*"revision": "\(.*\)".*/\1/p' "$to/release.json")
+cat >"$to.commands" <<TEXT
+# What publishes stepmem $version. None of it has been done: nothing is signed, tagged or uploaded, and the image is not built.
+# REGISTRY is yours, as registry.example.org/team.
+cd $to
+sha256sum --check SHA256SUMS
+gpg --armor --detach-sign SHA256SUMS
+git -C $root tag --sign --message 'stepmem $version' v$version $revision
+git -C $root push origin v$version
+twine upload *.whl stepmem_client-*.tar.gz
+tar -xzf stepmem-$version-source.tar.gz -C /tmp
+(cd /tmp/stepmem-$version && cargo publish --workspace --locked)
+podman build --tag REGISTRY/stepmem:$version /tmp/stepmem-$version
+podman push REGISTRY/stepmem:$version
+helm push stepmem-$version.tgz oci://REGISTRY/charts
+gh release create v$version --verify-tag --notes-from-tag *
+TEXT
 cat <<TEXT
 $to:
 $(cd "$to" && printf '    %s\n' *)
-Where it goes: *.whl and stepmem_client-*.tar.gz to PyPI, *.crate to crates.io (cargo publish, from the unpacked source), the chart stepmem-$version.tgz
-to an OCI registry (helm push), the rest to the page of the release.
-Not signed: any of them. Whoever publishes them signs SHA256SUMS with a key of their own, and the image and the chart in their registry.
-Not built: the image. Its command, after unpacking stepmem-$version-source.tar.gz:
-    podman build -t stepmem:$version stepmem-$version
+$to.commands has what tags, signs and uploads them.
 TEXT
