@@ -19,17 +19,18 @@ use crate::exporter::state_file::StateFile;
 use crate::exporter::stop::Awaited;
 use crate::exporter::summaries::requests::SummaryRequests;
 use crate::exporter::summaries::writer::{Summaries, SummarySource, WaitingSummary};
-use crate::input::push::inbox::Submission;
+use crate::input::push::inbox::{Reply, Submission};
 use crate::net::peer::Peer;
 use crate::output::web::{StatusRequest, SummaryRequest};
 use stepmem_engine::engine::Engine;
-use stepmem_engine::event::{Effect, Event, Receipt};
+use stepmem_engine::event::{Effect, Event, Handled, Receipt};
 use stepmem_engine::metrics::table;
 use stepmem_engine::output::status::Status;
 use stepmem_engine::ranks::refusal::Refusal;
 use stepmem_engine::requests::causes::{AnalysisOutcome, AnalysisRequest, SnapshotAnalysis};
 use stepmem_types::end::{EndAuthority, EndReport, RankEnd};
 use stepmem_types::ids::{GpuUuid, Rank, RankId, Run};
+use stepmem_types::step::StepSample;
 use stepmem_types::units::{Seconds, Uptime};
 
 /// Interval at which time passes for the engine, and a status is published for consumers that
@@ -42,6 +43,28 @@ const SUMMARY_REST: u32 = 9;
 
 /// The lowest exit code of a command that a signal killed.
 const KILLED_FROM: u8 = 128;
+
+/// Records of a batch that the engine takes at once: readers of the status and other clients get
+/// their turn between two such parts.
+pub(super) const RECORDS_AT_ONCE: usize = 256;
+
+/// A batch that was admitted, and of which the engine has taken a part.
+struct BegunBatch {
+    /// In reverse, so that the next records are last.
+    rest: Vec<StepSample>,
+    receipt: Receipt,
+    peer: Peer,
+    reply: Reply,
+}
+
+/// An event that the engine took.
+struct Taken {
+    event: Event,
+    peer: Option<Peer>,
+    /// The summaries of runs that it may have taken over.
+    rivals: Vec<WaitingSummary>,
+    now: Uptime,
+}
 
 /// The one task that owns the engine.
 pub(super) struct EngineTask {
@@ -90,12 +113,12 @@ impl EngineTask {
         let mut tick = tokio::time::interval(TICK);
         let mut resting_until = Instant::now();
         let mut is_open = true;
+        let mut begun: Option<BegunBatch> = None;
         loop {
             tokio::select! {
-                submission = submissions.recv(), if is_open => {
-                    if let Some(Submission { event, peer, reply }) = submission {
-                        // A client that hung up does not read the receipt.
-                        reply.send(self.handle(event, Some(peer))).ok();
+                submission = submissions.recv(), if is_open && begun.is_none() => {
+                    if let Some(submission) = submission {
+                        begun = self.begin(submission);
                     } else {
                         is_open = false;
                         self.look_for_oom_kills(true);
@@ -105,6 +128,9 @@ impl EngineTask {
                         // The exporter may linger: files that outlast it are written first.
                         StateFile::write_all(&mut self.state, &self.engine, now).await;
                     }
+                }
+                () = tokio::task::yield_now(), if begun.is_some() => {
+                    begun = begun.and_then(|batch| self.go_on(batch));
                 }
                 Some(group) = requests.summary.next(resting_until) => {
                     let now = self.now();
@@ -127,7 +153,12 @@ impl EngineTask {
                             self.take(Event::Scraped);
                         }
                     }
-                    None => break,
+                    None => {
+                        while let Some(batch) = begun {
+                            begun = self.go_on(batch);
+                        }
+                        break;
+                    }
                 },
                 permit = StateFile::ready(self.state.as_ref()) => {
                     let now = self.now();
@@ -179,6 +210,49 @@ impl EngineTask {
         }
     }
 
+    /// Handles what a client submitted. A long batch is admitted as a whole, and returned: it is
+    /// taken in parts.
+    fn begin(&mut self, Submission { event, peer, reply }: Submission) -> Option<BegunBatch> {
+        let mut rest = match event {
+            Event::Steps(batch) if batch.len() > RECORDS_AT_ONCE => batch,
+            event => {
+                // A client that hung up does not read the receipt.
+                reply.send(self.handle(event, Some(peer))).ok();
+                return None;
+            }
+        };
+        let now = self.now();
+        if let Err(refusal) = self.engine.admit(&rest, now) {
+            log_refusal(&refusal);
+            reply.send(Err(refusal)).ok();
+            return None;
+        }
+        rest.reverse();
+        let receipt = Receipt { n_records: rest.len(), ..Receipt::default() };
+        Some(BegunBatch { rest, receipt, peer, reply })
+    }
+
+    /// Takes the next part of a batch, and returns the batch unless that was the last.
+    fn go_on(&mut self, mut batch: BegunBatch) -> Option<BegunBatch> {
+        let part = batch.rest.split_off(batch.rest.len().saturating_sub(RECORDS_AT_ONCE));
+        let event = Event::Steps(part.into_iter().rev().collect());
+        let now = self.now();
+        let rivals = self.rivals(&event, now);
+        let Event::Steps(part) = &event else { return None };
+        let handled = self.engine.admitted(part, now);
+        let taken = Taken { event, peer: Some(batch.peer), rivals, now };
+        for request in self.handled(taken, handled).requests {
+            // The figures of a request are those of the last part.
+            batch.receipt.requests.retain(|earlier| earlier.id != request.id);
+            batch.receipt.requests.push(request);
+        }
+        if batch.rest.is_empty() {
+            batch.reply.send(Ok(batch.receipt)).ok();
+            return None;
+        }
+        Some(batch)
+    }
+
     /// Has the engine handle an event, records it, and performs its effects.
     fn handle(&mut self, event: Event, peer: Option<Peer>) -> Result<Receipt, Refusal> {
         let now = self.now();
@@ -193,6 +267,12 @@ impl EngineTask {
     ) -> Result<Receipt, Refusal> {
         let rivals = self.rivals(&event, now);
         let handled = self.engine.handle(&event, now).inspect_err(log_refusal)?;
+        Ok(self.handled(Taken { event, peer, rivals, now }, handled))
+    }
+
+    /// Logs and records an event that the engine took, and performs its effects.
+    fn handled(&mut self, taken: Taken, handled: Handled) -> Receipt {
+        let Taken { event, peer, rivals, now } = taken;
         log_event(&event, peer);
         for transition in handled.transitions {
             log_transition(&transition);
@@ -205,7 +285,7 @@ impl EngineTask {
         for effect in handled.effects {
             self.perform(effect, now);
         }
-        Ok(handled.receipt)
+        handled.receipt
     }
 
     /// Handles an event that nobody waits for. One that the engine refuses has no answer.

@@ -11,8 +11,10 @@ scrapes took at most 10 ms beyond what the scheduler kept exporter and scraper w
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import contextlib
 import gzip
+import itertools
 import json
 import os
 import pathlib
@@ -609,7 +611,28 @@ def check_plain(answer: bytes, what: str) -> None:
     assert not raw, f"{what}: {sorted(map(ascii, raw))}"
 
 
+def full_batches(victim: Victim) -> int:
+    """Pushes as many valid records at once as a batch may have, from four connections."""
+    first = itertools.count(1, 8192)
+
+    def push(until: float) -> int:
+        n = 0
+        while time.monotonic() < until:
+            begin = next(first)
+            records = (b'{"run":"evil","rank":%d,"step":%d,"allocated_bytes":%d}' % (k % 4, begin + k, k) for k in range(8192))
+            body = b"[" + b",".join(records) + b"]"
+            with contextlib.suppress(OSError):
+                n += victim.ask("push", head("/v1/steps", len(body), "Connection: close") + body).startswith(b"HTTP/1.1 200")
+        return n
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        n = sum(pool.map(push, [time.monotonic() + SECONDS] * 4))
+    assert n, "no batch was taken"
+    return n
+
+
 ATTACKS: List[Tuple[str, Callable[[Victim], int]]] = [
+    ("batches of 8,192 valid records", full_batches),
     ("refusals of packed keys of 1 MiB, not read", unread_refusals),
     ("packed bodies without end, of 1 MiB", packed_without_end),
     ("plain bodies without end, of 16 KB and 1 MiB", plain_without_end),

@@ -101,10 +101,8 @@ impl Engine {
         let (mut is_changed, mut found) = (false, None);
         match event {
             Event::Steps(batch) => {
-                let transitions = self.steps(batch, now)?;
-                receipt.n_records = batch.len();
-                receipt.requests = self.requests(batch);
-                return Ok(Handled { receipt, transitions, ..Handled::default() });
+                self.admit(batch, now)?;
+                return Ok(self.admitted(batch, now));
             }
             Event::SnapshotWanted(rank, steps) => {
                 self.check_pushing(rank, now)?;
@@ -282,9 +280,18 @@ impl Engine {
         true
     }
 
-    fn steps(&mut self, batch: &[StepSample], now: Uptime) -> Result<Vec<Transition>, Refusal> {
+    /// Makes place for the ranks of a batch.
+    ///
+    /// # Errors
+    /// The bound that the batch would break, or the rank that belongs to another process.
+    pub fn admit(&mut self, batch: &[StepSample], now: Uptime) -> Result<(), Refusal> {
         let arrival = self.unix_time(now);
-        self.ranks.admit(batch, now, arrival)?;
+        self.ranks.admit(batch, now, arrival)
+    }
+
+    /// Takes a batch that was admitted, or a part of one.
+    pub fn admitted(&mut self, batch: &[StepSample], now: Uptime) -> Handled {
+        let arrival = self.unix_time(now);
         let mut transitions = Vec::new();
         for sample in batch {
             let mut time = sample.time;
@@ -296,7 +303,9 @@ impl Engine {
             };
             transitions.append(&mut self.judge_if(is_changed, now));
         }
-        Ok(transitions)
+        let requests = self.requests(batch);
+        let receipt = Receipt { n_records: batch.len(), requests, ..Receipt::default() };
+        Handled { receipt, transitions, ..Handled::default() }
     }
 
     fn step(&mut self, sample: &StepSample, now: Uptime) -> bool {

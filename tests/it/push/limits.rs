@@ -99,6 +99,26 @@ fn hundred_thousand_ranks_are_refused_within_bounded_memory() {
 }
 
 #[test]
+fn long_batch_is_taken_as_a_whole_or_not_at_all() {
+    let exporter = Exporter::start(&["--rank.max", "2"]);
+    let mut records: Vec<String> =
+        (0..8_000).map(|n| record(n % 2, u64::from(n / 2), 1)).collect();
+    records.push(record(2, 1, 1));
+    let answer = exporter.post(format!("[{}]", records.join(",")));
+    check_problem(&answer, 429, "the batch brings the ranks to 3");
+    let metrics = exporter.scrape();
+    assert!(metrics.keys().all(|series| !series.contains("rank=")), "{metrics:?}");
+    assert_eq!(metrics[r#"stepmem_series_dropped_total{reason="ranks"}"#], 8_001.0);
+    records.pop();
+    let answer = exporter.post(format!("[{}]", records.join(",")));
+    assert_eq!(answer.json()["accepted"], 8_000);
+    let ranks = exporter.status()["ranks"].clone();
+    let steps: Vec<&Value> =
+        ranks.as_array().unwrap().iter().map(|rank| &rank["step"]).collect();
+    assert_eq!(steps, [3_999, 3_999]);
+}
+
+#[test]
 fn one_run_too_many_is_refused_with_count_and_limit() {
     let exporter = Exporter::start(&["--run.max", "2"]);
     let push = |run: &str| {
