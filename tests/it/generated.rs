@@ -12,6 +12,7 @@ use stepmem_engine::diagnosis::names;
 use stepmem_engine::kind::DiagnosisKind;
 use stepmem_engine::metrics::table::{self, METRICS};
 use stepmem_engine::wire::step::{KEYS, Key};
+use stepmem_types::host::HostFigures;
 use stepmem_types::step::StepFigures;
 
 use crate::rig::command::stepmem;
@@ -165,15 +166,31 @@ fn the_keys_of_a_record_in_the_page_of_the_push_are_as_the_list() {
 }
 
 #[test]
-fn the_figures_of_a_step_in_the_schema_of_the_status_are_as_the_list() {
+fn the_figures_of_a_record_in_the_schema_of_the_status_are_as_the_lists() {
+    let mut schema = fs::read_to_string(root().join("docs/status.schema.json")).unwrap();
     // A status has the figures of a step as a whole. What else it says of a rank begins with its state.
-    let schema = fs::read_to_string(root().join("docs/status.schema.json")).unwrap();
-    let (begin, end) = ("    \"step_seconds\": {\n", "    \"state\": {\n");
-    let (before, rest) = schema.split_once(begin).unwrap();
-    let at = rest.find(end).unwrap();
-    let figures = serde_json::to_value(StepFigures::default()).unwrap();
+    let of_step = serde_json::to_value(StepFigures::default()).unwrap();
+    let keys = KEYS.iter().filter(|key| key.name != "step");
+    let keys = keys.filter_map(|key| Some((key.name, of_step.get(key.name).map(|_| key)?)));
+    schema = with_figures(&schema, ["step_seconds", "state"], keys);
+    // And those of host memory, before child processes.
+    let of_host = serde_json::to_value(HostFigures::default()).unwrap();
+    let keys = KEYS.iter().filter_map(|key| Some((key.name.strip_prefix("host_")?, key)));
+    let keys = keys.filter(|(name, _)| of_host.get(name).is_some());
+    schema = with_figures(&schema, ["shared_bytes", "workers"], keys);
+    is_current("status.schema.json", &schema);
+}
+
+/// Returns the schema with these figures from the property `begin` up to `end`.
+fn with_figures<'k>(
+    schema: &str,
+    [begin, end]: [&str; 2],
+    keys: impl Iterator<Item = (&'k str, &'k Key)>,
+) -> String {
+    let (before, rest) = schema.split_once(&format!("    \"{begin}\": {{\n")).unwrap();
+    let at = rest.find(&format!("    \"{end}\": {{\n")).unwrap();
     let mut generated = before.to_owned();
-    for key in KEYS.iter().filter(|key| key.name != "step" && figures.get(key.name).is_some()) {
+    for (name, key) in keys {
         let number = if key.values == "seconds" { "number" } else { "integer" };
         let types = if key.is_required() {
             format!("{number:?}")
@@ -181,12 +198,11 @@ fn the_figures_of_a_step_in_the_schema_of_the_status_are_as_the_list() {
             format!("[\n      {number:?},\n      \"null\"\n     ]")
         };
         generated += &format!(
-            "    {:?}: {{\n     \"type\": {types},\n     \"description\": {:?}\n    }},\n",
-            key.name,
+            "    {name:?}: {{\n     \"type\": {types},\n     \"description\": {:?}\n    }},\n",
             sentence(key)
         );
     }
-    is_current("status.schema.json", &(generated + &rest[at..]));
+    generated + &rest[at..]
 }
 
 /// The meaning of a key as a sentence, with what its count is of.

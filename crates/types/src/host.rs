@@ -14,13 +14,7 @@ pub struct HostParts {
     pub allocated: Option<Bytes>,
     /// The host memory that its process may use, likewise.
     pub total: Option<Bytes>,
-    /// Shared memory that the rank holds; in `allocated`, else in [`StepFigures::allocated`]
-    /// where that is host memory.
-    ///
-    /// [`StepFigures::allocated`]: crate::step::StepFigures::allocated
-    pub shared: Option<Bytes>,
-    /// The part of `shared` that is one n-th of segments that n ranks hold.
-    pub split: Option<Bytes>,
+    pub figures: HostFigures,
     /// `DataLoader` workers and other processes that `multiprocessing` started.
     pub workers: ProcessGroup,
     /// The other processes below the rank's, except those that are ranks.
@@ -29,6 +23,27 @@ pub struct HostParts {
     pub data: KernelLimit,
     /// The kernel's limit of the process's address space (`ulimit -v`).
     pub address_space: KernelLimit,
+}
+
+/// Figures of host memory that state and status have as they were last read.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct HostFigures {
+    /// Shared memory that the rank holds; in [`HostParts::allocated`], else in
+    /// [`StepFigures::allocated`] where that is host memory.
+    ///
+    /// [`StepFigures::allocated`]: crate::step::StepFigures::allocated
+    #[serde(rename = "shared_bytes")]
+    pub shared: Option<Bytes>,
+    /// The part of `shared` that is one n-th of segments that n ranks hold.
+    #[serde(rename = "split_bytes")]
+    pub split: Option<Bytes>,
+}
+
+impl HostFigures {
+    /// Returns these, and those of `before` that were not read since.
+    pub fn or(self, before: Self) -> Self {
+        Self { shared: self.shared.or(before.shared), split: self.split.or(before.split) }
+    }
 }
 
 /// A limit of the kernel, and the figure that it limits.

@@ -25,8 +25,8 @@ fn sentence(host: &HostView) -> String {
     let notable = |value: Option<Bytes>| {
         value.map(Bytes::as_f64).filter(|value| *value >= MEBIBYTE).map(bytes)
     };
-    let shared = notable(host.shared_bytes).map(|shared| {
-        let split = notable(host.split_bytes).map_or(String::new(), |split| {
+    let shared = notable(host.figures.shared).map(|shared| {
+        let split = notable(host.figures.split).map_or(String::new(), |split| {
             format!(", {split} of it its share of segments that several ranks use")
         });
         format!("{shared} is shared memory{split}")

@@ -181,7 +181,7 @@ pub const METRICS: &[Metric] = &[
         |s, v| containers(s, v, |c| count(c.oom_kills))),
     row!(Pushed Gauge "stepmem_rank_memory_shared_bytes" "rank.memory.shared", BYTES, RANK,
         "Shared memory that the rank uses, a part of allocated where that is host memory; absent where it uses none.",
-        |s, v| ranks(s, v, |r| bytes(r.host.as_ref()?.shared_bytes))),
+        |s, v| ranks(s, v, |r| bytes(r.host.as_ref()?.figures.shared))),
     row!(Pushed Gauge "stepmem_rank_child_processes" "rank.child_processes", PROCESSES, RANK_CHILDREN,
         "Child processes of the rank, at any depth, that are not ranks themselves: worker (DataLoader workers and others that multiprocessing started) or other; absent where there are none.",
         |s, v| children(s, v, |count, _, _| Some(count.into()))),

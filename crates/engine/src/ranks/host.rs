@@ -5,7 +5,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::ranks::limits::{Limit, LimitOrigin};
 use stepmem_detect::sample::{AxisPoint, Sample};
-use stepmem_types::host::{ContainerReading, HostParts, KernelLimit, ProcessGroup};
+use stepmem_types::host::{
+    ContainerReading, HostFigures, HostParts, KernelLimit, ProcessGroup,
+};
 use stepmem_types::saved;
 use stepmem_types::step::Identity;
 use stepmem_types::units::{Bytes, Count, MEBIBYTE};
@@ -40,8 +42,7 @@ pub struct HostMemory {
     /// beyond the process's memory.
     data: Option<(Bytes, Figure)>,
     address_space: Option<(Bytes, Figure)>,
-    shared: Option<Bytes>,
-    split: Option<Bytes>,
+    figures: HostFigures,
     /// Bytes of the same memory that its device holds; `None` where that has memory of its own.
     on_device: Option<Bytes>,
     workers: ChildProcesses,
@@ -68,8 +69,7 @@ impl HostMemory {
         self.peak = parts.allocated.filter(higher).map(|held| (held, step)).or(self.peak);
         // A machine without a limit may report 0. That is not a capacity.
         self.total = parts.total.filter(|total| total.get() > 0).or(self.total);
-        self.shared = parts.shared.or(self.shared);
-        self.split = parts.split.or(self.split);
+        self.figures = parts.figures.or(self.figures);
         self.workers.take(parts.workers, step);
         self.others.take(parts.others, step);
     }
@@ -152,8 +152,7 @@ impl HostMemory {
                 .kernel_limit()
                 .filter(|_| self.allocated.is_some())
                 .map(Into::into),
-            shared_bytes: self.shared,
-            split_bytes: self.split,
+            figures: self.figures,
             workers: self.workers.view(),
             child_processes: self.others.view(),
             sentence: String::new(),
@@ -296,11 +295,8 @@ pub struct HostView {
     /// The kernel's limit of its process that leaves the least, likewise; absent without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel_limit: Option<KernelLimitView>,
-    /// Shared memory that the rank holds, a part of what it has allocated where that is host
-    /// memory.
-    pub shared_bytes: Option<Bytes>,
-    /// The part of it that is one n-th of segments that n ranks hold.
-    pub split_bytes: Option<Bytes>,
+    #[serde(flatten)]
+    pub figures: HostFigures,
     /// `DataLoader` workers, and other processes that `multiprocessing` started; absent if
     /// there were none.
     #[serde(default, skip_serializing_if = "Option::is_none")]

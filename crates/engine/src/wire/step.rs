@@ -16,7 +16,9 @@ use crate::wire::json::{Object, Text, parse};
 use crate::wire::number::Number;
 use crate::wire::plain::parse_plain;
 use stepmem_types::device::{DeviceMemoryKind, OwnProcessMemory, OwnProcessState};
-use stepmem_types::host::{ContainerReading, HostParts, KernelLimit, ProcessGroup};
+use stepmem_types::host::{
+    ContainerReading, HostFigures, HostParts, KernelLimit, ProcessGroup,
+};
 use stepmem_types::ids::{GpuUuid, Rank, Run};
 use stepmem_types::launch::{Instance, Launch};
 use stepmem_types::step::{
@@ -336,11 +338,11 @@ keys! {
         "bytes",
         "the host memory that its process may use; without `host_allocated_bytes` it has no \
          meaning";
-    host_shared_bytes: Option<Number> = host.shared,
+    host_shared_bytes: Option<Number> = host.figures.shared,
         "bytes",
         "shared memory of the rank; part of `host_allocated_bytes`, or of `allocated_bytes` \
          where that is host memory";
-    host_split_bytes: Option<Number> = host.split,
+    host_split_bytes: Option<Number> = host.figures.split,
         "bytes",
         "the part of `host_shared_bytes` in segments that n ranks map, of which each rank \
          counts one n-th";
@@ -487,8 +489,10 @@ impl RawStep<'_> {
         let parts = HostParts {
             allocated: bytes("host_allocated_bytes", self.host_allocated_bytes)?,
             total: bytes("host_total_bytes", self.host_total_bytes)?,
-            shared: bytes("host_shared_bytes", self.host_shared_bytes)?,
-            split: bytes("host_split_bytes", self.host_split_bytes)?,
+            figures: HostFigures {
+                shared: bytes("host_shared_bytes", self.host_shared_bytes)?,
+                split: bytes("host_split_bytes", self.host_split_bytes)?,
+            },
             workers: ProcessGroup {
                 count: count("workers", self.workers)?,
                 bytes: bytes("workers_bytes", self.workers_bytes)?,

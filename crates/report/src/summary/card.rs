@@ -274,7 +274,7 @@ fn host(page: &mut Page, summary: &Summary) {
         rank.host.as_deref().map_or(0, |host| {
             let of_children = [host.workers, host.child_processes].into_iter().flatten();
             let children = of_children.filter_map(|children| children.bytes).map(Bytes::get);
-            let own = host.allocated_bytes.or(host.shared_bytes).map(Bytes::get);
+            let own = host.allocated_bytes.or(host.figures.shared).map(Bytes::get);
             children.chain(own).fold(0, u64::saturating_add)
         })
     };
