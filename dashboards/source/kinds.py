@@ -41,10 +41,9 @@ def read(page: str) -> List[Kind]:
     found = re.findall(r"^## (.+)\n\n`(\w+)`\. ", page, re.MULTILINE)
     if not found or len(found) != page.count("\n## "):
         raise ValueError(f"{PAGE}: a heading without a diagnosis")
-    if len(found) > len(COLOURS):
-        raise ValueError(f"{len(found)} diagnoses, but only {len(COLOURS)} colours")
-    colours = reversed(COLOURS[: len(found)])
-    return [Kind(label, title, colour) for (title, label), colour in zip(found, colours)]
+    # With more diagnoses than colours, the worst share those of the mildest.
+    colours = [COLOURS[rank % len(COLOURS)] for rank in range(len(found))]
+    return [Kind(label, title, colour) for (title, label), colour in zip(found, reversed(colours))]
 
 
 KINDS = read(PAGE.read_text())

@@ -76,6 +76,16 @@ fn unknown(command: &[String]) -> Option<&str> {
 }
 
 #[test]
+fn every_runbook_is_listed() {
+    let pages = pages();
+    let (_, list) = pages.iter().find(|(name, _)| name == "README.md").unwrap();
+    for (name, _) in pages.iter().filter(|(name, _)| name != "README.md") {
+        let row = format!("\n| [{}]({name}) | ", name.trim_end_matches(".md"));
+        assert_eq!(list.matches(&row).count(), 1, "{name}");
+    }
+}
+
+#[test]
 fn every_command_of_a_runbook_exists() {
     for (name, page) in pages() {
         for command in [commands(&page), mentions(&page)].concat() {
