@@ -296,10 +296,13 @@ BYTES_MAX = 1 << 53
 
 
 def _bytes(environment: Mapping[str, str], name: str) -> Optional[int]:
-    """Parses `2GiB`, `512 MB` or plain bytes; None if not set."""
+    """Parses a size; None if not set."""
     value = environment.get(name, "").strip()
-    if not value:
-        return None
+    return parse_bytes(name, value) if value else None
+
+
+def parse_bytes(name: str, value: str) -> int:
+    """Parses `2GiB`, `512 MB` or plain bytes. Raises ValueError, which names the value, for anything else."""
     number = value.rstrip("bBiIkKmMgGtT ")
     try:
         n_bytes: int = round(float(number) * UNITS[value[len(number) :].strip().lower()])
@@ -307,7 +310,7 @@ def _bytes(environment: Mapping[str, str], name: str) -> Optional[int]:
         raise_if_of_handler(error)
         n_bytes = 0
     if not 0 < n_bytes <= BYTES_MAX:
-        raise ValueError(f"{name}: {value!r} is not a number of bytes such as 2GiB")
+        raise ValueError(f"{name}: {value!r} is not a number of bytes such as 2GiB, from 1 to {BYTES_MAX}")
     return n_bytes
 
 

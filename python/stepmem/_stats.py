@@ -49,10 +49,10 @@ def format_memory_stats(stats: Optional[MemoryStats] = None, device: Any = None)
     """Returns one line: `allocated 1.20 GiB, peak 3.40 GiB / 80.0 GiB (4 %), reserved 4.00 GiB (5 %)`."""
     stats = memory_stats(device) if stats is None else stats
     return (
-        f"allocated {_format_bytes(stats.allocated_bytes)}, "
-        f"peak {_format_bytes(stats.peak_allocated_bytes)} / {_format_bytes(stats.total_bytes)}"
+        f"allocated {format_bytes(stats.allocated_bytes)}, "
+        f"peak {format_bytes(stats.peak_allocated_bytes)} / {format_bytes(stats.total_bytes)}"
         f"{_format_share(stats.peak_allocated_bytes, stats.total_bytes)}, "
-        f"reserved {_format_bytes(stats.reserved_bytes)}{_format_share(stats.reserved_bytes, stats.total_bytes)}"
+        f"reserved {format_bytes(stats.reserved_bytes)}{_format_share(stats.reserved_bytes, stats.total_bytes)}"
     )
 
 
@@ -151,7 +151,7 @@ def _format_share(figure: Optional[int], total: Optional[int]) -> str:
     return "" if share is None else f" ({share * 100:.0f} %)"
 
 
-def _format_bytes(figure: Optional[int]) -> str:
+def format_bytes(figure: Optional[int]) -> str:
     """Returns three digits and a binary unit: `1.20 GiB`; `–` if unknown."""
     if figure is None:
         return "–"

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from conftest import BINARY, DEADLINE, LEAK, ROOT, await_true
+from test_package import ENTRY_POINTS
 
 import stepmem
 
@@ -73,6 +74,8 @@ def test_wheel_is_for_any_python_on_glibc_and_requires_nothing(environment):
     with zipfile.ZipFile(environment.wheel) as files:
         (metadata,) = [name for name in files.namelist() if name.endswith(".dist-info/METADATA")]
         fields = email.message_from_bytes(files.read(metadata))
+        entries = files.read(metadata.replace("METADATA", "entry_points.txt")).decode()
+    assert entries.split() == ENTRY_POINTS
     assert (fields["Name"], fields["Version"], fields["Requires-Python"]) == ("stepmem", stepmem.__version__, ">=3.9")
     assert fields["Requires-Dist"] is None and fields["License-Expression"] == "Apache-2.0"
     listed = environment.output(environment.python, "-m", "pip", "list", "--format", "freeze", "--exclude", "pip", "--exclude", "setuptools")

@@ -51,6 +51,11 @@ class Arenas:
             return Gains(private, None, None)
         return Gains(private, now[0] - before[0], now[1] - before[1])
 
+    def used(self) -> Optional[int]:
+        """Returns the bytes that the allocator has given out; None if it does not report that."""
+        now = self._now()
+        return None if now is None else now[0]
+
     def _now(self) -> Optional[Tuple[int, int]]:
         if self._read is None:
             return None
