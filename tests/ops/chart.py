@@ -66,6 +66,9 @@ REFUSED = [
     ({"mode": "inject", "networkPolicy": {"enabled": True}}, "networkPolicy.enabled"),
     ({"secrets": {"token": "t"}}, "token"),
     ({"podMonitor": {"scheme": "ftp"}}, "scheme"),
+    ({"serviceMonitor": {"enabled": True}}, "serviceMonitor.enabled"),
+    ({"mode": "daemonset", "serviceMonitor": {"enabled": True}, "podMonitor": {"enabled": True}}, "scraped twice"),
+    ({"serviceMonitor": {"interval": "15s"}}, "interval"),
     ({"daemonset": {"cgroupDirectory": True}}, "cgroupDirectory"),
 ]
 
@@ -76,7 +79,7 @@ def main():
     problems = []
     for check in [copies_are_current, lints, renders_alike, golden_files, fits_schemas, refuses, rules_are_the_source, monitors_where_it_can, notes_say_what_a_sidecar_waits_for_and_sees,
                   the_docs_have_the_table_of_the_cluster, survives_null,
-                  nothing_twice, pods_are_restricted, tests_itself, injects, injects_the_volume_of_snapshots, snapshots_have_their_values, training_writes_no_volume_of_the_exporter, sizes_follow_from_the_ranks, secrets_are_the_exporters_alone, extras_are_there, the_policy_selects_no_training, monitors_no_more_than_the_release, alerts_of_a_release_link_to_its_documents, prometheus_shows_what_it_is_told, settings_take_precedence, arguments_are_known, examples_have_the_sidecar, the_readme_installs_it]:
+                  nothing_twice, pods_are_restricted, tests_itself, injects, injects_the_volume_of_snapshots, snapshots_have_their_values, training_writes_no_volume_of_the_exporter, sizes_follow_from_the_ranks, secrets_are_the_exporters_alone, extras_are_there, the_policy_selects_no_training, monitors_no_more_than_the_release, a_service_is_monitored_instead, alerts_of_a_release_link_to_its_documents, prometheus_shows_what_it_is_told, settings_take_precedence, arguments_are_known, examples_have_the_sidecar, the_readme_installs_it]:
         try:
             check(Bench(chart, stepmem, is_bless))
         except Problem as problem:
@@ -283,7 +286,7 @@ def survives_null(bench):
     nullable = ["rules.thresholds", "rules.alerts", "rules.labels", "rules.alertLabels", "rules.runbookUrl", "podMonitor.labels", "podMonitor.namespaces", "settings",
                 "daemonset.nodeSelector", "daemonset.tolerations", "daemonset.affinity", "daemonset.podAnnotations", "daemonset.podLabels", "daemonset.serviceAccount.annotations",
                 "podMonitor.enabled", "rules.enabled", "snapshots", "snapshots.enabled", "snapshots.directory", "snapshots.sizeLimit", "daemonset.kubeletDirectory", "daemonset.cgroupDirectory", "inject.namespaceSelector", "imagePullSecrets", "nameOverride", "fullnameOverride", "image.tag", "image.digest", "networkPolicy.from", "networkPolicy.enabled", "stateDirectory", "secrets", "secrets.pushToken", "extraVolumes", "extraVolumeMounts", "extraEnv", "extraArgs", "resources.limits",
-                "podMonitor.scheme", "podMonitor.tlsConfig", "podMonitor.sampleLimit"]
+                "podMonitor.scheme", "podMonitor.tlsConfig", "podMonitor.sampleLimit", "serviceMonitor", "serviceMonitor.enabled"]
     nullable += [f"rules.thresholds.{name}" for name in defaults["rules"]["thresholds"]]
     for mode, (values, version) in MODES.items():
         expected = bench.text(values, version)
@@ -549,6 +552,40 @@ def monitors_no_more_than_the_release(bench):
             expect(found == (own if mode == "daemonset" else selected), f"{mode}: {namespaces} selects {found}")
     notes = bench.text({}, "1.36")["NOTES.txt"]
     expect("the namespace monitoring only: list the namespaces" in notes, f"the notes: {notes}")
+
+
+def a_service_is_monitored_instead(bench):
+    """With the mode daemonset, a ServiceMonitor scrapes what the PodMonitor would, through a Service of the same pods alone, and once."""
+    shown = {"labels": {"release": "r"}, "scheme": "https", "tlsConfig": {"serverName": "stepmem"}, "sampleLimit": 20000, "labelValueLengthLimit": 512}
+    values = {"mode": "daemonset", "podMonitor": shown}
+    of_pods, off = bench.find("PodMonitor", values), {"kind": "none"}
+    asked = values | {"serviceMonitor": {"enabled": True}, "dashboards": {"enabled": False}}
+    made = {document["kind"]: document for name, document in bench.documents(asked) if name in ("servicemonitor.yaml", "podmonitor.yaml")}
+    expect(sorted(made) == ["Service", "ServiceMonitor"] and bench.find("ServiceMonitor", values) is None, f"{sorted(made)}")
+    monitor, service = made["ServiceMonitor"], made["Service"]
+    spec, expected = monitor["spec"], of_pods["spec"]
+    expect(spec["endpoints"] == expected["podMetricsEndpoints"] and monitor["metadata"]["labels"] == of_pods["metadata"]["labels"], f"{monitor}")
+    expect({**expected, **{name: spec.get(name, off) for name in expected if name not in ("selector", "podMetricsEndpoints")}} == expected, f"{spec}")
+    labels = spec["selector"]["matchLabels"].items()
+    services = [document for _, document in bench.documents(asked) if document["kind"] == "Service"]
+    selected = [each["metadata"]["name"] for each in services if labels <= each["metadata"]["labels"].items()]
+    expect(selected == ["stepmem"] and len(services) == 2, f"of {services} it selects {selected}")
+    node = bench.find("DaemonSet", asked)["spec"]["template"]
+    [port] = service["spec"]["ports"]
+    ports = [each["name"] for each in node["spec"]["containers"][0]["ports"]]
+    expect(service["spec"]["selector"].items() <= node["metadata"]["labels"].items() and port["targetPort"] in ports, f"{service}")
+    expect(port["name"] == spec["endpoints"][0]["port"] and service["spec"]["clusterIP"] == "None", f"{service}")
+    for version in KUBERNETES:
+        kubernetes_validate.validate(service, version, strict=True)
+    planted = copy.deepcopy(monitor)
+    planted["spec"]["endpoints"][0]["intervall"] = "30s"
+    for document, words in [(monitor, ""), (planted, "intervall")]:
+        done = subprocess.run(["node", ROOT / "tests/ops/crds.mjs", MODELS], input=json.dumps([document]), capture_output=True, text=True)
+        expect(done.returncode == 0 and words in done.stdout and bool(words) == bool(done.stdout), done.stdout + done.stderr)
+    notes = bench.text(asked, "1.36")["NOTES.txt"]
+    expect("must select the ServiceMonitor stepmem" in notes and "Left out" not in bench.text(asked, "1.36", [])["NOTES.txt"].replace("Left out: the PrometheusRule", ""), notes)
+    status, out, err = helm3("template", "stepmem", CHART, "--kube-version", "1.36.0", values=asked)
+    expect(status == 0 and "kind: ServiceMonitor" in out, err)
 
 
 def alerts_of_a_release_link_to_its_documents(bench):

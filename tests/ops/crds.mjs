@@ -9,6 +9,7 @@ const models = dirname(createRequire(join(process.argv[2], "x.js")).resolve("@ku
 const folder = join(models, "monitoring.coreos.com/v1");
 const known = {
   PodMonitor: ["PodMonitor", "PodMonitorSpec", "PodMetricsEndpoint", "NamespaceSelector", "RelabelConfig", "SafeAuthorization", "BasicAuth", "SafeTLSConfig", "SecretOrConfigMap"],
+  ServiceMonitor: ["ServiceMonitor", "ServiceMonitorSpec", "Endpoint", "NamespaceSelector", "RelabelConfig", "SafeAuthorization", "BasicAuth", "TLSConfig", "SecretOrConfigMap"],
   PrometheusRule: ["PrometheusRule", "PrometheusRuleSpec", "RuleGroup", "Rule"],
 };
 // Maps, and references to keys of secrets.

@@ -54,6 +54,58 @@ rendered offline, that has no such kinds.
 {{- end -}}
 {{- end }}
 
+{{/* "true" where a ServiceMonitor stands for the PodMonitor: pods with a sidecar have no Service. */}}
+{{- define "stepmem.hasServiceMonitor" -}}
+{{- $isOn := get (.Values.serviceMonitor | default dict) "enabled" | default false -}}
+{{- if and $isOn (ne .Values.mode "daemonset") -}}
+{{- fail "serviceMonitor.enabled: pods with a sidecar have no Service; only the mode daemonset has a ServiceMonitor" -}}
+{{- end -}}
+{{- if and $isOn (eq (toString .Values.podMonitor.enabled) "true") -}}
+{{- fail "serviceMonitor.enabled: with podMonitor.enabled=true every exporter would be scraped twice" -}}
+{{- end -}}
+{{ $isOn }}
+{{- end }}
+
+{{- define "stepmem.hasPodMonitor" -}}
+{{- if eq (include "stepmem.hasServiceMonitor" .) "true" -}}
+false
+{{- else -}}
+{{ include "stepmem.isMade" (dict "root" . "kind" "PodMonitor" "enabled" .Values.podMonitor.enabled) }}
+{{- end -}}
+{{- end }}
+
+{{/* The endpoint of a PodMonitor or a ServiceMonitor. */}}
+{{- define "stepmem.endpoint" -}}
+port: stepmem
+path: {{ include "stepmem.metricsPath" . }}
+interval: {{ .Values.podMonitor.interval }}
+scrapeTimeout: {{ .Values.podMonitor.scrapeTimeout }}
+{{- with .Values.podMonitor.scheme }}
+scheme: {{ . }}
+{{- end }}
+{{- range $field := list "tlsConfig" "authorization" "basicAuth" }}
+{{- with get $.Values.podMonitor $field }}
+{{ $field }}:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+relabelings:
+  # The same job for every release name; the node, because GPUs are lost node by node.
+  - targetLabel: job
+    replacement: stepmem
+  - sourceLabels: [__meta_kubernetes_pod_node_name]
+    targetLabel: node
+{{- end }}
+
+{{- define "stepmem.scrapeLimits" -}}
+{{- with .Values.podMonitor.sampleLimit }}
+sampleLimit: {{ . | int }}
+{{- end }}
+{{- with .Values.podMonitor.labelValueLengthLimit }}
+labelValueLengthLimit: {{ . | int }}
+{{- end }}
+{{- end }}
+
 {{/* Where the pod's containers see memory snapshots; empty without `snapshots.enabled`. */}}
 {{- define "stepmem.snapshotDirectory" -}}
 {{- $snapshots := .Values.snapshots | default dict -}}
