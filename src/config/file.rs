@@ -6,6 +6,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::config::error::Mistake;
+use crate::config::yaml;
 use crate::store::open;
 use stepmem_types::url::shown_in;
 
@@ -25,8 +26,9 @@ pub(super) fn read(path: &Path) -> Result<BTreeMap<String, Vec<String>>, Mistake
         Some("toml") => {
             toml::from_str(&text).map_err(|error| mistake(toml_reason(&error, &text)))?
         }
-        Some("yaml" | "yml") => serde_norway::from_str(&text)
-            .map_err(|error| mistake(shown_in(&error.to_string())))?,
+        Some("yaml" | "yml") => {
+            yaml::read(&text).map_err(|reason| mistake(shown_in(&reason)))?
+        }
         _ => {
             let reason = "the name ends in none of .toml, .yaml, .yml";
             return Err(mistake(reason.to_owned()));

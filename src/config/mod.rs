@@ -15,3 +15,4 @@ pub mod table;
 pub mod token;
 mod values;
 pub mod web_file;
+mod yaml;

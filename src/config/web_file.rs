@@ -13,6 +13,7 @@ use bcrypt::HashParts;
 use serde::Deserialize;
 
 use crate::config::error::ValueError;
+use crate::config::yaml;
 use crate::net::access::{AccessPolicy, RateLimit};
 use crate::net::passwords::HASH_COST_MAX;
 use crate::net::tls_config::{ClientAuth, PrivateKey, TlsSettings, TlsVersion};
@@ -181,9 +182,7 @@ fn read_content(path: &Path) -> Result<WebContent, ValueError> {
     let wrong =
         |reason: String| ValueError::WebFile { path: path.display().to_string(), reason };
     let text = String::from_utf8(bytes).map_err(|error| wrong(error.to_string()))?;
-    let deserializer = serde_norway::Deserializer::from_str(&text);
-    let raw: Option<RawWebFile> = serde_path_to_error::deserialize(deserializer)
-        .map_err(|error| wrong(error.to_string()))?;
+    let raw: Option<RawWebFile> = yaml::read(&text).map_err(wrong)?;
     let raw = raw.unwrap_or_default();
     let folder = path.parent().unwrap_or(Path::new(""));
     let of_tls = raw.tls_server_config.clone().filter(|tls| *tls != RawTls::default());

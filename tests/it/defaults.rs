@@ -88,7 +88,7 @@ fn alerts_page_where_the_settings_judge() {
 #[test]
 fn the_chart_has_every_threshold_of_the_rules_and_its_number() {
     let rules = read("alerts/stepmem.rules.yaml");
-    let values: Value = serde_norway::from_str(&read("helm/stepmem/values.yaml")).unwrap();
+    let values: Value = serde_saphyr::from_str(&read("helm/stepmem/values.yaml")).unwrap();
     let chart: BTreeMap<&str, BTreeSet<String>> = values["rules"]["thresholds"]
         .as_object()
         .unwrap()

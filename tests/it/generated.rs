@@ -303,7 +303,7 @@ fn the_page_of_run_names_every_option_of_its_own_every_exit_code_and_every_other
 #[test]
 fn every_diagnosis_without_an_alert_of_its_own_has_the_one_for_all_others() {
     let rules = fs::read_to_string(root().join("alerts/stepmem.rules.yaml")).unwrap();
-    let rules: Value = serde_norway::from_str(&rules).unwrap();
+    let rules: Value = serde_saphyr::from_str(&rules).unwrap();
     let rules = rules["groups"].as_array().unwrap().iter().flat_map(|group| {
         group["rules"].as_array().unwrap().iter().filter(|rule| rule["alert"].is_string())
     });

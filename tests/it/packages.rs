@@ -222,7 +222,7 @@ fn release_writes_its_urls_and_images_into_every_package() {
         assert_eq!(urls(&project["urls"], ["Repository", "Documentation"]), expected, "{file}");
     }
     let chart: serde_json::Value =
-        serde_norway::from_str(&staged("helm/stepmem/Chart.yaml")).unwrap();
+        serde_saphyr::from_str(&staged("helm/stepmem/Chart.yaml")).unwrap();
     assert_eq!((&chart["home"], &chart["sources"]), (&PAGES.into(), &json!([URL])));
     let recipe = staged("Containerfile");
     let version = package["version"].as_str().unwrap();

@@ -139,17 +139,42 @@ fn file_that_cannot_be_read_is_named() {
     let folder = Folder::new("unreadable");
     let broken = folder.write("broken.toml", "rank.max = = 3\n");
     let yaml = folder.write("broken.yaml", "rank: [1\n");
+    let twice = folder.write("twice.yaml", "otlp.headers: secret\nrank.max: 3\nrank.max: 4\n");
+    let documents = folder.write("documents.yml", "rank.max: 3\n---\nrank.max: 4\n");
+    let deep = folder.write("deep.yaml", &"{a: ".repeat(1000));
+    let aliases: String =
+        (1..40).map(|n| format!("a{n}: &a{n} [*a{0}, *a{0}]\n", n - 1)).collect();
+    let aliases = folder.write("aliases.yaml", &format!("a0: &a0 [1]\n{aliases}"));
     let ini = folder.write("settings.ini", "rank.max = 3\n");
     for (file, problem) in [
         ("/nowhere/settings.toml", "No such file"),
         (&broken, "TOML parse error"),
-        (&yaml, "did not find expected"),
+        (&yaml, "rank: unclosed bracket '[' at line 1, column 7"),
+        (&twice, "duplicate mapping key `rank.max` is not allowed here at line 3"),
+        (&documents, "only single YAML document expected but multiple found"),
+        (&deep, "line 1"),
+        (&aliases, "too large or too complex"),
         (&ini, "the name ends in none of .toml, .yaml, .yml"),
     ] {
         let found = mistakes(&["--config.file", file], &[]).join("\n");
         assert!(found.starts_with(&format!("{file}: ")), "{found}");
-        assert!(found.contains(problem), "{found}");
+        assert!(found.contains(problem) && !found.contains("secret"), "{found}");
     }
+}
+
+#[test]
+fn yaml_is_that_of_version_1_2() {
+    let folder = Folder::new("yaml-core");
+    let file = folder.write("a.yaml", "no-nvml: yes\nrank.max: 0x10\nrun.max: 1_000\n");
+    let expected = [
+        "no-nvml: \"yes\" is neither true nor false",
+        "run.max: \"1_000\" is not an integer of 1..=65536",
+    ];
+    let mut found = mistakes(&["--config.file", &file], &[]);
+    found.sort_unstable();
+    assert_eq!(found, expected);
+    let empty = folder.write("empty.yaml", "# nothing\n");
+    check(&["--config.file", &empty], &[]);
 }
 
 #[test]

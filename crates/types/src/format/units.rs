@@ -1,6 +1,6 @@
 //! Quantities as people read them: bytes, rates, shares, counts, durations, dates.
 
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 /// Stands for an unknown value.
 pub const UNKNOWN: &str = "–";
@@ -177,23 +177,13 @@ pub fn date(time: f64) -> String {
     rfc3339(time).trim_end_matches('Z').replace('T', " ")
 }
 
+/// The last second of the year 9999, the last one that RFC 3339 knows.
+const LAST_DATE: Duration = Duration::from_secs(253_402_300_799);
+
 /// Writes a Unix time as RFC 3339 in UTC, to the second.
-///
-/// Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms": years begin in March, so that
-/// the leap day is the last, and 400 of them have 146,097 days.
 pub fn rfc3339(time: f64) -> String {
-    let seconds = Duration::try_from_secs_f64(time).unwrap_or_default().as_secs();
-    let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
-    let days = seconds / 86_400 + 719_468;
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let leap_days = day_of_era / 1460 + day_of_era / 146_096 - day_of_era / 36_524;
-    let year_of_era = (day_of_era - leap_days) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let march_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * march_month + 2) / 5 + 1;
-    let month = if march_month < 10 { march_month + 3 } else { march_month - 9 };
-    let year = 400 * era + year_of_era + u64::from(month <= 2);
-    format!("{year}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+    let since = Duration::try_from_secs_f64(time).unwrap_or_default().min(LAST_DATE);
+    humantime::format_rfc3339_seconds(UNIX_EPOCH + since).to_string()
 }
 
 #[cfg(test)]
@@ -281,5 +271,7 @@ mod tests {
         assert_eq!(date(1_764_897_183.3), "2025-12-05 01:13:03");
         assert_eq!(date(4_107_542_399.0), "2100-02-28 23:59:59");
         assert_eq!(rfc3339(4_107_542_400.0), "2100-03-01T00:00:00Z");
+        assert_eq!(rfc3339(f64::MAX), "1970-01-01T00:00:00Z");
+        assert_eq!(rfc3339(1e15), "9999-12-31T23:59:59Z");
     }
 }
