@@ -22,6 +22,8 @@ done
 for project in pyproject.toml python/pyproject.toml; do
     printf '\n[project.urls]\nRepository = "%s"\nDocumentation = "%s"\n' "$REPOSITORY" "$DOCUMENTATION" >>"$project"
 done
+# The annotations are the last key of the chart.
+python3 packaging/release/annotations.py CHANGELOG.md "$version" >>helm/stepmem/Chart.yaml
 printf 'home: %s\nsources: [%s]\n' "$DOCUMENTATION" "$REPOSITORY" >>helm/stepmem/Chart.yaml
 revision=$(sed -n 's/.*"revision": "\(.*\)".*/\1/p' release.json)
 sed -i -e "s|^ARG BUILDER=.*|ARG BUILDER=$BUILDER|" -e "s|^ARG BASE=.*|ARG BASE=$BASE|" \

@@ -197,6 +197,8 @@ fn release_writes_its_urls_and_images_into_every_package() {
         &[
             "packaging/release/inputs.sh",
             "packaging/release/stage.sh",
+            "packaging/release/annotations.py",
+            "CHANGELOG.md",
             "Cargo.toml",
             "tests/fake-nvml/Cargo.toml",
             "pyproject.toml",
@@ -224,6 +226,7 @@ fn release_writes_its_urls_and_images_into_every_package() {
     let chart: serde_json::Value =
         serde_saphyr::from_str(&staged("helm/stepmem/Chart.yaml")).unwrap();
     assert_eq!((&chart["home"], &chart["sources"]), (&PAGES.into(), &json!([URL])));
+    check_annotations(&chart, package["version"].as_str().unwrap());
     let recipe = staged("Containerfile");
     let version = package["version"].as_str().unwrap();
     for argument in [
@@ -237,6 +240,35 @@ fn release_writes_its_urls_and_images_into_every_package() {
         assert!(recipe.contains(&line), "{line}{recipe}");
     }
     assert!(!recipe.contains("REVISION=unknown"));
+}
+
+/// Checks what Artifact Hub reads of a staged chart: lists in YAML, and whole sentences.
+fn check_annotations(chart: &serde_json::Value, version: &str) {
+    let of = |name: &str| chart["annotations"][format!("artifacthub.io/{name}")].as_str();
+    let list = |name: &str| -> Vec<serde_json::Value> {
+        serde_saphyr::from_str(of(name).unwrap_or_else(|| panic!("no {name}"))).unwrap()
+    };
+    assert_eq!(of("category"), Some("monitoring-logging"));
+    assert_eq!((of("license"), of("prerelease")), (Some("Apache-2.0"), Some("false")));
+    let image = format!("stepmem:{version}");
+    assert_eq!(list("images"), [json!({"name": "stepmem", "image": image})]);
+    let links =
+        json!([{"name": "documentation", "url": PAGES}, {"name": "repository", "url": URL}]);
+    assert_eq!(json!(list("links")), links);
+    assert!(list("recommendations")[0]["url"].is_string());
+    let changes = list("changes");
+    let changelog = fs::read_to_string(root().join("CHANGELOG.md")).unwrap();
+    let section = changelog.split(&format!("\n## [{version}]")).nth(1).unwrap();
+    let section = section.split("\n## ").next().unwrap();
+    assert_eq!(changes.len(), section.matches("\n- ").count());
+    let is_security = section.contains("### Security").to_string();
+    assert_eq!(of("containsSecurityUpdates"), Some(&*is_security));
+    for change in changes {
+        let text = change["description"].as_str().unwrap();
+        let kind = change["kind"].as_str().unwrap();
+        assert!(["added", "changed", "removed", "fixed", "security"].contains(&kind), "{kind}");
+        assert!(text.len() > 10 && !text.contains(['`', '[', '\n']), "{text}");
+    }
 }
 
 #[test]
