@@ -52,16 +52,9 @@ fn check(arguments: &[&str], input: &str, expected: &[(&str, &str)]) -> Value {
 fn smi_log() -> String {
     let mut log = "timestamp, index, memory.used [MiB], memory.total [MiB]\n".to_owned();
     for sample in 0..SAMPLES {
-        let seconds = 30 * sample;
-        let (hour, minute, second) = (7 + seconds / 3600, seconds / 60 % 60, seconds % 60);
         for device in 0..2 {
-            let used = used(sample, device == 1);
-            writeln!(
-                log,
-                "2026/11/20 {hour:02}:{minute:02}:{second:02}.{:03}, {device}, {used} MiB, 81920 MiB",
-                17 + device
-            )
-            .unwrap();
+            let (time, used) = (clock(sample, 17 + device), used(sample, device == 1));
+            writeln!(log, "{time}, {device}, {used} MiB, 81920 MiB").unwrap();
         }
     }
     log
@@ -87,6 +80,81 @@ fn logs_of_nvidia_smi_are_judged_device_by_device() {
     assert!(answer["note"].as_str().unwrap().contains("cannot show optimizer steps"));
     assert!(leak["story"]["events"].as_array().is_some_and(|events| !events.is_empty()));
     assert!(!leak.to_string().contains("\"pid\""), "{leak}");
+}
+
+/// The date and time of a sample of a log, `millis` after its second.
+fn clock(sample: u32, millis: u32) -> String {
+    let seconds = 30 * sample;
+    let (hour, minute, second) = (7 + seconds / 3600, seconds / 60 % 60, seconds % 60);
+    format!("2026/11/20 {hour:02}:{minute:02}:{second:02}.{millis:03}")
+}
+
+/// What drivers 545 to 610 print of three devices: columns without a unit, a header for each start of the loop, the devices of
+/// a burst in any order, and a device that falls off the bus for a while.
+#[test]
+fn logs_with_every_column_are_judged_while_a_device_is_lost() {
+    let head = "timestamp, name, pci.bus_id, driver_version, pstate, pcie.link.gen.max, temperature.gpu, utilization.gpu [%], \
+                utilization.memory [%], memory.total [MiB], memory.free [MiB], memory.used [MiB], power.draw [W], mig.mode.current";
+    let mut log = String::new();
+    for sample in 0..SAMPLES {
+        if sample % 60 == 0 {
+            writeln!(log, "{head}").unwrap();
+        }
+        for place in 0..3 {
+            let device = (sample + place) % 3;
+            let start = format!(
+                "{}, NVIDIA A100-SXM4-80GB, 00000000:{device}B:00.0, 545.23.08",
+                clock(sample, sample * 7 % 900 + place)
+            );
+            let used = used(sample, device == 1);
+            let row = if device == 2 && (100..110).contains(&sample) {
+                "[Unknown Error], 4, [GPU requires reset], [Unknown Error], [Unknown Error], [GPU is lost], [GPU is lost], [GPU is lost], [N/A], [N/A]".to_owned()
+            } else {
+                format!(
+                    "P0, 4, 44, 3 %, 0 %, 81920 MiB, {} MiB, {used} MiB, 71.27 W, Disabled",
+                    81_920 - used
+                )
+            };
+            writeln!(log, "{start}, {row}").unwrap();
+        }
+    }
+    let name = |device: u32| format!("memory.used [MiB] pci.bus_id=00000000:{device}B:00.0");
+    let expected = [(name(1), "creep"), (name(0), "no_growth"), (name(2), "no_growth")];
+    let expected = expected.each_ref().map(|(name, verdict)| (name.as_str(), *verdict));
+    let answer = check(&[], &log, &expected);
+    let samples = |idx: usize| answer["series"][idx]["samples"].as_u64();
+    assert_eq!([0, 1, 2].map(samples), [Some(300), Some(300), Some(290)]);
+    // A GB10 reports no memory of its own.
+    let unified = "timestamp, name, memory.used [MiB], memory.total [MiB]\n2026/11/20 07:00:00.000, NVIDIA GB10, [N/A], [N/A]\n";
+    judge(&["-"], unified.as_bytes())
+        .fails(2, "memory.used [MiB] has no figure that can be read");
+}
+
+/// What `--query-compute-apps` prints: processes come and go, some have no name or no figure, and a name with commas has no
+/// quotes, so that its figure cannot be told.
+#[test]
+fn logs_of_processes_are_judged_process_by_process() {
+    let head = "timestamp, gpu_uuid, pid, process_name, used_gpu_memory [MiB]\n";
+    let mut log = head.to_owned();
+    for sample in 0..SAMPLES {
+        let time = clock(sample, sample % 900);
+        let (leak, flat) = (used(sample, true), used(sample, false));
+        writeln!(log, "{time}, GPU-1, 41, /opt/chrome --type=gpu-process --x=a,b, c, 12 MiB")
+            .unwrap();
+        writeln!(log, "{time}, GPU-1, 42, [Not Found], {leak} MiB").unwrap();
+        writeln!(log, "{time}, GPU-2, 43, python3, {flat} MiB").unwrap();
+        writeln!(log, "{time}, GPU-2, 44, [Insufficient Permissions], [N/A]").unwrap();
+        if sample == 50 {
+            log += "No running processes found\n";
+            log += head;
+        }
+    }
+    let leak = "used_gpu_memory [MiB] gpu_uuid=GPU-1 pid=42";
+    let flat = "used_gpu_memory [MiB] gpu_uuid=GPU-2 pid=43";
+    let answer = check(&["--capacity", "80GiB"], &log, &[(leak, "creep"), (flat, "no_growth")]);
+    let left_out = &answer["sources"][0]["left_out"];
+    assert_eq!(left_out["rows_without_time"], 1);
+    assert_eq!(left_out["figures_unreadable"], 300);
 }
 
 #[test]
@@ -197,6 +265,29 @@ fn event_files_that_tensorboard_wrote_are_judged_in_both_forms() {
     assert_eq!(verdicts(&answer)[0].1, "creep");
     let left_out = &answer["sources"][0]["left_out"];
     assert_eq!((&left_out["is_cut"], &left_out["records_damaged"]), (&json!(true), &json!(1)));
+}
+
+#[test]
+fn frames_that_pandas_wrote_are_judged_as_tables_and_as_lines() {
+    for (file, leak, flat) in [
+        ("frame.csv", "memory_used_mib gpu=1", "memory_used_mib gpu=0"),
+        ("frame.jsonl", "memory_used_mib gpu=1", "memory_used_mib gpu=0"),
+        ("index.csv", "gpu.memory_used_mib.1", "gpu.memory_used_mib.0"),
+    ] {
+        let path = text(&root().join("tests/data/series").join(file));
+        let answer = judge(&["--json", "--capacity", "80GiB", &path], b"").json();
+        let expected = [(leak, "creep"), (flat, "no_growth")];
+        let expected = expected.map(|(name, verdict)| (name.to_owned(), verdict.to_owned()));
+        assert_eq!(verdicts(&answer), expected, "{file}");
+        let of = |idx: usize| {
+            let series = &answer["series"][idx];
+            (series["samples"].as_u64(), series["interval_seconds"].as_f64())
+        };
+        assert_eq!([of(0), of(1)], [180, 179].map(|n| (Some(n), Some(60.0))), "{file}");
+        let slope = &answer["series"][0]["growth"]["slope_bytes_per_second"];
+        let planted = 82.0 * 1_048_576.0 / 60.0;
+        assert!((slope.as_f64().unwrap() / planted - 1.0).abs() < 0.05, "{file}: {slope}");
+    }
 }
 
 #[test]
