@@ -21,7 +21,7 @@ from ._signals import raise_if_of_handler
 from ._snapshots import Snapshots
 from ._threads import in_child as forget_threads
 from ._trainer import Training
-from ._warn import inform_once, note_once, warn_once
+from ._warn import announce_once, note_once, warn_once
 from ._wire import EVENT_MARKERS, OUTCOMES, PHASES, TIMED_PHASES, End, HeapScanRequest, HoldersResult, SnapshotRequest, SnapshotResult
 
 if TYPE_CHECKING:
@@ -209,9 +209,13 @@ class Client:
         if settings.writes_on_oom:
             self.snapshots.watch_oom()
         identity = self.process.identity()
-        # `stepmem run` reports once for all processes that it watches.
-        log_once = note_once if environment().get("STEPMEM_TRACES") else inform_once
-        log_once("identity", f"run {identity.run!r}, rank {identity.rank}, pushes to {sender.target}")
+        size = identity.world_size or 1
+        place = f"rank {identity.rank}" + (f" of {size}" if size > 1 else "")
+        # Once a launch; `stepmem run` reports for all processes that it watches.
+        is_first = identity.rank == 0 and identity.attempt == 0 and settings.may_push(sender.target)
+        is_first = is_first and not environment().get("STEPMEM_TRACES")
+        log_once = announce_once if is_first else note_once
+        log_once("identity", f"run {identity.run!r}, {place}, pushes to {sender.target}")
 
     def _pack(self, recorder: Recorder) -> int:
         """Packs the steps so far. Runs on the sender's thread, at least once a second while there are steps."""

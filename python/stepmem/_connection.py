@@ -19,8 +19,8 @@ TLS_CONTEXT_USES = 16
 """Connections after which the certificate files are read again."""
 
 
-class UntrustedSocket(OSError):
-    """The socket belongs to a user that the exporter does not run as."""
+class UntrustedTarget(OSError):
+    """Whoever listens there may be another than the exporter."""
 
 
 class Answer:
@@ -84,7 +84,7 @@ class Connection:
             f"POST {target.prefix}{request.path} HTTP/1.1\r\nHost: {host}\r\n"
             f"Content-Type: {request.content_type}\r\nContent-Length: {len(request.body)}\r\n"
         )
-        if self._token and self._settings.sends_token(target):
+        if self._token:
             if target.socket_path is None and not target.is_tls and target.host not in LOOPBACK:
                 warn_once("plain token", f"the token is sent to {target} without encryption; https:// would protect it")
             head += f"Authorization: Bearer {self._token}\r\n"
@@ -94,6 +94,8 @@ class Connection:
     def _connect(self, deadline: float) -> OwnSocket:
         self.target = target = self._used_socket or self._settings.target()
         self.n_opened += 1
+        if not self._settings.may_push(target):
+            raise UntrustedTarget("with STEPMEM_PUSH_TOKEN_FILE, STEPMEM_PUSH_URL must name a TCP address")
         if target.socket_path is None:
             made = connected(target.host, target.port, deadline)
             try:
@@ -116,14 +118,14 @@ class Connection:
         return made
 
     def _check_owner(self, opened: socket.socket, path: str) -> None:
-        """Raises UntrustedSocket if a process of another user than the exporter's listens on the socket."""
+        """Raises UntrustedTarget if a process of another user than the exporter's listens on the socket."""
         option = getattr(socket, "SO_PEERCRED", None)
         if option is None:
             return
         _, uid, _ = struct.unpack("3i", opened.getsockopt(socket.SOL_SOCKET, option, struct.calcsize("3i")))
         uid &= 0xFFFFFFFF
         if not self._settings.trusts_owner(path, uid):
-            raise UntrustedSocket(
+            raise UntrustedTarget(
                 f"its socket belongs to uid {uid}; if the exporter runs as that, set STEPMEM_PUSH_SOCKET_UID={uid}"
             )
 

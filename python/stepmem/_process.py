@@ -7,7 +7,7 @@ from typing import Optional
 
 from ._environment import environment
 from ._iterations import Iterations
-from ._settings import Identity, Settings
+from ._settings import Identity, Settings, misread
 from ._signals import raise_if_of_handler
 from ._warn import warn_once
 
@@ -67,6 +67,9 @@ class Process:
         """Returns the run, rank and attempt of this process."""
         if self._identity is None:
             self._identity = Identity.read(environment())
+            problem = misread(environment(), self._identity)
+            if problem:
+                warn_once("identity variables", problem)
         return self._identity
 
     def rename_run(self, run: str) -> None:

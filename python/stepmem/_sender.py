@@ -12,7 +12,7 @@ from _thread import RLock
 from collections import deque
 from typing import Callable, Deque, List, Tuple, Union
 
-from ._connection import Answer, Connection, UntrustedSocket
+from ._connection import Answer, Connection, UntrustedTarget
 from ._process import Process
 from ._procfs import name_own_thread
 from ._settings import Settings, Target
@@ -402,7 +402,7 @@ class Sender:
         """Sends one request with `n_records` steps, 0 for a control request. Warns of failures."""
         try:
             answer = self._connection.post(request, deadline)
-        except UntrustedSocket as error:
+        except UntrustedTarget as error:
             warn_once("untrusted", f"not pushing to {self._connection.target}: {error}")
             self._backoff.fail(BACKOFF_SECONDS[1])
             return Delivery.RETRY

@@ -121,9 +121,9 @@ class Settings(NamedTuple):
             return True
         return self.socket_uid is None and socket_path == SOCKET_DEFAULT and uid == IMAGE_UID
 
-    def sends_token(self, target: Target) -> bool:
-        """Returns whether the token goes to `target`, whose owner or certificate was checked if it has one."""
-        return target.socket_path is not None or target.is_tls or self.url is not None or target.host in LOOPBACK
+    def may_push(self, target: Target) -> bool:
+        """Returns whether anything is pushed to `target`: with a token, to no default TCP address, where anybody may listen."""
+        return not self.token_file or self.url is not None or target.socket_path is not None
 
 
 class Identity(NamedTuple):
@@ -148,7 +148,7 @@ class Identity(NamedTuple):
         """
         variables = _launcher(environment)
         group_rank, world_size = _process_group()
-        rank = _integer(environment, ["STEPMEM_RANK"])
+        rank = _integer(environment, ["STEPMEM_RANK"], RANK_MAX)
         if rank is None:
             rank = group_rank if group_rank is not None else _integer(environment, variables[:1])
         attempts = ["STEPMEM_ATTEMPT", "TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"]
@@ -162,6 +162,16 @@ class Identity(NamedTuple):
             instance=os.urandom(8).hex(),
             launch=launch_id(environment),
         )
+
+
+def misread(environment: Mapping[str, str], identity: Identity) -> str:
+    """Returns a sentence about the user's variables that Identity could not read; empty if there are none."""
+    taken = (("STEPMEM_RANK", RANK_MAX, identity.rank), ("STEPMEM_ATTEMPT", INTEGER_MAX, identity.attempt))
+    return "; ".join(
+        f"{name}: {environment[name][:64]!r} is not an integer from 0 to {largest}, so it is {used}"
+        for name, largest, used in taken
+        if environment.get(name) and _integer(environment, [name], largest) is None
+    )
 
 
 LAUNCHERS = tuple(
@@ -314,11 +324,17 @@ def parse_bytes(name: str, value: str) -> int:
     return n_bytes
 
 
-def _integer(environment: Mapping[str, str], names: "List[str] | Tuple[str, ...]") -> Optional[int]:
-    """Returns the first of these variables that is a non-negative integer; None if none is."""
+INTEGER_MAX = 10**15 - 1
+"""Largest integer that is read of a variable."""
+
+
+def _integer(
+    environment: Mapping[str, str], names: "List[str] | Tuple[str, ...]", largest: int = INTEGER_MAX
+) -> Optional[int]:
+    """Returns the first of these variables that is an integer from 0 to `largest`; None if none is."""
     for name in names:
         value = environment.get(name, "")
-        if value.isdecimal() and len(value) < 16:
+        if value.isdecimal() and len(value) < 16 and int(value) <= largest:
             return int(value)
     return None
 

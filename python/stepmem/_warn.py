@@ -34,6 +34,12 @@ def inform_once(topic: str, message: str) -> None:
     _log_once(topic, message, "info")
 
 
+def announce_once(topic: str, message: str) -> None:
+    """Logs `message` like `inform_once`; on a terminal it is printed if the program's `logging` leaves level info out."""
+    if _is_new(topic) and not _print_on_terminal(message):
+        log(message, "info")
+
+
 def note_once(topic: str, message: str) -> None:
     """Logs `message` at level debug, and never prints it."""
     _log_once(topic, message, "debug")
@@ -45,10 +51,31 @@ def printable(text: str) -> str:
 
 
 def _log_once(topic: str, message: str, level: str) -> None:
+    if _is_new(topic):
+        log(message, level)
+
+
+def _is_new(topic: str) -> bool:
     if topic in _topics or len(_topics) >= TOPICS_MAX:
-        return
+        return False
     _topics.add(topic)
-    log(message, level)
+    return True
+
+
+def _print_on_terminal(message: str) -> bool:
+    """Prints a line if standard error is a terminal and `logging` would not show it. Returns whether it did."""
+    try:
+        logging: Any = library("logging")
+        descriptor = _descriptor(sys.stderr)
+        if descriptor is None or not os.isatty(descriptor):
+            return False
+        if logging is not None and logging.getLogger("stepmem").isEnabledFor(logging.INFO):
+            return False
+        _write_to(descriptor, f"stepmem: {message}\n")
+        return True
+    except Exception as error:
+        raise_if_of_handler(error)
+        return False
 
 
 def log(message: str, level: str) -> None:

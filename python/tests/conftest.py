@@ -122,6 +122,24 @@ def start_on_terminal(command: "tuple[str, ...]", cwd: pathlib.Path, environment
     return pid, fd
 
 
+def shown_on_terminal(command: "tuple[str, ...]", cwd: pathlib.Path, environment: "Dict[str, str]") -> str:
+    """Returns what a program wrote to a terminal of its own until its end, which it reaches with success."""
+    pid, fd = start_on_terminal(command, cwd, environment)
+    shown = b""
+    try:
+        while True:
+            part = os.read(fd, 65536)
+            if not part:
+                break
+            shown += part
+    except OSError:  # the other side is closed
+        pass
+    os.close(fd)
+    _, status = os.waitpid(pid, 0)
+    assert status == 0, shown
+    return shown.decode().replace("\r\n", "\n")
+
+
 class Exporter:
     """`stepmem serve` without NVML, or another command that starts an exporter."""
 
@@ -216,7 +234,7 @@ def exporter(start: Callable[..., Exporter]) -> Exporter:
     return start()
 
 
-INFORMATION = re.compile(r"stepmem: (\[step \d+\] |run '.*', rank \d+, pushes to |run '.*' has another live process|the exporter at \S+ is older than this client)")
+INFORMATION = re.compile(r"stepmem: (\[step \d+\] |run '.*', rank \d+(?: of \d+)?, pushes to |run '.*' has another live process|the exporter at \S+ is older than this client)")
 """Lines that the client writes at level info."""
 
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT, Reply, await_true
+from conftest import BINARY, ROOT, STUB, Reply, await_true, shown_on_terminal
 
 from stepmem._settings import Identity
 
@@ -160,13 +160,61 @@ def test_long_script_name_keeps_its_launch(monkeypatch):
 
 def test_name_and_address_are_said_once(fake, train):
     exporter = fake(200)
-    plain = train(STEP, exporter.url, STEPMEM_RUN="llm", RANK="3").ended()
-    assert plain.information == [f"stepmem: run 'llm', rank 3, pushes to {exporter.url}"]
+    plain = train(STEP, exporter.url, STEPMEM_RUN="llm", RANK="0", WORLD_SIZE="8").ended()
+    assert plain.information == [f"stepmem: run 'llm', rank 0 of 8, pushes to {exporter.url}"]
+    for later in ({"RANK": "3"}, {"RANK": "0", "TORCHELASTIC_RESTART_COUNT": "1"}):
+        assert train(STEP, exporter.url, STEPMEM_RUN="llm", **later).ended().information == [], later
     logged = train("import logging\n" + STEP.replace("\n    ", "\n"), exporter.url, STEPMEM_RUN="llm").ended()
     assert (logged.information, logged.err) == ([], ""), "level info is not shown by default"
     code = "import logging\nlogging.basicConfig(level=logging.INFO)\n" + STEP.replace("\n    ", "\n")
     shown = train(code, exporter.url, STEPMEM_RUN="llm").ended()
     assert shown.err == f"INFO:stepmem:stepmem: run 'llm', rank 0, pushes to {exporter.url}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments, code",
+    [
+        (["-m", "stepmem"], "import logging\nfrom torch.optim.optimizer import Optimizer\nOptimizer().step()\n"),
+        ([], "import logging, stepmem\nwith stepmem.step():\n    pass\n"),
+        ([], "import stepmem\nstepmem.step_end(1)\n"),
+    ],
+)
+def test_terminal_shows_name_and_address_once_a_launch(fake, tmp_path, arguments, code):
+    exporter = fake(200)
+    script = tmp_path / "train.py"
+    script.write_text(code)
+    paths = f"{STUB}{os.pathsep}{ROOT / 'python'}"
+    variables = {"PATH": os.environ["PATH"], "PYTHONPATH": paths, "STEPMEM_PUSH_URL": exporter.url, "STEPMEM_RUN": "llm"}
+
+    def shown(*command: str, **more: str) -> str:
+        return shown_on_terminal(command, tmp_path, {**variables, **more})
+
+    line = f"stepmem: run 'llm', rank 0 of 2, pushes to {exporter.url}\n"
+    assert shown(sys.executable, *arguments, str(script), RANK="0", WORLD_SIZE="2") == line
+    assert shown(sys.executable, *arguments, str(script), RANK="1", WORLD_SIZE="2") == ""
+    below = shown(BINARY, "run", "--summary.dir", "", "--", sys.executable, *arguments, str(script), HOME=str(tmp_path))
+    assert "pushes to" not in below, below
+
+
+@pytest.mark.parametrize(
+    "variables, said",
+    [
+        ({"STEPMEM_RANK": "abc"}, "STEPMEM_RANK: 'abc' is not an integer from 0 to 1048575, so it is 3"),
+        ({"STEPMEM_RANK": "-1"}, "STEPMEM_RANK: '-1' is not an integer from 0 to 1048575, so it is 3"),
+        ({"STEPMEM_RANK": "1048576"}, "STEPMEM_RANK: '1048576' is not an integer from 0 to 1048575, so it is 3"),
+        ({"STEPMEM_RANK": "\x1b[2J" * 99}, "STEPMEM_RANK: '" + "\\x1b[2J" * 16 + "' is not an integer from 0 to 1048575, so it is 3"),
+        (
+            {"STEPMEM_RANK": "1.0", "STEPMEM_ATTEMPT": "two"},
+            "STEPMEM_RANK: '1.0' is not an integer from 0 to 1048575, so it is 3; "
+            "STEPMEM_ATTEMPT: 'two' is not an integer from 0 to 999999999999999, so it is 0",
+        ),
+    ],
+)
+def test_rank_or_attempt_that_is_no_integer_is_told_once(fake, train, variables, said):
+    exporter = fake(200)
+    ended = train(STEP, exporter.url, RANK="3", **variables).ended()
+    assert (ended.code, ended.err) == (0, f"stepmem: {said}\n")
+    assert {(record["rank"], record["attempt"]) for record in exporter.records} == {(3, 0)}
 
 
 HELD = Reply(409, detail="run llm, rank 0 is held by pid 7, attempt 0, started 5 s ago", run="llm", rank=0)

@@ -15,7 +15,7 @@ from typing import Any, Iterator, List
 
 import pytest
 
-from stepmem._connection import Connection, UntrustedSocket
+from stepmem._connection import Connection, UntrustedTarget
 from stepmem._process import Process
 from stepmem._sender import Sender
 from stepmem._settings import SOCKET_DEFAULT, Settings
@@ -93,7 +93,7 @@ def post(of: Settings) -> int:
 
 
 def test_socket_of_another_user_is_refused_with_its_uid_and_the_variable(of_other_user: str) -> None:
-    with pytest.raises(UntrustedSocket, match=f"uid {OTHER_UID};.*STEPMEM_PUSH_SOCKET_UID={OTHER_UID}"):
+    with pytest.raises(UntrustedTarget, match=f"uid {OTHER_UID};.*STEPMEM_PUSH_SOCKET_UID={OTHER_UID}"):
         post(settings(STEPMEM_PUSH_URL=f"unix://{of_other_user}"))
     named = settings(STEPMEM_PUSH_URL=f"unix://{of_other_user}", STEPMEM_PUSH_SOCKET_UID=str(OTHER_UID))
     assert post(named) == 200
@@ -145,11 +145,41 @@ def test_token_goes_where_it_is_protected_or_where_the_user_says(tmp_path: pathl
         ("unix:///a.sock", True),
         ("https://other:1", True),
         ("http://other:1", True),
-        (None, True),
+        (None, False),
     ]:
         variables = {"STEPMEM_PUSH_TOKEN_FILE": str(file), **({"STEPMEM_PUSH_URL": url} if url else {})}
         of = settings(**variables)
-        assert of.sends_token(of.target()) is expected, url
+        assert of.may_push(of.target()) is expected, url
+    without = settings()
+    assert without.may_push(without.target()), "there is nothing to steal"
+
+
+BY_DEFAULT = """
+    import sys, stepmem
+    from stepmem import _settings
+    _settings.ADDRESS_DEFAULT = ("127.0.0.1", int(sys.argv[1]))
+    _settings.SOCKET_DEFAULT = sys.argv[2]
+    for step in range(1, 4):
+        stepmem.step_end(step)
+        print(stepmem.flush(5))
+"""
+
+
+def test_token_and_steps_go_to_no_default_address_but_to_the_socket(fake: Any, start: Any, train: Any, tmp_path: pathlib.Path) -> None:
+    listener, token, path = fake(200), tmp_path / "token", str(tmp_path / "push.sock")
+    port = listener.url.rpartition(":")[2]
+    token.write_text("secret")
+    ended = train(BY_DEFAULT, None, port, path, STEPMEM_PUSH_TOKEN_FILE=str(token)).ended()
+    reason = "with STEPMEM_PUSH_TOKEN_FILE, STEPMEM_PUSH_URL must name a TCP address"
+    assert (ended.code, ended.err) == (0, f"stepmem: not pushing to http://127.0.0.1:{port}: {reason}\n")
+    assert (listener.received, ended.information, ended.out) == ([], [], "False\n" * 3)
+    exporter = start("--push.unix-socket", path, "--push.token-file", str(token))
+    ended = train(BY_DEFAULT, None, port, path, STEPMEM_PUSH_TOKEN_FILE=str(token)).ended()
+    assert (ended.code, ended.err, ended.out) == (0, "", "True\n" * 3)
+    assert exporter.rank()["step"] == 3 and listener.received == []
+    # Without a token there is nothing to steal.
+    assert train(BY_DEFAULT, None, port, str(tmp_path / "none")).ended().out == "True\n" * 3
+    assert listener.received
 
 
 def test_token_is_read_anew_when_it_is_refused(tmp_path: pathlib.Path) -> None:
