@@ -203,7 +203,7 @@ fn nvml_failures(status: &Status) -> impl Iterator<Item = String> {
     let gpu = &status.gpu;
     let whole = gpu.failure.as_deref().map(|code| {
         if code == LIBRARY_MISSING {
-            return "NVML is not installed here: the memory of devices is not read.".to_owned();
+            return "No NVIDIA driver here: the memory of devices is not read.".to_owned();
         }
         let last = gpu.last_success_time.map_or_else(
             || "; it has not since the exporter began".to_owned(),

@@ -96,7 +96,7 @@ fn report_of_a_recording_has_the_same_past_as_a_live_exporter() {
             );
         }
     }
-    holds(&out, &["MEMORY CREEP", "passed every test of an innocent cause"]);
+    holds(&out, &["MEMORY CREEP", "no innocent cause fits steps"]);
 }
 
 #[test]
@@ -110,6 +110,22 @@ fn report_of_a_recorded_end_has_the_past_before_it() {
     let out = text(&folder.path("report.html"));
     stepmem(&["summary", &recordings, "--html", &out], &[], b"").quiet();
     holds(&out, &["OUT OF MEMORY", "ended (oom)", "memory over time of 4 of 4 ranks"]);
+}
+
+#[test]
+fn report_of_a_run_that_ended_is_as_red_as_the_run_was() {
+    let folder = Folder::new("report-ended");
+    let recordings = text(&folder.path("recordings"));
+    let exporter = Exporter::start(&["--record.directory", &recordings]);
+    exporter.push(&job().0.records());
+    exporter.end(&percent_encoded(RUN), &json!({ "rank": 2, "outcome": "completed" }));
+    exporter.stop();
+    let out = text(&folder.path("report.html"));
+    stepmem(&["summary", &recordings, "--html", &out], &[], b"").quiet();
+    let shown = recorded(&fs::read_to_string(&out).unwrap());
+    let findings = shown["status"]["findings"].as_array().unwrap();
+    assert!(findings.iter().all(|finding| finding["severity"] == "info"), "{findings:?}");
+    holds(&out, &["MEMORY CREEP", "critical until the rank ended", "ended (completed)"]);
 }
 
 /// A name as a path has it.

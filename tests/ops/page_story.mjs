@@ -34,7 +34,7 @@ const noSlope = ({ creep }) => creep.forEach((signal) => (signal.trend = null));
 
 /** Every state that the page tells apart, and what it says of the rank then. */
 const STATES = {
-  "a leak": [changed("creep"), ["MEMORY CREEP", "per step", "in about", "train.py:151 in training_step", "Trainer.history", "passed every test of an innocent cause"]],
+  "a leak": [changed("creep"), ["MEMORY CREEP", "per step", "in about", "train.py:151 in training_step", "Trainer.history", "no innocent cause fits steps"]],
   "the end of a leak": [changed("oom"), ["OUT OF MEMORY", "ended (oom)", "OutOfMemoryError", "train.py:151"]],
   "a rank that is not judged yet": [
     changed("creep", (answers, rank) => {
@@ -101,6 +101,15 @@ const STATES = {
     ["MEMORY CREEP"],
   ],
 };
+
+/** The finding of a leak of host memory, which has no line, but a holder. */
+const hostLeak = changed("creep", ({ status }, rank, finding) => {
+  Object.assign(finding, { kind: "HOST_CREEP_CONFIRMED", status: "MEMORY CREEP (host)" });
+  Object.assign(finding.evidence, { signal: "host", site: null });
+  finding.sentence = "host memory grows by 5.00 MiB/step, 2.00 GiB since step 152; held by `cache` (dict, 5.00 MiB more/step; 90 items, 2.00 GiB at step 400) of data.py:7 in fetch; 14.7 GiB left, out of memory in about 50 min 0 s (3,017 steps)";
+  finding.evidence.holder = { name: "`cache`", kind: "dict", at: { file: "data.py", line: 7, function: "fetch" }, bytes: 2 ** 31, bytes_per_step: 5 * 2 ** 20 };
+  status.findings = [finding];
+});
 
 /** What the status has had only since some release, or has only where it applies. */
 const NEWER = new Set(
@@ -272,6 +281,81 @@ const checks = {
     assert.match(reader.page.url(), /scale=live/);
     await reader.page.getByRole("button", { name: "Show up to the capacity" }).click();
     assert.match(reader.page.url(), /scale=capacity/);
+  },
+
+  async "every line stays inside the chart at any scale, and only a point without a neighbor is a circle"(reader) {
+    await reader.page.addInitScript(() => {
+      let made;
+      window.plots = [];
+      const collected = (...given) => {
+        const plot = new made(...given);
+        window.plots.push(plot);
+        return plot;
+      };
+      Object.defineProperty(window, "uPlot", { configurable: true, get: () => made && function (...given) { return collected(...given); }, set: (value) => (made = value) });
+    });
+    const answers = STATES["a gap and a restart"][0];
+    const { allocated_bytes: live } = answers.history;
+    live[104] = live[106] = null;
+    for (const scale of ["live", "capacity"]) {
+      await reader.open(answers, `#run=demo&rank=3&scale=${scale}`);
+      const [outside, nKnown, circles, anyAll] = await reader.page.evaluate(() => {
+        const plot = window.plots.find((of) => of.root.closest("#story-chart"));
+        const { min, max } = plot.scales.y;
+        const lines = plot.data.slice(1);
+        const known = lines.flat().filter((value) => value !== null && value !== undefined);
+        const nths = lines.map((_, nth) => nth + 1);
+        return [known.filter((value) => value < min || value > max), known.length, nths.map((nth) => plot.series[nth].points.filter(plot, nth, false, null)?.length ?? 0), nths.some((nth) => plot.series[nth].points.show(plot, nth, 0, 1, null))];
+      });
+      assert.ok(nKnown > 300, `${nKnown} values`);
+      assert.deepEqual([outside, anyAll], [[], false], scale);
+      assert.deepEqual(circles.slice(0, 3), [0, 0, 1], scale);
+    }
+  },
+
+  async "a filter finds a rank as people write it, and says if it finds none"(reader) {
+    await reader.open(changed("creep"));
+    for (const [words, found] of [["rank 3", ["3"]], ["RANK 3 run demo", ["3"]], ["imbalance", ["5"]], ["rank", ["0", "1", "2", "3", "4", "5", "6", "7"]]]) {
+      await reader.page.fill("#filter", words);
+      const shown = await reader.page.locator("#ranks-rows tr th a").allInnerTexts();
+      assert.deepEqual(shown.map((name) => name.trim()).sort(), found, words);
+      assert.equal(await reader.page.locator("#ranks-none").isVisible(), false);
+    }
+    await reader.page.fill("#filter", "rank 99 <b>");
+    assert.equal(await reader.page.locator("#ranks-none").innerText(), "No rank matches “rank 99 <b>”.");
+    assert.equal(await reader.page.locator("#ranks table").isVisible(), false);
+  },
+
+  async "the headline of a leak of host memory names what holds it, and what matters is bold"(reader) {
+    await reader.open(hostLeak);
+    const headline = reader.page.locator("#verdict-text");
+    assert.equal(await headline.innerText(), "MEMORY CREEP (host) on rank 3 of run demo: host memory grows by 5.00 MiB/step, held by cache of data.py:7 in fetch; out of memory in about 50 min 0 s");
+    assert.deepEqual(await headline.locator("b").allInnerTexts(), ["MEMORY CREEP (host) on rank 3 of run demo", "5.00 MiB/step", "cache of data.py:7 in fetch", "50 min 0 s"]);
+    const weights = await headline.evaluate((node) => [node, ...node.querySelectorAll("b, code")].map((of) => Number(getComputedStyle(of).fontWeight)));
+    assert.ok(weights[0] <= 400 && weights.slice(1).every((weight) => weight >= 600), weights.join());
+  },
+
+  async "a laptop has no NVIDIA driver, and nothing failed that did not"(reader) {
+    const answers = changed("creep", ({ status }) => {
+      status.devices = [];
+      status.gpu = { ...status.gpu, is_up: false, last_success_time: null, errors: { gpu_is_lost: 0, library_missing: 4 } };
+      delete status.exporter.devices_hint;
+    });
+    await reader.open(answers);
+    assert.equal(await reader.page.locator("#devices-note").innerText(), "No device readings: no NVIDIA driver here. Pushed steps are still judged.");
+    assert.ok((await reader.page.locator("#exporter-list").innerText()).includes("no NVIDIA driver here"));
+    assert.ok(!(await reader.page.innerText("body")).includes("gpu is lost"));
+  },
+
+  async "what stands below does not move when a finding comes"(reader) {
+    const before = changed("creep", quiet);
+    await reader.page.setViewportSize({ width: 1280, height: 900 });
+    await reader.open(before);
+    const top = () => reader.page.locator("#story").evaluate((node) => node.getBoundingClientRect().top);
+    const at = await top();
+    reader.answers = changed("creep");
+    await reader.page.locator("#verdict-text", { hasText: "MEMORY CREEP" }).waitFor();
+    assert.equal(await top(), at);
   },
 
   async "a command is copied as a shell takes it"(reader) {

@@ -38,6 +38,10 @@ const checks = {
     for (const words of expected) assert.ok(shown.includes(words), `no ${words} in ${shown}`);
     assert.equal(await reader.page.locator("#story-head").innerText(), `Rank ${rank}`);
     assert.match(await reader.page.locator("#live").innerText(), /^as of /);
+    // It is read later: nothing is so many seconds ago.
+    assert.ok(!/\bago\b/.test(shown), shown.match(/.*\bago\b.*/)?.[0]);
+    const isRed = await reader.page.locator("#verdict.level-3").count();
+    assert.equal(isRed, shown.includes("critical") ? 1 : 0, await reader.page.locator("#verdict").innerText());
     for (const of of ["nav", "#exporter", "#story-commands", ".more:has-text('Acknowledge')"]) assert.equal(await reader.page.locator(of).filter({ visible: true }).count(), 0, of);
     const links = await reader.page.locator("a:visible").evaluateAll((all) => all.map((a) => a.getAttribute("href")));
     assert.deepEqual(links.filter((href) => !href.startsWith("#")), []);

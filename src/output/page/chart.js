@@ -105,7 +105,7 @@ export class Chart {
   }
 
   series({ color: of, width = 1.5, dash, fill, spans = false }) {
-    return { stroke: color(of), width, dash, fill: fill && color(fill), spanGaps: spans, points: { show: (plot, idx) => !spans && isLonely(plot.data[idx]) } };
+    return { stroke: color(of), width, dash, fill: fill && color(fill), spanGaps: spans, points: { show: false, filter: (plot, idx) => (spans ? null : lonely(plot.data[idx])) } };
   }
 
   addKey({ label, color: of, isQuiet, dash }) {
@@ -246,8 +246,9 @@ function drawCeiling(plot, { value, label, color: of }, ratio) {
   ctx.textAlign = "left";
 }
 
-/** Whether a line has a point without a neighbor, which is drawn as a dot. */
-function isLonely(values) {
-  return values.some((value, idx) => isKnown(value) && !isKnown(values[idx - 1]) && !isKnown(values[idx + 1]));
+/** The points of a line that have no neighbor, and are drawn as dots; `null` if it has none. */
+function lonely(values) {
+  const found = [...values.keys()].filter((idx) => isKnown(values[idx]) && !isKnown(values[idx - 1]) && !isKnown(values[idx + 1]));
+  return found.length > 0 ? found : null;
 }
 

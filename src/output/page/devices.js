@@ -2,8 +2,9 @@
 
 import { $, Rows, element, show, tableRow, text, tone } from "./dom.js";
 import { Fitted } from "./fit.js";
-import { DASH, ago, bytes, counts, isKnown, known, number, percent, plural } from "./format.js";
+import { DASH, bytes, counts, isKnown, known, number, percent, plural } from "./format.js";
 import { badges, gauge, mark } from "./parts.js";
+import { when } from "./recorded.js";
 import { deviceKey } from "./view.js";
 
 const ATTRIBUTION_WORDS = {
@@ -37,17 +38,29 @@ function noteOf({ devices, status, now }) {
   if (devices.length > 0) {
     return nUnread > 0 ? `${number(nUnread)} of ${plural(devices.length, "device")} ${nUnread === 1 ? "gives" : "give"} no reading.` : "";
   }
-  const why = status.exporter.devices_hint ?? `NVML ${nvmlState(status.gpu, now)}`;
+  const why = status.exporter.devices_hint ?? (hasNoDriver(status.gpu) ? NO_DRIVER : `NVML ${nvmlState(status.gpu, now)}`);
   return `No device readings: ${why}. Pushed steps are still judged.`;
 }
 
+const NO_DRIVER = "no NVIDIA driver here";
+const NO_DRIVER_CODES = ["library_missing", "driver_not_loaded"];
+const failuresOf = ({ errors }) => Object.entries(errors).filter(([, n]) => n > 0);
+
+/** Whether all that is known of NVML is that the machine has none. */
+function hasNoDriver(gpu) {
+  const failures = failuresOf(gpu);
+  return gpu.is_up === false && !isKnown(gpu.last_success_time) && failures.length > 0 && failures.every(([code]) => NO_DRIVER_CODES.includes(code));
+}
+
 /** What NVML does, as the rest of a sentence. */
-export function nvmlState({ is_up: isUp, last_success_time: time, errors }, now) {
+export function nvmlState(gpu, now) {
+  const { is_up: isUp, last_success_time: time } = gpu;
   if (!isKnown(isUp)) return "is not polled";
-  const when = isKnown(time) ? `, last ${ago(time, now)}` : "";
-  const failures = Object.entries(errors);
+  if (hasNoDriver(gpu)) return NO_DRIVER;
+  const last = isKnown(time) ? `, last ${when(time, now)}` : "";
+  const failures = failuresOf(gpu);
   const failed = failures.length > 0 ? `; failures: ${counts(failures)}` : "";
-  return (isUp ? `answers${when}` : `does not answer${when}`) + failed;
+  return (isUp ? `answers${last}` : `does not answer${last}`) + failed;
 }
 
 function make() {

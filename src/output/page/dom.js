@@ -9,15 +9,20 @@ export function text(node, value, title) {
   if (title !== undefined) hint(node, title);
 }
 
-/** Writes a sentence in which what stands between backticks is code. */
+/** Writes a sentence, or parts of one, in which what stands between backticks is code. What matters of it is a part `{ strong }`. */
 export function words(node, sentence) {
-  if (node.said === sentence) return;
-  node.said = sentence;
+  const said = JSON.stringify(sentence);
+  if (node.said === said) return;
+  node.said = said;
+  const nodes = [sentence].flat().flatMap((part) => (typeof part === "string" ? coded(part) : element("b", "", ...coded(part.strong))));
+  node.replaceChildren(...nodes);
+}
+
+function coded(sentence) {
   const parts = sentence.split("`");
   // A backtick without its partner is one of the text.
   const rest = parts.length % 2 === 0 ? `\`${parts.pop()}` : "";
-  const nodes = parts.map((part, idx) => (idx % 2 === 1 ? element("code", "", part) : part));
-  node.replaceChildren(...nodes, rest);
+  return [...parts.map((part, idx) => (idx % 2 === 1 ? element("code", "", part) : part)), rest];
 }
 
 /** The same sentence where only plain text can stand. */

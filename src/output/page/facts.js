@@ -1,14 +1,14 @@
 // The story of a rank in facts: how it grows, why it is judged so, what allocates and holds it, how it ended.
 
-import { age, bytes, date, duration, isKnown, known, number, oomEta, percent, plural, DASH } from "./format.js";
+import { bytes, date, duration, isKnown, known, number, oomEta, percent, plural, DASH } from "./format.js";
 import { growthOf, wordsOf } from "./rank_chart.js";
 import { summaryPath } from "./past.js";
-import { recorded } from "./recorded.js";
+import { recorded, when } from "./recorded.js";
 import { snapshotsOf, timelineOf } from "./snapshots.js";
 import { sharedName } from "./runs.js";
 import { perHour, perStep } from "./slopes.js";
 
-/** Facts as `{ term, sentence, lines, link, gauge }`; a sentence has code between backticks. `tests` are the rank's windows. */
+/** Facts as `{ term, sentence, lines, link, gauge }`; the sentence is as `words` takes it. `tests` are the rank's windows. */
 export function factsOf(rank, tests, view) {
   const growth = growthOf(rank)?.evidence;
   const site = growth?.site ?? rank.site;
@@ -19,7 +19,7 @@ export function factsOf(rank, tests, view) {
     rank.end && { term: "End", sentence: ending(rank.end, view.now) },
     rank.state === "silent" && { term: "Silent", sentence: `for ${known(rank.silent_seconds, duration)}; its process has not said that it ended` },
     { term: "Growth", sentence: growing(rank, growth, view.now) },
-    growth && !isOver && !isKnown(growth.level_since_time) && { term: "Out of memory", sentence: outOfMemory(growth), isStrong: true },
+    growth && !isOver && !isKnown(growth.level_since_time) && { term: "Out of memory", sentence: outOfMemory(growth) },
     site && { term: "Allocated at", ...allocated(site) },
     holder && { term: "Held by", ...held(holder) },
     (!rank.end || rank.pending) && { term: "Why", sentence: judged(rank, tests?.windows) },
@@ -36,9 +36,9 @@ export function factsOf(rank, tests, view) {
 
 function ending({ outcome, step, time, error_type: type, error_message: message }, now) {
   const at = isKnown(step) ? ` at step ${number(step)}` : "";
-  const when = isKnown(time) ? `, ${age(time, now)} ago` : "";
+  const since = isKnown(time) ? `, ${when(time, now)}` : "";
   const why = [type, message].filter(Boolean).join(": ");
-  return `${outcome}${at}${when}${why ? `; ${why}` : ""}`;
+  return [{ strong: `${outcome}${at}` }, `${since}${why ? `; ${why}` : ""}`];
 }
 
 function growing(rank, growth, now) {
@@ -49,8 +49,9 @@ function growing(rank, growth, now) {
   const { growth_bytes: grown, onset_step: step, onset_time: time, level_since_step: levelStep, level_since_time: levelTime } = growth;
   const began = isKnown(step) ? `step ${number(step)}` : known(time, date);
   const since = isKnown(grown) ? `${bytes(grown)} since ${began}` : `since ${began}`;
-  if (isKnown(levelTime)) return `${since}; level since ${isKnown(levelStep) ? `step ${number(levelStep)}, ` : ""}${age(levelTime, now)} ago${growth.is_full ? ", where memory is full" : ""}`;
-  return `${rate(growth)}; ${since}${isKnown(time) ? `, ${age(time, now)} ago` : ""}`;
+  if (isKnown(levelTime)) return `${since}; level since ${isKnown(levelStep) ? `step ${number(levelStep)}, ` : ""}${when(levelTime, now)}${growth.is_full ? ", where memory is full" : ""}`;
+  const [strong, interval] = rate(growth);
+  return [{ strong }, `${interval}; ${since}${isKnown(time) ? `, ${when(time, now)}` : ""}`];
 }
 
 const UNKNOWN = {
@@ -65,19 +66,20 @@ function processMemory({ process_used_state: state, process_estimated_bytes: est
   return { term: "Process memory", sentence: `unknown: ${UNKNOWN[state] ?? state}` };
 }
 
+/** A rate, and its interval. */
 function rate(growth) {
   const { slope_lower_bytes_per_step: lower, slope_upper_bytes_per_step: upper } = growth;
-  if (!isKnown(growth.slope_bytes_per_step)) return isKnown(growth.slope_bytes_per_second) ? `${perHour(growth)} per hour` : "at an unknown rate";
-  const interval = isKnown(lower) && isKnown(upper) ? ` (${bytes(lower)} to ${bytes(upper)})` : "";
-  return `${perStep(growth)} per step${interval}`;
+  if (!isKnown(growth.slope_bytes_per_step)) return [isKnown(growth.slope_bytes_per_second) ? `${perHour(growth)} per hour` : "at an unknown rate", ""];
+  return [`${perStep(growth)} per step`, isKnown(lower) && isKnown(upper) ? ` (${bytes(lower)} to ${bytes(upper)})` : ""];
 }
 
 function outOfMemory(growth) {
   const { oom_eta_lower_seconds: lower, oom_eta_upper_seconds: upper, headroom_bytes: left } = growth;
   const eta = oomEta(growth);
-  if (eta === DASH) return `not known to a factor of ten${isKnown(left) ? `; ${bytes(left)} left` : ""}`;
+  const rest = isKnown(left) ? `; ${bytes(left)} left` : "";
+  if (eta === DASH) return `not known to a factor of ten${rest}`;
   const interval = isKnown(lower) && isKnown(upper) ? ` (${duration(lower)} to ${duration(upper)})` : "";
-  return `${eta.startsWith("≥") ? eta : `in about ${eta}`}${interval}${isKnown(left) ? `; ${bytes(left)} left` : ""}`;
+  return [{ strong: eta.startsWith("≥") ? eta : `in about ${eta}` }, interval + rest];
 }
 
 /** Why growth of live memory is found or not: the test that stopped its longest window. */
@@ -90,7 +92,7 @@ function judged(rank, windows = []) {
   const own = windows.filter(({ signal, test }) => signal === "allocated" && test !== "too short");
   const longest = (outcome) => own.filter((of) => of.outcome === outcome).sort((a, b) => b.records - a.records)[0];
   const [creeps, rises, stopped] = ["creeps", "rises", "stopped"].map(longest);
-  if (creeps) return `passed every test of an innocent cause over ${steps(creeps)}`;
+  if (creeps) return `no innocent cause fits ${steps(creeps)}`;
   if (rises) return `rises over ${steps(rises)}, not paged: ${rises.reason} (test “${rises.test}”)`;
   if (stopped) return `no growth over ${steps(stopped)}: ${stopped.reason} (test “${stopped.test}”)`;
   if (windows.length > 0) return "too few steps for a window";
@@ -100,20 +102,20 @@ function judged(rank, windows = []) {
 const steps = ({ records, first_step: first, last_step: last }) =>
   isKnown(first) && isKnown(last) ? `steps ${number(first)} to ${number(last)}` : plural(records, "record");
 
-const place = ({ file, line, function: name }) => `${file}${isKnown(line) ? `:${line}` : ""}${name ? ` in ${name}` : ""}`;
+export const place = ({ file, line, function: name }) => `${file}${isKnown(line) ? `:${line}` : ""}${name ? ` in ${name}` : ""}`;
 
 function allocated({ at, share_ratio: share, stack = [] }) {
   const part = isKnown(share) ? ` (${percent(share)} of the growth)` : "";
-  return { sentence: at ? `\`${place(at)}\`${part}` : "no line of it is known", lines: stack.map(place), isStrong: true };
+  return { sentence: at ? [{ strong: `\`${place(at)}\`` }, part] : "no line of it is known", lines: stack.map(place) };
 }
 
 function held({ name, kind, at, bytes: size, bytes_per_step: slope, fill }) {
   const where = at ? ` of \`${place(at)}\`` : "";
-  const sentence = `${name} (${kind})${where}: ${known(size, bytes)}, ${known(slope, bytes)} more per step`;
-  if (!fill) return { sentence, isStrong: true };
+  const sentence = [{ strong: name }, ` (${kind})${where}: `, { strong: known(size, bytes) }, `, ${known(slope, bytes)} more per step`];
+  if (!fill) return { sentence };
   const { items, items_max: most, items_per_step: pace } = fill;
   const until = pace > 0 && most > items ? `; full in about ${plural(Math.ceil((most - items) / pace), "step")}` : "";
-  return { sentence: `${sentence}; bounded${until}`, gauge: { ratio: items / most, words: `${number(items)} of ${number(most)}` }, isStrong: true };
+  return { sentence: [...sentence, `; bounded${until}`], gauge: { ratio: items / most, words: `${number(items)} of ${number(most)}` } };
 }
 
 const others = (rank) => {
@@ -124,7 +126,7 @@ const others = (rank) => {
 function snapshot(rank, { status }) {
   const [newest, timeline] = [snapshotsOf(rank, status.snapshots).at(-1), timelineOf(rank, status.snapshots)];
   if (!newest) return null;
-  const step = isKnown(newest.step) ? ` of step ${number(newest.step)}` : "";
+  const step = isKnown(newest.step) ? ` at step ${number(newest.step)}` : "";
   const sentence = `${newest.outcome}${step}${newest.verdict ? `: ${newest.verdict}` : ""}`;
   return { term: "Snapshot", sentence, link: timeline && { words: "Timeline", path: timeline } };
 }

@@ -43,7 +43,7 @@ export function rankShown(rank, past, scale) {
     bands,
     markers,
     ceiling: isKnown(rank.capacity_bytes) ? { value: rank.capacity_bytes, label: `capacity ${bytes(rank.capacity_bytes)}`, color: "quiet" } : null,
-    range: isFit ? around(rows.live) : upTo(rank, lines),
+    range: isFit ? around(lines.flatMap(({ values }) => values)) : upTo(rank, lines),
     scale: isFit ? "live" : "capacity",
   };
 }
@@ -159,7 +159,7 @@ function fitting(rank, growth) {
   return isKnown(grown) && isKnown(rank.capacity_bytes) && grown < FLAT_RATIO * rank.capacity_bytes ? "live" : "capacity";
 }
 
-/** The range around what a line has. */
+/** The range around what lines have. */
 function around(values) {
   const all = values.filter(isKnown);
   if (all.length === 0) return [0, 1];

@@ -2,9 +2,10 @@
 
 import { $, attribute, element, hint, show, tableRow, text, tone } from "./dom.js";
 import { Fitted } from "./fit.js";
-import { DASH, ago, bytes, date, duration, known, most, number, oomEta, percent, plural, signed, timeLeft } from "./format.js";
+import { DASH, bytes, date, duration, known, most, number, oomEta, percent, plural, signed, timeLeft } from "./format.js";
 import { changeState, stateOf } from "./address.js";
 import { badges, gauge, mark, toned } from "./parts.js";
+import { when } from "./recorded.js";
 import { activity, rankLink } from "./rank_words.js";
 import { sparkline } from "./sparks.js";
 import { PENDING, levelOfOom, levelWhere } from "./severity.js";
@@ -32,6 +33,9 @@ export function ranksSection(redraw) {
     const words = $("filter").value.toLowerCase().split(/\s+/).filter(Boolean);
     const wanted = ranks.filter((rank) => matches(rank, words)).sort((a, b) => b.level - a.level || soonest(a, b));
     text($("ranks-count"), words.length > 0 ? `${number(wanted.length)} of ${number(ranks.length)}` : number(ranks.length));
+    text($("ranks-none"), wanted.length === 0 ? `No rank matches “${$("filter").value.trim()}”.` : "");
+    show($("ranks-none"), wanted.length === 0);
+    show(rows.box, wanted.length > 0);
     rows.set(wanted, rankKey, view);
     text($("ranks-note"), hostNote(wanted));
     show($("ranks-note"), wanted.some((rank) => rank.host?.sentence));
@@ -49,10 +53,10 @@ function soonest(a, b) {
   return isOver(a) - isOver(b) || (left === right ? 0 : left - right);
 }
 
-/** Whether every word occurs in what the table shows of a rank; a number is the rank itself. */
+/** Whether every word occurs in what the table shows of a rank, its heads too; a number is the rank itself. */
 function matches(rank, words) {
   const findings = rank.findings.flatMap((finding) => [finding.status, finding.kind, finding.severity]);
-  const shown = [rank.run, rank.device ?? "", rank.pending?.label ?? "", ...findings];
+  const shown = ["rank", "run", "device", rank.run, rank.device ?? "", rank.pending?.label ?? "", ...findings];
   const hay = shown.join("\n").toLowerCase();
   return words.every((word) => (/^\d+$/.test(word) ? Number(word) === rank.rank : hay.includes(word)));
 }
@@ -105,8 +109,7 @@ function updateIdentity(row, rank, { now, cellName }) {
   row.badges(rank.findings, rank.pending, activity(rank));
   text(device, known(rank.device, cellName), rank.device ?? "");
   text(step, known(rank.step, number), known(rank.step_seconds, (seconds) => `${seconds.toFixed(3)} s per step`));
-  const when = known(rank.last_push_time, (time) => ago(time, now));
-  text(pushed, when, known(rank.last_push_time, date));
+  text(pushed, known(rank.last_push_time, (time) => when(time, now)), known(rank.last_push_time, date));
 }
 
 function updateMemory(row, rank) {

@@ -137,7 +137,6 @@ function makeFact() {
 
 function updateFact(row, fact) {
   text(row.term, fact.term);
-  tone(row.sentence, null, fact.isStrong ? "strong" : "");
   words(row.sentence, fact.sentence);
   show(row.link, Boolean(fact.link));
   if (fact.link) {

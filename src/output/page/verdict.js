@@ -2,10 +2,12 @@
 
 import { clientCommand, pushExample } from "./commands.js";
 import { $, show, text, tone, words } from "./dom.js";
+import { place } from "./facts.js";
 import { isKnown, most, number, plural } from "./format.js";
+import { severitiesOf } from "./recorded.js";
 import { PENDING, SEVERITIES, levelOf } from "./severity.js";
 import { perStep } from "./slopes.js";
-import { straightRises, subjectName } from "./view.js";
+import { rankKey, straightRises, subjectName } from "./view.js";
 
 export function verdictSection() {
   text($("client"), clientCommand());
@@ -31,36 +33,47 @@ export function titleOf({ findings }) {
 function verdictOf(view) {
   const watched = [...view.ranks, ...view.processes];
   if (view.findings.length > 0) return worst(view);
-  if (watched.length === 0) return { level: null, headline: "No rank pushes yet", more: "", said: "No rank pushes yet" };
+  if (watched.length === 0) return { level: null, headline: { strong: "No rank pushes yet" }, more: "", said: "No rank pushes yet" };
   // Processes come and go: one whose growth is not known yet does not hold up the verdict on the others.
   const isPending = view.ranks.some((rank) => rank.pending) || watched.every((subject) => subject.pending);
   if (isPending) return pending(view, watched);
   const [first, ...others] = straightRises(view);
   if (first) return rising(view, first, others.length);
-  return { level: 0, headline: `Nothing is wrong: ${who(view)}, no finding`, more: "", said: "Nothing is wrong" };
+  return { level: 0, headline: [{ strong: "Nothing is wrong" }, `: ${who(view)}, no finding`], more: "", said: "Nothing is wrong" };
 }
 
 function worst(view) {
   const { findings } = view;
   const [first] = findings;
-  const headline = `${first.status} on ${subjectName(first, view.shortName)}`;
+  const subject = subjectName(first, view.shortName);
   const tally = SEVERITIES.map((severity) => [findings.filter((finding) => finding.severity === severity).length, severity])
     .filter(([n]) => n > 0)
     .map(([n, severity]) => `${number(n)} ${severity}`);
   const counted = `${plural(findings.length, "finding")} (${tally.join(", ")})`;
+  const before = levelOf(beforeTheEnd(view));
+  const level = Math.max(levelOf(findings), before);
+  const until = level > levelOf(findings) ? `${SEVERITIES[SEVERITIES.length - before]} until the rank ended` : "";
   return {
-    level: levelOf(findings),
-    headline: `${headline}: ${briefly(first)}`,
-    more: `${[counted, who(view)].filter(Boolean).join("; ")}.`,
-    said: `${first.severity}: ${headline}`,
+    level,
+    headline: [{ strong: `${first.status} on ${subject}` }, ": ", ...stressed(briefly(first))],
+    more: `${[counted, until, who(view)].filter(Boolean).join("; ")}.`,
+    said: `${first.severity}: ${first.status} on ${subject}`,
   };
+}
+
+/** The findings of ended ranks of a report at each severity that they had, but for those that somebody acknowledged. */
+function beforeTheEnd({ findings, ranks, status }) {
+  const ended = new Set(ranks.filter((rank) => rank.end).map(rankKey));
+  const isAcknowledged = (of) => status.acks.some(({ run, rank, kind }) => run === of.run && rank === of.rank && kind === of.kind);
+  const own = findings.filter((finding) => isKnown(finding.run) && ended.has(rankKey(finding)) && !isAcknowledged(finding));
+  return own.flatMap((finding) => severitiesOf(finding).map((severity) => ({ severity })));
 }
 
 /** What rises in a straight line is not called wrong yet, and not right either. */
 function rising(view, { rank, signal }, nOthers) {
   const also = nOthers > 0 ? `, and that of ${plural(nOthers, "other rank")}` : "";
   const more = `Live memory of ${subjectName(rank, view.shortName)}${also} rises in a straight line, by ${perStep(signal)} per step: compare with a known stable run.`;
-  return { level: PENDING, headline: `No finding so far: ${who(view)}`, more, said: "No finding so far" };
+  return { level: PENDING, headline: [{ strong: "No finding so far" }, `: ${who(view)}`], more, said: "No finding so far" };
 }
 
 function pending(view, watched) {
@@ -71,7 +84,7 @@ function pending(view, watched) {
   const from = isKnown(step) ? `; ${nPending === 1 ? "it" : "the last one"} will be from step ${number(step)}` : "";
   const young = `${number(nPending)} of ${number(watched.length)} ${nPending === 1 ? "is" : "are"} not judged for growth yet${from}.`;
   const more = [nPending > 0 || nOver === 0 ? young : "", over].filter(Boolean).join(" ");
-  return { level: PENDING, headline: `No finding so far: ${who(view)}`, more, said: "No finding so far" };
+  return { level: PENDING, headline: [{ strong: "No finding so far" }, `: ${who(view)}`], more, said: "No finding so far" };
 }
 
 function who({ ranks, processes }) {
@@ -87,10 +100,29 @@ function who({ ranks, processes }) {
   ].filter(([n]) => n > 0).map(([, words]) => words).join(", ");
 }
 
-/** The sentence of a growth down to how fast and until when; any other as it is. */
+/** The sentence of a growth down to how fast, by what and until when; any other as it is. */
 function briefly({ evidence, sentence }) {
   if (!evidence.signal) return sentence;
   const end = sentence.match(/out of memory in [^(]+/)?.[0].trim();
+  const cause = causeOf(evidence, sentence);
+  return sentence.split(/[,;]/)[0] + (cause ? `, ${cause}` : "") + (end ? `; ${end}` : "");
+}
+
+/** What allocates the growth, else what holds it. */
+function causeOf({ holder }, sentence) {
   const line = sentence.split("; ").find((clause) => clause.includes(" of it is allocated at "));
-  return sentence.split(/[,;]/)[0] + (line ? `, ${line}` : "") + (end ? `; ${end}` : "");
+  if (line) return line;
+  if (holder) return `held by ${holder.name}${holder.at ? ` of ${place(holder.at)}` : ""}`;
+  return sentence.match(/allocated at [^;(]+/)?.[0].trim();
+}
+
+/** A sentence in parts, of which those are strong that follow these words, down to the end of the clause. */
+function stressed(sentence) {
+  const [first, ...rest] = sentence.split(/((?: by|allocated at|held by|out of memory in(?: about)?) )/);
+  return [first, ...rest.flatMap((part, idx) => (idx % 2 === 0 ? part : strongClause(part)))];
+}
+
+function strongClause(part) {
+  const strong = part.match(/^[^,;]*/)[0];
+  return [{ strong }, part.slice(strong.length)];
 }

@@ -7,6 +7,10 @@ use stepmem_types::units::{Bytes, MEBIBYTE};
 
 /// The process's own memory next to a device's is named from this share of its limit on.
 const NOTABLE_RATIO: f64 = 0.25;
+/// Shared memory is named from so many bytes on: every PyTorch has some.
+const SHARED_NOTABLE_BYTES: f64 = 256.0 * MEBIBYTE;
+/// Shared memory below that is named from this share of the host's limit on.
+const SHARED_NOTABLE_RATIO: f64 = 0.05;
 
 /// Returns the host memory of a rank, with its sentence; `None` where nothing is known beyond
 /// its own figures.
@@ -25,7 +29,11 @@ fn sentence(host: &HostView) -> String {
     let notable = |value: Option<Bytes>| {
         value.map(Bytes::as_f64).filter(|value| *value >= MEBIBYTE).map(bytes)
     };
-    let shared = notable(host.figures.shared).map(|shared| {
+    let limit = host.total_bytes.map_or(f64::INFINITY, Bytes::as_f64);
+    let is_notable = |shared: &Bytes| {
+        shared.as_f64() >= SHARED_NOTABLE_BYTES.min(SHARED_NOTABLE_RATIO * limit)
+    };
+    let shared = notable(host.figures.shared.filter(is_notable)).map(|shared| {
         let split = notable(host.figures.split).map_or(String::new(), |split| {
             format!(", {split} of it its share of segments that several ranks use")
         });
