@@ -243,7 +243,7 @@ WITHOUT_PUSHES = [
     Row("Unmanaged processes and devices"),
     Table(
         "Unmanaged processes",
-        (24, 9),
+        (24, 6),
         "Processes judged by NVML's figures alone, because nobody pushes for them. "
         "Their memory includes the allocator's cache.",
         columns=[

@@ -108,7 +108,7 @@ FIGURES = [
 CREEPING = [
     Table(
         "Creeping ranks, soonest out of memory first",
-        (24, 9),
+        (15, 6),
         "The fifty ranks that are out of memory first. Click a run to open it. "
         "Unmanaged processes are on the Exporter dashboard.",
         columns=[
@@ -130,12 +130,28 @@ CREEPING = [
         link=TO_RUN,
         no_value="nothing creeps",
     ),
+    TimeSeries(
+        "Diagnoses",
+        (9, 6),
+        "Number of ranks, unmanaged processes and devices of the clusters with each diagnosis.",
+        [
+            query(
+                titled("sum by (kind) (cluster:stepmem_diagnoses:count{<CLUSTER>})"), "{{kind}}"
+            )
+        ],
+        "none",
+        overrides=BY_KIND,
+        min=0,
+        stack=True,
+        fill=30,
+        no_value="nothing diagnosed",
+    ),
 ]
 
 RUNS = [
     Table(
         "Runs, the worst first",
-        (14, 9),
+        (15, 6),
         "The fifty worst runs with the figures of their worst rank. Click a run to open it.",
         columns=[
             Column("Ranks", "max by (<BY_RUN>) (run:stepmem_ranks:count{<PLACE>}) and <WORST_RUNS>"),
@@ -166,7 +182,7 @@ RUNS = [
     ),
     Histogram(
         "Pressure over all runs",
-        (10, 9),
+        (9, 6),
         "Number of runs by the recent peak of live memory of their fullest rank, as a share of "
         "capacity.",
         [instant("<RUN_PRESSURE>", "{{run}}")],
@@ -177,24 +193,8 @@ RUNS = [
 
 OVER_TIME = [
     TimeSeries(
-        "Diagnoses",
-        (12, 8),
-        "Number of ranks, unmanaged processes and devices of the clusters with each diagnosis.",
-        [
-            query(
-                titled("sum by (kind) (cluster:stepmem_diagnoses:count{<CLUSTER>})"), "{{kind}}"
-            )
-        ],
-        "none",
-        overrides=BY_KIND,
-        min=0,
-        stack=True,
-        fill=30,
-        no_value="nothing diagnosed",
-    ),
-    TimeSeries(
         "Memory of all devices",
-        (12, 8),
+        (8, 7),
         "Memory in use and capacity, summed over all devices of the clusters.",
         [
             query("sum(cluster:stepmem_device_memory_used_bytes:sum{<CLUSTER>})", "used"),
@@ -206,7 +206,7 @@ OVER_TIME = [
     ),
     BarGauge(
         "Silent runs",
-        (12, 8),
+        (8, 7),
         "Time since the last push of each of ten runs, the longest first.",
         [instant("topk(10, run:stepmem_push_age_seconds:min{<PLACE>})", "{{run}}")],
         "s",
@@ -216,7 +216,7 @@ OVER_TIME = [
     ),
     TimeSeries(
         "Pressure of the fullest rank, by run",
-        (12, 8),
+        (8, 7),
         "Recent peak of live memory as a share of capacity, for the ten fullest runs.",
         [query("topk(10, <RUN_PRESSURE>)", "{{run}}")],
         "percentunit",

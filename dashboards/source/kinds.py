@@ -58,6 +58,22 @@ def worst_kind(by, selector):
     return f"max by ({by}) ({' or '.join(ranked)})"
 
 
+def verdict(findings, ranks):
+    """A query for the worst diagnosis of some findings, by name; without one, why there is none."""
+    worst = titled(f"topk(1, max by (kind) ({findings}))")
+    unjudged = f'label_replace(-1 * max(stepmem_rank_unjudged{{{ranks}}}), "kind", "too few steps", "", "")'
+    none = f'label_replace(0 * max(stepmem_rank_info{{{ranks}}}), "kind", "no finding", "", "")'
+    # Of these the first that has a value: without labels to match, each is weighed against the others.
+    return f"{worst} or on () {unjudged} or on () {none}"
+
+
+def plain(holders):
+    """A query whose label `holder` has no backticks, which a table would show; a name has at most two pairs."""
+    for _ in range(2):
+        holders = f'label_replace({holders}, "holder", "$1$2$3", "holder", "([^`]*)`([^`]*)`(.*)")'
+    return holders
+
+
 def titled(of_kinds):
     """A query whose label `kind` is the title that people read, such as MEMORY CREEP."""
     for kind in KINDS:

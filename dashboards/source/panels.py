@@ -145,7 +145,7 @@ class Panel:
 
 @dataclass
 class Stat(Panel):
-    """A figure; one that is mapped to words colours its background."""
+    """A figure; one that is mapped to words colours its background. Legends stand next to their values."""
 
     kind = "stat"
     default_thresholds = TEXT
@@ -155,7 +155,7 @@ class Stat(Panel):
             "reduceOptions": LAST_VALUE,
             "colorMode": "background" if self.mappings else "value",
             "graphMode": "none" if self.mappings else "area",
-            "textMode": "auto",
+            "textMode": "value_and_name" if any(each.legend for each in self.queries) else "auto",
             "justifyMode": "center",
             "orientation": "auto",
             "wideLayout": True,
@@ -292,7 +292,7 @@ class BarGauge(Panel):
             "sizing": "auto",
             "minVizWidth": 8,
             "minVizHeight": 16,
-            "maxVizHeight": 40,
+            "maxVizHeight": 120,
             "legend": NO_LEGEND,
             "text": {"titleSize": 14, "valueSize": 18},
         }

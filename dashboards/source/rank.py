@@ -1,7 +1,7 @@
 """The dashboard of one rank in depth."""
 
 from .dashboard import CLUSTER, NAMESPACE, ONE_RANK, ONE_RUN, Dashboard, diagnoses_since
-from .kinds import titled
+from .kinds import plain, titled, verdict
 from .panels import Column, Row, Stat, StateTimeline, Table, TimeSeries, instant, query
 from .style import ETA, JUDGED, NESTED, PRESSURE, SEVERITY, SIGNALS
 
@@ -9,13 +9,10 @@ VERDICT = [
     Stat(
         "Verdict",
         (4, 4),
-        "Worst severity of any active diagnosis of the rank and its device. Without one, the rank "
+        "Worst active diagnosis of the rank and its device, and its severity. Without one, the rank "
         "is healthy once it is judged; until then it has no verdict.",
         [
-            instant(
-                "max(<RANK_FINDINGS>) or -1 * max(stepmem_rank_unjudged{<RANK>})"
-                " or 0 * max(stepmem_rank_info{<RANK>})"
-            )
+            instant(verdict("<RANK_FINDINGS>", "<RANK>"), "{{kind}}"),
         ],
         mappings=SEVERITY,
     ),
@@ -165,7 +162,7 @@ CREEP = [
         columns=[
             Column(
                 "Known",
-                "max by (holder, kind, file, line) (stepmem_creep_holder_info{<RANK>})",
+                plain("max by (holder, kind, file, line) (stepmem_creep_holder_info{<RANK>})"),
                 is_hidden=True,
             ),
         ],

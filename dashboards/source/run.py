@@ -13,7 +13,7 @@ from .dashboard import (
     Dashboard,
     diagnoses_since,
 )
-from .kinds import titled
+from .kinds import plain, titled, verdict
 from .panels import (
     TO_RANK,
     Column,
@@ -42,14 +42,11 @@ VERDICT = [
     Stat(
         "Verdict",
         (4, 4),
-        "Worst severity of any active diagnosis of the run's ranks and their devices. Without one, "
+        "Worst active diagnosis of the run's ranks and their devices, and its severity. Without one, "
         "the run is healthy once creep detection has seen enough of every rank; until then "
         "it is not judged yet.",
         [
-            instant(
-                "max(<RANKS_FINDINGS>) or -1 * max(stepmem_rank_unjudged{<RANKS>})"
-                " or 0 * max(stepmem_rank_info{<RANKS>})"
-            )
+            instant(verdict("<RANKS_FINDINGS>", "<RANKS>"), "{{kind}}"),
         ],
         mappings=SEVERITY,
     ),
@@ -174,7 +171,7 @@ CREEP = [
     ),
     Table(
         "Leaking lines",
-        (12, 6),
+        (12, 4),
         "The line that leaks, by a memory snapshot of each rank, and its share of the growth.",
         columns=[
             Column(
@@ -188,12 +185,12 @@ CREEP = [
     ),
     Table(
         "Held by",
-        (12, 6),
+        (12, 4),
         "The live object of each rank whose memory grows fastest, and the line that made or fills it.",
         columns=[
             Column(
                 "Known",
-                "max by (rank, holder, kind, file, line) (stepmem_creep_holder_info{<RANKS>})",
+                plain("max by (rank, holder, kind, file, line) (stepmem_creep_holder_info{<RANKS>})"),
                 is_hidden=True,
             ),
         ],
@@ -230,7 +227,7 @@ ROOM = [
     ),
     Heatmap(
         "Every rank against the median",
-        (24, 14),
+        (24, 10),
         "Each rank's recent peak divided by the median of the run's ranks, over all pods, minus 1.",
         [query("max by (rank) (stepmem_rank_interval_peak_allocated_bytes{<RANKS>})"
                 " / scalar(quantile(0.5, <PEAKS>)) - 1", "rank {{rank}}")],

@@ -141,6 +141,7 @@ def conventions(dashboard, stem):
     for panel in dashboard["panels"]:
         yield from (f"{panel['title']}: {problem}" for problem in conventions_of_a_panel(panel))
     yield from overlaps(dashboard["panels"])
+    yield from half_empty(dashboard["panels"])
 
 
 def conventions_of_a_panel(panel):
@@ -156,6 +157,11 @@ def conventions_of_a_panel(panel):
         yield "no query"
     if panel["type"] == "table" and len(panel["targets"]) > 1:
         yield from (f"{target['legendFormat']} keeps the name of its series, by which rows part" for target in panel["targets"] if re.match(r"(\w+:)?stepmem_", target["expr"]))
+    for target in panel["targets"]:
+        if "stepmem_creep_holder_info" in target["expr"] and '"holder", "$1$2$3", "holder"' not in target["expr"]:
+            yield "names of holders have backticks"
+    if panel["title"] == "Verdict" and (panel["options"]["textMode"], panel["targets"][0]["legendFormat"]) != ("value_and_name", "{{kind}}"):
+        yield "the severity stands without its diagnosis"
     for transformation in panel.get("transformations", []):
         if transformation["id"] in JOINS:
             yield f"{transformation['id']} breaks on a series that is missing"
@@ -173,6 +179,24 @@ def overlaps(panels):
                     yield f"{panel['title']} lies on {taken[x, y]}"
                     return
                 taken[x, y] = panel["title"]
+
+
+TABLE_ROWS_MAX = 7
+"""Greatest height of a table, in rows of the grid: a screen has some 24. It scrolls."""
+
+
+def half_empty(panels):
+    """A line of panels that leaves space at its right end; a table whose few rows would leave a screen empty, unless it is the last."""
+    lines = {}
+    for panel in panels:
+        lines.setdefault(panel["gridPos"]["y"], []).append(panel)
+    for line in lines.values():
+        if sum(panel["gridPos"]["w"] for panel in line) != 24:
+            yield f"{line[-1]['title']}: the line ends at column {sum(panel['gridPos']['w'] for panel in line)} of 24"
+    for line in list(lines.values())[:-1]:
+        for panel in line:
+            if panel["type"] == "table" and panel["gridPos"]["h"] > TABLE_ROWS_MAX:
+                yield f"{panel['title']}: {panel['gridPos']['h']} rows high, more than {TABLE_ROWS_MAX}"
 
 
 if __name__ == "__main__":

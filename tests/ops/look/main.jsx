@@ -76,7 +76,7 @@ function Stats({ panel, width, height }) {
     <div style={{ display: "flex" }}>
       {all.map(({ field, points, name }, idx) => {
         const value = field.display(points.at(-1)[1]);
-        return <BigValue key={idx} width={width / all.length} height={height} value={{ ...value, title: all.length > 1 ? name : undefined }} colorMode={panel.options.colorMode} graphMode="none" justifyMode="center" theme={theme} />;
+        return <BigValue key={idx} width={width / all.length} height={height} value={{ ...value, title: panel.options.textMode === "value_and_name" ? name : undefined }} colorMode={panel.options.colorMode} graphMode="none" justifyMode="center" theme={theme} />;
       })}
     </div>
   );
@@ -85,7 +85,7 @@ function Stats({ panel, width, height }) {
 function Bars({ panel, width, height }) {
   const all = fieldsOf(panel);
   return all.map(({ field, points, name }, idx) => (
-    <BarGauge key={idx} width={width} height={Math.min(60, height / all.length)} field={field.config} display={field.display} value={{ ...field.display(points.at(-1)[1]), title: name }} orientation="horizontal" displayMode={panel.options.displayMode} theme={theme} itemSpacing={6} text={panel.options.text} />
+    <BarGauge key={idx} width={width} height={Math.min(panel.options.maxVizHeight, height / all.length)} field={field.config} display={field.display} value={{ ...field.display(points.at(-1)[1]), title: name }} orientation="horizontal" displayMode={panel.options.displayMode} theme={theme} itemSpacing={6} text={panel.options.text} />
   ));
 }
 
