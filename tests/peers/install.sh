@@ -5,7 +5,8 @@
 #     tests/peers/install.sh bench    also for benches/load
 #     tests/peers/install.sh otlp     also Prometheus 3 and the OpenTelemetry Collector, from Go modules (minutes)
 #
-# With PLAN=1 it only prints what it would install, a line each.
+# With PLAN=1 it only prints what it would install, a line each. With MISSING_FILE, programs that only root can install are
+# noted there, by package, and left out.
 #
 # Idempotent: prints nothing and does not use the network when everything is installed. Python packages go into
 # target/tools/venv (exact versions, requirements.txt), programs of Go modules into target/tools/bin (go.sum); other programs
@@ -76,15 +77,17 @@ require_libpython() {
     [ -z "$library" ] || missing+=("$library")
 }
 
+may_install() { have apt-get && { [ "$(id -u)" -eq 0 ] || { have sudo && sudo -n true 2>/dev/null; }; }; }
+
 install_missing() {
-    plans "Debian packages, as root: ${missing[*]}" && return
-    have apt-get || die "missing programs, and no apt-get here: install Debian's packages ${missing[*]}"
-    if [ "$(id -u)" -ne 0 ]; then
-        if ! have sudo || ! sudo -n true 2>/dev/null; then
-            die "missing programs; as root: apt-get install --no-install-recommends ${missing[*]}"
-        fi
-        as_root=(sudo -n)
+    if ! may_install; then
+        plans "not installed, without root and apt-get: ${missing[*]}; the tests that need them are skipped" && return
+        [ -n "${MISSING_FILE-}" ] || die "missing programs; as root: apt-get install --no-install-recommends ${missing[*]}"
+        printf '%s\n' "${missing[@]}" >>"$MISSING_FILE"
+        return
     fi
+    plans "Debian packages, as root: ${missing[*]}" && return
+    [ "$(id -u)" -eq 0 ] || as_root=(sudo -n)
 
     say "installing ${missing[*]}"
     deny_service_starts
