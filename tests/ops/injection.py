@@ -40,6 +40,8 @@ INJECTED = {
 }
 
 UID, SET_UID = "3f2504e0-4f89-41d3-9a0c-0305e82c3301", "7d44c1f2-4f89-41d3-9a0c-0305e82c3302"
+# Kubernetes takes any text for the uid of an owner.
+NO_UID = "u'}\n- op: remove\n  path: /spec/containers/0/env\n- {op: add, path: /spec/hostNetwork, value: true}\n# \"\\{"
 JOB = {"batch.kubernetes.io/job-name": "llm", "batch.kubernetes.io/controller-uid": UID}
 
 
@@ -55,6 +57,8 @@ NAMED = {
                     [BY_JOB[0], {"name": "STEPMEM_KUBERNETES_JOBSET", "value": "set"}, {"name": "STEPMEM_KUBERNETES_UID", "value": SET_UID}]),
     "of a PyTorchJob": ({"labels": {"training.kubeflow.org/job-name": "llm"}, "ownerReferences": [{"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "name": "llm", "uid": UID, "controller": True}]}, [],
                         [{"name": "STEPMEM_KUBERNETES_PYTORCHJOB", "value": "llm"}, {"name": "STEPMEM_KUBERNETES_UID", "value": UID}]),
+    "of a PyTorchJob whose uid is YAML": ({"labels": {"training.kubeflow.org/job-name": "llm"}, "ownerReferences": [{"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "name": "llm", "uid": NO_UID}]}, [],
+                                          [{"name": "STEPMEM_KUBERNETES_PYTORCHJOB", "value": "llm"}, {"name": "STEPMEM_KUBERNETES_UID", "value": NO_UID}]),
     "of a RayJob": ({"labels": {"ray.io/cluster": "llm-7x9k2"}, "ownerReferences": [{"apiVersion": "ray.io/v1", "kind": "RayCluster", "name": "llm-7x9k2", "uid": UID, "controller": True}]}, [],
                     [{"name": "STEPMEM_KUBERNETES_RAYJOB", "value": "llm-7x9k2"}]),
 }
@@ -225,8 +229,8 @@ def by_cluster_policy(pod, policy):
         for each in rule["mutate"]["foreach"]:
             for index, element in enumerate(jmespath.search(each["list"], {"request": {"object": before}}) or []):
                 if holds(each["preconditions"], before, element):
-                    patch = resolved(yaml.safe_load(each["patchesJson6902"].replace("{{ elementIndex }}", str(index))), before, element)
-                    pod = jsonpatch.apply_patch(pod, patch)
+                    text = each["patchesJson6902"].replace("{{ elementIndex }}", str(index))
+                    pod = jsonpatch.apply_patch(pod, yaml.safe_load(written(text, before, element)))
     return pod
 
 
@@ -249,6 +253,11 @@ def resolved(value, pod, element=None):
     expect(not bare, f"Kyverno resolves {bare[:1]} itself, to nothing")
     expression = EXPRESSION.fullmatch(value)
     return jmespath.search(expression[1], {"request": {"object": pod}, "element": element}) if expression else value.replace("\\$(", "$(")
+
+
+def written(text, pod, element):
+    """A text with the values of Kyverno's expressions in it."""
+    return EXPRESSION.sub(lambda expression: jmespath.search(expression[1], {"request": {"object": pod}, "element": element}), text)
 
 
 KEYS = {"containers": "name", "initContainers": "name", "volumes": "name", "volumeMounts": "mountPath", "env": "name"}

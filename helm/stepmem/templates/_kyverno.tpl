@@ -39,7 +39,8 @@ preconditions:
 
 {{/*
 A variable of each container that does not set it: `name`, and its `value`, an expression that is null for a pod without it; or
-`text`, which is the same for every pod.
+`text`, which is the same for every pod. Kyverno writes a value into the text of the patch: one that Kubernetes does not bound, as
+it does labels, `isFree`, and is written as JSON.
 */}}
 {{- define "stepmem.kyvernoVariable" -}}
 - list: request.object.spec.containers
@@ -56,5 +57,9 @@ A variable of each container that does not set it: `name`, and its `value`, an e
   patchesJson6902: |-
     - op: add
       path: /spec/containers/{{ "{{ elementIndex }}" }}/env/-
+      {{- if .isFree }}
+      value: {{ printf "{{ to_string({name: '%s', value: %s}) }}" .name .value }}
+      {{- else }}
       value: {name: {{ .name }}, value: '{{ .text | default (printf "{{ %s }}" .value) }}'}
+      {{- end }}
 {{- end }}
