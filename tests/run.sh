@@ -40,7 +40,7 @@ announce() {
     planned=$(plan) || exit 1
     installs='nothing'
     [ -z "$planned" ] || installs='once 1.1 GB below target/tools, and 0.6 GB of Debian packages (3 to 10 minutes)'
-    printf 'make test: installs %s; builds 4 GB below target/debug; tests for 20 minutes on two cores that do nothing else; skips PyTorch (make test-torch, 6 GB) and what is named last.\n' "$installs"
+    printf 'make test: installs %s; builds 4.5 GB below target/debug; tests for 20 minutes on two cores that do nothing else; skips PyTorch (make test-torch, 6 GB) and what is named last.\n' "$installs"
     [ -n "$planned" ] || return 0
     printf '%s\n' "$planned" | sed "s|$PWD/||; s|^|  |"
     [ -z "${PLAN-}" ] || return 0

@@ -3,6 +3,7 @@
 
 use std::io::{self, Write};
 
+use anyhow::anyhow;
 use clap::{Arg, ArgMatches};
 
 use crate::commands::args::{self, CommandError, CommandRow, Exit, with_settings};
@@ -12,9 +13,12 @@ use crate::commands::live::LiveExporter;
 use crate::config::settings::{PushSocket, Settings};
 use crate::config::web_file::WebFile;
 use crate::exporter::collectors::nvml;
-use crate::exporter::start::within_address_space;
+use crate::exporter::reload::token_warnings;
+use crate::exporter::start::{problems, within_address_space};
+use crate::input::push::http::PushConfig;
 use stepmem_types::format::clean::lines;
 use stepmem_types::format::units::period;
+use stepmem_types::nvml_code::LIBRARY_MISSING;
 
 /// The path at which an exporter reports that it runs.
 const HEALTH_PATH: [&str; 2] = ["-", "healthy"];
@@ -43,12 +47,20 @@ fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
     }
     let settings = within_address_space(args::settings(matches, |_| true)?);
     check(&settings, io::stdout().lock())?;
-    Ok(Exit::Success)
+    let problems = problems(settings, LiveExporter::is_healthy_at)?;
+    if problems.is_empty() {
+        Ok(Exit::Success)
+    } else {
+        Err(anyhow!(problems.join("\n")).into())
+    }
 }
 
 fn check(settings: &Settings, mut out: impl Write) -> anyhow::Result<()> {
-    for warning in &settings.warnings {
-        writeln!(out, "warning:          {warning}")?;
+    let PushConfig { token_file, admin_token_file, .. } = &settings.push;
+    let of_tokens =
+        [token_file, admin_token_file].into_iter().flatten().flat_map(token_warnings);
+    for warning in settings.warnings.iter().cloned().chain(of_tokens) {
+        writeln!(out, "warning:          {}", lines(&warning, ERROR_CHARS_MAX))?;
     }
     let is_tls = settings.web_file.as_ref().is_some_and(WebFile::speaks_tls);
     let scheme = if is_tls { "https" } else { "http" };
@@ -93,7 +105,9 @@ fn check(settings: &Settings, mut out: impl Write) -> anyhow::Result<()> {
         writeln!(out, "NVML:             {} {model}", sample.device)?;
     }
     for gone in &poll.unavailable {
-        writeln!(out, "NVML:             not available ({}): {}", gone.code, gone.message)?;
+        let state =
+            if gone.code == LIBRARY_MISSING { "no driver here" } else { "not available" };
+        writeln!(out, "NVML:             {state} ({}): {}", gone.code, gone.message)?;
     }
     if poll.is_released {
         writeln!(out, "NVML:             not polled, because no device is needed yet")?;

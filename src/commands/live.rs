@@ -16,6 +16,7 @@ use serde::de::DeserializeOwned;
 use crate::commands::credentials::{Credentials, credential_args};
 use crate::config::environment;
 use crate::config::table::{SETTINGS, Setting};
+use crate::net::access::HEALTHY;
 use crate::store::open::Unread;
 use stepmem_engine::output::status::Status;
 use stepmem_engine::wire::request::ControlRequest;
@@ -31,6 +32,8 @@ pub(super) const ANSWER_BYTES_MAX: u64 = 64 * 1024 * 1024;
 const REFUSAL_CHARS_MAX: usize = 160;
 /// Maximum number of characters shown of the reason of a refusal: an exporter's have fewer.
 const DETAIL_CHARS_MAX: usize = 1024;
+/// Time limit for the answer of whoever listens on an address.
+const PROBED_WITHIN: Duration = Duration::from_secs(2);
 /// The path of an exporter's status.
 pub(super) const STATUS_PATH: [&str; 3] = ["api", "v1", "status"];
 /// The version of this program, and of the answers that it reads.
@@ -79,6 +82,26 @@ impl LiveExporter {
         );
         let (client, name) = (builder.build()?, shown(address));
         Ok(Self { client, name, url, token: None, credentials })
+    }
+
+    /// Returns whether an exporter answers at an address, which may be that of all interfaces.
+    /// Shows it nothing of a user, and takes any certificate: it need not be ours.
+    pub(super) fn is_healthy_at(address: &str) -> bool {
+        let address = address.replacen("//0.0.0.0:", "//127.0.0.1:", 1);
+        let address = address.replacen("//[::]:", "//[::1]:", 1);
+        let (path, url) = match address.strip_prefix("unix://") {
+            Some(path) => (Some(path), "http://localhost"),
+            None => (None, address.as_str()),
+        };
+        let builder = Credentials::default().client("", PROBED_WITHIN);
+        let builder = builder.tls_danger_accept_invalid_certs(true);
+        let builder = match path {
+            Some(path) => builder.unix_socket(PathBuf::from(path)),
+            None => builder,
+        };
+        let answer =
+            builder.build().and_then(|client| client.get(format!("{url}/-/healthy")).send());
+        answer.is_ok_and(|answer| text_of(answer).is_ok_and(|text| text == HEALTHY))
     }
 
     /// Returns the answer to a GET; `path` is in parts, which may contain any character.

@@ -25,6 +25,8 @@ pub const KUBELET_SOCKET: &str = "kubelet.socket";
 pub const PUSH_TOKEN_FILE: &str = "push.token-file";
 /// The file of the secret that identifies an operator.
 pub const ADMIN_TOKEN_FILE: &str = "admin.token-file";
+/// The file that keeps the state across restarts.
+pub const STATE_FILE: &str = "state.file";
 /// The directory of summaries.
 pub const SUMMARY_DIR: &str = "summary.dir";
 /// The directory of recordings.

@@ -257,7 +257,7 @@ pub const SETTINGS: &[Setting] = &[
     setting("otlp.semconv", "",
         "Also export the metrics of OpenTelemetry's hardware conventions (hw.gpu.memory.*).",
         |d, v| put(&mut d.otlp.semconv, v, switch)).by_default("false"),
-    setting("state.file", "PATH",
+    setting(keys::STATE_FILE, "PATH",
         "File that keeps the windows of all ranks across restarts of the exporter: up to 251 KiB per rank, written every \
          10 s and on shutdown. A second exporter with the same file keeps no state until the first ends. Empty disables it.",
         |d, v| put(&mut d.settings.state_file, v, |v| Ok(path(v)))),

@@ -16,7 +16,7 @@ use crate::config::settings::{PushSocket, StartMode};
 use crate::exporter::startup::Startup;
 use crate::net::listener::Listener;
 use crate::net::server::UNSENT_BYTES_MAX;
-use crate::store::{atomic, open};
+use crate::store::{atomic, open, writable};
 
 /// The addresses that the exporter listens on.
 #[derive(Clone, Debug, Default)]
@@ -84,18 +84,35 @@ pub(super) fn listen(
     let mut listeners = Vec::new();
     let mut bound = Vec::new();
     for address in addresses {
-        let binding = bind(kind, *address, startup)
-            .map_err(|error| {
-                if is_taken(&error) { error.context(remedy(kind, *address)) } else { error }
-            })
-            .with_context(|| format!("cannot listen on {address} ({what})"));
-        let Some(listener) = startup.started(setting, binding)? else { continue };
+        let binding = explained(kind, *address, bind(kind, *address, startup));
+        let Some(listener) = startup.started(setting, binding) else { continue };
         let address = listener.local_addr()?;
         tracing::info!(%address, what, "listening");
         listeners.push(Listener::Tcp(listener));
         bound.push(address);
     }
     Ok((listeners, bound))
+}
+
+/// Checks that an exporter could listen on an address. Takes it from none that starts meanwhile.
+pub(super) fn may_listen(kind: ListenerKind, address: SocketAddr) -> anyhow::Result<()> {
+    let bound = socket_at(address).map_err(anyhow::Error::from);
+    explained(kind, address, bound.map(drop))
+}
+
+/// Adds to an error what it is about, and the remedy.
+fn explained<T>(
+    kind: ListenerKind,
+    address: SocketAddr,
+    result: anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    result
+        .map_err(
+            |error| {
+                if is_taken(&error) { error.context(remedy(kind, address)) } else { error }
+            },
+        )
+        .with_context(|| format!("cannot listen on {address} ({})", kind.what))
 }
 
 fn is_taken(error: &anyhow::Error) -> bool {
@@ -148,11 +165,17 @@ fn bind_above(address: SocketAddr) -> io::Result<TcpListener> {
 
 /// Binds an address, whose connections get a send buffer of [`UNSENT_BYTES_MAX`].
 fn bind_to(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = socket_at(address)?;
+    socket.set_send_buffer_size(UNSENT_BYTES_MAX)?;
+    socket.listen(BACKLOG)
+}
+
+/// Returns a socket at an address on which no other listens.
+fn socket_at(address: SocketAddr) -> io::Result<TcpSocket> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     socket.set_reuseaddr(true)?;
-    socket.set_send_buffer_size(UNSENT_BYTES_MAX)?;
     socket.bind(address)?;
-    socket.listen(BACKLOG)
+    Ok(socket)
 }
 
 /// A socket that this process listens on, and its lock.
@@ -190,18 +213,7 @@ pub(super) async fn bind_socket(
 ) -> anyhow::Result<(Listener, SocketFile)> {
     let shown = path.display();
     let lock = lock_of(path).await;
-    if let Ok(metadata) = std::fs::symlink_metadata(path) {
-        anyhow::ensure!(
-            metadata.file_type().is_socket(),
-            "{shown} exists and is not a socket: remove it, or set --{} to another path",
-            keys::PUSH_SOCKET
-        );
-        // A process that is busy refuses in another way, or not at all.
-        let connecting = UnixStream::connect(path).await;
-        let is_abandoned = connecting.is_err_and(|error| {
-            [ErrorKind::ConnectionRefused, ErrorKind::NotFound].contains(&error.kind())
-        });
-        anyhow::ensure!(is_abandoned, "another process listens on {shown}");
+    if is_abandoned(path).await? {
         std::fs::remove_file(path).with_context(|| format!("cannot replace {shown}"))?;
     }
     // The socket has its mode from its first moment.
@@ -213,6 +225,31 @@ pub(super) async fn bind_socket(
     let identity = (metadata.dev(), metadata.ino());
     tracing::info!(address = %shown, what = "push", "listening");
     Ok((Listener::Unix(listener), SocketFile { path: path.clone(), identity, _lock: lock }))
+}
+
+/// Returns whether there is a socket at a path that no process listens on; false if nothing is
+/// there.
+async fn is_abandoned(path: &Path) -> anyhow::Result<bool> {
+    let shown = path.display();
+    let Ok(metadata) = std::fs::symlink_metadata(path) else { return Ok(false) };
+    anyhow::ensure!(
+        metadata.file_type().is_socket(),
+        "{shown} exists and is not a socket: remove it, or set --{} to another path",
+        keys::PUSH_SOCKET
+    );
+    // A process that is busy refuses in another way, or not at all.
+    let connecting = UnixStream::connect(path).await;
+    let is_abandoned = connecting.is_err_and(|error| {
+        [ErrorKind::ConnectionRefused, ErrorKind::NotFound].contains(&error.kind())
+    });
+    anyhow::ensure!(is_abandoned, "another process listens on {shown}");
+    Ok(true)
+}
+
+/// Checks that an exporter could bind a Unix socket.
+pub(super) async fn may_bind(path: &Path) -> anyhow::Result<()> {
+    is_abandoned(path).await?;
+    writable::file(path).with_context(|| format!("cannot listen on {} (push)", path.display()))
 }
 
 /// Locks the file next to a socket, so that of exporters that start at the same time one finds

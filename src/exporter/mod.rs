@@ -12,7 +12,7 @@ mod memory;
 pub mod notices;
 mod oom_kills;
 mod own_process;
-mod reload;
+pub mod reload;
 mod self_metrics;
 pub mod start;
 mod startup;

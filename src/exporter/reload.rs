@@ -1,11 +1,12 @@
 //! Files that are read again while the exporter runs: on SIGHUP, and when they change.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use tokio::sync::watch;
 
 use crate::config::token;
+use crate::input::push::http::TokenFile;
 use crate::input::push::roles::Token;
 use crate::store::open;
 
@@ -41,8 +42,10 @@ pub(super) async fn keep_token(
     tokens: watch::Sender<Token>,
     mut files: ReloadedFiles,
 ) -> anyhow::Result<()> {
-    warn_if_public(&path);
-    warn_if_short(&path, &tokens.borrow());
+    let at_start = TokenFile { path: path.clone(), token: tokens.borrow().clone() };
+    for warning in token_warnings(&at_start) {
+        tracing::warn!("{warning}");
+    }
     let mut is_failing = false;
     while files.wait().await {
         let of_task = path.clone();
@@ -69,19 +72,17 @@ pub(super) async fn keep_token(
     Ok(())
 }
 
-/// Warns of a token that can be guessed.
-fn warn_if_short(path: &Path, token: &Token) {
-    let n_bytes = token.0.len();
-    if n_bytes < TOKEN_BYTES_MIN {
-        let path = path.display();
-        tracing::warn!(%path, n_bytes, "the token is short: use at least {TOKEN_BYTES_MIN} random characters");
-    }
-}
-
-/// Warns of a token that every user of the machine can read.
-fn warn_if_public(path: &Path) {
-    if open::public_mode(path).is_some() {
-        let path = path.display();
-        tracing::warn!(%path, "every user can read the token: make it readable only by its owner");
-    }
+/// Returns a sentence of warning for a token that can be guessed, and for one that every user of
+/// the machine can read.
+pub fn token_warnings(TokenFile { path, token }: &TokenFile) -> Vec<String> {
+    let (shown, n_bytes) = (path.display(), token.0.len());
+    let short = (n_bytes < TOKEN_BYTES_MIN).then(|| {
+        format!(
+            "{shown}: the token is short, with {n_bytes} bytes: use at least {TOKEN_BYTES_MIN} random characters"
+        )
+    });
+    let public = open::public_mode(path).map(|_| {
+        format!("{shown}: every user can read the token: make it readable only by its owner")
+    });
+    short.into_iter().chain(public).collect()
 }

@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::config::keys;
-use crate::config::settings::{NvmlSettings, Settings, StartMode};
+use crate::config::settings::{NvmlSettings, PushSocket, Settings, StartMode};
 use crate::config::web_file::WebFile;
 use crate::exporter::access::{Access, AccessSource};
 use crate::exporter::clock::Clock;
@@ -22,7 +22,9 @@ use crate::exporter::collectors::kubepods::read_kubepods;
 use crate::exporter::collectors::nvml::{GpuChannels, GpuSource, GpuTask};
 use crate::exporter::collectors::snapshot_analysis::AnalysisQueue;
 use crate::exporter::engine_task::{EngineTask, Requests};
-use crate::exporter::listen::{Addresses, PUSH, SocketFile, WEB, bind_socket, listen};
+use crate::exporter::listen::{
+    Addresses, PUSH, SocketFile, WEB, bind_socket, listen, may_bind, may_listen,
+};
 use crate::exporter::memory::{fewer_ranks, give_back_early, unmap_code};
 use crate::exporter::notices::Notices;
 use crate::exporter::oom_kills::OomKills;
@@ -120,6 +122,35 @@ pub fn within_address_space(mut settings: Settings) -> Settings {
     settings
 }
 
+/// Returns why an exporter with these settings would not start, or would run without a part of
+/// them, a sentence each. `serves` tells whether an exporter answers at an address, which takes
+/// what it listens on for itself.
+///
+/// # Errors
+/// The runtime cannot be made.
+pub fn problems(
+    settings: Settings,
+    serves: impl Fn(&str) -> bool,
+) -> anyhow::Result<Vec<String>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let speaks_tls = settings.web_file.as_ref().is_some_and(WebFile::speaks_tls);
+    let of_address = |address| Addresses { speaks_tls, ..Addresses::default() }.url(address);
+    let mut startup = Startup::new(StartMode::Strict, &settings.problems, &[]);
+    let settings = startup.usable(settings);
+    for (kind, addresses) in [(WEB, &settings.web_addresses), (PUSH, &settings.push_addresses)]
+    {
+        for address in addresses.iter().filter(|address| !serves(&of_address(**address))) {
+            startup.started(kind.setting, may_listen(kind, *address));
+        }
+    }
+    if let Some(PushSocket { path, .. }) = &settings.push_socket {
+        if !serves(&format!("unix://{}", path.display())) {
+            startup.started(keys::PUSH_SOCKET, runtime.block_on(may_bind(path)));
+        }
+    }
+    Ok(startup.sentences())
+}
+
 /// Ensures that the first files can be opened: the runtime panics if it cannot open its own.
 fn has_files() -> anyhow::Result<()> {
     let stdin = io::stdin();
@@ -146,7 +177,7 @@ impl Listeners {
         let mut socket = None;
         if let Some(of_setting) = &settings.push_socket {
             let bound = bind_socket(of_setting).await;
-            if let Some((listener, file)) = startup.started(keys::PUSH_SOCKET, bound)? {
+            if let Some((listener, file)) = startup.started(keys::PUSH_SOCKET, bound) {
                 push.push(listener);
                 socket = Some(file);
             }
@@ -171,6 +202,7 @@ async fn start(
     reloads: watch::Receiver<u64>,
 ) -> anyhow::Result<(App, Addresses, watch::Receiver<Arc<Status>>)> {
     let mut startup = Startup::new(settings.start, &settings.problems, &settings.warnings);
+    let settings = startup.usable(settings);
     let read = read_state(settings.state_file.as_deref(), settings.engine.ranks_max).await;
     let clock = Clock::start(read.saved.as_ref());
     let (inbox, submissions) = Inbox::new();
@@ -181,17 +213,19 @@ async fn start(
     let Listeners { web, push, mut addresses, socket } =
         Listeners::bind(&settings, &mut startup).await?;
     let (collect, collected) = mpsc::channel(COLLECTED_CAPACITY);
-    let (analyses, timelines) = start_analyses(&settings, &collect, &mut startup)?;
+    let (analyses, timelines) = start_analyses(&settings, &collect, &mut startup);
     let exports = Arc::<ExportCounts>::default();
     let export = start_export(settings.otlp, latest.clone(), &exports, &inbox).await;
-    let export = startup.started(keys::OTLP_ENDPOINT, export)?.flatten();
+    let export = startup.started(keys::OTLP_ENDPOINT, export).flatten();
     let (devices, releases) = DeviceSource::new(settings.nvml.zip(gpu));
-    let (gpu, pushed_devices) = start_collectors(devices, collect, &mut startup)?;
+    startup.end()?;
+    let (gpu, pushed_devices) = start_collectors(devices, collect, &mut startup);
     let config = EngineConfig { snapshots: settings.snapshots, ..settings.engine };
     let (engine, state) = resumed(config, read, clock, settings.state_file);
     let (launches_max, staging) = (settings.summary_launches_max, settings.snapshot_staging);
     let folders = SummaryFolders::new(settings.summary_dir, launches_max, staging);
     let recorder = queue::start(&settings.record, folders.as_ref(), &engine, &mut startup)?;
+    startup.end()?;
     addresses.problems = [settings.warnings, startup.sentences()].concat();
 
     let (start, message) = (settings.start, settings.termination_message);
@@ -430,7 +464,7 @@ fn start_analyses(
     settings: &Settings,
     collect: &mpsc::Sender<Collected>,
     startup: &mut Startup,
-) -> anyhow::Result<(Option<AnalysisQueue>, Option<Arc<TimelineFolder>>)> {
+) -> (Option<AnalysisQueue>, Option<Arc<TimelineFolder>>) {
     let SnapshotSettings { read_directory, timeline_directory, .. } = &settings.snapshots;
     let of_socket = settings.push_socket.as_ref().and_then(|socket| socket.path.parent());
     let foreign: Vec<&Path> = read_directory.as_deref().into_iter().chain(of_socket).collect();
@@ -439,12 +473,11 @@ fn start_analyses(
         let opened = TimelineFolder::open(path, &foreign).map(Arc::new);
         opened.with_context(|| format!("{key} {}", path.display()))
     });
-    let timelines = startup.started(key, opened.transpose())?.flatten();
-    let Some(directory) = read_directory else { return Ok((None, timelines)) };
+    let timelines = startup.started(key, opened.transpose()).flatten();
+    let Some(directory) = read_directory else { return (None, timelines) };
     let started = AnalysisQueue::start(directory.clone(), timelines.clone(), collect.clone());
     let started = started.map_err(anyhow::Error::from);
-    let analyses = startup.started(keys::SNAPSHOT_READ_DIRECTORY, started)?;
-    Ok((analyses, timelines))
+    (startup.started(keys::SNAPSHOT_READ_DIRECTORY, started), timelines)
 }
 
 /// The channels by which the servers of pushes and of the page are stopped.
@@ -473,15 +506,15 @@ fn start_collectors(
     devices: DeviceSource,
     collect: mpsc::Sender<Collected>,
     startup: &mut Startup,
-) -> anyhow::Result<(Tasks, watch::Sender<BTreeSet<GpuUuid>>)> {
+) -> (Tasks, watch::Sender<BTreeSet<GpuUuid>>) {
     let mut tasks = JoinSet::new();
     let (pushing, pushed_devices) = watch::channel(BTreeSet::new());
     let DeviceSource { source, releases } = devices;
-    let Some((nvml, source)) = source else { return Ok((tasks, pushing)) };
+    let Some((nvml, source)) = source else { return (tasks, pushing) };
     let (devices, pod_devices) = watch::channel(None);
     if let Some(socket) = &nvml.kubelet_socket {
         let kubelet = Kubelet::new(socket).map_err(anyhow::Error::from);
-        if let Some(kubelet) = startup.started(keys::KUBELET_SOCKET, kubelet)? {
+        if let Some(kubelet) = startup.started(keys::KUBELET_SOCKET, kubelet) {
             let own = nvml.kubelet_pod.clone().map(|name| OwnPod { name, devices });
             tasks.spawn(ask_kubelet(kubelet, own, nvml.interval, collect.clone()));
         }
@@ -494,10 +527,10 @@ fn start_collectors(
     let collected = collect;
     let channels = GpuChannels { pushed_devices, pod_devices, containers, collected, releases };
     let task = GpuTask::start(nvml, source, channels).map_err(anyhow::Error::from);
-    if let Some(task) = startup.started(keys::NVML_LIBRARY, task)? {
+    if let Some(task) = startup.started(keys::NVML_LIBRARY, task) {
         tasks.spawn(task.run());
     }
-    Ok((tasks, pushing))
+    (tasks, pushing)
 }
 
 /// Serves several listeners, which share their counts and their stop.

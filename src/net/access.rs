@@ -19,6 +19,8 @@ use crate::net::passwords::{PasswordVerdict, Passwords, ShownPassword};
 use crate::net::peer::Peer;
 use stepmem_types::units::Uptime;
 
+/// The answer at the first of the paths below.
+pub const HEALTHY: &str = "stepmem is healthy.\n";
 /// Paths that answer anyone whether the exporter runs: the probes of an orchestrator know no
 /// password.
 const PROBED: [&str; 2] = ["/-/healthy", "/-/ready"];

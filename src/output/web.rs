@@ -14,6 +14,7 @@ use axum::routing::get;
 use axum::{Extension, Router};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
+use crate::net::access::HEALTHY;
 use crate::output::answers::{Answers, Content, ReaderConnection, SharedText};
 use crate::output::page;
 use crate::output::prometheus::{Format, render};
@@ -212,7 +213,7 @@ pub fn router(config: WebConfig, source: StatusSource, stop: watch::Receiver<boo
         .route("/api/v1/runs/{run}/ranks/{rank}/windows", get(windows))
         .route("/api/v1/runs/{run}/ranks/{rank}/history", get(history))
         .route("/snapshots/{id}", get(timeline))
-        .route("/-/healthy", get(|| async { "stepmem is healthy.\n" }))
+        .route("/-/healthy", get(|| async { HEALTHY }))
         .route("/-/ready", get(ready))
         .fallback(no_such_path)
         .method_not_allowed_fallback(no_such_method)

@@ -7,4 +7,5 @@ pub mod open;
 pub mod recordings;
 pub mod state;
 pub mod timelines;
+pub mod writable;
 pub mod zstd;

@@ -2,6 +2,7 @@
 //! sentence that says what to do.
 
 use std::fs;
+use std::net::TcpListener;
 use std::os::unix::fs::symlink;
 
 use serde_json::Value;
@@ -131,6 +132,97 @@ fn refusal_names_the_value_the_limit_and_the_setting() {
     let exporter = Exporter::start(&["--push.body-max", "2000"]);
     let answer = exporter.post(" ".repeat(2001));
     check_problem(&answer, 413, "the decoded body exceeds 2000 bytes (--push.body-max)");
+}
+
+/// Where what an exporter needs cannot be used: the setting, its value, and why.
+fn unusable(folder: &Folder, taken: &str) -> Vec<(&'static str, String, String)> {
+    let occupied = folder.write("file", "");
+    let below = format!("{occupied}/below");
+    let missing = text(&folder.path("missing/file"));
+    let (no_folder, no_file) = ("Not a directory", "No such file or directory");
+    let listens = format!("cannot listen on {taken}");
+    [
+        ("summary.dir", &below, no_folder),
+        ("summary.dir", &occupied, "not a directory"),
+        ("record.directory", &below, no_folder),
+        ("record.directory", &occupied, "not a directory"),
+        ("state.file", &below, "not a directory"),
+        ("state.file", &missing, no_file),
+        ("state.file", &text(&folder.path("")), "is a directory"),
+        ("push.unix-socket", &missing, no_file),
+        ("push.unix-socket", &occupied, "exists and is not a socket"),
+        ("web.listen-address", &taken.to_owned(), &listens),
+        ("push.listen-address", &taken.to_owned(), &listens),
+        ("nvml.library", &missing, no_file),
+    ]
+    .map(|(setting, value, why)| (setting, value.clone(), why.to_owned()))
+    .to_vec()
+}
+
+/// Ports that are free, unless the setting is that of one.
+fn free_ports(but: &str) -> Vec<&'static str> {
+    let ports =
+        [["--web.listen-address", "127.0.0.1:0"], ["--push.listen-address", "127.0.0.1:0"]];
+    ports.into_iter().filter(|[flag, _]| !flag.ends_with(but)).flatten().collect()
+}
+
+#[test]
+fn what_an_exporter_cannot_use_is_said_alike_by_check_and_start_and_left_out_next_to_training()
+{
+    let folder = Folder::new("unusable");
+    // Another program listens there, and says nothing.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = listener.local_addr().unwrap().to_string();
+    for (setting, value, why) in unusable(&folder, &taken) {
+        let flag = format!("--{setting}");
+        let nvml: &[&str] = if setting == "nvml.library" { &[] } else { &["--no-nvml"] };
+        let of_all =
+            |command| [&[command, &*flag, &*value][..], &free_ports(setting), nvml].concat();
+        let checked = stepmem(&of_all("check"), &[], b"");
+        checked.fails(1, &format!("error: {setting}: "));
+        assert!(checked.err.contains(&why) && checked.err.contains(&value), "{}", checked.err);
+        let started = stepmem(&of_all("serve"), &[], b"");
+        started.fails(1, &checked.err);
+        let arguments = [&["--sidecar", &*flag, &*value][..], nvml].concat();
+        let exporter = match setting {
+            "nvml.library" => Exporter::start_command("serve", &arguments, &[]),
+            _ => Exporter::start_sidecar(&[&flag, &value], &[]),
+        };
+        let series = format!("stepmem_startup_problem{{setting=\"{setting}\"}}");
+        assert_eq!(exporter.metric(&series), Some(1.0), "{setting} {value}");
+    }
+    drop(listener);
+}
+
+#[test]
+fn every_problem_of_a_start_is_in_one_message() {
+    let folder = Folder::new("all-unusable");
+    let missing = text(&folder.path("missing/file"));
+    let keys = ["--state.file", "--push.unix-socket", "--nvml.library"];
+    let given: Vec<&str> = keys.into_iter().flat_map(|key| [key, &missing]).collect();
+    for command in ["check", "serve"] {
+        let ended = stepmem(&[&[command], &given[..], &free_ports("")].concat(), &[], b"");
+        assert_eq!(ended.code, Some(1));
+        for key in keys {
+            ended.fails(1, &format!("{}: ", key.trim_start_matches("--")));
+        }
+    }
+    assert!(!folder.path("missing").exists());
+}
+
+#[test]
+fn check_next_to_a_live_exporter_has_nothing_to_say_about_what_that_listens_on() {
+    let folder = Folder::new("check-live");
+    let (socket, state) = (text(&folder.path("push.sock")), text(&folder.path("state")));
+    let own = ["--no-nvml", "--push.unix-socket", &socket, "--state.file", &state];
+    let exporter = Exporter::start(&own[1..]);
+    let (web, push) = (exporter.web.to_string(), exporter.push.to_string());
+    let ports = ["--web.listen-address", &web, "--push.listen-address", &push];
+    stepmem(&[&["check"], &own[..], &ports].concat(), &[], b"").quiet();
+    exporter.post("[]");
+    let short = folder.write("token", "secret");
+    let warned = stepmem(&["check", "--no-nvml", "--push.token-file", &short], &ANY_PORTS, b"");
+    assert!(warned.done().contains("the token is short, with 6 bytes: use at least 16"));
 }
 
 #[test]

@@ -636,7 +636,11 @@ def arguments_are_known(bench):
                 continue
             expect(extra == {} or "--creep.critical-eta=3h" in arguments, f"{name}: settings are not among {arguments}")
             done = subprocess.run([bench.stepmem, "check", *arguments], capture_output=True, text=True)
-            expect(done.returncode == 0, f"{name}: stepmem check {arguments}: {done.stderr}")
+            # Here is not what a pod mounts.
+            mounted = re.compile(r"(push\.unix-socket|state\.file|snapshot\.[a-z-]+): .*No such file or directory")
+            problems = [line.removeprefix("error: ").strip() for line in done.stderr.splitlines()]
+            others = [problem for problem in problems if not mounted.match(problem)]
+            expect(not others and done.returncode == (1 if problems else 0), f"{name}: stepmem check {arguments}: {done.stderr}")
 
 
 # The variables that name the run of each kind, and the labels behind them.

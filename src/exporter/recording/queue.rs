@@ -48,7 +48,7 @@ pub(in crate::exporter) fn start(
     let place = if let Some(directory) = &settings.directory {
         let claimed = RecordingFolder::claim(directory);
         let claimed = claimed.with_context(|| directory.display().to_string());
-        let claimed = startup.started(keys::RECORD_DIRECTORY, claimed)?;
+        let claimed = startup.started(keys::RECORD_DIRECTORY, claimed);
         claimed.map(|(folder, closed)| RecordingPlace::Folder(folder, closed))
     } else {
         let launches = launches.filter(|_| settings.is_by_launch);
@@ -56,7 +56,7 @@ pub(in crate::exporter) fn start(
     };
     let Some(place) = place else { return Ok(None) };
     let recorder = EventRecorder::start(place, session(engine)?, settings.bytes_max);
-    startup.started(keys::RECORD_DIRECTORY, recorder.map_err(anyhow::Error::from))
+    Ok(startup.started(keys::RECORD_DIRECTORY, recorder.map_err(anyhow::Error::from)))
 }
 
 /// Returns the properties that all recordings of this exporter share.

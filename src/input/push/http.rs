@@ -19,6 +19,7 @@ use crate::input::push::inbox::{Inbox, PushResult, Releases, SubmitError};
 use crate::input::push::problem::{PROBLEM_JSON, PushRefusal, problem};
 use crate::input::push::refusal_log::RefusalLog;
 use crate::input::push::roles::{AccessRefusal, Caller, ReadClock, Role, Roles, Token, Tokens};
+use crate::net::access::HEALTHY;
 use crate::net::peer::Peer;
 use crate::net::server::Connection;
 use stepmem_engine::event::{Event, Receipt};
@@ -175,7 +176,7 @@ pub struct PushEndpoint {
 
 /// Reports that the endpoint answers, to a probe that only its socket serves.
 async fn healthy() -> &'static str {
-    "stepmem is healthy.\n"
+    HEALTHY
 }
 
 async fn steps(State(endpoint): State<Arc<PushEndpoint>>, request: Request<Body>) -> Response {

@@ -8,6 +8,7 @@ use serde_json::json;
 
 use crate::rig::device_metrics::{attributed, errors, has_device, logged, up, used};
 use crate::rig::exporter::Exporter;
+use crate::rig::folder::Folder;
 use crate::rig::job::record;
 use crate::rig::nvml::{FakeNvml, HANGS_AFTER, Order, driver, gpu, process};
 use crate::rig::series::Metrics;
@@ -56,17 +57,17 @@ fn check_warned_once(exporter: Exporter) {
 
 #[test]
 fn missing_library_is_a_normal_state() {
+    let folder = Folder::new("no-library");
+    let library = folder.write("libnvidia-ml.so.1", "");
     let exporter = Exporter::start_command(
         "serve",
-        &["--nvml.library", "/nowhere/libnvidia-ml.so.1", "--nvml.interval", "50ms"],
+        &["--nvml.library", &library, "--nvml.interval", "50ms"],
         &[],
     );
     check_down(&exporter, "library_missing", 2.0);
     let log = exporter.log();
     let logged = log.iter().find(|entry| entry["fields"]["code"] == "library_missing").unwrap();
-    assert!(
-        logged["fields"]["message"].as_str().unwrap().contains("/nowhere/libnvidia-ml.so.1")
-    );
+    assert!(logged["fields"]["message"].as_str().unwrap().contains(&library));
     exporter.signal("TERM");
     let (status, log) = exporter.wait();
     assert!(status.success());
