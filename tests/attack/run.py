@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import contextlib
+import fcntl
 import gzip
 import itertools
 import json
@@ -581,6 +582,144 @@ def killed_states(victim: Victim) -> int:
     return n
 
 
+def other_exporter(binary: str, *arguments: str) -> "subprocess.Popen[str]":
+    """Starts another exporter on free ports, and waits until it has started or ended."""
+    addresses = ["--web.listen-address", "127.0.0.1:0", "--push.listen-address", "127.0.0.1:0"]
+    command = [binary, "serve", "--no-nvml", "--log.format", "json", *addresses, *arguments]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    logged(process, "started")
+    return process
+
+
+def logged(process: "subprocess.Popen[str]", message: str) -> bool:
+    """Reads a process's log to the line of a message; False if it ends before."""
+    for line in process.stderr or []:
+        if line.startswith("{") and json.loads(line)["fields"].get("message") == message:
+            return True
+    return False
+
+
+def locked_sockets(victim: Victim) -> int:
+    """Holds the lock of a push socket, as a container can through a read-only mount: exporters serve there nevertheless."""
+    n = 0
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "push.sock")
+        pathlib.Path(f"{path}.lock").touch(0o644)
+        with open(f"{path}.lock") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            for _ in range(3):  # the second and third find the socket of one that was killed
+                process = other_exporter(victim.binary, "--push.unix-socket", path)
+                with socket.socket(socket.AF_UNIX) as connection:
+                    connection.connect(path)
+                    connection.sendall(head("/v1/steps", len(RECORD), "Connection: close") + RECORD)
+                    assert connection.recv(64).startswith(b"HTTP/1.1 200"), "the socket does not take a push"
+                process.kill()
+                process.communicate()
+                n += 1
+    return n
+
+
+def shared_states(victim: Victim) -> int:
+    """Starts a second exporter on a state file: it keeps none while the first lives, and takes it over from one that is killed."""
+    n = 0
+    with tempfile.TemporaryDirectory() as folder:
+        state = os.path.join(folder, "state")
+        first = other_exporter(victim.binary, "--state.file", state)
+        for _ in range(3):
+            second = other_exporter(victim.binary, "--state.file", state)
+            first.kill()
+            first.communicate()
+            began = time.monotonic()
+            assert logged(second, "this exporter keeps the state from now on"), "the second exporter ended"
+            assert time.monotonic() - began < 10, "it took over late"
+            first = second
+            n += 1
+        first.terminate()
+        first.communicate(timeout=20)
+    return n
+
+
+def unusable_places(victim: Victim) -> int:
+    """Starts exporters where nothing can be written or listened on: strict ones end, sidecars serve."""
+    n = 0
+    with tempfile.TemporaryDirectory() as folder, socket.create_server(("127.0.0.1", 0)) as taken:
+        file = os.path.join(folder, "file")
+        pathlib.Path(file).touch()
+        below = f"{file}/{'d/' * 1000}x"
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        places = [("summary.dir", file), ("record.directory", below), ("state.file", below), ("push.unix-socket", file), ("push.listen-address", address)]
+        for setting, value in places:
+            strict = other_exporter(victim.binary, f"--{setting}", value) if setting != "push.listen-address" else None
+            arguments = ["--no-nvml", "--web.listen-address", "127.0.0.1:0", f"--{setting}", value]
+            ended = subprocess.run([victim.binary, "check", *arguments], capture_output=True, text=True, timeout=20)
+            assert ended.returncode == 1 and f"{setting}: " in ended.stderr, f"check: {ended.stderr[:300]}"
+            if strict:
+                assert strict.wait(20) == 1, f"it started with {setting}"
+                strict.communicate()
+            arguments = ["serve", "--sidecar", "--log.format", "json", *arguments]
+            sidecar = subprocess.Popen([victim.binary, *arguments], stderr=subprocess.PIPE, text=True)
+            assert logged(sidecar, "started"), f"a sidecar does not start with {setting}"
+            sidecar.terminate()
+            sidecar.communicate(timeout=20)
+            n += 1
+    return n
+
+
+def waiting_listeners(victim: Victim) -> int:
+    """Listens on the default push address and waits for tokens: commands and the client send none there."""
+    caught: List[bytes] = []
+
+    def wait(listener: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                connection.settimeout(5)
+                caught.append(connection.recv(65536))
+                connection.close()
+
+    client = "import stepmem; stepmem.step_end(1); stepmem.flush(3)"
+    with tempfile.TemporaryDirectory() as folder, socket.create_server(("127.0.0.1", 9478)) as listener:
+        threading.Thread(target=wait, args=(listener,), daemon=True).start()
+        token = os.path.join(folder, "token")
+        pathlib.Path(token).write_text("secret-of-the-admin")
+        ask = ["--run", "good", "--rank", "0"]
+        reports = [["ack", *ask, "--kind", "HIGH_PRESSURE", "--for", "1m", "--reason", "r"], ["end", "--run", "good"], ["release", "--for", "1m"]]
+        for command in reports:
+            ended = subprocess.run([victim.binary, *command, "--token-file", token], capture_output=True, text=True, timeout=20)
+            assert ended.returncode != 0 and "--" in ended.stderr, f"{command[0]}: {ended.stderr}"
+        environment = {**os.environ, "STEPMEM_PUSH_TOKEN_FILE": token, "PYTHONPATH": str(pathlib.Path(__file__).parents[2] / "python")}
+        ended = subprocess.run([sys.executable, "-c", client], env=environment, capture_output=True, text=True, timeout=60)
+        assert ended.stderr.count("STEPMEM_PUSH_URL must name") == 1, ended.stderr
+        assert not caught, f"they sent {caught[:3]}"
+    return len(reports) + 1
+
+
+def endless_prometheus(victim: Victim) -> int:
+    """Answers `status --prometheus` without end; the command ends, within memory for the longest answer that it reads."""
+    beginning = b'{"status":"success","data":{"resultType":"vector","result":['
+    series = b'{"metric":{"__name__":"stepmem_rank_info","run":"r","rank":"1"},"value":[1,"1"]},' * 700
+
+    def serve(listener: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                with contextlib.suppress(OSError), connection:
+                    connection.recv(65536)
+                    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n" + beginning)
+                    while True:
+                        connection.sendall(series)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=serve, args=(listener,), daemon=True).start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        process = subprocess.Popen([victim.binary, "status", "--prometheus", url, "--run", "r"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        assert process.returncode == 1, f"it ended with {process.returncode}"
+        assert 1024 * usage.ru_maxrss <= 256 * MIB, f"it took {usage.ru_maxrss / 1024:.0f} MiB"
+    return 1
+
+
 def steering_texts(victim: Victim) -> int:
     """Pushes texts that steer a terminal in every place; returns how many, of which none is in an answer or a page."""
     steering = ["\x1b[2J", "\x9b2J", "\u202e", "\u2066", "\x00", "\r", "\x07", "\x08", "\u200b", "x" * 100_000 + "\x1b"]
@@ -656,10 +795,18 @@ ATTACKS: List[Tuple[str, Callable[[Victim], int]]] = [
     ("texts that steer terminals, in every field", steering_texts),
     ("exporters on a pipe, a link, a directory, a TiB of zeros", hostile_states),
     ("exporters killed while they resume a state", killed_states),
+    ("locks of the push socket that others hold", locked_sockets),
+    ("exporters on the state file of another, which is killed", shared_states),
+    ("exporters where nothing can be written or listened on", unusable_places),
+    ("listeners on the default address that wait for tokens", waiting_listeners),
+    ("answers of Prometheus without end", endless_prometheus),
 ]
 
+OF_FILES = (hostile_states, killed_states, locked_sockets, shared_states, unusable_places, waiting_listeners, endless_prometheus)
+"""Those that are about the start and the files of exporters, or about commands."""
+
 TLS_ATTACKS: List[Tuple[str, Callable[[Victim], int]]] = [
-    *((name, attack) for name, attack in ATTACKS if attack not in (hostile_states, killed_states)),
+    *((name, attack) for name, attack in ATTACKS if attack not in OF_FILES),
     ("greetings of 6 and 16 KB without end, on 500 connections", half_handshakes),
     ("records of 16 KB without end, on 500 connections", half_records),
 ]
