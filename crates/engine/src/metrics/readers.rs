@@ -11,7 +11,7 @@ use stepmem_types::end::EndOutcome;
 use stepmem_types::host::{ContainerId, ContainerReading, PodMemory};
 use stepmem_types::ids::SubjectId;
 use stepmem_types::launch::Launch;
-use stepmem_types::site::{CodeLine, LeakSite, SiteText, SiteVerdict};
+use stepmem_types::site::{CodeLine, LeakSite, SiteText, SiteVerdict, TensorHolder};
 use stepmem_types::units::{Bytes, Count, Seconds};
 
 /// A count as every output gives it.
@@ -190,20 +190,41 @@ pub(super) fn site_info(status: &Status, visit: &mut Visit<'_>) {
 
 pub(super) fn holder_info(status: &Status, visit: &mut Visit<'_>) {
     for rank in &status.ranks {
-        let Some(holder) = &rank.holder else { continue };
-        let at = holder.at.as_ref();
-        let labels = [
-            rank.run.as_str(),
-            &rank.rank_label,
-            uuid(rank),
-            label(Some(&holder.name)),
-            label(Some(&holder.kind)),
-            label(at.and_then(|at| at.file.as_ref())),
-            &line(at.and_then(|at| at.line)),
-            label(at.and_then(|at| at.function.as_ref())),
-        ];
-        visit(&labels, 1.0);
+        if let Some(holder) = &rank.holder {
+            visit_holder(rank, holder, visit);
+        }
     }
+}
+
+/// What the findings about host memory next to a device's name.
+pub(super) fn host_holder_info(status: &Status, visit: &mut Visit<'_>) {
+    for finding in status.findings.iter().filter(|finding| finding.kind.is_of_host()) {
+        let holder = finding.evidence.growth().and_then(|growth| growth.holder.as_deref());
+        let (Some(holder), Some(id)) = (holder, finding.subject.rank()) else { continue };
+        let is_own = |rank: &&RankStatus| rank.rank == id.rank && rank.run == id.run;
+        if let Some(rank) = status.ranks.iter().find(is_own) {
+            visit_holder(rank, holder, visit);
+        }
+    }
+}
+
+/// The kind of a holder that is a line which allocates.
+const LINE: &str = "line";
+
+fn visit_holder(rank: &RankStatus, holder: &TensorHolder, visit: &mut Visit<'_>) {
+    let at = holder.at.as_ref();
+    let named = holder.lines.is_none().then_some(holder);
+    let labels = [
+        rank.run.as_str(),
+        &rank.rank_label,
+        uuid(rank),
+        label(named.map(|holder| &holder.name)),
+        named.map_or(LINE, |holder| label(Some(&holder.kind))),
+        label(at.and_then(|at| at.file.as_ref())),
+        &line(at.and_then(|at| at.line)),
+        label(at.and_then(|at| at.function.as_ref())),
+    ];
+    visit(&labels, 1.0);
 }
 
 pub(super) fn runs(

@@ -3,7 +3,7 @@
 
 use crate::metrics::readers::{
     OUTCOME, bytes, children, container_growth, container_info, containers, count, counts,
-    device_info, device_pods, devices, ended, findings, holder_info, leaking_share, marks,
+    device_info, device_pods, devices, ended, findings, holder_info, host_holder_info, leaking_share, marks,
     own_limits, pressures, process, process_info, process_memory, process_unknown, processes,
     rank_info, ranks, records, runs, signals, site_info, size, whole, xid_errors,
 };
@@ -239,6 +239,9 @@ pub const METRICS: &[Metric] = &[
     row!(Derived Info "stepmem_creep_holder_info" "creep.holder.info", STATES, RANK_HOLDER,
         "The live object of the rank whose tensors grow fastest, as its process reports it, and the line that made or fills it; absent where none is known.",
         holder_info),
+    row!(Derived Info "stepmem_host_creep_holder_info" "host.creep.holder.info", STATES, RANK_HOLDER,
+        "The live object that holds the host memory next to the rank's device memory which rises or creeps, and the line that made or fills it; with kind line, the line that allocates it; absent where none is known.",
+        host_holder_info),
     row!(Derived Gauge "stepmem_oom_eta_seconds" "oom.eta", SECONDS, RANK,
         "Time to out-of-memory: headroom divided by the slope of the first creeping signal; absent when no signal creeps, the headroom is unknown, or the time is not known to within a factor of ten.",
         |s, v| ranks(s, v, |r| r.oom_eta_seconds)),
