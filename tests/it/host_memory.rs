@@ -572,7 +572,7 @@ fn what_holds_one_memory_of_a_rank_is_not_named_for_the_other() {
         (sentence(&status, "CREEP_CONFIRMED"), sentence(&status, "HOST_CREEP_CONFIRMED"));
     assert!(device.contains("held by `device`") && host.contains("held by `host`"), "{status}");
     assert_eq!(status["ranks"][0]["holder"]["name"], "`device`");
-    let metrics = exporter.metrics();
+    let metrics = exporter.scrape();
     for (family, name) in [("creep", "`device`"), ("host_creep", "`host`")] {
         let beginning = format!("stepmem_{family}_holder_info{{");
         let series: Vec<_> =

@@ -3,9 +3,10 @@
 
 use crate::metrics::readers::{
     OUTCOME, bytes, children, container_growth, container_info, containers, count, counts,
-    device_info, device_pods, devices, ended, findings, holder_info, host_holder_info, leaking_share, marks,
-    own_limits, pressures, process, process_info, process_memory, process_unknown, processes,
-    rank_info, ranks, records, runs, signals, site_info, size, whole, xid_errors,
+    device_info, device_pods, devices, ended, findings, holder_info, host_holder_info,
+    leaking_share, marks, own_limits, pressures, process, process_info, process_memory,
+    process_unknown, processes, rank_info, ranks, records, runs, signals, site_info, size,
+    whole, xid_errors,
 };
 use crate::metrics::types::{Group, Kind, Metric, Read, Unit};
 use crate::output::status::Status;
