@@ -41,6 +41,7 @@ pub struct HostFigures {
 
 impl HostFigures {
     /// Returns these, and those of `before` that were not read since.
+    #[must_use]
     pub fn or(self, before: Self) -> Self {
         Self { shared: self.shared.or(before.shared), split: self.split.or(before.split) }
     }
