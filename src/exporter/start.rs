@@ -143,10 +143,10 @@ pub fn problems(
             startup.started(kind.setting, may_listen(kind, *address));
         }
     }
-    if let Some(PushSocket { path, .. }) = &settings.push_socket {
-        if !serves(&format!("unix://{}", path.display())) {
-            startup.started(keys::PUSH_SOCKET, runtime.block_on(may_bind(path)));
-        }
+    if let Some(PushSocket { path, .. }) = &settings.push_socket
+        && !serves(&format!("unix://{}", path.display()))
+    {
+        startup.started(keys::PUSH_SOCKET, runtime.block_on(may_bind(path)));
     }
     Ok(startup.sentences())
 }
@@ -201,8 +201,7 @@ async fn start(
     notices: Notices,
     reloads: watch::Receiver<u64>,
 ) -> anyhow::Result<(App, Addresses, watch::Receiver<Arc<Status>>)> {
-    let mut startup = Startup::new(settings.start, &settings.problems, &settings.warnings);
-    let settings = startup.usable(settings);
+    let (mut startup, settings) = Startup::begin(settings);
     let read = read_state(settings.state_file.as_deref(), settings.engine.ranks_max).await;
     let clock = Clock::start(read.saved.as_ref());
     let (inbox, submissions) = Inbox::new();
@@ -214,9 +213,8 @@ async fn start(
         Listeners::bind(&settings, &mut startup).await?;
     let (collect, collected) = mpsc::channel(COLLECTED_CAPACITY);
     let (analyses, timelines) = start_analyses(&settings, &collect, &mut startup);
-    let exports = Arc::<ExportCounts>::default();
-    let export = start_export(settings.otlp, latest.clone(), &exports, &inbox).await;
-    let export = startup.started(keys::OTLP_ENDPOINT, export).flatten();
+    let export = start_export(settings.otlp, latest.clone(), &inbox).await;
+    let (export, exports) = startup.started(keys::OTLP_ENDPOINT, export).flatten().unzip();
     let (devices, releases) = DeviceSource::new(settings.nvml.zip(gpu));
     startup.end()?;
     let (gpu, pushed_devices) = start_collectors(devices, collect, &mut startup);
@@ -225,13 +223,12 @@ async fn start(
     let (launches_max, staging) = (settings.summary_launches_max, settings.snapshot_staging);
     let folders = SummaryFolders::new(settings.summary_dir, launches_max, staging);
     let recorder = queue::start(&settings.record, folders.as_ref(), &engine, &mut startup)?;
-    startup.end()?;
-    addresses.problems = [settings.warnings, startup.sentences()].concat();
+    addresses.problems = [settings.warnings, startup.end()?].concat();
 
     let (start, message) = (settings.start, settings.termination_message);
     let summaries = Summaries::new(folders, message, notices.clone(), start);
     let servers = ServerFigures::new(settings.web_file);
-    let exporter = figures(&inbox, &servers, export.is_some().then_some(exports), startup);
+    let exporter = figures(&inbox, &servers, exports, startup);
     let (awaited, of_engine) = Awaited::channel();
     let task = EngineTask {
         engine,
@@ -409,17 +406,17 @@ fn figures(
 async fn start_export(
     otlp: Option<OtlpConfig>,
     latest: watch::Receiver<Arc<Status>>,
-    counts: &Arc<ExportCounts>,
     inbox: &Inbox,
-) -> anyhow::Result<Option<Export>> {
+) -> anyhow::Result<Option<(Export, Arc<ExportCounts>)>> {
     let Some(otlp) = otlp else { return Ok(None) };
     let otlp = OtlpConfig { instance: instance(), ..otlp };
-    let counts = Arc::clone(counts);
+    let exports = Arc::<ExportCounts>::default();
+    let counts = Arc::clone(&exports);
     let starting = move || Export::start(&otlp, &latest, &counts, &PUSH_SECONDS_BOUNDS);
     let export = tokio::task::spawn_blocking(starting).await?;
     let export = export.context("OTLP export cannot be set up")?;
     inbox.counts().record_to(export.recorder());
-    Ok(Some(export))
+    Ok(Some((export, exports)))
 }
 
 /// Identifies this exporter: the host (in Kubernetes the pod) and the process.

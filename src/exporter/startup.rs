@@ -18,6 +18,13 @@ pub(super) struct Startup {
 }
 
 impl Startup {
+    /// Begins a start: logs probable mistakes, and leaves out of the settings what cannot be used.
+    pub(super) fn begin(settings: Settings) -> (Self, Settings) {
+        let mut startup = Self::new(settings.start, &settings.problems, &settings.warnings);
+        let settings = startup.usable(settings);
+        (startup, settings)
+    }
+
     /// Logs the settings that the exporter runs without, and probable mistakes.
     pub(super) fn new(
         mode: StartMode,
@@ -73,14 +80,15 @@ impl Startup {
         settings
     }
 
-    /// Ends a start that has problems, unless the exporter runs next to training.
+    /// Ends a start that has problems, unless the exporter runs next to training. Returns them.
     ///
     /// # Errors
     /// All problems so far.
-    pub(super) fn end(&self) -> anyhow::Result<()> {
-        let is_over = self.mode == StartMode::Strict && !self.problems.is_empty();
-        anyhow::ensure!(!is_over, "{}", self.sentences().join("\n"));
-        Ok(())
+    pub(super) fn end(&self) -> anyhow::Result<Vec<String>> {
+        let sentences = self.sentences();
+        let is_over = self.mode == StartMode::Strict && !sentences.is_empty();
+        anyhow::ensure!(!is_over, "{}", sentences.join("\n"));
+        Ok(sentences)
     }
 
     /// The settings with a problem.
