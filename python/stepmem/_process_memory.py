@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 from time import monotonic
 from typing import Any, List, Optional, Tuple
 
@@ -17,8 +18,11 @@ from ._threads import Event, Thread
 from ._warn import note_once
 from ._wire import FOREIGN_PID_NAMESPACE, MEMORY_HIDDEN, NO_ANSWER, NUMA_NODE, UNIFIED, UNKNOWN, UNSUPPORTED
 
-READ_EVERY = 15.0
-"""Seconds between two readings."""
+READ_EVERY, READ_MOVING_EVERY, READ_SLOWLY_EVERY = 5.0, 2.0, 15.0
+"""Seconds between two readings; after one that differs from the last; after one for which the driver took too long."""
+
+SLOW_SECONDS = 0.005
+"""Time of a call of the driver from which on readings are slow, next to the time that this thread may wait for the interpreter then."""
 
 ANSWER_SECONDS = 15.0
 """Seconds after which a reading counts as not answered."""
@@ -106,13 +110,14 @@ class ProcessMemory:
         return kind if of_device == device else None
 
     def close(self) -> None:
-        """Makes the thread end within READ_EVERY, and does not wait for it. Takes no lock: a forked child calls it, too."""
+        """Makes the thread end within READ_SLOWLY_EVERY, and does not wait for it. Takes no lock: a forked child calls it, too."""
         self._is_closed = True
 
     def _run(self, thread: Thread) -> None:
+        result = UNKNOWN
         while not self._is_closed:
             self._wake.clear()
-            device, result = self._device, UNSUPPORTED
+            before, device, result = result, self._device, UNSUPPORTED
             self._asked_at = monotonic()
             try:
                 if self._driver is None and self._may_open:
@@ -125,7 +130,8 @@ class ProcessMemory:
                 note_once("nvml", f"the memory of this process on its GPU is unknown: {error!r}")
             self._newest[:] = [(device, result)]
             self._asked_at = None
-            thread.pause(self._wake, READ_EVERY)
+            is_slow = self._driver is not None and self._driver.call_seconds > SLOW_SECONDS + sys.getswitchinterval()
+            thread.pause(self._wake, READ_SLOWLY_EVERY if is_slow else READ_EVERY if result == before else READ_MOVING_EVERY)
 
 
 class Driver:
@@ -143,6 +149,8 @@ class Driver:
         """Unset if an id that equals this process's own is another's by chance."""
         self._last: Tuple[str, Any] = ("", None)
         """Device and handle of the last call."""
+        self.call_seconds = 0.0
+        """Time that the list of processes took last, at least."""
 
     def used_by(self, pid: int, device: str) -> int:
         """Returns the bytes that a process uses on a device, or the negative code of the reason for which they are unknown."""
@@ -192,7 +200,11 @@ class Driver:
                 break
             n_asked = count.value
             words = (self._types.c_uint64 * (n_asked * WRONG_ROW_WORDS))(*[UNWRITTEN] * (n_asked * WRONG_ROW_WORDS)) if n_asked else None
+            began = monotonic()
             code = list_into(handle, self._types.byref(count), words)
+            if is_required:
+                took = monotonic() - began
+                self.call_seconds = min(took, self.call_seconds) if n_asked else took
         if code != SUCCESS:
             if is_required or count.value > ROWS_MAX:
                 raise OSError(f"{name} returns {code}")

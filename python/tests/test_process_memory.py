@@ -23,7 +23,7 @@ NAMESPACE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 STEPS = """
     import os, threading, time, torch, stepmem
     from stepmem import _process_memory
-    _process_memory.READ_EVERY = 0.02
+    _process_memory.READ_EVERY = _process_memory.READ_MOVING_EVERY = 0.02
     def train(n_steps=100_000):
         for step in range(1, n_steps):
             stepmem.step_end(step)
@@ -169,6 +169,40 @@ def test_machine_without_a_driver_is_reported(pushed, tmp_path):
 def test_hanging_driver_delays_neither_steps_nor_the_exit(driver, pushed, symbol):
     folder = driver(NEW, [(1, 7 * GIB)], scenario={"calls": {symbol: {"hang": True}}})
     assert pushed(folder, "_process_memory.ANSWER_SECONDS = 0.05\ntrain()") == "no_answer"
+
+
+PAUSES = """
+_process_memory.READ_EVERY, _process_memory.READ_MOVING_EVERY, _process_memory.READ_SLOWLY_EVERY = every = (0.011, 0.012, 0.013)
+pauses, pause = [], _process_memory.Thread.pause
+def noted(thread, event, seconds):
+    if seconds in every:
+        pauses.append(["level", "moving", "slow"][every.index(seconds)])
+    return pause(thread, event, seconds)
+_process_memory.Thread.pause = noted
+step = 0
+while len(pauses) < 5 or not os.path.exists("over"):
+    step += 1
+    stepmem.step_end(step)
+    time.sleep(0.002)
+stepmem.flush(5)
+print(*pauses[:5], file=open("pauses", "w"))
+"""
+
+
+def test_reading_comes_more_often_while_its_value_moves(driver, pushed, tmp_path):
+    body = f"""
+_process_memory.SLOW_SECONDS = 3600.0
+values = [7 * {GIB}] * 2 + [8 * {GIB}] * 2 + [9 * {GIB}] * 100_000
+_process_memory.Driver.used_by = lambda driver, pid, device: values.pop(0)
+"""
+    pushed(driver(NEW, [(1, 7 * GIB)]), body + PAUSES)
+    assert (tmp_path / "pauses").read_text().split() == ["moving", "level", "moving", "level", "moving"]
+
+
+def test_driver_that_is_slow_is_asked_less_often(driver, pushed, tmp_path):
+    folder = driver(NEW, [(1, 7 * GIB)], scenario={"calls": {"nvmlDeviceGetComputeRunningProcesses_v3": {"delay_ms": 20}}})
+    assert pushed(folder, PAUSES) == 7 * GIB
+    assert (tmp_path / "pauses").read_text().split() == ["slow"] * 5
 
 
 def test_nvml_is_not_touched_before_the_program_uses_cuda_and_stays_open(driver, pushed):
