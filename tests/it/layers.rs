@@ -69,7 +69,7 @@ const LAYERS: [(&str, &[&[&str]]); 6] = [
             &["readings", "witness"],
             &["series"],
             &["shifts"],
-            &["intervals", "tracker"],
+            &["intervals", "rapid", "tracker"],
             &["tests"],
             &["outlook"],
             &["trend"],

@@ -69,6 +69,7 @@ mod bounds;
 mod captures;
 
 mod outlook;
+mod outside;
 
 // The status goes out.
 mod outputs;

@@ -493,3 +493,40 @@ fn new_incarnation_forgets_what_the_number_said() {
     detector.restart();
     assert_eq!(detector.testimony(), None);
 }
+
+/// A detector after 40 readings of a process that takes 500 MiB outside its allocator from each to
+/// the next, five seconds apart, with so many steps between two of them.
+fn read_outside(steps_between: u32) -> Detector {
+    let mut detector = Detector::new(Config::default());
+    let mut step = 1;
+    detector.train(&sample(step, BASE), Some(10.0 * CAPACITY));
+    for n in 0..40 {
+        for _ in 0..steps_between {
+            step += 1;
+            detector.train(&sample(step, BASE), Some(10.0 * CAPACITY));
+        }
+        let process_used = BASE + TRANSIENT + 500.0 * MEBIBYTE * f64::from(n);
+        let reading = DeviceReading {
+            time: time(5.0 * f64::from(n)),
+            device_used: process_used,
+            process_used: Some(process_used),
+        };
+        detector.device_now(&reading, Some(10.0 * CAPACITY));
+    }
+    detector
+}
+
+#[test]
+fn newest_readings_show_growth_but_none_between_two_steps() {
+    // The allocator may hold more by then than the step before says.
+    assert_eq!(read_outside(0).trend(Signal::OutsideAllocator), None);
+    let detector = read_outside(10);
+    let trend = detector.trend(Signal::OutsideAllocator).expect("growth");
+    let slope = trend.slope_bytes_per_unit;
+    assert!((slope.value / (50.0 * MEBIBYTE) - 1.0).abs() < 1e-3, "{slope:?}");
+    let left =
+        detector.outlook(Signal::OutsideAllocator, Some(10.0 * CAPACITY), &Asked::default());
+    let bytes = left.unwrap().headroom_bytes.unwrap();
+    let truth = 10.0 * CAPACITY - BASE - TRANSIENT - 39.0 * 500.0 * MEBIBYTE;
+    assert!((bytes / truth - 1.0).abs() < 1e-6, "{bytes} for {truth}");
+}

@@ -19,6 +19,17 @@ pub struct Config {
     pub process_warmup_seconds: f64,
     /// Device readings of memory outside the allocator that are left out: libraries load.
     pub warmup_readings: u32,
+    /// The time after the first reading in which memory outside the allocator is a process that
+    /// starts: libraries load, compile and set buffers up, in a straight line at times.
+    pub start_seconds: f64,
+    /// The part of it in which nothing pages for that.
+    pub start_quiet_seconds: f64,
+    /// The least seconds between two readings that are judged each by itself.
+    pub rapid_seconds: f64,
+    /// The fewest of them: four equal increments.
+    pub rapid_readings_min: usize,
+    /// They show growth that leaves at most this many seconds.
+    pub rapid_horizon_seconds: f64,
 
     /// The least growth that counts, in bytes: less is within what allocators round.
     pub growth_min: f64,
@@ -104,6 +115,11 @@ impl Default for Config {
             warmup_samples: 23,
             process_warmup_seconds: 600.0,
             warmup_readings: 8,
+            start_seconds: 120.0,
+            start_quiet_seconds: 60.0,
+            rapid_seconds: 3.5,
+            rapid_readings_min: 5,
+            rapid_horizon_seconds: 3600.0,
             growth_min: 32.0 * MEBIBYTE,
             share_ratio: 0.045,
             share_full_span: 3200.0,

@@ -11,6 +11,7 @@ use crate::intervals::Intervals;
 use crate::ladder::{Block, Counted, Ladder, narrow};
 use crate::outlook::{Asked, Basis, Outlook};
 use crate::pace::Pace;
+use crate::rapid::Rapid;
 use crate::readings::{Readings, block_of, peak_of};
 use crate::sample::{Axis, AxisPoint, DeviceReading, Sample};
 use crate::series::{Between, Series};
@@ -86,6 +87,7 @@ impl Detector {
     pub const BYTES_MAX: usize = Self::HOST_BYTES_MAX
         + 2 * Series::HEAP_BYTES_MAX
         + Ladder::NUMBERS_BYTES_MAX
+        + Rapid::HEAP_BYTES_MAX
         + Intervals::NUMBERS_BYTES_MAX
         + Witness::HEAP_BYTES_MAX;
 
@@ -237,6 +239,23 @@ impl Detector {
         }
     }
 
+    /// Takes the newest reading of the rank's device, however soon after the last; `capacity` as
+    /// far as it is known. [`Self::device`] takes fewer. Returns whether the trend of memory
+    /// outside the allocator has changed.
+    pub fn device_now(
+        &mut self,
+        reading: &DeviceReading,
+        capacity: impl Into<Capacity>,
+    ) -> bool {
+        let Some(sample) = self.newest else { return false };
+        let config = self.config;
+        let signal = Signal::OutsideAllocator;
+        if let Some(around) = self.surroundings(&config, signal, capacity.into()) {
+            self.readings.take_newest(reading, &sample, &around);
+        }
+        self.readings.series.tracker.take_change()
+    }
+
     /// Takes a reading of the rank's device that comes after all others; `capacity` as far as
     /// it is known.
     ///
@@ -290,7 +309,7 @@ impl Detector {
         self.live.release();
         self.witness.release();
         self.reserved.release();
-        self.readings.series.release();
+        self.readings.release();
     }
 
     /// Returns the trends that hold now, growing or level, at most one per signal.
@@ -313,9 +332,12 @@ impl Detector {
     ) -> Option<Outlook> {
         let trend = self.trend(signal)?;
         let around = self.surroundings(&self.config, signal, capacity.into())?;
+        // What is outside grows from reading to reading, and the newest knows how far.
+        let newest = self.readings.outside_newest();
+        let newest = newest.filter(|_| signal == Signal::OutsideAllocator);
         let basis = Basis {
-            room: Room::of(around.capacity, around.outside_bytes),
-            seconds_per_unit: self.pace_of(signal).seconds_per_unit(),
+            room: Room::of(around.capacity, newest.unwrap_or(around.outside_bytes)),
+            seconds_per_unit: self.seconds_per_unit(signal),
             known_within: self.config.known_within,
         };
         Some(Outlook::of(trend, &basis, asked))
@@ -383,12 +405,12 @@ impl Detector {
         }
         let series = self.series(signal)?;
         if let Some(trend) = series.tracker.trend().filter(|trend| trend.is_growing()) {
-            let pace = self.pace_of(signal).seconds_per_unit();
+            let pace = self.seconds_per_unit(signal);
             return Some(Slope::along(self.axis, trend.slope_bytes_per_unit, pace));
         }
         let ended = series.tracker.level_since();
         let overview = overview::of(&series.ladder, ended, &self.config)?;
-        let pace = self.pace_of(signal).seconds_per_unit();
+        let pace = self.seconds_per_unit(signal);
         let slope = Slope::along(self.axis, overview.slope, pace);
         Some(Slope { is_straight: overview.is_straight, ..slope })
     }
@@ -398,7 +420,7 @@ impl Detector {
     pub fn reserved_slope(&self) -> Option<Slope> {
         let ladder = &self.series(self.live_signal)?.ladder;
         let slope = overview::of_reserved(ladder, &self.config)?;
-        let pace = self.pace_of(self.live_signal).seconds_per_unit();
+        let pace = self.seconds_per_unit(self.live_signal);
         Some(Slope::along(self.axis, slope, pace))
     }
 
@@ -408,7 +430,7 @@ impl Detector {
         match self.shown_by(signal)? {
             ShownBy::Shifts => self.shifts.intervals().apart(),
             ShownBy::Intervals => self.intervals.apart(),
-            ShownBy::Window(_) => None,
+            ShownBy::Window(_) | ShownBy::Rapid => None,
         }
     }
 
@@ -494,10 +516,14 @@ impl Detector {
         is_there.then_some(series)
     }
 
-    fn pace_of(&self, signal: Signal) -> &Pace {
+    /// Returns the smoothed seconds per unit of a signal's axis. Before enough readings show it,
+    /// it is that of the rank's samples.
+    fn seconds_per_unit(&self, signal: Signal) -> Option<f64> {
+        let of_samples = self.pace.seconds_per_unit();
         match signal {
-            Signal::Allocated | Signal::Reserved | Signal::Host => &self.pace,
-            Signal::OutsideAllocator | Signal::Process => &self.readings.pace,
+            Signal::Allocated | Signal::Reserved | Signal::Host => of_samples,
+            Signal::OutsideAllocator => self.readings.pace.seconds_per_unit().or(of_samples),
+            Signal::Process => self.readings.pace.seconds_per_unit(),
         }
     }
 

@@ -108,6 +108,7 @@ impl Newest {
             before: self.before,
             creeping_min: Some(creeping_min),
             samples_per_block: None,
+            pages_within: None,
         }
     }
 

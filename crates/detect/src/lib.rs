@@ -13,6 +13,7 @@ mod intervals;
 mod ladder;
 pub mod outlook;
 mod pace;
+mod rapid;
 mod readings;
 pub mod sample;
 mod series;

@@ -6,9 +6,11 @@ use serde::{Deserialize, Serialize};
 use crate::config::Config;
 use crate::ladder::{Block, narrow};
 use crate::pace::Pace;
+use crate::rapid::Rapid;
 use crate::sample::{AxisPoint, DeviceReading, Sample};
 use crate::series::Series;
 use crate::stats::median::RecentMedian;
+use crate::surroundings::Surroundings;
 use stepmem_types::saved;
 use stepmem_types::units::UnixTime;
 
@@ -26,8 +28,13 @@ pub(super) struct Readings {
     is_of_process: bool,
     /// Bytes in use on the device outside the process.
     outside: RecentMedian,
+    /// The same at the newest reading, and not smoothed.
+    #[serde(deserialize_with = "saved::figures")]
+    outside_newest: Option<f64>,
     /// Bytes of the process outside its allocator.
     own: RecentMedian,
+    /// The newest readings of that.
+    rapid: Rapid,
     n_taken: u32,
     first_time: Option<UnixTime>,
     last_time: Option<UnixTime>,
@@ -46,7 +53,9 @@ impl Readings {
         Self {
             is_of_process,
             outside: RecentMedian::default(),
+            outside_newest: None,
             own: RecentMedian::default(),
+            rapid: Rapid::default(),
             n_taken: 0,
             first_time: None,
             last_time: None,
@@ -66,10 +75,42 @@ impl Readings {
         self.outside.median()
     }
 
+    /// Returns the bytes in use on the device outside the process at the newest reading.
+    pub(super) fn outside_newest(&self) -> Option<f64> {
+        self.outside_newest
+    }
+
     /// Returns the seconds from the first reading to `time`, which is the first if there was
     /// none.
     pub(super) fn seconds_since_first(&mut self, time: UnixTime) -> f64 {
         time.since(*self.first_time.get_or_insert(time))
+    }
+
+    /// Takes a reading of a rank's device after `sample`, however soon after the last; judges
+    /// growth by it.
+    pub(super) fn take_newest(
+        &mut self,
+        reading: &DeviceReading,
+        sample: &Sample,
+        around: &Surroundings<'_>,
+    ) {
+        let Some(reserved) = sample.reserved else { return };
+        let outside = reading.device_used - reserved;
+        self.outside_newest = Some(outside);
+        let Some(process_used) = reading.process_used else { return };
+        let at = AxisPoint { position: sample.at.position, time: reading.time };
+        let block = Block { minimum: process_used - reserved, ..block_of(sample, at) };
+        let around = Surroundings { now: at, outside_bytes: outside, ..*around };
+        if self.rapid.add(block, around.config) {
+            self.series.judge_rapid(&self.rapid, &around);
+        }
+        self.series.tracker.read(&block);
+    }
+
+    /// Frees the windows; the trend stays.
+    pub(super) fn release(&mut self) {
+        self.rapid.release();
+        self.series.release();
     }
 
     /// Takes a reading of a rank's device after `sample`; returns the bytes of its process
@@ -124,7 +165,8 @@ impl Readings {
     /// Returns those of the next incarnation; the memory that others use on the device stays
     /// known.
     pub(super) fn restarted(&self) -> Self {
-        Self { outside: self.outside, ..Self::new(self.is_of_process) }
+        let Self { outside, outside_newest, .. } = *self;
+        Self { outside, outside_newest, ..Self::new(self.is_of_process) }
     }
 }
 

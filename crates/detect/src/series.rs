@@ -5,12 +5,13 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::config::Config;
 use crate::intervals::{Intervals, Newest};
 use crate::ladder::{Counted, Ladder, count};
+use crate::rapid::Rapid;
 use crate::sample::AxisPoint;
 use crate::shifts::Shifts;
 use crate::surroundings::Surroundings;
 use crate::tests::{self, Shown, Stopped, Window};
 use crate::tracker::{ShownBy, Tracked, Tracker};
-use crate::trend::EndedGrowth;
+use crate::trend::{EndedGrowth, Stage};
 use stepmem_types::saved;
 
 /// The share of the growth that counts from which growth is suspected.
@@ -77,7 +78,7 @@ impl Series {
         }
         self.n_open = 0;
         let n_grown = self.ladder.push(block);
-        if self.tracker.trend().is_some() {
+        if self.tracker.trend().is_some() && !self.tracker.is_rapid() {
             let sampled = self.sampled(around);
             self.tracker.advance(&block.block, sampled, around);
         }
@@ -103,6 +104,27 @@ impl Series {
             let window = newest.window(between.creeping_min(&newest, around.config));
             if let Ok(shown) = tests::judge(&window, around) {
                 self.tracker.take(Tracked::of(&shown, by, &window, around), around);
+                return;
+            }
+        }
+    }
+
+    /// Takes a reading that is one of the newest: judges those, the fewest first, until some show
+    /// creep. Growth that they alone show ends by them, too.
+    pub(super) fn judge_rapid(&mut self, rapid: &Rapid, around: &Surroundings<'_>) {
+        if self.tracker.is_rapid()
+            && let Some(newest) = rapid.newest()
+        {
+            self.tracker.advance(newest, rapid.sampled(around.config), around);
+        }
+        if !self.tracker.asks(ShownBy::Rapid) {
+            return;
+        }
+        for window in rapid.windows(around.config) {
+            let Ok(shown) = tests::judge(&window, around) else { continue };
+            let found = Tracked::of(&shown, ShownBy::Rapid, &window, around);
+            self.tracker.take(found, around);
+            if shown.stage == Stage::Creeping {
                 return;
             }
         }
@@ -166,6 +188,7 @@ impl Series {
             before: newest.before,
             creeping_min: None,
             samples_per_block: Some(self.samples_per_block << level_idx),
+            pages_within: None,
         })
     }
 

@@ -102,6 +102,9 @@ pub(super) struct Window<'a> {
     pub(super) creeping_min: Option<usize>,
     /// Samples that make a block; `None` where a block is an interval.
     pub(super) samples_per_block: Option<u32>,
+    /// Where a block is one reading: the seconds within which memory must run out for the growth
+    /// to creep.
+    pub(super) pages_within: Option<f64>,
 }
 
 /// Growth that passed.
@@ -154,7 +157,8 @@ pub(super) fn judge(window: &Window<'_>, around: &Surroundings<'_>) -> Result<Sh
         .filter(|(_, slope)| *slope > 0.0)
         .ok_or(Stopped { test: Test::Growth, value: 0.0, limit: config.growth_min })?;
     let seconds = last.at.time.since(first.at.time) / (last.at.position - first.at.position);
-    Test::FarOff.check(headroom / slope * seconds, config.horizon_seconds)?;
+    let seconds_left = headroom / slope * seconds;
+    Test::FarOff.check(seconds_left, window.horizon_seconds(config))?;
     window.check_going_on(onset_idx, slope, config)?;
 
     window.check_new(&growth, config)?;
@@ -182,11 +186,13 @@ pub(super) fn judge(window: &Window<'_>, around: &Surroundings<'_>) -> Result<Sh
         is_by_number: false,
     };
     let has_enough = Test::Blocks.check(n_blocks, count(blocks_min));
-    let Err(obstacle) = has_enough.and_then(|()| explained(1.0)) else {
+    let may_page = || window.check_start(seconds_left);
+    let Err(obstacle) = has_enough.and_then(|()| may_page()).and_then(|()| explained(1.0))
+    else {
         return Ok(shown(Stage::Creeping, None));
     };
     let is_line = deceleration.is_some_and(|kept| kept >= config.rising_line_ratio);
-    if is_line || explained(config.rising_ratio).is_ok() {
+    if is_line || window.pages_within.is_some() || explained(config.rising_ratio).is_ok() {
         return Ok(shown(Stage::Rising, Some(obstacle)));
     }
     Err(obstacle)
@@ -219,6 +225,29 @@ impl Window<'_> {
             0
         };
         Some((onset_idx, theil_sen(points.get(onset_idx..)?)?.slope))
+    }
+
+    /// Returns, of single readings, the factor that makes an increment one over the usual time
+    /// between two; `None` of other windows.
+    fn evened(&self, block: &Block, next: &Block) -> Option<f64> {
+        self.pages_within?;
+        let (first, last) = self.blocks.first().zip(self.blocks.last())?;
+        let usual = last.at.time.since(first.at.time) / count(self.blocks.len() - 1);
+        Some(usual / next.at.time.since(block.at.time)).filter(|factor| factor.is_finite())
+    }
+
+    /// Returns the time left that counts: of single readings a short one.
+    fn horizon_seconds(&self, config: &Config) -> f64 {
+        match self.pages_within {
+            Some(_) => config.rapid_horizon_seconds,
+            None => config.horizon_seconds,
+        }
+    }
+
+    /// Checks, of single readings, that the growth may page although its process starts.
+    fn check_start(&self, seconds_left: f64) -> Result<(), Stopped> {
+        let within = self.pages_within.unwrap_or(f64::INFINITY);
+        Test::FarOff.check(seconds_left, within)
     }
 
     /// Checks that its growth ends higher than everything before it.
@@ -268,7 +297,9 @@ impl Growth {
     pub(super) fn of(window: &Window<'_>) -> Self {
         let increments = || {
             let pairs = window.blocks.iter().zip(window.blocks.iter().skip(1));
-            pairs.map(|(block, next)| next.minimum - block.minimum)
+            pairs.map(|(block, next)| {
+                (next.minimum - block.minimum) * window.evened(block, next).unwrap_or(1.0)
+            })
         };
         let largest = increments().enumerate().max_by(|a, b| a.1.total_cmp(&b.1));
         let (shift_idx, shift) = largest

@@ -31,6 +31,8 @@ const _: () = assert!(LEVELS_MAX == 17);
 /// The windows that show a trend.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, PartialOrd, Serialize)]
 pub enum ShownBy {
+    /// The newest readings of memory outside the allocator, each by itself.
+    Rapid,
     /// The intervals between level shifts that have no event marker.
     Shifts,
     /// The intervals between event markers.
@@ -75,6 +77,11 @@ impl Tracker {
     /// Returns what shows the trend.
     pub(super) fn shown_by(&self) -> Option<ShownBy> {
         self.tracked.as_ref().map(|tracked| tracked.shown_by)
+    }
+
+    /// Returns whether the newest readings alone show the trend.
+    pub(super) fn is_rapid(&self) -> bool {
+        self.shown_by() == Some(ShownBy::Rapid)
     }
 
     /// Returns whether growth that the number of live blocks shows can change anything.
@@ -135,6 +142,14 @@ impl Tracker {
         trend.seen = sample.at;
         if trend.is_growing() {
             trend.growth_bytes = heights.growth_at(sample, trend.slope_bytes_per_unit.value);
+        }
+    }
+
+    /// Takes a reading after which the memory that others use is known as of then.
+    pub(super) fn read(&mut self, reading: &Block) {
+        self.extend(reading);
+        if let Some(Tracked { trend, .. }) = self.tracked.as_deref_mut() {
+            trend.used_at = reading.at.position;
         }
     }
 

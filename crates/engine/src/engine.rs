@@ -19,6 +19,7 @@ use crate::ranks::lifecycle::Arrival;
 use crate::ranks::refusal::Refusal;
 use crate::ranks::state::RankState;
 use crate::ranks::table::RankTable;
+use crate::ranks::used_now::ReadBy;
 use crate::ranks::view::{DeviceView, RankView, SilentKill};
 use crate::requests::causes::{
     Cause, FoundCause, HeldView, HoldersReport, SiteTable, SiteView,
@@ -337,11 +338,9 @@ impl Engine {
             let is_read = device.is_some_and(|device| self.devices.is_read(device));
             let nvml = is_read
                 .then(|| self.devices.view_of(state.identity(), now, self.config.gpu_ttl));
-            let is_own_due = sample.own_process.is_some() || !reads_own_process(state, now);
-            let view = view_at_record(sample, nvml).filter(|_| is_own_due);
-            if let Some(view) = view {
+            if let Some(view) = view_at_record(sample, nvml) {
                 let time = sample.time.map_or(arrival, Seconds::get);
-                is_changed |= state.device(view, time);
+                is_changed |= state.device(view, Arrival { now, time }, ReadBy::Client);
             }
         }
         is_changed
@@ -370,9 +369,7 @@ impl Engine {
             {
                 let mut view = device_view(sample, state.identity());
                 view.process_estimated = estimate.filter(|_| view.process_used.is_none());
-                if view.process_used.is_some() || !reads_own_process(state, now) {
-                    is_changed |= state.device(view, time);
-                }
+                is_changed |= state.device(view, Arrival { now, time }, ReadBy::Exporter);
             }
         }
         let n_dropped = sample.processes.len().saturating_sub(self.config.processes_max);
@@ -637,12 +634,6 @@ fn growth_of<'a>(ranks: &'a RankTable, finding: &'a Finding) -> Option<(Growth<'
 fn growth_of_holder(holder: &TensorHolder) -> Option<HolderGrowth> {
     let (from, to) = (holder.since_step?.as_f64(), holder.step?.as_f64());
     Some(HolderGrowth { from, to, bytes: holder.bytes_per_step * (to - from) })
-}
-
-/// Returns whether a rank's client reads the memory of its process from NVML. Each of its
-/// readings then comes with a record.
-fn reads_own_process(state: &RankState, now: Uptime) -> bool {
-    state.own_process(now).and_then(OwnProcessMemory::bytes).is_some()
 }
 
 /// Returns growth of a rank whose rate is unknown. `None` of one that takes no steps: a client

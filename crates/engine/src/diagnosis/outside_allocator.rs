@@ -9,6 +9,7 @@ use crate::diagnosis::figures::{Figures, Score};
 use crate::diagnosis::growth::creeping;
 use crate::diagnosis::growth_or::GrowthOr;
 use crate::diagnosis::input::{DiagnosisInput, RELEASE_MARGIN, Subject};
+use crate::diagnosis::trend_figures::TrendFigures;
 use crate::kind::{About, DiagnosisKind, Place, Severity};
 use stepmem_detect::signal::Signal;
 use stepmem_detect::trend::Stage;
@@ -23,7 +24,8 @@ pub const ABOUT: About = About {
     title: "OUTSIDE ALLOCATOR",
     mark: 'X',
     help: "Device memory of the process that the allocator does not hold (CUDA context, NCCL, other \
-           libraries) grows (judged like creep); info when it is merely large.",
+           libraries) grows (judged like creep); info while it grows so that the device is full within an \
+           hour, or when it is merely large.",
     advice: "No PyTorch tool sees this memory: look at NCCL communicators and libraries that allocate by \
              themselves.",
     signal: Some(Signal::OutsideAllocator),
@@ -48,21 +50,35 @@ pub struct LargeEvidence {
     pub is_estimated: bool,
 }
 
-/// Judges memory outside the allocator that creeps, or is large.
+/// The time within which the device must be full for growth that does not creep yet to be
+/// reported. One that is reported stays so until the time is half as long again.
+const FULL_WITHIN_SECONDS: f64 = 3600.0;
+
+/// Judges memory outside the allocator that creeps, that fills the device soon, or is large.
 pub fn judge(
     input: &DiagnosisInput<'_>,
     subject: &Subject<'_, '_>,
 ) -> Option<(Severity, OutsideEvidence)> {
     creeping(input, subject, Signal::OutsideAllocator)
+        .or_else(|| Some((Severity::Info, rising(subject)?)))
         .map(|(severity, growth)| (severity, GrowthOr::Growth(growth)))
         .or_else(|| Some((Severity::Info, GrowthOr::Amount(large(subject)?))))
+}
+
+/// Returns the figures of growth that does not creep yet and fills the device soon.
+fn rising(subject: &Subject<'_, '_>) -> Option<Box<TrendFigures>> {
+    let outlook = subject.outlook(Signal::OutsideAllocator, Stage::Rising)?;
+    let limit = FULL_WITHIN_SECONDS * if subject.active.is_some() { 1.5 } else { 1.0 };
+    let is_soon = outlook.is_growing() && outlook.seconds_at_newest? <= limit;
+    is_soon.then(|| subject.figures(&outlook))
 }
 
 fn large(subject: &Subject<'_, '_>) -> Option<LargeEvidence> {
     let rank = subject.rank()?;
     let capacity = rank.limits.shared?.bytes;
     let known = rank.outside_allocator_bytes;
-    let outside_bytes = known.or(rank.outside_estimated_bytes)?;
+    known.or(rank.outside_estimated_bytes)?;
+    let outside_bytes = rank.outside_steady_bytes?;
     let outside_ratio = outside_bytes / capacity.as_f64();
     let limit = RATIO_INFO - if subject.active.is_some() { RELEASE_MARGIN } else { 0.0 };
     let capacity_bytes = capacity.get();

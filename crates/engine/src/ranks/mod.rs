@@ -16,4 +16,5 @@ pub mod limits;
 pub mod peaks;
 pub mod state;
 pub mod totals;
+pub mod used_now;
 pub mod view;

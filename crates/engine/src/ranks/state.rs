@@ -14,6 +14,7 @@ use crate::ranks::lifetime::LifetimeStats;
 use crate::ranks::limits::{Limit, LimitOrigin, Limits};
 use crate::ranks::peaks::{HighWater, IntervalPeak, RecentPeaks, StepPeaks};
 use crate::ranks::totals::RankTotals;
+use crate::ranks::used_now::{ReadBy, UsedNow};
 use crate::ranks::view::{DeviceView, RankView};
 use crate::requests::causes::SiteView;
 use stepmem_detect::capacity::Capacity;
@@ -31,8 +32,8 @@ use stepmem_types::saved::{self, added};
 use stepmem_types::step::{Identity, Phase, StepFigures, StepMark, StepSample};
 use stepmem_types::units::{Bytes, Count, OutOfRange, Seconds, UnixTime, Uptime};
 
-/// Readings of the device reach the detector at most this often, in seconds: it counts
-/// readings, and was tuned on one every 15 seconds.
+/// Readings of the device reach the detector's ladder at most this often, in seconds: it counts
+/// readings, and was tuned on one every 15 seconds. The newest ones it judges apart.
 pub const DEVICE_READING_EVERY: f64 = 10.0;
 
 /// An allocator that had to flush its cache within this time is short of memory. The alerts
@@ -43,7 +44,7 @@ const RETRIES_WITHIN: Duration = Duration::from_mins(15);
 const ALLOWED_ROUNDED_TO: f64 = 0.01;
 
 /// The time for which the last reading of a process's own memory counts. A client reads it
-/// every 15 seconds, and sends it with the next record.
+/// every 15 seconds or more often, and sends it with the next record.
 const OWN_PROCESS_KEPT: Duration = Duration::from_mins(5);
 
 /// One rank's state: acceptance, the recent peaks and the detector.
@@ -87,6 +88,9 @@ pub struct RankState {
     /// When the detector last took a reading of its device, as a Unix time.
     #[serde(deserialize_with = "saved::times")]
     device_read_at: Option<f64>,
+    /// The last reading of its device, and of its process there.
+    device_now: Option<UsedNow>,
+    process_now: Option<UsedNow>,
     /// Bytes that the process used beyond its allocator, at the last readings.
     outside: RecentMedian,
     /// The memory on its device that its client last read from NVML, and when that came.
@@ -128,6 +132,8 @@ impl RankState {
             oom: None,
             device_total: None,
             device_read_at: None,
+            device_now: None,
+            process_now: None,
             outside: RecentMedian::default(),
             own_process: None,
         }
@@ -171,6 +177,9 @@ impl RankState {
         self.own_process = sample.own_process.map(|own| (own, now)).or(self.own_process);
         self.lifecycle.advance(sample, at);
         changed |= self.detect(sample, peaks.within(sample.figures), at);
+        for now in [&mut self.device_now, &mut self.process_now].into_iter().flatten() {
+            now.close(sample.figures.reserved);
+        }
         (verdict, changed)
     }
 
@@ -422,36 +431,44 @@ impl RankState {
         self.by_time.is_some() && !has_trend
     }
 
-    /// Takes what is known of the rank's device at the Unix time `time`, unless the rank has
-    /// ended; whether a trend changed by it.
-    pub fn device(&mut self, view: DeviceView, time: f64) -> bool {
+    /// Takes what is known of the rank's device at a moment, unless the rank has ended; whether a
+    /// trend changed by it. What says nothing of its process counts for that only while its
+    /// client does not read it.
+    pub fn device(&mut self, view: DeviceView, at: Arrival, by: ReadBy) -> bool {
         if self.is_ended() {
             return false;
         }
+        let reads_own = self.own_process(at.now).and_then(OwnProcessMemory::bytes).is_some();
         self.identity.memory_kind = self.identity.memory_kind.or(view.memory_kind);
         let view = self.resolved(view);
         self.device_total = view.total;
         let Some(reserved) = self.last_train.and_then(|last| last.reserved) else {
             return false;
         };
-        if let Some(process_used) = view.process_used.or(view.process_estimated) {
+        UsedNow::renew(&mut self.device_now, view.used, reserved, by);
+        if view.process_used.is_none() && reads_own {
+            return false;
+        }
+        let process_used = view.process_used.or(view.process_estimated);
+        UsedNow::renew(&mut self.process_now, process_used, reserved, by);
+        if let Some(process_used) = process_used {
             self.outside.add(process_used.as_f64() - reserved.as_f64());
         }
         let Some(device_used) = view.used.map(Bytes::as_f64) else { return false };
+        let Ok(time) = UnixTime::new(at.time) else { return false };
+        let process_used = view.process_used.map(Bytes::as_f64);
+        let reading = DeviceReading { time, device_used, process_used };
+        let capacity = self.limits(view).capacity(0.0);
         // A clock that was set back makes a reading due.
         let too_soon = 0.0..DEVICE_READING_EVERY;
-        if self.device_read_at.is_some_and(|read_at| too_soon.contains(&(time - read_at))) {
-            return false;
+        let is_due =
+            self.device_read_at.is_none_or(|read_at| !too_soon.contains(&(at.time - read_at)));
+        if is_due {
+            self.device_read_at = Some(at.time);
         }
-        self.device_read_at = Some(time);
-        let Ok(time) = UnixTime::new(time) else { return false };
-        let process_used = view.process_used.map(Bytes::as_f64);
-        let capacity = self.limits(view).capacity(0.0);
-        let reading = DeviceReading { time, device_used, process_used };
-        match &mut self.by_time {
-            Some(by_time) => by_time.own_mut().device(&reading, capacity),
-            None => self.detectors.own_mut().device(&reading, capacity),
-        }
+        let detectors = self.by_time.as_deref_mut().unwrap_or(&mut self.detectors).own_mut();
+        let is_changed = detectors.device_now(&reading, capacity);
+        (is_due && detectors.device(&reading, capacity)) || is_changed
     }
 
     /// Ends the rank until a newer push comes: frees its windows, and keeps what they showed.
@@ -683,6 +700,7 @@ impl RankState {
             last_seen: self.last_seen,
             outside_allocator_bytes: self.outside_bytes(device.process_used),
             outside_estimated_bytes: self.outside_bytes(device.process_estimated),
+            outside_steady_bytes: self.outside.median().map(|bytes| bytes.max(0.0)),
             own_process: None,
             site: SiteView::default(),
             asked: self.asked(now),
@@ -699,11 +717,10 @@ impl RankState {
     }
 
     /// Returns the bytes that the rank's process uses on the device beyond what its allocator
-    /// holds. It is the median of the last readings, since a reading and a record are never of
-    /// quite the same moment.
+    /// holds, by the newest reading.
     fn outside_bytes(&self, process_used: Option<Bytes>) -> Option<f64> {
         process_used?;
-        Some(self.outside.median()?.max(0.0))
+        Some(self.process_now?.other_bytes().max(0.0))
     }
 
     /// Returns the device's capacity: that of its own records, else NVML's. Of unified memory
@@ -741,11 +758,18 @@ impl RankState {
         self.limits(known).capacity(child_bytes(&self.identity, self.host.as_deref()))
     }
 
+    /// Returns the device memory that is not its allocator's, by the newest reading; `None` before
+    /// the first.
+    fn other_bytes(&self) -> Option<f64> {
+        let newest = self.device_now.as_ref().map(UsedNow::other_bytes);
+        newest.or(self.detectors().own().outside_bytes())
+    }
+
     /// Returns the limits of its memory. A memory fraction limits what the allocator reserves, the
     /// kernel's what the process maps.
     fn limits(&self, device: DeviceView) -> Limits {
-        let outside = self.detectors().own().outside_bytes().unwrap_or(0.0);
-        let others = outside + child_bytes(&self.identity, self.host.as_deref());
+        let others = self.other_bytes().unwrap_or(0.0)
+            + child_bytes(&self.identity, self.host.as_deref());
         let limit = |origin, bytes, others| Limit { origin, bytes, others };
         let host = self.host.as_ref().filter(|_| self.identity.is_host());
         let of_kernel = host.and_then(|host| host.kernel_limit());
@@ -812,6 +836,7 @@ impl RankState {
         self.lifetime.begin_incarnation();
         self.lifecycle.begin_incarnation();
         self.outside = RecentMedian::default();
+        self.process_now = None;
         self.own_process = None;
         self.life_steps = 0;
         self.recent = RecentPeaks::default();
@@ -833,6 +858,7 @@ impl RankState {
             // A process that began to use a GPU has its host memory next to the device's.
             self.host = None;
             self.own_process = None;
+            (self.device_now, self.process_now) = (None, None);
             identity.memory_kind = None;
             identity.reserved_limit = None;
         }

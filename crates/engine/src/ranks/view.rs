@@ -106,10 +106,13 @@ pub struct RankView<'a> {
     pub oom: Option<&'a OomEvent>,
     /// The time of the last accepted record.
     pub last_seen: Uptime,
-    /// Bytes that the process uses beyond its allocator: the median of the last readings.
+    /// Bytes that the process uses beyond its allocator, by the newest reading.
     pub outside_allocator_bytes: Option<f64>,
     /// The same by an estimate, where that is unknown. No trend is judged by it.
     pub outside_estimated_bytes: Option<f64>,
+    /// The median of either at the last readings, since a reading and a record are never of quite
+    /// the same moment.
+    pub outside_steady_bytes: Option<f64>,
     /// The memory of its process on its device as its client read it; `None` where the
     /// exporter's NVML lists the process.
     pub own_process: Option<OwnProcessMemory>,
@@ -194,12 +197,6 @@ impl RankView<'_> {
     /// Returns whether it has ended or is silent, so that its figures no longer move.
     pub fn is_over(&self) -> bool {
         self.ended.is_some() || self.silent.is_some()
-    }
-
-    /// Device memory that is not this rank's allocator's, smoothed; `None` before the first
-    /// figure.
-    pub fn other_bytes(&self) -> Option<f64> {
-        self.detectors.own().outside_bytes()
     }
 
     /// Returns the bytes that the rank can still take before its device is full or its own limit

@@ -161,6 +161,8 @@ pub struct StoryEvent {
     pub window: Option<WindowReport>,
     /// Of a raised one: whether the intervals between event markers show it.
     pub is_between_events: bool,
+    /// Of a raised one: whether the newest readings show it, each by itself.
+    pub is_rapid: bool,
     /// Of a raised one: what the number of live blocks said, where it alone shows it.
     pub by_blocks: Option<KeptBlocks>,
     /// Of a cleared one: why.
@@ -372,6 +374,7 @@ impl Story {
                 _ => None,
             },
             by_blocks,
+            is_rapid: shown_by == Some(ShownBy::Rapid),
             is_between_events: matches!(shown_by, Some(ShownBy::Shifts | ShownBy::Intervals)),
             cause,
         });

@@ -26,6 +26,9 @@ use stepmem_types::ids::{GpuUuid, ProcessId, RankId, SubjectId};
 const BETWEEN_EVENTS: &str =
     "seen between evaluations, checkpoints and pauses: it rises alike at each of them";
 
+/// The text for growth that the newest readings show, each by itself.
+const RAPID: &str = "seen in the newest readings of the device, one every few seconds: it rises alike from each to the next";
+
 /// The text for growth that the number of live blocks shows.
 const BY_BLOCKS: &str =
     "seen in the number of live blocks, which the bytes alone did not show yet";
@@ -303,6 +306,8 @@ fn finding(page: &mut Page, event: &StoryEvent, story: &Story) {
                 shown(page, window, stage, story);
             } else if event.is_between_events {
                 page.paragraph(Indent::hanging(6), BETWEEN_EVENTS);
+            } else if event.is_rapid {
+                page.paragraph(Indent::hanging(6), RAPID);
             }
         }
     }

@@ -14,7 +14,7 @@ use stepmem_types::format::units::{
     UNKNOWN, bytes, duration, grouped, hourly, many, or_unknown, percent,
 };
 use stepmem_types::ids::Rank;
-use stepmem_types::units::{Bytes, Count};
+use stepmem_types::units::{Bytes, Count, GIBIBYTE};
 
 /// The ranks in the table, at most; the rest is summed up.
 const RANKS_MAX: usize = 16;
@@ -23,6 +23,10 @@ const NAMED_MAX: usize = 8;
 /// Explanation of the table's column HEADROOM.
 const HEADROOM: &str = "HEADROOM: capacity less what others hold and less the peak; of memory that grows, also less the \
                         cache that would not be given back.";
+/// The memory outside a rank's allocator from which the card tells of it, in bytes…
+const OUTSIDE_BYTES_MIN: f64 = GIBIBYTE;
+/// …or as a share of the capacity. A CUDA context takes half a gibibyte.
+const OUTSIDE_RATIO_MIN: f64 = 0.05;
 /// The characters of a sparkline, at most.
 const SPARKS_MAX: usize = 24;
 /// The characters of a sparkline on a narrow terminal.
@@ -148,6 +152,7 @@ fn scope(page: &mut Page, summary: &Summary) {
     page.paragraph(Indent::hanging(0), &words);
     missing(page, summary);
     ends(page, summary);
+    outside(page, summary);
     host(page, summary);
     without_steps(page, summary);
     let ooms = summary.ranks.iter().filter_map(|rank| rank.ooms).map(Count::get);
@@ -266,6 +271,28 @@ fn ends(page: &mut Page, summary: &Summary) {
             page.paragraph(Indent::hanging(2), &format!("{what}: {word} {names}, {of}{end}."));
         }
     }
+}
+
+/// Adds what the processes of ranks hold outside their allocators, where that is much.
+fn outside(page: &mut Page, summary: &Summary) {
+    let held = |rank: &RankSummary| {
+        let bytes = rank.outside_allocator_bytes?;
+        let share = rank.capacity_bytes.map(|capacity| bytes / capacity.as_f64());
+        let is_much = bytes > OUTSIDE_BYTES_MIN || share > Some(OUTSIDE_RATIO_MIN);
+        is_much.then_some((rank.rank.get(), bytes))
+    };
+    let held: Vec<(u32, f64)> = summary.ranks.iter().filter_map(held).collect();
+    let by_bytes = |a: &&(u32, f64), b: &&(u32, f64)| a.1.total_cmp(&b.1).then(b.0.cmp(&a.0));
+    let ends = held.iter().min_by(by_bytes).zip(held.iter().max_by(by_bytes));
+    let Some(((_, least), (worst, most))) = ends else { return };
+    let ranks = spans(&held.iter().map(|(rank, _)| *rank).collect::<Vec<_>>());
+    let (least, most) = (bytes(*least), bytes(*most));
+    let words = match held.len() {
+        1 => format!("{most} on {ranks}"),
+        _ if least == most => format!("{most} each on {ranks}"),
+        _ => format!("{least} to {most} on {ranks}, most on rank {worst}"),
+    };
+    page.paragraph(Indent::hanging(2), &format!("Outside the allocator: {words}."));
 }
 
 /// Adds the host memory of the ranks that have most of it.
