@@ -19,14 +19,31 @@ struct Limits {
     explained_max: f64,
     /// A new item takes as many bytes as all items do on average, to within this share.
     item_bytes_within: f64,
+    /// On the host, growth of at most so many times the holder's is the holder's: the C library
+    /// takes more for each item than that asked for.
+    overhead_max: f64,
 }
 
 /// Of an end that did not withhold the page when last evaluated.
-const TO_BEGIN: Limits =
-    Limits { explained_min: 0.9, explained_max: 1.25, item_bytes_within: 0.1 };
+const TO_BEGIN: Limits = Limits {
+    explained_min: 0.9,
+    explained_max: 1.25,
+    item_bytes_within: 0.1,
+    overhead_max: 1.3,
+};
 /// Of one that did: what hovers around a limit is not paged again and again.
-const TO_GO_ON: Limits =
-    Limits { explained_min: 0.85, explained_max: 1.3, item_bytes_within: 0.15 };
+const TO_GO_ON: Limits = Limits {
+    explained_min: 0.85,
+    explained_max: 1.3,
+    item_bytes_within: 0.15,
+    overhead_max: 1.35,
+};
+impl Limits {
+    fn of(held: HeldView<'_>) -> &'static Self {
+        if held.is_withheld { &TO_GO_ON } else { &TO_BEGIN }
+    }
+}
+
 /// The end may come later than reported by this share of the steps until then.
 const END_WITHIN: f64 = 0.02;
 
@@ -78,8 +95,8 @@ impl Filling {
         let is_of_steps = outlook.axis == Axis::Steps && outlook.is_growing();
         let known = rank.site.held(outlook.signal).holder.filter(|_| is_of_steps)?;
         let holder = &known.holder;
-        let measured = Measured::of(holder)?;
         let now = rank.last_train?.step.as_f64();
+        let measured = Measured::of(holder)?.in_memory(rank, outlook, now);
         let full_in_steps = (measured.full_at - now).max(0.0);
         let remaining_bytes = measured.remaining_bytes_at(now);
         let filling = Self {
@@ -125,7 +142,7 @@ impl Filling {
         let newest = rank.last_train.map_or(0.0, |last| last.step.as_f64());
         let held_bytes = measured.growth_bytes(outlook.onset.position, newest);
         let held = rank.site.held(outlook.signal);
-        let limits = if held.is_withheld { &TO_GO_ON } else { &TO_BEGIN };
+        let limits = Limits::of(held);
         let explained = limits.explained_min * outlook.growth_bytes
             ..=limits.explained_max * outlook.growth_bytes;
         let left = self.left_bytes;
@@ -188,6 +205,23 @@ impl Measured {
             bytes_per_step: holder.bytes_per_step,
             to_come_bytes: items_left * bytes / items,
         })
+    }
+
+    /// Returns it with what its items take of the host's memory, as far as the growth shows that;
+    /// `newest` is the rank's last step.
+    fn in_memory(self, rank: &RankView<'_>, outlook: &Outlook, newest: f64) -> Self {
+        let is_on_host = outlook.signal == Signal::Host || rank.identity.is_host();
+        let overhead = outlook.growth_bytes / self.growth_bytes(outlook.onset.position, newest);
+        let overhead_max = Limits::of(rank.site.held(outlook.signal)).overhead_max;
+        if !is_on_host || !(1.0..=overhead_max).contains(&overhead) {
+            return self;
+        }
+        Self {
+            bytes: overhead * self.bytes,
+            bytes_per_step: overhead * self.bytes_per_step,
+            to_come_bytes: overhead * self.to_come_bytes,
+            ..self
+        }
     }
 
     /// Returns the bytes that it takes from `step` on until it is full.
