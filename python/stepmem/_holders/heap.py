@@ -53,6 +53,9 @@ REFERENTS_MAX = 4096
 TYPES_SHUT_MAX = 256
 """Such types that are remembered, at most."""
 
+KEY_LENGTH_MIN = 256
+"""A shorter text that is a key is a name, and is not measured."""
+
 HEAD_ITEMS = 32
 TAIL_ITEMS = 224
 
@@ -453,7 +456,7 @@ class Heap:
             found: List[Any] = []
             for key, value in islice(reversed(dict.items(thing)), n):
                 found.append(value)
-                if type(key) is not str:
+                if type(key) is not str or len(key) >= KEY_LENGTH_MIN:
                     found.append(key)
             return found
         if kind == DEQUE:

@@ -11,7 +11,7 @@ from collections import deque
 from typing import Any, Deque, Dict, List, NamedTuple, Optional, Set, Tuple
 
 from .allowance import clock
-from .heap import BUFFER, CACHE, CLASS, DICT, FINALIZERS, GAPS_ITEMS_MAX, LEAF, LIST, RECORD, SIZED, TENSOR, TUPLE, Heap, Modules
+from .heap import BUFFER, CACHE, CLASS, DICT, FINALIZERS, GAPS_ITEMS_MAX, LEAF, LIST, RECORD, SET, SIZED, TENSOR, TUPLE, Heap, Modules
 from .places import FRAME, LIBRARY, Key, Place, Slice
 from .probe import probe_new
 
@@ -364,6 +364,8 @@ class HeapScan:
         data: Optional[Growth] = None
         for items in self._ends(node, thing, n_items, heap):
             items = [each for each in items if before.seen.get(id(each), -1) < 0]
+            if kind == SET:  # any of its items, of which some are new
+                del items[n_items:]
             found, items = probe_new(items, before.seen, before.storages, heap)
             self._n_probed += found.n_visited
             n = min(len(items), n_items)

@@ -18,8 +18,8 @@ _basic: Any = type.__dict__["__basicsize__"].__get__
 BASES_MAX = 8
 """Views of views that are followed to the array that owns the memory."""
 
-SHARED_REFERENCES = 8
-"""A text or number with more references is shared, and belongs to none of them."""
+SHARED_REFERENCES = 16
+"""A text or number with more references is shared, and belongs to none of them. A search has as many as twelve itself."""
 
 _SIZES: Tuple[Tuple[type, Any], ...] = tuple(
     (each, each.__sizeof__)

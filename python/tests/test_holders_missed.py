@@ -1,0 +1,39 @@
+"""Holders that a search has to reach or measure in a way of their own: texts, images, hooks, what only a library refers to."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+from test_holders import answer, needs_torch  # noqa: F401
+
+TEXTS = """
+    import stepmem
+    class Log:
+        def __init__(self):
+            self.lines = MADE
+    log = Log()
+    for n in range(400):
+        text = "x" * 50_000 + str(n)
+        KEEP
+        del text
+        stepmem.step_end(n)
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "keep"),
+    [
+        ("[]", "log.lines.append(text)"),
+        ("{}", "log.lines[n] = text"),
+        ("[]", "log.lines.append({'step': n, 'text': text})"),
+        ("{}", "log.lines[text] = n"),
+        ("set()", "log.lines.add(text)"),
+    ],
+)
+def test_texts_that_are_kept_are_a_holder(made, keep, answer):
+    program = textwrap.dedent(TEXTS).replace("MADE", made).replace("KEEP", keep)
+    (_, *_, result), _ = answer(program, request={"bytes_per_step": 50_000.0, "is_on_host": True})
+    [holder] = result["holders"]
+    assert (holder["name"], holder["line"]) == ("`Log.lines`", 5)
+    assert holder["bytes_per_step"] == pytest.approx(50_000, rel=0.1)
