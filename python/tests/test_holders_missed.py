@@ -37,3 +37,35 @@ def test_texts_that_are_kept_are_a_holder(made, keep, answer):
     [holder] = result["holders"]
     assert (holder["name"], holder["line"]) == ("`Log.lines`", 5)
     assert holder["bytes_per_step"] == pytest.approx(50_000, rel=0.1)
+
+
+ROWS = """
+    import gc, stepmem
+    from stepmem._holders.heap import Modules
+    from stepmem._holders.heap_scan import HeapScan
+    from stepmem._holders.places import Slice
+    rows, order, expand = MADE, [], HeapScan._expand
+    def noted(scan, node, thing, now):
+        order.append(id(thing))
+        return expand(scan, node, thing, now)
+    HeapScan._expand = noted
+    class Callback:
+        def __init__(self): self.kept = []
+    class Loop:
+        def __init__(self, callback): self.parts = {"callbacks": [[callback]]}
+        def run(self):
+            gc.collect()
+            scan = HeapScan(Modules())
+            assert scan.advance(Slice(scan.modules), float("inf"))
+            print(order.index(id(self.parts["callbacks"][0][0].kept)))
+    Loop(Callback()).run()
+"""
+
+
+@pytest.mark.parametrize("made", ["[(n, n, n) for n in range(400)]", "[[n] for n in range(400)]", "[{'loss': [n]} for n in range(400)]"])
+def test_rows_of_a_log_come_after_what_a_loop_refers_to(made, answer):
+    places = []
+    for rows in (made, "[]"):
+        _, ended = answer(textwrap.dedent(ROWS).replace("MADE", rows), request_at=10_000)
+        places.append(int(ended.out))
+    assert places[0] - places[1] < 10, places

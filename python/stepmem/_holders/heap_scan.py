@@ -11,7 +11,7 @@ from collections import deque
 from typing import Any, Deque, Dict, List, NamedTuple, Optional, Set, Tuple
 
 from .allowance import clock
-from .heap import BUFFER, CACHE, CLASS, DICT, FINALIZERS, GAPS_ITEMS_MAX, LEAF, LIST, RECORD, SET, SIZED, TENSOR, TUPLE, Heap, Modules
+from .heap import BUFFER, CACHE, CLASS, DEQUE, DICT, FINALIZERS, GAPS_ITEMS_MAX, LEAF, LIST, RECORD, SET, SIZED, TENSOR, TUPLE, Heap, Modules
 from .places import FRAME, LIBRARY, Key, Place, Slice
 from .probe import probe_new
 
@@ -43,7 +43,11 @@ PROBE_ITEMS = 8
 HOPS_MAX = 1500
 """Nodes of one autograd graph that are followed, at most."""
 
+ROWS, ROWS_MAX = (LIST, DEQUE, SET), 64
+"""Containers with more items have rows of data in them, mostly: these come after what others refer to."""
+
 dict_len = dict.__len__
+is_tracked = gc.is_tracked
 
 
 class Growth(NamedTuple):
@@ -127,7 +131,7 @@ class HeapScan:
         """The node at which the last slice stopped."""
         self._waiting: Deque[int] = deque()
         self._late: Deque[int] = deque()
-        """Nodes below the items of large containers, which are most of a heap and alike: they come after all others."""
+        """Nodes below the items of long containers, which are most of a heap and alike: they come after all others."""
         self._is_late: Set[int] = set()
 
     @property
@@ -190,7 +194,7 @@ class HeapScan:
 
     def _append(self, id_: int, type_id: int, parent: int, slot: int) -> None:
         node = len(self.ids)
-        if parent in self._is_late or parent in self.scales:
+        if parent in self._is_late or parent in self.scales or (parent >= 0 and self.kinds[parent] in ROWS and self.sizes[parent] > ROWS_MAX):
             self._is_late.add(node)
             self._late.append(node)
         else:
@@ -257,6 +261,8 @@ class HeapScan:
                 child_kind = heap.kind(type_)
             if child_kind == DICT and not dict_len(child):
                 continue
+            if child_kind == TUPLE and not is_tracked(child):
+                continue  # a row of numbers or texts: the collector has found nothing in it that could grow
             if child_kind == LEAF or id(child) in seen or (child_kind == CLASS and not heap.is_programs_class(child)):
                 continue
             if child_kind == TENSOR:
