@@ -69,3 +69,23 @@ def test_rows_of_a_log_come_after_what_a_loop_refers_to(made, answer):
         _, ended = answer(textwrap.dedent(ROWS).replace("MADE", rows), request_at=10_000)
         places.append(int(ended.out))
     assert places[0] - places[1] < 10, places
+
+
+GRADIENTS = """
+    import torch, stepmem
+    ensemble = []
+    for n in range(200):
+        model = torch.nn.Linear(64, 64, bias=False)
+        model(torch.ones(1, 64)).sum().backward()
+        ensemble.append(model)
+        stepmem.step_end(n)
+"""
+
+
+@pytest.mark.parametrize("kept", [pytest.param("model", marks=needs_torch), pytest.param("model.weight", marks=needs_torch)])
+def test_gradients_belong_to_what_keeps_their_parameters(kept, answer):
+    program = textwrap.dedent(GRADIENTS).replace("append(model)", f"append({kept})")
+    (_, *_, result), _ = answer(program, request={"bytes_per_step": 32_768.0})
+    [holder] = result["holders"]
+    assert (holder["name"], holder["line"]) == ("`ensemble`", 3)
+    assert holder["bytes_per_step"] == pytest.approx(32_768, rel=0.1)

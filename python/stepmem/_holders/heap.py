@@ -497,6 +497,14 @@ class Heap:
             raise_if_programs(error)
             return None
 
+    def gradient(self, tensor: Any) -> Any:
+        """Returns the gradient of a tensor that no function made, if it has one: of another one, reading it may warn."""
+        try:
+            return self._grad(tensor) if self._grad_fn(tensor) is None else None
+        except Exception as error:
+            raise_if_programs(error)
+            return None
+
     def is_cycle(self, tensor: Any) -> bool:
         """Returns whether a tensor belongs to a cycle of its autograd graph.
 

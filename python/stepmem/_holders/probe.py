@@ -63,6 +63,9 @@ class Probe:
                 if heap.is_elsewhere(thing):
                     continue
                 self._add_tensor(thing, via, distance)
+                gradient = heap.gradient(thing)
+                if gradient is not None and heap.kind(type(gradient)) == TENSOR:
+                    self._add_tensor(gradient, via, distance + 1)
             elif kind == BUFFER:
                 self._add_buffer(thing, via, distance)
             elif kind == LEAF:
