@@ -283,7 +283,7 @@ fn a_search_that_named_no_holder_is_told_until_one_does() {
     let searched = json!({"step": 900, "is_complete": true, "lines": null});
     assert_eq!(finding["evidence"]["searched"], searched);
     let finding = post(json!({"outcome": "gave_up", "error": "too many objects"}));
-    let partly = "no growing tensor was found among the objects scanned by step 900";
+    let partly = "no growing tensor was found among the objects scanned by step 900; the rest of them was not read";
     assert!(text_of(&finding, "sentence").contains(partly), "{finding}");
 
     let array = json!({"name": "`Memory.frames`", "kind": "list", "tensors": 0, "bytes": 3 * GIB,

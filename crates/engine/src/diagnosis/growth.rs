@@ -216,7 +216,7 @@ impl Figures for TrendFigures {
         }
         if let Some(holder) = &self.holder {
             text = format!("{text}; {}", self.held_by(holder));
-        } else if let Some(search) = &self.searched {
+        } else if let Some(search) = self.searched.as_ref().filter(|_| self.site.is_none()) {
             text = format!("{text}; {}", site_words::of_search(*search, self.is_on_host));
         }
         if self.ends() || self.is_over {

@@ -109,7 +109,8 @@ const REMEDY_OF_DATA: &str = "Bound it, or empty it.";
 /// Returns the advice where a search named no holder, of host memory or of a GPU's.
 pub fn without_tensors(search: &EmptySearch, is_on_host: bool) -> String {
     if !is_on_host {
-        return WITHOUT_GPU_TENSORS.to_owned();
+        let advice = if search.is_complete { WITHOUT_GPU_TENSORS } else { NOT_ALL_READ };
+        return advice.to_owned();
     }
     let next = match search.lines.map(|lines| lines.outcome) {
         None => WITH_TRACEMALLOC,
@@ -132,6 +133,9 @@ const WITH_TRACEMALLOC: &str =
 const WITHOUT_GPU_TENSORS: &str = "No growing tensor was found: the memory is held by native code or another library, by a CUDA graph or a private \
                                    pool, or by tensors that Python does not reach (cycles in the autograd graph). A memory \
                                    snapshot names the line that allocates it.";
+
+const NOT_ALL_READ: &str = "The search for the holder could not read all objects of the program, so what holds the memory may be any of \
+                            them. A memory snapshot names the line that allocates it.";
 
 /// The remedy of most leaks whose line is known, which fits losses with their graphs as well as
 /// kept batches.
@@ -278,7 +282,11 @@ pub fn of_search(search: EmptySearch, is_on_host: bool) -> String {
     let among = if search.is_complete { "" } else { " among the objects scanned" };
     let step = search.step.map_or_else(String::new, |step| format!(" by step {}", step.get()));
     let lines = search.lines.filter(|_| is_on_host);
-    let rest = lines.map_or_else(|| format!(": look at {}", unseen(is_on_host)), of_lines);
+    let rest = match lines {
+        Some(lines) => of_lines(lines),
+        None if search.is_complete => format!(": look at {}", unseen(is_on_host)),
+        None => "; the rest of them was not read".to_owned(),
+    };
     format!("no growing tensor was found{among}{step}{rest}")
 }
 
