@@ -121,12 +121,7 @@ impl EngineTask {
                         begun = self.begin(submission);
                     } else {
                         is_open = false;
-                        self.look_for_oom_kills(true);
-                        let now = self.now();
-                        let source = SummarySource { engine: &self.engine, now };
-                        self.summaries.stop(&source).await;
-                        // The exporter may linger: files that outlast it are written first.
-                        StateFile::write_all(&mut self.state, &self.engine, now).await;
+                        self.close().await;
                     }
                 }
                 () = tokio::task::yield_now(), if begun.is_some() => {
@@ -138,28 +133,10 @@ impl EngineTask {
                     group.answer(&source);
                     resting_until = Instant::now() + SUMMARY_REST * self.now().since(now);
                 }
-                request = requests.status.recv() => match request {
-                    Some(StatusRequest { is_scrape, answer }) => {
-                        let status = self.judge_and_publish(submissions.len());
-                        // A reader that has gone has not read the status.
-                        let mut is_scraped =
-                            answer.send(Arc::clone(&status)).is_ok() && is_scrape;
-                        // Readers that asked meanwhile get the same status.
-                        while let Ok(more) = requests.status.try_recv() {
-                            let is_sent = more.answer.send(Arc::clone(&status)).is_ok();
-                            is_scraped |= is_sent && more.is_scrape;
-                        }
-                        if is_scraped {
-                            self.take(Event::Scraped);
-                        }
-                    }
-                    None => {
-                        while let Some(batch) = begun {
-                            begun = self.go_on(batch);
-                        }
-                        break;
-                    }
-                },
+                request = requests.status.recv() => {
+                    let Some(request) = request else { break };
+                    self.answer(request, &mut requests.status, submissions.len());
+                }
                 permit = StateFile::ready(self.state.as_ref()) => {
                     let now = self.now();
                     if let Some(state) = &mut self.state {
@@ -183,9 +160,42 @@ impl EngineTask {
                 }
             }
         }
+        while let Some(batch) = begun {
+            begun = self.go_on(batch);
+        }
         self.judge_and_publish(submissions.len());
         self.finish().await;
         Ok(())
+    }
+
+    /// Writes what is still to be written once nobody can push: the exporter may linger, and files
+    /// that outlast it are written first.
+    async fn close(&mut self) {
+        self.look_for_oom_kills(true);
+        let now = self.now();
+        let source = SummarySource { engine: &self.engine, now };
+        self.summaries.stop(&source).await;
+        StateFile::write_all(&mut self.state, &self.engine, now).await;
+    }
+
+    /// Answers a reader of the status, and those that asked meanwhile with the same one.
+    fn answer(
+        &mut self,
+        request: StatusRequest,
+        more: &mut mpsc::Receiver<StatusRequest>,
+        inbox_depth: usize,
+    ) {
+        let status = self.judge_and_publish(inbox_depth);
+        let mut is_scraped = false;
+        let mut next = Some(request);
+        while let Some(StatusRequest { is_scrape, answer }) = next {
+            // A reader that has gone has not read the status.
+            is_scraped |= answer.send(Arc::clone(&status)).is_ok() && is_scrape;
+            next = more.try_recv().ok();
+        }
+        if is_scraped {
+            self.take(Event::Scraped);
+        }
     }
 
     /// Waits for everything that is still to be written.

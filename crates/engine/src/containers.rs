@@ -111,7 +111,7 @@ impl ContainerTable {
     /// Goes on with other settings, as after a restart of the exporter.
     pub fn configure(&mut self, creep: DetectConfig) {
         for container in self.containers.values_mut() {
-            container.creep.configure(of_container(creep));
+            container.creep.configure(of_container(&creep));
         }
     }
 
@@ -130,7 +130,7 @@ impl ContainerTable {
             return false;
         }
         let state = ContainerState {
-            creep: Detector::by_time(of_container(creep)),
+            creep: Detector::by_time(of_container(&creep)),
             reading: reading.clone(),
             time: at.time,
             last_seen: at.now,
@@ -177,8 +177,8 @@ impl ContainerTable {
 }
 
 /// Returns the configuration without the budget, which is of a device.
-fn of_container(creep: DetectConfig) -> DetectConfig {
-    DetectConfig { budget: None, ..creep }
+fn of_container(creep: &DetectConfig) -> DetectConfig {
+    DetectConfig { budget: None, ..*creep }
 }
 
 impl ContainerState {
