@@ -287,6 +287,17 @@ fn memory_that_cannot_be_read_is_absent() {
 }
 
 #[test]
+fn shared_memory_is_named_only_where_there_is_much_of_it() {
+    let sentence = |shared: u64| {
+        let job = Job::new(1, 20).live(|_, _| GIB);
+        let job = job.more(move |_, _| json!({"host_shared_bytes": shared}));
+        summary(&job.recording())["ranks"][0]["host"]["sentence"].take()
+    };
+    assert_eq!(sentence(18 * MIB), "");
+    assert_eq!(sentence(256 * MIB), "256 MiB is shared memory");
+}
+
+#[test]
 fn rank_without_such_memory_has_no_part_and_figures_out_of_range_are_refused() {
     let plain = summary(&Job::new(1, 20).live(|_, _| GIB).recording());
     assert_eq!(plain["ranks"][0]["host"], Value::Null);

@@ -351,3 +351,17 @@ fn every_part_has_the_version_of_the_program_and_the_changelog_its_date() {
     };
     assert!(date.is_some_and(is_date), "{date:?}");
 }
+
+#[test]
+fn make_test_says_first_what_it_installs_builds_and_skips_and_how_long_that_takes() {
+    let script = root().join("tests/run.sh");
+    let output = Command::new(script).env("PLAN", "1").output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    let first = said.lines().next().unwrap_or_default();
+    assert!(output.status.success(), "{said}");
+    for words in
+        ["make test: installs ", " GB below target/debug", " minutes", "make test-torch"]
+    {
+        assert!(first.contains(words), "no {words}: {first}");
+    }
+}
