@@ -117,7 +117,7 @@ fn null_counts(model: Model, options: &Options) -> Value {
     let (mut n_pages, mut n_rising, mut n_days) = (0, 0, 0);
     for run in null_models::runs(model, options.days, options.seed) {
         n_days += null_models::RUN_DAYS;
-        let mut rank = Rank::new(options.config, true);
+        let mut rank = Rank::new(&options.config, true);
         let mut last = [f64::NEG_INFINITY; 2];
         for record in run {
             let position = f64::from(record.step);
@@ -158,7 +158,7 @@ fn run(path: &str, options: &Options, out: &mut impl Write) {
     let (n_ranks, total) = (head.next().expect("ranks"), head.next().expect("bytes"));
     let pushes = !options.is_process && rows.chunks_exact(ROW_BYTES).any(|row| row[0] == 0);
     let has_blocks = options.has_blocks;
-    let new = || Rank { has_blocks, ..Rank::new(options.config, pushes) };
+    let new = || Rank { has_blocks, ..Rank::new(&options.config, pushes) };
     let mut ranks: Vec<Rank> = (0..n_ranks as usize).map(|_| new()).collect();
     for row in rows.chunks_exact(ROW_BYTES) {
         let time = f64::from_le_bytes(row[8..16].try_into().unwrap());
@@ -193,9 +193,9 @@ struct Rank {
 }
 
 impl Rank {
-    fn new(config: Config, pushes: bool) -> Self {
+    fn new(config: &Config, pushes: bool) -> Self {
         let detector =
-            if pushes { Detector::new(config) } else { Detector::of_process(config) };
+            if pushes { Detector::new(*config) } else { Detector::of_process(*config) };
         Self {
             detector,
             pushes,
