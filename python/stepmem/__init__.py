@@ -52,6 +52,7 @@ __all__ = [
     "step",
     "step_end",
     "summary",
+    "total_steps",
 ]
 
 
@@ -91,6 +92,14 @@ def phase(name: str) -> Phase:
 def mark(name: str) -> None:
     """Adds an event marker to the next step's record: an `"eval"`, a `"checkpoint"` or a new `"epoch"` came before it. Takes 0.2 µs."""
     CLIENT.mark(name)
+
+
+def total_steps(n: "Optional[int]") -> None:
+    """Names the step with which training ends, in the steps that are reported, on every rank; None if it is not known any more.
+
+    Memory that clearly lasts longer then pages nobody. A callback names it by itself.
+    """
+    CLIENT.set_total_steps(n)
 
 
 def end(outcome: str = "completed") -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Optional, Sequence
 from ._client import CLIENT
 from ._process import SCATTER, SCATTERED
 from ._signals import raise_if_of_handler
+from ._total_steps import look
 from ._torch import untraced, watch_memory_fraction
 from ._warn import warn_once
 
@@ -69,6 +70,8 @@ def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
             process.step_began_at = monotonic()
         else:
             CLIENT.record()
+            if process.n_steps >= process.looks_at:
+                look(process)
     except Exception as error:
         raise_if_of_handler(error)
         warn_once("hook", f"an optimizer step was not counted: {error!r}")

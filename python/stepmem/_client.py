@@ -6,6 +6,7 @@ import atexit
 import os
 import sys
 import time
+from _operator import index
 from _thread import RLock
 from typing import TYPE_CHECKING, Optional
 
@@ -20,9 +21,10 @@ from ._sender import Sender
 from ._signals import raise_if_of_handler
 from ._snapshots import Snapshots
 from ._threads import in_child as forget_threads
+from ._total_steps import NEVER
 from ._trainer import Training
 from ._warn import announce_once, note_once, warn_once
-from ._wire import EVENT_MARKERS, OUTCOMES, PHASES, TIMED_PHASES, End, HeapScanRequest, HoldersResult, SnapshotRequest, SnapshotResult
+from ._wire import EVENT_MARKERS, OUTCOMES, PHASES, STEP_MAX, TIMED_PHASES, End, HeapScanRequest, HoldersResult, SnapshotRequest, SnapshotResult
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -111,6 +113,17 @@ class Client:
         if self.is_explicit and self._training is not None and self._training.is_over():
             self.training_ends()
         return not self.is_explicit
+
+    def set_total_steps(self, n: Optional[int]) -> None:
+        """Names the step with which training ends, from the next push on; None if it is unknown."""
+        try:
+            total = None if n is None else index(n) + 0  # no bool
+            if total is not None and not 0 < total <= STEP_MAX:
+                raise ValueError
+            self.process.total_steps, self.process.looks_at = total, NEVER
+        except Exception as error:
+            raise_if_of_handler(error)
+            warn_once("total steps", "total_steps was not given a number of steps from 1 to 2^53, or None")
 
     def phase_end(self, name: str, n: Optional[int] = None) -> None:
         """Records the end of an evaluation or a checkpoint, at step `n` or the last one."""

@@ -43,6 +43,12 @@ class Process:
         """Set once it is no longer sampled, because another process has its rank."""
         self.is_forked = False
         """Set in a forked child."""
+        self.total_steps: Optional[int] = None
+        """The step with which training ends; None if unknown."""
+        self.found_total: Optional[int] = None
+        """What the first look at a trainer's state came to, see `_total_steps`."""
+        self.looks_at = 2
+        """Number of steps after which the next look is due."""
         self.step_began_at: Optional[float] = None
         """Time at which the current step began, on the monotonic clock; None if unknown."""
         self._settings: Optional[Settings] = None

@@ -23,6 +23,9 @@ RUN_BYTES_MAX = 128
 TOKEN_FILE_BYTES_MAX = 8192
 """Characters of a token file that are read, at most."""
 
+TIME_MAX = 253_402_300_799
+"""Largest Unix time that the exporter accepts: the end of the year 9999."""
+
 RANK_MAX = (1 << 20) - 1
 """Largest rank that the exporter accepts."""
 
@@ -139,6 +142,8 @@ class Identity(NamedTuple):
     """Sixteen random hex digits of this process. They appear in pushes only."""
     launch: Optional[str] = None
     """Equal on all ranks of a launch, in all its attempts."""
+    deadline: Optional[int] = None
+    """Unix time at which the job's time is over."""
 
     @staticmethod
     def read(environment: Mapping[str, str]) -> "Identity":
@@ -161,6 +166,7 @@ class Identity(NamedTuple):
             node_rank=_integer(environment, variables[3:4]),
             instance=os.urandom(8).hex(),
             launch=launch_id(environment),
+            deadline=min(_integer(environment, ["SLURM_JOB_END_TIME"]) or 0, TIME_MAX) or None,
         )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import struct
-from typing import Any, Dict, List, Optional, Set
+from typing import Any, Dict, List, Optional, Set, Tuple
 
 from ._process import Process
 from ._settings import RUN_BYTES_MAX, Identity
@@ -68,6 +68,9 @@ PROCESS_USED_STATES = {
     NO_ANSWER: "no_answer",
 }
 """JSON key and values of the reason for which the bytes are unknown, by code."""
+
+TOTAL_STEPS = "total_steps"
+"""JSON key of the step with which training ends."""
 
 DEVICE_MEMORY, UNIFIED, NUMA_NODE = "device_memory", "unified", "numa_node"
 """JSON key and values of the kind of a GPU's memory that is not its own alone: it is the machine's, or the operating system manages it."""
@@ -337,7 +340,7 @@ class Encoder:
         self._devices: List[str] = []
         self._memory_kinds: Dict[str, str] = {}
         self._heads: Dict[str, str] = {}
-        self._heads_of: Optional[Identity] = None
+        self._heads_of: Optional[Tuple[Identity, Optional[int]]] = None
 
     def leave_out(self, key: str) -> bool:
         """Leaves a key out from now on. Returns False if it was already, or too many are."""
@@ -386,14 +389,14 @@ class Encoder:
 
     def _head(self, device: str) -> str:
         """Returns what all records about `device` start with: a JSON object without its closing brace."""
-        identity = self._process.identity()
-        if self._heads_of != identity:
-            self._heads_of = identity
+        identity, total = self._process.identity(), self._process.total_steps
+        if self._heads_of != (identity, total):
+            self._heads_of = (identity, total)
             self._heads.clear()
         head = self._heads.get(device)
         if head is None:
             kind = self._memory_kinds.get(device)
-            fields = {**identity._asdict(), "device": device, DEVICE_MEMORY: kind, "pid": os.getpid()}
+            fields = {**identity._asdict(), TOTAL_STEPS: total, "device": device, DEVICE_MEMORY: kind, "pid": os.getpid()}
             head = self._heads[device] = self._encode(fields).decode()[:-1]
         return head
 

@@ -23,6 +23,7 @@ class StepmemCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
         """Turns automatic step counting off until training ends."""
         CLIENT.training_begins("transformers")
         self._before = max(0, CLIENT.process.step - state.global_step)
+        self._name_total(state)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Lets a loop of the program's own be counted."""
@@ -30,6 +31,7 @@ class StepmemCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Records one optimizer step, however many batches it accumulated."""
+        self._name_total(state)
         CLIENT.step_end(self._before + state.global_step)
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -47,3 +49,7 @@ class StepmemCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Records a checkpoint, which has been written."""
         CLIENT.phase_end("checkpoint", self._before + state.global_step)
+
+    def _name_total(self, state: Any) -> None:
+        total = getattr(state, "max_steps", None)
+        CLIENT.set_total_steps(self._before + total if isinstance(total, int) and total > 0 else None)

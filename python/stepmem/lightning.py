@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Optional
 
 from ._client import CLIENT
+from ._signals import raise_if_of_handler
 
 if TYPE_CHECKING or "pytorch_lightning" not in sys.modules or "lightning.pytorch" in sys.modules:
     from lightning.pytorch.callbacks import Callback
@@ -27,6 +28,8 @@ class StepmemCallback(Callback):  # type: ignore[misc, unused-ignore]
         CLIENT.training_begins(Callback.__module__.partition(".")[0])
         self._step = trainer.global_step
         self._before = max(0, CLIENT.process.step - self._step)
+        total = _total_steps(trainer, pl_module)
+        CLIENT.set_total_steps(None if total is None else self._before + total)
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         """Records a checkpoint begun since the last step, which has been written by now."""
@@ -64,3 +67,15 @@ class StepmemCallback(Callback):  # type: ignore[misc, unused-ignore]
         if self._is_saving:
             self._is_saving = False
             CLIENT.phase_end("checkpoint", self._before + self._step)
+
+
+def _total_steps(trainer: Any, module: Any) -> Optional[int]:
+    """Returns the steps that a training takes, in those that it counts; None if that is not known."""
+    try:
+        # It counts each step of each optimizer.
+        is_counted = module.automatic_optimization and len(trainer.optimizers) == 1
+        total = trainer.estimated_stepping_batches if is_counted else trainer.max_steps
+        return total if isinstance(total, int) and total > 0 else None
+    except Exception as error:  # the accumulation of batches changes from epoch to epoch
+        raise_if_of_handler(error)
+        return None

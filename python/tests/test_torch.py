@@ -272,6 +272,7 @@ def test_steps_evaluations_and_checkpoints_of_trainer_are_recorded(fake, train, 
     steps = [("train", step) for step in range(1, 11)]
     expected = [*steps[:5], ("eval", 5), ("checkpoint", 5), *steps[5:], ("eval", 10), ("checkpoint", 10)]
     assert pushed[: len(expected)] == expected and set(pushed[len(expected) :]) <= {("checkpoint", 10)}
+    assert {record["total_steps"] for record in exporter.records} == {10}
     assert [end["outcome"] for end in exporter.ends] == ["completed"]
 
 
@@ -299,7 +300,7 @@ def test_second_trainer_and_a_loop_after_it_go_on_counting(fake, train):
 def test_optimizer_steps_of_trainer_without_a_callback_are_counted(exporter, train):
     ended = train(TRAINER.replace("CALLBACKS", ""), exporter.url, through=("-m", "stepmem")).ended()
     assert ended.code == 0, ended.err
-    assert (exporter.rank()["step"], exporter.rank()["steps_total"]) == (10, 10)
+    assert (exporter.rank()["step"], exporter.rank()["steps_total"], exporter.rank()["total_steps"]) == (10, 10, 10)
 
 
 def test_optimizer_steps_of_accelerate_are_counted(exporter, train):
@@ -352,6 +353,33 @@ def test_steps_evaluations_and_checkpoints_of_lightning_are_recorded(fake, train
     assert [step for phase, step in pushed if phase == "eval"] == [3, 6]
     assert [step for phase, step in pushed if phase == "checkpoint"] == [3, 6]
     assert [end["outcome"] for end in exporter.ends] == ["completed"]
+
+
+@pytest.mark.parametrize("callbacks", ["[StepmemCallback()]", "[]"])
+@pytest.mark.parametrize(("arguments", "last"), [("max_epochs=3", 18), ("max_epochs=9, max_steps=20", 20), ("max_epochs=-1, max_steps=7", 7)])
+def test_last_step_of_lightning_is_known_with_a_callback_and_without(fake, train, arguments, last, callbacks):
+    exporter = fake(200)
+    code = f"""
+        import torch, lightning.pytorch as pl, stepmem
+        from stepmem.lightning import StepmemCallback
+        class Model(pl.LightningModule):
+            def __init__(self):
+                super().__init__()
+                self.layer = torch.nn.Linear(4, 1)
+            def training_step(self, batch, batch_idx):
+                return self.layer(batch).mean()
+            def configure_optimizers(self):
+                return torch.optim.SGD(self.parameters(), lr=0.01)
+        data = torch.utils.data.DataLoader(torch.randn(32, 4), batch_size=2)
+        trainer = pl.Trainer({arguments}, accumulate_grad_batches=3, accelerator="cpu", logger=False, enable_checkpointing=False,
+            enable_progress_bar=False, enable_model_summary=False, callbacks={callbacks})
+        trainer.fit(Model(), data)
+        assert stepmem.flush(60)
+    """
+    ended = train(code, exporter.url, through=("-m", "stepmem")).ended()
+    assert ended.code == 0, ended.err
+    steps = [record for record in exporter.records if record.get("phase", "train") == "train"]
+    assert (steps[-1]["step"], steps[-1]["total_steps"]) == (last, last)
 
 
 def test_loop_after_a_training_of_lightning_that_failed_is_counted(fake, train):

@@ -133,6 +133,9 @@ fn render(status: &Status, n_hidden: usize, reader: Reader) -> String {
         page.line(&format!("… and {ranks}, less severe; --all shows them"));
     }
     let notes = host_memory(status).into_iter().chain(unknown_memory(status));
+    for words in status.runs.iter().filter_map(|run| ending(run, status.time)) {
+        page.paragraph(Indent::hanging(2), &words);
+    }
     for words in notes.chain(nvml_failures(status)).chain(gone_processes(status)) {
         page.paragraph(Indent::hanging(2), &words);
     }
@@ -234,6 +237,11 @@ fn gone_processes(status: &Status) -> impl Iterator<Item = String> {
         };
         Some(format!("{} still holds {} for {of}, which {them}.", device.uuid, bytes(used)))
     })
+}
+
+/// Returns a sentence about when a run ends, where that is known.
+fn ending(run: &RunStatus, now: f64) -> Option<String> {
+    Some(format!("Run {} ends {}.", run.run, run.end_words(now)?))
 }
 
 /// Returns sentences about the consequences for this run of two programs under one run name.

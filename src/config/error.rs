@@ -131,6 +131,11 @@ pub enum ValueError {
     /// Not a duration, or one above a year.
     #[error("{0:?} is not a duration such as 90s, 10m or 6h, up to a year")]
     Duration(String),
+    /// Neither a time nor a duration.
+    #[error(
+        "{0:?} is neither a time such as 2026-12-05T18:00:00+01:00 nor a duration such as 90m or 6h, up to a year"
+    )]
+    Deadline(String),
     /// A duration of zero where time must pass.
     #[error("a duration of 0 makes no sense here")]
     ZeroDuration,

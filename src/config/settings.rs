@@ -161,6 +161,7 @@ impl Default for Settings {
                 admin_token_file: None,
                 trusts_machine: true,
                 has_page_buttons: false,
+                deadline: None,
             },
             engine: EngineConfig { gpu_ttl: nvml.ttl(), ..EngineConfig::default() },
             snapshots: SnapshotSettings::default(),

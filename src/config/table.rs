@@ -6,9 +6,9 @@ use crate::config::error::ValueError;
 use crate::config::keys;
 use crate::config::settings::{Draft, StartMode};
 use crate::config::values::{
-    absolute, addresses, any_duration, bytes, duration, endpoint, hosts, number, one_of, path,
-    pod, ratio, size, socket, switch, telemetry_path, token_file, transport, web_file,
-    workload,
+    absolute, addresses, any_duration, bytes, deadline, duration, endpoint, hosts, number,
+    one_of, path, pod, ratio, size, socket, switch, telemetry_path, token_file, transport,
+    web_file, workload,
 };
 use crate::input::push::bodies::BODY_BYTES_MAX;
 use crate::output::otlp::config::Endpoint;
@@ -148,6 +148,10 @@ pub const SETTINGS: &[Setting] = &[
     setting("run.max", "N",
         "Maximum number of runs (1 to 65536).",
         |d, v| put(&mut d.settings.engine.runs_max, v, number(1, 65_536_u64))).by_default("64"),
+    setting("deadline", "TIME",
+        "When every run of this exporter is ended from outside, such as by a job's time limit: a time as 2026-12-05T18:00:00+01:00, or a duration from \
+         the exporter's start. Growth that memory clearly outlasts until then pages nobody. A client sends SLURM_JOB_END_TIME by itself.",
+        |d, v| put(&mut d.settings.push.deadline, v, deadline)),
     setting("creep.warmup-steps", "[RUN=]N",
         "First steps of a rank's process that creep detection ignores (0 to 1000000), for all runs or for one.",
         |d, v| warmups(&mut d.settings.engine, v)).by_default("23").repeatable(),

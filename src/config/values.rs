@@ -10,6 +10,7 @@ use crate::config::error::ValueError;
 use crate::config::settings::PushSocket;
 use crate::config::token;
 use crate::config::web_file::WebFile;
+use crate::input::push::deadline::Deadline;
 use crate::input::push::http::TokenFile;
 use crate::input::push::roles::Token;
 use crate::output::otlp::config::{METRICS_PATH, Transport};
@@ -92,6 +93,16 @@ pub(super) fn duration(value: &str) -> Result<Duration, ValueError> {
     any_duration(value).and_then(|duration| {
         if duration.is_zero() { Err(ValueError::ZeroDuration) } else { Ok(duration) }
     })
+}
+
+/// Parses a time or a duration from the start; empty is none.
+pub(super) fn deadline(value: &str) -> Result<Option<Deadline>, ValueError> {
+    if value.is_empty() {
+        return Ok(None);
+    }
+    let after = || duration(value).ok().map(Deadline::After);
+    let known = Deadline::at(value).or_else(after);
+    known.map(Some).ok_or_else(|| ValueError::Deadline(value.to_owned()))
 }
 
 pub(super) fn milliseconds(value: &str) -> Result<Duration, ValueError> {

@@ -38,7 +38,9 @@ use crate::exporter::summaries::directory::SummaryFolders;
 use crate::exporter::summaries::writer::Summaries;
 use crate::input::attribution::kubelet::Kubelet;
 use crate::input::attribution::kubepods::Kubepods;
-use crate::input::push::http::{self, PushConfig, PushEndpoint, Receivers, TokenFile};
+use crate::input::push::http::{
+    self, EndpointClock, PushConfig, PushEndpoint, Receivers, TokenFile,
+};
 use crate::input::push::inbox::{Inbox, PUSH_SECONDS_BOUNDS, ReleaseRequest, Releases};
 use crate::input::push::roles::Tokens;
 use crate::net::guard::Guard;
@@ -301,7 +303,8 @@ impl Serving {
         tasks.spawn(files, web_stopped.clone(), &mut app.web_servers);
         // A header shows either a token or a user; the token has priority.
         let push_gate = access.gate(tokens.push.is_none());
-        let clock = Arc::new(move || clock.now());
+        let uptime = Arc::new(move || clock.now());
+        let clock = EndpointClock { uptime, started: Clock::unix_time() };
         let connections = Arc::<Connections>::default();
         let endpoint = PushEndpoint::new(&self.push_config, self.receivers, tokens, clock);
         let mut buttons = Router::new();

@@ -169,7 +169,10 @@ impl Console {
             }
             return;
         }
-        if finding.evidence.is_level() {
+        let key = (finding.subject.clone(), finding.kind);
+        let was_urgent = self.reported.get(&key).is_some_and(|worst| *worst > Severity::Info);
+        let is_withheld = was_urgent && finding.evidence.is_run_first();
+        if finding.evidence.is_level() || is_withheld {
             self.end(finding, finding_line(finding, self.is_coloured));
             return;
         }

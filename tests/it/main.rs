@@ -70,6 +70,7 @@ mod captures;
 
 mod outlook;
 mod outside;
+mod run_end;
 
 // The status goes out.
 mod outputs;

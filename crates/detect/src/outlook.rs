@@ -64,6 +64,8 @@ pub struct Outlook {
     /// The likely seconds that were left at the newest sample, also of what has ended since: what
     /// was urgent then stays so in a summary.
     pub seconds_at_newest: Option<f64>,
+    /// What was left at the newest sample in units of the axis, likewise.
+    pub units_at_newest: Option<TimeLeft>,
     /// The probability that a random walk does not grow like that, 0 to 1.
     pub confidence_ratio: f64,
 }
@@ -135,6 +137,7 @@ impl Outlook {
                 .filter(|_| !is_over)
                 .map(|remaining: RemainingBytes| remaining.interval().value),
             seconds_at_newest: at_newest.zip(pace).map(|(time, pace)| time.likely * pace),
+            units_at_newest: at_newest.map(|time| TimeLeft::of(time, known(time), 0.0)),
             steps: steps.map(|time| TimeLeft::of(time, known(time), 0.0)),
             seconds: seconds.map(|time| TimeLeft::of(time, known(time), since_step)),
             confidence_ratio: trend.confidence_ratio,

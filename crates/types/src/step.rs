@@ -125,6 +125,12 @@ pub struct Identity {
     /// The most that its allocator may reserve, by a limit of the program's own.
     #[serde(default, rename = "reserved_limit_bytes")]
     pub reserved_limit: Option<Bytes>,
+    /// The step with which its training ends, as its process knows it now.
+    #[serde(default)]
+    pub total_steps: Option<Count>,
+    /// When the run is ended by others, as a Unix time: a scheduler's time limit.
+    #[serde(default)]
+    pub deadline: Option<Seconds>,
 }
 
 impl Identity {

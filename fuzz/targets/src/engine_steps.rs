@@ -109,6 +109,10 @@ impl Job {
                     identity: Identity {
                         attempt: Count::new(u64::from(figures >> 7)).expect("in range"),
                         memory_kind: None,
+                        total_steps: (more & 1 == 1).then(|| {
+                            Count::new(u64::from(more) << (figures & 7)).expect("in range")
+                        }),
+                        deadline: (more & 6 == 6).then(|| self.time(more)),
                         pid: Some(7 + u32::from(figures >> 6 & 1)),
                         ..self.step.identity.clone()
                     },

@@ -9,7 +9,9 @@ use std::sync::{Arc, Mutex};
 use axum::Router;
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use stepmem::input::push::http::{PushConfig, PushEndpoint, Receivers, router as push_router};
+use stepmem::input::push::http::{
+    EndpointClock, PushConfig, PushEndpoint, Receivers, router as push_router,
+};
 use stepmem::input::push::inbox::{Inbox, Submission};
 use stepmem::input::push::roles::Tokens;
 use stepmem::net::access::Gate;
@@ -103,11 +105,17 @@ impl Exporter {
             admin_token_file: None,
             trusts_machine: true,
             has_page_buttons: false,
+            deadline: None,
         };
         let receivers = Receivers { inbox, releases: None };
         let tokens = Tokens { push: None, admin: None };
         let push = push_router(
-            PushEndpoint::new(&config, receivers, tokens, Arc::new(clock)),
+            PushEndpoint::new(
+                &config,
+                receivers,
+                tokens,
+                EndpointClock { uptime: Arc::new(clock), started: 0.0 },
+            ),
             "http://127.0.0.1:9477".to_owned(),
         );
         let (stop, stopped) = watch::channel(false);

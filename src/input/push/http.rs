@@ -15,6 +15,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 
 use crate::input::push::bodies::Bodies;
+use crate::input::push::deadline::{Deadline, steps_by};
 use crate::input::push::inbox::{Inbox, PushResult, Releases, SubmitError};
 use crate::input::push::problem::{PROBLEM_JSON, PushRefusal, problem};
 use crate::input::push::refusal_log::RefusalLog;
@@ -33,6 +34,7 @@ use stepmem_engine::wire::holders::decode_holders;
 use stepmem_engine::wire::step::{Layout, decode};
 use stepmem_types::end::EndAuthority;
 use stepmem_types::ids::{GpuUuid, Run};
+use stepmem_types::units::Seconds;
 
 /// The paths of the endpoint, for a response to any other.
 const ROUTES: &str = "the push endpoint has POST /v1/steps, /v1/snapshots, /v1/runs/RUN/end, /v1/runs/RUN/ack, /v1/runs/RUN/snapshot, /v1/runs/RUN/lines, /v1/holders, /v1/devices/UUID/ack and /v1/nvml/release";
@@ -51,6 +53,8 @@ pub struct PushConfig {
     pub trusts_machine: bool,
     /// Set where admins may also send requests from the page.
     pub has_page_buttons: bool,
+    /// When every run is ended from outside; `None` where that is unknown.
+    pub deadline: Option<Deadline>,
 }
 
 /// The file of a token, with its content at the start.
@@ -58,6 +62,13 @@ pub struct PushConfig {
 pub struct TokenFile {
     pub path: PathBuf,
     pub token: Token,
+}
+
+/// The clock of the endpoint.
+pub struct EndpointClock {
+    pub uptime: ReadClock,
+    /// The Unix time at which the exporter started.
+    pub started: f64,
 }
 
 /// The receivers of the endpoint's requests.
@@ -166,6 +177,8 @@ impl PageGate {
 /// The state that the routes share: limits, roles and queues.
 pub struct PushEndpoint {
     body_bytes_max: usize,
+    /// The deadline of every run, as a Unix time.
+    deadline: Option<Seconds>,
     roles: Roles,
     inbox: Inbox,
     releases: Option<Releases>,
@@ -184,7 +197,8 @@ async fn steps(State(endpoint): State<Arc<PushEndpoint>>, request: Request<Body>
         .timed(async |endpoint| {
             let Caller { peer, .. } = endpoint.authorize(&request).await?;
             let layout = layout_of(request.headers())?;
-            let read = |content: &[u8]| Ok(Event::Steps(decode(content, layout)?));
+            let deadline = endpoint.deadline;
+            let read = |content: &[u8]| Ok(steps_by(decode(content, layout)?, deadline));
             endpoint.submit(request, peer, read).await
         })
         .await
@@ -320,14 +334,25 @@ impl PushEndpoint {
         config: &PushConfig,
         receivers: Receivers,
         tokens: Tokens,
-        clock: ReadClock,
+        clock: EndpointClock,
     ) -> Arc<Self> {
+        let EndpointClock { uptime: clock, started } = clock;
         let Receivers { inbox, releases } = receivers;
         let body_bytes_max = config.body_bytes_max;
+        let deadline = config.deadline.and_then(|deadline| deadline.since(started));
         let bodies = Bodies::new(body_bytes_max);
         let roles = Roles::new(tokens, config.trusts_machine, Arc::clone(&clock));
         let refusals = RefusalLog::default();
-        Arc::new(Self { body_bytes_max, roles, inbox, releases, clock, bodies, refusals })
+        Arc::new(Self {
+            body_bytes_max,
+            deadline,
+            roles,
+            inbox,
+            releases,
+            clock,
+            bodies,
+            refusals,
+        })
     }
 
     /// Responds with the result of `handle`, and counts the result and its duration.

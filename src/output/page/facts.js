@@ -20,6 +20,7 @@ export function factsOf(rank, tests, view) {
     rank.state === "silent" && { term: "Silent", sentence: `for ${known(rank.silent_seconds, duration)}; its process has not said that it ended` },
     { term: "Growth", sentence: growing(rank, growth, view.now) },
     growth && !isOver && !isKnown(growth.level_since_time) && { term: "Out of memory", sentence: outOfMemory(growth) },
+    run && ends(run, view.now) && { term: "Run ends", sentence: ends(run, view.now) },
     site && { term: "Allocated at", ...allocated(site) },
     holder && { term: "Held by", ...held(holder) },
     (!rank.end || rank.pending) && { term: "Why", sentence: judged(rank, tests?.windows) },
@@ -39,6 +40,12 @@ function ending({ outcome, step, time, error_type: type, error_message: message 
   const since = isKnown(time) ? `, ${when(time, now)}` : "";
   const why = [type, message].filter(Boolean).join(": ");
   return [{ strong: `${outcome}${at}` }, `${since}${why ? `; ${why}` : ""}`];
+}
+
+/** When a run ends that names its last step, or has a deadline; empty where neither is known. */
+function ends({ end_step: step, end_time: time }, now) {
+  const at = isKnown(step) ? `at step ${number(step)}` : "";
+  return [at, isKnown(time) ? `in ${duration(Math.max(time - now, 0))}` : ""].filter(Boolean).join(", ");
 }
 
 function growing(rank, growth, now) {

@@ -44,7 +44,8 @@ function update(row, run) {
   const [first, newest] = [least(steps), most(steps)];
   text(name, run.run, run.run);
   text(ranks, number(run.ranks) + expected);
-  text(step, first === newest ? known(newest, number) : `${number(first)} to ${number(newest)}`);
+  const total = isKnown(run.end_step) ? ` of ${number(run.end_step)}` : "";
+  text(step, (first === newest ? known(newest, number) : `${number(first)} to ${number(newest)}`) + total);
   const worst = isKnown(run.worst_rank) ? ` (rank ${run.worst_rank})` : "";
   text(imbalance, known(run.imbalance_ratio, (ratio) => signed(ratio) + worst));
   text(oom, oomEta(run.members.reduce((soonest, rank) => (timeLeft(rank) < timeLeft(soonest) ? rank : soonest), {})));

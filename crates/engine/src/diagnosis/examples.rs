@@ -1,6 +1,7 @@
 //! Parts of evidence for tests. Every field has a value.
 
 use crate::diagnosis::filling::{Filling, FillingDoubt};
+use crate::diagnosis::run_end::{EndsFirst, RunEndFigures};
 use stepmem_types::site::{
     CodeKind, CodeLine, Fill, LineOutcome, LineSearch, SiteText, TensorHolder,
 };
@@ -62,5 +63,17 @@ pub(super) fn filling() -> Filling {
         remaining_bytes: 1e8,
         left_bytes: Some(-5e6),
         doubt: Some(FillingDoubt::DoesNotFit),
+    }
+}
+
+pub(super) fn run_end() -> RunEndFigures {
+    RunEndFigures {
+        first: EndsFirst::Open,
+        step: Some(count(10_000)),
+        in_steps: Some(4500.0),
+        in_seconds: Some(2250.0),
+        spare_steps: Some(-12.5),
+        spare_seconds: Some(-6.25),
+        restarts: Some(1.0),
     }
 }

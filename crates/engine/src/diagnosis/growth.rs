@@ -4,6 +4,7 @@ use crate::diagnosis::figures::{Figures, Score};
 use crate::diagnosis::high_pressure;
 use crate::diagnosis::input::{DiagnosisInput, RELEASE_MARGIN, Subject};
 use crate::diagnosis::pressure;
+use crate::diagnosis::run_end::EndsFirst;
 use crate::diagnosis::site_words;
 use crate::diagnosis::trend_figures::{ContainerFigures, TrendFigures};
 use crate::kind::Severity;
@@ -33,10 +34,11 @@ pub fn creeping_container(
     let rank = subject.rank()?;
     let container = rank.container.filter(|of| of.is_lead && !of.has_creep)?;
     let outlook = container.creeping()?;
-    let figures = TrendFigures::of_container(&container, &outlook);
+    let run_end = subject.run_end(&outlook);
+    let figures = TrendFigures { run_end, ..TrendFigures::of_container(&container, &outlook) };
     let severity =
         if is_soon(input, subject, &outlook) { Severity::Critical } else { Severity::Warning };
-    Some((severity, Box::new(figures)))
+    Some((figures.lowered(severity), Box::new(figures)))
 }
 
 /// Returns whether the time to OOM is critically short. One that was critical stays so until the
@@ -50,8 +52,8 @@ fn is_soon(input: &DiagnosisInput<'_>, subject: &Subject<'_, '_>, outlook: &Outl
 }
 
 /// Judges a signal that creeps. It is critical when its time to OOM is short or live memory is
-/// near the capacity, else a warning. It is info once its growth has ended, and while its
-/// holder is filling up and will fit.
+/// near the capacity, else a warning. It is info once its growth has ended, while its holder is
+/// filling up and will fit, and while the run clearly ends before.
 pub fn creeping(
     input: &DiagnosisInput<'_>,
     subject: &Subject<'_, '_>,
@@ -74,8 +76,8 @@ pub fn creeping(
     let ends = figures.ends();
     let severity = match trend.is_growing() && !ends {
         false => Severity::Info,
-        true if is_soon || (is_full && !has_resumed) => Severity::Critical,
-        true => Severity::Warning,
+        true if is_soon || (is_full && !has_resumed) => figures.lowered(Severity::Critical),
+        true => figures.lowered(Severity::Warning),
     };
     Some((severity, if ends { Box::new(figures.without_eta()) } else { figures }))
 }
@@ -102,6 +104,9 @@ fn full_advice(signal: Signal) -> &'static str {
 /// The advice for growth of a container that none of its ranks explains.
 const CONTAINER_ADVICE: &str = "Look at the container's other processes (DataLoader workers, data services), and at files on its tmpfs volumes and in /dev/shm: all of these count \
                                 toward its limit.";
+
+/// The advice for growth that the run's end comes before.
+const RUN_FIRST_ADVICE: &str = "Let it run: it ends before memory does. If it goes on past that end, it is judged as if it had none.";
 
 /// The advice for growth that ends by itself.
 const FILLING_ADVICE: &str =
@@ -147,6 +152,22 @@ impl TrendFigures {
     /// Returns whether the growth ends by itself before memory runs out.
     pub fn ends(&self) -> bool {
         self.filling.is_some_and(|filling| filling.withholds())
+    }
+
+    /// Returns whether the run clearly ends before its memory does, and goes on.
+    pub fn is_run_first(&self) -> bool {
+        !self.is_level() && !self.is_over && self.run_end.is_some_and(|end| end.is_run_first())
+    }
+
+    /// Returns the severity of growth that goes on, by the run's own end. Where it is open which
+    /// comes first, growth is no more than a warning. Of a run that is over a leak is what it was:
+    /// a gate fails on it.
+    fn lowered(&self, severity: Severity) -> Severity {
+        match self.run_end.filter(|_| !self.is_over).map(|end| end.first) {
+            Some(EndsFirst::Run) => Severity::Info,
+            Some(EndsFirst::Open) => severity.min(Severity::Warning),
+            Some(EndsFirst::Memory) | None => severity,
+        }
     }
 
     fn is_of_container(&self) -> bool {
@@ -220,7 +241,8 @@ impl Figures for TrendFigures {
             text = format!("{text}; {}", site_words::of_search(*search, self.is_on_host));
         }
         if self.ends() || self.is_over {
-            return text;
+            let after = self.run_end.filter(|_| self.is_over).and_then(|end| end.words_after());
+            return after.map_or_else(|| text.clone(), |after| format!("{text}; {after}"));
         }
         let of = self.container.as_ref().map_or_else(String::new, |of| of.words());
         let stalled = self.stalled_seconds.map_or_else(String::new, |seconds| {
@@ -230,6 +252,7 @@ impl Figures for TrendFigures {
         if self.headroom_bytes == Some(0.0) {
             return format!("{text}; nothing{of} is left{stalled}");
         }
+        let run_end = self.run_end.map_or_else(String::new, |end| format!("; {}", end.words()));
         let is_known = self.oom_eta_seconds.or(self.oom_eta_steps).is_some();
         let (seconds, steps) = if is_known {
             (self.oom_eta_seconds, self.oom_eta_steps)
@@ -259,7 +282,7 @@ impl Figures for TrendFigures {
             }
             (None, None) => String::new(),
         };
-        text + &eta + &stalled
+        text + &eta + &stalled + &run_end
     }
 
     fn score(&self) -> Score {
@@ -281,6 +304,9 @@ impl Figures for TrendFigures {
         if self.ends() {
             return Some(FILLING_ADVICE.to_owned());
         }
+        if self.is_run_first() {
+            return Some(RUN_FIRST_ADVICE.to_owned());
+        }
         site_words::advice(self.site.as_deref(), self.holder.as_deref()).or_else(|| {
             let search = self.searched.as_ref()?;
             Some(site_words::without_tensors(search, self.is_on_host))
@@ -289,7 +315,9 @@ impl Figures for TrendFigures {
 
     #[cfg(test)]
     fn examples() -> Vec<Self> {
-        use crate::diagnosis::examples::{bytes, count, filling, holder, line, search, text};
+        use crate::diagnosis::examples::{
+            bytes, count, filling, holder, line, run_end, search, text,
+        };
         use crate::diagnosis::kept_blocks::{KeptBlocks, KeptState};
         use crate::diagnosis::trend_figures::ContainerFigures;
         use stepmem_types::site::{CodeFrame, EmptySearch, LeakSite, SiteVerdict};
@@ -338,6 +366,7 @@ impl Figures for TrendFigures {
             holder: Some(Box::new(holder())),
             slope_while_held_bytes_per_step: Some(0.2),
             filling: Some(filling()),
+            run_end: Some(run_end()),
             kept_blocks: Some(KeptBlocks {
                 state: KeptState::Fades,
                 blocks_per_step: Some(62.5),

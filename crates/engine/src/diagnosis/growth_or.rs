@@ -62,7 +62,9 @@ impl<A: Figures> Figures for GrowthOr<A> {
 
     fn advice(&self) -> Option<String> {
         match self {
-            Self::Growth(growth) if growth.is_level() => growth.advice(),
+            Self::Growth(growth) if growth.is_level() || growth.is_run_first() => {
+                growth.advice()
+            }
             Self::Growth(_) => None,
             Self::Amount(amount) => amount.advice(),
         }

@@ -5,6 +5,7 @@ use crate::devices::DeviceFailure;
 use crate::diagnosis::balance::{Balance, COMPARABLE_STEPS_MIN, balance};
 use crate::diagnosis::filling::Filling;
 use crate::diagnosis::kept_blocks::KeptBlocks;
+use crate::diagnosis::run_end::{RunEnd, RunEndFigures};
 use crate::diagnosis::trend_figures::TrendFigures;
 use crate::kind::Severity;
 use crate::processes::ProcessView;
@@ -62,6 +63,8 @@ pub struct RunInput<'a> {
     pub ranks: Vec<(Rank, RankView<'a>)>,
     /// Those of them that have come far enough in their incarnations, against each other.
     pub comparable: Option<Balance>,
+    /// Its own end.
+    pub end: RunEnd,
 }
 
 impl<'a> RunInput<'a> {
@@ -69,7 +72,8 @@ impl<'a> RunInput<'a> {
     pub fn new(run: &'a Run, ranks: Vec<(Rank, RankView<'a>)>) -> Self {
         let is_comparable =
             |(_, view): &&(Rank, RankView<'a>)| view.life_steps >= COMPARABLE_STEPS_MIN;
-        Self { run, comparable: balance(&ranks.iter().filter(is_comparable)), ranks }
+        let comparable = balance(&ranks.iter().filter(is_comparable));
+        Self { run, comparable, end: RunEnd::of(&ranks), ranks }
     }
 }
 
@@ -171,6 +175,9 @@ impl<'a> Subject<'a, '_> {
             filling: self.rank().and_then(|rank| Filling::of(rank, outlook)),
             searched: held.searched,
             kept_blocks: self.kept_blocks(outlook),
+            run_end: self
+                .rank()
+                .and_then(|rank| self.run_end(&rank.memory_end(outlook.signal)?)),
             ..TrendFigures::of(outlook)
         };
         let rank = self.rank().filter(|_| is_on_host && !figures.is_level());
@@ -180,6 +187,13 @@ impl<'a> Subject<'a, '_> {
             }
             None => figures,
         })
+    }
+
+    /// Returns the end of the run, next to that of memory that runs out as this outlook has it.
+    pub fn run_end(&self, memory: &Outlook) -> Option<RunEndFigures> {
+        let SubjectView::Rank(input, _, rank) = self.view else { return None };
+        let was_first = self.active == Some(Severity::Info);
+        RunEndFigures::of(&input.end, rank, memory, was_first)
     }
 
     /// Returns what the number of live blocks says of growth that goes on.

@@ -22,6 +22,7 @@ pub mod names;
 pub mod out_of_memory;
 pub mod outside_allocator;
 pub mod pressure;
+pub mod run_end;
 pub mod site_words;
 pub mod trend_figures;
 

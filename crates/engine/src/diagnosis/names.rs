@@ -85,6 +85,11 @@ impl Evidence {
         self.growth().is_some_and(TrendFigures::ends)
     }
 
+    /// Returns whether it is about growth that the run's own end clearly comes before.
+    pub fn is_run_first(&self) -> bool {
+        self.growth().is_some_and(TrendFigures::is_run_first)
+    }
+
     /// Returns the first thing to check, where the figures know that better than their
     /// diagnosis.
     pub fn advice(&self) -> Option<String> {

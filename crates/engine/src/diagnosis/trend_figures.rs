@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use crate::diagnosis::filling::Filling;
 use crate::diagnosis::kept_blocks::KeptBlocks;
+use crate::diagnosis::run_end::RunEndFigures;
 use crate::ranks::container_view::ContainerView;
 use stepmem_detect::forecast::slope_interval::Bend;
 use stepmem_detect::outlook::{Course, Outlook};
@@ -135,6 +136,9 @@ pub struct TrendFigures {
     /// What the number of live blocks says of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept_blocks: Option<KeptBlocks>,
+    /// The run's own end, where it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_end: Option<RunEndFigures>,
 }
 
 /// The container that memory runs out with.
@@ -204,6 +208,7 @@ impl TrendFigures {
             filling: None,
             searched: None,
             kept_blocks: None,
+            run_end: None,
         }
     }
 

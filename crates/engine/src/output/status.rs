@@ -36,12 +36,13 @@ use stepmem_types::device::{
     ProcessMemory,
 };
 use stepmem_types::end::EndReport;
+use stepmem_types::format::units::{duration, grouped};
 use stepmem_types::host::{ContainerId, ContainerReading, PodMemory};
 use stepmem_types::ids::{GpuUuid, ProcessId, Rank, RankId, Run, SubjectId, subject_fields};
 use stepmem_types::launch::Launch;
 use stepmem_types::site::{LeakSite, TensorHolder};
 use stepmem_types::step::{Identity, StepFigures};
-use stepmem_types::units::{Bytes, DurationCounts};
+use stepmem_types::units::{Bytes, Count, DurationCounts};
 
 /// Everything at one time.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
@@ -99,6 +100,13 @@ pub struct RunStatus {
     pub imbalance_ratio: Option<f64>,
     /// The rank with the highest recent peak.
     pub worst_rank: Option<Rank>,
+    /// The step that it ends with, where its ranks name that, agree on it and can be believed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end_step: Option<Count>,
+    /// When it ends, as a Unix time: with that step at the pace of its slowest rank, or by its
+    /// deadline, whichever comes first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end_time: Option<f64>,
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -489,7 +497,22 @@ impl RunStatus {
             asked_for: None,
             imbalance_ratio: balance.map(|balance| balance.skew_ratio),
             worst_rank: balance.map(|balance| balance.worst_rank),
+            end_step: input.end.total_steps.filter(|_| pushing().count() > 0),
+            end_time: pushing()
+                .filter_map(|(_, view)| input.end.time_by(view))
+                .reduce(f64::max),
         }
+    }
+}
+
+impl RunStatus {
+    /// Returns when it ends, in words: `at step 10,000, in 38 min 0 s`; `None` where that is unknown. `now`
+    /// is a Unix time.
+    pub fn end_words(&self, now: f64) -> Option<String> {
+        let step = self.end_step.map(|step| format!("at step {}", grouped(step.get())));
+        let time = self.end_time.map(|time| format!("in {}", duration((time - now).max(0.0))));
+        let parts: Vec<String> = step.into_iter().chain(time).collect();
+        (!parts.is_empty()).then(|| parts.join(", "))
     }
 }
 

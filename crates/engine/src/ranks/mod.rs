@@ -14,6 +14,7 @@ pub mod lifecycle;
 pub mod lifetime;
 pub mod limits;
 pub mod peaks;
+pub mod planned_end;
 pub mod state;
 pub mod totals;
 pub mod used_now;

@@ -13,6 +13,7 @@ use crate::ranks::lifecycle::{Arrival, Lifecycle, RecordVerdict};
 use crate::ranks::lifetime::LifetimeStats;
 use crate::ranks::limits::{Limit, LimitOrigin, Limits};
 use crate::ranks::peaks::{HighWater, IntervalPeak, RecentPeaks, StepPeaks};
+use crate::ranks::planned_end::NamedEnd;
 use crate::ranks::totals::RankTotals;
 use crate::ranks::used_now::{ReadBy, UsedNow};
 use crate::ranks::view::{DeviceView, RankView};
@@ -51,6 +52,8 @@ const OWN_PROCESS_KEPT: Duration = Duration::from_mins(5);
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct RankState {
     identity: Identity,
+    /// The end of its training, as this incarnation names it.
+    end: NamedEnd,
     lifecycle: Lifecycle,
     last_train: Option<StepFigures>,
     /// Host memory in addition to its own figures, if it has any.
@@ -111,6 +114,7 @@ impl RankState {
     pub fn new(creep: DetectConfig, peak_interval: Duration, now: Uptime) -> Self {
         Self {
             identity: Identity::default(),
+            end: NamedEnd::default(),
             lifecycle: Lifecycle::default(),
             last_train: None,
             host: None,
@@ -173,6 +177,7 @@ impl RankState {
         self.count_marks(sample, at.time);
         self.remember(sample, peaks, HistoryPlace { time: at.time, follows_gap });
         self.identify(sample);
+        self.end.take(&sample.identity, sample.figures.step, at.time);
         self.take_host_parts(sample);
         self.own_process = sample.own_process.map(|own| (own, now)).or(self.own_process);
         self.lifecycle.advance(sample, at);
@@ -704,6 +709,7 @@ impl RankState {
             own_process: None,
             site: SiteView::default(),
             asked: self.asked(now),
+            planned_end: self.end.planned(self.lifetime.seconds_without_steps()),
         }
     }
 
@@ -847,12 +853,16 @@ impl RankState {
         self.host = None;
         self.container = None;
         self.identity.reserved_limit = None;
+        self.end = NamedEnd::default();
     }
 
-    /// A field that a record leaves out keeps its last value; the attempt is always given.
+    /// A field that a record leaves out keeps its last value; the attempt is always given, and
+    /// what is left out of the end of training is unknown.
     fn identify(&mut self, sample: &StepSample) {
         let identity = &mut self.identity;
         identity.attempt = sample.identity.attempt;
+        identity.total_steps = sample.identity.total_steps;
+        identity.deadline = sample.identity.deadline;
         if sample.identity.device.is_some() && sample.identity.device != identity.device {
             identity.device.clone_from(&sample.identity.device);
             // A process that began to use a GPU has its host memory next to the device's.

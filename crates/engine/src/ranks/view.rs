@@ -13,6 +13,7 @@ use crate::ranks::ended::{OomEvent, RankEnded};
 use crate::ranks::host::{HostMemory, child_bytes};
 use crate::ranks::lifetime::LifetimeStats;
 use crate::ranks::limits::{LimitOrigin, Limits};
+use crate::ranks::planned_end::PlannedEnd;
 use crate::ranks::totals::RankTotals;
 use crate::requests::causes::SiteView;
 use stepmem_detect::capacity::Capacity;
@@ -120,6 +121,8 @@ pub struct RankView<'a> {
     pub site: SiteView<'a>,
     /// How its growth is asked for: how long it has been silent, and whether it has ended.
     pub asked: Asked,
+    /// The end of its training, as far as what its process names can be believed.
+    pub planned_end: PlannedEnd,
 }
 
 /// The kernel's kill, for lack of memory, of a process that fell silent.
@@ -178,12 +181,23 @@ impl RankView<'_> {
     /// Returns the outlook that shows when memory runs out, for growth of a signal. Host memory
     /// runs out with its container's, once for all its ranks: only one of them has that time.
     pub fn end(&self, signal: Signal) -> Option<Outlook> {
-        let is_on_host = signal == Signal::Host || self.identity.is_host();
-        let container = self.container.filter(|_| is_on_host);
-        match container.and_then(|of| Some((of, of.creeping()?))) {
+        match self.container_end(signal) {
             Some((of, creeping)) => Some(creeping).filter(|_| of.is_lead),
             None => self.outlook(signal),
         }
+    }
+
+    /// Returns the same for each rank of a container.
+    pub fn memory_end(&self, signal: Signal) -> Option<Outlook> {
+        let of_container = self.container_end(signal).map(|(_, creeping)| creeping);
+        of_container.or_else(|| self.outlook(signal))
+    }
+
+    /// Returns the container that memory of a signal runs out with, and its outlook.
+    fn container_end(&self, signal: Signal) -> Option<(ContainerView<'_>, Outlook)> {
+        let is_on_host = signal == Signal::Host || self.identity.is_host();
+        let container = self.container.filter(|_| is_on_host)?;
+        Some((container, container.creeping()?))
     }
 
     /// The step from which on its growth will be judged; `None` once it is, and of one that

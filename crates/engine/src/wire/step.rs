@@ -235,6 +235,13 @@ keys! {
         "integer 0..=1048575", "number of the node, as torchrun sets it";
     step: Number = Some(of.figures.step),
         "integer 0..=2^53", "global step just completed";
+    total_steps: Option<Number> = of.identity.total_steps,
+        "integer 0..=2^53",
+        "the value of `step` with which training ends, in each record for as long as it is known \
+         ([the end of a run](#the-end-of-a-run)); 0 counts as absent";
+    deadline: Option<Number> = of.identity.deadline,
+        "Unix seconds, 0..=253402300799",
+        "when the run is ended from outside, such as by the time limit of its job; likewise";
     steps: Option<Number> = Some(of.n_steps).filter(|n_steps| *n_steps > 1),
         "integer 1..=1000000",
         "train steps that the record stands for, 1 if absent: this one, and those before it \
@@ -446,6 +453,10 @@ impl RawStep<'_> {
             })?,
             total: bytes("total_bytes", self.total_bytes)?,
             reserved_limit: bytes("reserved_limit_bytes", self.reserved_limit_bytes)?,
+            total_steps: optional(self.total_steps, |n| count_of("total_steps", n))?
+                .filter(|total| total.get() > 0),
+            deadline: optional(self.deadline, |n| seconds_of("deadline", n))?
+                .filter(|deadline| deadline.get() > 0.0),
         })
     }
 

@@ -61,6 +61,10 @@ pub fn render(status: &Status, rank: &RankStatus, columns: Option<usize>) -> Str
         page.line("  No slope is known yet.");
     }
     room(&mut page, rank, &findings);
+    let run = status.runs.iter().find(|of| of.run == rank.run);
+    if let Some(end) = run.and_then(|run| run.end_words(status.time)) {
+        page.paragraph(Indent::hanging(2), &format!("The run ends {end}"));
+    }
     page.into_text()
 }
 

@@ -152,6 +152,9 @@ fn severity(story: &Story, event: &StoryEvent) -> String {
         Some(before) if event.transition.evidence.ends() => {
             format!("info; {} until a bound that fits was known", before.as_label())
         }
+        Some(before) if event.transition.evidence.is_run_first() => {
+            format!("info; {} until the run was known to end first", before.as_label())
+        }
         Some(before) if !event.transition.evidence.is_level() => format!(
             "info; {} until the rank ended or the finding was acknowledged",
             before.as_label()
