@@ -167,6 +167,12 @@ env:
   # Whatever it finds at its start, it does not exit: training waits until it runs.
   - name: STEPMEM_SIDECAR
     value: "true"
+  # When the job's time is over: a Job's activeDeadlineSeconds is in no pod.
+  - name: STEPMEM_DEADLINE
+    valueFrom:
+      fieldRef:
+        apiVersion: v1
+        fieldPath: metadata.annotations['stepmem.io/deadline']
   {{- end }}
   {{- /* As variables, which the commands of `kubectl exec` have too. */}}
   {{- range $value := list "pushToken" "adminToken" }}
