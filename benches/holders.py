@@ -56,6 +56,7 @@ CHILD = """
 import collections, json, sys, time
 import torch
 from stepmem._holders.requests import HeapScanRequests
+from stepmem._malloc import Malloc
 from stepmem._process import Process
 from stepmem._wire import HeapScanRequest
 
@@ -76,7 +77,7 @@ def main():
     trainer, model = Trainer(), torch.nn.Linear(16, 4)
     optimizer = torch.optim.Adam(model.parameters())
     results, spent = [], []
-    requests = HeapScanRequests(Process(), results.append)
+    requests = HeapScanRequests(Process(), results.append, Malloc())
     began, step, n_asked = time.monotonic(), 0, 0
     while time.monotonic() - began < {seconds} and ({is_asked_again} or len(results) < 2):
         loss = model(torch.randn(8, 16)).pow(2).mean()

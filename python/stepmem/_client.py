@@ -14,6 +14,7 @@ from ._by_time import ByTime
 from ._ending import Ending
 from ._environment import environment
 from ._holders.requests import HeapScanRequests
+from ._malloc import Malloc
 from ._peaks import in_child
 from ._process import Process
 from ._recorder import UNPACKED_MAX, Recorder
@@ -24,7 +25,7 @@ from ._threads import in_child as forget_threads
 from ._total_steps import NEVER
 from ._trainer import Training
 from ._warn import announce_once, note_once, warn_once
-from ._wire import EVENT_MARKERS, OUTCOMES, PHASES, STEP_MAX, TIMED_PHASES, End, HeapScanRequest, HoldersResult, SnapshotRequest, SnapshotResult
+from ._wire import EVENT_MARKERS, OUTCOMES, PHASES, STEP_MAX, TIMED_PHASES, End, HeapScanRequest, HoldersResult, MallocRequest, SnapshotRequest, SnapshotResult
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -72,6 +73,7 @@ class Client:
         self._by_time: Optional[ByTime] = None
         self._snapshots: Optional[Snapshots] = None
         self._heap_scans: Optional[HeapScanRequests] = None
+        self._malloc = Malloc()
 
     def in_child(self) -> None:
         """Runs in each forked child, which has no sender: forgets the parent's state, closes its files."""
@@ -215,7 +217,7 @@ class Client:
             self._is_off = True
             return
         sender = Sender(settings, self.process, self._on_action)
-        recorder = Recorder(self.process, sender, settings)
+        recorder = Recorder(self.process, sender, settings, self._malloc)
         sender.start(lambda: self._pack(recorder), UNPACKED_MAX)
         self._sender, self._recorder, self._n_failures = sender, recorder, 0
         self.ending.install(self.at_exit)
@@ -259,13 +261,18 @@ class Client:
             self._has_requests = True
         return self._snapshots
 
-    def _on_action(self, action: "SnapshotRequest | HeapScanRequest") -> None:
-        """Plans the snapshot or the search that the exporter requests. Runs on the sender's thread."""
+    def _on_action(self, action: "SnapshotRequest | HeapScanRequest | MallocRequest") -> None:
+        """Plans the snapshot or the search that the exporter requests, or reads the allocator. Runs on the sender's thread."""
         if isinstance(action, SnapshotRequest):
             self.snapshots.on_request(action)
             return
+        if isinstance(action, MallocRequest):
+            settings, rank = self.process.settings(), self.process.identity().rank
+            if settings is not None and settings.names_holders and str(action.rank) == str(rank):
+                self._malloc.read(self.process.step)
+            return
         if self._heap_scans is None:
-            self._heap_scans = HeapScanRequests(self.process, self._on_result)
+            self._heap_scans = HeapScanRequests(self.process, self._on_result, self._malloc)
             self._has_requests = True
         self._heap_scans.on_request(action)
 

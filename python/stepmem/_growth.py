@@ -15,7 +15,7 @@ from array import array
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from ._descriptors import opened
-from ._holders.arenas import Arenas, private_bytes
+from ._malloc import glibc, given_out, private_bytes
 from ._holders.candidates import EXPLAINED, SHARE_OF_RATE, Holder, Whole
 from ._holders.search import Search
 from ._procfs import read, sizes
@@ -77,7 +77,7 @@ class Watch:
         """Growth by less than `allowed_bytes` a step is none."""
         self.n_steps = 0
         self._allowed = allowed_bytes
-        self._arenas = Arenas()
+        self._glibc = glibc()
         self._every = 1
         """Steps from one that is kept to the next."""
         # Arrays, made at once: lists would grow with the steps.
@@ -91,7 +91,7 @@ class Watch:
     @property
     def is_exact(self) -> bool:
         """Returns whether the host's figures are counts of what is alive, rather than resident memory."""
-        return "t" not in sys.abiflags and self._arenas.used() is not None
+        return "t" not in sys.abiflags and given_out(self._glibc) is not None
 
     def step_ends(self) -> None:
         """Notes what is alive at the end of a step, without garbage while the collector is on. Searches for what grows."""
@@ -140,7 +140,7 @@ class Watch:
         """Returns the live bytes of the host; without garbage, unless the program has turned the collector off."""
         if gc.isenabled():
             gc.collect()
-        used = self._arenas.used()
+        used = given_out(self._glibc)
         if used is None or not self.is_exact:
             return private_bytes()
         return used + SMALL_OBJECT_BYTES * sys.getallocatedblocks() - _captured_bytes()
@@ -185,7 +185,7 @@ class Watch:
         holders = [each for each in whole.ranked(search.holders) if whole.explained_by(each)]
         innocent = [each for each in holders if each.fill is not None or _is_pytests(each)]
         is_growth = len(innocent) < len(holders) or not any(map(whole.is_all_of, innocent))
-        located = [each.located() for each in holders]
+        located = [each.located(False) for each in holders]
         return verdict._replace(is_growth=is_growth, holders=located, error=None if holders else search.error)
 
 

@@ -14,6 +14,7 @@ from typing import Any, Callable, Deque, Dict, List, Optional, Tuple, Union
 
 from ._cgroup import NO_READING, Container
 from ._event_markers import EventMarkers, install
+from ._malloc import Malloc
 from ._pacing import Pacing
 from ._peaks import step_lock
 from ._process import Process
@@ -46,7 +47,7 @@ how many steps since the one that was read before, source, what the reader took,
 class Recorder:
     """Appends a record to the ring for each step and phase."""
 
-    def __init__(self, process: Process, sender: Sender, settings: Settings) -> None:
+    def __init__(self, process: Process, sender: Sender, settings: Settings, malloc: Malloc) -> None:
         self._process = process
         self._sender = sender
         self._ring = sender.ring
@@ -64,6 +65,7 @@ class Recorder:
         self._container = Container()
         self._container_now = NO_READING
         """The reading of the container that the next record has."""
+        self._malloc = malloc
         self._process_memory = ProcessMemory(process)
         self._process_used = UNKNOWN
         """The newest reading of this process's memory on its GPU, until a record has it."""
@@ -225,6 +227,7 @@ class Recorder:
             *parts[:2],
             *children[2:6],
             *parts[6:],
+            *self._malloc.take(),
             *container,
             process_used,
         )

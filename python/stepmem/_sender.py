@@ -26,10 +26,12 @@ from ._wire import (
     HeapScanRequest,
     Held,
     HoldersResult,
+    MallocRequest,
     Request,
     SnapshotRequest,
     SnapshotResult,
     decode_heap_scan_requests,
+    decode_malloc_requests,
     decode_snapshot_requests,
     sequence_number,
     unknown_key,
@@ -38,7 +40,7 @@ from ._wire import (
 Ring = Deque[bytes]
 """Packed records, oldest first. A full ring evicts its oldest record when a new one is appended."""
 
-Action = Union[SnapshotRequest, HeapScanRequest]
+Action = Union[SnapshotRequest, HeapScanRequest, MallocRequest]
 """A request of the exporter, in its answer to a push."""
 
 RING_CAPACITY = 8192
@@ -462,6 +464,8 @@ class Sender:
         try:
             for snapshot in decode_snapshot_requests(body):
                 self._on_action(snapshot)
+            for malloc in decode_malloc_requests(body):
+                self._on_action(malloc)
             for scan in decode_heap_scan_requests(body):
                 self._on_action(scan)
         except Exception as error:

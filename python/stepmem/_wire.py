@@ -53,6 +53,9 @@ PROCESS_LIMITS = ("data_limit_bytes", "data_used_bytes", "address_space_limit_by
 CONTAINER = ("container", "container_limit_bytes", "container_used_bytes", "container_oom_kills")
 """JSON keys of the control group that limits the host memory of this process and others. A record holds the number of the group."""
 
+MALLOC = ("malloc_used_bytes", "malloc_free_bytes", "malloc_threads_bytes")
+"""JSON keys of what glibc's allocator has given out, what is free, and the part of both outside of its first arena."""
+
 RESERVED_LIMIT = "reserved_limit_bytes"
 """JSON key of the most that the allocator may reserve, by a limit that the program set; in records and in ends."""
 
@@ -92,6 +95,7 @@ FIGURES = (
     "high_water_reserved_bytes",
     *HOST_PARTS,
     *PROCESS_LIMITS,
+    *MALLOC,
     *CONTAINER,
     PROCESS_USED,
 )
@@ -239,6 +243,15 @@ class HeapScanRequest:
         """Set if an operator wants to know the line that allocates it, which takes a window of tracemalloc."""
 
 
+class MallocRequest:
+    """The exporter's request to read the allocator."""
+
+    __slots__ = ("rank",)
+
+    def __init__(self, action: Dict[str, object]) -> None:
+        self.rank = action.get("rank")
+
+
 class HoldersResult:
     """The result of a search for holders. `fields` reads source files, so it is for the sender's thread."""
 
@@ -272,7 +285,7 @@ class HoldersResult:
             "error": None if self.error is None else cut(self.error, ERROR_CHARACTERS_MAX) or "unknown",
             "first_step": self.first_step,
             "last_step": self.last_step,
-            "holders": [_holder_fields(each.located()) for each in self.holders] or None,
+            "holders": [_holder_fields(each.located(idx == 0)) for idx, each in enumerate(self.holders)] or None,
             LINES: self.lines or None,
         }
 
@@ -290,11 +303,19 @@ def _holder_fields(holder: Any) -> Dict[str, object]:
         "bytes": holder.n_bytes,
         "tensors_per_step": round(holder.tensors_per_step, 6),
         "bytes_per_step": round(holder.bytes_per_step, 3),
+        "keeps_more": True if holder.keeps_more else False if holder.is_measured else None,
+        "added_per_step": None if holder.added_per_step is None else round(max(0.0, holder.added_per_step), 6),
+        "removal": None if holder.removal is None else _removal_fields(holder.removal),
     }
     if holder.fill is not None:
         rate = round(holder.fill.items_per_step, 6)
         fields.update(zip(FILL, (holder.fill.items, holder.fill.items_max, rate)))
     return fields
+
+
+def _removal_fields(removal: Any) -> Dict[str, object]:
+    file = cut(removal.file, HOLDER_FILE_BYTES_MAX) or "unknown"
+    return {"outcome": removal.outcome, "file": file, "line": removal.line}
 
 
 class End:
@@ -469,7 +490,16 @@ def decode_snapshot_requests(body: bytes) -> List[SnapshotRequest]:
 
 def decode_heap_scan_requests(body: bytes) -> List[HeapScanRequest]:
     """Returns the heap-scan requests in an answer's actions; raises if the answer is malformed."""
-    if b'"holders"' not in body:
+    return [HeapScanRequest(each) for each in _actions(body, "holders")]
+
+
+def decode_malloc_requests(body: bytes) -> List[MallocRequest]:
+    """Returns the requests to read the allocator in an answer's actions; raises if the answer is malformed."""
+    return [MallocRequest(each) for each in _actions(body, "malloc")]
+
+
+def _actions(body: bytes, type_: str) -> List[Dict[str, object]]:
+    if f'"{type_}"'.encode() not in body:
         return []
     actions: List[Any] = json.loads(body).get("actions", [])
-    return [HeapScanRequest(each) for each in actions if isinstance(each, dict) and each.get("type") == "holders"]
+    return [each for each in actions if isinstance(each, dict) and each.get("type") == type_]

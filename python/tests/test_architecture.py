@@ -101,6 +101,8 @@ OFF_THE_TRAINING_THREAD = {
     "_client:at_exit",
     "_connection",
     "_descriptors:__del__",
+    "_holders/removal:removal",  # with the sender's report
+    "_malloc:glibc",
     "_ending:note",  # Python calls it with an error that ends the program
     "_process_memory:_run",
     "_sender",

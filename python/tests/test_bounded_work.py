@@ -27,6 +27,7 @@ from stepmem._holders import allowance, heap, places, requests, search, source
 from stepmem._holders.allowance import Allowance
 from stepmem._holders.search import Search
 from stepmem._holders.source import Binding, Form
+from stepmem._malloc import Malloc
 from stepmem._process import Process
 from stepmem._wire import HeapScanRequest
 from test_holders import answer  # noqa: F401
@@ -438,7 +439,7 @@ def test_all_that_searches_do_at_a_steps_end_counts_and_not_slices_alone(monkeyp
     assert kept.is_over and kept.taken == pytest.approx(2.002)
     ticks = itertools.count()
     monkeypatch.setattr(requests, "clock", lambda: float(next(ticks)))
-    served = requests.HeapScanRequests(Process(), lambda result: None)
+    served = requests.HeapScanRequests(Process(), lambda result: None, Malloc())
     served.on_request(HeapScanRequest({"id": "h1"}))
     served._current[1].fail("cut")
     served.at_step_end(1)

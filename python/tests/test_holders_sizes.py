@@ -37,9 +37,9 @@ def test_items_at_addresses_that_the_first_scan_met_have_their_whole_size(module
 def test_memory_that_was_freed_and_stays_with_the_allocator_is_not_to_be_explained(answer):
     program = """
         import stepmem
-        from stepmem._holders import arenas
-        n, kept = 0, []
-        arenas.Arenas._now = lambda self: (1, 900_000 * n)
+        from stepmem import _malloc
+        kept = []
+        _malloc.Malloc.rates = lambda self: (100_000.0, 900_000.0)
         for n in range(300):
             kept.append(bytes(50_000))
             stepmem.step_end(n)
@@ -48,21 +48,23 @@ def test_memory_that_was_freed_and_stays_with_the_allocator_is_not_to_be_explain
     assert [holder["name"] for holder in result["holders"]] == ["`kept`"]
 
 
-def test_memory_that_was_freed_and_stays_in_the_arenas_of_glibc_is_not_to_be_explained(answer):
-    program = """
-        import ctypes, stepmem
-        libc = ctypes.CDLL(None)
-        libc.malloc.restype = ctypes.c_void_p
-        libc.free.argtypes = [ctypes.c_void_p]
-        blocks, kept = [libc.malloc(65_536) for _ in range(600)], []  # every other one stays, so that the heap cannot shrink
-        for n in range(300):
-            FREE
-            kept.append(bytes(5_000))  # a twentieth of the growth that the request names, and most of what is not free
-            stepmem.step_end(n)
-    """
-    for free, names in [("libc.free(blocks[2 * n])", ["`kept`"]), ("pass", [])]:
-        (_, *_, result), _ = answer(textwrap.dedent(program).replace("FREE", free), request={"bytes_per_step": 100_000.0, "is_on_host": True})
-        assert [holder["name"] for holder in result.get("holders", [])] == names
+SMALL_CLONES = """
+    import stepmem
+    kept, n = [], 0
+    class Report:
+        def __init__(self):
+            self.examples = []
+    report = Report()
+    for n in range(300):
+        report.examples.append((bytearray(400), [n]))
+        stepmem.step_end(n)
+"""
+
+
+@pytest.mark.parametrize(("bytes_per_step", "names"), [(800_000.0, []), (4_000.0, ["`Report.examples`"])])
+def test_list_that_has_next_to_nothing_of_the_growth_is_not_its_holder(bytes_per_step, names, answer):
+    (_, *_, result), _ = answer(textwrap.dedent(SMALL_CLONES), request={"bytes_per_step": bytes_per_step, "is_on_host": True})
+    assert [holder["name"] for holder in result.get("holders", [])] == names
 
 
 UNLIKE_ITEMS = """

@@ -351,10 +351,18 @@ def malloc(n_bytes):
 """
 
 
+# As if the exporter had asked for readings a minute apart, and the allocator's figures had changed so between them.
+RATES = """
+from stepmem import _malloc
+_malloc.Malloc.rates = lambda self: (USED, FREE)
+"""
+
+
 def test_native_memory_is_told_as_what_python_does_not_allocate(answer):
-    reports, _ = answer(NATIVE + "for n in range(400):\n    malloc(65_536)\n    step(n)\n")
+    rates = RATES.replace("USED", "65_536.0").replace("FREE", "0.0")
+    reports, _ = answer(rates + NATIVE + "for n in range(400):\n    malloc(65_536)\n    step(n)\n")
     lines = lines_of(reports)
-    assert lines["outcome"] == "native" and lines["malloc_used_bytes_per_step"] == pytest.approx(65_536, rel=0.1)
+    assert lines["outcome"] == "native" and lines["malloc_used_bytes_per_step"] == 65_536
 
 
 def test_freed_memory_that_the_allocator_keeps_is_told_apart(answer):
@@ -365,9 +373,14 @@ for n in range(400):
     libc.free(blocks[2 * n])
     step(n)
 """
-    reports, _ = answer(body)
+    reports, _ = answer(RATES.replace("USED", "-65_536.0").replace("FREE", "65_536.0") + body)
     lines = lines_of(reports)
-    assert lines["outcome"] == "arenas" and lines["malloc_free_bytes_per_step"] == pytest.approx(65_536, rel=0.1)
+    assert lines["outcome"] == "arenas" and lines["malloc_free_bytes_per_step"] == 65_536 and lines["malloc_used_bytes_per_step"] == 0
+
+
+def test_window_without_readings_of_the_allocator_has_no_figures_of_it(answer):
+    reports, _ = answer(NATIVE + "for n in range(400):\n    malloc(65_536)\n    step(n)\n")
+    assert lines_of(reports)["outcome"] == "native" and "malloc_free_bytes_per_step" not in lines_of(reports)
 
 
 def test_memory_that_is_level_during_the_window_is_not_called_native(answer):

@@ -210,7 +210,7 @@ fn search_for_lines_of_host_memory_is_told_with_what_it_came_to() {
         (
             json!({"outcome": "arenas", "malloc_free_bytes_per_step": 4_194_304.0}),
             "by step 900; 4.00 MiB/step were freed and stay in glibc's arenas",
-            "MALLOC_ARENA_MAX=2",
+            "MALLOC_MMAP_THRESHOLD_=131072",
         ),
         (json!({"outcome": "spread"}), "Python allocates it at many lines", "look at texts"),
         (

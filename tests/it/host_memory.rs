@@ -520,6 +520,8 @@ fn actions(exporter: &Exporter, records: &[Value]) -> Vec<Value> {
         assert_eq!(answer.status, 200, "{}", answer.body);
         actions.extend(answer.json()["actions"].as_array().unwrap().iter().cloned());
     }
+    // A request to read the allocator has no id, and comes again while host memory grows.
+    actions.retain(|of| of["type"] != "malloc");
     actions.dedup();
     actions
 }

@@ -52,6 +52,7 @@ mod peaks;
 mod containers;
 mod host_memory;
 mod host_records;
+mod malloc;
 
 mod ends;
 

@@ -434,6 +434,13 @@ impl Detector {
         }
     }
 
+    /// Returns the steps from one event marker to the next, on average of the newest; `None` before
+    /// the second, and of a rank that takes no steps.
+    pub fn steps_per_event(&self) -> Option<f64> {
+        let (_, steps) = self.intervals.apart().filter(|_| self.axis == Axis::Steps)?;
+        Some(steps).filter(|steps| steps.is_finite() && *steps > 1.0)
+    }
+
     /// Returns the smoothed seconds per train step; `None` until two samples show it, and of a
     /// rank that takes no steps.
     pub fn seconds_per_step(&self) -> Option<f64> {

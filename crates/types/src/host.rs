@@ -23,6 +23,17 @@ pub struct HostParts {
     pub data: KernelLimit,
     /// The kernel's limit of the process's address space (`ulimit -v`).
     pub address_space: KernelLimit,
+    /// What glibc's allocator reports of the process's memory.
+    pub malloc: MallocReading,
+}
+
+/// What glibc's allocator has given out, and what was freed and stays with it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MallocReading {
+    pub used: Option<Bytes>,
+    pub free: Option<Bytes>,
+    /// The part of both in arenas other than the first, which threads have.
+    pub of_threads: Option<Bytes>,
 }
 
 /// Figures of host memory that state and status have as they were last read.

@@ -229,6 +229,35 @@ pub struct TensorHolder {
     /// The search for lines that found it; `None` of an object.
     #[serde(default)]
     pub lines: Option<LineSearch>,
+    /// Whether it may keep memory alive that was not measured; `None` where that is not reported.
+    #[serde(default)]
+    pub keeps_more: Option<bool>,
+    /// Items that it gets with each step; `None` of another measure than items.
+    #[serde(default, deserialize_with = "saved::figures")]
+    pub added_per_step: Option<f64>,
+    /// What the program's code does to it; `None` where it was not read.
+    #[serde(default)]
+    pub removal: Option<Removal>,
+}
+
+/// What the code of the program does to a holder, as far as it was read.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Removal {
+    pub outcome: RemovalOutcome,
+    /// The line of that; of nothing, a file that was read.
+    pub at: CodeLine,
+}
+
+/// Whether the code of the program removes from a holder.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RemovalOutcome {
+    /// Nothing that was read does.
+    Nothing,
+    /// Some line does, or puts another object into its place.
+    Emptied,
+    /// Some line hands it on, so that it is not known.
+    HandedOn,
 }
 
 /// The kinds of holders that have words of their own, as the client names them. A test finds

@@ -10,6 +10,7 @@ from .heap_scan import HOPS_MAX, Growth
 from .names import Name, located, name_place
 from .places import Key, Place, Slice, places_of, resolve
 from .probe import Probe
+from .removal import Link, Removal, links_of, removal
 
 BENEATH_OBJECTS_MAX = 2000
 """Objects below one place that are counted, at most."""
@@ -25,6 +26,9 @@ SHARE_OF_RATE = 0.4
 
 EXPLAINED = 0.1
 """A holder of less than this share of the growth does not explain it."""
+
+NEXT_TO_NOTHING = 0.02
+"""A holder of less than this share of the growth of host memory does not hold it, if it keeps nothing but what was measured."""
 
 SHARED = 0.5
 """Two holders of which one has this share of the other's tensors and arrays hold the same."""
@@ -48,6 +52,13 @@ class Holder(NamedTuple):
     """Set if it keeps memory alive that was not measured, as a graph and the frames of a traceback do."""
     fill: Optional[Fill] = None
     """Its items and their bound, if it has one."""
+    added_per_step: Optional[float] = None
+    """Items that it gets with each step; None of another measure."""
+    is_measured: bool = False
+    """Set if it keeps no other memory than what was measured."""
+    links: Tuple[Link, ...] = ()
+    """The way to it, for what removes from it."""
+    removal: Optional[Removal] = None
     distances: Dict[int, int] = {}
     """Number of references that lead from it to its new tensors and arrays, by the identity of their memory."""
 
@@ -72,12 +83,14 @@ class Holder(NamedTuple):
             self.tensors_per_step + other.tensors_per_step,
             self.bytes_per_step + other.bytes_per_step,
             self.keeps_more or other.keeps_more,
+            is_measured=self.is_measured and other.is_measured,
             distances={**other.distances, **self.distances},
         )
 
-    def located(self) -> "Holder":
-        """Returns this holder with the line of its spot. Reads a source file."""
-        return self._replace(name=self.name._replace(spot=located(self.name.spot)))
+    def located(self, is_first: bool) -> "Holder":
+        """Returns this holder with the line of its spot, and, if it comes first, with what removes from it. Reads source files and code."""
+        found = removal(self.links) if is_first else None
+        return self._replace(name=self.name._replace(spot=located(self.name.spot)), removal=found)
 
 
 class Whole(NamedTuple):
@@ -86,13 +99,20 @@ class Whole(NamedTuple):
     bytes_per_step: Optional[float] = None
     is_on_host: bool = True
     """Set if it is of the host's memory, to which arrays and texts belong, and not of a device's."""
+    in_all: Optional[float] = None
+    """Its bytes per step with what was freed; None if nothing was subtracted."""
 
-    def without(self, freed: Optional[int], n_steps: int) -> "Whole":
-        """Returns the growth without memory that was freed in so many steps and stays with the allocator, which nothing holds."""
-        if self.bytes_per_step is None or not freed or freed < 0:
+    def without(self, freed_per_step: float) -> "Whole":
+        """Returns the growth without memory that was freed and stays with the allocator, which nothing holds."""
+        if self.bytes_per_step is None or freed_per_step <= 0.0:
             return self
-        held = max(self.bytes_per_step - freed / max(1, n_steps), DATA_BYTES_MIN / EXPLAINED)
-        return self._replace(bytes_per_step=min(self.bytes_per_step, held))
+        held = max(self.bytes_per_step - freed_per_step, DATA_BYTES_MIN / EXPLAINED)
+        return self._replace(bytes_per_step=min(self.bytes_per_step, held), in_all=self.bytes_per_step)
+
+    def _is_bystander(self, holder: Holder) -> bool:
+        """Returns whether a holder has next to nothing of the host's growth, and keeps nothing else."""
+        whole = self.in_all or self.bytes_per_step
+        return self.is_on_host and whole is not None and holder.is_measured and 0.0 < holder.bytes_per_step < NEXT_TO_NOTHING * whole
 
     def explained_by(self, holder: Holder) -> bool:
         """Returns whether a holder has a telling share of the growth, or may have."""
@@ -112,6 +132,7 @@ class Whole(NamedTuple):
         What grows fastest comes first, and before it what holds the same memory more directly.
         """
         least = DATA_BYTES_MIN if self.bytes_per_step is None else EXPLAINED * self.bytes_per_step
+        holders = [each for each in holders if not self._is_bystander(each)]
         kept = [each for each in holders if each.n_tensors or each.keeps_more or self.is_on_host and each.bytes_per_step >= least]
         ranked: List[Holder] = []
         for each in sorted(kept, key=lambda each: (self._group(each), -each.bytes_per_step)):
@@ -129,7 +150,7 @@ class Whole(NamedTuple):
 class Candidate:
     """An object that grew between the scans, while it is watched. Plain data."""
 
-    __slots__ = ("growth", "has_stopped", "key", "last", "last_step", "middle", "middle_step", "n_bytes", "name", "places", "step")
+    __slots__ = ("growth", "has_stopped", "key", "last", "last_step", "links", "middle", "middle_step", "n_bytes", "name", "places", "step")
 
     def __init__(self, growth: Growth, key: Key, places: List[Place], step: int) -> None:
         self.growth = growth
@@ -142,6 +163,7 @@ class Candidate:
         self.n_bytes = 0
         self.name: Optional[Name] = None
         """Its name, as soon as that is known: at the program's end the object may be gone."""
+        self.links: Tuple[Link, ...] = ()
         self.has_stopped = False
 
     def measure(self, now: Slice, newest_number: int) -> Optional[float]:
@@ -193,6 +215,8 @@ class Candidate:
         chain = self.chain(now)
         if len(chain) >= len(self.places):
             self.name = name_place(self.key, chain)
+            if self.growth.measure == "items":
+                self.links = links_of(self.key, chain, now.modules)
             self.places = places_of(chain, now)
 
     def holder(self, now: Slice, is_on_host: bool) -> Optional[Holder]:
@@ -220,6 +244,9 @@ class Candidate:
             rate * growth.tensors_per_item,
             rate * bytes_per_item,
             growth.is_cut or bool(growth.via),
+            added_per_step=rate,
+            is_measured=not (growth.is_cut or growth.via or growth.is_opaque),
+            links=self.links,
             distances={} if growth.via else growth.distances,
         )
         if holder.keeps_more:

@@ -72,6 +72,8 @@ class Growth(NamedTuple):
     capacity: int = 0
     """Length of a list that was made for its items in advance, of which only those count that are not None; -1 if the
     list grows itself, 0 of all others."""
+    is_opaque: bool = False
+    """Set if an item has objects of C code whose memory is not known."""
     distances: Dict[int, int] = {}
     """Distances of the memory in new items, as in `Probe`."""
 
@@ -378,7 +380,7 @@ class HeapScan:
             if not n:
                 continue
             figures = (float(old), float(size), self.steps_since(node), *found.per_item(n))
-            growth = Growth(node, "items", *figures, found.via, found.is_cut, self._capacity(node), found.distances)
+            growth = Growth(node, "items", *figures, found.via, found.is_cut, self._capacity(node), found.is_opaque, found.distances)
             if found.n_holding * 2 >= n:
                 self.growths.append(growth)
                 return

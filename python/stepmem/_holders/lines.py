@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import time
 import tracemalloc
-from typing import Any, Dict, Generator, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, Generator, Iterator, List, NamedTuple, Optional, Tuple
 
+from .._malloc import private_bytes
 from .._wire import SCAN_STEPS_DEFAULT
 from .allowance import SLICE_SECONDS
 from .allowance import clock as processor_time
-from .arenas import Arenas
 from .candidates import DATA_BYTES_MIN, EXPLAINED, SHARE_OF_RATE, Holder
 from .heap import raise_if_programs
 from .names import Name, Spot
@@ -86,15 +86,24 @@ class Mark(NamedTuple):
 class LineSearch:
     """One window. `at_step_end` is called at the end of every step until there is an outcome."""
 
-    def __init__(self, n_steps: int, bytes_per_step: Optional[float]) -> None:
-        """`n_steps` are in each half, at least, if the growth comes in level shifts: they are then more than SCAN_STEPS_DEFAULT."""
+    def __init__(
+        self,
+        n_steps: int,
+        bytes_per_step: Optional[float],
+        malloc_rates: Callable[[], Optional[Tuple[float, float]]] = lambda: None,
+    ) -> None:
+        """`n_steps` are in each half, at least, if the growth comes in level shifts: they are then more than SCAN_STEPS_DEFAULT.
+
+        `malloc_rates` is that of a `Malloc`.
+        """
         self.outcome: Optional[str] = refusal()
         self.holders: List[Holder] = []
         self.has_begun = False
         """Set once tracing was on."""
         self._n_steps = n_steps
         self._whole = bytes_per_step
-        self._arenas = Arenas()
+        self._malloc_rates = malloc_rates
+        self._private = 0
         self._figures: Dict[str, Optional[float]] = {}
         self._pause = 0.0
         self._durations: List[float] = []
@@ -216,7 +225,7 @@ class LineSearch:
         elif tracemalloc.is_tracing():
             self._end("own")
         else:
-            self._arenas.mark()
+            self._private = private_bytes()
             self.has_begun = self._is_tracing = self._is_probe = True
             self._first_step, self._began_at = step, clock()
             tracemalloc.start(1)
@@ -241,7 +250,7 @@ class LineSearch:
         self.outcome = outcome
 
     def _conclude(self, step: int, middle: Mark) -> "Generator[None, None, None]":
-        gains, reading = self._arenas.gains(), sizes_by_line()
+        private, reading = private_bytes() - self._private, sizes_by_line()
         is_over = False
         while not is_over:
             try:
@@ -255,9 +264,9 @@ class LineSearch:
                 yield
         n_steps = step - self._first_step
         self._end("native")
-        used, free = (None if gain is None else max(0, gain) / n_steps for gain in (gains.used, gains.free))
+        used, free = (None if rate is None else max(0.0, rate) for rate in self._malloc_rates() or (None, None))
         self._figures.update(steps=n_steps, malloc_used_bytes_per_step=used, malloc_free_bytes_per_step=free)
-        gained = max(0, gains.private) / n_steps
+        gained = max(0, private) / n_steps
         # Early figures of the exporter are rough, and so is what the process gained in a few steps.
         wholes = [gained] if self._whole is None else [gained, self._whole]
         growing = self._growing(sizes, middle, step, TURNOVER * wholes[-1])

@@ -132,7 +132,7 @@ def name_place(key: Key, chain: List[Tuple[Any, int]]) -> Name:
                 text = _item(text)
         elif not _is_dict_of(parent, child, child_kind):
             holder = parent
-            text, spot = _attribute(parent, _namespace(parent), child, text, spot)
+            text, spot = _attribute(parent, namespace_of(parent), child, text, spot)
     last, last_kind = chain[-1]
     spot = spot if _is_own(spot) else own  # the program's line, not one of PyTorch or of the standard library
     if type.__subclasscheck__(BaseException, type(last)):
@@ -179,7 +179,7 @@ def owner_of_dict(chain: List[Tuple[Any, int]], namespace: Any) -> Any:
     return None
 
 
-def _namespace(thing: Any) -> Dict[Any, Any]:
+def namespace_of(thing: Any) -> Dict[Any, Any]:
     """Returns the dictionary of an object's attributes; empty if it has none."""
     for base in _mro(type(thing)):
         descriptor = _dict_of_type(base).get("__dict__")
@@ -194,7 +194,7 @@ def _namespace(thing: Any) -> Dict[Any, Any]:
 
 def attributes(thing: Any) -> Dict[str, Any]:
     """Returns the attributes of an object by name."""
-    return {name: value for name, value in _items(_namespace(thing)) if type(name) is str}
+    return {name: value for name, value in _items(namespace_of(thing)) if type(name) is str}
 
 
 def is_indexed(class_: type) -> bool:
@@ -212,7 +212,7 @@ def _names(class_: Any) -> List[str]:
 
 
 def _is_dict_of(parent: Any, child: Any, child_kind: int) -> bool:
-    return child_kind == DICT and type(child) is dict and _namespace(parent) is child
+    return child_kind == DICT and type(child) is dict and namespace_of(parent) is child
 
 
 def _key(namespace: Any, child: Any) -> Optional[str]:
@@ -316,7 +316,7 @@ def _functions(class_: Any) -> List[types.FunctionType]:
 
 def _line_of_store(code: types.CodeType, operation: str, idx: int) -> Optional[int]:
     """Returns the first line of some code with this operation on the variable or name `idx`. Searches bytes: it is fast."""
-    if idx < 0 or _size_of_code(code) > CODE_BYTES_MAX:
+    if idx < 0 or size_of_code(code) > CODE_BYTES_MAX:
         return None
     operations = opcode.opmap
     wanted = [_instruction(operations[operation], idx)]
@@ -327,10 +327,10 @@ def _line_of_store(code: types.CodeType, operation: str, idx: int) -> Optional[i
                 wanted += [_instruction(operations[joined], pair) for pair in pairs]
     instructions = code.co_code
     offsets = [offset for offset in (_offset(instructions, each) for each in wanted) if offset >= 0]
-    return _line_at(code, min(offsets)) if offsets else None
+    return line_at(code, min(offsets)) if offsets else None
 
 
-def _size_of_code(code: types.CodeType) -> int:
+def size_of_code(code: types.CodeType) -> int:
     """Returns about how many bytes the instructions take. From Python 3.11 on, `co_code` would copy them."""
     return types.CodeType.__sizeof__(code) if sys.version_info >= (3, 11) else len(code.co_code)
 
@@ -347,7 +347,8 @@ def _offset(code: bytes, instruction: bytes) -> int:
     return offset
 
 
-def _line_at(code: types.CodeType, offset: int) -> Optional[int]:
+def line_at(code: types.CodeType, offset: int) -> Optional[int]:
+    """Returns the line of an instruction."""
     if sys.version_info >= (3, 10):
         return next((line for begin, end, line in code.co_lines() if begin <= offset < end), None)
     line, begin, table = code.co_firstlineno, 0, code.co_lnotab

@@ -31,6 +31,8 @@ class Probe:
         self.via = ""
         self.is_cut = False
         """Set if an item has more beneath it than is followed."""
+        self.is_opaque = False
+        """Set if an item has objects of C code whose memory is not known."""
         self.distances: Dict[int, int] = {}
         """Number of references that lead from an item to a tensor or array, the fewest; by the identity of the memory."""
         self.some: List[Any] = []
@@ -70,6 +72,7 @@ class Probe:
                 self._add_buffer(thing, via, distance)
             elif kind == LEAF:
                 self._n_data += heap.sizes.of_leaf(thing)
+                self.is_opaque |= heap.is_opaque(type(thing))
             elif kind != CLASS:
                 self._n_data += heap.sizes.of(thing)
             if kind in (CLASS, BUFFER) or (kind == LEAF and type(thing) is not types.BuiltinFunctionType):
@@ -105,6 +108,7 @@ class Probe:
     def _add_tensor(self, tensor: Any, via: str, distance: int) -> None:
         heap = self._heap
         storage, n_bytes = heap.storage(tensor)
+        self.is_opaque |= not storage
         if storage and storage in self._storages:
             self._n_old += 1
             return

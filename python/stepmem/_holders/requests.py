@@ -8,6 +8,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Callable, Deque, Optional, Tuple
 
+from .._malloc import Malloc
 from .._process import Process
 from .._warn import warn_once
 from .._wire import HeapScanRequest, HoldersResult
@@ -40,9 +41,10 @@ PROBES_MAX = 3
 class HeapScanRequests:
     """The searches of this process. Created at the first request. A new one ends a search that has had a result."""
 
-    def __init__(self, process: Process, on_result: Callable[[HoldersResult], None]) -> None:
-        """`on_result` is called when a search begins and when it ends."""
+    def __init__(self, process: Process, on_result: Callable[[HoldersResult], None], malloc: Malloc) -> None:
+        """`on_result` is called when a search begins and when it ends. `malloc` has the readings of the allocator."""
         self._process = process
+        self._malloc = malloc
         self._on_result = on_result
         self._ids: Deque[str] = deque(maxlen=REQUEST_IDS_MAX)
         self._allowance = Allowance(process.began_at)
@@ -101,7 +103,8 @@ class HeapScanRequests:
 
     def _begin(self, request: HeapScanRequest) -> None:
         seconds = min(SCAN_SECONDS_MAX, max(SCAN_SECONDS, SCAN_SHARE * self._allowance.left_of_run(time.monotonic())))
-        self._current = request.id, Search(request.n_steps, Whole(request.bytes_per_step, request.is_on_host), seconds)
+        whole = Whole(request.bytes_per_step, request.is_on_host)
+        self._current = request.id, Search(request.n_steps, whole, seconds, self._malloc.rates)
         self._process.follow()
 
     def _refusal(self, request: HeapScanRequest) -> Optional[str]:
@@ -128,7 +131,7 @@ class HeapScanRequests:
         if self._is_wanted or is_automatic:
             from .lines import LineSearch  # importing it takes memory
 
-            self._lines = LineSearch(request.n_steps, request.bytes_per_step)
+            self._lines = LineSearch(request.n_steps, request.bytes_per_step, self._malloc.rates)
 
     def _is_tracing(self) -> bool:
         return self._lines is not None and self._lines.outcome is None and self._lines.has_begun

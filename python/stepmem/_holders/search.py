@@ -9,12 +9,11 @@ from __future__ import annotations
 import enum
 import functools
 import time
-from typing import Any, Dict, Generator, Iterable, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Generator, Iterable, Iterator, List, Optional, Tuple
 
 from .._wire import SCAN_STEPS_DEFAULT
 from . import garbage
 from .allowance import SLICE_SECONDS, clock
-from .arenas import Arenas
 from .candidates import Candidate, Holder, Whole
 from .heap import SIZED, Modules, is_profiling, raise_if_programs, without_overrides
 from .heap_scan import Growth, HeapScan
@@ -64,7 +63,13 @@ class Search:
     Its stages are one generator, which stops where a slice ends. None of its variables refers to an object of the program then.
     """
 
-    def __init__(self, n_steps: int, whole: Whole = Whole(), scan_seconds: float = SCAN_SECONDS) -> None:
+    def __init__(
+        self,
+        n_steps: int,
+        whole: Whole = Whole(),
+        scan_seconds: float = SCAN_SECONDS,
+        malloc_rates: Callable[[], Optional[Tuple[float, float]]] = lambda: None,
+    ) -> None:
         """`n_steps` lie between the two scans, at least. `whole` is the growth that is searched for."""
         self.outcome: Optional[Outcome] = None
         """The result so far; a search that found nothing may go on."""
@@ -88,7 +93,7 @@ class Search:
         self._n_steps = n_steps
         self._scan_seconds = scan_seconds
         self._named_whole = self._whole = whole
-        self._arenas: Optional[Arenas] = Arenas() if whole.is_on_host else None
+        self._malloc_rates = malloc_rates
         self._began = time.monotonic()
         self._modules = Modules(whole.is_on_host)
         self._now: Optional[Slice] = None
@@ -195,13 +200,13 @@ class Search:
         yield from self._scan(first)
         began_at = self.first_step = self._step
         self._marks.append(garbage.mark(self._step))
-        self._mark_arenas()
         while not self.is_over:
             yield from self._wait_until(began_at + self._n_steps)
             self._second_step = self.last_step = self._step
             self._marks.append(garbage.mark(self._step))  # the scan may not reach what is made while it runs
-            if self._arenas is not None:
-                self._whole = self._named_whole.without(self._arenas.gains().free, self._step - began_at)
+            rates = self._malloc_rates()
+            if rates is not None and self.is_on_host:
+                self._whole = self._named_whole.without(rates[1])
             second = self._second = HeapScan(self._modules, first)
             yield from self._scan(second)
             self._look_for_cycles(second)
@@ -231,15 +236,6 @@ class Search:
             if is_over or seconds >= self._scan_seconds:
                 return
             yield
-
-    def _mark_arenas(self) -> None:
-        if self._arenas is None:
-            return
-        self._now = None  # or what this slice frees later counted as freed by the program
-        began = clock()
-        self._arenas.mark()
-        if clock() - began > SLICE_SECONDS:  # glibc walks over 20,000 free pieces or more
-            self._arenas = None
 
     def _look_for_cycles(self, second: HeapScan) -> None:
         """Counts tensors in cycles of a graph, which few objects show at a time."""

@@ -1,9 +1,11 @@
 //! Parts of evidence for tests. Every field has a value.
 
 use crate::diagnosis::filling::{Filling, FillingDoubt};
+use crate::diagnosis::malloc_figures::MallocFigures;
 use crate::diagnosis::run_end::{EndsFirst, RunEndFigures};
 use stepmem_types::site::{
-    CodeKind, CodeLine, Fill, LineOutcome, LineSearch, SiteText, TensorHolder,
+    CodeKind, CodeLine, Fill, LineOutcome, LineSearch, Removal, RemovalOutcome, SiteText,
+    TensorHolder,
 };
 use stepmem_types::units::{Bytes, Count};
 
@@ -53,6 +55,22 @@ pub(super) fn holder() -> TensorHolder {
             is_own: true,
         }),
         lines: Some(search()),
+        keeps_more: Some(true),
+        added_per_step: Some(0.5),
+        removal: Some(Removal { outcome: RemovalOutcome::Emptied, at: line() }),
+    }
+}
+
+pub(super) fn malloc() -> MallocFigures {
+    MallocFigures {
+        step: count(880),
+        used_bytes: bytes(2 << 30),
+        free_bytes: bytes(1 << 30),
+        threads_bytes: Some(bytes(1 << 20)),
+        grown_bytes: Some(1e9),
+        between_bytes: Some(1e8),
+        used_growth_bytes: Some(-5e6),
+        free_growth_bytes: Some(9e7),
     }
 }
 

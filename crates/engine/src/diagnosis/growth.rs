@@ -3,6 +3,7 @@
 use crate::diagnosis::figures::{Figures, Score};
 use crate::diagnosis::high_pressure;
 use crate::diagnosis::input::{DiagnosisInput, RELEASE_MARGIN, Subject};
+use crate::diagnosis::malloc_figures::MallocFigures;
 use crate::diagnosis::pressure;
 use crate::diagnosis::run_end::EndsFirst;
 use crate::diagnosis::site_words;
@@ -113,6 +114,25 @@ const FILLING_ADVICE: &str =
     "Nothing: it fits. If it grows past that end, this becomes a warning at once.";
 
 impl TrendFigures {
+    /// States what holds the memory, as far as a search or the allocator shows it.
+    fn held_words(&self) -> Option<String> {
+        let malloc = self.malloc.as_ref();
+        if let Some(holder) = &self.holder {
+            let beside = malloc.and_then(MallocFigures::beside);
+            let beside = beside.map_or_else(String::new, |beside| format!(", {beside}"));
+            return Some(format!("{}{beside}", self.held_by(holder)));
+        }
+        let words = malloc.and_then(MallocFigures::words);
+        // A line that is known says more than that no object was found.
+        match (self.searched.as_ref().filter(|_| self.site.is_none()), words) {
+            (Some(search), Some(words)) => {
+                Some(format!("{}; {words}", site_words::of_search_alone(*search)))
+            }
+            (Some(search), None) => Some(site_words::of_search(*search, self.is_on_host)),
+            (None, words) => words,
+        }
+    }
+
     /// Names the holder of the memory, or the line that allocates it, and how its growth ends.
     fn held_by(&self, holder: &TensorHolder) -> String {
         match &self.filling {
@@ -235,10 +255,8 @@ impl Figures for TrendFigures {
         if let Some(site) = &self.site {
             text = format!("{text}; {}", site_words::of(site));
         }
-        if let Some(holder) = &self.holder {
-            text = format!("{text}; {}", self.held_by(holder));
-        } else if let Some(search) = self.searched.as_ref().filter(|_| self.site.is_none()) {
-            text = format!("{text}; {}", site_words::of_search(*search, self.is_on_host));
+        if let Some(held) = self.held_words() {
+            text = format!("{text}; {held}");
         }
         if self.ends() || self.is_over {
             let after = self.run_end.filter(|_| self.is_over).and_then(|end| end.words_after());
@@ -307,7 +325,14 @@ impl Figures for TrendFigures {
         if self.is_run_first() {
             return Some(RUN_FIRST_ADVICE.to_owned());
         }
-        site_words::advice(self.site.as_deref(), self.holder.as_deref()).or_else(|| {
+        let seen = site_words::Seen {
+            site: self.site.as_deref(),
+            holder: self.holder.as_deref(),
+            steps_per_event: self.steps_per_event,
+        };
+        let freed =
+            || self.malloc.as_ref().filter(|of| of.is_freed()).map(|of| of.advice().to_owned());
+        seen.advice().or_else(freed).or_else(|| {
             let search = self.searched.as_ref()?;
             Some(site_words::without_tensors(search, self.is_on_host))
         })
@@ -316,7 +341,7 @@ impl Figures for TrendFigures {
     #[cfg(test)]
     fn examples() -> Vec<Self> {
         use crate::diagnosis::examples::{
-            bytes, count, filling, holder, line, run_end, search, text,
+            bytes, count, filling, holder, line, malloc, run_end, search, text,
         };
         use crate::diagnosis::kept_blocks::{KeptBlocks, KeptState};
         use crate::diagnosis::trend_figures::ContainerFigures;
@@ -381,6 +406,8 @@ impl Figures for TrendFigures {
                 is_complete: true,
                 lines: Some(search()),
             }),
+            malloc: Some(malloc()),
+            steps_per_event: Some(30.5),
         }]
     }
 }

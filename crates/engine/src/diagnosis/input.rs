@@ -5,6 +5,7 @@ use crate::devices::DeviceFailure;
 use crate::diagnosis::balance::{Balance, COMPARABLE_STEPS_MIN, balance};
 use crate::diagnosis::filling::Filling;
 use crate::diagnosis::kept_blocks::KeptBlocks;
+use crate::diagnosis::malloc_figures::MallocFigures;
 use crate::diagnosis::run_end::{RunEnd, RunEndFigures};
 use crate::diagnosis::trend_figures::TrendFigures;
 use crate::kind::Severity;
@@ -178,8 +179,13 @@ impl<'a> Subject<'a, '_> {
             run_end: self
                 .rank()
                 .and_then(|rank| self.run_end(&rank.memory_end(outlook.signal)?)),
+            malloc: self.rank().and_then(|rank| MallocFigures::of_rank(rank, outlook)),
+            steps_per_event: self
+                .rank()
+                .and_then(|rank| rank.detectors.of(outlook.signal).steps_per_event()),
             ..TrendFigures::of(outlook)
         };
+        let figures = figures.without_bystander();
         let rank = self.rank().filter(|_| is_on_host && !figures.is_level());
         Box::new(match rank.and_then(|rank| Some((rank, rank.container?))) {
             Some((rank, container)) => {

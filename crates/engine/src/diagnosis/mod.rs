@@ -18,6 +18,7 @@ pub mod host_words;
 pub mod imbalance;
 pub mod input;
 pub mod kept_blocks;
+pub mod malloc_figures;
 pub mod names;
 pub mod out_of_memory;
 pub mod outside_allocator;

@@ -1,9 +1,11 @@
 //! The words about the code behind growth: the line that allocates, and the object that holds.
 
 use crate::diagnosis::filling::{Filling, FillingDoubt};
+use crate::diagnosis::malloc_figures;
 use stepmem_types::format::units::{bytes, counted, grouped, many, percent};
 use stepmem_types::site::{
-    EmptySearch, LeakSite, LineOutcome, LineSearch, SiteVerdict, TensorHolder, holder_kind,
+    EmptySearch, LeakSite, LineOutcome, LineSearch, Removal, RemovalOutcome, SiteVerdict,
+    TensorHolder, holder_kind,
 };
 
 /// Names the line that a snapshot shows, or states that it shows none.
@@ -39,37 +41,70 @@ pub fn verdict(site: &LeakSite) -> String {
     format!("nothing grew in its {}{kept}", many(site.steps, "whole step"))
 }
 
-/// Returns the first thing to check where a line or an object is known.
-pub fn advice(site: Option<&LeakSite>, holder: Option<&TensorHolder>) -> Option<String> {
-    let line = site.filter(|site| site.verdict == SiteVerdict::Leak);
-    let line = line.and_then(|site| site.at.as_ref());
-    if let Some(holder) = holder
-        && let Some(advice) = of_unmeasured(holder)
-    {
-        return Some(advice.to_owned());
+/// What is known of the code behind growth.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen<'a> {
+    pub site: Option<&'a LeakSite>,
+    pub holder: Option<&'a TensorHolder>,
+    /// Steps from one evaluation, checkpoint or epoch to the next.
+    pub steps_per_event: Option<f64>,
+}
+
+impl Seen<'_> {
+    /// Returns the first thing to check where a line or an object is known.
+    pub fn advice(&self) -> Option<String> {
+        let line = self.site.filter(|site| site.verdict == SiteVerdict::Leak);
+        let line = line.and_then(|site| site.at.as_ref());
+        let holder = self.holder;
+        if let Some(holder) = holder
+            && let Some(advice) = of_unmeasured(holder)
+        {
+            return Some(advice.to_owned());
+        }
+        if let Some(at) = holder.filter(|of| of.lines.is_some()).and_then(|of| of.at.as_ref()) {
+            return Some(format!(
+                "Look at {at}: what it allocates is kept across steps. {REMEDY_OF_DATA}"
+            ));
+        }
+        let remedy = holder.map_or(REMEDY, remedy);
+        match (holder, line) {
+            (Some(holder @ TensorHolder { name, at: Some(at), .. }), _) => {
+                Some(format!("Look at {name} of {at}: {}. {remedy}", self.how(holder)))
+            }
+            (Some(TensorHolder { name, at: None, .. }), Some(at)) => Some(format!(
+                "Look at {name}, and at {at}, which allocates what it keeps. {remedy}"
+            )),
+            (Some(holder @ TensorHolder { name, at: None, .. }), None) => {
+                Some(format!("Look at {name}: {}. {remedy}", self.how(holder)))
+            }
+            (None, Some(at)) => {
+                Some(format!("Look at {at}: what it allocates is kept across steps. {remedy}"))
+            }
+            (None, None) => None,
+        }
     }
-    if let Some(at) = holder.filter(|of| of.lines.is_some()).and_then(|of| of.at.as_ref()) {
-        return Some(format!(
-            "Look at {at}: what it allocates is kept across steps. {REMEDY_OF_DATA}"
-        ));
-    }
-    let remedy = holder.map_or(REMEDY, remedy);
-    match (holder, line) {
-        (Some(TensorHolder { name, at: Some(at), .. }), _) => {
-            Some(format!("Look at {name} of {at}: it keeps more at every step. {remedy}"))
+
+    /// States when a holder gets more, as far as that was seen.
+    fn how(&self, holder: &TensorHolder) -> String {
+        let rate = holder.added_per_step.filter(|rate| *rate > 0.0 && *rate < RARE_MAX);
+        let Some(rate) = rate else { return "it keeps more and more".to_owned() };
+        let of_events =
+            self.steps_per_event.filter(|steps| WITH_EVENTS.contains(&(rate * steps)));
+        let steps = counted(of_events.unwrap_or(1.0 / rate), "step");
+        if of_events.is_some() {
+            format!(
+                "it keeps more at evaluations, checkpoints or epochs, about every {steps}, not at every step"
+            )
+        } else {
+            format!("it keeps more about every {steps}, not at every step")
         }
-        (Some(TensorHolder { name, at: None, .. }), Some(at)) => Some(format!(
-            "Look at {name}, and at {at}, which allocates what it keeps. {remedy}"
-        )),
-        (Some(TensorHolder { name, at: None, .. }), None) => {
-            Some(format!("Look at {name}: it keeps more at every step. {remedy}"))
-        }
-        (None, Some(at)) => {
-            Some(format!("Look at {at}: what it allocates is kept across steps. {remedy}"))
-        }
-        (None, None) => None,
     }
 }
+
+/// An object that gets fewer items with each step does not get one at every step.
+const RARE_MAX: f64 = 0.75;
+/// An object gets its items at evaluations, checkpoints or epochs if it gets so many with each.
+const WITH_EVENTS: std::ops::RangeInclusive<f64> = 0.4..=1.25;
 
 /// Returns what to do about a holder of which no bytes are known.
 fn of_unmeasured(holder: &TensorHolder) -> Option<&'static str> {
@@ -114,9 +149,7 @@ pub fn without_tensors(search: &EmptySearch, is_on_host: bool) -> String {
     }
     let next = match search.lines.map(|lines| lines.outcome) {
         None => WITH_TRACEMALLOC,
-        Some(LineOutcome::Arenas) => {
-            return "Set MALLOC_ARENA_MAX=2, or preload jemalloc or tcmalloc: glibc keeps what was freed in its arenas.".to_owned();
-        }
+        Some(LineOutcome::Arenas) => return malloc_figures::ADVICE.to_owned(),
         Some(LineOutcome::Native) => {
             return "Python does not allocate it: look at native code, such as a profiler, a decoder, a data loader or a graph of autograd."
                 .to_owned();
@@ -185,7 +218,8 @@ fn of_object(holder: &TensorHolder, slope: Option<f64>) -> String {
     let (name, kind, n) = (&holder.name, &holder.kind, grouped(tensors));
     let own = holder.bytes_per_step;
     let step = holder.step.map_or_else(String::new, |step| format!(" at step {}", step.get()));
-    let keeps_more = slope.is_some_and(|slope| own < OWN_SHARE_MIN * slope);
+    let is_small = slope.is_some_and(|slope| own < OWN_SHARE_MIN * slope);
+    let keeps_more = is_small && holder.keeps_more != Some(false);
     let mut text = if matches!(kind.as_str(), holder_kind::GRAPH_CYCLE | holder_kind::PROFILER)
     {
         format!("{name}{}", step.replace(" at", ", seen at"))
@@ -200,7 +234,27 @@ fn of_object(holder: &TensorHolder, slope: Option<f64>) -> String {
     if let Some(at) = &holder.at {
         text = format!("{text} of {at}");
     }
+    if let Some(removal) = &holder.removal {
+        text = format!("{text}; {}", of_removal(removal, holder));
+    }
     text
+}
+
+/// States what the code of the program does to a holder.
+fn of_removal(removal: &Removal, holder: &TensorHolder) -> String {
+    let Removal { outcome, at } = removal;
+    match outcome {
+        RemovalOutcome::Nothing => format!("nothing that was read in {at} removes from it"),
+        RemovalOutcome::Emptied => {
+            let since = holder.since_step.map_or_else(String::new, |step| {
+                format!("; it has not shrunk since step {}", grouped(step.get()))
+            });
+            format!("{at} can empty it{since}")
+        }
+        RemovalOutcome::HandedOn => {
+            format!("whether {at} removes from it is not known")
+        }
+    }
 }
 
 /// Names the object that holds the memory, when it is full, and what is left then.
@@ -279,15 +333,24 @@ fn rate(own: f64, slope: Option<f64>) -> String {
 
 /// States that a search named no holder, and what else takes memory of that kind.
 pub fn of_search(search: EmptySearch, is_on_host: bool) -> String {
-    let among = if search.is_complete { "" } else { " among the objects scanned" };
-    let step = search.step.map_or_else(String::new, |step| format!(" by step {}", step.get()));
     let lines = search.lines.filter(|_| is_on_host);
     let rest = match lines {
         Some(lines) => of_lines(lines),
         None if search.is_complete => format!(": look at {}", unseen(is_on_host)),
         None => "; the rest of them was not read".to_owned(),
     };
-    format!("no growing tensor was found{among}{step}{rest}")
+    format!("no growing tensor was found{}{rest}", extent(search))
+}
+
+/// States that a search named no holder, where it is known what grows.
+pub fn of_search_alone(search: EmptySearch) -> String {
+    format!("no object that holds it was found{}", extent(search))
+}
+
+fn extent(search: EmptySearch) -> String {
+    let among = if search.is_complete { "" } else { " among the objects scanned" };
+    let step = search.step.map_or_else(String::new, |step| format!(" by step {}", step.get()));
+    format!("{among}{step}")
 }
 
 /// States what a search for lines came to that named none.

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use crate::diagnosis::filling::Filling;
 use crate::diagnosis::kept_blocks::KeptBlocks;
+use crate::diagnosis::malloc_figures::{MallocFigures, is_bystander};
 use crate::diagnosis::run_end::RunEndFigures;
 use crate::ranks::container_view::ContainerView;
 use stepmem_detect::forecast::slope_interval::Bend;
@@ -139,6 +140,13 @@ pub struct TrendFigures {
     /// The run's own end, where it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_end: Option<RunEndFigures>,
+    /// What the allocator of its process says of it, of host memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub malloc: Option<MallocFigures>,
+    /// Steps from one evaluation, checkpoint or epoch to the next, on average; absent where they
+    /// are unknown or none came.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steps_per_event: Option<f64>,
 }
 
 /// The container that memory runs out with.
@@ -209,6 +217,8 @@ impl TrendFigures {
             searched: None,
             kept_blocks: None,
             run_end: None,
+            malloc: None,
+            steps_per_event: None,
         }
     }
 
@@ -240,6 +250,27 @@ impl TrendFigures {
             container: Some(Box::new(ContainerFigures::of(container, true))),
             ..figures
         }
+    }
+
+    /// Returns the figures without an object that was seen to grow beside what grows, of host
+    /// memory: it has next to nothing of that, which was freed or is held elsewhere.
+    #[must_use]
+    pub fn without_bystander(self) -> Self {
+        let slope = self.slope_bytes_per_step.filter(|_| self.is_on_host);
+        let is_bystander = self
+            .holder
+            .as_ref()
+            .is_some_and(|holder| is_bystander(holder, slope, self.malloc.as_ref()));
+        if !is_bystander {
+            return self;
+        }
+        let seen = |holder: &TensorHolder| EmptySearch {
+            step: holder.step,
+            is_complete: false,
+            lines: holder.lines,
+        };
+        let searched = self.holder.as_deref().map(seen);
+        Self { holder: None, searched, slope_while_held_bytes_per_step: None, ..self }
     }
 
     /// Returns the figures of growth that leads to no out-of-memory: nothing counts down.

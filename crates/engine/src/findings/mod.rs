@@ -82,6 +82,12 @@ impl Findings {
         self.by_subject.values().flat_map(BTreeMap::values)
     }
 
+    /// Returns the findings of a subject.
+    pub fn of(&self, subject: &SubjectId) -> impl Iterator<Item = &Finding> {
+        let of_subject = self.by_subject.get(subject).into_iter();
+        of_subject.flat_map(BTreeMap::values).map(|active| &active.finding)
+    }
+
     /// Returns whether nothing holds.
     pub fn is_empty(&self) -> bool {
         self.by_subject.is_empty()

@@ -28,7 +28,7 @@ use stepmem_detect::outlook::Asked;
 use stepmem_detect::signal::Signal;
 use stepmem_types::device::{GpuSample, ProcessMemory};
 use stepmem_types::end::EndOutcome;
-use stepmem_types::ids::{GpuUuid, ProcessId, Rank, RankId, Run};
+use stepmem_types::ids::{GpuUuid, ProcessId, Rank, RankId, Run, SubjectId};
 use stepmem_types::step::StepSample;
 use stepmem_types::units::Uptime;
 
@@ -46,7 +46,30 @@ impl Engine {
         };
         let scans = self.heap_scans.waiting(is_present);
         let scans = scans.map(|request| self.with_growth(request));
-        self.snapshots.requests.waiting(is_present).chain(scans).collect()
+        let snapshots = self.snapshots.requests.waiting(is_present);
+        snapshots.chain(scans).chain(self.malloc_requests(batch)).collect()
+    }
+
+    /// Returns the requests to the ranks of a batch whose host memory grows, by a finding: what
+    /// their allocators have given out and what is free is read while it does.
+    fn malloc_requests(&self, batch: &[StepSample]) -> Vec<RankRequest> {
+        if !self.heap_scans.is_on() || self.findings.is_empty() {
+            return Vec::new();
+        }
+        let id = |sample: &StepSample| RankId { run: sample.run.clone(), rank: sample.rank };
+        let ranks: BTreeSet<RankId> = batch.iter().map(id).collect();
+        let growing = ranks.into_iter().filter(|rank| {
+            let subject = SubjectId::Rank(rank.clone());
+            let of_rank = self.findings.of(&subject);
+            let growths = of_rank.filter_map(|finding| finding.evidence.growth());
+            growths
+                .filter(|growth| growth.is_on_host && !growth.is_level() && !growth.is_over)
+                .count()
+                > 0
+        });
+        let request =
+            |rank| RankRequest { id: "".into(), rank, steps: 0, kind: RequestKind::Malloc };
+        growing.map(request).collect()
     }
 
     /// Returns a heap-scan request with the growth that it is about.

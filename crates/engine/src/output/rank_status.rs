@@ -4,6 +4,7 @@ use crate::diagnosis::balance::RankBalance;
 use crate::diagnosis::filling::Filling;
 use crate::diagnosis::host_words;
 use crate::diagnosis::kept_blocks::KeptBlocks;
+use crate::diagnosis::malloc_figures::{MallocFigures, is_bystander};
 use crate::diagnosis::pressure;
 use crate::diagnosis::trend_figures::{TrendFigures, soonest};
 use crate::output::status::{RankStatus, SignalStatus};
@@ -11,6 +12,7 @@ use crate::ranks::view::{RankActivity, RankView};
 use stepmem_detect::signal::Signal;
 use stepmem_types::device::OwnProcessMemory;
 use stepmem_types::ids::RankId;
+use stepmem_types::site::TensorHolder;
 
 impl RankStatus {
     /// A present rank, without its launch; `last_push_time` is a Unix time.
@@ -76,13 +78,24 @@ impl RankStatus {
             host_oom_eta_seconds: of_host.as_ref().and_then(|trend| trend.oom_eta_seconds),
             host_oom_eta_lower_seconds: of_host.and_then(|trend| trend.oom_eta_lower_seconds),
             site: view.site.leak.cloned(),
-            holder: view.site.own.holder.map(|known| known.holder.clone()),
+            holder: holder(view),
         }
     }
 
     pub fn id(&self) -> RankId {
         RankId { run: self.run.clone(), rank: self.rank }
     }
+}
+
+/// Returns the object that holds the rank's own memory, unless it was only seen to grow beside that.
+fn holder(rank: &RankView<'_>) -> Option<TensorHolder> {
+    let holder = &rank.site.own.holder?.holder;
+    let outlook = rank.outlook(Signal::Allocated).filter(|_| rank.identity.is_host());
+    let is_beside = outlook.is_some_and(|outlook| {
+        let slope = outlook.slope.bytes_per_step.map(|slope| slope.value);
+        is_bystander(holder, slope, MallocFigures::of_rank(rank, &outlook).as_ref())
+    });
+    (!is_beside).then(|| holder.clone())
 }
 
 /// Returns the figures of what is first to run out of memory: by the rank's own signals, and on

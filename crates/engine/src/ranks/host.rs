@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::ranks::limits::{Limit, LimitOrigin};
+use crate::ranks::malloc::MallocReadings;
 use stepmem_detect::sample::{AxisPoint, Sample};
 use stepmem_types::host::{
     ContainerReading, HostFigures, HostParts, KernelLimit, ProcessGroup,
@@ -47,6 +48,7 @@ pub struct HostMemory {
     on_device: Option<Bytes>,
     workers: ChildProcesses,
     others: ChildProcesses,
+    malloc: MallocReadings,
 }
 
 /// Returns the bytes that child processes take from the memory that a rank's figures are about:
@@ -72,6 +74,7 @@ impl HostMemory {
         self.figures = parts.figures.or(self.figures);
         self.workers.take(parts.workers, step);
         self.others.take(parts.others, step);
+        self.malloc.take(parts.malloc, held, step);
     }
 
     /// Returns the bytes that child processes hold now, as they were last read; 0 where that is
@@ -129,6 +132,11 @@ impl HostMemory {
     /// Takes what a device holds that uses the same memory.
     pub fn share(&mut self, on_device: Option<Bytes>) {
         self.on_device = on_device.or(self.on_device);
+    }
+
+    /// What its process's allocator reported, as far as it was read.
+    pub fn malloc(&self) -> &MallocReadings {
+        &self.malloc
     }
 
     /// The anonymous and shared memory of its process; `None` where the rank's other figures

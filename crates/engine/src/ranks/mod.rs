@@ -13,6 +13,7 @@ pub mod host;
 pub mod lifecycle;
 pub mod lifetime;
 pub mod limits;
+pub mod malloc;
 pub mod peaks;
 pub mod planned_end;
 pub mod state;

@@ -88,6 +88,11 @@ impl HeapScans {
         Self { is_on, own: tracker(Signal::Allocated), host: tracker(Signal::Host) }
     }
 
+    /// Returns whether growth asks for a heap scan.
+    pub fn is_on(&self) -> bool {
+        self.is_on
+    }
+
     fn of_mut(&mut self, signal: Signal) -> &mut RequestTracker<HeapScan> {
         if signal == Signal::Host { &mut self.host } else { &mut self.own }
     }
@@ -270,6 +275,9 @@ mod tests {
             step: None,
             since_step: None,
             lines: None,
+            keeps_more: None,
+            added_per_step: None,
+            removal: None,
             fill: Some(Fill {
                 items: count(1),
                 items_max: count(9),

@@ -60,6 +60,8 @@ pub enum RequestKind {
         /// Set when an operator wants the line that allocates it.
         wants_lines: bool,
     },
+    /// Read what its allocator has given out and what is free.
+    Malloc,
 }
 
 /// Why a snapshot was taken.

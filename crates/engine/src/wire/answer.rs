@@ -39,6 +39,10 @@ pub fn encode_accepted(accepted: usize, requests: &[RankRequest]) -> Vec<u8> {
             #[serde(skip_serializing_if = "Option::is_none")]
             lines: Option<bool>,
         },
+        Malloc {
+            run: &'a Run,
+            rank: Rank,
+        },
     }
     let actions = requests.iter().map(|RankRequest { id, rank, steps, kind }| {
         let (run, rank, steps) = (&rank.run, rank.rank, *steps);
@@ -55,6 +59,7 @@ pub fn encode_accepted(accepted: usize, requests: &[RankRequest]) -> Vec<u8> {
                 let lines = wants_lines.then_some(true);
                 Action::Holders { id, run, rank, steps, bytes_per_step, is_on_host, lines }
             }
+            RequestKind::Malloc => Action::Malloc { run, rank },
         }
     });
     to_vec(&AcceptedBody { accepted, actions: actions.collect() })

@@ -15,8 +15,8 @@ use crate::wire::number::Number;
 use crate::wire::step::RUN_DEFAULT;
 use stepmem_types::ids::RankId;
 use stepmem_types::site::{
-    CodeKind, CodeLine, Fill, HOLDERS_MAX, LineOutcome, LineSearch, SITE_TEXT_BYTES_MAX,
-    SiteText, TensorHolder,
+    CodeKind, CodeLine, Fill, HOLDERS_MAX, LineOutcome, LineSearch, Removal, RemovalOutcome,
+    SITE_TEXT_BYTES_MAX, SiteText, TensorHolder,
 };
 use stepmem_types::units::{Count, INTEGER_MAX, OutOfRange, checked_name, checked_text};
 
@@ -122,18 +122,16 @@ fn holder(Object(raw): Object<RawHolder<'_>>) -> Result<TensorHolder, DecodeErro
         let what = "letters, digits, spaces, _ and .";
         return in_field("kind", Err(OutOfRange::Form { what }));
     }
-    let file = text("file", raw.file, SITE_TEXT_BYTES_MAX)?;
-    let line = optional(raw.line, |n| integer_of("line", n, LINE_MAX))?;
     let function = text("function", raw.function, FUNCTION_BYTES_MAX)?;
+    let removal = raw.removal.map(|Object(raw)| {
+        let needed = || missing("removal.file");
+        let at = code_line(raw.file, raw.line, None)?.ok_or_else(needed)?;
+        Ok(Removal { outcome: raw.outcome, at })
+    });
     Ok(TensorHolder {
         name: needed("name", &raw.name, NAME_BYTES_MAX)?,
         kind,
-        at: file.map(|file| CodeLine {
-            kind: CodeKind::Python,
-            file: Some(file),
-            line: line.filter(|line| *line > 0),
-            function,
-        }),
+        at: code_line(raw.file, raw.line, function)?,
         tensors: count_of("tensors", raw.tensors)?,
         bytes: bytes_of("bytes", raw.bytes)?,
         tensors_per_step: growth_of("tensors_per_step", raw.tensors_per_step)?,
@@ -142,7 +140,31 @@ fn holder(Object(raw): Object<RawHolder<'_>>) -> Result<TensorHolder, DecodeErro
         fill: fill(raw.items, raw.items_max, raw.items_per_step)?,
         since_step: None,
         lines: None,
+        keeps_more: raw.keeps_more,
+        added_per_step: raw
+            .added_per_step
+            .map(|raw| growth_of("added_per_step", raw))
+            .transpose()?,
+        removal: removal.transpose()?,
     })
+}
+
+/// Returns a line of Python; `None` without a file.
+fn code_line(
+    file: Option<Text<'_>>,
+    line: Option<Number>,
+    function: Option<SiteText>,
+) -> Result<Option<CodeLine>, DecodeError> {
+    let file =
+        file.map(|file| in_field("file", SiteText::within(&file.0, SITE_TEXT_BYTES_MAX)));
+    let line = optional(line, |n| integer_of("line", n, LINE_MAX))?;
+    let at = |file| CodeLine {
+        kind: CodeKind::Python,
+        file: Some(file),
+        line: line.filter(|line| *line > 0),
+        function,
+    };
+    Ok(file.transpose()?.map(at))
 }
 
 /// Returns how full a holder is: the three fields come together, or none does.
@@ -223,6 +245,19 @@ struct RawHolder<'a> {
     items: Option<Number>,
     items_max: Option<Number>,
     items_per_step: Option<Number>,
+    keeps_more: Option<bool>,
+    added_per_step: Option<Number>,
+    #[serde(borrow)]
+    removal: Option<Object<RawRemoval<'a>>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawRemoval<'a> {
+    outcome: RemovalOutcome,
+    #[serde(borrow)]
+    file: Option<Text<'a>>,
+    line: Option<Number>,
 }
 
 #[derive(Clone, Copy, Deserialize)]

@@ -415,6 +415,9 @@ mod tests {
             fill: Some(fill),
             since_step: Some(Count::new(500).unwrap()),
             lines: None,
+            keeps_more: Some(false),
+            added_per_step: Some(0.5),
+            removal: None,
         };
         let lines = r#"{"outcome":"arenas","steps":40,"malloc_free_bytes_per_step":4096.5}"#;
         let lines = Some(serde_json::from_str::<LineSearch>(lines).unwrap());

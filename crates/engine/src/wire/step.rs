@@ -17,7 +17,7 @@ use crate::wire::number::Number;
 use crate::wire::plain::parse_plain;
 use stepmem_types::device::{DeviceMemoryKind, OwnProcessMemory, OwnProcessState};
 use stepmem_types::host::{
-    ContainerReading, HostFigures, HostParts, KernelLimit, ProcessGroup,
+    ContainerReading, HostFigures, HostParts, KernelLimit, MallocReading, ProcessGroup,
 };
 use stepmem_types::ids::{GpuUuid, Rank, Run};
 use stepmem_types::launch::{Instance, Launch};
@@ -375,6 +375,17 @@ keys! {
         "bytes", "`ulimit -v` of the process, likewise";
     address_space_used_bytes: Option<Number> = host.address_space.used,
         "bytes", "its address space, likewise";
+    malloc_used_bytes: Option<Number> = host.malloc.used,
+        "bytes",
+        "what glibc's allocator has given out in the pusher's process, if it was read since \
+         the record before ([when](host-memory.md#what-malloc-keeps)). One of this and the next \
+         without the other has no meaning";
+    malloc_free_bytes: Option<Number> = host.malloc.free,
+        "bytes", "what was freed and stays with the allocator, likewise";
+    malloc_threads_bytes: Option<Number> = host.malloc.of_threads,
+        "bytes",
+        "the part of both that is in arenas other than the first, likewise; left out where that is \
+         unknown";
     #[serde(borrow)]
     container: Option<Text<'a>> = container.map(|of| &of.id),
         "text, 1..=64 bytes, as `run`",
@@ -519,6 +530,11 @@ impl RawStep<'_> {
             address_space: KernelLimit {
                 limit: bytes("address_space_limit_bytes", self.address_space_limit_bytes)?,
                 used: bytes("address_space_used_bytes", self.address_space_used_bytes)?,
+            },
+            malloc: MallocReading {
+                used: bytes("malloc_used_bytes", self.malloc_used_bytes)?,
+                free: bytes("malloc_free_bytes", self.malloc_free_bytes)?,
+                of_threads: bytes("malloc_threads_bytes", self.malloc_threads_bytes)?,
             },
         };
         Ok((parts != HostParts::default()).then(|| Box::new(parts)))
