@@ -13,6 +13,8 @@ pub(crate) struct Clock {
     started: Instant,
     /// The uptime at `started`.
     before: Duration,
+    /// The uptime at which it stands still.
+    held: Option<Uptime>,
 }
 
 impl Clock {
@@ -23,11 +25,21 @@ impl Clock {
             // The uptime never falls, even if the system's clock did.
             since.unwrap_or_default().max(saved.rest.uptime.0).min(Uptime::MAX.0)
         });
-        Self { started: Instant::now(), before }
+        Self { started: Instant::now(), before, held: None }
     }
 
     pub(crate) fn now(self) -> Uptime {
-        Uptime(self.before + self.started.elapsed())
+        self.held.unwrap_or_else(|| Uptime(self.before + self.started.elapsed()))
+    }
+
+    /// Stops at `now`, until it is released.
+    pub(super) fn hold(&mut self, now: Uptime) {
+        self.held = Some(now);
+    }
+
+    /// Goes on, as if it had never stopped.
+    pub(super) fn release(&mut self) {
+        self.held = None;
     }
 
     /// Returns the Unix time by the system's clock, which may be set at any time.

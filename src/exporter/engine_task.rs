@@ -237,6 +237,8 @@ impl EngineTask {
             reply.send(Err(refusal)).ok();
             return None;
         }
+        // All records of a batch come at once.
+        self.clock.hold(now);
         rest.reverse();
         let receipt = Receipt { n_records: rest.len(), ..Receipt::default() };
         Some(BegunBatch { rest, receipt, peer, reply })
@@ -245,18 +247,18 @@ impl EngineTask {
     /// Takes the next part of a batch, and returns the batch unless that was the last.
     fn go_on(&mut self, mut batch: BegunBatch) -> Option<BegunBatch> {
         let part = batch.rest.split_off(batch.rest.len().saturating_sub(RECORDS_AT_ONCE));
-        let event = Event::Steps(part.into_iter().rev().collect());
+        let part: Vec<StepSample> = part.into_iter().rev().collect();
         let now = self.now();
-        let rivals = self.rivals(&event, now);
-        let Event::Steps(part) = &event else { return None };
-        let handled = self.engine.admitted(part, now);
-        let taken = Taken { event, peer: Some(batch.peer), rivals, now };
+        let rivals = self.rivals(&part, now);
+        let handled = self.engine.admitted(&part, now);
+        let taken = Taken { event: Event::Steps(part), peer: Some(batch.peer), rivals, now };
         for request in self.handled(taken, handled).requests {
             // The figures of a request are those of the last part.
             batch.receipt.requests.retain(|earlier| earlier.id != request.id);
             batch.receipt.requests.push(request);
         }
         if batch.rest.is_empty() {
+            self.clock.release();
             batch.reply.send(Ok(batch.receipt)).ok();
             return None;
         }
@@ -275,7 +277,10 @@ impl EngineTask {
         peer: Option<Peer>,
         now: Uptime,
     ) -> Result<Receipt, Refusal> {
-        let rivals = self.rivals(&event, now);
+        let rivals = match &event {
+            Event::Steps(batch) => self.rivals(batch, now),
+            _ => Vec::new(),
+        };
         let handled = self.engine.handle(&event, now).inspect_err(log_refusal)?;
         Ok(self.handled(Taken { event, peer, rivals, now }, handled))
     }
@@ -342,8 +347,7 @@ impl EngineTask {
     }
 
     /// Returns the summaries, from before a batch, of runs that it may take over.
-    fn rivals(&mut self, event: &Event, now: Uptime) -> Vec<WaitingSummary> {
-        let Event::Steps(batch) = event else { return Vec::new() };
+    fn rivals(&mut self, batch: &[StepSample], now: Uptime) -> Vec<WaitingSummary> {
         if let Some(kills) = &mut self.oom_kills {
             batch
                 .iter()

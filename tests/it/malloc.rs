@@ -154,7 +154,8 @@ fn growth_that_comes_seldom_is_not_said_to_come_at_every_step() {
     let stairs = |marks: Value| {
         let job = Job::new(1, STEPS).device("cpu").capacity(4 * GIB).seconds_per_step(0.2);
         let live = |_, step: u64| GIB / 2 + step / 30 * 16 * MIB;
-        let marks = move |_, step: u64| if step % 30 == 0 { marks.clone() } else { json!({}) };
+        let marks =
+            move |_, step: u64| if step.is_multiple_of(30) { marks.clone() } else { json!({}) };
         finding(&job.live(live).more(marks)).0
     };
     let often = |exporter: &Exporter, rate: f64| {

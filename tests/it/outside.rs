@@ -97,8 +97,8 @@ fn check_found(job: &Job, mib_per_second: f64) {
     let held = status["ranks"][0]["outside_allocator_bytes"].as_f64().unwrap();
     let seconds = (float(140 * GIB - RESERVED) - held) / float(MIB) / mib_per_second;
     // Of few readings, the least is known.
-    let least = last["oom_eta_lower_seconds"].as_f64().expect("the least");
-    assert!((0.1 * seconds..seconds).contains(&least), "{least} s of {seconds} s");
+    let soonest = last["oom_eta_lower_seconds"].as_f64().expect("the soonest");
+    assert!((0.1 * seconds..seconds).contains(&soonest), "{soonest} s of {seconds} s");
     if let Some(likely) = last["oom_eta_seconds"].as_f64() {
         assert!((likely / seconds - 1.0).abs() < 0.1, "{likely} s for {seconds} s");
     }

@@ -142,8 +142,8 @@ fn file_that_cannot_be_read_is_named() {
     let twice = folder.write("twice.yaml", "otlp.headers: secret\nrank.max: 3\nrank.max: 4\n");
     let documents = folder.write("documents.yml", "rank.max: 3\n---\nrank.max: 4\n");
     let deep = folder.write("deep.yaml", &"{a: ".repeat(1000));
-    let aliases: String =
-        (1..40).map(|n| format!("a{n}: &a{n} [*a{0}, *a{0}]\n", n - 1)).collect();
+    let aliases: String = (1..40)
+        .fold(String::new(), |text, n| format!("{text}a{n}: &a{n} [*a{0}, *a{0}]\n", n - 1));
     let aliases = folder.write("aliases.yaml", &format!("a0: &a0 [1]\n{aliases}"));
     let ini = folder.write("settings.ini", "rank.max = 3\n");
     for (file, problem) in [

@@ -36,8 +36,7 @@ a SimpleQueue has a list."""
 ITEMS_MAX = 512
 """Items of a container up to which all are followed; with more, only some of the first and of the last ones."""
 
-GAPS_ITEMS_MIN = 16
-GAPS_ITEMS_MAX = 1 << 15
+GAPS_ITEMS_MIN, GAPS_ITEMS_MAX = 16, 1 << 15
 GAPS_PLACES = 8
 """A list of so many items may have been made for items to come; that shows at some of its places, which hold None."""
 
@@ -220,9 +219,6 @@ _NEVER_OF_LIBRARIES = frozenset(("cuda", "typing_extensions", "_distutils_hack",
 """The same, if they are installed: the program's own may have these names."""
 
 
-_TRANSPARENT = frozenset("builtins collections datetime decimal fractions functools numpy torch types uuid weakref".split())
-"""Packages whose leaves have no other memory."""
-
 _LEAF_MODULES = (f"{_OWN}.", "numpy", "_frozen_importlib", "importlib", "typing", "enum", "re.", "ctypes", "cuda.", "ast")
 """Beginnings of the names of modules whose objects hold no tensor."""
 
@@ -314,10 +310,6 @@ class Heap:
     def is_programs_class(self, class_: Any) -> bool:
         """Returns whether a class is the program's own, or one of a library's in which programs leave objects."""
         return class_ is weakref.finalize or self._modules.is_programs(_module(class_))
-
-    def is_opaque(self, type_: type) -> bool:
-        """Returns whether leaves of a type may have memory that is not measured: those of C code of others."""
-        return self.module(type_).partition(".")[0] not in _TRANSPARENT
 
     def is_optimizer(self, type_: type) -> bool:
         """Returns whether objects of a type are optimizers of PyTorch."""

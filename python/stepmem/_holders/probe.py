@@ -19,6 +19,9 @@ DISTANCES_MAX = 256
 VIA_OPTIMIZER = 1 << 16
 """Distance of tensors to which an optimizer refers: it lists the parameters of a model, which holds them."""
 
+_TRANSPARENT = frozenset("builtins collections datetime decimal fractions functools numpy torch types uuid weakref".split())
+"""Packages whose leaves have no other memory."""
+
 
 class Probe:
     """Counts the tensors and other memory below the new items of a container."""
@@ -72,7 +75,7 @@ class Probe:
                 self._add_buffer(thing, via, distance)
             elif kind == LEAF:
                 self._n_data += heap.sizes.of_leaf(thing)
-                self.is_opaque |= heap.is_opaque(type(thing))
+                self.is_opaque |= heap.module(type(thing)).partition(".")[0] not in _TRANSPARENT
             elif kind != CLASS:
                 self._n_data += heap.sizes.of(thing)
             if kind in (CLASS, BUFFER) or (kind == LEAF and type(thing) is not types.BuiltinFunctionType):
