@@ -169,7 +169,9 @@ fn with_holder(leak: u64, items_max: u64) -> Exporter {
     let mut asked = Value::Null;
     for batch in job(leak).records().chunks(100) {
         let answer = exporter.post(json!(batch).to_string());
-        asked = answer.json()["actions"].as_array().unwrap().last().cloned().unwrap_or(asked);
+        let actions = answer.json()["actions"].clone();
+        let mut actions = actions.as_array().unwrap().iter();
+        asked = actions.rfind(|of| of["type"] == "holders").cloned().unwrap_or(asked);
     }
     let holder = json!({"name": "`replay`", "kind": "deque", "tensors": 0,
         "bytes": 800 * leak * MIB, "tensors_per_step": 0.0, "bytes_per_step": leak * MIB,

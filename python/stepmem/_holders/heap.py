@@ -36,8 +36,8 @@ a SimpleQueue has a list."""
 ITEMS_MAX = 512
 """Items of a container up to which all are followed; with more, only some of the first and of the last ones."""
 
-GAPS_ITEMS_MIN, GAPS_ITEMS_MAX = 16, 1 << 15
-GAPS_PLACES = 8
+GAPS_ITEMS_MAX = 1 << 15
+GAPS_ITEMS_MIN, GAPS_PLACES = 16, 8
 """A list of so many items may have been made for items to come; that shows at some of its places, which hold None."""
 
 RESULTS_MAX = 1 << 14

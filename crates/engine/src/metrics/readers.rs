@@ -208,18 +208,14 @@ pub(super) fn host_holder_info(status: &Status, visit: &mut Visit<'_>) {
     }
 }
 
-/// The kind of a holder that is a line which allocates.
-const LINE: &str = "line";
-
 fn visit_holder(rank: &RankStatus, holder: &TensorHolder, visit: &mut Visit<'_>) {
     let at = holder.at.as_ref();
-    let named = holder.lines.is_none().then_some(holder);
     let labels = [
         rank.run.as_str(),
         &rank.rank_label,
         uuid(rank),
-        label(named.map(|holder| &holder.name)),
-        named.map_or(LINE, |holder| label(Some(&holder.kind))),
+        label(Some(&holder.name)),
+        label(Some(&holder.kind)),
         label(at.and_then(|at| at.file.as_ref())),
         &line(at.and_then(|at| at.line)),
         label(at.and_then(|at| at.function.as_ref())),

@@ -241,7 +241,7 @@ pub const METRICS: &[Metric] = &[
         "The live object of the rank whose tensors grow fastest, as its process reports it, and the line that made or fills it; absent where none is known.",
         holder_info),
     row!(Derived Info "stepmem_host_creep_holder_info" "host.creep.holder.info", STATES, RANK_HOLDER,
-        "The live object that holds the host memory next to the rank's device memory which rises or creeps, and the line that made or fills it; with kind line, the line that allocates it; absent where none is known.",
+        "The live object that holds the host memory next to the rank's device memory which rises or creeps, and the line that made or fills it; with the kind `allocating line`, the line that allocates it; absent where none is known.",
         host_holder_info),
     row!(Derived Gauge "stepmem_oom_eta_seconds" "oom.eta", SECONDS, RANK,
         "Time to out-of-memory: headroom divided by the slope of the first creeping signal; absent when no signal creeps, the headroom is unknown, or the time is not known to within a factor of ten.",
