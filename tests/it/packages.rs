@@ -79,6 +79,8 @@ fn unit_is_valid_starts_what_the_program_takes_and_exposes_little() {
     let state = unit.lines().find_map(|line| line.strip_prefix("Environment=")).unwrap();
     let (name, value) = state.split_once('=').unwrap();
     let value = value.replace("%S", &text(&folder.path("state")));
+    // As systemd does for `StateDirectory`.
+    fs::create_dir_all(Path::new(&value).parent().unwrap()).unwrap();
     let checked = stepmem(&["check", "--no-nvml"], &[(name, &value)], b"");
     assert_eq!(checked.code, Some(0), "{}", checked.err);
     assert!(!checked.err.contains(name), "{}", checked.err);

@@ -201,13 +201,17 @@ fn leftover_of_a_crash_beside_the_file_is_ignored() {
 }
 
 #[test]
-fn folder_that_cannot_be_written_is_logged_once_and_disturbs_nothing() {
-    let exporter = Exporter::start(&["--state.file", "/nowhere/at/all/state"]);
+fn folder_that_goes_is_logged_once_and_disturbs_nothing() {
+    let folder = Folder::new("state-gone");
+    let (of_state, file) = (folder.path("of-state"), text(&folder.path("of-state/state")));
+    fs::create_dir(&of_state).unwrap();
+    let exporter = Exporter::start(&["--state.file", &file]);
+    fs::remove_dir_all(&of_state).unwrap();
     exporter.push(&Job::leaking("calm", 0..200, 0).records());
     assert_eq!(exporter.status()["ranks"].as_array().unwrap().len(), 4);
     let warnings = warnings(&exporter.stop());
     let [warning] = &warnings[..] else { panic!("{warnings:#?}") };
-    assert!(warning.contains("/nowhere/at/all/state"), "{warning}");
+    assert!(warning.contains(&file), "{warning}");
 }
 
 /// The state that an exporter would have left if the system's clock had been ahead by so many seconds: its start is the

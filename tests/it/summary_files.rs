@@ -396,10 +396,12 @@ fn snapshots_that_were_taken_are_listed() {
 }
 
 #[test]
-fn directory_that_cannot_be_written_is_logged_and_stops_nothing() {
+fn directory_that_becomes_something_else_is_logged_and_stops_nothing() {
     let folder = Folder::new("summary-refused");
-    let file = folder.write("file", "");
-    let exporter = Exporter::start(&["--summary.dir", &file]);
+    let of_summaries = text(&folder.path("file"));
+    let exporter = Exporter::start(&["--summary.dir", &of_summaries]);
+    fs::remove_dir_all(&of_summaries).ok();
+    folder.write("file", "");
     for attempt in 0..2 {
         push(&exporter, "run", attempt, 30 * GIB);
         exporter.end("run", &json!({"outcome": "failed"}));

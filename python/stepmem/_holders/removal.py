@@ -7,6 +7,7 @@ program's own, and some code that was read adds to it.
 from __future__ import annotations
 
 import opcode
+import os
 import sys
 import time
 import types
@@ -53,6 +54,9 @@ BY_TEXT = frozenset("getattr setattr delattr hasattr".split())
 """Functions that get a name as a text."""
 
 BY_CODE = frozenset("exec eval globals locals".split())
+START = os.path.join(os.path.dirname(HERE[:-1]), "sitecustomize.py")
+"""What starts the client below `run`."""
+
 OVERRIDES = frozenset("__setattr__ __delattr__ __getattribute__".split())
 BY_ANY_NAME = BY_CODE | OVERRIDES | frozenset("vars __dict__ attrgetter methodcaller".split())
 """Names by which code reaches what it does not name."""
@@ -496,7 +500,7 @@ def _codes() -> Iterator[Code]:
 
 def _is_own(code: types.CodeType) -> bool:
     file = path(code.co_filename)
-    return file is not None and not is_foreign(file) and not file.startswith(HERE) and "-packages" not in file
+    return file is not None and not is_foreign(file) and not file.startswith((HERE, START)) and "-packages" not in file
 
 
 def _parts(thing: Any, of: Code) -> List[Tuple[Any, Code]]:

@@ -25,7 +25,10 @@ fn mistakes_are_named_by_their_key_and_end_an_ordinary_start() {
     check(&folder, "No such file");
     for (content, expected) in [
         ("tls_server_confg: {}\n", "unknown field `tls_server_confg`"),
-        ("tls_server_config:\n  cert_fil: a\n", "tls_server_config: unknown field `cert_fil`"),
+        (
+            "tls_server_config:\n  cert_fil: a\n",
+            "tls_server_config.cert_fil: unknown field `cert_fil`",
+        ),
         ("tls_server_config:\n  key_file: a\n", "tls_server_config.key_file: "),
         (
             "tls_server_config:\n  min_version: TLS12\n",
