@@ -230,6 +230,7 @@ mod tests {
         ("rank.max", "65535"),
         ("rank.peak-interval", "2m"),
         ("run.max", "1"),
+        ("deadline", "90m"),
         ("creep.warmup-steps", "0"),
         ("creep.process-warmup", "0s"),
         ("creep.process-interval", "1s"),
