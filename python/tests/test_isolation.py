@@ -11,7 +11,7 @@ import textwrap
 from typing import Any, Dict, List
 
 import pytest
-from conftest import DEADLINE, ROOT, STUB, FakeExporter
+from conftest import DEADLINE, ROOT, STUB, FakeExporter, await_true
 from test_interpreters import INTERPRETERS
 from test_run import python, run, script  # noqa: F401
 
@@ -19,12 +19,14 @@ SEARCH = {"type": "holders", "id": "h1", "run": "llm", "rank": 0, "steps": 5, "b
 
 STEPS = """
 kept, optimizer = [], Optimizer()
-for _ in range(400):
+for n_steps in range(6000):
+    if n_steps >= 400 and os.path.exists("over"):
+        break
     kept.append(bytearray(100_000))
     optimizer.step()
     sleep(0.001)
 """
-"""Takes steps, during which a search names `kept`."""
+"""Takes steps until a search has named `kept`."""
 
 IMPORTS = "import os, sys\nfrom time import sleep\nfrom torch.optim.optimizer import Optimizer\n"
 
@@ -33,7 +35,11 @@ def watched(run: Any, fake: Any, script: Any, code: str, **variables: Any) -> "t
     """Runs a program below `stepmem run`, with a request for a search; returns the exporter and what the program printed."""
     exporter = fake(200)
     exporter.actions = [SEARCH]
-    ended = python(run, script(code), STEPMEM_PUSH_URL=exporter.url, **variables).ended()
+    path = script(code)
+    started = python(run, path, STEPMEM_PUSH_URL=exporter.url, **variables)
+    await_true("the end of the search", lambda: named(exporter) or started.process.poll() is not None)
+    pathlib.Path(path).with_name("over").touch()
+    ended = started.ended()
     assert ended.code == 0, ended.err
     return exporter, ended.out
 
