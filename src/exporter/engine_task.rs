@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
+use std::vec;
 
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
@@ -50,8 +51,7 @@ pub(super) const RECORDS_AT_ONCE: usize = 256;
 
 /// A batch that was admitted, and of which the engine has taken a part.
 struct BegunBatch {
-    /// In reverse, so that the next records are last.
-    rest: Vec<StepSample>,
+    rest: vec::IntoIter<StepSample>,
     receipt: Receipt,
     peer: Peer,
     reply: Reply,
@@ -223,7 +223,7 @@ impl EngineTask {
     /// Handles what a client submitted. A long batch is admitted as a whole, and returned: it is
     /// taken in parts.
     fn begin(&mut self, Submission { event, peer, reply }: Submission) -> Option<BegunBatch> {
-        let mut rest = match event {
+        let batch = match event {
             Event::Steps(batch) if batch.len() > RECORDS_AT_ONCE => batch,
             event => {
                 // A client that hung up does not read the receipt.
@@ -232,22 +232,20 @@ impl EngineTask {
             }
         };
         let now = self.now();
-        if let Err(refusal) = self.engine.admit(&rest, now) {
+        if let Err(refusal) = self.engine.admit(&batch, now) {
             log_refusal(&refusal);
             reply.send(Err(refusal)).ok();
             return None;
         }
         // All records of a batch come at once.
         self.clock.hold(now);
-        rest.reverse();
-        let receipt = Receipt { n_records: rest.len(), ..Receipt::default() };
-        Some(BegunBatch { rest, receipt, peer, reply })
+        let receipt = Receipt { n_records: batch.len(), ..Receipt::default() };
+        Some(BegunBatch { rest: batch.into_iter(), receipt, peer, reply })
     }
 
     /// Takes the next part of a batch, and returns the batch unless that was the last.
     fn go_on(&mut self, mut batch: BegunBatch) -> Option<BegunBatch> {
-        let part = batch.rest.split_off(batch.rest.len().saturating_sub(RECORDS_AT_ONCE));
-        let part: Vec<StepSample> = part.into_iter().rev().collect();
+        let part: Vec<StepSample> = batch.rest.by_ref().take(RECORDS_AT_ONCE).collect();
         let now = self.now();
         let rivals = self.rivals(&part, now);
         let handled = self.engine.admitted(&part, now);
@@ -257,7 +255,7 @@ impl EngineTask {
             batch.receipt.requests.retain(|earlier| earlier.id != request.id);
             batch.receipt.requests.push(request);
         }
-        if batch.rest.is_empty() {
+        if batch.rest.len() == 0 {
             self.clock.release();
             batch.reply.send(Ok(batch.receipt)).ok();
             return None;

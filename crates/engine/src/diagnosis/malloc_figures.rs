@@ -97,14 +97,17 @@ impl MallocFigures {
     /// Returns the part of the growth between two readings that was freed, 0 to 1; `None` without
     /// two that are far enough apart.
     pub fn freed_ratio(&self) -> Option<f64> {
-        let between = self.between_bytes.filter(|between| *between >= GROWN_MIN)?;
-        Some((self.free_growth_bytes? / between).clamp(0.0, 1.0))
+        self.ratio_between(self.free_growth_bytes)
     }
 
     /// Returns the part of the growth between two readings that the allocator has given out.
     fn used_ratio(&self) -> Option<f64> {
+        self.ratio_between(self.used_growth_bytes)
+    }
+
+    fn ratio_between(&self, growth: Option<f64>) -> Option<f64> {
         let between = self.between_bytes.filter(|between| *between >= GROWN_MIN)?;
-        Some((self.used_growth_bytes? / between).clamp(0.0, 1.0))
+        Some((growth? / between).clamp(0.0, 1.0))
     }
 
     /// Returns whether most of the growth was freed, as two readings show; or may have been, as
