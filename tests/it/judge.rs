@@ -2,9 +2,11 @@
 
 use std::fmt::Write as _;
 use std::fs;
+use std::io::Read as _;
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use flate2::read::GzDecoder;
 use serde_json::{Value, json};
 
 use crate::rig::command::{Ended, stepmem, words};
@@ -288,6 +290,53 @@ fn frames_that_pandas_wrote_are_judged_as_tables_and_as_lines() {
         let planted = 82.0 * 1_048_576.0 / 60.0;
         assert!((slope.as_f64().unwrap() / planted - 1.0).abs() < 0.05, "{file}: {slope}");
     }
+}
+
+/// The columns of the log without a first line, by the query that its owners ran.
+const COLUMNS: &str = "timestamp, utilization.gpu [%], utilization.memory [%], memory.used [MiB], memory.total [MiB], \
+                       temperature.gpu, power.draw [W]";
+
+/// Reads a log that nvidia-smi wrote beside a training job of somebody else.
+fn real_log(name: &str) -> String {
+    let bytes = fs::read(root().join("tests/data/series").join(name)).unwrap();
+    let mut log = String::new();
+    match name.ends_with(".gz") {
+        true => GzDecoder::new(&*bytes).read_to_string(&mut log).unwrap(),
+        false => bytes.as_slice().read_to_string(&mut log).unwrap(),
+    };
+    log
+}
+
+#[test]
+fn logs_that_nvidia_smi_wrote_are_judged_as_they_are() {
+    let path = |name: &str| text(&root().join("tests/data/series").join(name));
+    let judged = |arguments: &[&str]| {
+        let answer = judge(&[&["--json"], arguments].concat(), b"").json();
+        let series = &answer["series"][0];
+        assert_eq!(answer["series"].as_array().unwrap().len(), 1, "{answer}");
+        let of = |key: &str| series[key].as_str().unwrap_or_default().to_owned();
+        let capacity = series["capacity_bytes"].as_f64().unwrap();
+        (of("name"), of("verdict"), series["samples"].as_u64(), capacity / 1_048_576.0)
+    };
+    let (name, verdict, samples, capacity) = judged(&[&path("smi.csv")]);
+    assert_eq!((name.as_str(), verdict.as_str()), ("memory.used [MiB] index=0", "too_short"));
+    assert_eq!((samples, capacity), (Some(107), 32_768.0));
+    let noheader = path("smi-noheader.csv.gz");
+    let (name, verdict, samples, capacity) = judged(&["--header", COLUMNS, &noheader]);
+    assert_eq!((name.as_str(), verdict.as_str()), ("memory.used [MiB]", "no_growth"));
+    assert_eq!((samples, capacity), (Some(1923), 20_146.0));
+
+    // The same, with a leak of 5 MiB a sample on top of what the job holds.
+    let leaking: String = (0_u32..)
+        .zip(real_log("smi-noheader.csv.gz").lines())
+        .map(|(sample, line)| {
+            let mut cells: Vec<String> = line.split(", ").map(str::to_owned).collect();
+            let used: u32 = cells[3].trim_end_matches(" MiB").parse().unwrap();
+            cells[3] = format!("{} MiB", used + 5 * sample);
+            cells.join(", ") + "\n"
+        })
+        .collect();
+    check(&["--header", COLUMNS], &leaking, &[("memory.used [MiB]", "creep")]);
 }
 
 #[test]

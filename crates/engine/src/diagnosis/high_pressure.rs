@@ -238,7 +238,7 @@ impl Figures for PressureEvidence {
                 "what the process holds of the memory that device and host share"
             }
             Basis::Device => "in use on the device",
-            Basis::Process => "the process",
+            Basis::Process => "the recent peak of the process",
         };
         let (ratio, capacity) =
             (percent(self.pressure_ratio), whole_bytes(self.capacity_bytes));
