@@ -30,9 +30,8 @@ fn sentence(host: &HostView) -> String {
         value.map(Bytes::as_f64).filter(|value| *value >= MEBIBYTE).map(bytes)
     };
     let limit = host.total_bytes.map_or(f64::INFINITY, Bytes::as_f64);
-    let is_notable = |part: &Bytes| {
-        part.as_f64() >= PART_NOTABLE_BYTES.min(PART_NOTABLE_RATIO * limit)
-    };
+    let is_notable =
+        |part: &Bytes| part.as_f64() >= PART_NOTABLE_BYTES.min(PART_NOTABLE_RATIO * limit);
     let shared = notable(host.figures.shared.filter(is_notable)).map(|shared| {
         let split = notable(host.figures.split).map_or(String::new(), |split| {
             format!(", {split} of it its share of segments that several ranks use")
