@@ -104,7 +104,7 @@ pub(super) fn with_settings(command: Command, takes: impl Fn(&Setting) -> bool) 
     with_settings_by_default(command, takes, &[])
 }
 
-/// As [`with_settings`], where the command has separate defaults.
+/// Adds arguments like [`with_settings`], where the command has separate defaults.
 pub(super) fn with_settings_by_default(
     command: Command,
     takes: impl Fn(&Setting) -> bool,

@@ -158,7 +158,7 @@ fn of_prometheus(
     Ok((prometheus.name().to_owned(), decoded))
 }
 
-/// Where series come from.
+/// The source of series.
 struct Source {
     name: String,
     is_only: bool,

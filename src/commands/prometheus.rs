@@ -77,7 +77,7 @@ pub(super) fn run(name: Option<impl AsRef<str>>) -> anyhow::Result<Run> {
     Ok(Run::new(name.as_ref())?)
 }
 
-/// Returns how a job is shown on standard output.
+/// Returns the form in which a job is shown on standard output.
 pub(super) fn shown() -> Shown {
     let Reader { is_terminal, columns } = Reader::of_stdout();
     Shown { is_coloured: is_terminal, columns }

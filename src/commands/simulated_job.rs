@@ -50,7 +50,7 @@ pub(super) enum JobProgress {
     OutOfMemory,
     /// No step: it has not restarted yet.
     Down,
-    /// It made the first step of its next attempt.
+    /// The first step of the job's next attempt.
     Restarted,
 }
 

@@ -106,7 +106,7 @@ fn size(text: &str) -> Result<u64, String> {
 enum AskedMoment {
     /// After an event.
     After(u32),
-    /// As `show` names it.
+    /// A moment as `show` names it.
     Shown(ShownMoment),
 }
 

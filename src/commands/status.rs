@@ -52,7 +52,7 @@ pub struct StatusView {
     pub run: Option<String>,
     /// Global rank.
     pub rank: Option<u32>,
-    /// By run and rank unless it is given.
+    /// The order of the ranks; by run and rank unless it is given.
     pub order: Option<RankOrder>,
     /// Set to show a line for every rank, regardless of their number.
     pub is_all: bool,

@@ -67,12 +67,12 @@ pub struct Settings {
 /// The behavior of an exporter when a setting is wrong, or an address is taken, at its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StartMode {
-    /// It ends.
+    /// Ends the exporter.
     #[default]
     Strict,
-    /// It runs without the setting, and listens on any free port.
+    /// Runs without the setting, and listens on any free port.
     Sidecar,
-    /// As a sidecar, but on the next free port: a person opens its page.
+    /// Runs without the setting, but listens on the next free port: a person opens its page.
     Command,
 }
 

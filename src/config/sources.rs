@@ -33,9 +33,9 @@ pub struct Sources {
 pub enum Leniency {
     #[default]
     None,
-    /// Those of a sidecar.
+    /// The mistakes that a sidecar tolerates.
     Sidecar,
-    /// Those in the environment and the file: a command that is started must start.
+    /// Mistakes in the environment and the file: a command that is started must start.
     Command,
 }
 

@@ -21,9 +21,9 @@ use crate::store::{atomic, open, writable};
 /// The addresses that the exporter listens on.
 #[derive(Clone, Debug, Default)]
 pub struct Addresses {
-    /// Of the page and the metrics.
+    /// The addresses of the page and the metrics.
     pub web: Vec<SocketAddr>,
-    /// Of the push endpoint.
+    /// The addresses of the push endpoint.
     pub push: Vec<SocketAddr>,
     /// The push endpoint's Unix socket.
     pub socket: Option<PathBuf>,
@@ -58,7 +58,7 @@ const LOCK_EVERY: Duration = Duration::from_millis(20);
 /// The purpose of a listener.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ListenerKind {
-    /// Its name in the log.
+    /// The name of the listener in the log.
     pub(super) what: &'static str,
     /// The setting of its addresses.
     pub(super) setting: &'static str,

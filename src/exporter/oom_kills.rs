@@ -29,7 +29,7 @@ const EXITS_MAX: usize = 256;
 const EXIT_CODE_FIELD: usize = 49;
 /// The signal that the kernel kills with, as it stands in the exit code of a process.
 const SIGKILL: i32 = 9;
-/// Where control groups are mounted.
+/// The directory where control groups are mounted.
 const CGROUPS: &str = "/sys/fs/cgroup";
 
 /// Watches the control group of the command, and those that its ranks moved to.
@@ -52,7 +52,7 @@ pub(super) struct OomKills {
 struct WatchedProcess {
     /// The file of the counter of its control group.
     counter: Option<PathBuf>,
-    /// When dropped, ends the task that waits for the end of the process.
+    /// The sender that ends, when dropped, the task that waits for the end of the process.
     _wait: Option<oneshot::Sender<()>>,
 }
 

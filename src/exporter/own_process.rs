@@ -20,12 +20,12 @@ const PROC: &str = "/proc";
 const AT_CLKTCK: u64 = 17;
 /// The ticks of a second on all usual machines.
 const USUAL_TICKS: f64 = 100.0;
-/// Of `/proc/self/stat`, counted from the state behind the name of the program: user time,
-/// system time and start.
+/// The index of the user time in `/proc/self/stat`, counted from the state behind the name of
+/// the program.
 const UTIME_IDX: usize = 11;
-/// See [`UTIME_IDX`].
+/// The index of the system time, counted like [`UTIME_IDX`].
 const STIME_IDX: usize = 12;
-/// See [`UTIME_IDX`].
+/// The index of the start, counted like [`UTIME_IDX`].
 const START_IDX: usize = 19;
 
 /// A figure of the process, and the function that reads it.

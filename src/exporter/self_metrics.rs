@@ -24,7 +24,7 @@ pub(super) struct ExporterFigures {
     pub(super) web_reloads: Option<Arc<ReloadCounts>>,
     pub(super) export: Option<Arc<ExportCounts>>,
     pub(super) collectors: BTreeMap<&'static str, CollectorRound>,
-    /// What the collectors left out to keep their bounds.
+    /// The counts of what the collectors left out to keep their bounds.
     pub(super) dropped: DropCounts,
     /// The reason that no device is opened, and the setting to change.
     pub(super) devices_hint: Option<&'static str>,

@@ -34,8 +34,9 @@ const PARTS_CAPACITY: usize = 2;
 
 /// The right to keep a state file, of one exporter at a time.
 pub(super) enum Claim {
-    /// This exporter keeps it, with the locked file next to it until the process ends. Without a
-    /// lock where that file cannot be made: then the state itself can hardly be written.
+    /// This exporter keeps the state file, with the locked file next to it until the process
+    /// ends. There is no lock where that file cannot be made: then the state itself can hardly
+    /// be written.
     Held(#[expect(dead_code, reason = "locked while it is open")] Option<File>),
     /// Another exporter keeps it.
     OfAnother,
@@ -56,7 +57,7 @@ impl Claim {
     }
 }
 
-/// What was found of a state file at the start.
+/// The state in a state file at the start, and the right to keep the file.
 pub(super) struct ReadState {
     pub(super) claim: Claim,
     /// The state of an earlier exporter.
@@ -154,7 +155,7 @@ pub(super) struct StateFile {
     /// An attempt to take it over, and when the last one began.
     claiming: Option<JoinHandle<Claim>>,
     claimed_at: Option<Uptime>,
-    /// When the exporter began to resume a state; `None` once its mark is taken away.
+    /// The time when the exporter began to resume a state; `None` once its mark is taken away.
     resuming: Option<Uptime>,
     /// The number of records that the engine had taken at the last write.
     n_records: u64,

@@ -47,7 +47,7 @@ pub enum RecordingLine {
 }
 
 impl RecordingLine {
-    /// Its Unix time; `None` for a push record without one.
+    /// Returns the Unix time of the line; `None` for a push record without one.
     fn time(&self) -> Option<f64> {
         match self {
             Self::Plain(_, time) => time.map(Seconds::get),
@@ -63,7 +63,7 @@ impl RecordingLine {
         }
     }
 
-    /// Its place among the events of its exporter.
+    /// Returns the place of the event among those of its exporter: the session and the number.
     fn number(&self) -> Option<(&str, u64)> {
         match self {
             Self::Plain(..) => None,
@@ -87,7 +87,7 @@ pub struct RecordingGap {
 pub enum MissingPart {
     /// Everything before this Unix time.
     Beginning(f64),
-    /// So many events in between.
+    /// A gap of so many events.
     Events(u64),
     /// The end: the file is cut short.
     End,
@@ -155,7 +155,7 @@ impl Lines {
         })
     }
 
-    /// As [`Self::record`], without the name of the file in errors.
+    /// Reads the next record like [`Self::record`], without the name of the file in errors.
     fn next_record(&mut self) -> anyhow::Result<Option<RecordingLine>> {
         loop {
             if self.is_cut {

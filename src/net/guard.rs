@@ -48,9 +48,9 @@ pub struct RequestHead<'r> {
 /// Reasons that a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GuardRefusal {
-    /// Its head is not one of HTTP/1.1.
+    /// A head that is not one of HTTP/1.1.
     Malformed(&'static str),
-    /// It may come from a foreign page.
+    /// A request that may come from a foreign page.
     Foreign(&'static str),
 }
 

@@ -279,9 +279,9 @@ struct ConnectionSlot {
     /// Closes the connection.
     evict: Arc<Notify>,
     order: Arc<AtomicU64>,
-    /// When it last began or answered a request, in that order.
+    /// The value of `order` when it last began or answered a request.
     active_at: AtomicU64,
-    /// When it last answered a request.
+    /// The time when it last answered a request.
     answered: Mutex<Option<Instant>>,
     requested: Notify,
     is_closed: AtomicBool,

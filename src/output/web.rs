@@ -67,13 +67,13 @@ pub struct SummaryRequest {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SummaryFormat {
-    /// As `final_summary.json`.
+    /// The summary as in `final_summary.json`.
     Json,
-    /// As `final_summary.txt`.
+    /// The summary as in `final_summary.txt`.
     Text,
     /// The windows of the rank of this number, and the gates that currently stop them, as text.
     Windows(u32),
-    /// The same as JSON.
+    /// The windows and gates as in [`Self::Windows`], as JSON.
     WindowsJson(u32),
     /// The history of the rank of this number, as JSON.
     History(u32),

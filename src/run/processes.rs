@@ -22,7 +22,7 @@ use crate::run::signals::{self, STOPS, SignalReceipt, number};
 pub const READY_WITHIN: Duration = Duration::from_secs(5);
 /// Time for which a receipt of the signal monitor counts.
 const RECEIPT_VALID: Duration = Duration::from_secs(1);
-/// This program, even after its file was replaced.
+/// The path of this program, even after its file was replaced.
 const PROGRAM: &str = "/proc/self/exe";
 
 /// The part of `run` that a process of this program takes.
@@ -85,16 +85,16 @@ pub(super) struct Ready {
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum CommandState {
-    /// It runs as this process.
+    /// The command runs as this process.
     Started(i32),
-    /// It ended with this exit code, in a shell's form.
+    /// The command ended with this exit code, in a shell's form.
     Ended(u8),
 }
 
 /// The exporter's process.
 pub(super) struct ExporterProcess {
     pub(super) pid: Pid,
-    /// Its exit code; `None` while it runs.
+    /// The process's exit code; `None` while it runs.
     pub(super) code: Option<u8>,
     control: UnixStream,
 }

@@ -62,8 +62,8 @@ fn launch_order(path: &Path) -> (String, u32) {
 /// The identity of a launch among those of its run.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct LaunchId {
-    /// Its name, of letters, digits, `.`, `_`, `:` and `-`. Where its processes report none,
-    /// its start identifies it.
+    /// The launch's name, of letters, digits, `.`, `_`, `:` and `-`. `None` where its processes
+    /// report none: its start identifies it.
     pub launch: Option<String>,
     /// The time when its first record ended, as a Unix time in whole milliseconds.
     pub began: f64,

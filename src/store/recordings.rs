@@ -75,7 +75,7 @@ impl OpenRecording {
         written
     }
 
-    /// Its length, in bytes.
+    /// Returns the length of the recording, in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }

@@ -26,17 +26,17 @@ pub enum StateError {
     /// The file system refused, or the file was not written by this user's exporter.
     #[error("{path}: {source}")]
     Io { path: String, source: io::Error },
-    /// It is not a state file of this version.
+    /// The file is not a state file of this version.
     #[error("{0} is not a state file of stepmem {version}", version = env!("CARGO_PKG_VERSION"))]
     Version(String),
-    /// It is longer than the settings allow for any state.
+    /// The file is longer than the settings allow for any state.
     #[error("{path} exceeds {max} bytes")]
     TooLarge {
         path: String,
         /// The limit, in bytes.
         max: u64,
     },
-    /// It was cut short or changed.
+    /// The file was cut short or changed.
     #[error("{0} is broken: its checksum is not that of its content")]
     Checksum(String),
     /// A part cannot be read back.
@@ -213,8 +213,8 @@ pub fn set_aside(path: &Path) -> io::Result<PathBuf> {
     fs::rename(path, &aside).map(|()| aside)
 }
 
-/// Returns how many processes of this boot ended while they resumed this state, and not
-/// because they were told to. A mark that cannot be read, or of another boot, counts none.
+/// Returns the number of processes of this boot that ended while they resumed this state, and
+/// not because they were told to. A mark that cannot be read, or of another boot, counts none.
 pub fn unclean_ends(path: &Path) -> u32 {
     let mark = open::own_file(&atomic::beside(path, RESUMING)).and_then(|(file, _)| {
         let mut mark = String::new();
@@ -257,7 +257,7 @@ fn boot_id() -> String {
 const RESUMING: &str = "resuming";
 /// The longest mark that is read, in bytes.
 const MARK_BYTES_MAX: u64 = 256;
-/// Where the kernel names the boot.
+/// The file in which the kernel names the boot.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Where control groups are mounted.
+/// The directory where control groups are mounted.
 const CGROUPS: &str = "/sys/fs/cgroup";
 
 /// Returns the memory that is left, in bytes: the least of the machine's and of each control
@@ -39,8 +39,8 @@ fn groups_of(own: &str) -> Vec<PathBuf> {
     groups
 }
 
-/// Returns what a control group has left: its limit less what it uses, without files that it
-/// could drop.
+/// Returns the bytes that a control group has left: its limit less what it uses, without files
+/// that it could drop.
 fn left_in(group: &Path) -> Option<u64> {
     let read = |name: &str| fs::read_to_string(group.join(name)).ok();
     let number = |name: &str| read(name)?.trim().parse::<u64>().ok();

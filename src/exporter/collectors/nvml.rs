@@ -267,7 +267,7 @@ impl GpuTask {
     }
 }
 
-/// Returns what happened in a poll. Failures come first: a device that answers in the same poll
+/// Returns the events of a poll. Failures come first: a device that answers in the same poll
 /// shows that NVML is up.
 fn events(poll: GpuPoll) -> Vec<Event> {
     let released = poll.is_released.then_some(Event::DevicesReleased).into_iter();

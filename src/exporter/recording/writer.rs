@@ -87,7 +87,7 @@ impl RecordedWhat {
 pub(in crate::exporter) enum RecordingPlace {
     /// One directory for all of them, which has these files of earlier sessions.
     Folder(RecordingFolder, Vec<ClosedRecording>),
-    /// For each recording, the directory of its launch.
+    /// The directory of its launch for each recording.
     Launches(SummaryFolders),
 }
 
@@ -136,7 +136,7 @@ pub(in crate::exporter) struct RecordingWriter {
     closed: VecDeque<ClosedRecording>,
     /// The last time that the system's clock was set, for files that begin later.
     clock: Option<RecordedEvent>,
-    /// When the log last told that a recording could not be written.
+    /// The last time that the log reported that a recording could not be written.
     warned_at: Option<Instant>,
 }
 

@@ -24,9 +24,10 @@ use stepmem_types::ids::{Rank, Run};
 
 /// The name of the files of a summary, without what follows the first dot.
 const STEM: &str = "final_summary";
-/// The same of its recording.
+/// The name of the files of a launch's recording, without what follows the first dot.
 pub(crate) const RECORDING_STEM: &str = "steps";
-/// The same of the files that show that a launch has gone on after its summary was written.
+/// The name, without what follows the first dot, of the files that show that a launch has gone
+/// on after its summary was written.
 const GOING_ON: &str = "going-on";
 /// The longest directory name of a run, in bytes; file systems allow 255.
 const NAME_BYTES_MAX: usize = 200;

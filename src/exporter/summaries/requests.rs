@@ -33,7 +33,7 @@ pub(in crate::exporter) struct SummaryGroup {
     run: String,
     format: SummaryFormat,
     requests: Vec<SummaryRequest>,
-    /// It ends once the readers have the summary.
+    /// The turn to build the summary, which ends once the readers have it.
     turn: OwnedSemaphorePermit,
 }
 

@@ -190,7 +190,7 @@ impl Group {
         Bytes::new(limit).ok().filter(|_| (1..UNLIMITED).contains(&limit))
     }
 
-    /// Returns what the kernel cannot reclaim of it, as the client counts it.
+    /// Returns the memory of the group that the kernel cannot reclaim, as the client counts it.
     fn used(&self) -> Option<Bytes> {
         let stat = read(&self.directory.join("memory.stat"))?;
         let of = |name| figure(&stat, name);

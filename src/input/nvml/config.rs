@@ -33,11 +33,11 @@ pub enum Devices {
 /// The devices that the exporter's pod was given, as far as its environment shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GivenDevices {
-    /// These.
+    /// The devices of these UUIDs.
     Listed(BTreeSet<GpuUuid>),
     /// Every device that NVML counts here: a claim puts no others into the container.
     Claimed,
-    /// Those that the kubelet lists for the pod.
+    /// The devices that the kubelet lists for the pod.
     OfPod,
     /// Unknown, for this reason.
     Unknown(&'static str),
@@ -46,8 +46,8 @@ pub enum GivenDevices {
 /// The key by which NVML finds a device.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DeviceName {
-    /// By NVML's index of the GPU.
+    /// NVML's index of the GPU.
     Index(u32),
-    /// By the UUID of the GPU or MIG device.
+    /// The UUID of the GPU or MIG device.
     Uuid(GpuUuid),
 }

@@ -48,7 +48,7 @@ pub(super) struct Bodies {
 pub(super) struct ReceivedBody {
     bytes: Vec<u8>,
     is_gzip: bool,
-    /// Its part of the byte budget, if it did not come at once.
+    /// The body's part of the byte budget, if it did not come at once.
     held: Option<HeldBytes>,
 }
 

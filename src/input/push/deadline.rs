@@ -6,12 +6,12 @@ use stepmem_engine::event::Event;
 use stepmem_types::step::StepSample;
 use stepmem_types::units::Seconds;
 
-/// When every run of the exporter is ended from outside.
+/// The time when every run of the exporter is ended from outside.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Deadline {
     /// A Unix time.
     At(Seconds),
-    /// So long after the exporter started.
+    /// The time from the exporter's start to the deadline.
     After(Duration),
 }
 

@@ -53,7 +53,7 @@ pub struct PushConfig {
     pub trusts_machine: bool,
     /// Set where admins may also send requests from the page.
     pub has_page_buttons: bool,
-    /// When every run is ended from outside; `None` where that is unknown.
+    /// The time when every run is ended from outside; `None` where that is unknown.
     pub deadline: Option<Deadline>,
 }
 
@@ -395,7 +395,7 @@ impl PushEndpoint {
         .await
     }
 
-    /// As [`Self::about`], for admins only.
+    /// Handles a request like [`Self::about`], for admins only.
     async fn administer(
         &self,
         request: Request<Body>,

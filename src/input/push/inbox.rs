@@ -119,7 +119,7 @@ impl PushResult {
         "interrupted",
     ];
 
-    /// Its label.
+    /// Returns the label of the result.
     pub(super) fn label(self) -> &'static str {
         Self::LABELS.get(self.idx()).copied().unwrap_or_default()
     }

@@ -57,9 +57,9 @@ impl OtlpConfig {
 /// The URL of a collector as configured, which may hold a user and a password.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Endpoint {
-    /// Of all signals (`http://host:4318`): over HTTP, [`METRICS_PATH`] is appended.
+    /// The URL of all signals (`http://host:4318`): over HTTP, [`METRICS_PATH`] is appended.
     AllSignals(String),
-    /// Of metrics: used as it is.
+    /// The URL of metrics, used as it is.
     Metrics(String),
 }
 
