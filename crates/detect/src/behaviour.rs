@@ -75,7 +75,7 @@ impl Watched {
         self.detector.trend(Signal::Allocated)
     }
 
-    /// What comes of live memory at the moment of the newest sample.
+    /// Returns the outlook of live memory at the moment of the newest sample.
     fn outlook(&self) -> Outlook {
         self.asked(&Asked::default()).expect("live memory grows")
     }

@@ -28,7 +28,7 @@ pub struct Config {
     pub rapid_seconds: f64,
     /// The fewest of them: four equal increments.
     pub rapid_readings_min: usize,
-    /// They show growth that leaves at most this many seconds.
+    /// The most seconds that are left by growth which readings show each by itself.
     pub rapid_horizon_seconds: f64,
 
     /// The least growth that counts, in bytes: less is within what allocators round.
@@ -67,7 +67,8 @@ pub struct Config {
     pub untouched_ratio: f64,
     /// Headroom is at least this share of the capacity: noise on a full device is not its end.
     pub headroom_ratio_min: f64,
-    /// The same of an unmanaged process, which gives cached memory back first.
+    /// The least headroom of an unmanaged process, as a share of the capacity: it gives cached
+    /// memory back first.
     pub process_headroom_ratio_min: f64,
 
     /// The fewest blocks of a window.
@@ -153,14 +154,14 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Returns what growth is judged against: the `known` capacity or the budget, whichever is
-    /// less.
+    /// Returns the capacity that growth is judged against: the `known` one or the budget,
+    /// whichever is less.
     pub fn capacity(&self, known: Capacity) -> Capacity {
         let shared = known.shared.filter(|bytes| *bytes > 0.0);
         Capacity { shared: shared.into_iter().chain(self.budget).reduce(f64::min), ..known }
     }
 
-    /// Returns how many blocks make as many samples as growth must have ended for.
+    /// Returns the number of blocks that make as many samples as growth must have ended for.
     pub(super) fn ended_blocks(&self, samples_per_block: u32) -> usize {
         let n_blocks = self.ended_samples.div_ceil(samples_per_block);
         usize::try_from(n_blocks).unwrap_or(usize::MAX)

@@ -35,7 +35,7 @@ const SAMPLES_PER_BLOCK: u32 = 2;
 /// at their first comparison.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Detector {
-    /// It is that of the settings, also after a restart of the exporter.
+    /// The numbers by the settings, also after a restart of the exporter.
     #[serde(skip)]
     config: Config,
     axis: Axis,
@@ -70,13 +70,13 @@ type LastSlopes = [Option<Slope>; Signal::ALL.len()];
 pub struct WindowReport {
     pub signal: Signal,
     pub axis: Axis,
-    /// Its level; each has blocks twice as long as the one below.
+    /// The level of the window; each has blocks twice as long as the one below.
     pub level_idx: usize,
     /// Number of samples in it.
     pub n_samples: f64,
-    /// Where its first block begins.
+    /// The point where its first block begins.
     pub from: AxisPoint,
-    /// Where its last block begins.
+    /// The point where its last block begins.
     pub to: AxisPoint,
     /// The result of the tests.
     pub outcome: Result<Shown, Stopped>,
@@ -102,7 +102,8 @@ impl Detector {
         + 2 * Series::RELEASED_BYTES_MAX
         + Witness::RELEASED_BYTES_MAX;
 
-    /// The same of the detector of host memory.
+    /// Upper bound on the memory of a detector of host memory whose windows are freed, in
+    /// bytes.
     pub const HOST_RELEASED_BYTES_MAX: usize =
         size_of::<Self>() + size_of::<LastSlopes>() + Series::RELEASED_BYTES_MAX;
 
@@ -322,7 +323,7 @@ impl Detector {
         self.series(signal)?.tracker.trend()
     }
 
-    /// Returns what comes of a signal's growth, as of the moment that `asked` is about;
+    /// Returns the outlook of a signal's growth, as of the moment that `asked` is about;
     /// `capacity` as far as it is known. `None` where no growth is shown.
     pub fn outlook(
         &self,
@@ -361,13 +362,13 @@ impl Detector {
         self.series(signal)?.tracker.growth_between(from, to)
     }
 
-    /// Returns what shows a signal's trend.
+    /// Returns the windows that show a signal's trend.
     pub fn shown_by(&self, signal: Signal) -> Option<ShownBy> {
         self.series(signal)?.tracker.shown_by()
     }
 
-    /// Returns what the number of the allocator's live blocks says of live memory; `None` where
-    /// it does not count them, and until that is known.
+    /// Returns the testimony of the number of the allocator's live blocks on live memory;
+    /// `None` where it does not count them, and until that is known.
     pub fn testimony(&self) -> Option<Testimony> {
         self.witness.testimony(&self.live, &self.config)
     }
@@ -377,8 +378,8 @@ impl Detector {
         self.series(signal).is_some_and(|series| series.tracker.is_by_number())
     }
 
-    /// Returns where growth of a signal was first suspected: half of the growth that counts,
-    /// which no random walk explains.
+    /// Returns the point where growth of a signal was first suspected: half of the growth that
+    /// counts, which no random walk explains.
     pub fn suspected(&self, signal: Signal) -> Option<AxisPoint> {
         self.series(signal)?.suspected
     }
@@ -388,16 +389,16 @@ impl Detector {
         self.series(signal).is_some()
     }
 
-    /// Returns where the newest sample or reading lies.
+    /// Returns the point of the newest sample or reading.
     pub fn newest(&self) -> Option<AxisPoint> {
         self.newest.map(|sample| sample.at)
     }
 
-    /// Returns how fast a signal changes, also when nothing is wrong with it.
+    /// Returns the rate at which a signal changes, also when nothing is wrong with it.
     ///
-    /// That of its trend, else of every other block since its growth ended or in a window without
-    /// a bend; `None` until there are enough blocks. Costs at most 120 pairs a window, of which
-    /// there are two where nothing bends.
+    /// The rate is that of its trend, else of every other block since its growth ended or in a
+    /// window without a bend; `None` until there are enough blocks. Costs at most 120 pairs a
+    /// window, of which there are two where nothing bends.
     pub fn slope(&self, signal: Signal) -> Option<Slope> {
         if let Some(slopes) = &self.last_slopes {
             let known = Signal::ALL.iter().zip(slopes.iter()).find(|(of, _)| **of == signal);
@@ -453,15 +454,15 @@ impl Detector {
         self.readings.outside_bytes()
     }
 
-    /// Returns how many more train samples this incarnation needs before live memory is judged:
-    /// the warm-up, and the shortest window. 0 once it is judged.
+    /// Returns the number of train samples that this incarnation still needs before live memory
+    /// is judged: the warm-up, and the shortest window. 0 once it is judged.
     pub fn samples_until_judged(&self) -> u32 {
         let shortest = u32::try_from(self.config.blocks_min).unwrap_or(u32::MAX);
         let needed = shortest.saturating_mul(SAMPLES_PER_BLOCK);
         needed.saturating_add(self.config.warmup_samples).saturating_sub(self.n_samples)
     }
 
-    /// Returns what every window of a signal shows now, the shortest first; `capacity` as
+    /// Returns the report of every window of a signal now, the shortest first; `capacity` as
     /// far as it is known.
     ///
     /// Costs as much as the most expensive sample.
@@ -487,8 +488,8 @@ impl Detector {
         })
     }
 
-    /// Returns where a sample lies: by steps as it says, by time as its time says. `None` of one
-    /// that does not come after all others.
+    /// Returns the point of a sample: by steps as it says, by time as its time says. `None` of
+    /// one that does not come after all others.
     fn place(&mut self, at: AxisPoint) -> Option<AxisPoint> {
         if self.axis == Axis::Steps {
             return Some(at);
@@ -534,7 +535,7 @@ impl Detector {
         }
     }
 
-    /// Returns what a signal is judged against; `None` before the first sample.
+    /// Returns the surroundings that a signal is judged in; `None` before the first sample.
     fn surroundings<'c>(
         &self,
         config: &'c Config,

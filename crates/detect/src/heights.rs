@@ -9,7 +9,7 @@ use stepmem_types::saved;
 
 /// The heights that are remembered.
 const HEIGHTS_MAX: usize = 64;
-/// Of those, how many stay when they are thinned.
+/// The heights that stay when they are thinned.
 const HEIGHTS_KEPT: u32 = 32;
 /// A rise is a new height by at least this share of the growth.
 const RISE_OF_GROWTH: f64 = 1.0 / 32.0;
@@ -25,7 +25,7 @@ pub(super) struct Heights {
     top: f64,
     #[serde(deserialize_with = "saved::figures")]
     onset: f64,
-    /// Where the last rise was, and how high.
+    /// The point and the height of the last rise.
     #[serde(deserialize_with = "saved::figures")]
     pub(super) rose: (AxisPoint, f64),
     /// Units between two rises, at most, as far as the samples resolve them.

@@ -29,7 +29,8 @@ pub(super) struct Newest {
 impl Intervals {
     /// Upper bound on its memory on the heap, in bytes.
     pub(super) const HEAP_BYTES_MAX: usize = ROW_CAPACITY * size_of::<Block>();
-    /// The same of its numbers of live blocks, where it gets those.
+    /// Upper bound on the memory of its numbers of live blocks on the heap, in bytes, where it
+    /// gets those.
     pub(super) const NUMBERS_BYTES_MAX: usize = ROW_CAPACITY * size_of::<Option<f32>>();
 
     /// Notes an event after which memory may hold more.
@@ -52,13 +53,13 @@ impl Intervals {
         self.n_open == samples_min
     }
 
-    /// Returns how many intervals there are, with the open one.
+    /// Returns the number of intervals, with the open one.
     pub(super) fn count(&self) -> usize {
         (self.closed.blocks().len() + 1).min(BLOCKS_MAX)
     }
 
-    /// Returns how many ends of intervals are known, and how far apart they are; `None` before
-    /// the second.
+    /// Returns the number of known ends of intervals, and their distance; `None` before the
+    /// second.
     pub(super) fn apart(&self) -> Option<(usize, f64)> {
         let closed = self.closed.blocks();
         let (first, open) = closed.first().zip(self.open)?;

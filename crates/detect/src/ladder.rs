@@ -16,7 +16,7 @@ pub(super) const LEVELS_MAX: usize = 17;
 /// A few samples in a row.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub(super) struct Block {
-    /// Where its first sample lies.
+    /// The point of its first sample.
     pub(super) at: AxisPoint,
     /// The least bytes of the series: what outlived all of its samples.
     #[serde(deserialize_with = "saved::figures")]
@@ -102,7 +102,7 @@ pub(super) struct Row {
     /// The highest minimum of a block that is no longer held.
     #[serde(deserialize_with = "saved::figures")]
     highest_before: Option<f64>,
-    /// The same of their numbers of live blocks.
+    /// The highest number of live blocks of a block that is no longer held.
     #[serde(deserialize_with = "saved::places")]
     most_before: Option<f32>,
 }
@@ -191,7 +191,8 @@ impl Ladder {
     /// Upper bound on its memory on the heap, in bytes.
     pub(super) const HEAP_BYTES_MAX: usize =
         LEVELS_MAX * (size_of::<Level>() + ROW_CAPACITY * size_of::<Block>());
-    /// The same of its numbers of live blocks, which one series has.
+    /// Upper bound on the memory of its numbers of live blocks on the heap, in bytes; one
+    /// series has them.
     pub(super) const NUMBERS_BYTES_MAX: usize =
         LEVELS_MAX * ROW_CAPACITY * size_of::<Option<f32>>();
 
@@ -234,8 +235,8 @@ impl Ladder {
         Some((blocks.get(n_before..)?, n_before))
     }
 
-    /// Returns how far the later half of the blocks since a position lies above the earlier
-    /// one; `None` below two blocks.
+    /// Returns the rise from the earlier half of the blocks since a position to the later one;
+    /// `None` below two blocks.
     pub(super) fn rise_since(&self, position: f64) -> Option<f64> {
         let (blocks, _) = self.since(position)?;
         let (earlier, later) = blocks.split_at(blocks.len() / 2);

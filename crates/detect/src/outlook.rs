@@ -18,7 +18,7 @@ const PAUSES_MAX: f64 = 10.0;
 /// second, or less often.
 const SILENCE_SECONDS_MIN: f64 = 10.0;
 
-/// What is known of a subject at the moment of asking.
+/// The facts that are known of a subject at the moment of asking.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Asked {
     /// Seconds since its newest sample arrived.
@@ -35,7 +35,7 @@ pub enum Course {
     GoesOn,
     /// No sample has come for so many seconds: longer than it usually takes.
     Stalled(f64),
-    /// It has ended.
+    /// The subject has ended.
     Over,
 }
 
@@ -49,11 +49,11 @@ pub struct Outlook {
     /// The rate since the onset, with its 95 % interval, which excludes 0.
     pub slope: Slope,
     pub bend: Bend,
-    /// Where it begins.
+    /// The point where the growth begins.
     pub onset: AxisPoint,
     /// The growth since then.
     pub growth_bytes: f64,
-    /// Where it last rose, if it has ended.
+    /// The point where the signal last rose, if its growth has ended.
     pub level_since: Option<AxisPoint>,
     /// The bytes left to grow into; `None` where the capacity is unknown, and of what is over.
     pub headroom_bytes: Option<f64>,
@@ -64,7 +64,7 @@ pub struct Outlook {
     /// The likely seconds that were left at the newest sample, also of what has ended since: what
     /// was urgent then stays so in a summary.
     pub seconds_at_newest: Option<f64>,
-    /// What was left at the newest sample in units of the axis, likewise.
+    /// The units of the axis that were left at the newest sample, likewise.
     pub units_at_newest: Option<TimeLeft>,
     /// The probability that a random walk does not grow like that, 0 to 1.
     pub confidence_ratio: f64,
@@ -83,7 +83,7 @@ pub struct TimeLeft {
     pub upper: Option<f64>,
 }
 
-/// What a signal's outlook rests on besides its trend.
+/// The facts that a signal's outlook rests on besides its trend.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Basis {
     /// The memory that it may take; `None` where that is unknown.

@@ -16,7 +16,7 @@ const MORE_READINGS: [usize; 6] = [6, 8, 12, 16, 24, 32];
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct Rapid {
     row: Row,
-    /// When the first reading of the incarnation came.
+    /// The time of the first reading of the incarnation.
     began: Option<UnixTime>,
 }
 

@@ -28,7 +28,7 @@ pub(super) struct Readings {
     is_of_process: bool,
     /// Bytes in use on the device outside the process.
     outside: RecentMedian,
-    /// The same at the newest reading, and not smoothed.
+    /// Bytes in use outside the process at the newest reading, not smoothed.
     #[serde(deserialize_with = "saved::figures")]
     outside_newest: Option<f64>,
     /// Bytes of the process outside its allocator.
@@ -38,8 +38,8 @@ pub(super) struct Readings {
     n_taken: u32,
     first_time: Option<UnixTime>,
     last_time: Option<UnixTime>,
-    /// Where an unmanaged process last gained what counts as growth while it loads, and its
-    /// bytes there; `None` once it has loaded.
+    /// The place where an unmanaged process last gained what counts as growth while it loads,
+    /// and its bytes there; `None` once it has loaded.
     #[serde(deserialize_with = "saved::figures")]
     loading: Option<(f64, f64)>,
     pub(super) pace: Pace,

@@ -29,7 +29,7 @@ pub struct AxisPoint {
     /// since the first reading.
     #[serde(deserialize_with = "saved::places")]
     pub position: f64,
-    /// When it was reached.
+    /// The time when it was reached.
     pub time: UnixTime,
 }
 
@@ -37,7 +37,7 @@ pub struct AxisPoint {
 /// 2^53.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Sample {
-    /// Its place on the axis of the series.
+    /// The sample's place on the axis of the series.
     pub at: AxisPoint,
     /// Bytes of the blocks live at its end.
     #[serde(deserialize_with = "saved::places")]
@@ -74,7 +74,7 @@ impl Sample {
 /// One reading of the device that the rank runs on; every figure is finite.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DeviceReading {
-    /// When it was taken.
+    /// The time when it was taken.
     pub time: UnixTime,
     /// Bytes in use on the device, by all processes.
     pub device_used: f64,
@@ -82,7 +82,7 @@ pub struct DeviceReading {
     pub process_used: Option<f64>,
 }
 
-/// Its fields have their ranges.
+/// The fields of a point have their ranges.
 impl Floats for AxisPoint {
     fn wrong(&self, _: &dyn Fn(f64) -> bool) -> Option<f64> {
         None

@@ -30,7 +30,7 @@ pub(super) enum Between<'a> {
 /// A block of the lowest level that a series has got.
 pub(super) struct Grown {
     pub(super) block: Counted,
-    /// How many levels have got a block with it.
+    /// The number of levels that have got a block with it.
     pub(super) n_levels: usize,
 }
 
@@ -45,7 +45,7 @@ pub(super) struct Series {
     n_open: u32,
     pub(super) ladder: Ladder,
     pub(super) tracker: Tracker,
-    /// Where growth was first suspected.
+    /// The point where growth was first suspected.
     pub(super) suspected: Option<AxisPoint>,
 }
 
@@ -130,7 +130,7 @@ impl Series {
         }
     }
 
-    /// Returns what a level's window shows; `None` where there is no such level.
+    /// Returns the outcome of a level's window; `None` where there is no such level.
     pub(super) fn outcome(
         &self,
         level_idx: usize,
@@ -139,7 +139,7 @@ impl Series {
         Some(tests::judge(&self.window(level_idx)?, around))
     }
 
-    /// Returns how many samples a level's window has.
+    /// Returns the number of samples in a level's window.
     pub(super) fn n_samples(&self, level_idx: usize) -> f64 {
         let n_blocks =
             self.ladder.levels().get(level_idx).map_or(0, |level| level.blocks().len());
@@ -204,7 +204,7 @@ impl Series {
 }
 
 impl Between<'_> {
-    /// Returns how many intervals creep.
+    /// Returns the number of intervals from which growth creeps.
     fn creeping_min(self, newest: &Newest, config: &Config) -> usize {
         match self {
             Between::Shifts(shifts) => shifts.creeping_min(newest, config),

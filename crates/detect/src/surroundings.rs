@@ -11,7 +11,7 @@ pub(super) struct Surroundings<'a> {
     pub(super) config: &'a Config,
     pub(super) signal: Signal,
     pub(super) axis: Axis,
-    /// Where the newest sample or reading lies.
+    /// The point of the newest sample or reading.
     pub(super) now: AxisPoint,
     /// Steps, or what counts as one, that a unit of the axis brings.
     pub(super) steps_per_unit: f64,

@@ -25,12 +25,12 @@ const MANY_OF_INCREMENTS: f64 = 0.5;
 /// The intervals between event markers that growth must have ended for.
 const ENDED_INTERVALS: usize = 2;
 
-/// On which side of its limit a value passes.
+/// The side of its limit on which a value passes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Bound {
-    /// At the limit or above it.
+    /// Passes at the limit or above it.
     AtLeast,
-    /// At the limit or below it.
+    /// Passes at the limit or below it.
     AtMost,
 }
 
@@ -39,19 +39,19 @@ pub enum Bound {
 pub enum Test {
     /// There are enough blocks: how many there are.
     Blocks,
-    /// It grew: by how many bytes, without its largest increment.
+    /// The memory grew: by how many bytes, without its largest increment.
     Growth,
     /// No random walk grows like that: t, the growth by the spread of as many increments.
     RandomWalk,
     /// The end is near: how many seconds are left.
     FarOff,
-    /// It still grows: the newest gain as a share of what the slope gives.
+    /// The memory still grows: the newest gain as a share of what the slope gives.
     Ended,
-    /// It was never as high before: how many bytes at the end.
+    /// The memory was never as high before: how many bytes at the end.
     SeenBefore,
     /// Few increments of a process do not become larger: Kendall's tau of their heights.
     EverLarger,
-    /// It does not come and go: the growth as a share of growth and headroom.
+    /// The growth does not come and go: the growth as a share of growth and headroom.
     ComesAndGoes,
     /// No cache that fills: the same share.
     Cache,
@@ -102,8 +102,8 @@ pub(super) struct Window<'a> {
     pub(super) creeping_min: Option<usize>,
     /// Samples that make a block; `None` where a block is an interval.
     pub(super) samples_per_block: Option<u32>,
-    /// Where a block is one reading: the seconds within which memory must run out for the growth
-    /// to creep.
+    /// The seconds within which memory must run out for the growth to creep, where a block is
+    /// one reading.
     pub(super) pages_within: Option<f64>,
 }
 
@@ -214,8 +214,8 @@ pub(super) fn is_suspected(
 }
 
 impl Window<'_> {
-    /// Returns where the window's growth begins and its slope since then, by the median of all
-    /// pairs' slopes.
+    /// Returns the index where the window's growth begins and the slope since then, by the
+    /// median of all pairs' slopes.
     pub(super) fn line(&self) -> Option<(usize, f64)> {
         let mut points = [(0.0, 0.0); BLOCKS_MAX];
         let points = points_of(self.blocks, &mut points);

@@ -47,7 +47,7 @@ pub(super) struct Tracker {
     tracked: Option<Box<Tracked>>,
     /// The last growth that crept and ended.
     ended: Option<EndedGrowth>,
-    /// Where the last growth ended that did not go on, whether it crept or not.
+    /// The point where the last growth ended that did not go on, whether it crept or not.
     level_since: Option<AxisPoint>,
     /// Set when a trend was raised, changed its stage or phase, or was cleared.
     #[serde(skip)]
@@ -74,7 +74,7 @@ impl Tracker {
         self.tracked.as_ref().map(|tracked| &tracked.trend)
     }
 
-    /// Returns what shows the trend.
+    /// Returns the windows that show the trend.
     pub(super) fn shown_by(&self) -> Option<ShownBy> {
         self.tracked.as_ref().map(|tracked| tracked.shown_by)
     }
@@ -99,7 +99,8 @@ impl Tracker {
         self.ended
     }
 
-    /// Returns where the last growth ended that did not go on, whether it crept or not.
+    /// Returns the position where the last growth ended that did not go on, whether it crept or
+    /// not.
     pub(super) fn level_since(&self) -> Option<f64> {
         self.level_since.map(|since| since.position)
     }

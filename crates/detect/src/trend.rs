@@ -23,12 +23,12 @@ pub enum Stage {
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub enum Phase {
     Growing {
-        /// Where it went on after it had been level; `None` if it never was.
+        /// The point where growth went on after it had been level; `None` if it never was.
         resumed: Option<AxisPoint>,
     },
-    /// It has ended.
+    /// The growth has ended.
     Level {
-        /// Where it last rose.
+        /// The point where the signal last rose.
         since: AxisPoint,
         /// Units of the axis after which that was known.
         #[serde(deserialize_with = "saved::amounts")]
@@ -42,7 +42,7 @@ pub struct EndedGrowth {
     #[serde(deserialize_with = "saved::figures")]
     pub bytes: f64,
     pub onset: AxisPoint,
-    /// Where it last rose.
+    /// The point where the signal last rose.
     pub until: AxisPoint,
 }
 
@@ -55,20 +55,20 @@ pub struct Trend {
     pub axis: Axis,
     pub stage: Stage,
     pub phase: Phase,
-    /// Where this stage was raised.
+    /// The point where this stage was raised.
     pub raised: AxisPoint,
-    /// Where its newest sample lies.
+    /// The point of its newest sample.
     pub seen: AxisPoint,
-    /// Where the growth begins; it stays as it was when the trend was raised.
+    /// The point where the growth begins; it stays as it was when the trend was raised.
     pub onset: AxisPoint,
     /// The slope by the latest window that shows it, in bytes per unit of the axis, with its 95
     /// % interval, which has no slope in it that is not growth. Others see it in an
     /// [`Outlook`](crate::outlook::Outlook).
     pub(super) slope_bytes_per_unit: Interval,
-    /// The same slope with the interval of those that come next, by which the time left is told.
+    /// The slope with the interval of those that come next, by which the time left is told.
     pub(super) ahead_bytes_per_unit: Interval,
     pub(super) bend: Bend,
-    /// By how much the slope rises with each unit, where it surely does; else 0.
+    /// The rise of the slope with each unit, where it surely rises; else 0.
     #[serde(deserialize_with = "saved::amounts")]
     pub(super) gain: f64,
     /// The growth since the onset, as measured.
@@ -104,7 +104,7 @@ impl Trend {
         Growth { signal, bytes: growth_bytes, is_followed, slack_ratio }
     }
 
-    /// Returns how its rate goes on rising.
+    /// Returns the rate that goes on rising.
     pub(super) fn rising(&self) -> Rising {
         let since_onset = self.seen.position - self.onset.position;
         let rate = self.slope_bytes_per_unit.value + 0.5 * self.gain * since_onset;
@@ -121,7 +121,7 @@ impl Trend {
         self.is_growing() || self.stage == Stage::Creeping
     }
 
-    /// Returns where it last rose, if its growth has ended.
+    /// Returns the point where the signal last rose, if its growth has ended.
     pub fn level_since(&self) -> Option<AxisPoint> {
         match self.phase {
             Phase::Growing { .. } => None,
@@ -129,7 +129,7 @@ impl Trend {
         }
     }
 
-    /// Returns where its growth went on after it had been level.
+    /// Returns the point where its growth went on after it had been level.
     pub fn resumed(&self) -> Option<AxisPoint> {
         match self.phase {
             Phase::Growing { resumed } => resumed,

@@ -32,23 +32,23 @@ const LEVEL_WITHIN: f32 = 1.0;
 /// factor: noise of the bytes decides both.
 const SIZE_WITHIN: f64 = 1.25;
 
-/// What the number of live blocks says.
+/// The testimony of the number of live blocks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Testimony {
     /// Each step, or every few, keeps blocks.
     Accumulates(Accumulation),
     /// New blocks come ever more rarely, as in a cache that fills.
     Fades(Accumulation),
-    /// It is the same as ever.
+    /// The number is the same as ever.
     Level,
 }
 
 /// Blocks that are kept.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Accumulation {
-    /// Where it begins.
+    /// The point where the blocks begin to be kept.
     pub since: AxisPoint,
-    /// Where it was certain first.
+    /// The point where that was certain first.
     pub certain: AxisPoint,
     /// Blocks per unit of the axis, above 0.
     #[serde(deserialize_with = "saved::amounts")]
@@ -71,7 +71,7 @@ pub(super) struct Witness {
 struct Held {
     growth: Accumulation,
     shown_by: ShownBy,
-    /// Of the number.
+    /// The heights of the number.
     heights: Heights,
 }
 
@@ -81,7 +81,7 @@ impl Witness {
     /// The part of that which stays when the windows are freed.
     pub(super) const RELEASED_BYTES_MAX: usize = size_of::<Held>();
 
-    /// Returns what the number in a series says; `None` while that is not known.
+    /// Returns the testimony of the number in a series; `None` while that is not known.
     pub(super) fn testimony(&self, series: &Series, config: &Config) -> Option<Testimony> {
         match &self.held {
             Some(held) if held.growth.kept_ratio < config.fades_below => {
@@ -181,7 +181,7 @@ fn is_level(series: &Series) -> bool {
 }
 
 impl Held {
-    /// Returns what a window that keeps blocks begins with.
+    /// Returns the growth that begins with a window that keeps blocks, and its heights.
     fn of(kept: &Kept, window: &Window<'_>, by: ShownBy) -> Option<Self> {
         let numbers = numbers_of(window)?;
         let risen = numbers.get(kept.onset_idx..window.blocks.len())?;
@@ -209,7 +209,7 @@ fn numbers_of(window: &Window<'_>) -> Option<[Block; BLOCKS_MAX]> {
     Some(numbers)
 }
 
-/// What a window keeps.
+/// The blocks that a window keeps.
 struct Kept {
     growth: Accumulation,
     onset_idx: usize,
@@ -221,8 +221,8 @@ struct Kept {
 }
 
 impl Kept {
-    /// Returns what a window keeps: it gains enough blocks, as no random walk does, more than ever
-    /// before, and goes on to.
+    /// Returns the blocks that a window keeps: it gains enough of them, as no random walk does,
+    /// more than ever before, and goes on to.
     fn of(window: &Window<'_>, around: &Surroundings<'_>) -> Option<Self> {
         let config = around.config;
         let (first, last) = window.live_blocks.first().zip(window.live_blocks.last())?;

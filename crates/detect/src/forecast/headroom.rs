@@ -60,7 +60,7 @@ impl Growth {
 /// The memory that a series may take.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Room {
-    /// What is not used outside the series' process.
+    /// Bytes that are not used outside the series' process.
     free: f64,
 }
 
@@ -78,8 +78,8 @@ impl Usage {
         Self::as_of(blocks, iter::empty(), 0.0, 0.0)
     }
 
-    /// Returns what the newer half of `blocks` used, had memory been as high then as it is at
-    /// `now`, with growth of `slope` since: the highest peak came before some of the growth.
+    /// Returns the usage of the newer half of `blocks`, had memory been as high then as it is
+    /// at `now`, with growth of `slope` since: the highest peak came before some of the growth.
     /// `finer` are shorter blocks, of which it is better known when.
     pub(crate) fn as_of<'a>(
         blocks: &'a [Block],
@@ -127,7 +127,7 @@ impl Usage {
         (free - self.reserved).max(untouched_ratio * (free - self.peak)).max(least * capacity)
     }
 
-    /// Returns what is used once growth has taken `bytes` more.
+    /// Returns the usage once growth has taken `bytes` more.
     pub(crate) fn grown(&self, bytes: f64, growth: &Growth) -> Self {
         let (of_peak, of_reserved) = match growth.signal {
             Signal::Allocated | Signal::Host if !growth.is_followed => (bytes, 0.0),

@@ -10,7 +10,7 @@ use stepmem_types::units::{Interval, MEBIBYTE};
 /// The increments of a window that rises in a straight line are worth this share of themselves
 /// in equal ones.
 const STRAIGHT_RATIO: f64 = 0.7;
-/// Its last quarter gains at least this share of what its first does.
+/// The least gain of the last quarter of a straight line, as a share of what the first gains.
 const STRAIGHT_GAIN_RATIO: f64 = 0.6;
 /// Less growth in a window is not worth a word: a list of losses on the device takes 512 bytes
 /// a step.

@@ -26,25 +26,25 @@ const BENT_ERRORS: f64 = 3.0;
 const BENT_RATIO: f64 = 0.5;
 const BENT_RATIO_SLOWER: f64 = -BENT_RATIO;
 
-/// How the rate of growth changes since its onset.
+/// The change of the rate of growth since its onset.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub enum Bend {
     #[default]
     Straight,
-    /// It grows faster and faster: its slope is the average.
+    /// Growth that becomes faster and faster: its slope is the average.
     Faster,
-    /// It slows down: its slope is the average.
+    /// Growth that slows down: its slope is the average.
     Slower,
 }
 
 /// Growth since an onset.
 pub(crate) struct SinceOnset {
     pub(crate) slope: Interval,
-    /// The same with the slopes that come next: it covers the difference between the slopes of
-    /// both halves.
+    /// The slope with an interval that covers the slopes that come next: the difference between
+    /// those of both halves.
     pub(crate) ahead: Interval,
     pub(crate) bend: Bend,
-    /// By how much the rate rises with each unit, where it surely does; else 0.
+    /// The rise of the rate with each unit, where it surely rises; else 0.
     pub(crate) gain: f64,
 }
 

@@ -6,22 +6,22 @@ use stepmem_types::units::Interval;
 /// theirs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TimeToOom {
-    /// With the likely bytes, at the slope.
+    /// The time with the likely bytes, at the slope.
     pub likely: f64,
-    /// With the least bytes, at the upper end of the slope's interval, and less where the rate
-    /// goes on rising.
+    /// The time with the least bytes, at the upper end of the slope's interval, and less where
+    /// the rate goes on rising.
     pub lower: f64,
-    /// With the most bytes, at the lower end of the slope's interval; `None` when that is not
-    /// growth.
+    /// The time with the most bytes, at the lower end of the slope's interval; `None` when that
+    /// is not growth.
     pub upper: Option<f64>,
 }
 
 /// A rate that goes on rising.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rising {
-    /// That of now.
+    /// The rate now.
     pub(crate) rate: f64,
-    /// By how much it rises with each unit; 0 where it does not.
+    /// The rise of the rate with each unit; 0 where it does not rise.
     pub(crate) gain: f64,
 }
 

@@ -40,7 +40,7 @@ pub fn slope_error(points: &[(f64, f64)], slope: f64) -> Option<f64> {
     Some((squares / (n_points - 2.0) / spread * inflation).sqrt())
 }
 
-/// Returns how many standard errors make half a 95 % interval of a line through `n_points`.
+/// Returns the number of standard errors in half a 95 % interval of a line through `n_points`.
 ///
 /// Student's quantile for two points fewer, by the first term of Cornish and Fisher's expansion
 /// ("Moments and cumulants in the specification of distributions", 1938): at most 8 % low from
