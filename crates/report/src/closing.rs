@@ -17,9 +17,9 @@ const CARDS_MAX: usize = 4;
 #[derive(Clone, Debug)]
 pub struct ClosingRun<'a> {
     pub summary: &'a Summary,
-    /// Its files, if they were written.
+    /// The files of the summary, if they were written.
     pub files: Option<ClosingFiles<'a>>,
-    /// Why they were not, if they should have been.
+    /// The reason that they were not written, if they should have been.
     pub problem: Option<&'a str>,
 }
 
@@ -27,7 +27,7 @@ pub struct ClosingRun<'a> {
 #[derive(Clone, Debug)]
 pub struct ClosingFiles<'a> {
     pub folder: String,
-    /// Their name without `.txt` and `.json`.
+    /// The name of the files without `.txt` and `.json`.
     pub name: &'a str,
     /// Reason for which no link leads to them, if none does.
     pub note: Option<&'a str>,
@@ -94,7 +94,7 @@ pub fn closing(runs: &[ClosingRun<'_>], columns: Option<usize>) -> String {
     text + &page.into_text()
 }
 
-/// Returns how the command ended; nothing if it succeeded.
+/// Returns the way in which the command ended; nothing if it succeeded.
 pub fn ended_line(code: u8, signal: Option<&str>) -> Option<String> {
     Some(match signal {
         _ if code == 0 => return None,
@@ -111,7 +111,8 @@ pub fn oom_kills_line(n: u64) -> String {
     )
 }
 
-/// Returns why the exit code is not the command's, or what grew although it is, a line each.
+/// Returns the reasons that the exit code is not the command's, or what grew although it is, a
+/// line each.
 pub fn gate_lines(verdict: &GateVerdict) -> String {
     let (why, reasons) = match verdict {
         GateVerdict::Passed(growing) => (String::new(), growing),
@@ -127,7 +128,7 @@ fn beside(snapshot: &SnapshotStatus) -> Option<&str> {
     snapshot.path.as_deref().filter(|path| !path.contains('/'))
 }
 
-/// Returns why there is no summary, as far as traces of Python processes show.
+/// Returns the reason that there is no summary, as far as traces of Python processes show.
 pub fn unwatched(has_python: bool, has_torch: bool) -> String {
     let reason = match (has_python, has_torch) {
         (_, true) => {

@@ -162,7 +162,8 @@ pub struct ExitGate {
 /// The verdict of a gate. The sentences give the reasons, each with its option.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GateVerdict {
-    /// With what grew, but was not yet judged to be what a condition is about.
+    /// The gate passed; the sentences are about what grew, but was not yet judged to be what a
+    /// condition is about.
     Passed(Vec<String>),
     Failed(Vec<String>),
     /// A condition could not be judged.
@@ -325,7 +326,7 @@ impl GateSubject {
         }
     }
 
-    /// Returns why a run cannot be judged in this respect, if it cannot.
+    /// Returns the reason that a run cannot be judged in this respect, if it cannot.
     fn unknown(self, run: &Summary) -> Option<String> {
         let is_watched = run.ranks.iter().any(|rank| rank.steps > 0 || rank.samples > 0);
         let why = match self {

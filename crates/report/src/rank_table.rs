@@ -172,7 +172,7 @@ pub fn quantity(value: Option<Bytes>) -> Cell {
     or_unknown(value.map(|value| bytes(value.as_f64()))).into()
 }
 
-/// Returns how fast a signal grows: per step, or per hour where no steps are known.
+/// Returns the rate at which a signal grows: per step, or per hour where no steps are known.
 pub fn slope(signal: &SignalStatus) -> Option<String> {
     let SignalStatus { slope_bytes_per_step: slope, .. } = signal;
     let ends = (signal.slope_lower_bytes_per_step, signal.slope_upper_bytes_per_step);

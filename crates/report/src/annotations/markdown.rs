@@ -82,7 +82,7 @@ fn figures(run: &Summary) -> String {
     format!("<details><summary>Figures</summary>\n\n<pre>\n{lines}</pre>\n\n</details>\n")
 }
 
-/// Returns why the exit code is not the command's, or what grew although it is.
+/// Returns the reasons that the exit code is not the command's, or what grew although it is.
 fn reasons(verdict: &GateVerdict) -> Vec<String> {
     let (code, reasons) = match verdict {
         GateVerdict::Passed(growing) => (None, growing),

@@ -15,7 +15,7 @@ pub const TITLE_CHARS_MAX: usize = 255;
 /// than 4,096.
 pub const SENTENCE_CHARS_MAX: usize = 1536;
 
-/// Returns what is wrong in the runs as workflow commands, and a line that reports how many did
+/// Returns the issues of the runs as workflow commands, and a line that reports how many did
 /// not fit.
 pub fn workflow_commands(runs: &[&Summary], directories: Directories<'_>) -> String {
     let mut text = String::new();

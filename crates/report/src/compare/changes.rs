@@ -26,7 +26,7 @@ pub type Runs<'a> = OldNew<&'a RunFigures>;
 /// A change with its key and its sentence.
 #[derive(Clone, Debug)]
 pub struct KeyedChange {
-    /// Its key in JSON.
+    /// The key in JSON.
     pub key: &'static str,
     pub change: Change,
     /// The difference in words; empty where a run lacks the figure.

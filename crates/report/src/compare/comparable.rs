@@ -12,7 +12,7 @@ use stepmem_types::format::units::{bytes, many};
 /// less of one kind of device, kernels of one kind of machine.
 const CAPACITY_RATIO_MAX: f64 = 0.05;
 
-/// Returns why the runs cannot be compared, a sentence each; none where they can.
+/// Returns the reasons that the runs cannot be compared, a sentence each; none where they can.
 pub fn differences(runs: Runs<'_>) -> Vec<String> {
     let setups = runs.map(|run| &run.setup);
     let all =

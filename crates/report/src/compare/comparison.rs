@@ -11,14 +11,14 @@ use stepmem_types::end::EndOutcome;
 /// Two runs against each other.
 #[derive(Clone, Debug, Serialize)]
 pub struct Comparison {
-    /// Its result in a word.
+    /// The result in a word.
     pub verdict: ComparisonVerdict,
     /// The exit code of the command.
     pub exit_code: u8,
     /// Differences that make the runs not of the same job, a sentence each; then nothing is
     /// judged.
     pub incomparable: Vec<String>,
-    /// Why, what got worse first.
+    /// The reasons of the verdict, what got worse first.
     pub reasons: Vec<Reason>,
     /// Limits of the comparison, and how to read it.
     pub notes: Vec<String>,
@@ -30,7 +30,7 @@ pub struct Comparison {
     pub end: OldNew<Option<EndOutcome>>,
     /// The ranks of both runs whose diagnosis or peak differs, the most telling first.
     pub ranks: Vec<RankChange>,
-    /// Why the exit code is 1, in a sentence.
+    /// The reason that the exit code is 1, in a sentence.
     pub exit_reason: Option<String>,
 }
 
@@ -102,12 +102,12 @@ impl ComparisonVerdict {
     }
 }
 
-/// The same of both runs.
+/// A value of both runs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct OldNew<T> {
-    /// Of the old run.
+    /// The value of the old run.
     pub old: T,
-    /// Of the new run.
+    /// The value of the new run.
     pub new: T,
 }
 
@@ -154,13 +154,13 @@ impl RunDiagnosis {
 /// One reason of a verdict.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Reason {
-    /// Which way it points.
+    /// The direction in which the difference points.
     pub direction: Direction,
     /// The difference in a sentence.
     pub sentence: String,
 }
 
-/// Which way a difference points.
+/// The direction in which a difference points.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Direction {
@@ -175,20 +175,20 @@ pub enum Direction {
 /// One figure of both runs.
 #[derive(Clone, Debug, Serialize)]
 pub struct Change {
-    /// Its name for people.
+    /// The name of the figure for people.
     pub label: &'static str,
     pub unit: ChangeUnit,
-    /// Of the old run.
+    /// The figure of the old run.
     pub old: Option<f64>,
-    /// Of the new run.
+    /// The figure of the new run.
     pub new: Option<f64>,
     /// New less old.
     pub delta: Option<f64>,
-    /// That by the old one.
+    /// The difference by the old figure.
     pub delta_ratio: Option<f64>,
     /// The least difference that counts.
     pub significant_from: Option<f64>,
-    /// Which way it points.
+    /// The direction in which the difference points.
     pub direction: Direction,
 }
 
@@ -202,7 +202,7 @@ pub enum ChangeUnit {
     Count,
 }
 
-/// Which way a figure gets worse.
+/// The direction in which a figure gets worse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorseWhen {
     More,

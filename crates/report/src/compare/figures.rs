@@ -14,7 +14,7 @@ pub struct RunFigures {
     pub run: Option<String>,
     /// The setup, which must be that of the other run.
     pub setup: RunSetup,
-    /// Its issues; empty when nothing was wrong.
+    /// The run's issues; empty when nothing was wrong.
     pub issues: Vec<RunIssue>,
     /// The name of its diagnosis on pages.
     pub status: String,
@@ -48,7 +48,7 @@ pub struct RunFigures {
     pub n_ooms: Option<u64>,
     /// The line that leaks, as a memory snapshot or a search of host memory shows it.
     pub leaking_line: Option<String>,
-    /// Its end, where ranks announced that.
+    /// The run's end, where ranks announced that.
     pub end: Option<RunEnd>,
     /// Ascending; empty where the summary has none.
     pub ranks: Vec<RankFigures>,
@@ -94,11 +94,11 @@ pub struct RankFigures {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunIssue {
-    /// Its name in labels.
+    /// The name of the issue in labels.
     pub kind: String,
-    /// Its name on pages.
+    /// The name of the issue on pages.
     pub status: String,
-    /// Its severity.
+    /// The severity of the issue.
     pub severity: IssueSeverity,
     pub ranks: Vec<u64>,
 }
@@ -124,7 +124,7 @@ impl RunPeak {
 /// The headroom of a rank.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RunHeadroom {
-    /// Its size, in bytes.
+    /// The size of the headroom, in bytes.
     pub bytes: f64,
     /// The memory that it rests on.
     pub basis: Basis,
@@ -133,7 +133,7 @@ pub struct RunHeadroom {
 /// The host memory that is left next to the device of a rank.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RunHostHeadroom {
-    /// Its size, in bytes.
+    /// The size of the headroom, in bytes.
     pub bytes: f64,
     /// The host memory that the rank may use, in bytes.
     pub total_bytes: f64,
@@ -165,7 +165,7 @@ pub struct RunSkew {
     pub is_of_means: bool,
 }
 
-/// Why a document is not a summary.
+/// The reason that a document is not a summary.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it is neither a summary of stepmem nor TraceML's final_summary.json: {0}")]
 pub struct NotASummary(pub String);

@@ -159,8 +159,8 @@ fn exit_reason(verdict: ComparisonVerdict, reasons: &[Reason]) -> Option<String>
     Some(format!("exit code 1 because of this: {}{others}{though}", first.sentence))
 }
 
-/// Returns which run ended worse. Running out of memory is a diagnosis, which reports that
-/// already.
+/// Returns the reason that one run ended worse. Running out of memory is a diagnosis, which
+/// reports that already.
 fn end(runs: Runs<'_>) -> Option<Reason> {
     let OldNew { old, new } = runs;
     let (old, new) = old.end.as_ref().zip(new.end.as_ref())?;
@@ -184,7 +184,7 @@ fn on_ranks(end: &RunEnd) -> String {
     }
 }
 
-/// Returns what is wrong in one run and not, or less, in the other.
+/// Returns the reasons about issues that one run has, and the other has not or less.
 fn statuses(runs: Runs<'_>) -> Vec<Reason> {
     let all = runs.old.issues.iter().chain(&runs.new.issues);
     let families: BTreeSet<&str> = all.map(|issue| family(&issue.kind)).collect();
@@ -217,7 +217,8 @@ fn status(runs: Runs<'_>, family_of: &str) -> Option<Reason> {
     Some(Reason { direction, sentence })
 }
 
-/// Returns what a diagnosis is about; `None` of a kind that another version or no diagnosis has.
+/// Returns the facts about a diagnosis; `None` of a kind that another version or no diagnosis
+/// has.
 fn about(kind: &str) -> Option<&'static About> {
     DiagnosisKind::from_label(kind).map(DiagnosisKind::about)
 }
@@ -242,7 +243,7 @@ fn named(issue: &RunIssue) -> String {
     }
 }
 
-/// Returns why nothing can be called better.
+/// Returns the reasons that nothing can be called better.
 fn doubts(runs: Runs<'_>) -> Vec<String> {
     let OldNew { old, new } = runs;
     let mut doubts = Vec::new();
@@ -261,7 +262,7 @@ fn doubts(runs: Runs<'_>) -> Vec<String> {
     doubts
 }
 
-/// Returns what should be known when reading the comparison.
+/// Returns the remarks that a reader of the comparison should know.
 fn remarks(runs: Runs<'_>) -> Vec<String> {
     let OldNew { old, new } = runs;
     let mut remarks = Vec::new();
@@ -295,7 +296,7 @@ fn remarks(runs: Runs<'_>) -> Vec<String> {
     remarks
 }
 
-/// Returns what became of the line that leaked. A run that still grows may lack a snapshot that
+/// Returns a sentence on the line that leaked. A run that still grows may lack a snapshot that
 /// names it.
 fn leaking_lines(runs: Runs<'_>) -> Option<String> {
     let is_of_host = |issue: &RunIssue| {

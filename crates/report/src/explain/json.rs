@@ -33,7 +33,7 @@ pub struct StoryTold<'a> {
     /// Train steps that were accepted, of a rank.
     #[serde(skip_serializing_if = "Option::is_none")]
     steps: Option<u64>,
-    /// Of a process.
+    /// The readings that were taken, of a process.
     #[serde(skip_serializing_if = "Option::is_none")]
     readings: Option<u64>,
     restarts: u32,
@@ -44,7 +44,7 @@ pub struct StoryTold<'a> {
     /// The findings that still hold at the end.
     held: Vec<FindingHeld>,
     signals: Vec<SignalTold>,
-    /// What the number of the allocator's live blocks said last.
+    /// The last testimony of the number of the allocator's live blocks.
     #[serde(skip_serializing_if = "Option::is_none")]
     kept_blocks: Option<KeptBlocks>,
     events: Vec<EventTold<'a>>,
@@ -80,7 +80,7 @@ impl<'a> StoryTold<'a> {
     }
 }
 
-/// When something happened.
+/// The point at which something happened.
 #[derive(Debug, Serialize)]
 struct PointTold {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -109,7 +109,7 @@ struct SignalTold {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[serde(rename = "floor")]
     minima: Option<MinimaJson>,
-    /// Those that were tested, by level.
+    /// The windows that were tested, by level.
     windows: Vec<LevelWindows>,
     #[serde(skip_serializing_if = "Option::is_none")]
     closest: Option<ClosestWindow>,
@@ -161,9 +161,9 @@ impl MinimaJson {
 /// A finding that was raised or cleared, and what shows it.
 #[derive(Debug, Serialize)]
 struct EventTold<'a> {
-    /// As `replay` writes it.
+    /// The transition as `replay` writes it.
     transition: &'a Transition,
-    /// Of a cleared one.
+    /// The cause for which a finding was cleared.
     #[serde(skip_serializing_if = "Option::is_none")]
     cause: Option<&'static str>,
     /// The finding that a cleared one became.
@@ -171,10 +171,10 @@ struct EventTold<'a> {
     became: Option<DiagnosisKind>,
     #[serde(skip_serializing_if = "Option::is_none")]
     window: Option<WindowShown>,
-    /// Of a raised one that the number of live blocks alone shows.
+    /// The testimony of the number of live blocks, where it alone shows a raised finding.
     #[serde(skip_serializing_if = "Option::is_none")]
     by_blocks: Option<KeptBlocks>,
-    /// Of a raised one: whether the intervals between event markers show it.
+    /// Set when the intervals between event markers show a raised finding.
     #[serde(skip_serializing_if = "Not::not")]
     is_between_events: bool,
 }

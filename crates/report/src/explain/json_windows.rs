@@ -14,7 +14,7 @@ use stepmem_types::units::Count;
 /// The windows of one level, over a whole story.
 #[derive(Debug, Serialize)]
 pub(super) struct LevelWindows {
-    /// Of the last one.
+    /// The number of records of the last window.
     #[serde(skip_serializing_if = "Option::is_none")]
     records: Option<Count>,
     /// Number of windows that were judged.
@@ -148,11 +148,11 @@ struct StopShown {
     value: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     limit: Option<f64>,
-    /// Of both.
+    /// The unit of value and limit.
     unit: &'static str,
-    /// On which side of the limit the value passes.
+    /// The side of the limit on which the value passes.
     bound: &'static str,
-    /// The same as a clause.
+    /// The reason as a clause.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
 }

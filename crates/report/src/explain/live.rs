@@ -132,7 +132,7 @@ pub fn windows(rank: &RankView<'_>) -> String {
     page.into_text()
 }
 
-/// Returns why no finding holds, as far as the status knows.
+/// Returns the reason that no finding holds, as far as the status knows.
 fn absence(rank: &RankStatus) -> String {
     match rank.judging_from_step {
         Some(step) => format!(
@@ -150,7 +150,7 @@ fn absence(rank: &RankStatus) -> String {
     }
 }
 
-/// Returns how a signal grows, with the interval of its slope.
+/// Returns the growth of a signal in words, with the interval of its slope.
 fn growth(signal: &SignalStatus) -> String {
     let mut parts = Vec::new();
     if let Some(slope) = signal.slope_bytes_per_step {

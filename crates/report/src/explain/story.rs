@@ -30,11 +30,12 @@ pub struct Story {
     pub subject: SubjectId,
     /// The name of the series of others that stands for a process.
     pub series: Option<String>,
-    /// Its device, if known.
+    /// The subject's device, if known.
     pub device: Option<String>,
-    /// Its capacity, if known: its device's, or its own limit.
+    /// The subject's capacity, if known: its device's, or its own limit.
     pub capacity: Option<Bytes>,
-    /// Who set that, where it is a limit of the process's own; and the device's capacity.
+    /// The origin of the capacity, where it is a limit of the process's own; and the device's
+    /// capacity.
     pub capacity_set_by: Option<(LimitOrigin, Option<Bytes>)>,
     /// Number of train steps that were accepted, or of readings.
     pub n_steps: u64,
@@ -52,7 +53,7 @@ pub struct Story {
     pub windows: BTreeMap<(Signal, usize), LevelTests>,
     /// The window of each signal that came nearest to a trend.
     pub closest: BTreeMap<Signal, Closest>,
-    /// What the number of live blocks said last of its current incarnation.
+    /// The last testimony of the number of live blocks in its current incarnation.
     pub kept_blocks: Option<KeptBlocks>,
     /// Number of steps of an incarnation that are warm-up.
     warmup_pushes: u32,
@@ -69,7 +70,7 @@ pub struct Story {
 #[expect(clippy::large_enum_variant, reason = "there is one at a time, and it is copied")]
 pub enum SubjectFigures<'a> {
     Rank(RankView<'a>),
-    /// Of an unmanaged process.
+    /// The figures of an unmanaged process.
     Process(ProcessView<'a>),
 }
 
@@ -131,7 +132,7 @@ impl<'a> SubjectFigures<'a> {
     }
 }
 
-/// When something happened.
+/// The point at which something happened.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StoryPoint {
     /// The last train step; `None` of a process.
@@ -143,9 +144,9 @@ pub struct StoryPoint {
 /// The time at which a subject is evaluated.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LookTime {
-    /// Since the recording began.
+    /// The time since the recording began.
     pub now: Uptime,
-    /// The same as a Unix time.
+    /// The Unix time.
     pub time: f64,
 }
 
@@ -155,24 +156,23 @@ pub struct StoryEvent {
     pub transition: Transition,
     /// Number of steps that the charts had then.
     pub n_pictured: u64,
-    /// Of a raised one: the window that shows it or, as when its severity changes, has shown
-    /// it. `None` when the intervals between event markers do, or the finding is about no
-    /// window.
+    /// The window that shows a raised finding or, as when its severity changes, has shown it.
+    /// `None` when the intervals between event markers do, or the finding is about no window.
     pub window: Option<WindowReport>,
-    /// Of a raised one: whether the intervals between event markers show it.
+    /// Set when the intervals between event markers show a raised finding.
     pub is_between_events: bool,
-    /// Of a raised one: whether the newest readings show it, each by itself.
+    /// Set when the newest readings show a raised finding, each by itself.
     pub is_rapid: bool,
-    /// Of a raised one: what the number of live blocks said, where it alone shows it.
+    /// The testimony of the number of live blocks, where it alone shows a raised finding.
     pub by_blocks: Option<KeptBlocks>,
-    /// Of a cleared one: why.
+    /// The reason that a finding was cleared.
     pub cause: Cause,
 }
 
-/// Why a finding was cleared.
+/// The reason that a finding was cleared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// Its figures no longer show it.
+    /// The figures no longer show the finding.
     Figures,
     Became(DiagnosisKind),
     Restart,
@@ -196,7 +196,7 @@ pub struct LevelTests {
 pub enum End {
     /// A test stopped it.
     Stopped(Test),
-    /// It shows growth that a test keeps from being called creep.
+    /// The window shows growth that a test keeps from being called creep.
     Rises(Test),
     Creeps,
 }
@@ -462,7 +462,7 @@ pub struct PartMinima {
 }
 
 impl PartMinima {
-    /// Returns how many steps make a point.
+    /// Returns the number of steps that make a point.
     pub fn steps_per_point(&self) -> u64 {
         1 << self.halvings
     }

@@ -22,7 +22,7 @@ pub(super) struct TestWords {
     pub(super) name: &'static str,
     /// The unit of its values.
     pub(super) unit: TestUnit,
-    /// What the memory of such a window did, after "in 96% of the windows it".
+    /// The words for what memory did in such a window, after "in 96% of the windows it".
     pub(super) did: &'static str,
     /// Writes a clause that explains a failure from the value and the limit as text.
     pub(super) reason: fn(&str, &str) -> String,

@@ -248,7 +248,7 @@ fn marks<'s>(
     }
 }
 
-/// Returns what a signal's windows consist of.
+/// Returns the name of the records that a signal's windows consist of.
 fn records(of: Signal) -> &'static str {
     match of {
         Signal::Allocated | Signal::Reserved | Signal::Host => "pushes",
@@ -340,7 +340,7 @@ fn shown(page: &mut Page, window: &WindowReport, stage: Stage, story: &Story) {
     }
 }
 
-/// Returns what a window shows in words.
+/// Returns the growth that a window shows, in words.
 fn grown(place: &str, shown: &Shown, story: &Story) -> String {
     let stand_in = if story.capacity.is_some() { "" } else { " (of an assumed capacity)" };
     format!(
@@ -353,7 +353,7 @@ fn grown(place: &str, shown: &Shown, story: &Story) -> String {
     )
 }
 
-/// Returns which part of an incarnation a window spans.
+/// Returns the part of an incarnation that a window spans.
 fn extent(window: &WindowReport) -> String {
     let (from, to) = (window.from.position, window.to.position);
     if window.axis == Axis::Steps {

@@ -46,7 +46,7 @@ pub struct Point {
     pub value: f64,
 }
 
-/// Why an answer gives no series.
+/// The reason that an answer gives no series.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AnswerError {
     #[error("it is no answer of Prometheus' query API: {0}")]

@@ -223,7 +223,8 @@ fn ranks(
 
 /// The series about growth.
 struct Growths<'a> {
-    /// By signal: the slope, its ends and the slope in time, growth, onset, confidence.
+    /// The series by signal: the slope, its ends and the slope in time, growth, onset,
+    /// confidence.
     by_signal: [ByRank<'a>; 7],
     site: ByRank<'a>,
     share: ByRank<'a>,

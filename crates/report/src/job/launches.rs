@@ -15,13 +15,13 @@ const GAP_SECONDS: f64 = 600.0;
 pub struct JobLaunch {
     pub cluster: Option<String>,
     pub namespace: Option<String>,
-    /// Its name; absent where its clients do not report one.
+    /// The name of the launch; absent where its clients do not report one.
     pub launch: Option<String>,
-    /// Its latest attempt.
+    /// The latest attempt.
     pub attempt: Option<u64>,
     /// The first time at which it is seen, to a step of the query, as a Unix time.
     pub begin: f64,
-    /// The same of its latest attempt.
+    /// The first time at which the latest attempt is seen, as a Unix time.
     pub attempt_begin: f64,
     /// The last time at which it is seen, as a Unix time, or that of the query.
     pub end: f64,
@@ -53,7 +53,7 @@ pub struct Chosen {
     pub others: Vec<JobLaunch>,
 }
 
-/// Why no launch is chosen.
+/// The reason that no launch is chosen.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoLaunch {
     #[error("it has no series of this run in that time")]

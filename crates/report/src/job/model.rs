@@ -46,15 +46,15 @@ pub struct JobRank {
     pub local_rank: Option<Rank>,
     pub node_rank: Option<Rank>,
     pub attempt: Option<u64>,
-    /// When it was last scraped, as a Unix time.
+    /// The time of the last scrape, as a Unix time.
     pub last_scrape: f64,
-    /// When its last push came, as a Unix time; absent of launches that overlap.
+    /// The time of the last push, as a Unix time; absent of launches that overlap.
     pub last_push: Option<f64>,
-    /// Its highest peak of live memory, evaluation included; absent of launches that overlap.
+    /// The highest peak of live memory, evaluation included; absent of launches that overlap.
     pub peak_allocated_bytes: Option<f64>,
     /// The slope of live memory.
     pub slope: Option<JobSlope>,
-    /// Its end; absent while it goes on, and where no scrape saw it.
+    /// The end of the rank; absent while it goes on, and where no scrape saw it.
     pub end: Option<JobEnd>,
     /// Seconds until out of memory; absent of a rank that ended, and of a launch that is over.
     pub oom_eta_seconds: Option<f64>,
@@ -66,7 +66,7 @@ pub struct JobRank {
 /// The end of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct JobEnd {
-    /// As a Unix time.
+    /// The time of the end, as a Unix time.
     pub time: f64,
     pub outcome: EndOutcome,
 }
@@ -95,13 +95,13 @@ pub struct JobSlope {
 #[derive(Clone, Debug, Serialize)]
 pub struct JobFinding {
     pub kind: DiagnosisKind,
-    /// Its name on pages.
+    /// The name of the diagnosis on pages.
     pub status: Cow<'static, str>,
     pub severity: Severity,
-    /// When it began to hold, as a Unix time.
+    /// The time when the finding began to hold, as a Unix time.
     pub since: Option<f64>,
-    /// When it was last scraped, as a Unix time; absent if it held until the rank's last
-    /// scrape.
+    /// The time when the finding was last scraped, as a Unix time; absent if it held until the
+    /// rank's last scrape.
     pub until: Option<f64>,
     /// The growth, of a finding of growth that holds.
     pub growth: Option<JobGrowth>,

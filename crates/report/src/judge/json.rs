@@ -11,7 +11,7 @@ use crate::judge::{BY_TIME, Judged, Verdict};
 use crate::series::model::LeftOut;
 use stepmem_engine::diagnosis::trend_figures::TrendFigures;
 
-/// Where series come from.
+/// The source of series.
 #[derive(Clone, Debug, Serialize)]
 pub struct SourceTold {
     /// The file, or the address without its secrets.
@@ -27,7 +27,7 @@ pub struct SourceTold {
 pub struct JudgedTold<'a> {
     sources: &'a [SourceTold],
     series: Vec<SeriesTold<'a>>,
-    /// What samples by time cannot show.
+    /// A note on what samples by time cannot show.
     note: &'static str,
 }
 
@@ -45,7 +45,7 @@ struct SeriesTold<'a> {
     labels: BTreeMap<&'a str, &'a str>,
     verdict: Verdict,
     samples: usize,
-    /// Between neighboring samples, at the median.
+    /// The median time between neighboring samples, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     interval_seconds: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -56,7 +56,7 @@ struct SeriesTold<'a> {
     /// The growth behind the verdict, when it was seen last.
     #[serde(skip_serializing_if = "Option::is_none")]
     growth: Option<&'a TrendFigures>,
-    /// As `stepmem explain --json` writes it, without a subject.
+    /// The story as `stepmem explain --json` writes it, without a subject.
     story: Value,
 }
 

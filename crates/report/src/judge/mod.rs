@@ -19,11 +19,11 @@ use stepmem_types::device::{Attribution, DeviceInfo, DeviceMemory, GpuSample, Pr
 use stepmem_types::ids::{GpuUuid, ProcessId, SubjectId};
 use stepmem_types::units::{Bytes, OutOfRange, UnixTime, Uptime};
 
-/// What samples by time cannot show.
+/// A note on what samples by time cannot show.
 pub const BY_TIME: &str = "Samples by time cannot show optimizer steps, what holds the memory, or a peak between two of them. A push per step \
                            (import stepmem) shows all three.";
 
-/// What a series is called in its engine.
+/// The name of a series' device in its engine.
 const DEVICE: &str = "GPU-series";
 const PID: u32 = 1;
 /// Time for which a device stays present after its last reading, as in a recording that no
@@ -34,11 +34,11 @@ const DEVICE_TTL: Duration = Duration::from_mins(10);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// Its memory creeps at its end.
+    /// The memory creeps at the end of the series.
     Creep,
-    /// Its memory crept, and no longer grows at its end.
+    /// The memory crept, and no longer grows at the end of the series.
     Ended,
-    /// Its memory rises at its end, and an innocent explanation is left.
+    /// The memory rises at the end of the series, and an innocent explanation is left.
     Rising,
     /// No growth was found.
     NoGrowth,
@@ -47,7 +47,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// Returns it in words.
+    /// Returns the verdict in words.
     pub fn words(self) -> &'static str {
         match self {
             Self::Creep => "CREEP",

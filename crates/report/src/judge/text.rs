@@ -57,7 +57,7 @@ pub(super) fn told(judged: &[Judged]) -> impl Iterator<Item = &Judged> {
 }
 
 impl SourceTold {
-    /// Returns it in a sentence.
+    /// Returns the source in a sentence.
     fn words(&self) -> String {
         let n_series = grouped(u64::try_from(self.series).unwrap_or(u64::MAX));
         let left_out = &self.left_out;

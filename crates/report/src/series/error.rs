@@ -10,7 +10,7 @@ use stepmem_types::format::clean::{Quoted, shortened};
 /// Characters of a reader's reason.
 const REASON_CHARS_MAX: usize = 160;
 
-/// Why bytes give no series. Names are those of the file.
+/// The reason that bytes give no series. Names are those of the file.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SeriesError {
     #[error("it is empty")]
@@ -59,7 +59,7 @@ pub enum SeriesError {
 }
 
 impl SeriesError {
-    /// Returns that of a line which a reader refused.
+    /// Returns the error of a line which a reader refused.
     pub(super) fn line(line: u64, reason: &impl Display) -> Self {
         Self::Line { line, reason: shortened(&reason.to_string(), REASON_CHARS_MAX) }
     }

@@ -8,7 +8,7 @@ use stepmem_types::units::parse_size;
 /// The unit of a figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Unit {
-    /// So many bytes.
+    /// A unit of this many bytes.
     Bytes(f64),
     /// A hundredth of the capacity.
     Percent,
@@ -99,7 +99,7 @@ impl Figure {
     }
 }
 
-/// What programs write for a figure that they do not know.
+/// The words that programs write for a figure that they do not know.
 const ABSENT: [&str; 6] = ["n/a", "null", "none", "nan", "-", "err!"];
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ const NAME: &str = "__name__";
 /// Characters of labels in an error.
 const LABELS_CHARS_MAX: usize = 400;
 
-/// What tells a series apart: labels and their values.
+/// The labels and their values that tell a series apart.
 type Key = Vec<(String, String)>;
 
 /// Returns the series of an answer. Those that agree in the labels of `wanted.by` are one, if
@@ -96,7 +96,7 @@ fn check_apart(labels: &Key, parts: &[&Answered]) -> Result<(), SeriesError> {
 struct Named<'a> {
     name: &'a str,
     labels: Key,
-    /// In the unit of its points.
+    /// The capacity, in the unit of its points.
     capacity: Option<f64>,
 }
 

@@ -17,7 +17,7 @@ pub const DEPTH_MAX: u8 = 8;
 /// Characters of the name of a series that are shown.
 pub const NAME_CHARS_MAX: usize = 120;
 
-/// Which series are wanted, and what is known of them.
+/// The series that are wanted, and what is known of them.
 #[derive(Clone, Debug, Default)]
 pub struct Wanted {
     /// Names of columns; those of memory where it is empty.
@@ -44,7 +44,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// Returns it in words.
+    /// Returns the format in words.
     pub fn words(self) -> &'static str {
         match self {
             Self::Csv => "CSV",
@@ -59,12 +59,12 @@ impl Format {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decoded {
     pub format: Format,
-    /// By name.
+    /// The series, by name.
     pub series: Vec<Series>,
     pub left_out: LeftOut,
 }
 
-/// What was left out.
+/// Counts of what was left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct LeftOut {
     /// Rows without a time that can be read.
@@ -84,15 +84,15 @@ pub struct LeftOut {
 /// One series.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series {
-    /// Its column, name or query; clean text.
+    /// The column, name or query of the series; clean text.
     pub column: String,
-    /// What tells it from others of that column; clean text.
+    /// The labels that tell it from others of that column; clean text.
     pub labels: Vec<(String, String)>,
-    /// Its unit where that was guessed by the size of its figures.
+    /// Set when its unit was guessed by the size of its figures.
     pub is_unit_guessed: bool,
-    /// In bytes.
+    /// The capacity, in bytes.
     pub capacity: Option<f64>,
-    /// Ascending by time, one at a time; at least one.
+    /// The points, ascending by time, one at a time; at least one.
     pub points: Vec<Point>,
 }
 

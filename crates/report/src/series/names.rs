@@ -7,7 +7,7 @@ use crate::series::words::words;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     Time,
-    /// It tells series apart.
+    /// A label, which tells series apart.
     Label,
     Value,
     /// A value if no column has the name of memory.

@@ -16,7 +16,7 @@ const CHECKSUM_BYTES: usize = 4;
 /// One record of a file.
 enum Record<'a> {
     Whole(&'a [u8]),
-    /// Its checksum is not that of its bytes.
+    /// A record whose checksum is not that of its bytes.
     Damaged,
     /// Nothing after it can be read.
     Cut,

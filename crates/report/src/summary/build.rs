@@ -95,7 +95,8 @@ impl Summary {
     }
 }
 
-/// Returns when the samples of a run that took no steps begin and end, as Unix times.
+/// Returns the first and the last time of the samples of a run that took no steps, as Unix
+/// times.
 fn by_time(run: &RunView<'_>) -> Option<(f64, f64)> {
     let spans = run.ranks.iter().filter_map(|(_, view)| view.lifetime.by_time);
     spans.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
@@ -222,8 +223,8 @@ fn growth_headroom(view: &RankView<'_>) -> Option<f64> {
     growing.filter_map(|outlook| outlook.headroom_bytes).reduce(f64::min)
 }
 
-/// Returns how many out-of-memory errors there were: those that the process counted, and the
-/// one that ended it.
+/// Returns the number of out-of-memory errors: those that the process counted, and the one that
+/// ended it.
 fn ooms(view: &RankView<'_>) -> Option<Count> {
     let counted = view.last_train.and_then(|last| last.ooms);
     match view.oom.map_or(0, |oom| oom.n_uncounted) {

@@ -75,7 +75,7 @@ pub(crate) fn verdict(page: &mut Page, issue: &Issue) {
     page.blank();
 }
 
-/// Returns what is wrong on which ranks: `MEMORY CREEP (critical) on rank 2`.
+/// Returns an issue and its ranks in words: `MEMORY CREEP (critical) on rank 2`.
 pub(crate) fn about(issue: &Issue) -> String {
     if issue.is_wrong() {
         format!("{} ({}) on {}", issue.status, issue.severity.in_words(), named(issue))
@@ -162,7 +162,7 @@ fn scope(page: &mut Page, summary: &Summary) {
     }
 }
 
-/// Returns which part of the steps was read, unless all were.
+/// Returns the part of the steps that was read, unless all were.
 fn read_share(summary: &Summary) -> String {
     let sum = |of: fn(&RankSummary) -> u64| {
         summary
@@ -181,7 +181,7 @@ fn read_share(summary: &Summary) -> String {
     }
 }
 
-/// Returns how a run without steps was watched.
+/// Returns the samples and the duration of a run without steps, in words.
 fn sampled(summary: &Summary) -> String {
     let samples = summary.ranks.iter().map(|rank| rank.samples).fold(0, u64::saturating_add);
     match (samples, summary.duration_s) {
@@ -433,7 +433,7 @@ pub fn peak_of(rank: &RankSummary, metric: PeakMetric) -> Option<f64> {
     }
 }
 
-/// Returns what is left until out-of-memory: of a rank that grows what its finding has it by.
+/// Returns the bytes left until out-of-memory; by its finding where the rank grows.
 fn headroom(rank: &RankSummary) -> Option<f64> {
     rank.growth_headroom_bytes.or(rank.headroom_bytes)
 }

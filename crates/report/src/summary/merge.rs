@@ -13,7 +13,7 @@ use crate::summary::peaks::Peaks;
 use crate::summary::run_metrics::{has_more_growth, of_peaks};
 use stepmem_types::ids::Rank;
 
-/// Why summaries are not of one launch.
+/// The reason that summaries are not of one launch.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MergeError {
     #[error("there is no summary")]

@@ -33,7 +33,7 @@ pub struct Summary {
     pub generator: Generator,
     /// `stepmem`.
     pub policy: PolicyName,
-    /// When the last record came, or the summary was asked for: RFC 3339.
+    /// The time when the last record came, or the summary was asked for: RFC 3339.
     pub generated_at: String,
     pub run: Run,
     /// The launch of the run, where its processes report it.
@@ -45,7 +45,7 @@ pub struct Summary {
     pub workload: Option<String>,
     /// The run's latest attempt, which the summary covers.
     pub attempt: Count,
-    /// From the first to the last train step, in seconds.
+    /// The time from the first to the last train step, in seconds.
     pub duration_s: Option<f64>,
     pub diagnosis: Issue,
     /// Every issue, the worst first; never empty.
@@ -88,9 +88,9 @@ pub struct Generator {
 pub struct Issue<E = IssueEvidence> {
     /// The diagnosis, or the absence of one.
     pub kind: IssueKind,
-    /// Its name on pages.
+    /// The name of the issue on pages.
     pub status: Cow<'static, str>,
-    /// Its severity, by the worst of its ranks.
+    /// The severity of the issue, by the worst of its ranks.
     pub severity: IssueSeverity,
     /// The evidence in a sentence.
     pub summary: String,
@@ -187,12 +187,12 @@ impl<'de> Deserialize<'de> for IssueKind {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum IssueEvidence {
-    /// Of a diagnosis that holds by the last figures.
+    /// The evidence of a diagnosis that holds by the last figures.
     Finding(Evidence),
     PastPeak(PastPeak),
     LowPeak(LowPeak),
     Neutral(Neutral),
-    /// Of a version with other figures.
+    /// The evidence of a version with other figures.
     Other(Value),
 }
 
@@ -210,7 +210,7 @@ pub struct PastPeak {
 /// A peak far below the other ranks'.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct LowPeak {
-    /// This rank's highest peak by the median of the others', less 1: negative.
+    /// The rank's highest peak by the median of the others', less 1: negative.
     pub peak_imbalance_ratio: f64,
     /// The median of the other ranks' peaks.
     pub median_bytes: f64,
@@ -313,7 +313,7 @@ pub struct Coverage {
 }
 
 impl Coverage {
-    /// Returns how many ranks the run has: as it reports, else those that pushed.
+    /// Returns the number of ranks of the run: as it reports, else those that pushed.
     pub fn world_size(&self) -> Option<u64> {
         let seen = u64::try_from(self.ranks_seen).ok();
         self.ranks_expected.map(u64::from).or(seen).filter(|n| *n > 0)
@@ -324,7 +324,7 @@ impl Coverage {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct LostRank {
     pub rank: Rank,
-    /// Its last train step, and when it ended.
+    /// The last train step, and when it ended.
     pub last: Option<Moment>,
     /// Silent, or behind the others.
     pub state: RankOutcome,
@@ -334,21 +334,21 @@ pub struct LostRank {
 #[serde(rename_all = "snake_case")]
 pub enum RankOutcome {
     Pushing,
-    /// It announced its end.
+    /// The rank announced its end.
     Ended,
-    /// It fell silent with all other ranks of its run, which is over.
+    /// The rank fell silent with all other ranks of its run, which is over.
     #[serde(rename = "ended_unannounced")]
     Unannounced,
-    /// It has not pushed for longer than a rank may be silent.
+    /// The rank has not pushed for longer than a rank may be silent.
     Silent,
-    /// It stopped long before the others.
+    /// The rank stopped long before the others.
     Behind,
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct RankSummary {
     pub rank: Rank,
-    /// Its rank within the node.
+    /// The rank within the node.
     pub local_rank: Option<Rank>,
     pub node_rank: Option<Rank>,
     pub device: Option<GpuUuid>,
@@ -356,15 +356,15 @@ pub struct RankSummary {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_model: Option<String>,
     pub state: RankOutcome,
-    /// Its end, as its process reported it.
+    /// The end of the rank, as its process reported it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end: Option<EndReport>,
     /// Train steps of its last incarnation.
     pub steps: u64,
-    /// Those of them whose memory its client did not read.
+    /// The train steps of its last incarnation whose memory its client did not read.
     #[serde(default)]
     pub unread_steps: u64,
-    /// Its samples by time, while it took no steps.
+    /// The samples by time that the rank sent while it took no steps.
     #[serde(default)]
     pub samples: u64,
     /// Seconds that it went on after its last step without another; `None` if it did not.
@@ -387,10 +387,10 @@ pub struct RankSummary {
     /// The peak of that within train steps; `None` where no step's is known.
     pub peak_reserved: Option<FigureSummary>,
     pub capacity_bytes: Option<Bytes>,
-    /// Who set the capacity; absent where it is its device's.
+    /// The origin of the capacity; absent where it is its device's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity_set_by: Option<LimitOrigin>,
-    /// Its highest peak by its capacity.
+    /// The rank's highest peak by its capacity.
     pub pressure_ratio: Option<f64>,
     /// Capacity less what others hold less what it uses by `headroom_basis`, in bytes.
     pub headroom_bytes: Option<f64>,
@@ -404,12 +404,12 @@ pub struct RankSummary {
     /// The memory that the headroom rests on.
     #[serde(default)]
     pub headroom_basis: Option<Basis>,
-    /// Its highest peak by the median of the others', less 1. The exporter's `imbalance_ratio`
-    /// is the same of recent peaks.
+    /// The rank's highest peak by the median of the others', less 1. The exporter's
+    /// `imbalance_ratio` is the same of recent peaks.
     pub peak_imbalance_ratio: Option<f64>,
     /// The share of reserved that was not in use at the peak of the last train step.
     pub fragmentation_ratio: Option<f64>,
-    /// Its host memory beyond that of its process; absent if there is none.
+    /// The rank's host memory beyond that of its process; absent if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<Box<HostView>>,
     /// Memory of its process outside its allocator, in bytes.
@@ -420,7 +420,7 @@ pub struct RankSummary {
     /// it does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reserved_rise_bytes_per_step: Option<f64>,
-    /// Its records by phase.
+    /// The rank's records by phase.
     pub phases: BTreeMap<Cow<'static, str>, PhaseSummary>,
     /// Out-of-memory errors since its process started.
     pub ooms: Option<Count>,
@@ -474,7 +474,7 @@ pub struct RankTrend {
     pub growth_bytes: Option<f64>,
     /// The step at which growth began.
     pub onset_step: Option<f64>,
-    /// When it began, as a Unix time.
+    /// The time when growth began, as a Unix time.
     pub onset_time: Option<f64>,
     /// The last growth that crept and ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -495,7 +495,7 @@ pub struct EndedTrend {
     pub growth_bytes: f64,
     /// The step at which it last rose; absent of growth by time.
     pub level_since_step: Option<f64>,
-    /// When it last rose, as a Unix time.
+    /// The time when it last rose, as a Unix time.
     pub level_since_time: f64,
 }
 

@@ -228,7 +228,8 @@ impl StraightRise {
         Some(Self { rank: rank.rank, sentence, advice: RISE_ADVICE, left })
     }
 
-    /// It has no time left: how much of its cache the allocator would give back is unknown.
+    /// Returns the rise of reserved memory. It has no time left: how much of its cache the
+    /// allocator would give back is unknown.
     fn of_reserved_memory(rank: &RankSummary, is_one: bool) -> Option<Self> {
         let slope = rank.reserved_rise_bytes_per_step?;
         let is_over = rank.state != RankOutcome::Pushing;
@@ -367,7 +368,7 @@ impl AbruptEnd {
     }
 }
 
-/// Returns how the run ended where a rank failed, or ended without a word while a rank of it
+/// Returns the end of the run where a rank failed, or ended without a word while a rank of it
 /// could not go on.
 fn abrupt_end(ranks: &[RankSummary]) -> Option<AbruptEnd> {
     let has_failed = |rank: &&RankSummary| {

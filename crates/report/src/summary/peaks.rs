@@ -17,7 +17,7 @@ pub struct Peaks(pub Vec<(Rank, f64)>);
 pub struct PeakImbalance {
     /// Peak by the median of the others, less 1.
     pub ratio: f64,
-    /// That median, in bytes.
+    /// The median of the others, in bytes.
     pub median_bytes: f64,
 }
 

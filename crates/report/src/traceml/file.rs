@@ -36,7 +36,7 @@ pub struct TraceMlSection {
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct TraceMlFileDiagnosis {
     pub kind: Option<String>,
-    /// Its name on cards.
+    /// The name of the diagnosis on cards.
     pub status: Option<String>,
     /// Number of common steps that it is about.
     pub steps_used: Option<f64>,
@@ -45,9 +45,9 @@ pub struct TraceMlFileDiagnosis {
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct TraceMlFileIssue {
     pub kind: Option<String>,
-    /// Its name on cards.
+    /// The name of the issue on cards.
     pub status: Option<String>,
-    /// Its severity.
+    /// The severity of the issue.
     pub severity: Option<IssueSeverity>,
     /// The rank with the highest peak.
     pub ranks: Option<Vec<Option<u64>>>,

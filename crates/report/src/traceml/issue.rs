@@ -9,9 +9,9 @@ use stepmem_types::ids::Rank;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TraceMlIssue {
     pub kind: TraceMlKind,
-    /// Its name on cards.
+    /// The name of the issue on cards.
     pub status: &'static str,
-    /// Its severity.
+    /// The severity of the issue.
     pub severity: IssueSeverity,
     /// The metric that raises it.
     pub metric: PeakMetric,
