@@ -36,7 +36,7 @@ pub struct EngineConfig {
     pub peak_interval: Duration,
     /// The interval at which the detector of an unmanaged process gets a reading.
     pub process_reading_every: Duration,
-    /// When ranks are asked for memory snapshots.
+    /// The settings of memory snapshots: when ranks are asked for them.
     pub snapshots: SnapshotSettings,
     /// Set when ranks whose live memory grows are asked for a heap scan.
     pub heap_scans_on_creep: bool,

@@ -45,14 +45,14 @@ pub struct ContainerTable {
 pub struct ContainerState {
     creep: Detector,
     reading: ContainerReading,
-    /// When that was read, as a Unix time of its machine.
+    /// The time when the reading was taken, as a Unix time of its machine.
     #[serde(deserialize_with = "saved::times")]
     time: f64,
     last_seen: Uptime,
-    /// The same as a Unix time that never falls.
+    /// The time when it was read, as a Unix time that never falls.
     #[serde(deserialize_with = "saved::amounts")]
     at: f64,
-    /// That of the last reading that its detector took.
+    /// The time of the last reading that its detector took, as a Unix time that never falls.
     #[serde(deserialize_with = "saved::amounts")]
     judged_at: Option<f64>,
     kills: Option<Kills>,
@@ -66,11 +66,11 @@ struct Kills {
     count: u64,
 }
 
-/// When a reading arrived.
+/// The time when a reading arrived.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadingTime {
     pub now: Uptime,
-    /// When the record's step ended, as a Unix time.
+    /// The time when the record's step ended, as a Unix time.
     pub time: f64,
 }
 
@@ -80,7 +80,7 @@ pub struct Members {
     /// The rank that has what is found of the container: the first whose host memory creeps,
     /// else the first.
     pub lead: RankId,
-    /// Those that push.
+    /// The number of ranks that push.
     pub n_ranks: usize,
     /// Set when host memory of one of them creeps.
     pub has_creep: bool,
@@ -159,8 +159,8 @@ impl ContainerTable {
         self.containers.get(id).filter(|container| at.since(container.last_seen) <= ttl)
     }
 
-    /// Returns how many of its processes the kernel killed around the time at which a rank fell
-    /// silent; 0 where no other rank reported any.
+    /// Returns the number of its processes that the kernel killed around the time at which a
+    /// rank fell silent; 0 where no other rank reported any.
     pub fn kills_of(&self, id: &ContainerId, silent: &RankState) -> u64 {
         let kills = self.containers.get(id).and_then(|container| container.kills);
         let is_of = |kills: &Kills| {
@@ -170,7 +170,7 @@ impl ContainerTable {
         kills.filter(is_of).map_or(0, |kills| kills.count)
     }
 
-    /// Returns how many readings were refused to keep a bound.
+    /// Returns the number of readings that were refused to keep a bound.
     pub fn n_refused(&self) -> u64 {
         self.n_refused
     }

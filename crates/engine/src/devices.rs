@@ -45,7 +45,7 @@ struct DeviceState {
 pub struct DeviceFailure {
     /// The name of the last error, as in [`GpuUnavailable::code`].
     pub code: &'static str,
-    /// When it last came.
+    /// The time when the error last came.
     last_seen: Uptime,
 }
 
@@ -61,7 +61,7 @@ pub struct NvmlStatus {
     /// The devices that answer with an error only, ascending.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failing: Vec<FailingDevice>,
-    /// When it last answered, as a Unix time.
+    /// The time when NVML last answered, as a Unix time.
     pub last_success_time: Option<f64>,
     /// Number of its failures, by code.
     pub errors: BTreeMap<Cow<'static, str>, u64>,
@@ -186,15 +186,15 @@ impl DeviceTable {
         present.map(|device| (&device.sample, device.read_at))
     }
 
-    /// Returns what NVML reports of a rank's device, if it was read within `ttl`.
+    /// Returns NVML's figures of a rank's device, if it was read within `ttl`.
     pub fn view_of(&self, rank: &Identity, now: Uptime, ttl: Duration) -> DeviceView {
         let sample = rank.device.as_ref().and_then(|device| self.reading_of(device, now, ttl));
         sample.map(|(sample, _)| device_view(sample, rank)).unwrap_or_default()
     }
 
-    /// Returns what is in use on a device that one container has for itself: all of it is that
-    /// container's. `None` where several may use it or its memory, and where the driver counts
-    /// its own memory as in use (memory info v1).
+    /// Returns the bytes in use on a device that one container has for itself: all of it is
+    /// that container's. `None` where several may use it or its memory, and where the driver
+    /// counts its own memory as in use (memory info v1).
     pub fn used_by_container(&self, sample: &GpuSample) -> Option<Bytes> {
         let device = &sample.device;
         let is_shared = sample.info.memory_of.is_some()
@@ -236,7 +236,7 @@ impl DeviceTable {
         &self.pod_memory
     }
 
-    /// Returns what is counted of NVML.
+    /// Returns the state of NVML without the devices that fail.
     pub fn nvml(&self) -> &NvmlStatus {
         &self.nvml
     }
@@ -251,7 +251,7 @@ impl DeviceTable {
     }
 }
 
-/// Returns what a reading of a device reports for a rank that uses it.
+/// Returns the figures of a device's reading for a rank that uses it.
 pub fn device_view(sample: &GpuSample, rank: &Identity) -> DeviceView {
     let known = sample.capacity_and_use();
     DeviceView {
@@ -271,8 +271,8 @@ pub fn process_of<'a>(sample: &'a GpuSample, rank: &Identity) -> Option<&'a Proc
     found.next().filter(|_| found.next().is_none())
 }
 
-/// Returns what a record shows of its rank's device. `nvml`: NVML's last reading of it. `None`
-/// where the record adds nothing to what is known.
+/// Returns the figures of its rank's device that a record shows. `nvml`: NVML's last reading of
+/// it. `None` where the record adds nothing to what is known.
 pub fn view_at_record(sample: &StepSample, nvml: Option<DeviceView>) -> Option<DeviceView> {
     let process_used = sample.own_process.and_then(OwnProcessMemory::bytes);
     let is_known =
@@ -292,8 +292,8 @@ pub fn view_at_record(sample: &StepSample, nvml: Option<DeviceView>) -> Option<D
     Some(DeviceView { process_used, ..view })
 }
 
-/// Returns what others hold on a device as the training process sees it, for a rank whose
-/// device NVML does not read.
+/// Returns the figures of a device as the training process sees it, for a rank whose device
+/// NVML does not read.
 fn pushed_view(total: Bytes, free: Bytes) -> DeviceView {
     let used = Bytes::new(total.get().saturating_sub(free.get())).ok();
     DeviceView { total: Some(total), used, ..DeviceView::default() }

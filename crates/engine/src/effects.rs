@@ -11,7 +11,7 @@ use stepmem_types::ids::{GpuUuid, RankId, Run};
 use stepmem_types::units::Uptime;
 
 impl Engine {
-    /// Returns what the program has to do after an event.
+    /// Returns the effects of an event, which the program has to bring about.
     pub(super) fn effects(&mut self, event: &Event, now: Uptime) -> Vec<Effect> {
         match event {
             Event::End(run, _) => {
@@ -40,8 +40,8 @@ impl Engine {
         }
     }
 
-    /// Returns what the program has to do with a cause that was found. The summary of a run
-    /// that is over is written again with it.
+    /// Returns the effects of a cause that was found. The summary of a run that is over is
+    /// written again with it.
     pub(super) fn effects_of_cause(&self, found: FoundCause, now: Uptime) -> Vec<Effect> {
         let rank = found.rank.clone();
         let mut effects = vec![Effect::Record(Event::CauseFound(found))];
@@ -50,8 +50,8 @@ impl Engine {
         effects
     }
 
-    /// Returns what the program has not been told yet. Analyses come last: one that finds no
-    /// place is over at once, which is an event of its own.
+    /// Returns the effects that the program has not been told yet. Analyses come last: one that
+    /// finds no place is over at once, which is an event of its own.
     fn news(&mut self, now: Uptime) -> Vec<Effect> {
         let awaits_scrape = self.ranks.awaits_scrape();
         let awaits_analyses = self.snapshots.awaits_analysis();
@@ -84,7 +84,7 @@ impl Engine {
         Some(Effect::OpenDevices(self.told.devices.clone()))
     }
 
-    /// Returns that the summary of a run is due, if the run is over.
+    /// Returns the effect to write the summary of a run, if the run is over.
     fn summary_of(&self, run: &Run, now: Uptime) -> Option<Effect> {
         (!self.is_going_on(run, now)).then(|| Effect::Summarize(run.clone()))
     }

@@ -412,7 +412,7 @@ impl Engine {
         result.is_changed
     }
 
-    /// Returns what others see of a rank; `site` is the result of [`Self::site`].
+    /// Returns the view of a rank that others have; `site` is the result of [`Self::site`].
     pub(super) fn view<'a>(
         &'a self,
         state: &'a RankState,
@@ -611,7 +611,7 @@ impl Engine {
     }
 }
 
-/// Returns when the present incarnation of a rank began.
+/// Returns the time when the present incarnation of a rank began.
 fn began_of(ranks: &RankTable, rank: &RankId) -> Option<Uptime> {
     Some(ranks.get(&rank.run, rank.rank)?.lifecycle().origin()?.began)
 }

@@ -87,9 +87,9 @@ impl Event {
 #[derive(Debug, Default)]
 pub struct Handled {
     pub receipt: Receipt,
-    /// What the event raised, changed or cleared.
+    /// The findings that the event raised, changed or cleared.
     pub transitions: Vec<Transition>,
-    /// What the program has to do now, in this order.
+    /// The effects that the program has to bring about now, in this order.
     pub effects: Vec<Effect>,
 }
 
@@ -111,7 +111,8 @@ impl Default for Receipt {
     }
 }
 
-/// What the program has to do now. It asks the engine nothing else that steers it.
+/// An action that the program has to take now. The program asks the engine nothing else that
+/// steers it.
 #[derive(Debug, PartialEq)]
 pub enum Effect {
     /// Record this event.

@@ -55,9 +55,9 @@ kinds! {
 pub struct About {
     /// The name on pages (`MEMORY CREEP`), TraceML's where it has one.
     pub title: &'static str,
-    /// Its letter in the picture of `explain`.
+    /// The letter in the picture of `explain`.
     pub mark: char,
-    /// When it holds, in one sentence.
+    /// The condition under which it holds, in one sentence.
     pub help: &'static str,
     /// The first thing to check.
     pub advice: &'static str,

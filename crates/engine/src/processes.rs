@@ -40,9 +40,9 @@ pub struct ProcessSettings {
 pub struct Reading<'a> {
     /// The device and its processes.
     pub sample: &'a GpuSample,
-    /// When it was read.
+    /// The time when it was read.
     pub now: Uptime,
-    /// The same as a Unix time.
+    /// The time when it was read, as a Unix time.
     pub time: f64,
 }
 
@@ -74,7 +74,7 @@ pub struct ProcessState {
     recent: RecentPeaks,
     /// The capacity of the device.
     device_total: Option<Bytes>,
-    /// When the detector last took a reading, as a Unix time.
+    /// The time when the detector last took a reading, as a Unix time.
     #[serde(deserialize_with = "saved::times")]
     read_at: Option<f64>,
 }
@@ -90,14 +90,14 @@ pub struct ProcessView<'a> {
     pub capacity: Option<Bytes>,
     /// The detector, for its trends and slopes.
     pub creep: &'a Detector,
-    /// When it was last listed.
+    /// The time when it was last listed.
     pub last_seen: Uptime,
-    /// How its growth is asked for.
+    /// The facts with which its outlook is asked for.
     pub asked: Asked,
 }
 
 impl ProcessView<'_> {
-    /// Returns what comes of its growth, as of now; `None` where it shows none.
+    /// Returns the outlook of its growth, as of now; `None` where it shows none.
     pub fn outlook(&self) -> Option<Outlook> {
         let capacity = self.capacity.map(Bytes::as_f64);
         self.creep.outlook(Signal::Process, capacity, &self.asked)

@@ -8,7 +8,7 @@ pub trait Figures {
     /// Returns the evidence in one sentence without a full stop.
     fn sentence(&self) -> String;
 
-    /// Returns what the finding is measured by in a summary.
+    /// Returns the measure of the finding in a summary.
     fn score(&self) -> Score;
 
     /// Returns the growth that the finding is about, if it is about one.

@@ -10,7 +10,7 @@ use stepmem_detect::sample::Axis;
 use stepmem_detect::signal::Signal;
 use stepmem_types::site::{Fill, TensorHolder};
 
-/// Within which an end withholds a page.
+/// The limits within which an end withholds a page.
 struct Limits {
     /// The holder explains this share of the growth since its onset, or more.
     explained_min: f64,
@@ -19,19 +19,20 @@ struct Limits {
     explained_max: f64,
     /// A new item takes as many bytes as all items do on average, to within this share.
     item_bytes_within: f64,
-    /// On the host, growth of at most so many times the holder's is the holder's: the C library
-    /// takes more for each item than that asked for.
+    /// The largest growth on the host that is still the holder's, as a multiple of its own: the
+    /// C library takes more for each item than that asked for.
     overhead_max: f64,
 }
 
-/// Of an end that did not withhold the page when last evaluated.
+/// The limits of an end that did not withhold the page when last evaluated.
 const TO_BEGIN: Limits = Limits {
     explained_min: 0.9,
     explained_max: 1.25,
     item_bytes_within: 0.1,
     overhead_max: 1.3,
 };
-/// Of one that did: what hovers around a limit is not paged again and again.
+/// The limits of an end that did withhold it: what hovers around a limit is not paged again and
+/// again.
 const TO_GO_ON: Limits = Limits {
     explained_min: 0.85,
     explained_max: 1.3,
@@ -61,12 +62,13 @@ pub struct Filling {
     /// unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left_bytes: Option<f64>,
-    /// Why the growth is judged as if it had no end; absent where its end withholds a page.
+    /// The reason that the growth is judged as if it had no end; absent where its end withholds
+    /// a page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub doubt: Option<FillingDoubt>,
 }
 
-/// Why a reported end of growth withholds no page.
+/// The reason that a reported end of growth withholds no page.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FillingDoubt {
@@ -74,22 +76,22 @@ pub enum FillingDoubt {
     NotOwn,
     /// Newer searches gave no figures of it.
     Outdated,
-    /// It should be full by now, and memory grows on.
+    /// The holder should be full by now, and memory grows on.
     PastItsEnd,
-    /// Its new items take more or fewer bytes than those before.
+    /// New items take more or fewer bytes than those before.
     ItemsVary,
-    /// It does not hold the growth: less than most of it, or other memory.
+    /// The holder does not hold the growth: less than most of it, or other memory.
     PartOfGrowth,
     /// The capacity is unknown.
     CapacityUnknown,
-    /// It takes more than there is.
+    /// The holder takes more than there is.
     DoesNotFit,
     /// The memory outside the holder grows as a leak does.
     RestGrows,
 }
 
 impl Filling {
-    /// Returns how a trend of a rank's live memory, or of host memory next to it, ends; `None`
+    /// Returns the end of a trend of a rank's live memory, or of host memory next to it; `None`
     /// unless it grows, and what holds it has a bound.
     pub fn of(rank: &RankView<'_>, outlook: &Outlook) -> Option<Self> {
         let is_of_steps = outlook.axis == Axis::Steps && outlook.is_growing();
@@ -207,8 +209,8 @@ impl Measured {
         })
     }
 
-    /// Returns it with what its items take of the host's memory, as far as the growth shows that;
-    /// `newest` is the rank's last step.
+    /// Returns the holder with the host memory that its items take, as far as the growth shows
+    /// that; `newest` is the rank's last step.
     fn in_memory(self, rank: &RankView<'_>, outlook: &Outlook, newest: f64) -> Self {
         let is_on_host = outlook.signal == Signal::Host || rank.identity.is_host();
         let overhead = outlook.growth_bytes / self.growth_bytes(outlook.onset.position, newest);
@@ -247,8 +249,8 @@ impl Measured {
         (of_new - of_all).abs() <= share * of_all
     }
 
-    /// Returns what it gained from the onset of growth to the newest step: no more than it
-    /// holds.
+    /// Returns the bytes that the holder gained from the onset of growth to the newest step: no
+    /// more than it holds.
     fn growth_bytes(&self, onset: f64, newest: f64) -> f64 {
         let by_rate = self.bytes_per_step * (self.step - onset).max(0.0);
         let since = self.bytes_per_step * (newest - self.step);

@@ -65,7 +65,7 @@ pub struct PressureEvidence {
     /// The memory that the peak is of.
     pub basis: Basis,
     pub capacity_bytes: u64,
-    /// Who set the capacity, where that is a limit of the process's own.
+    /// The origin of the capacity, where that is a limit of the process's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity_set_by: Option<LimitOrigin>,
     /// The share of the capacity that the rank's allocator held at its recent peak and that was
@@ -101,7 +101,7 @@ impl TooLarge {
 /// a full device is at 80 %, far below any pressure.
 const NEVER_LIVE_MIN: f64 = 0.20;
 
-/// Where much of the memory is never live, what helps is that the allocator splits less.
+/// The advice where much of the memory is never live: the allocator should split less.
 const FRAGMENTED_ADVICE: &str = "Much of what the allocator reserves is never live at the same time: try PYTORCH_ALLOC_CONF=expandable_segments:True (before \
      PyTorch 2.9: PYTORCH_CUDA_ALLOC_CONF), and pad or bucket varying shapes. That alone takes the pressure away, without a smaller batch.";
 
@@ -120,7 +120,7 @@ pub const HOST_FULL_ADVICE: &str = "The memory is full, so it is level because i
 /// The advice for a bound that is more than the memory.
 const TOO_LARGE_ADVICE: &str = "Give it a lower bound, smaller items, or memory of the host.";
 
-/// The same where it is the host's.
+/// The advice for a bound that is more than the host's memory.
 const HOST_TOO_LARGE_ADVICE: &str =
     "Give it a lower bound or smaller items, or give the job more memory.";
 

@@ -9,7 +9,7 @@ use stepmem_types::units::{Bytes, MEBIBYTE};
 const NOTABLE_RATIO: f64 = 0.25;
 /// Shared and pinned memory are named from so many bytes on: every PyTorch has some.
 const PART_NOTABLE_BYTES: f64 = 256.0 * MEBIBYTE;
-/// They are named from this share of the host's limit on, if that is less.
+/// Shared and pinned memory are named from this share of the host's limit on, if that is less.
 const PART_NOTABLE_RATIO: f64 = 0.05;
 
 /// Returns the host memory of a rank, with its sentence; `None` where nothing is known beyond

@@ -36,11 +36,11 @@ pub const ABOUT: About = About {
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct ImbalanceEvidence {
-    /// This rank's peak by the median of the others, less 1.
+    /// The rank's peak by the median of the others, less 1.
     pub imbalance_ratio: f64,
     /// The median of the other ranks' peaks.
     pub median_bytes: f64,
-    /// This rank's peak by its capacity.
+    /// The rank's peak by its capacity.
     pub pressure_ratio: f64,
     /// The memory that the ranks' peaks are of: `allocated` in the recent window, or
     /// `high_water` since their start.

@@ -60,11 +60,11 @@ pub struct DiagnosisInput<'a> {
 #[derive(Debug)]
 pub struct RunInput<'a> {
     pub run: &'a Run,
-    /// Its ranks, ascending.
+    /// The ranks, ascending.
     pub ranks: Vec<(Rank, RankView<'a>)>,
-    /// Those of them that have come far enough in their incarnations, against each other.
+    /// The ranks that have come far enough in their incarnations, against each other.
     pub comparable: Option<Balance>,
-    /// Its own end.
+    /// The end of the run itself.
     pub end: RunEnd,
 }
 
@@ -139,7 +139,7 @@ impl<'a> SubjectView<'a, '_> {
         }
     }
 
-    /// Returns what comes of the growth of a signal, as of now.
+    /// Returns the outlook of the growth of a signal, as of now.
     fn outlook(&self, signal: Signal) -> Option<Outlook> {
         match self {
             Self::Rank(_, _, view) => view.outlook(signal),
@@ -155,7 +155,7 @@ impl<'a> Subject<'a, '_> {
         self.view.trend(signal).filter(|trend| trend.stage == stage)
     }
 
-    /// Returns what comes of the growth of one signal that is at one stage.
+    /// Returns the outlook of the growth of one signal that is at one stage.
     pub fn outlook(&self, signal: Signal, stage: Stage) -> Option<Outlook> {
         self.view.outlook(signal).filter(|outlook| outlook.stage == stage)
     }
@@ -202,7 +202,7 @@ impl<'a> Subject<'a, '_> {
         RunEndFigures::of(&input.end, rank, memory, was_first)
     }
 
-    /// Returns what the number of live blocks says of growth that goes on.
+    /// Returns the testimony of the number of live blocks on growth that goes on.
     fn kept_blocks(&self, outlook: &Outlook) -> Option<KeptBlocks> {
         let is_asked = outlook.signal == Signal::Allocated && outlook.level_since.is_none();
         let rank = self.rank().filter(|_| is_asked)?;

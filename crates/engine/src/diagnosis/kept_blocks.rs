@@ -11,7 +11,7 @@ use stepmem_types::units::{Count, UnixTime};
 /// The relative error that a rate in words may have.
 const WORDS_WITHIN: f64 = 0.05;
 
-/// What the number says.
+/// The testimony of the number.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KeptState {
@@ -19,11 +19,11 @@ pub enum KeptState {
     Accumulates,
     /// New ones come ever more rarely.
     Fades,
-    /// It is the same as ever.
+    /// The number is the same as ever.
     Level,
 }
 
-/// What the number of live blocks says, named as in JSON.
+/// The testimony of the number of live blocks, named as in JSON.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct KeptBlocks {
@@ -49,7 +49,8 @@ pub struct KeptBlocks {
 }
 
 impl KeptBlocks {
-    /// Returns what the number says of the live memory of a detector; `None` where it is not known.
+    /// Returns the testimony of the number on the live memory of a detector; `None` where it is
+    /// not known.
     pub fn of(detector: &Detector) -> Option<Self> {
         let (state, kept) = match detector.testimony()? {
             Testimony::Accumulates(kept) => (KeptState::Accumulates, Some(kept)),
@@ -69,7 +70,7 @@ impl KeptBlocks {
         })
     }
 
-    /// Returns it in words, beside bytes that grow.
+    /// Returns the testimony in words, beside bytes that grow.
     pub fn words(&self) -> String {
         match self.state {
             KeptState::Accumulates => self.rate_words(),
@@ -80,8 +81,8 @@ impl KeptBlocks {
         }
     }
 
-    /// Returns it in words of its own, with where it began and was certain; for a person who asks
-    /// what is behind a finding.
+    /// Returns the testimony in words of its own, with where it began and was certain; for a
+    /// person who asks what is behind a finding.
     pub fn described(&self) -> String {
         let at = |what: &str, step: Option<Count>| {
             step.map_or_else(String::new, |step| {
@@ -103,7 +104,7 @@ impl KeptBlocks {
         }
     }
 
-    /// Returns how many blocks are kept, how often, and how large they are.
+    /// Returns the rate at which blocks are kept, and their size, in words.
     fn rate_words(&self) -> String {
         let rate = match (self.blocks_per_step, self.blocks_per_second) {
             (Some(rate), _) => per(rate, "step"),

@@ -12,9 +12,9 @@ use stepmem_types::format::units::{bytes, grouped, percent};
 use stepmem_types::site::TensorHolder;
 use stepmem_types::units::{Bytes, Count, MEBIBYTE};
 
-/// From this share of the growth on, what was freed is told as what grows.
+/// The share of the growth from which on freed bytes are told as what grows.
 const FREED_MIN: f64 = 0.5;
-/// From this share on, what holds less than [`TELLING_MIN`] is not told beside it.
+/// The share of freed bytes from which on a holder of less than [`TELLING_MIN`] is not told.
 const NEARLY_ALL_MIN: f64 = 0.75;
 /// A holder has a telling share of the growth from this one on.
 const TELLING_MIN: f64 = 0.1;
@@ -24,15 +24,15 @@ const NEXT_TO_NOTHING: f64 = 0.02;
 /// Growth of less between two readings says nothing.
 const GROWN_MIN: f64 = 4.0 * MEBIBYTE;
 
-/// What the allocator says, named as in JSON.
+/// The figures of the allocator, named as in JSON.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct MallocFigures {
     /// The step of its newest reading.
     pub step: Count,
-    /// What it has given out, at its newest reading.
+    /// The bytes that it has given out, at its newest reading.
     pub used_bytes: Bytes,
-    /// What was freed and stays with it.
+    /// The bytes that were freed and stay with it.
     pub free_bytes: Bytes,
     /// The part of both in arenas other than the first; absent where that is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -53,7 +53,8 @@ pub struct MallocFigures {
 }
 
 impl MallocFigures {
-    /// Returns what the allocator of a rank's process says of growth of its host memory that goes on.
+    /// Returns the figures of the allocator of a rank's process on growth of its host memory
+    /// that goes on.
     pub fn of_rank(rank: &RankView<'_>, outlook: &Outlook) -> Option<Self> {
         let host = rank.host.filter(|_| outlook.level_since.is_none())?;
         let held = match outlook.signal {
@@ -67,8 +68,8 @@ impl MallocFigures {
         Self::of(host.malloc(), onset, outlook.growth_bytes, held)
     }
 
-    /// Returns what the readings say of growth by `growth_bytes` since its onset, at a step where
-    /// its axis is steps; `held` is what the process has now.
+    /// Returns the figures of the readings on growth by `growth_bytes` since its onset, at a
+    /// step where its axis is steps; `held` is what the process has now.
     fn of(
         readings: &MallocReadings,
         onset_step: Option<f64>,
@@ -128,7 +129,8 @@ impl MallocFigures {
         share < TELLING_MIN && self.freed_ratio().is_some_and(|ratio| ratio >= NEARLY_ALL_MIN)
     }
 
-    /// Returns it in words, of growth that no object explains; `None` where it says nothing.
+    /// Returns the figures in words, of growth that no object explains; `None` where they show
+    /// nothing.
     pub fn words(&self) -> Option<String> {
         let between = self.between_bytes.map(bytes);
         match (self.freed_ratio(), self.used_ratio()) {
@@ -152,7 +154,7 @@ impl MallocFigures {
         }
     }
 
-    /// Returns it in words beside an object that holds a part of the growth.
+    /// Returns the figures in words beside an object that holds a part of the growth.
     pub fn beside(&self) -> Option<String> {
         let ratio = self.freed_ratio().filter(|ratio| *ratio >= TELLING_MIN)?;
         Some(format!("{} of the growth was freed and stayed with glibc", percent(ratio)))

@@ -55,7 +55,7 @@ impl Evidence {
         self.figures().sentence()
     }
 
-    /// Returns what the finding is measured by in a summary.
+    /// Returns the measure of the finding in a summary.
     pub fn score(&self) -> Score {
         self.figures().score()
     }

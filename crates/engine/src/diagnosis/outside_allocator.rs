@@ -42,7 +42,7 @@ pub type OutsideEvidence = GrowthOr<LargeEvidence>;
 #[serde(deny_unknown_fields)]
 pub struct LargeEvidence {
     pub outside_bytes: f64,
-    /// Its share of the capacity.
+    /// The share of the capacity that is outside the allocator.
     pub outside_ratio: f64,
     pub capacity_bytes: u64,
     /// Set when it is estimated from all that is in use on the device.

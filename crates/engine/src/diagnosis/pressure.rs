@@ -18,7 +18,7 @@ pub struct Pressure {
     /// Peak by capacity; above 1 where the figures contradict each other.
     pub ratio: f64,
     pub capacity: Bytes,
-    /// Who set the capacity, where that is a limit of the process's own.
+    /// The origin of the capacity, where that is a limit of the process's own.
     pub set_by: Option<LimitOrigin>,
     /// Set when it is of all memory of the rank's container.
     pub is_of_container: bool,

@@ -13,7 +13,8 @@ use stepmem_types::units::{Count, Seconds, UnixTime};
 /// The run ends first if the least time to OOM is so many times the time until then. A total that
 /// is a little too small leaves time to act.
 const FIRST_FROM: f64 = 1.2;
-/// It stays so down to this factor: what hovers around a limit is not paged again and again.
+/// The factor down to which a run still ends first: what hovers around a limit is not paged
+/// again and again.
 const FIRST_UNTIL: f64 = 1.1;
 /// More restarts than these are no plan.
 const RESTARTS_MAX: f64 = 20.0;
@@ -26,7 +27,7 @@ const PACE_WITHIN: f64 = 1.5;
 pub struct RunEnd {
     /// The last step.
     pub total_steps: Option<Count>,
-    /// When it is ended from outside, as a Unix time.
+    /// The time when the run is ended from outside, as a Unix time.
     pub deadline: Option<Seconds>,
 }
 
@@ -60,7 +61,7 @@ pub struct RunEndFigures {
     /// OOM is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spare_steps: Option<f64>,
-    /// The same in seconds.
+    /// Seconds by which memory lasts longer; below 0 those that it lacks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spare_seconds: Option<f64>,
     /// Restarts from a checkpoint by which the run gets to its end; absent where memory lasts, or
@@ -74,7 +75,7 @@ pub struct RunEndFigures {
 struct Left {
     /// Units of the axis of growth until then.
     units: f64,
-    /// Its upper bound.
+    /// The upper bound of the units until then.
     units_max: f64,
     seconds: Option<f64>,
     step: Option<Count>,
@@ -101,7 +102,7 @@ impl RunEnd {
         }
     }
 
-    /// Returns when it ends as a Unix time, by the pace of a rank and by its deadline.
+    /// Returns the time when it ends as a Unix time, by the pace of a rank and by its deadline.
     pub fn time_by(&self, rank: &RankView<'_>) -> Option<f64> {
         let detector = rank.detectors.own();
         let newest = detector.newest()?.time.get();
@@ -230,8 +231,8 @@ impl RunEndFigures {
     }
 }
 
-/// Returns how many restarts make up for units of the axis that memory lacks. Each begins where
-/// the growth did, and lasts until the memory is used up again.
+/// Returns the number of restarts that make up for units of the axis that memory lacks. Each
+/// begins where the growth did, and lasts until the memory is used up again.
 fn restarts(memory: &Outlook, lacking: f64) -> Option<f64> {
     let room = memory.headroom_bytes? + memory.growth_bytes;
     let lasts = room / memory.bytes_per_unit()?.value;

@@ -41,7 +41,7 @@ pub fn verdict(site: &LeakSite) -> String {
     format!("nothing grew in its {}{kept}", many(site.steps, "whole step"))
 }
 
-/// What is known of the code behind growth.
+/// The known facts of the code behind growth.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen<'a> {
     pub site: Option<&'a LeakSite>,
@@ -106,7 +106,7 @@ const RARE_MAX: f64 = 0.75;
 /// An object gets its items at evaluations, checkpoints or epochs if it gets so many with each.
 const WITH_EVENTS: std::ops::RangeInclusive<f64> = 0.4..=1.25;
 
-/// Returns what to do about a holder of which no bytes are known.
+/// Returns the advice about a holder of which no bytes are known.
 fn of_unmeasured(holder: &TensorHolder) -> Option<&'static str> {
     match holder.kind.as_str() {
         holder_kind::GRAPH_CYCLE => Some(
@@ -179,7 +179,7 @@ const REMEDY: &str = "Keep only what is needed: numbers (item()), detached value
 /// keep it alive, such as the graph behind a loss, whose bytes no search sees.
 const OWN_SHARE_MIN: f64 = 0.1;
 
-/// From this share on, a holder has all of the growth as far as the two can be measured.
+/// The share from which on a holder has all of the growth as far as the two can be measured.
 const ALL_SHARE_MIN: f64 = 0.95;
 
 /// Names the object that holds the memory of a process that grows by `slope` bytes a step, or
@@ -384,7 +384,7 @@ fn of_lines(lines: LineSearch) -> String {
 /// The holders of host memory that no search sees.
 const UNSEEN_ON_HOST: &str = "texts, arrays, figures, profiler, native code";
 
-/// Returns what holds memory that no search sees.
+/// Returns the holders of memory that no search sees.
 fn unseen(is_on_host: bool) -> &'static str {
     if is_on_host {
         UNSEEN_ON_HOST

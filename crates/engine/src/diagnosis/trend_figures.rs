@@ -134,13 +134,13 @@ pub struct TrendFigures {
     /// A search that named no holder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub searched: Option<EmptySearch>,
-    /// What the number of live blocks says of it.
+    /// The testimony of the number of live blocks on the growth.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept_blocks: Option<KeptBlocks>,
     /// The run's own end, where it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_end: Option<RunEndFigures>,
-    /// What the allocator of its process says of it, of host memory.
+    /// The figures of its process's allocator on the growth, of host memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub malloc: Option<MallocFigures>,
     /// Steps from one evaluation, checkpoint or epoch to the next, on average; absent where they

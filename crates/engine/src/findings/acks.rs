@@ -56,7 +56,7 @@ impl Ack {
         self.kind
     }
 
-    /// For how long, in seconds.
+    /// Returns the duration, in seconds.
     pub fn seconds(&self) -> u64 {
         self.duration.as_secs()
     }
@@ -87,14 +87,15 @@ pub struct SavedAck {
 }
 
 impl SavedAck {
-    /// Returns what is to be saved.
+    /// Returns the part of an acknowledgement that is saved.
     pub fn of(active: &ActiveAck) -> Self {
         let Ack { subject, kind, duration: _, reason } = active.ack.clone();
         let (kind, reason) = (kind.label().to_owned(), reason.into());
         Self { subject, kind, reason, since: active.since, until: active.until }
     }
 
-    /// Returns what was saved; `None` when it has expired at `now`, or its diagnosis is gone.
+    /// Returns the acknowledgement that was saved; `None` when it has expired at `now`, or its
+    /// diagnosis is gone.
     fn restore(self, now: Uptime) -> Option<ActiveAck> {
         let Self { subject, kind, reason, since, until } = self;
         let kind = DiagnosisKind::from_label(&kind)?;
@@ -149,7 +150,7 @@ impl Acks {
                 .is_some_and(|active| active.until > now)
     }
 
-    /// Returns those in force, ascending by subject and diagnosis.
+    /// Returns the acknowledgements in force, ascending by subject and diagnosis.
     pub fn iter(&self) -> impl Iterator<Item = &ActiveAck> {
         self.active.values()
     }

@@ -19,7 +19,7 @@ use stepmem_types::units::Uptime;
 pub struct Finding {
     pub subject: SubjectId,
     pub kind: DiagnosisKind,
-    /// Its severity.
+    /// The severity of the finding.
     pub severity: Severity,
     /// The figures behind it.
     pub evidence: Evidence,
@@ -37,14 +37,14 @@ impl Finding {
 #[derive(Clone, Debug)]
 pub struct ActiveFinding {
     pub finding: Finding,
-    /// When it was first raised.
+    /// The time when it was first raised.
     pub since: f64,
 }
 
 /// A finding that was raised, changed its severity, or was cleared.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Transition {
-    /// When, as a Unix time with milliseconds.
+    /// The time of the transition, as a Unix time with milliseconds.
     pub time: f64,
     /// The last train step of a rank.
     pub step: Option<u64>,
@@ -53,7 +53,7 @@ pub struct Transition {
     pub kind: DiagnosisKind,
     /// The state from now on: it holds, or does not.
     pub state: TransitionState,
-    /// Its severity; of a cleared one, the severity that it had.
+    /// The severity of the finding; of a cleared one, the severity that it had.
     pub severity: Severity,
     /// The figures behind it; of a cleared one, the last that it had.
     pub evidence: Evidence,
@@ -63,9 +63,9 @@ pub struct Transition {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TransitionState {
-    /// It holds from now on, at this severity.
+    /// The finding holds from now on, at this severity.
     Raised,
-    /// It no longer holds.
+    /// The finding no longer holds.
     Cleared,
 }
 

@@ -196,7 +196,7 @@ pub(super) fn holder_info(status: &Status, visit: &mut Visit<'_>) {
     }
 }
 
-/// What the findings about host memory next to a device's name.
+/// Reads the holders in the findings about host memory next to a device's.
 pub(super) fn host_holder_info(status: &Status, visit: &mut Visit<'_>) {
     for finding in status.findings.iter().filter(|finding| finding.kind.is_of_host()) {
         let holder = finding.evidence.growth().and_then(|growth| growth.holder.as_deref());

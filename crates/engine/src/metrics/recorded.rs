@@ -12,15 +12,15 @@ pub enum Figure {
     Reserved,
     /// The highest peak of live memory.
     Peak,
-    /// When the last push came, as a Unix time.
+    /// The time of the last push, as a Unix time.
     LastPush,
-    /// When the rank ended, as a Unix time, with its outcome.
+    /// The time when the rank ended, as a Unix time, with its outcome.
     Ended,
     /// The severity of a finding, when it was last scraped.
     Severity,
-    /// When a finding was last scraped.
+    /// The time when a finding was last scraped.
     HeldUntil,
-    /// When a finding began to hold.
+    /// The time when a finding began to hold.
     Since,
     Slope,
     SlopeLower,

@@ -11,7 +11,7 @@ pub struct Metric {
     pub kind: Kind,
     /// The unit of its values.
     pub unit: Unit,
-    /// Its meaning, in one sentence.
+    /// The meaning of the metric, in one sentence.
     pub help: &'static str,
     pub labels: &'static [&'static str],
     /// The part of the table that it stands in.
@@ -78,7 +78,7 @@ impl Unit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Group {
     Nvml,
-    /// As the ranks push it.
+    /// Figures as the ranks push them.
     Pushed,
     /// Derived by the engine.
     Derived,
@@ -114,7 +114,8 @@ impl Group {
 pub enum Read {
     /// Hands each series, as the values of its labels and its value, to the visitor.
     Series(fn(&Status, &mut Visit<'_>)),
-    /// The same of subjects of several kinds: a label without a value is left out.
+    /// Hands each series of subjects of several kinds to the visitor: a label without a value
+    /// is left out.
     Subjects(fn(&Status, &mut Visit<'_>)),
     /// The durations of a histogram.
     Durations(fn(&Status) -> &DurationCounts),

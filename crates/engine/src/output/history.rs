@@ -33,7 +33,7 @@ pub struct RankHistory {
     pub host_allocated_bytes: Vec<Option<Bytes>>,
     /// The positions of points before which the rank was silent, or another process.
     pub gaps: Vec<usize>,
-    /// What happened, the oldest first.
+    /// The markers of what happened, the oldest first.
     pub markers: Vec<MarkerStatus>,
     /// Number of markers that were given up.
     pub markers_dropped: u64,

@@ -96,7 +96,7 @@ impl Engine {
         states.values().any(|state| !state.is_ended()) && !is_cut_off(states, now)
     }
 
-    /// Returns what became of the records that were taken.
+    /// Returns the counts of the records that were taken, by outcome.
     pub fn records(&self) -> RecordCounts {
         self.ranks.records()
     }

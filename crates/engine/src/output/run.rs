@@ -16,9 +16,10 @@ pub struct RunLaunch {
     /// The launch, where it is reported.
     pub launch: Option<Launch>,
     pub attempt: Count,
-    /// When the first record of the launch ended that is still known here, as a Unix time.
+    /// The time when the first record of the launch ended that is still known here, as a Unix
+    /// time.
     pub began: f64,
-    /// The same of the incarnation that began last.
+    /// The time when the first record ended of the incarnation that began last, as a Unix time.
     pub incarnation_began: f64,
     /// The lowest that is held.
     pub first_rank: Rank,
@@ -33,16 +34,16 @@ pub struct RunView<'a> {
     pub launch: Option<Launch>,
     /// The declared workload of all runs of this exporter.
     pub workload: Option<&'a str>,
-    /// When this was made, as a Unix time.
+    /// The time when this was made, as a Unix time.
     pub time: f64,
     /// The ranks, ascending.
     pub ranks: Vec<(Rank, RankView<'a>)>,
-    /// Those among them whose end was announced.
+    /// The ranks whose end was announced.
     pub ended: BTreeMap<Rank, EndReport>,
-    /// Those among them that have been silent for longer than a rank may be.
+    /// The ranks that have been silent for longer than a rank may be.
     pub silent: BTreeSet<Rank>,
-    /// Those of the silent ones that no rank outlasted by more than a minute, once no rank goes
-    /// on. The run is over, and they did not announce it.
+    /// The silent ranks that no rank outlasted by more than a minute, once no rank goes on. The
+    /// run is over, and they did not announce it.
     pub unannounced: BTreeSet<Rank>,
     /// The findings that hold for the ranks by their last figures, the worst diagnosis first
     /// and then by rank.

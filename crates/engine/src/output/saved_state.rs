@@ -82,7 +82,7 @@ pub struct SavedRest {
     pub started: f64,
     /// The uptime at which this was saved.
     pub uptime: Uptime,
-    /// Since when findings hold.
+    /// The findings that hold, and since when.
     #[serde(deserialize_with = "saved::list::<_, _, FINDINGS_SAVED_MAX>")]
     pub findings: Vec<SavedFinding>,
     #[serde(deserialize_with = "saved::list::<_, _, ACKS_MAX>")]
@@ -181,7 +181,7 @@ impl SavedState {
     }
 }
 
-/// Since when a finding holds.
+/// A finding, and since when it holds.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct SavedFinding {
     subject: SubjectId,
@@ -192,7 +192,7 @@ pub struct SavedFinding {
 }
 
 impl SavedFinding {
-    /// Returns what is to be saved of findings: [`FINDINGS_SAVED_MAX`] that have held longest.
+    /// Returns the findings that are saved: [`FINDINGS_SAVED_MAX`] that have held longest.
     pub fn of_all(findings: &Findings) -> Vec<Self> {
         let mut active: Vec<&ActiveFinding> = findings.iter().collect();
         if active.len() > FINDINGS_SAVED_MAX {

@@ -17,20 +17,20 @@ pub struct SnapshotStatus {
     pub id: Option<String>,
     #[serde(flatten)]
     pub rank: RankId,
-    /// Why it is taken: `creep`, `oom` or `manual`.
+    /// The reason that it is taken: `creep`, `oom` or `manual`.
     pub reason: Cow<'static, str>,
-    /// Its outcome: `waiting`, `recording`, `written`, `failed` or `unanswered`.
+    /// The outcome: `waiting`, `recording`, `written`, `failed` or `unanswered`.
     pub outcome: Cow<'static, str>,
-    /// When it was asked for, or reported without being asked for, as a Unix time.
+    /// The time when it was asked for, or reported without being asked for, as a Unix time.
     pub since: f64,
     /// The last step that it shows.
     pub step: Option<Count>,
-    /// Its path, as the training process sees it; its name alone if it lies next to the
+    /// The path, as the training process sees it; the name alone if it lies next to the
     /// summary.
     pub path: Option<String>,
-    /// Its size.
+    /// The size of the file.
     pub bytes: Option<Bytes>,
-    /// Why there is none.
+    /// The reason that there is none.
     pub error: Option<String>,
     /// The outcome of its analysis: `waiting`, or the outcome as in `snapshot_analyses_total`;
     /// absent where none is read.

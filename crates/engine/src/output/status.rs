@@ -47,7 +47,7 @@ use stepmem_types::units::{Bytes, Count, DurationCounts};
 /// Everything at one time.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Status {
-    /// When this was made, as a Unix time.
+    /// The time when this was made, as a Unix time.
     pub time: f64,
     /// The runs that have a present rank, or one that ended lately, ascending.
     pub runs: Vec<RunStatus>,
@@ -103,8 +103,8 @@ pub struct RunStatus {
     /// The step that it ends with, where its ranks name that, agree on it and can be believed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end_step: Option<Count>,
-    /// When it ends, as a Unix time: with that step at the pace of its slowest rank, or by its
-    /// deadline, whichever comes first.
+    /// The time when it ends, as a Unix time: with that step at the pace of its slowest rank,
+    /// or by its deadline, whichever comes first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end_time: Option<f64>,
 }
@@ -122,19 +122,19 @@ pub struct RankStatus {
     /// The launch, where its process reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub launch: Option<Launch>,
-    /// Its last train step.
+    /// The last train step.
     #[serde(flatten)]
     pub last_train: Option<StepFigures>,
-    /// Its host memory beyond that of its process; absent if there is none.
+    /// The rank's host memory beyond that of its process; absent if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<Box<HostView>>,
-    /// Its activity: it pushes, or does not.
+    /// The rank's activity: it pushes, or does not.
     pub state: RankActivity,
     /// The time that it has been silent, in seconds, where that is longer than a live process
     /// is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub silent_seconds: Option<f64>,
-    /// Its end, as its process reported it.
+    /// The rank's end, as its process reported it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end: Option<EndReport>,
     /// The counts since the exporter began.
@@ -163,7 +163,7 @@ pub struct RankStatus {
     /// The limit that binds: of its device, or its own.
     #[serde(rename = "capacity_bytes")]
     pub capacity: Option<Bytes>,
-    /// Who set the capacity; absent where it is its device's.
+    /// The origin of the capacity; absent where it is its device's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity_set_by: Option<LimitOrigin>,
     /// Bytes that it can still take before its device is full, or its own limit is reached.
@@ -187,7 +187,7 @@ pub struct RankStatus {
     /// The reason for which its client does not know that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process_used_state: Option<OwnProcessState>,
-    /// Its recent peak by the median of the others', less 1.
+    /// The rank's recent peak by the median of the others', less 1.
     pub imbalance_ratio: Option<f64>,
     /// Set when the detector has seen enough of this incarnation to judge it.
     pub is_judged: bool,
@@ -196,7 +196,7 @@ pub struct RankStatus {
     pub judging_from_step: Option<u64>,
     /// The known facts of each signal's growth.
     pub creep: Vec<SignalStatus>,
-    /// What the number of the allocator's live blocks says; `None` after its end.
+    /// The testimony of the number of the allocator's live blocks; `None` after its end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept_blocks: Option<KeptBlocks>,
     /// The rate of all reserved memory in bytes per step. The growth of the signal `reserved` is
@@ -224,7 +224,7 @@ pub struct RankStatus {
     /// The result of a memory snapshot on its growth.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub site: Option<LeakSite>,
-    /// Its fastest-growing live object.
+    /// The rank's fastest-growing live object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holder: Option<TensorHolder>,
 }
@@ -257,12 +257,12 @@ pub struct ProcessStatus {
 /// A control group with a limit, in which ranks run.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct ContainerStatus {
-    /// Its limit and use, as one of its ranks read them last.
+    /// The limit and the use, as one of its ranks read them last.
     #[serde(flatten)]
     pub reading: ContainerReading,
     /// Bytes that are left until the limit.
     pub headroom_bytes: Option<f64>,
-    /// Its present ranks, ascending.
+    /// The present ranks, ascending.
     pub ranks: Vec<RankId>,
     /// The rate at which that changes; `None` until there is an estimate.
     pub slope_bytes_per_second: Option<f64>,
@@ -279,7 +279,7 @@ pub struct ContainerStatus {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct SignalStatus {
     pub signal: Signal,
-    /// Its slope, in bytes per step; `None` of an unmanaged process.
+    /// The slope, in bytes per step; `None` of an unmanaged process.
     pub slope_bytes_per_step: Option<f64>,
     /// The lower end of the 95 % interval of the slope.
     pub slope_lower_bytes_per_step: Option<f64>,
@@ -301,7 +301,7 @@ pub struct TrendStatus {
     pub growth_bytes: f64,
     /// The step at which it began; `None` of an unmanaged process.
     pub onset_step: Option<f64>,
-    /// When it began, as a Unix time.
+    /// The time when growth began, as a Unix time.
     pub onset_time: f64,
     /// The detector's confidence that it grows, 0 to 1.
     pub confidence_ratio: f64,
@@ -312,7 +312,7 @@ pub struct DeviceStatus {
     pub uuid: GpuUuid,
     #[serde(flatten)]
     pub info: DeviceInfo,
-    /// Its memory, where that means something.
+    /// The device's memory, where that means something.
     pub memory: Option<DeviceMemory>,
     /// The meaning of its process list where the exporter runs.
     pub attribution: Attribution,
@@ -332,7 +332,7 @@ pub struct DeviceProcessStatus {
     /// Bytes that it uses; `None` when the driver does not know.
     #[serde(rename = "used_bytes")]
     pub used: Option<Bytes>,
-    /// Its name, where it can be seen.
+    /// The name of the process, where it can be seen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<Box<str>>,
     /// The rank that pushes from it.
@@ -348,15 +348,15 @@ pub struct DeviceProcessStatus {
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct FindingStatus<E = Evidence> {
     pub kind: DiagnosisKind,
-    /// Its name on pages.
+    /// The name of the diagnosis on pages.
     #[serde(rename = "status")]
     pub title: Cow<'static, str>,
     /// The subject: `run` and `rank`, `uuid` and `pid`, or `uuid`.
     #[serde(flatten, with = "subject_fields")]
     pub subject: SubjectId,
-    /// Its severity.
+    /// The severity of the finding.
     pub severity: Severity,
-    /// Since when it has held, as a Unix time.
+    /// The time since which it has held, as a Unix time.
     pub since: f64,
     /// The figures behind it.
     pub evidence: E,
@@ -391,9 +391,9 @@ pub struct AckStatus {
     pub subject: SubjectId,
     pub kind: DiagnosisKind,
     pub reason: String,
-    /// Since when, as a Unix time.
+    /// The time since which it is in force, as a Unix time.
     pub since: f64,
-    /// Until when, as a Unix time.
+    /// The time until which it is in force, as a Unix time.
     pub until: f64,
 }
 
@@ -411,7 +411,8 @@ pub struct ExporterStatus {
     pub push_seconds: DurationCounts,
     /// Pushed batches that wait for the engine.
     pub inbox_depth: usize,
-    /// Why no device is opened, and what to set, while it is unknown which ones to open.
+    /// The reason that no device is opened, and what to set, while it is unknown which ones to
+    /// open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub devices_hint: Option<Cow<'static, str>>,
     /// The state of each collector.
@@ -506,8 +507,8 @@ impl RunStatus {
 }
 
 impl RunStatus {
-    /// Returns when it ends, in words: `at step 10,000, in 38 min 0 s`; `None` where that is unknown. `now`
-    /// is a Unix time.
+    /// Returns the end in words: `at step 10,000, in 38 min 0 s`; `None` where that is unknown.
+    /// `now` is a Unix time.
     pub fn end_words(&self, now: f64) -> Option<String> {
         let step = self.end_step.map(|step| format!("at step {}", grouped(step.get())));
         let time = self.end_time.map(|time| format!("in {}", duration((time - now).max(0.0))));

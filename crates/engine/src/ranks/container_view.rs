@@ -12,13 +12,13 @@ pub struct ContainerView<'a> {
     /// The newest reading of any of its ranks.
     pub reading: &'a ContainerReading,
     pub creep: &'a Detector,
-    /// Its ranks that push.
+    /// The number of its ranks that push.
     pub n_ranks: usize,
     /// Set for the one of its ranks that has what is found of it.
     pub is_lead: bool,
     /// Set when host memory of one of its ranks creeps, which explains its own.
     pub has_creep: bool,
-    /// How its growth is asked for.
+    /// The facts with which its outlook is asked for.
     pub asked: Asked,
 }
 

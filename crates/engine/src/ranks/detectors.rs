@@ -15,7 +15,7 @@ use stepmem_detect::trend::Trend;
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct RankDetectors {
     own: Detector,
-    /// That of [`Signal::Host`]; its first sample creates it.
+    /// The detector of [`Signal::Host`]; its first sample creates it.
     host: Option<Box<Detector>>,
 }
 

@@ -21,7 +21,7 @@ pub const OOM_SHOWN: Duration = Duration::from_mins(10);
 pub struct RankEnded {
     /// The report of its process.
     pub report: EndReport,
-    /// When that came.
+    /// The time when the report came.
     pub at: Uptime,
     /// Set when Prometheus has read the rank since.
     pub is_scraped: bool,
@@ -75,7 +75,7 @@ pub struct OomEvent {
     /// End of the process since, if it ended.
     #[serde(default)]
     pub ending: Option<EndOutcome>,
-    /// When it was heard of.
+    /// The time when it was heard of.
     pub at: Uptime,
 }
 

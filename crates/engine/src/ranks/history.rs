@@ -162,18 +162,18 @@ struct Marker {
 /// The kind of a marker.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub enum MarkerKind {
-    /// Its next process began to push.
+    /// The next process of the rank began to push.
     Restart,
     Eval,
     Checkpoint,
     Epoch,
-    /// It takes steps again.
+    /// The rank takes steps again.
     Train,
-    /// Its model runs without steps from now on.
+    /// The model runs without steps from now on.
     Sample,
-    /// Its model does not run from now on.
+    /// The model does not run from now on.
     Idle,
-    /// It ran out of memory.
+    /// The rank ran out of memory.
     Oom,
     End(EndOutcome),
     /// A finding holds from now on, at this severity.
@@ -267,7 +267,7 @@ impl History {
     /// The most heap memory that it holds, in bytes; no less than what a saved one takes.
     pub const BYTES_MAX: usize =
         POINTS_MAX * size_of::<Point>() + MARKERS_MAX * size_of::<Marker>();
-    /// The same once the rank has ended.
+    /// The most heap memory that it holds once the rank has ended, in bytes.
     pub const ENDED_BYTES_MAX: usize =
         ENDED_POINTS_MAX * size_of::<Point>() + MARKERS_MAX * size_of::<Marker>();
 

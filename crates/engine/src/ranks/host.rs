@@ -134,7 +134,7 @@ impl HostMemory {
         self.on_device = on_device.or(self.on_device);
     }
 
-    /// What its process's allocator reported, as far as it was read.
+    /// Returns the figures that its process's allocator reported, as far as they were read.
     pub fn malloc(&self) -> &MallocReadings {
         &self.malloc
     }
@@ -150,7 +150,7 @@ impl HostMemory {
         self.peak
     }
 
-    /// Returns what others see of it, not in words yet.
+    /// Returns the view of it that others have, not in words yet.
     pub fn view(&self) -> HostView {
         HostView {
             container: None,
@@ -312,7 +312,7 @@ pub struct HostView {
     /// Other child processes that are not ranks; absent if there were none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub child_processes: Option<ChildView>,
-    /// The same in words; empty if there is next to nothing.
+    /// The host memory in words; empty if there is next to nothing.
     pub sentence: String,
 }
 
@@ -334,7 +334,7 @@ impl HostView {
 /// A limit of the kernel for a process.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct KernelLimitView {
-    /// Its figure: `data` (`ulimit -d`) or `address_space` (`ulimit -v`).
+    /// The figure that is limited: `data` (`ulimit -d`) or `address_space` (`ulimit -v`).
     pub origin: LimitOrigin,
     pub limit_bytes: Bytes,
     /// The most that the process's memory can be, before its figure reaches the limit.

@@ -22,8 +22,8 @@ pub const STEP_FALLBACK_TOLERANCE: u64 = 32;
 pub const LIVE_SILENCE_MIN: Duration = Duration::from_secs(10);
 /// …and so is one that was silent for less than this many times its usual pause.
 pub const LIVE_PAUSES: u32 = 5;
-/// This many late records in a row show that the newest record is the odd one: the next newer
-/// record begins an incarnation.
+/// The number of late records in a row that show that the newest record is the odd one: the
+/// next newer record begins an incarnation.
 pub const LATES_IN_A_ROW: u32 = 20;
 /// A push that resumes a run on the very next step shows as a fall of allocated below this
 /// share of its last value…
@@ -43,20 +43,20 @@ const PAUSES: usize = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordVerdict {
     Accepted,
-    /// It is used, and begins a new incarnation of the rank.
+    /// The record is used, and begins a new incarnation of the rank.
     Restarted,
-    /// Its step was seen before.
+    /// The step was seen before.
     Duplicate,
     /// A later step was seen before, or another process is live.
     Late,
 }
 
-/// When a record or an end arrived.
+/// The time when a record or an end arrived.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrival {
     /// The uptime.
     pub now: Uptime,
-    /// When the record's step ended, or the end arrived, as a Unix time.
+    /// The time when the record's step ended, or the end arrived, as a Unix time.
     pub time: f64,
 }
 
@@ -84,9 +84,9 @@ pub struct Origin<'a> {
     pub attempt: Count,
     /// The launch, where it is reported.
     pub launch: Option<&'a Launch>,
-    /// When its first record came.
+    /// The time when its first record came.
     pub began: Uptime,
-    /// When the step of that record ended, as a Unix time.
+    /// The time when the step of that record ended, as a Unix time.
     pub began_time: f64,
 }
 
@@ -107,7 +107,7 @@ struct Newest {
     /// The Unix time at which the incarnation began.
     #[serde(deserialize_with = "saved::times")]
     began: f64,
-    /// When its first record arrived.
+    /// The time when its first record arrived.
     began_at: Uptime,
 }
 

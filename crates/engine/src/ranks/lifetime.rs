@@ -35,12 +35,12 @@ pub struct LifetimeStats {
     pub peak_reserved: Figure,
     /// Records and peaks by phase, in the order of [`Phase::ALL`].
     pub phases: [PhaseStats; Phase::ALL.len()],
-    /// When the first and the last record by time were made, as Unix times.
+    /// The times when the first and the last record by time were made, as Unix times.
     #[serde(deserialize_with = "saved::times")]
     pub by_time: Option<(f64, f64)>,
     #[serde(deserialize_with = "saved::counts")]
     n_steps: u64,
-    /// Those whose memory was not read.
+    /// The number of steps whose memory was not read.
     #[serde(deserialize_with = "saved::counts")]
     pub n_unread: u64,
     series: Series,
@@ -101,7 +101,7 @@ pub enum Kept {
 pub struct Bands {
     /// Early: from 15 % to 25 % of the steps.
     pub baseline_bytes: f64,
-    /// In the middle: from 45 % to 55 %.
+    /// The middle: from 45 % to 55 %.
     pub mid_bytes: f64,
     /// Late: from 90 % on.
     pub recent_bytes: f64,
@@ -170,7 +170,7 @@ impl LifetimeStats {
         *self = Self { n_restarts, phases, by_time, ..Self::default() };
     }
 
-    /// Returns how many samples by time there were.
+    /// Returns the number of samples by time.
     pub fn n_samples(&self) -> u64 {
         let mut of_phase = Phase::ALL.into_iter().zip(&self.phases);
         let samples = of_phase.find(|(phase, _)| *phase == Phase::Sample);

@@ -33,7 +33,7 @@ impl LimitOrigin {
         }
     }
 
-    /// Returns who set the limit, in words.
+    /// Returns the origin of the limit in words.
     pub fn words(self) -> &'static str {
         match self {
             Self::Device => "of the device",
@@ -78,9 +78,9 @@ impl Limit {
 /// The limits of a rank that are known.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Limits {
-    /// That of the device or the host, which the process shares with others.
+    /// The limit of the device or the host, which the process shares with others.
     pub shared: Option<Limit>,
-    /// That of the process alone which leaves the least.
+    /// The limit of the process alone which leaves the least.
     pub own: Option<Limit>,
 }
 

@@ -16,17 +16,17 @@ pub const CLAIMANTS_MAX: usize = 1024;
 pub const OFFERS_MAX: usize = 64;
 /// A refused process that did not ask for this long is forgotten.
 const FORGOTTEN_AFTER: Duration = Duration::from_mins(1);
-/// Between a run's name and the number that distinguishes it.
+/// The character between a run's name and the number that distinguishes it.
 const NUMBER_MARK: char = '~';
 
 /// One of two processes that claim a rank.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Claim {
-    /// Its process id in its own namespace.
+    /// The process id in its own namespace.
     pub pid: Option<u32>,
     /// The attempt that it reports.
     pub attempt: u64,
-    /// When it was first heard of, as a Unix time.
+    /// The time when it was first heard of, as a Unix time.
     pub started: f64,
 }
 
@@ -40,7 +40,7 @@ pub struct NameConflict {
     pub claimant: Claim,
     /// The name that the refused process may take: only once the holder has pushed again.
     pub offer: Option<Run>,
-    /// When the refused process should ask again.
+    /// The time after which the refused process should ask again.
     pub retry_after: Duration,
     /// Set when this refusal, or the name proposed in it, is the first.
     pub is_news: bool,
@@ -57,7 +57,7 @@ pub struct NameConflicts {
 struct Claimant {
     instance: Option<Instance>,
     started: f64,
-    /// When the holder had pushed last, at the first refusal.
+    /// The time of the holder's last push, at the first refusal.
     holder_pushed: Uptime,
     asked: Uptime,
     is_offered: bool,
@@ -74,11 +74,11 @@ struct OfferedName {
 /// The known facts of the process that holds a rank.
 #[derive(Clone, Copy, Debug)]
 pub struct Holder {
-    /// As it is shown to the other.
+    /// The claim as it is shown to the other.
     pub claim: Claim,
-    /// When its last accepted push came.
+    /// The time when its last accepted push came.
     pub pushed: Uptime,
-    /// When the other should ask again.
+    /// The time after which the other should ask again.
     pub retry_after: Duration,
 }
 
@@ -137,7 +137,7 @@ impl NameConflicts {
         NameConflict { rank, holder: claim, claimant, offer, retry_after, is_news }
     }
 
-    /// Returns how many processes of a run are refused at `now`.
+    /// Returns the number of processes of a run that are refused at `now`.
     pub fn count(&self, run: &Run, now: Uptime) -> usize {
         let is_recent = |claimant: &Claimant| now.since(claimant.asked) < FORGOTTEN_AFTER;
         let least = RankId { run: run.clone(), rank: Rank::default() };

@@ -151,7 +151,7 @@ impl RecentPeaks {
 /// least once an interval sees every spike, and reading changes nothing.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct IntervalPeak {
-    /// It is that of the settings, also after a restart of the exporter.
+    /// The interval of the settings, also after a restart of the exporter.
     #[serde(skip)]
     interval: Duration,
     current: Option<(u64, Bytes)>,

@@ -36,7 +36,7 @@ struct Named<T> {
 pub struct PlannedEnd {
     /// The last step.
     pub total_steps: Option<Count>,
-    /// When the run is ended from outside, as a Unix time.
+    /// The time when the run is ended from outside, as a Unix time.
     pub deadline: Option<Seconds>,
 }
 
@@ -49,7 +49,8 @@ impl NamedEnd {
         self.deadline.refute_if(|end| time > end.get() + DEADLINE_GRACE_SECONDS);
     }
 
-    /// Returns what can be believed of it, of a process that has taken no step for some seconds.
+    /// Returns the part of it that can be believed, of a process that has taken no step for
+    /// some seconds.
     pub fn planned(&self, without_steps_seconds: Option<f64>) -> PlannedEnd {
         let is_training =
             without_steps_seconds.is_none_or(|seconds| seconds <= WITHOUT_STEPS_SECONDS_MAX);

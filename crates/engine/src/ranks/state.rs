@@ -65,7 +65,7 @@ pub struct RankState {
     high_water: HighWater,
     interval: IntervalPeak,
     detectors: RankDetectors,
-    /// Those of samples by time since the last step; `None` while it takes steps.
+    /// The detectors of samples by time since the last step; `None` while it takes steps.
     by_time: Option<Box<RankDetectors>>,
     lifetime: LifetimeStats,
     history: History,
@@ -82,13 +82,13 @@ pub struct RankState {
     last_seen: Uptime,
     /// The time of its allocator's last cache flush in this incarnation.
     retried_at: Option<Uptime>,
-    /// Its end, until a newer record comes.
+    /// The end of the rank, until a newer record comes.
     ended: Option<RankEnded>,
     /// The last time that it ran out of memory in this incarnation.
     oom: Option<OomEvent>,
     /// The capacity that NVML gave for its device, for ranks that push none.
     device_total: Option<Bytes>,
-    /// When the detector last took a reading of its device, as a Unix time.
+    /// The time when the detector last took a reading of its device, as a Unix time.
     #[serde(deserialize_with = "saved::times")]
     device_read_at: Option<f64>,
     /// The last reading of its device, and of its process there.
@@ -103,7 +103,7 @@ pub struct RankState {
 /// The place of a record in the history of its rank.
 #[derive(Clone, Copy)]
 struct HistoryPlace {
-    /// When its step ended, as a Unix time.
+    /// The time when its step ended, as a Unix time.
     time: f64,
     /// Set when the rank was silent, or another process, before it.
     follows_gap: bool,
@@ -636,12 +636,12 @@ impl RankState {
         self.lifecycle.is_ended()
     }
 
-    /// When the last push that was accepted came.
+    /// Returns the time when the last push that was accepted came.
     pub fn last_seen(&self) -> Uptime {
         self.last_seen
     }
 
-    /// Its lifecycle: which process holds it, and whether that is live.
+    /// Returns its lifecycle: which process holds it, and whether that is live.
     pub fn lifecycle(&self) -> &Lifecycle {
         &self.lifecycle
     }
@@ -713,7 +713,7 @@ impl RankState {
         }
     }
 
-    /// Returns how its growth is asked for at `now`.
+    /// Returns the facts with which its outlook is asked for at `now`.
     fn asked(&self, now: Uptime) -> Asked {
         Asked {
             silence_seconds: now.since(self.last_seen).as_secs_f64(),

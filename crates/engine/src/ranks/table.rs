@@ -62,8 +62,8 @@ pub struct RecordCounts {
     pub inconsistent: u64,
     /// Used, and began a new incarnation of their rank (these are among the accepted).
     pub restarted: u64,
-    /// With a time so far ahead of their arrival that the arrival counts instead, whatever
-    /// became of them.
+    /// Records with a time so far ahead of their arrival that the arrival counts instead,
+    /// whatever became of them.
     pub clock_ahead: u64,
 }
 
@@ -280,7 +280,7 @@ impl RankTable {
         self.states().filter_map(RankState::ended).any(RankEnded::awaits_scrape)
     }
 
-    /// Returns how many ended ranks left the outputs early to keep a bound.
+    /// Returns the number of ended ranks that left the outputs early to keep a bound.
     pub fn ended_dropped(&self) -> u64 {
         self.ended_dropped
     }
@@ -377,12 +377,12 @@ impl RankTable {
         }
     }
 
-    /// Returns what became of the records that were taken.
+    /// Returns the counts of the records that were taken, by outcome.
     pub fn records(&self) -> RecordCounts {
         self.records
     }
 
-    /// Returns how many records were refused to keep a bound.
+    /// Returns the number of records that were refused to keep a bound.
     pub fn records_dropped(&self) -> u64 {
         self.records_dropped
     }
@@ -405,8 +405,8 @@ impl RankTable {
         Refusal::Held(Box::new(self.name_conflicts.refuse(claim, is_taken)))
     }
 
-    /// Returns how many processes are refused because another live one holds their rank of the
-    /// run.
+    /// Returns the number of processes that are refused because another live one holds their
+    /// rank of the run.
     pub fn n_claimants(&self, run: &Run, now: Uptime) -> usize {
         self.name_conflicts.count(run, now)
     }

@@ -14,8 +14,8 @@ pub struct RankTotals {
     /// Train steps that it reported.
     #[serde(rename = "steps_total", deserialize_with = "saved::counts")]
     pub steps: u64,
-    /// Those of them whose memory its client did not read, because reading would have taken too
-    /// large a share of them.
+    /// The train steps whose memory its client did not read, because reading would have taken
+    /// too large a share of them.
     #[serde(rename = "unread_steps_total", default, deserialize_with = "saved::counts")]
     pub unread_steps: u64,
     /// Records of it that came too late.

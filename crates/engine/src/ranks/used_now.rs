@@ -7,10 +7,10 @@ use stepmem_types::units::Bytes;
 /// The origin of a reading.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ReadBy {
-    /// It comes between two records: what the allocator held then is the larger of what they
-    /// report.
+    /// The exporter, between two records: what the allocator held then is the larger of what
+    /// they report.
     Exporter,
-    /// It came with a record.
+    /// The client, with a record.
     Client,
 }
 

@@ -30,24 +30,24 @@ use stepmem_types::units::{Bytes, Uptime};
 #[serde(rename_all = "snake_case")]
 pub enum RankActivity {
     Pushing,
-    /// It has been silent for longer than a live process is.
+    /// The rank has been silent for longer than a live process is.
     Silent,
-    /// It ended, and stays for the answer.
+    /// The rank ended, and stays for the answer.
     Ended,
 }
 
 /// NVML's figures of the rank's device, where there are any.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct DeviceView {
-    /// Its capacity; of unified memory the machine's.
+    /// The capacity of the device; of unified memory the machine's.
     pub total: Option<Bytes>,
     /// Bytes that everything on the device uses; of unified memory those that the rank's
     /// process uses on device and host.
     pub used: Option<Bytes>,
     /// Bytes that the rank's own process uses.
     pub process_used: Option<Bytes>,
-    /// The same as an estimate, where that is unknown: what is in use on a device that only the
-    /// rank's container has.
+    /// The estimate of the process's bytes, where they are unknown: what is in use on a device
+    /// that only the rank's container has.
     pub process_estimated: Option<Bytes>,
     pub memory_kind: Option<DeviceMemoryKind>,
 }
@@ -59,11 +59,11 @@ pub struct RankView<'a> {
     pub identity: &'a Identity,
     /// The last train step, if there was one.
     pub last_train: Option<&'a StepFigures>,
-    /// Its host memory in addition to its own figures, if it has any.
+    /// The rank's host memory in addition to its own figures, if it has any.
     pub host: Option<&'a HostMemory>,
     /// The last reading of its container that its own client took.
     pub own_container: Option<&'a ContainerReading>,
-    /// Its container, where that is judged.
+    /// The rank's container, where that is judged.
     pub container: Option<ContainerView<'a>>,
     /// The kernel's kill of its process, where that is the reason of its silence.
     pub kill: Option<SilentKill>,
@@ -82,7 +82,7 @@ pub struct RankView<'a> {
     pub interval_peak_allocated: Option<Bytes>,
     /// The rank's own capacity: the limit that binds, of [`Self::limits`].
     pub capacity: Option<Bytes>,
-    /// Its limits: the device's, as pushed, else as NVML reports; and its own.
+    /// The rank's limits: the device's, as pushed, else as NVML reports; and its own.
     pub limits: Limits,
     /// NVML's figures of its device.
     pub device: DeviceView,
@@ -90,7 +90,7 @@ pub struct RankView<'a> {
     pub device_model: Option<&'a str>,
     /// The detector, for its trends and slopes.
     pub detectors: &'a RankDetectors,
-    /// This incarnation, summed up.
+    /// The statistics of this incarnation.
     pub lifetime: &'a LifetimeStats,
     /// The counts since the exporter began.
     pub totals: RankTotals,
@@ -99,7 +99,7 @@ pub struct RankView<'a> {
     /// Events that may change what memory holds, in the order of [`StepMark::ALL`], since the
     /// exporter began.
     pub marks_total: [u64; StepMark::ALL.len()],
-    /// Its end, if it ended.
+    /// The end of the rank, if it ended.
     pub ended: Option<&'a RankEnded>,
     /// The time that it has been silent, if that is longer than a live process is.
     pub silent: Option<Duration>,
@@ -109,7 +109,8 @@ pub struct RankView<'a> {
     pub last_seen: Uptime,
     /// Bytes that the process uses beyond its allocator, by the newest reading.
     pub outside_allocator_bytes: Option<f64>,
-    /// The same by an estimate, where that is unknown. No trend is judged by it.
+    /// The estimate of the bytes beyond its allocator, where they are unknown. No trend is
+    /// judged by it.
     pub outside_estimated_bytes: Option<f64>,
     /// The median of either at the last readings, since a reading and a record are never of quite
     /// the same moment.
@@ -119,7 +120,8 @@ pub struct RankView<'a> {
     pub own_process: Option<OwnProcessMemory>,
     /// The known facts of the code behind its memory.
     pub site: SiteView<'a>,
-    /// How its growth is asked for: how long it has been silent, and whether it has ended.
+    /// The facts with which its outlook is asked for: how long it has been silent, and whether
+    /// it has ended.
     pub asked: Asked,
     /// The end of its training, as far as what its process names can be believed.
     pub planned_end: PlannedEnd,
@@ -139,7 +141,7 @@ pub struct SilentKill {
 /// The headroom of a rank.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Headroom {
-    /// Its size, in bytes.
+    /// The size of the headroom, in bytes.
     pub bytes: f64,
     /// The memory of the rank that it rests on.
     pub basis: Basis,
@@ -168,12 +170,12 @@ impl RankView<'_> {
         }
     }
 
-    /// Returns who set its capacity, where that is a limit of the process's own.
+    /// Returns the origin of its capacity, where that is a limit of the process's own.
     pub fn capacity_set_by(&self) -> Option<LimitOrigin> {
         self.limits.own_binding().map(|limit| limit.origin)
     }
 
-    /// Returns what comes of the growth of a signal, as of now; `None` where it shows none.
+    /// Returns the outlook of the growth of a signal, as of now; `None` where it shows none.
     pub fn outlook(&self, signal: Signal) -> Option<Outlook> {
         self.detectors.of(signal).outlook(signal, self.capacity_of(signal), &self.asked)
     }

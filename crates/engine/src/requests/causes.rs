@@ -17,7 +17,7 @@ use stepmem_types::site::{
 };
 use stepmem_types::units::{Count, Uptime};
 
-/// From one search for holders to the next while the growth lasts.
+/// The time from one search for holders to the next while the growth lasts.
 pub const HEAP_SCAN_COOLDOWN: Duration = Duration::from_mins(10);
 /// The result of a search counts until so many later ones should have come to something.
 const SEARCHES_MISSED: u32 = 2;
@@ -29,27 +29,27 @@ pub enum AnalysisOutcome {
     Analysed,
     /// The process that analyzed it took too much processor time.
     CpuTime,
-    /// That process died.
+    /// The process that analyzed it died.
     Crashed,
     /// The system does not let the exporter read the file.
     Forbidden,
-    /// It is not a readable snapshot.
+    /// The file is not a readable snapshot.
     Malformed,
     /// The process that analyzed it took more memory than it may.
     Memory,
     /// There is no such file.
     Missing,
-    /// It is not a regular file.
+    /// The file is not a regular one.
     NotAFile,
-    /// It is not started, because the memory that is left would not do.
+    /// The analysis is not started, because the memory that is left would not do.
     NotStarted,
-    /// Its path leads out of the directory.
+    /// The path leads out of the directory.
     Outside,
-    /// It belongs to another user than the process that reported it.
+    /// The file belongs to another user than the process that reported it.
     Owner,
     /// Too many snapshots wait.
     Queue,
-    /// It took too long.
+    /// The analysis took too long.
     Timeout,
     TooLarge,
 }
@@ -99,11 +99,11 @@ impl AnalysisOutcome {
 #[serde(deny_unknown_fields)]
 pub struct SnapshotAnalysis {
     pub outcome: AnalysisOutcome,
-    /// Why it was not analyzed.
+    /// The reason that it was not analyzed.
     pub reason: Option<SiteText>,
-    /// Its result on growth.
+    /// The result on growth.
     pub leak: Option<LeakSite>,
-    /// Its result on the last out-of-memory error.
+    /// The result on the last out-of-memory error.
     pub oom: Option<OomSite>,
     /// The outcome of its timeline; `None` where none is drawn. The process that analyzes does
     /// not report it.
@@ -115,7 +115,7 @@ pub struct SnapshotAnalysis {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum TimelineOutcome {
     Written {
-        /// By which it is served.
+        /// The id by which it is served.
         id: Box<str>,
         /// Older ones that it took the place of.
         n_removed: u64,
@@ -163,8 +163,8 @@ pub struct HoldersReport {
 }
 
 impl HoldersReport {
-    /// Returns what it reports of the rank's memory, and `is_own` of its bound: whether the
-    /// rank's own process reports it. `None` while the search goes on, and of one that failed.
+    /// Returns the cause that it reports, with `is_own` in its bound: whether the rank's own
+    /// process reports it. `None` while the search goes on, and of one that failed.
     pub fn cause(&self, is_own: bool) -> Option<Cause> {
         let (step, lines) = (self.last_step, self.lines);
         let empty = |is_complete| Cause::Searched(EmptySearch { step, is_complete, lines });
@@ -190,7 +190,7 @@ pub enum HoldersOutcome {
     Named(Vec<TensorHolder>),
     /// Nothing that holds tensors grows.
     Nothing,
-    /// It would have taken too long.
+    /// The search would have taken too long.
     GaveUp {
         error: Box<str>,
     },
@@ -230,14 +230,14 @@ pub struct FoundCause {
     pub cause: Cause,
     /// The memory that it is behind: the rank's own, or the host's next to a device.
     pub signal: Signal,
-    /// When the rank was asked for it.
+    /// The time when the rank was asked for it.
     pub since: Uptime,
 }
 
-/// What is known of what holds one memory of a rank, in its present incarnation.
+/// The known facts of what holds one memory of a rank, in its present incarnation.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HeldView<'a> {
-    /// Its fastest-growing live object.
+    /// The fastest-growing live object.
     pub holder: Option<&'a KnownHolder>,
     /// Set when no search after that came to something else.
     pub is_holder_newest: bool,
@@ -261,14 +261,15 @@ pub struct SiteView<'a> {
     pub leak: Option<&'a LeakSite>,
     /// The result of a snapshot on its last out-of-memory error.
     pub oom: Option<&'a OomSite>,
-    /// What holds its own memory.
+    /// The facts on what holds its own memory.
     pub own: HeldView<'a>,
-    /// What holds host memory next to a device's.
+    /// The facts on what holds host memory next to a device's.
     pub host: HeldView<'a>,
 }
 
 impl<'a> SiteView<'a> {
-    /// Returns what holds the memory of a signal: what holds one memory explains no other.
+    /// Returns the facts on what holds the memory of a signal: what holds one memory explains
+    /// no other.
     pub fn held(&self, signal: Signal) -> HeldView<'a> {
         match signal {
             Signal::Allocated => self.own,
@@ -290,9 +291,9 @@ type Dated<T> = Option<(Uptime, Box<T>)>;
 /// A holder, and when it became known.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct KnownHolder {
-    /// When the rank was asked.
+    /// The time when the rank was asked.
     pub asked: Uptime,
-    /// When it reported.
+    /// The time when it reported.
     pub reported: Uptime,
     pub holder: TensorHolder,
 }
@@ -314,7 +315,7 @@ pub struct RankSites {
     host: Held,
 }
 
-/// What the searches for holders of one memory came to.
+/// The results of the searches for holders of one memory.
 #[derive(Debug, Default, Deserialize, Serialize)]
 struct Held {
     holder: Option<Box<KnownHolder>>,
@@ -322,13 +323,13 @@ struct Held {
 }
 
 impl Held {
-    /// When the newest of it was asked for.
+    /// Returns the time when the newest of it was asked for.
     fn learnt(&self) -> Option<Uptime> {
         let searched = self.searched.as_ref().map(|(since, _)| *since);
         self.holder.as_ref().map(|known| known.asked).max(searched)
     }
 
-    /// Returns what is known of an incarnation that began at `began`.
+    /// Returns the known facts of an incarnation that began at `began`.
     fn view(&self, began: Option<Uptime>) -> HeldView<'_> {
         let is_present = |since: Uptime| began.is_none_or(|began| since >= began);
         let holder = self.holder.as_deref().filter(|of| is_present(of.asked));
@@ -348,7 +349,7 @@ impl RankSites {
     pub const BYTES_MAX: usize =
         (2 * (SITE_FRAMES_MAX + OOM_LINES_MAX + 5) + 2) * (SITE_TEXT_BYTES_MAX + 32);
 
-    /// When the newest of it was asked for.
+    /// Returns the time when the newest of it was asked for.
     fn learnt(&self) -> Option<Uptime> {
         let of = [
             self.leak.as_ref().map(|(since, _)| *since),

@@ -111,13 +111,13 @@ impl HeapScans {
         self.own.waiting(accepts).chain(self.host.waiting(accepts))
     }
 
-    /// Returns how many there were by outcome.
+    /// Returns the number of heap scans by outcome.
     pub fn outcomes(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let both = self.own.outcomes().zip(self.host.outcomes());
         both.map(|((outcome, own), (_, host))| (outcome, own + host))
     }
 
-    /// Returns what outlasts a restart.
+    /// Returns the part that outlasts a restart.
     pub fn saved(&self) -> SavedHeapScans {
         SavedHeapScans { own: self.own.saved(), host: self.host.saved() }
     }

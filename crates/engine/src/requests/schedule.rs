@@ -12,7 +12,8 @@ use stepmem_types::ids::{RankId, Run};
 use stepmem_types::saved;
 use stepmem_types::units::Uptime;
 
-/// For how many runs it is known what they were asked; the one asked longest ago is forgotten.
+/// The most runs of which it is known what they were asked; the one asked longest ago is
+/// forgotten.
 pub const RUNS_MAX: usize = 1024;
 /// A rank that was asked and has not reported this long after its steps will not. Its steps are
 /// given twice the time that they take by its pace.
@@ -38,7 +39,7 @@ const PACE_SLOWEST: f64 = 600.0;
 /// The limits on requests to runs.
 #[derive(Clone, Copy, Debug)]
 pub struct ScheduleSettings {
-    /// For how many steps a rank records at the least.
+    /// The least number of steps that a rank records.
     pub steps: u32,
     /// Periods of growth in level shifts that a recording must hold.
     pub periods: f64,
@@ -67,7 +68,7 @@ pub struct Growth<'a> {
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct RequestPlan {
     pub steps: u32,
-    /// By its pace, or a guess.
+    /// The duration of a step by its pace, or a guess.
     #[serde(deserialize_with = "saved::amounts")]
     pub seconds_per_step: f64,
 }
@@ -113,7 +114,7 @@ struct RunSchedule {
     // Invariant: at most GROWTH_RANKS_MAX, where each is asked EACH_RANKS_MAX.
     #[serde(deserialize_with = "saved::list::<_, _, EACH_RANKS_MAX>")]
     ranks: Vec<AskedRank>,
-    /// Of the ranks that were not asked, the one that grows fastest.
+    /// The rank that grows fastest of those that were not asked.
     next: Option<NextRank>,
 }
 
@@ -167,7 +168,7 @@ impl RequestSchedule {
         Self { settings, runs: BTreeMap::new() }
     }
 
-    /// Returns what outlasts a restart.
+    /// Returns the part that outlasts a restart.
     pub fn saved(&self) -> SavedSchedule {
         SavedSchedule(self.runs.clone())
     }
@@ -224,7 +225,7 @@ impl RequestSchedule {
         ScheduleStep::Ask(plan)
     }
 
-    /// From now on asks every rank of a run for itself: the result of one of them does not hold
+    /// Asks every rank of a run for itself from now on: the result of one of them does not hold
     /// for the others.
     pub fn ask_each(&mut self, run: &Run) {
         if let Some(run) = self.runs.get_mut(run) {
@@ -256,8 +257,8 @@ impl RequestSchedule {
         }
     }
 
-    /// Returns how long a rank shall record whose recording was too short; `None` if it was
-    /// asked often enough.
+    /// Returns the longer plan for a rank whose recording was too short; `None` if it was asked
+    /// often enough.
     pub fn longer(&mut self, rank: &RankId) -> Option<RequestPlan> {
         let run = self.runs.get_mut(&rank.run)?;
         let asked = run.ranks.iter_mut().find(|asked| asked.rank == *rank)?;

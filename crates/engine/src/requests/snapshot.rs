@@ -33,16 +33,16 @@ pub enum SnapshotOutcome {
         events_per_step: Option<Count>,
     },
     Written {
-        /// Where, as the training process sees it.
+        /// The path, as the training process sees it.
         #[serde(deserialize_with = "saved::texts::<_, _, PATH_BYTES_MAX>")]
         path: Box<str>,
-        /// The same, relative to the directory that it wrote below.
+        /// The path relative to the directory that it wrote below.
         #[serde(deserialize_with = "saved::texts::<_, _, PATH_BYTES_MAX>")]
         file: Option<Box<str>>,
-        /// Its size.
+        /// The size of the file.
         bytes: Option<Bytes>,
     },
-    /// It could not be taken or written.
+    /// The snapshot could not be taken or written.
     Failed {
         #[serde(deserialize_with = "saved::texts::<_, _, ERROR_BYTES_MAX>")]
         error: Box<str>,
@@ -52,7 +52,7 @@ pub enum SnapshotOutcome {
 }
 
 impl SnapshotOutcome {
-    /// Its name in the status.
+    /// Returns the name of the outcome in the status.
     pub fn as_label(&self) -> &'static str {
         match self {
             Self::Waiting => "waiting",
@@ -72,21 +72,21 @@ pub struct SnapshotReport {
     pub instance: Option<Instance>,
     /// Id of the request; `None` for a snapshot that the trainer took by itself.
     pub id: Option<Box<str>>,
-    /// Why it was taken.
+    /// The reason that it was taken.
     pub reason: SnapshotReason,
     /// The last step that it shows.
     pub step: Option<Count>,
-    /// Its outcome; never [`SnapshotOutcome::Waiting`].
+    /// The outcome; never [`SnapshotOutcome::Waiting`].
     pub outcome: SnapshotOutcome,
     /// The user id of the process that reports it, where that is known.
     pub owner: Option<u32>,
 }
 
-/// Where the analysis of a snapshot stands.
+/// The state of the analysis of a snapshot.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub enum AnalysisState {
     Waiting,
-    /// It is over; its result on lines is in the table of causes.
+    /// The analysis is over; its result on lines is in the table of causes.
     Over {
         outcome: AnalysisOutcome,
         #[serde(deserialize_with = "saved::texts::<_, _, ERROR_BYTES_MAX>")]
@@ -101,14 +101,14 @@ pub enum AnalysisState {
 /// A memory snapshot of a rank.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Snapshot {
-    /// Why it is taken.
+    /// The reason that it is taken.
     pub reason: SnapshotReason,
     /// The last step that it shows.
     pub step: Option<Count>,
     pub outcome: SnapshotOutcome,
     /// The user id of the process that reported it, where that is known.
     pub owner: Option<u32>,
-    /// Where its analysis stands; `None` where nothing is read.
+    /// The state of its analysis; `None` where nothing is read.
     pub analysis: Option<AnalysisState>,
 }
 

@@ -25,7 +25,7 @@ use stepmem_types::units::Uptime;
 /// Periods of growth in level shifts that a recording must hold.
 const PERIODS: f64 = 3.0;
 
-/// When ranks are asked, and what is read.
+/// The settings of when ranks are asked, and what is read.
 #[derive(Clone, Debug)]
 pub struct SnapshotSettings {
     /// Set when MEMORY RISING and MEMORY CREEP ask for one.
@@ -246,15 +246,14 @@ impl Snapshots {
         self.requests.expire(is_gone, now);
     }
 
-    /// Returns how many were analyzed by the outcome; empty where none are read.
+    /// Returns the number of analyzed snapshots by outcome; empty where none are read.
     pub fn analyses(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let is_on = self.settings.read_directory.is_some();
         let labels = AnalysisOutcome::ALL.into_iter().map(AnalysisOutcome::as_label);
         labels.zip(self.n_analyses).filter(move |_| is_on)
     }
 
-    /// Returns how many timelines there were by outcome; empty where none are
-    /// drawn.
+    /// Returns the number of timelines by outcome; empty where none are drawn.
     pub fn timelines(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let is_on = self.settings.timeline_directory.is_some();
         let TimelineCounts { written, failed, removed } = self.n_timelines;

@@ -23,12 +23,12 @@ pub const REQUEST_ID_BYTES_MAX: usize = 64;
 /// The outcome of a request that was given up.
 pub const UNANSWERED: &str = "unanswered";
 
-/// How far a request is.
+/// The progress of a request.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub enum Progress {
     /// The rank was asked and has not reported yet.
     Waiting,
-    /// It has begun.
+    /// The rank has begun.
     Begun,
     Over,
 }
@@ -39,12 +39,12 @@ pub struct RankRequest {
     /// The id that its report names.
     pub id: Box<str>,
     pub rank: RankId,
-    /// For how many steps to record, or the least between two scans.
+    /// The number of steps to record, or the least between two scans.
     pub steps: u32,
     pub kind: RequestKind,
 }
 
-/// What a rank is to do.
+/// The task that a rank is asked to do.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum RequestKind {
     /// Record and write a memory snapshot.
@@ -64,7 +64,7 @@ pub enum RequestKind {
     Malloc,
 }
 
-/// Why a snapshot was taken.
+/// The reason that a snapshot was taken.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub enum SnapshotReason {
     /// The exporter asked, on MEMORY RISING or MEMORY CREEP.
@@ -76,7 +76,7 @@ pub enum SnapshotReason {
 }
 
 impl SnapshotReason {
-    /// Its name in the status.
+    /// Returns the name of the reason in the status.
     pub fn as_label(self) -> &'static str {
         match self {
             Self::Creep => "creep",
@@ -86,12 +86,12 @@ impl SnapshotReason {
     }
 }
 
-/// What becomes of a request of one kind.
+/// A request of one kind, and what becomes of it.
 pub trait Requested {
     /// The outcomes that are counted.
     const OUTCOMES: &'static [&'static str];
 
-    /// Returns what distinguishes its ids from those of other trackers.
+    /// Returns the mark that distinguishes its ids from those of other trackers.
     fn id_mark(&self) -> &'static str;
 
     fn kind(&self) -> RequestKind;
@@ -105,7 +105,7 @@ pub trait Requested {
 /// A request that is listed, or a report that was not asked for.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Listed<T> {
-    /// Its number in its list, ascending.
+    /// The number in its list, ascending.
     #[serde(deserialize_with = "saved::counts")]
     pub number: u64,
     /// The id that its report names; `None` of one that was not asked for.
@@ -114,9 +114,9 @@ pub struct Listed<T> {
     pub rank: RankId,
     /// Number of steps that the rank is asked for; 0 if it was not asked.
     pub steps: u32,
-    /// When it was asked for, or reported if it was not asked for.
+    /// The time when it was asked for, or reported if it was not asked for.
     pub since: Uptime,
-    /// When its report must have come.
+    /// The time when its report must have come.
     pub deadline: Uptime,
     pub of: T,
 }
@@ -230,7 +230,7 @@ impl<T: Requested + Clone> RequestTracker<T> {
         }
     }
 
-    /// Returns how many there were by outcome.
+    /// Returns the number of requests by outcome.
     pub fn outcomes(&self) -> impl Iterator<Item = (&'static str, u64)> {
         self.outcomes.iter().map(|(outcome, count)| (*outcome, *count))
     }
@@ -258,17 +258,17 @@ impl<T: Requested + Clone> RequestTracker<T> {
         }
     }
 
-    /// Returns those that are listed, the oldest first.
+    /// Returns the requests and reports that are listed, the oldest first.
     pub fn iter(&self) -> impl Iterator<Item = &Listed<T>> {
         self.listed.iter()
     }
 
-    /// Returns those that are listed, to change them.
+    /// Returns the requests and reports that are listed, to change them.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Listed<T>> {
         self.listed.iter_mut()
     }
 
-    /// Returns what outlasts a restart.
+    /// Returns the part that outlasts a restart.
     pub fn saved(&self) -> SavedRequests<T> {
         let listed = self.listed.iter().cloned().collect();
         SavedRequests { listed, schedule: self.schedule.saved() }

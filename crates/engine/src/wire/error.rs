@@ -6,7 +6,7 @@ use crate::wire::echo::{ECHO_CHARS_MAX, message, shortened};
 use stepmem_types::format::clean::Quoted;
 use stepmem_types::units::{INTEGER_MAX, OutOfRange};
 
-/// Why a body is refused: the record (from 0), the field, the value and the limit.
+/// The reason that a body is refused: the record (from 0), the field, the value and the limit.
 #[derive(Debug, thiserror::Error)]
 #[error("{}{problem}", Location { record: *record, field })]
 pub struct DecodeError {

@@ -92,7 +92,7 @@ pub fn decode_holders(body: &[u8]) -> Result<HoldersReport, DecodeError> {
     })
 }
 
-/// Returns what a search for lines came to.
+/// Returns the result of a search for lines.
 fn lines(Object(raw): Object<RawLines>) -> Result<LineSearch, DecodeError> {
     let figure = |field, raw: Option<Number>| raw.map(|raw| growth_of(field, raw)).transpose();
     Ok(LineSearch {
@@ -167,7 +167,7 @@ fn code_line(
     Ok(file.transpose()?.map(at))
 }
 
-/// Returns how full a holder is: the three fields come together, or none does.
+/// Returns the fill of a holder: the three fields come together, or none does.
 fn fill(
     items: Option<Number>,
     items_max: Option<Number>,

@@ -23,7 +23,7 @@ pub(super) fn parse_plain<'de, T: Deserialize<'de>>(json: &'de [u8]) -> Option<T
     T::deserialize(MapAccessDeserializer::new(object)).ok()
 }
 
-/// It is not a plain object: why is found by who reads it in general.
+/// The text is not a plain object: the reason is found by who reads it in general.
 #[derive(Debug)]
 struct NotPlain;
 
@@ -50,7 +50,7 @@ struct PlainObject<'a> {
 }
 
 impl<'a> PlainObject<'a> {
-    /// Returns how many bytes of the text are read.
+    /// Returns the number of bytes of the text that are read.
     fn place(&self) -> usize {
         self.text.len() - self.rest.len()
     }

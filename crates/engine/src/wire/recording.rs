@@ -55,7 +55,7 @@ pub struct RecordingHead {
 /// One event of a recording.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RecordedEvent {
-    /// Its number in its session, ascending; an event that stands in several files has one
+    /// The number in its session, ascending; an event that stands in several files has one
     /// number.
     pub number: u64,
     pub at: Uptime,

@@ -161,7 +161,7 @@ pub struct Key {
     pub raw: &'static str,
     /// Type, unit and range of its values.
     pub values: &'static str,
-    /// Its meaning.
+    /// The meaning of the key.
     pub meaning: &'static str,
 }
 
@@ -448,7 +448,7 @@ impl RawStep<'_> {
         })
     }
 
-    /// Returns what the rank reports of itself.
+    /// Returns the identity that the rank reports.
     fn identity(&self, before: Option<&StepSample>) -> Result<Identity, DecodeError> {
         let rank = |field, raw: Option<Number>| optional(raw, |n| rank_of(field, n));
         let device = |text: &Text<'_>| {
