@@ -110,7 +110,7 @@ fn story_in<'f>(
     story.filter(|story| story.n_steps > 0).with_context(|| question.absence())
 }
 
-/// Returns that a rank has to be named, with the ranks that exist.
+/// Returns the sentence that a rank has to be named, with the ranks that exist.
 fn several_ranks(run: &Run, ranks: &[Rank]) -> String {
     let shown: Vec<String> =
         ranks.iter().take(RANKS_NAMED_MAX).map(ToString::to_string).collect();

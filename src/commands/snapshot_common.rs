@@ -77,7 +77,7 @@ pub(super) fn path(matches: &ArgMatches, name: &str) -> PathBuf {
     matches.get_one::<PathBuf>(name).cloned().unwrap_or_default()
 }
 
-/// Returns that no device has such a whole step, with the steps that there are.
+/// Returns the sentence that no device has such a whole step, with the steps that there are.
 fn no_step(step: u64, reports: &[DeviceReport<'_>]) -> String {
     let steps = || {
         reports

@@ -104,7 +104,7 @@ fn size(text: &str) -> Result<u64, String> {
 /// A moment of the window as it is given.
 #[derive(Clone, Copy, Debug)]
 enum AskedMoment {
-    /// After an event.
+    /// The moment after an event.
     After(u32),
     /// A moment as `show` names it.
     Shown(ShownMoment),

@@ -51,7 +51,7 @@ impl AccessSource {
 }
 
 impl Access {
-    /// Returns it with the tasks that keep it up to date.
+    /// Returns the access with the tasks that keep it up to date.
     pub(super) fn start(source: AccessSource, clock: Clock) -> (Self, AccessTasks) {
         let AccessSource { file, refused: counts, reloads } = source;
         let policy = file.as_ref().map(WebFile::policy).unwrap_or_default();

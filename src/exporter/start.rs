@@ -124,9 +124,9 @@ pub fn within_address_space(mut settings: Settings) -> Settings {
     settings
 }
 
-/// Returns why an exporter with these settings would not start, or would run without a part of
-/// them, a sentence each. `serves` tells whether an exporter answers at an address, which takes
-/// what it listens on for itself.
+/// Returns the reasons that an exporter with these settings would not start, or would run
+/// without a part of them, a sentence each. `serves` tells whether an exporter answers at an
+/// address, which takes what it listens on for itself.
 ///
 /// # Errors
 /// The runtime cannot be made.

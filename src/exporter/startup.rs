@@ -107,7 +107,7 @@ impl Startup {
     }
 }
 
-/// Returns why a path cannot be used.
+/// A check that returns the reason that a path cannot be used.
 type Check = fn(&Path) -> io::Result<()>;
 
 /// Checks that a library that was named is there; the loader searches for a name alone.

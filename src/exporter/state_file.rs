@@ -34,9 +34,9 @@ const PARTS_CAPACITY: usize = 2;
 
 /// The right to keep a state file, of one exporter at a time.
 pub(super) enum Claim {
-    /// This exporter keeps the state file, with the locked file next to it until the process
-    /// ends. There is no lock where that file cannot be made: then the state itself can hardly
-    /// be written.
+    /// The right of this exporter, with the locked file next to the state file until the
+    /// process ends. There is no lock where that file cannot be made: then the state itself can
+    /// hardly be written.
     Held(#[expect(dead_code, reason = "locked while it is open")] Option<File>),
     /// Another exporter keeps it.
     OfAnother,

@@ -23,7 +23,7 @@ pub const STEP_SUMMARY_BYTES_MAX: u64 = 1_048_576;
 /// Characters that are said of a summary which could not be written.
 const PROBLEM_CHARS_MAX: usize = 1024;
 
-/// Returns why there will be no annotations, if nothing would read them.
+/// Returns the reason that there will be no annotations, if nothing would read them.
 pub(super) fn problem() -> Option<String> {
     let problem =
         "--annotations does nothing outside GitHub Actions: GITHUB_ACTIONS is not true";

@@ -282,7 +282,7 @@ struct GivenWatch {
     given: Option<GivenDevices>,
     pod_devices: watch::Receiver<PodDevices>,
     after: Duration,
-    /// Since when no rank pushes from a device.
+    /// The time since which no rank pushes from a device.
     idle_since: Option<Instant>,
     /// Reason that the last request opens no device.
     hint: Option<&'static str>,
