@@ -46,7 +46,7 @@ impl Heights {
     /// Upper bound on its memory on the heap, in bytes.
     pub(super) const HEAP_BYTES_MAX: usize = HEIGHTS_MAX * size_of::<(f64, f64)>();
 
-    /// Returns those of growth that begins with the first block; `None` without any.
+    /// Returns the heights of growth that begins with the first block; `None` without any.
     /// `rises_at_begin` where each is an interval, which rises when it begins.
     pub(super) fn of(blocks: &[Block], rises_at_begin: bool) -> Option<Self> {
         let (Block { at: onset, minimum, .. }, rest) = blocks.split_first()?;

@@ -29,7 +29,7 @@ pub struct Asked {
     pub is_over: bool,
 }
 
-/// Whether the subject of an outlook goes on.
+/// The course of an outlook's subject: it goes on, stalls or is over.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Course {
     GoesOn,
@@ -95,7 +95,7 @@ pub(crate) struct Basis {
 }
 
 impl Outlook {
-    /// Returns that of a trend.
+    /// Returns the outlook of a trend.
     pub(crate) fn of(trend: &Trend, basis: &Basis, asked: &Asked) -> Self {
         let course = Course::of(basis, asked);
         let slope = trend.slope_bytes_per_unit;
@@ -178,7 +178,7 @@ impl Course {
 }
 
 impl TimeLeft {
-    /// Returns that of a time as it was `seconds` ago.
+    /// Returns the rest of a `time` that was known `seconds` ago.
     fn of(time: TimeToOom, known: Option<f64>, seconds: f64) -> Self {
         let left = |time: f64| (time - seconds).max(0.0);
         Self {

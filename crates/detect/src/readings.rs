@@ -162,8 +162,8 @@ impl Readings {
         is_silent && self.series.tracker.clear()
     }
 
-    /// Returns those of the next incarnation; the memory that others use on the device stays
-    /// known.
+    /// Returns the readings of the next incarnation; the memory that others use on the device
+    /// stays known.
     pub(super) fn restarted(&self) -> Self {
         let Self { outside, outside_newest, .. } = *self;
         Self { outside, outside_newest, ..Self::new(self.is_of_process) }

@@ -11,7 +11,7 @@ use crate::intervals::{Intervals, Newest};
 use crate::ladder::{BLOCKS_MAX, Block, count};
 use stepmem_types::saved;
 
-/// Before a shift memory varies by at most this share of it.
+/// Memory varies by at most this share of a shift before it.
 const LEVEL_OF_SHIFT: f64 = 0.125;
 /// A holder's growth from one heap scan to the next is at least this share of the shifts
 /// between them.

@@ -65,8 +65,8 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// Returns that within a capacity of which `outside_bytes` are in use outside the series'
-    /// process; `None` where nothing is known of it.
+    /// Returns the room within a capacity of which `outside_bytes` are in use outside the
+    /// series' process; `None` where nothing is known of it.
     pub(crate) fn of(capacity: Capacity, outside_bytes: f64) -> Option<Self> {
         Some(Self { free: capacity.reachable(outside_bytes)? })
     }

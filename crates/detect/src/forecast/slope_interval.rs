@@ -54,13 +54,13 @@ pub(crate) struct SinceOnset {
 pub(crate) struct Spread(f64);
 
 impl Spread {
-    /// Returns that of a window whose growth is `t` standard deviations of a walk of as many
-    /// increments.
+    /// Returns the spread of a window whose growth is `t` standard deviations of a walk of as
+    /// many increments.
     pub(crate) fn of_test(t: f64, n_increments: u32) -> Self {
         Self(student::quantile(WALK_SPREADS, n_increments.saturating_sub(1).max(1)) / t)
     }
 
-    /// Returns that of points by their increments, the largest included.
+    /// Returns the spread of points by their increments, the largest included.
     fn of_points(points: &[(f64, f64)]) -> Option<Self> {
         let ((_, first), (_, last)) = (points.first()?, points.last()?);
         let n_increments = u32::try_from(points.len()).ok()?.saturating_sub(1);
