@@ -89,3 +89,40 @@ def test_gradients_belong_to_what_keeps_their_parameters(kept, answer):
     [holder] = result["holders"]
     assert (holder["name"], holder["line"]) == ("`ensemble`", 3)
     assert holder["bytes_per_step"] == pytest.approx(32_768, rel=0.1)
+
+
+PILLOW = """
+    class Image:
+        def __init__(self, mode, size, pixels):
+            self._im, self._mode, self._size, self.info = pixels, mode, size, {}
+        size = mode = im = __len__ = __array_interface__ = property(exit)
+"""
+
+IMAGES = """
+    import stepmem
+    from PIL import Image
+    class Photo(Image.Image):
+        __eq__ = __hash__ = __getattribute__ = lambda *_: exit(7)
+    class Viewer:
+        def __init__(self): self.shown = []
+    viewer = Viewer()
+    for n in range(300):
+        viewer.shown.append(Photo.__new__(Photo))
+        object.__setattr__(viewer.shown[-1], "__dict__", vars(Image.Image(MODE, (300, 200), PIXELS)))
+        stepmem.step_end(n)
+"""
+
+
+@pytest.mark.parametrize(
+    ("mode", "pixels", "n_bytes"),
+    [("RGB", "object()", 240_000), ("L", "object()", 60_000), ("I;16", "object()", 120_000), ("RGB", "None", None), ("object()", "object()", None)],
+)
+def test_images_have_the_size_of_their_pixels_and_run_no_code(mode, pixels, n_bytes, answer, tmp_path):
+    (tmp_path / "PIL").mkdir()
+    (tmp_path / "PIL/__init__.py").write_text("")
+    (tmp_path / "PIL/Image.py").write_text(textwrap.dedent(PILLOW))
+    program = textwrap.dedent(IMAGES).replace("MODE", mode if "(" in mode else repr(mode)).replace("PIXELS", pixels)
+    (_, *_, result), _ = answer(program, request={"bytes_per_step": n_bytes or 240_000.0, "is_on_host": True}, PATHS=str(tmp_path))
+    assert [holder["name"] for holder in result.get("holders", [])] == (["`Viewer.shown`"] if n_bytes else [])
+    for holder in result.get("holders", []):
+        assert holder["bytes_per_step"] == pytest.approx(n_bytes, rel=0.05)
