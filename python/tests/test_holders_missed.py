@@ -126,3 +126,109 @@ def test_images_have_the_size_of_their_pixels_and_run_no_code(mode, pixels, n_by
     assert [holder["name"] for holder in result.get("holders", [])] == (["`Viewer.shown`"] if n_bytes else [])
     for holder in result.get("holders", []):
         assert holder["bytes_per_step"] == pytest.approx(n_bytes, rel=0.05)
+
+
+REACHED = {
+    "objects with slots that refer to each other": (
+        """
+class Item:
+    __slots__ = ("data", "following")
+    def __init__(self, following):
+        self.data, self.following = bytearray(100_000), following
+class Journal: newest = None
+journal = Journal()
+def keep(n):
+    journal.newest = Item(journal.newest)
+""",
+        ("`Journal.newest`", 9),
+    ),
+    "a list of an object with slots": (
+        """
+class Rows:
+    __slots__ = ("rows", "n")
+    def __init__(self):
+        self.rows, self.n = [], 0
+rows = Rows()
+def keep(n):
+    rows.rows.append(bytearray(100_000))
+""",
+        ("`Rows.rows`", 5),
+    ),
+    "exceptions that are each other's cause": (
+        """
+class Worker: last_error = None
+worker = Worker()
+def keep(n):
+    data = bytearray(100_000)
+    try:
+        try:
+            raise ValueError(n)
+        except ValueError as error:
+            raise RuntimeError("again") from (worker.last_error or error)
+    except RuntimeError as error:
+        worker.last_error = error
+""",
+        ("the traceback of a kept exception in `Worker.last_error`", 12),
+    ),
+    "exceptions that keep what they were raised in": (
+        """
+errors = []
+def fail(n):
+    data = bytearray(100_000)
+    raise KeyError(n)
+def retry(n):
+    try:
+        fail(n)
+    except KeyError:
+        raise RuntimeError("again")
+def keep(n):
+    try:
+        retry(n)
+    except RuntimeError as error:
+        errors.append(error.with_traceback(None))
+""",
+        ("the traceback of a kept exception in `errors`", 2),
+    ),
+    "a context variable": (
+        """
+import contextvars
+history = contextvars.ContextVar("history")
+history.set([])
+def keep(n):
+    history.get().append(bytearray(100_000))
+""",
+        ("the context variable `history`", 3),
+    ),
+    "a handler in the tree of loggers": (
+        """
+import logging
+class Keep(logging.Handler):
+    def __init__(self):
+        super().__init__()
+        self.records = []
+    def emit(self, record):
+        self.records.append(record)
+logging.getLogger("app.train").addHandler(Keep())
+logging.getLogger("app").setLevel("INFO")
+def keep(n):
+    logging.getLogger("app.train").info("batch %s", bytearray(100_000))
+""",
+        ("`Keep.records`", 6),
+    ),
+}
+
+RUN = """
+import stepmem
+for n in range(300):
+    keep(n)
+    stepmem.step_end(n)
+"""
+
+
+@pytest.mark.parametrize("what", REACHED)
+def test_holder_is_reached_and_has_a_line_of_the_program(what, answer):
+    program, (name, line) = REACHED[what]
+    (_, *_, result), _ = answer(program + RUN, request={"bytes_per_step": 100_000.0, "is_on_host": True})
+    [holder, *_] = result.get("holders", [{}])
+    assert (holder.get("name"), holder.get("line")) == (name, line), result
+    assert holder["bytes_per_step"] == pytest.approx(100_000, rel=0.1)

@@ -120,6 +120,15 @@ class Whole(NamedTuple):
             return True
         return holder.bytes_per_step >= EXPLAINED * self.bytes_per_step
 
+    def may_be(self, growth: Growth) -> bool:
+        """Returns whether new items of a container may have a telling share of the growth."""
+        if growth.measure != "items" or growth.keeps_more:
+            return growth.measure == "items"
+        if growth.tensors_per_item and (self.bytes_per_step is None or not self.is_on_host):
+            return True
+        rate = (growth.after - growth.before) / growth.n_steps * (growth.bytes_per_item + growth.data_per_item)
+        return self.is_on_host and rate >= (DATA_BYTES_MIN if self.bytes_per_step is None else EXPLAINED * self.bytes_per_step)
+
     def is_all_of(self, holder: Holder) -> bool:
         """Returns whether a holder grows about as fast as the whole, as far as both are known."""
         if holder.keeps_more or self.bytes_per_step is None:
@@ -150,7 +159,7 @@ class Whole(NamedTuple):
 class Candidate:
     """An object that grew between the scans, while it is watched. Plain data."""
 
-    __slots__ = ("growth", "has_stopped", "key", "last", "last_step", "links", "middle", "middle_step", "n_bytes", "name", "places", "step")
+    __slots__ = ("beneath", "growth", "has_stopped", "key", "last", "last_step", "links", "middle", "middle_step", "name", "places", "step")
 
     def __init__(self, growth: Growth, key: Key, places: List[Place], step: int) -> None:
         self.growth = growth
@@ -160,7 +169,8 @@ class Candidate:
         self.step = self.last_step = step
         """Steps of the second scan's measurement, and of the last one."""
         self.middle_step = 0
-        self.n_bytes = 0
+        self.beneath: Tuple[float, float, bool] = (0.0, 0.0, True)
+        """Tensors and bytes beneath it when last measured, and whether there may be more."""
         self.name: Optional[Name] = None
         """Its name, as soon as that is known: at the program's end the object may be gone."""
         self.links: Tuple[Link, ...] = ()
@@ -188,8 +198,8 @@ class Candidate:
             oldest, n_hops = now.heap.oldest(root, newest_number, HOPS_MAX)
             return float(n_hops) if oldest <= newest_number or n_hops >= HOPS_MAX else None
         beneath = _beneath(thing, BENEATH_OBJECTS_MAX, now)
-        self.n_bytes = round(beneath.per_item(1)[1])
-        return float(beneath.n_tensors)
+        self.beneath = (*_figures(beneath, 1, now), beneath.is_cut or bool(beneath.via))
+        return float(beneath.n_pieces(now.modules.is_on_host))
 
     def goes_on(self, measured: float, step: int, second_step: int, is_in_shifts: bool) -> bool:
         """Returns whether it has gone on growing since the second scan, at `second_step`."""
@@ -232,8 +242,9 @@ class Candidate:
         if growth.measure == "bytes":
             return Holder(name, round(growth.bytes_per_item), round(self.last), 0.0, rate)
         if growth.measure == "beneath":
-            n_tensors, n_bytes = self.last, float(self.n_bytes)
-            return Holder(name, round(n_tensors), round(n_bytes), rate, rate * n_bytes / max(1.0, n_tensors), True)
+            n_tensors, n_bytes, keeps_more = self.beneath
+            of_piece = rate / max(1.0, self.last)
+            return Holder(name, round(n_tensors), round(n_bytes), of_piece * n_tensors, of_piece * n_bytes, keeps_more)
         if growth.via == "traceback":
             name = Name(f"the traceback of a kept exception in {name.text}", "traceback", name.spot)
         bytes_per_item = growth.bytes_per_item + (growth.data_per_item if is_on_host else 0.0)
@@ -243,9 +254,9 @@ class Candidate:
             round(self.last * bytes_per_item),
             rate * growth.tensors_per_item,
             rate * bytes_per_item,
-            growth.is_cut or bool(growth.via),
+            growth.keeps_more,
             added_per_step=rate,
-            is_measured=not (growth.is_cut or growth.via or growth.is_opaque),
+            is_measured=not (growth.keeps_more or growth.is_opaque),
             links=self.links,
             distances={} if growth.via else growth.distances,
         )

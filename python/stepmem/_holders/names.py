@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import gc
 import opcode
@@ -91,8 +92,10 @@ def name_place(key: Key, chain: List[Tuple[Any, int]]) -> Name:
             text, spot = _local(parent, child)
         elif parent is chain[0][0] and key[0] == "module":
             text, spot = _global(plain(key[1]), parent, child)
-        elif parent is chain[0][0] and key[0] == "context":
-            text, spot = "a context variable", NOWHERE
+        elif parent is chain[0][0] and key[0] == "handlers":
+            text = f"a `{type_name(child)}` of `logging`"
+        elif type_ is contextvars.Context:
+            text, spot = _of_context(parent, chain)
         elif type_ is types.FunctionType:
             around = parent
             part = _of_function(parent, child)
@@ -415,6 +418,21 @@ def _running_code(namespace: Any) -> Optional[types.CodeType]:
 def _file(module: Any) -> Optional[str]:
     namespace = module_dict(module)
     return None if namespace is None else path(namespace.get("__file__"))
+
+
+def _of_context(context: Any, chain: List[Tuple[Any, int]]) -> Tuple[str, Spot]:
+    """Names the variable of a context that leads to the last object of a chain."""
+    held = {id(value): variable for variable, value in islice(contextvars.Context.items(context), ATTRIBUTES_MAX)}
+    variable = next((held[id(thing)] for thing, _ in chain if id(thing) in held), None)
+    if variable is None:
+        return "a context variable", NOWHERE
+    name, spot = plain(variable.name), NOWHERE
+    for module in list(sys.modules.values()):
+        namespace = module_dict(module) or {}
+        if namespace.get(name) is variable:
+            spot = _global("", namespace, variable)[1]
+            break
+    return f"the context variable `{name}`", spot
 
 
 def _function_name(function: Any) -> str:

@@ -175,6 +175,11 @@ class Search:
     def _may_go_on(self, candidate: Candidate, step: int) -> bool:
         """Returns whether growth goes on, or, if it comes in level shifts, whether the next one has had no time to come."""
         assert self._first is not None
+        if candidate.last_step <= self._second_step:  # of what is beneath an object, not each check measures it
+            measured = candidate.measure(self._slice(), self._first.newest_number)
+            if measured is None:
+                return False
+            candidate.last, candidate.last_step = measured, step
         if candidate.goes_on(candidate.last, candidate.last_step, self._second_step, True):
             return True
         if self._n_steps <= SCAN_STEPS_DEFAULT:
@@ -255,7 +260,7 @@ class Search:
         for growth in after.growths:
             self._candidates.append(_candidate(growth, after))
             yield
-        if any(each.measure == "items" and each.tensors_per_item for each in after.growths):
+        if any(map(self._whole.may_be, after.growths)):
             return
         if not (before.is_complete and after.is_complete):
             return
@@ -264,7 +269,7 @@ class Search:
             beneath: List[float] = []
             sums.append(beneath)
             for node in range(len(scan.ids)):
-                beneath.append(scan.tensors.get(node, 0.0))
+                beneath.append(scan.pieces.get(node, 0.0))
                 if node % 256 == 0:
                     yield
             for node in range(len(beneath) - 1, -1, -1):

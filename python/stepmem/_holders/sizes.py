@@ -125,13 +125,13 @@ class Sizes:
     def _of_image(self, image: Any) -> int:
         """Returns the bytes of an image with its pixels, by its width, height and mode; only its own while these are not loaded."""
         held = {name: each for name, each in islice(dict.items(self._attributes.__get__(image)), IMAGE_ATTRIBUTES_MAX) if type(name) is str}
-        own: int = _basic(type(image))
+        n_bytes: int = _basic(type(image))
         size, mode = held.get("_size"), held.get("_mode", held.get("mode"))
         if held.get("_im", held.get("im")) is None or type(size) is not tuple or type(mode) is not str:
-            return own
-        if len(size) != 2 or any(type(each) is not int for each in size):
-            return own
-        return own + size[0] * size[1] * (1 if mode in ("1", "L", "P") else 2 if mode[:4] == "I;16" else 4)
+            return n_bytes
+        if len(size) == 2 and all(type(each) is int for each in size):
+            n_bytes += size[0] * size[1] * (1 if mode in ("1", "L", "P") else 2 if mode[:4] == "I;16" else 4)
+        return n_bytes
 
 
 def _class(module: str, name: str) -> Any:
