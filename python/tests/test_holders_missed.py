@@ -232,3 +232,129 @@ def test_holder_is_reached_and_has_a_line_of_the_program(what, answer):
     [holder, *_] = result.get("holders", [{}])
     assert (holder.get("name"), holder.get("line")) == (name, line), result
     assert holder["bytes_per_step"] == pytest.approx(100_000, rel=0.1)
+
+
+STORE = """
+    class Store:
+        def __init__(self):
+            self._rows, self._sizes = [], {}
+        def prepare(self, *things):
+            return [self._prepare_one(each) for each in things]
+        def _prepare_one(self, thing):
+            self._rows.append(thing)
+            return thing
+        def remember(self, key, thing):
+            self._sizes[key.strip()] = self._sizes[key] = thing
+        def replace(self):
+            for key, value in self._sizes.items():
+                self._sizes[key] = value
+        def close(self):
+            self._rows.append(None)
+"""
+
+FILLED = {
+    "the queue of an executor": (
+        """
+import concurrent.futures, threading
+gate = threading.Event()
+class Saver:
+    def __init__(self):
+        self.pool = concurrent.futures.ThreadPoolExecutor(2)
+    def save(self, data):
+        self.pool.submit(lambda: gate.wait() and data)
+saver = Saver()
+def keep(n):
+    saver.save(bytearray(100_000))
+def end():
+    saver.pool.shutdown(wait=False, cancel_futures=True)
+    gate.set()
+""",
+        ("`Saver.pool[…]`", 8, "save"),
+    ),
+    "a list of a library, through two of its methods": (
+        """
+from store import Store
+store = Store()
+def keep(n):
+    store.prepare(bytearray(100_000))
+def end():
+    store.close()
+""",
+        ("`Store._rows`", 5, "keep"),
+    ),
+    "a dictionary of a library that another line replaces": (
+        """
+from store import Store
+class Own(Store):
+    def add(self, n):
+        self.remember(str(n), bytearray(100_000))
+own = Own()
+def keep(n):
+    own.add(n)
+def end():
+    own.replace()
+""",
+        ("`Own._sizes`", 5, "add"),
+    ),
+    "a list of a library that one of two lines fills": (
+        """
+from store import Store
+store = Store()
+def keep(n):
+    store.prepare(bytearray(100_000)) if n % 2 else store.prepare(
+        bytearray(100_000))
+    other(n)
+def other(n):
+    if n < 0:
+        store.prepare(n)
+def end():
+    store.close()
+""",
+        ("`Store._rows`", 3, None),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", FILLED)
+def test_container_of_a_library_has_the_only_line_of_the_program_that_fills_it(what, answer, tmp_path):
+    (tmp_path / "site-packages").mkdir()
+    (tmp_path / "site-packages/store.py").write_text(textwrap.dedent(STORE))
+    program, expected = FILLED[what]
+    request = {"bytes_per_step": 100_000.0, "is_on_host": True}
+    paths = str(tmp_path / "site-packages")
+    (_, *_, result), _ = answer(program + RUN + "assert stepmem.flush(10)\nend()\n", request=request, PATHS=paths)
+    [holder, *_] = result.get("holders", [{}])
+    assert (holder.get("name"), holder.get("line"), holder.get("function")) == expected, result
+
+
+HOOKS = """
+    import torch, stepmem
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("scale", torch.ones(1))
+            self.body = torch.nn.Sequential(torch.nn.Linear(4, 4))
+        def remember(self, n):
+            self.register_buffer(f"seen_{n}", torch.zeros(10_000))
+    net = Net()
+    def watch(n, seen):
+        net.body[0].register_forward_hook(lambda *_: seen.size(0) * 0 or None)
+    for n in range(300):
+        KEEP
+        net.body(torch.ones(1, 4))
+        stepmem.step_end(n)
+    assert stepmem.flush(10)
+"""
+
+
+@pytest.mark.parametrize(
+    ("keep", "expected"),
+    [
+        pytest.param("watch(n, torch.zeros(10_000))", ("`Net.body[…]._forward_hooks`", "hooks", 12, "watch"), marks=needs_torch),
+        pytest.param("net.remember(n)", ("`Net._buffers`", "dict", 9, "remember"), marks=needs_torch),
+    ],
+)
+def test_hooks_and_buffers_have_the_line_that_registers_them(keep, expected, answer):
+    (_, *_, result), _ = answer(textwrap.dedent(HOOKS).replace("KEEP", keep), request={"bytes_per_step": 40_000.0})
+    [holder, *_] = result.get("holders", [{}])
+    assert (holder.get("name"), holder.get("kind"), holder.get("line"), holder.get("function")) == expected, result

@@ -7,7 +7,8 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 from .bounds import Chain, Fill, bound_of, ends
 from .heap import BUFFER, LIST, SIZED, TENSOR
 from .heap_scan import HOPS_MAX, Growth
-from .names import Name, located, name_place
+from .fills import filled
+from .names import Name, name_place
 from .places import Key, Place, Slice, places_of, resolve
 from .probe import Probe
 from .removal import Link, Removal, links_of, removal
@@ -90,7 +91,7 @@ class Holder(NamedTuple):
     def located(self, is_first: bool) -> "Holder":
         """Returns this holder with the line of its spot, and, if it comes first, with what removes from it. Reads source files and code."""
         found = removal(self.links) if is_first else None
-        return self._replace(name=self.name._replace(spot=located(self.name.spot)), removal=found)
+        return self._replace(name=self.name._replace(spot=filled(self.name.spot)), removal=found)
 
 
 class Whole(NamedTuple):

@@ -41,6 +41,14 @@ _flags: Any = type.__dict__["__flags__"].__get__
 _module_of: Any = type.__dict__["__module__"].__get__
 
 
+class Attribute(NamedTuple):
+    """An attribute that a library's code made, and its owner's class."""
+
+    module: str
+    class_name: str
+    name: str
+
+
 class Spot(NamedTuple):
     """Place in the source where a name is bound, before its line is known."""
 
@@ -49,6 +57,10 @@ class Spot(NamedTuple):
     line: Optional[int]
     binding: Optional[Binding] = None
     """What binds the name, to search the file for it where the line is unknown."""
+    attribute: Optional[Attribute] = None
+    """What a library made there, to search the program for the line that fills it."""
+    before: Any = None
+    """The spot of its owner, for where that finds nothing."""
 
 
 NOWHERE = Spot(None, None, None)
@@ -137,7 +149,10 @@ def name_place(key: Key, chain: List[Tuple[Any, int]]) -> Name:
             holder = parent
             text, spot = _attribute(parent, namespace_of(parent), child, text, spot)
     last, last_kind = chain[-1]
-    spot = spot if _is_own(spot) else own  # the program's line, not one of PyTorch or of the standard library
+    if text.startswith("the hooks of") or spot.attribute is not None and spot.attribute.name.endswith("_hooks"):
+        kind = "hooks"
+    if not _is_own(spot):
+        spot = own._replace(attribute=spot.attribute)  # the program's line, not one of PyTorch or of the standard library
     if type.__subclasscheck__(BaseException, type(last)):
         return Name(f"the traceback of a kept exception in `{text}`", "traceback", spot)
     if len(chain) == 1:
@@ -238,13 +253,21 @@ def _attribute(owner: Any, namespace: Any, child: Any, text: str, spot: Spot) ->
         return f"{text}.{name}", spot  # the names of a namespace are the program's
     # Of a library's container of modules or parameters, the program's attribute says more than where that keeps its items.
     is_container = not is_class and _module_name(class_) == CONTAINERS and name in ("_parameters", "_modules", "_buffers")
-    if name is None or (text and (is_container or _is_standard(class_))):
+    if name is None:
         return _item(text), spot
     class_name = plain(_name_of(class_))
     if is_class:
         return f"{class_name}.{name}", Spot(_file_of_class(class_), None, None, Binding(Form.CLASS_ATTRIBUTE, name, class_name))
+    librarys = next(filter(_is_librarys, _mro(class_)))
+    made = Attribute(_module_name(librarys), plain(_name_of(librarys)), name)
+    if text and (is_container or _is_standard(class_)):
+        return _item(text), spot._replace(attribute=made)
     stored = _where_stored(class_, name)
-    return f"{class_name}.{name}", stored if stored.file else spot
+    if stored.line is None:
+        stored = stored._replace(attribute=made, before=spot) if stored.file else spot._replace(attribute=made)
+    is_part = "." in text or text.endswith("]")  # of PyTorch's objects, the program's path to one says more than its class
+    of_library = text if is_part and is_foreign(_file_of_class(class_) or "") else class_name
+    return f"{of_library}.{name}", stored
 
 
 def _submodule(holder: Any, namespace: Any, child: Any, text: str, spot: Spot) -> Tuple[str, Spot]:
@@ -266,6 +289,12 @@ def _is_standard(class_: Any) -> bool:
     return module in sys.builtin_module_names or file is None or file.startswith(STANDARD) and "-packages" not in file
 
 
+def _is_librarys(class_: Any) -> bool:
+    """Returns whether a class is a library's, as `object` is."""
+    file = _file_of_class(class_)
+    return file is None or file.startswith(STANDARD) or "-packages" in file
+
+
 def _slot(owner: Any, child: Any) -> Optional[str]:
     for base in _mro(type(owner)):
         for name, descriptor in islice(_dict_of_type(base).items(), ATTRIBUTES_MAX):
@@ -282,10 +311,10 @@ def _where_stored(class_: Any, name: str) -> Spot:
     """Returns the first line of a program's class that stores an attribute; nothing for a library's."""
     found = NOWHERE
     for base in _mro(class_):
-        file = _file_of_class(base)
-        if file is None or file.startswith(STANDARD) or "-packages" in file:
+        if _is_librarys(base):
             continue
-        for function in _functions(base):
+        file = _file_of_class(base)
+        for function in functions_of(base):
             code = function.__code__
             line = None if code.co_filename[:1] == "<" else _line_of_store(code, "STORE_ATTR", _index(code.co_names, name))
             if line is not None:
@@ -308,7 +337,7 @@ def spot_of_class(module: str, name: str) -> Spot:
     return Spot(file, None, None, Binding(Form.CLASS, name)) if file else NOWHERE
 
 
-def _functions(class_: Any) -> List[types.FunctionType]:
+def functions_of(class_: Any) -> List[types.FunctionType]:
     found: List[types.FunctionType] = []
     for value in islice(_dict_of_type(class_).values(), ATTRIBUTES_MAX):
         if type(value) is types.FunctionType and path(value.__code__.co_filename) is not None:
@@ -479,4 +508,5 @@ def located(spot: Spot) -> Spot:
     """Returns a spot with its line, searched for in the source file. Not for the training thread."""
     if spot.line is not None or spot.file is None or spot.binding is None:
         return spot
-    return spot._replace(line=source.line_of(spot.file, spot.binding))
+    line = source.line_of(spot.file, spot.binding)
+    return spot._replace(line=line) if line is not None or spot.before is None else located(spot.before)
