@@ -48,6 +48,7 @@ def test_a_search_begins_once_and_ends_with_its_two_steps(answer):
     who = {"run": result["run"], "rank": 0, "instance": result["instance"]}
     assert began == {**who, "id": "7-h1", "outcome": "began"}
     assert (result["outcome"], result["id"]) == ("none", "7-h1")
+    assert 0 < result["objects_read"] <= result["objects_met"] < 60_000
     assert result["last_step"] - result["first_step"] >= 20
 
 

@@ -296,6 +296,11 @@ pub struct EmptySearch {
     pub step: Option<Count>,
     /// Set when that scan saw all objects.
     pub is_complete: bool,
+    /// Objects that it read, and those that it met, read or not; `None` where they are not known.
+    #[serde(default)]
+    pub objects_read: Option<Count>,
+    #[serde(default)]
+    pub objects_met: Option<Count>,
     /// The search for lines that followed; `None` without one.
     #[serde(default)]
     pub lines: Option<LineSearch>,

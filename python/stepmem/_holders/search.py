@@ -86,6 +86,8 @@ class Search:
         """Step at which the first scan ended."""
         self.last_step: Optional[int] = None
         """Step of the last measurement."""
+        self.objects: Optional[Tuple[int, int]] = None
+        """Objects that the less complete scan read, and those that it met; None before the first result."""
         self.next_seconds = SLICE_SECONDS
         """Processor time of the next slice, at most."""
         self.pauses: List[float] = []
@@ -436,6 +438,8 @@ class Search:
     def _set_result(self, holders: List[Holder]) -> None:
         scans = [scan for scan in (self._first, self._second) if scan is not None]
         self.holders, self.error = holders[:HOLDERS_MAX], None
+        least = min(scans, key=lambda scan: scan.n_read / max(1, scan.n_met))
+        self.objects = n_read, n_met = least.n_read, least.n_met
         self.n_results += 1
         if holders:
             self.outcome = Outcome.NAMED
@@ -443,9 +447,8 @@ class Search:
             self.outcome = Outcome.NONE
         else:
             self.outcome = Outcome.GAVE_UP
-            least = min(scans, key=lambda scan: scan.n_read / max(1, scan.n_met))
-            share = 100.0 * least.n_read / max(1, least.n_met)
-            self.error = f"too many objects: {least.n_read:,} of at least {least.n_met:,} were read ({share:.2g} %)"
+            share = 100.0 * n_read / max(1, n_met)
+            self.error = f"too many objects: {n_read:,} of at least {n_met:,} were read ({share:.2g} %)"
 
 
 GRAPH_CYCLES = Name("tensors that Python does not reach: cycles of the autograd graph, as of `create_graph=True`", "graph cycle", NOWHERE)

@@ -404,6 +404,8 @@ impl Figures for TrendFigures {
             searched: Some(EmptySearch {
                 step: Some(count(700)),
                 is_complete: true,
+                objects_read: Some(count(4_810)),
+                objects_met: Some(count(5_363)),
                 lines: Some(search()),
             }),
             malloc: Some(malloc()),

@@ -2,7 +2,7 @@
 
 use crate::diagnosis::filling::{Filling, FillingDoubt};
 use crate::diagnosis::malloc_figures;
-use stepmem_types::format::units::{bytes, counted, grouped, many, percent};
+use stepmem_types::format::units::{bytes, counted, grouped, many, percent, share as of_whole};
 use stepmem_types::site::{
     EmptySearch, LeakSite, LineOutcome, LineSearch, Removal, RemovalOutcome, SiteVerdict,
     TensorHolder, holder_kind,
@@ -348,7 +348,16 @@ pub fn of_search_alone(search: EmptySearch) -> String {
 }
 
 fn extent(search: EmptySearch) -> String {
-    let among = if search.is_complete { "" } else { " among the objects scanned" };
+    let known = search.objects_read.zip(search.objects_met);
+    let share = known
+        .filter(|(_, met)| met.get() > 0)
+        .map(|(read, met)| of_whole((read.as_f64() / met.as_f64()).min(1.0)));
+    let among = match (search.is_complete, share) {
+        (true, None) => String::new(),
+        (true, Some(share)) => format!(" in {share} of the objects that Python reaches"),
+        (false, None) => " among the objects scanned".to_owned(),
+        (false, Some(share)) => format!(" among the objects scanned ({share} of those met)"),
+    };
     let step = search.step.map_or_else(String::new, |step| format!(" by step {}", step.get()));
     format!("{among}{step}")
 }

@@ -267,6 +267,8 @@ impl TrendFigures {
         let seen = |holder: &TensorHolder| EmptySearch {
             step: holder.step,
             is_complete: false,
+            objects_read: None,
+            objects_met: None,
             lines: holder.lines,
         };
         let searched = self.holder.as_deref().map(seen);
