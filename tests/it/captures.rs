@@ -269,6 +269,20 @@ fn operator_requests_the_line_of_a_rank_that_pushes_until_it_begins() {
 }
 
 #[test]
+fn hooks_that_hold_memory_are_removed_by_their_handles() {
+    let exporter = Exporter::start(&["--holders.on-creep"]);
+    let asked = exporter.actions(&Job::leaking("leaky", 1..1500, 4 * MIB).records());
+    let hooks = json!({"name": "`net[…]._forward_hooks`", "kind": "hooks", "tensors": 900,
+        "file": "train.py", "line": 12, "function": "watch", "bytes": 3 * GIB,
+        "tensors_per_step": 1, "bytes_per_step": 4_194_304.0});
+    let named = json!({"outcome": "named", "holders": [hooks]});
+    let finding = searched(&exporter, &asked.first().unwrap()["id"], &named);
+    let advice = text_of(&finding, "advice");
+    assert!(advice.contains("train.py:12 in watch"), "{advice}");
+    assert!(advice.contains("handle.remove()") && !advice.contains("detach"), "{advice}");
+}
+
+#[test]
 fn a_search_that_named_no_holder_is_told_until_one_does() {
     let exporter = Exporter::start(&["--holders.on-creep"]);
     let asked = exporter.actions(&Job::leaking("leaky", 1..1500, 4 * MIB).records());

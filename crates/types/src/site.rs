@@ -271,9 +271,11 @@ pub mod holder_kind {
     pub const GRAPH_CYCLE: &str = "graph cycle";
     /// `PyTorch`'s profiler; no bytes are known of it.
     pub const PROFILER: &str = "profiler";
+    /// Functions that were registered to be called by a module or a tensor.
+    pub const HOOKS: &str = "hooks";
 
     /// Every kind.
-    pub const ALL: [&str; 4] = [CYCLE, OPTIMIZER_STATE, GRAPH_CYCLE, PROFILER];
+    pub const ALL: [&str; 5] = [CYCLE, OPTIMIZER_STATE, GRAPH_CYCLE, PROFILER, HOOKS];
 }
 
 /// The fill level of a holder with a bound, at the holder's `step`.

@@ -125,6 +125,7 @@ fn remedy(holder: &TensorHolder) -> &'static str {
     match holder.kind.as_str() {
         holder_kind::CYCLE => REMEDY_OF_CYCLE,
         holder_kind::OPTIMIZER_STATE => REMEDY_OF_OPTIMIZER,
+        holder_kind::HOOKS => REMEDY_OF_HOOKS,
         _ if holder.fill.is_some() => REMEDY_OF_BOUNDED,
         _ if holder.tensors.get() == 0 => REMEDY_OF_DATA,
         _ => REMEDY,
@@ -136,6 +137,7 @@ const REMEDY_OF_CYCLE: &str = "Break the cycle, for example with a weak referenc
                                hundred steps.";
 const REMEDY_OF_OPTIMIZER: &str = "It ends once every parameter has taken a step. If that does not fit, train fewer parameters, or use an optimizer \
                                    that keeps less for each.";
+const REMEDY_OF_HOOKS: &str = "Remove each hook by the handle that registering it returned (handle.remove()), or register it once.";
 const REMEDY_OF_BOUNDED: &str =
     "It has a bound. If what it holds when full does not fit, lower that bound.";
 /// The remedy of most leaks of objects without tensors.
