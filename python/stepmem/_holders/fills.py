@@ -11,7 +11,8 @@ from typing import Any, Dict, List, Optional, Set, Tuple
 
 from .heap import module_dict
 from .names import CODE_BYTES_MAX, Attribute, Spot, _mro, functions_of, line_at, located, size_of_code, spot_of_code
-from .removal import ADDS, CODES_MAX, INITIAL, READS, REMOVES, Step, codes, is_own, steps_of
+from .removal import ADDS, CODES_MAX, INITIAL, INSTRUCTIONS_MAX, READS, REMOVES, Step, codes, is_own, steps_of
+from .texts import plain
 
 FILLS = ADDS | {"put", "put_nowait"}
 """Methods of containers and queues that add to them."""
@@ -33,17 +34,19 @@ def _filling(attribute: Attribute) -> Optional[Spot]:
     class_: Any = (module_dict(sys.modules.get(attribute.module)) or {}).get(attribute.class_name)
     names = _methods(class_, attribute.name) if type.__subclasscheck__(type, type(class_)) else set()
     found: Dict[Tuple[str, Optional[int]], Spot] = {}
+    n_instructions = 0
     for number, of in enumerate(codes()):
         code = of.code
-        if number >= CODES_MAX:
+        if number >= CODES_MAX or n_instructions > INSTRUCTIONS_MAX:
             return None
         if (names.isdisjoint(code.co_names) and attribute.name not in code.co_names) or size_of_code(code) > CODE_BYTES_MAX:
             continue
         steps = steps_of(code)
+        n_instructions += len(steps)
         for idx, step in enumerate(steps):
             if _is_loaded(step, names) or _is_loaded(step, {attribute.name}) and _adds(steps, idx):
                 spot = spot_of_code(code, line_at(code, step.offset))
-                found[code.co_filename, spot.line] = spot
+                found[spot.file or "", spot.line] = spot
     repeated = [spot for spot in found.values() if spot.function not in INITIAL]
     best = repeated or list(found.values())
     return best[0] if len(best) == 1 else None
@@ -55,7 +58,7 @@ def _methods(class_: type, attribute: str) -> Set[str]:
     for base in _mro(class_):
         for function in functions_of(base):
             if not is_own(function.__code__):  # the program's own are read as all of its code
-                of_name.setdefault(function.__code__.co_name, function.__code__)
+                of_name.setdefault(plain(function.__code__.co_name), function.__code__)
     names = {name for name, code in of_name.items() if attribute in code.co_names and _adds_to(steps_of(code), attribute)}
     for _ in range(CALLS_MAX if names else 0):
         names |= {name for name, code in of_name.items() if not names.isdisjoint(_names_in(code))}
