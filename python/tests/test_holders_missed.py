@@ -358,3 +358,35 @@ def test_hooks_and_buffers_have_the_line_that_registers_them(keep, expected, ans
     (_, *_, result), _ = answer(textwrap.dedent(HOOKS).replace("KEEP", keep), request={"bytes_per_step": 40_000.0})
     [holder, *_] = result.get("holders", [{}])
     assert (holder.get("name"), holder.get("kind"), holder.get("line"), holder.get("function")) == expected, result
+
+
+REPLACED = """
+    import torch, stepmem
+    class Trainer:
+        def __init__(self):
+            self.weight = torch.ones(64, requires_grad=True)
+            self.mean, self.seen = torch.zeros(64), torch.zeros(0)
+        def update(self, n):
+            self.mean = 0.9 * self.mean + self.weight
+        def extend(self, n):
+            self.seen = torch.cat([self.seen, torch.zeros(10_000)])
+        def report(self):
+            return self.mean, self.seen
+    trainer = Trainer()
+    for n in range(300):
+        trainer.METHOD(n)
+        stepmem.step_end(n)
+"""
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "line"),
+    [
+        pytest.param("update", "an autograd graph behind `Trainer.mean`", 8, marks=needs_torch),
+        pytest.param("extend", "`Trainer.seen`", 10, marks=needs_torch),
+    ],
+)
+def test_attribute_that_is_replaced_has_the_line_that_replaces_it(method, name, line, answer):
+    (_, *_, result), _ = answer(textwrap.dedent(REPLACED).replace("METHOD", method), request={"bytes_per_step": 40_000.0})
+    [holder, *_] = result.get("holders", [{}])
+    assert (holder.get("name"), holder.get("line"), holder.get("function")) == (name, line, method), result

@@ -225,7 +225,7 @@ class Candidate:
         """Names it unless it is gone."""
         chain = self.chain(now)
         if len(chain) >= len(self.places):
-            self.name = name_place(self.key, chain)
+            self.name = name_place(self.key, chain, self.growth.measure in ("graph", "bytes"))
             if self.growth.measure == "items":
                 self.links = links_of(self.key, chain, now.modules)
             self.places = places_of(chain, now)

@@ -89,14 +89,15 @@ def type_name(thing: Any) -> str:
     return plain(_name_of(type(thing)), "object")
 
 
-def name_place(key: Key, chain: List[Tuple[Any, int]]) -> Name:
-    """Names the last object of a chain that begins at a root."""
+def name_place(key: Key, chain: List[Tuple[Any, int]], is_replaced: bool = False) -> Name:
+    """Names the last object of a chain that begins at a root. `is_replaced`: whether it is another one with each step."""
     text, spot = "", NOWHERE
     kind = _kind(*chain[-1])
     around: Any = None
     holder: Any = None
     is_suspended = False
     own = NOWHERE
+    replaced = chain[-1][0] if is_replaced else None
     for (parent, parent_kind), (child, child_kind) in zip(chain, chain[1:]):
         own = spot if _is_own(spot) else own
         type_ = type(parent)
@@ -141,13 +142,13 @@ def name_place(key: Key, chain: List[Tuple[Any, int]]) -> Name:
                 text, spot = _submodule(holder, parent, child, text, spot)
             else:
                 holder = owner
-                text, spot = _attribute(owner, parent, child, text, spot)
+                text, spot = _attribute(owner, parent, child, text, spot, child is replaced)
         elif parent_kind == CLASS:
             if child_kind != DICT:
                 text = _item(text)
         elif not _is_dict_of(parent, child, child_kind):
             holder = parent
-            text, spot = _attribute(parent, namespace_of(parent), child, text, spot)
+            text, spot = _attribute(parent, namespace_of(parent), child, text, spot, child is replaced)
     last, last_kind = chain[-1]
     if text.startswith("the hooks of") or spot.attribute is not None and spot.attribute.name.endswith("_hooks"):
         kind = "hooks"
@@ -240,7 +241,7 @@ def _key(namespace: Any, child: Any) -> Optional[str]:
     return None
 
 
-def _attribute(owner: Any, namespace: Any, child: Any, text: str, spot: Spot) -> Tuple[str, Spot]:
+def _attribute(owner: Any, namespace: Any, child: Any, text: str, spot: Spot, is_replaced: bool) -> Tuple[str, Spot]:
     """Names an attribute of an instance or a class."""
     name = _key(namespace, child)
     is_class = type.__subclasscheck__(type, type(owner))
@@ -262,7 +263,7 @@ def _attribute(owner: Any, namespace: Any, child: Any, text: str, spot: Spot) ->
     made = Attribute(_module_name(librarys), plain(_name_of(librarys)), name)
     if text and (is_container or _is_standard(class_)):
         return _item(text), spot._replace(attribute=made)
-    stored = _where_stored(class_, name)
+    stored = _where_stored(class_, name, is_replaced)
     if stored.line is None:
         stored = stored._replace(attribute=made, before=spot) if stored.file else spot._replace(attribute=made)
     is_part = "." in text or text.endswith("]")  # of PyTorch's objects, the program's path to one says more than its class
@@ -307,14 +308,20 @@ def _slot(owner: Any, child: Any) -> Optional[str]:
     return None
 
 
-def _where_stored(class_: Any, name: str) -> Spot:
-    """Returns the first line of a program's class that stores an attribute; nothing for a library's."""
+def _where_stored(class_: Any, name: str, is_replaced: bool = False) -> Spot:
+    """Returns the first line of a program's class that stores an attribute; nothing for a library's.
+
+    Of an attribute that is replaced, that is not the line of `__init__` if there is another one.
+    """
     found = NOWHERE
     for base in _mro(class_):
         if _is_librarys(base):
             continue
         file = _file_of_class(base)
-        for function in functions_of(base):
+        functions = functions_of(base)
+        if is_replaced:
+            functions.sort(key=_is_init)
+        for function in functions:
             code = function.__code__
             line = None if code.co_filename[:1] == "<" else _line_of_store(code, "STORE_ATTR", _index(code.co_names, name))
             if line is not None:
@@ -342,8 +349,11 @@ def functions_of(class_: Any) -> List[types.FunctionType]:
     for value in islice(_dict_of_type(class_).values(), ATTRIBUTES_MAX):
         if type(value) is types.FunctionType and path(value.__code__.co_filename) is not None:
             found.append(value)
-    found.sort(key=lambda each: plain(each.__code__.co_name) != "__init__")
-    return found
+    return sorted(found, key=_is_init, reverse=True)
+
+
+def _is_init(function: types.FunctionType) -> bool:
+    return plain(function.__code__.co_name) == "__init__"
 
 
 def _line_of_store(code: types.CodeType, operation: str, idx: int) -> Optional[int]:
