@@ -34,6 +34,9 @@ NEXT_TO_NOTHING = 0.02
 SHARED = 0.5
 """Two holders of which one has this share of the other's tensors and arrays hold the same."""
 
+MORE = 1.25
+"""A holder that has so many times as much as one that is nearer to the same memory has more of its own, as optimizers have states."""
+
 WHOLE = (0.5, 1.5)
 """A holder whose growth is within these shares of the whole is most of it."""
 
@@ -92,6 +95,26 @@ class Holder(NamedTuple):
         """Returns this holder with the line of its spot, and, if it comes first, with what removes from it. Reads source files and code."""
         found = removal(self.links) if is_first else None
         return self._replace(name=self.name._replace(spot=filled(self.name.spot)), removal=found)
+
+
+def together(holders: List[Holder]) -> List[Holder]:
+    """Returns the holders, the first of which has the memory of another one, too, that holds the same memory and more: both keep it."""
+    if not holders or holders[0].fill is not None:
+        return holders
+    first, *others = holders
+    least = MORE * first.bytes_per_step
+    found = [each for each in others if each.fill is None and each.bytes_per_step > least and first.is_nearer_than(each)]
+    if not found:
+        return holders
+    other = max(found, key=lambda each: each.bytes_per_step)
+    first = first._replace(
+        name=first.name._replace(text=f"{first.name.text} and {other.name.text}"),
+        n_tensors=max(first.n_tensors, other.n_tensors),
+        n_bytes=max(first.n_bytes, other.n_bytes),
+        tensors_per_step=max(first.tensors_per_step, other.tensors_per_step),
+        bytes_per_step=other.bytes_per_step,
+    )
+    return [first, *others]
 
 
 class Whole(NamedTuple):

@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, Generator, Iterable, Iterator, List, Opt
 from .._wire import SCAN_STEPS_DEFAULT
 from . import garbage
 from .allowance import SLICE_SECONDS, clock
-from .candidates import Candidate, Holder, Whole
+from .candidates import Candidate, Holder, Whole, together
 from .heap import SIZED, Modules, is_profiling, raise_if_programs, without_overrides
 from .heap_scan import Growth, HeapScan
 from .names import NOWHERE, Name
@@ -381,7 +381,7 @@ class Search:
                 if clock() > self._until:
                     yield
             in_all.append(_joined(parts))
-        return in_all
+        return together(in_all)
 
     def _holders(self) -> List[Holder]:
         """Returns the holders, as far as that is possible at once."""
