@@ -193,8 +193,8 @@ class Candidate:
         self.step = self.last_step = step
         """Steps of the second scan's measurement, and of the last one."""
         self.middle_step = 0
-        self.beneath: Tuple[float, float, bool] = (0.0, 0.0, True)
-        """Tensors and bytes beneath it when last measured, and whether there may be more."""
+        self.beneath: Tuple[float, float, bool, bool] = (0.0, 0.0, True, True)
+        """Tensors and bytes beneath it when last measured, whether there may be more, and whether C code has memory there."""
         self.name: Optional[Name] = None
         """Its name, as soon as that is known: at the program's end the object may be gone."""
         self.links: Tuple[Link, ...] = ()
@@ -222,7 +222,7 @@ class Candidate:
             oldest, n_hops = now.heap.oldest(root, newest_number, HOPS_MAX)
             return float(n_hops) if oldest <= newest_number or n_hops >= HOPS_MAX else None
         beneath = _beneath(thing, BENEATH_OBJECTS_MAX, now)
-        self.beneath = (*_figures(beneath, 1, now), beneath.is_cut or bool(beneath.via))
+        self.beneath = (*_figures(beneath, 1, now), beneath.is_cut or bool(beneath.via), beneath.is_opaque)
         return float(beneath.n_pieces(now.modules.is_on_host))
 
     def goes_on(self, measured: float, step: int, second_step: int, is_in_shifts: bool) -> bool:
@@ -266,9 +266,10 @@ class Candidate:
         if growth.measure == "bytes":
             return Holder(name, round(growth.bytes_per_item), round(self.last), 0.0, rate)
         if growth.measure == "beneath":
-            n_tensors, n_bytes, keeps_more = self.beneath
+            n_tensors, n_bytes, keeps_more, is_opaque = self.beneath
             of_piece = rate / max(1.0, self.last)
-            return Holder(name, round(n_tensors), round(n_bytes), of_piece * n_tensors, of_piece * n_bytes, keeps_more)
+            rates = (of_piece * n_tensors, of_piece * n_bytes)
+            return Holder(name, round(n_tensors), round(n_bytes), *rates, keeps_more, is_measured=not (keeps_more or is_opaque))
         if growth.via == "traceback":
             name = Name(f"the traceback of a kept exception in {name.text}", "traceback", name.spot)
         bytes_per_item = growth.bytes_per_item + (growth.data_per_item if is_on_host else 0.0)
