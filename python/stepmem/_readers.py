@@ -38,10 +38,13 @@ Parts = Tuple[int, ...]
 
 NO_LIMITS = (UNKNOWN,) * 4
 
-NO_PARTS: Parts = (*(UNKNOWN,) * 8, *NO_LIMITS)
+NO_PARTS: Parts = (*(UNKNOWN,) * 9, *NO_LIMITS)
 
 HOST_EVERY = 0.02
 """Interval at which host memory next to a device's is read at the end of a step, in seconds: it would be half of what a short step's end costs."""
+
+PINNED_EVERY = 5.0
+"""Interval at which pinned memory is read, in seconds. A program that frees it on another thread meanwhile makes the reading wait."""
 
 LIMIT_EVERY = 10.0
 """Interval at which the limit of host memory next to a device's is read, in seconds."""
@@ -117,7 +120,7 @@ class HostReader:
         """Reads the figures that need not be read at each step, on the sender's thread, and returns those of child processes."""
         self.read_shared()
         children = self._children.read(time.monotonic())
-        return NO_PARTS if children is None else (UNKNOWN, UNKNOWN, *children, UNKNOWN, UNKNOWN, *NO_LIMITS)
+        return NO_PARTS if children is None else (*NO_PARTS[:3], *children, UNKNOWN, UNKNOWN, *NO_LIMITS)
 
     def figures(self, taken: Reading, at: float) -> Tuple[Figures, Parts]:
         """Returns the figures of a value that `take` returned at a time on the monotonic clock, and the shared memory and limits."""
@@ -129,7 +132,7 @@ class HostReader:
         if self._limits != (UNKNOWN, UNKNOWN):
             used = (int(data) * self._page, int(space) * self._page)
             pairs = ((limit, of) if limit != UNKNOWN else (UNKNOWN, UNKNOWN) for limit, of in zip(self._limits, used))
-            parts = (*parts[:8], *(value for pair in pairs for value in pair))
+            parts = (*parts[:9], *(value for pair in pairs for value in pair))
         # There is no caching allocator in between: reserved is what is allocated.
         return (allocated, UNKNOWN, allocated, *(UNKNOWN,) * 6), parts
 
@@ -203,7 +206,7 @@ class HostMemory:
             raise_if_of_handler(error)
             self._fail(error)
             return NO_PARTS
-        return (*parts[:6], figures[0], self._limit, *parts[8:])
+        return (*parts[:7], figures[0], self._limit, *parts[9:])
 
     def _fail(self, error: Exception) -> None:
         self._reader = None
@@ -221,6 +224,7 @@ class CudaReader:
         self.high_water: HighWater = (UNKNOWN, UNKNOWN)
         self.device = device_uuid(torch, idx)
         self._reserved_limit = UNKNOWN
+        self._has_pinned, self._pinned_due_at = False, 0.0
         self.memory_kind = UNIFIED if is_integrated(torch, idx) else None
         """The kind of the GPU's memory, where PyTorch shows that it is not its own."""
         counters = self._counters = share_peak_counters(torch, idx) if counts_peaks else None
@@ -257,8 +261,23 @@ class CudaReader:
         self._host.close()
 
     def read_parts(self) -> Parts:
-        """Reads shared memory, and the limit of host memory; returns the figures of child processes. Runs on the sender's thread."""
-        return self._host.read_parts()
+        """Reads shared memory, and the limit of host memory; returns pinned memory and the figures of child processes. Runs on the sender's thread."""
+        parts, pinned = self._host.read_parts(), self._pinned()
+        return parts if pinned == UNKNOWN else (*parts[:2], pinned, *parts[3:])
+
+    def _pinned(self) -> int:
+        """Returns the bytes of pinned memory that PyTorch's allocator holds; UNKNOWN within PINNED_EVERY of the last reading, before PyTorch
+        2.7, and of a program that never had any."""
+        now = monotonic()
+        read = getattr(self._torch._C, "_cuda_hostMemoryStats", None)
+        if read is None or now < self._pinned_due_at:
+            return UNKNOWN
+        self._pinned_due_at = now + PINNED_EVERY
+        stats = read()
+        # Until PyTorch 2.9 bytes that are cached, too, are the reserved ones.
+        held = max((int(stats[name]["current"]) for name in ("allocated_bytes", "reserved_bytes") if name in stats), default=0)
+        self._has_pinned = self._has_pinned or held > 0
+        return held if self._has_pinned else UNKNOWN
 
     def figures(self, both: Any, at: float = 0.0) -> Tuple[Figures, Parts]:
         """Returns the figures of a value that `take` returned, and raises the high-water marks to them."""

@@ -38,6 +38,7 @@ UNKNOWN_SECONDS = -1.0
 HOST_PARTS = (
     "host_shared_bytes",
     "host_split_bytes",
+    "host_pinned_bytes",
     "workers",
     "workers_bytes",
     "child_processes",
@@ -45,7 +46,7 @@ HOST_PARTS = (
     "host_allocated_bytes",
     "host_total_bytes",
 )
-"""JSON keys of shared memory in the rank's host memory, of its child processes, and of that memory and its limit next to a device's figures."""
+"""JSON keys of shared memory in the rank's host memory, of pinned memory, of its child processes, and of that memory and its limit next to a device's figures."""
 
 PROCESS_LIMITS = ("data_limit_bytes", "data_used_bytes", "address_space_limit_bytes", "address_space_used_bytes")
 """JSON keys of the kernel's limits of the process (`ulimit -d`, `ulimit -v`), each with the figure that it limits."""

@@ -89,6 +89,31 @@ def test_host_memory_is_reported_next_to_the_device(fake, train, tmp_path):
     rises = [after - before for before, after in zip(held, held[1:])]
     assert all(rise == pytest.approx(64 << 20, abs=1 << 20) for rise in rises), held
     assert records[-1]["host_total_bytes"] > held[-1]
+    assert not any("host_pinned_bytes" in record for record in exporter.records), "it has none"
+
+
+PINNED = """
+    import os, sys, torch, stepmem
+    stepmem._readers.PINNED_EVERY = 0.0
+    torch.malloc(1000)
+    torch._C.pinned = 3 << 30
+    while not os.path.exists(sys.argv[2]):
+        if os.path.exists(sys.argv[1]):
+            torch._C.pinned = 0
+        stepmem.step_end()
+        assert stepmem.flush(60)
+"""
+
+
+def test_pinned_memory_is_reported_until_it_is_given_back(fake, train, tmp_path):
+    exporter, freed, done = fake(200), tmp_path / "freed", tmp_path / "done"
+    training = train(PINNED, exporter.url, str(freed), str(done), PATHS=STUB)
+    await_true("pinned memory is read", lambda: any(record.get("host_pinned_bytes") == 3 << 30 for record in exporter.records))
+    freed.touch()
+    await_true("none is left", lambda: any(record.get("host_pinned_bytes") == 0 for record in exporter.records))
+    done.touch()
+    ended = training.ended()
+    assert (ended.code, ended.err) == (0, "")
 
 
 def test_host_memory_next_to_a_device_costs_short_steps_nothing(fake, train):

@@ -298,6 +298,23 @@ fn shared_memory_is_named_only_where_there_is_much_of_it() {
 }
 
 #[test]
+fn pinned_memory_is_named_where_there_is_much_of_it_and_stays_known() {
+    let host = |pinned: u64| {
+        let job = Job::new(1, 40).live(|_, _| GIB);
+        let job = job.more(move |_, step| match step {
+            0..20 => json!({"host_pinned_bytes": pinned}),
+            _ => json!({}),
+        });
+        summary(&job.recording())["ranks"][0]["host"].take()
+    };
+    let much = host(12 * GIB);
+    assert_eq!(much["pinned_bytes"], 12 * GIB);
+    assert_eq!(much["sentence"], "PyTorch holds 12.0 GiB of pinned memory");
+    let little = host(18 * MIB);
+    assert_eq!((&little["pinned_bytes"], &little["sentence"]), (&json!(18 * MIB), &json!("")));
+}
+
+#[test]
 fn rank_without_such_memory_has_no_part_and_figures_out_of_range_are_refused() {
     let plain = summary(&Job::new(1, 20).live(|_, _| GIB).recording());
     assert_eq!(plain["ranks"][0]["host"], Value::Null);

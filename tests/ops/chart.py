@@ -380,7 +380,7 @@ def pods_are_restricted(bench):
     expect(all("hostPort" not in port for port in container["ports"]), "it uses a port of the node")
     expect(container["restartPolicy"] == "Always", "it is not a native sidecar")
     expect(not {"readinessProbe", "startupProbe", "lifecycle"} & set(container), "a probe may delay training")
-    expect(container["resources"] == {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": sizes(64)[0]}}, f"{container['resources']}")
+    expect(container["resources"] == {"requests": {"cpu": "10m", "memory": "36Mi"}, "limits": {"memory": sizes(64)[0]}}, f"{container['resources']}")
     expect(container["image"].startswith("registry.example/stepmem@sha256:"), container["image"])
     claimed = sidecar_of(bench, {"nvml": {"enabled": True, "resourceClaim": "gpu"}})["spec"]["initContainers"][0]
     expect(claimed["resources"]["claims"] == [{"name": "gpu"}] and "NVIDIA" not in json.dumps(claimed), "the claim")
@@ -441,7 +441,7 @@ def snapshots_have_their_values(bench):
     [sidecar], [trainer] = patch["initContainers"], patch["containers"]
     expect("--snapshot.read-directory=/scratch/snapshots" in sidecar["args"] and "--snapshot.on-creep" not in sidecar["args"], f"{sidecar['args']}")
     expect({"name": "stepmem-snapshots", "mountPath": "/scratch/snapshots", "readOnly": True} in sidecar["volumeMounts"], f"{sidecar['volumeMounts']}")
-    expect(sidecar["resources"] == {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "1Gi"}}, f"{sidecar['resources']}")
+    expect(sidecar["resources"] == {"requests": {"cpu": "10m", "memory": "36Mi"}, "limits": {"memory": "1Gi"}}, f"{sidecar['resources']}")
     expect({"name": "stepmem-snapshots", "mountPath": "/scratch/snapshots"} in trainer["volumeMounts"], f"{trainer['volumeMounts']}")
     expect({"name": "STEPMEM_SNAPSHOT_DIRECTORY", "value": "/scratch/snapshots"} in trainer["env"], f"{trainer['env']}")
     expect({"name": "stepmem-snapshots", "emptyDir": {"sizeLimit": "40Gi"}} in patch["volumes"], f"{patch['volumes']}")

@@ -48,13 +48,20 @@ pub struct HostFigures {
     /// The part of `shared` that is one n-th of segments that n ranks hold.
     #[serde(rename = "split_bytes")]
     pub split: Option<Bytes>,
+    /// Pinned (page-locked) memory that PyTorch's allocator for it holds, in use or cached.
+    #[serde(rename = "pinned_bytes")]
+    pub pinned: Option<Bytes>,
 }
 
 impl HostFigures {
     /// Returns these, and those of `before` that were not read since.
     #[must_use]
     pub fn or(self, before: Self) -> Self {
-        Self { shared: self.shared.or(before.shared), split: self.split.or(before.split) }
+        Self {
+            shared: self.shared.or(before.shared),
+            split: self.split.or(before.split),
+            pinned: self.pinned.or(before.pinned),
+        }
     }
 }
 

@@ -7,10 +7,10 @@ use stepmem_types::units::{Bytes, MEBIBYTE};
 
 /// The process's own memory next to a device's is named from this share of its limit on.
 const NOTABLE_RATIO: f64 = 0.25;
-/// Shared memory is named from so many bytes on: every PyTorch has some.
-const SHARED_NOTABLE_BYTES: f64 = 256.0 * MEBIBYTE;
-/// Shared memory below that is named from this share of the host's limit on.
-const SHARED_NOTABLE_RATIO: f64 = 0.05;
+/// Shared and pinned memory are named from so many bytes on: every PyTorch has some.
+const PART_NOTABLE_BYTES: f64 = 256.0 * MEBIBYTE;
+/// They are named from this share of the host's limit on, if that is less.
+const PART_NOTABLE_RATIO: f64 = 0.05;
 
 /// Returns the host memory of a rank, with its sentence; `None` where nothing is known beyond
 /// its own figures.
@@ -30,15 +30,16 @@ fn sentence(host: &HostView) -> String {
         value.map(Bytes::as_f64).filter(|value| *value >= MEBIBYTE).map(bytes)
     };
     let limit = host.total_bytes.map_or(f64::INFINITY, Bytes::as_f64);
-    let is_notable = |shared: &Bytes| {
-        shared.as_f64() >= SHARED_NOTABLE_BYTES.min(SHARED_NOTABLE_RATIO * limit)
-    };
+    let is_notable =
+        |part: &Bytes| part.as_f64() >= PART_NOTABLE_BYTES.min(PART_NOTABLE_RATIO * limit);
     let shared = notable(host.figures.shared.filter(is_notable)).map(|shared| {
         let split = notable(host.figures.split).map_or(String::new(), |split| {
             format!(", {split} of it its share of segments that several ranks use")
         });
         format!("{shared} is shared memory{split}")
     });
+    let pinned = notable(host.figures.pinned.filter(is_notable))
+        .map(|pinned| format!("PyTorch holds {pinned} of pinned memory"));
     let workers = host.workers.as_ref().map(|of| children(of, "worker", "workers"));
     let other = if workers.is_some() { "other " } else { "" };
     let names = (format!("{other}child process"), format!("{other}child processes"));
@@ -57,7 +58,7 @@ fn sentence(host: &HostView) -> String {
             let limit = bytes(of.limit.as_f64());
             format!("its container uses {} of {limit}", bytes(used.as_f64()))
         });
-    let parts = [container, own, workers, others, shared];
+    let parts = [container, own, workers, others, shared, pinned];
     let words: Vec<String> = parts.into_iter().flatten().collect();
     words.join("; ")
 }

@@ -189,7 +189,7 @@ impl RunEndFigures {
     pub fn words(&self) -> String {
         let when = match (self.step, self.in_seconds) {
             (Some(step), Some(seconds)) if seconds < 1.0 => {
-                format!("ends at step {} now", grouped(step.get()))
+                format!("ends at step {} in less than a second", grouped(step.get()))
             }
             (Some(step), Some(seconds)) => {
                 format!("ends at step {} in {}", grouped(step.get()), duration(seconds))

@@ -353,6 +353,10 @@ keys! {
         "bytes",
         "the part of `host_shared_bytes` in segments that n ranks map, of which each rank \
          counts one n-th";
+    host_pinned_bytes: Option<Number> = host.figures.pinned,
+        "bytes",
+        "pinned (page-locked) memory that PyTorch's allocator for it holds, in use or cached; \
+         a driver may hold it outside of `host_allocated_bytes`";
     workers: Option<Number> = host.workers.count,
         "integer 0..=4194304",
         "processes below the rank's process that `multiprocessing` started (DataLoader \
@@ -514,6 +518,7 @@ impl RawStep<'_> {
             figures: HostFigures {
                 shared: bytes("host_shared_bytes", self.host_shared_bytes)?,
                 split: bytes("host_split_bytes", self.host_split_bytes)?,
+                pinned: bytes("host_pinned_bytes", self.host_pinned_bytes)?,
             },
             workers: ProcessGroup {
                 count: count("workers", self.workers)?,

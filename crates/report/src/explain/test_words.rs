@@ -22,6 +22,8 @@ pub(super) struct TestWords {
     pub(super) name: &'static str,
     /// The unit of its values.
     pub(super) unit: TestUnit,
+    /// What the memory of such a window did, after "in 96% of the windows it".
+    pub(super) did: &'static str,
     /// Writes a clause that explains a failure from the value and the limit as text.
     pub(super) reason: fn(&str, &str) -> String,
     /// The entry of a glossary: what it means to be stopped by it.
@@ -46,6 +48,7 @@ pub(super) fn words_of(test: Test) -> &'static TestWords {
 const BLOCKS: TestWords = TestWords {
     name: "too short",
     unit: TestUnit::Count,
+    did: "had too few blocks",
     reason: |value, limit| format!("it has {value} of the {limit} blocks that it needs"),
     meaning: "too few blocks",
 };
@@ -53,6 +56,7 @@ const BLOCKS: TestWords = TestWords {
 const GROWTH: TestWords = TestWords {
     name: "small",
     unit: TestUnit::Bytes,
+    did: "hardly grew",
     reason: |value, limit| {
         format!("without its largest increment, its growth is {value} and needs {limit}")
     },
@@ -62,6 +66,7 @@ const GROWTH: TestWords = TestWords {
 const RANDOM_WALK: TestWords = TestWords {
     name: "random walk",
     unit: TestUnit::Number,
+    did: "went up and down as a random walk may",
     reason: |value, limit| {
         format!(
             "its increments differ: t is {value}, and a random walk reaches {limit} by chance"
@@ -73,6 +78,7 @@ const RANDOM_WALK: TestWords = TestWords {
 const FAR_OFF: TestWords = TestWords {
     name: "far off",
     unit: TestUnit::Seconds,
+    did: "grew too slowly to matter within three days",
     reason: |value, limit| {
         format!("what is left lasts {value}; only growth that ends within {limit} is creep")
     },
@@ -82,6 +88,7 @@ const FAR_OFF: TestWords = TestWords {
 const ENDED: TestWords = TestWords {
     name: "ended",
     unit: TestUnit::Share,
+    did: "had grown, and was level since",
     reason: |value, limit| {
         format!("its newest blocks gained {value} of what its slope gives, and need {limit}")
     },
@@ -91,6 +98,7 @@ const ENDED: TestWords = TestWords {
 const SEEN_BEFORE: TestWords = TestWords {
     name: "seen before",
     unit: TestUnit::Bytes,
+    did: "was as high before",
     reason: |value, limit| {
         format!("it was as high before: it ends at {value} and needs {limit}")
     },
@@ -100,6 +108,7 @@ const SEEN_BEFORE: TestWords = TestWords {
 const EVER_LARGER: TestWords = TestWords {
     name: "ever larger",
     unit: TestUnit::Number,
+    did: "grew in few increments, each larger than the last",
     reason: |value, limit| {
         format!(
             "each of its few increments is larger than the last: their tau is {value} and may be at most {limit}"
@@ -111,6 +120,7 @@ const EVER_LARGER: TestWords = TestWords {
 const COMES_AND_GOES: TestWords = TestWords {
     name: "comes and goes",
     unit: TestUnit::Share,
+    did: "grew by too little of what was left",
     reason: |value, limit| {
         format!("it has used {value} of what there was to grow into, and needs {limit}")
     },
@@ -120,6 +130,7 @@ const COMES_AND_GOES: TestWords = TestWords {
 const CACHE: TestWords = TestWords {
     name: "cache",
     unit: TestUnit::Share,
+    did: "slowed down like a cache that fills",
     reason: |value, limit| {
         format!(
             "it slows down like a cache that fills: it has used {value} of what there was to grow into, and needs {limit}"

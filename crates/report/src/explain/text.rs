@@ -1,6 +1,8 @@
 //! A story as text of at most 100 columns: the pictures, the findings and why, and the tests
 //! that stopped each window.
 
+use std::collections::BTreeMap;
+
 use crate::explain::story::{
     Cause, Closest, End, LevelTests, PartMinima, Story, StoryEvent, signal,
 };
@@ -18,7 +20,7 @@ use stepmem_engine::ranks::limits::capacity_words;
 use stepmem_types::format::page::{COLUMNS, Column, Indent, Page, Table};
 use stepmem_types::format::spark::sparkline;
 use stepmem_types::format::units::{
-    bytes, counted, date, duration, grouped, many, percent, share, whole,
+    bytes, date, duration, grouped, many, percent, share, whole,
 };
 use stepmem_types::ids::{GpuUuid, ProcessId, RankId, SubjectId};
 
@@ -394,24 +396,12 @@ fn windows(page: &mut Page, story: &Story, of: Signal) {
         }
         [] => page
             .line(&format!("{}: no window was long enough to be tested", told_as(story, of))),
-        [end] => {
-            let n_tests: u32 = levels.iter().map(|level| level.n_tests).sum();
-            let longest = levels.iter().map(|level| level.last.n_samples).fold(0.0, f64::max);
-            let words = format!(
-                "{}: {} of up to {} {records} tested, all with the outcome: {}",
-                told_as(story, of),
-                counted(n_tests.into(), "window"),
-                whole(longest),
-                brief(*end)
-            );
+        ends => {
+            let words = format!("{}: {}", told_as(story, of), in_words(records, &levels));
             page.paragraph(Indent::hanging(0), &words);
-        }
-        _ => {
-            page.line(&format!(
-                "{}: outcomes of the windows that were tested",
-                told_as(story, of)
-            ));
-            page.table(&table(records, &levels));
+            if ends.len() > 1 {
+                page.table(&table(records, &levels));
+            }
         }
     }
     if let Some(closest) = story.closest.get(&of) {
@@ -420,6 +410,46 @@ fn windows(page: &mut Page, story: &Story, of: Signal) {
     if let Some(kept) = story.kept_blocks.filter(|_| of == Signal::Allocated) {
         let words = format!("{LIVE_BLOCKS}: {}", kept.described());
         page.paragraph(Indent::hanging(0), &words);
+    }
+}
+
+/// The least share of an outcome that is told in words.
+const TOLD_SHARE_MIN: f64 = 0.05;
+
+/// Says what the windows of all levels show, the most frequent first.
+fn in_words(records: &str, levels: &[&LevelTests]) -> String {
+    let mut n_by_end: BTreeMap<End, u32> = BTreeMap::new();
+    for (end, n) in levels.iter().flat_map(|level| &level.ends) {
+        *n_by_end.entry(*end).or_default() += n;
+    }
+    let n_tests: u32 = n_by_end.values().sum();
+    let longest = levels.iter().map(|level| level.last.n_samples).fold(0.0, f64::max);
+    let of_longest = format!("of up to {} {records}", whole(longest));
+    let mut ends: Vec<(u32, End)> = n_by_end.into_iter().map(|(end, n)| (n, end)).collect();
+    ends.sort_by(|a, b| b.cmp(a));
+    if let [(n, end)] = ends.as_slice() {
+        let windows = match n {
+            1 => "the one window".to_owned(),
+            n => format!("each of {} windows", grouped((*n).into())),
+        };
+        return format!("in {windows} {of_longest} it {}", did(*end));
+    }
+    let share_of = |n: u32| f64::from(n) / f64::from(n_tests);
+    let told: Vec<String> = ends
+        .iter()
+        .filter(|(n, _)| share_of(*n) >= TOLD_SHARE_MIN)
+        .map(|(n, end)| format!("in {} it {}", percent(share_of(*n)), did(*end)))
+        .collect();
+    let n_tests = grouped(n_tests.into());
+    format!("of {n_tests} windows {of_longest}, {}", told.join(", "))
+}
+
+/// Says what memory did in a window with such an outcome.
+fn did(end: End) -> &'static str {
+    match end {
+        End::Stopped(test) => words_of(test).did,
+        End::Rises(_) => "rose, and that may still be innocent",
+        End::Creeps => "crept",
     }
 }
 

@@ -2,6 +2,7 @@ TOTAL = 1 << 30
 allocated = 0
 peak = 0
 cached = 1024
+pinned = 0
 n_ooms = 0
 n_allocations = 0
 n_frees = 0
@@ -38,6 +39,10 @@ def _cuda_memoryStats(device):
         "num_ooms": n_ooms,
         "oversize_allocations": {"current": 0, "peak": 0, "allocated": 0, "freed": 0},
     }
+
+
+def _cuda_hostMemoryStats():
+    return {"allocated_bytes": {"current": pinned, "peak": pinned, "allocated": pinned, "freed": 0}}
 
 
 def _cuda_resetPeakMemoryStats(device):
