@@ -292,7 +292,7 @@ pub struct Fill {
 }
 
 /// A search for holders that named none.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct EmptySearch {
     /// The step of the last heap scan that saw it.
     pub step: Option<Count>,

@@ -266,10 +266,8 @@ impl TrendFigures {
         }
         let seen = |holder: &TensorHolder| EmptySearch {
             step: holder.step,
-            is_complete: false,
-            objects_read: None,
-            objects_met: None,
             lines: holder.lines,
+            ..EmptySearch::default()
         };
         let searched = self.holder.as_deref().map(seen);
         Self { holder: None, searched, slope_while_held_bytes_per_step: None, ..self }
