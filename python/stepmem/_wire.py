@@ -256,7 +256,7 @@ class MallocRequest:
 class HoldersResult:
     """The result of a search for holders. `fields` reads source files, so it is for the sender's thread."""
 
-    __slots__ = ("error", "first_step", "holders", "last_step", "lines", "outcome", "request_id")
+    __slots__ = ("error", "first_step", "holders", "last_step", "lines", "objects", "outcome", "request_id")
 
     def __init__(self, request_id: str, outcome: str) -> None:
         self.request_id = request_id
@@ -265,6 +265,8 @@ class HoldersResult:
         self.error: Optional[str] = None
         self.first_step: Optional[int] = None
         self.last_step: Optional[int] = None
+        self.objects: Optional[Tuple[int, int]] = None
+        """Objects that were read, and those that were met."""
         self.holders: List[Any] = []
         """Holders of `_holders`."""
         self.lines: Optional[Dict[str, object]] = None
@@ -275,7 +277,7 @@ class HoldersResult:
         """Returns the result of a search that is over."""
         result = HoldersResult(request_id, search.outcome.value)
         result.error, result.holders = search.error, search.holders
-        result.first_step, result.last_step = search.first_step, search.last_step
+        result.first_step, result.last_step, result.objects = search.first_step, search.last_step, search.objects
         return result
 
     def fields(self) -> Dict[str, object]:
@@ -286,6 +288,7 @@ class HoldersResult:
             "error": None if self.error is None else cut(self.error, ERROR_CHARACTERS_MAX) or "unknown",
             "first_step": self.first_step,
             "last_step": self.last_step,
+            **dict(zip(("objects_read", "objects_met"), self.objects or ())),
             "holders": [_holder_fields(each.located(idx == 0)) for idx, each in enumerate(self.holders)] or None,
             LINES: self.lines or None,
         }

@@ -89,3 +89,304 @@ def test_gradients_belong_to_what_keeps_their_parameters(kept, answer):
     [holder] = result["holders"]
     assert (holder["name"], holder["line"]) == ("`ensemble`", 3)
     assert holder["bytes_per_step"] == pytest.approx(32_768, rel=0.1)
+
+
+PILLOW = """
+    class Image:
+        def __init__(self, mode, size, pixels):
+            self._im, self._mode, self._size, self.info = pixels, mode, size, {}
+        size = mode = im = __len__ = __array_interface__ = property(exit)
+"""
+
+IMAGES = """
+    import stepmem
+    from PIL import Image
+    class Photo(Image.Image):
+        __eq__ = __hash__ = __getattribute__ = lambda *_: exit(7)
+    class Viewer:
+        def __init__(self): self.shown = []
+    viewer = Viewer()
+    for n in range(300):
+        viewer.shown.append(Photo.__new__(Photo))
+        object.__setattr__(viewer.shown[-1], "__dict__", vars(Image.Image(MODE, (300, 200), PIXELS)))
+        stepmem.step_end(n)
+"""
+
+
+@pytest.mark.parametrize(
+    ("mode", "pixels", "n_bytes"),
+    [("RGB", "object()", 240_000), ("L", "object()", 60_000), ("I;16", "object()", 120_000), ("RGB", "None", None), ("object()", "object()", None)],
+)
+def test_images_have_the_size_of_their_pixels_and_run_no_code(mode, pixels, n_bytes, answer, tmp_path):
+    (tmp_path / "PIL").mkdir()
+    (tmp_path / "PIL/__init__.py").write_text("")
+    (tmp_path / "PIL/Image.py").write_text(textwrap.dedent(PILLOW))
+    program = textwrap.dedent(IMAGES).replace("MODE", mode if "(" in mode else repr(mode)).replace("PIXELS", pixels)
+    (_, *_, result), _ = answer(program, request={"bytes_per_step": n_bytes or 240_000.0, "is_on_host": True}, PATHS=str(tmp_path))
+    assert [holder["name"] for holder in result.get("holders", [])] == (["`Viewer.shown`"] if n_bytes else [])
+    for holder in result.get("holders", []):
+        assert holder["bytes_per_step"] == pytest.approx(n_bytes, rel=0.05)
+
+
+REACHED = {
+    "objects with slots that refer to each other": (
+        """
+class Item:
+    __slots__ = ("data", "following")
+    def __init__(self, following):
+        self.data, self.following = bytearray(100_000), following
+class Journal: newest = None
+journal = Journal()
+def keep(n):
+    journal.newest = Item(journal.newest)
+""",
+        ("`Journal.newest`", 9),
+    ),
+    "a list of an object with slots": (
+        """
+class Rows:
+    __slots__ = ("rows", "n")
+    def __init__(self):
+        self.rows, self.n = [], 0
+rows = Rows()
+def keep(n):
+    rows.rows.append(bytearray(100_000))
+""",
+        ("`Rows.rows`", 5),
+    ),
+    "exceptions that are each other's cause": (
+        """
+class Worker: last_error = None
+worker = Worker()
+def keep(n):
+    data = bytearray(100_000)
+    try:
+        try:
+            raise ValueError(n)
+        except ValueError as error:
+            raise RuntimeError("again") from (worker.last_error or error)
+    except RuntimeError as error:
+        worker.last_error = error
+""",
+        ("the traceback of a kept exception in `Worker.last_error`", 12),
+    ),
+    "exceptions that keep what they were raised in": (
+        """
+errors = []
+def fail(n):
+    data = bytearray(100_000)
+    raise KeyError(n)
+def retry(n):
+    try:
+        fail(n)
+    except KeyError:
+        raise RuntimeError("again")
+def keep(n):
+    try:
+        retry(n)
+    except RuntimeError as error:
+        errors.append(error.with_traceback(None))
+""",
+        ("the traceback of a kept exception in `errors`", 2),
+    ),
+    "a context variable": (
+        """
+import contextvars
+history = contextvars.ContextVar("history")
+history.set([])
+def keep(n):
+    history.get().append(bytearray(100_000))
+""",
+        ("the context variable `history`", 3),
+    ),
+    "a handler in the tree of loggers": (
+        """
+import logging
+class Keep(logging.Handler):
+    def __init__(self):
+        super().__init__()
+        self.records = []
+    def emit(self, record):
+        self.records.append(record)
+logging.getLogger("app.train").addHandler(Keep())
+logging.getLogger("app").setLevel("INFO")
+def keep(n):
+    logging.getLogger("app.train").info("batch %s", bytearray(100_000))
+""",
+        ("`Keep.records`", 6),
+    ),
+}
+
+RUN = """
+import stepmem
+for n in range(300):
+    keep(n)
+    stepmem.step_end(n)
+"""
+
+
+@pytest.mark.parametrize("what", REACHED)
+def test_holder_is_reached_and_has_a_line_of_the_program(what, answer):
+    program, (name, line) = REACHED[what]
+    (_, *_, result), _ = answer(program + RUN, request={"bytes_per_step": 100_000.0, "is_on_host": True})
+    [holder, *_] = result.get("holders", [{}])
+    assert (holder.get("name"), holder.get("line")) == (name, line), result
+    assert holder["bytes_per_step"] == pytest.approx(100_000, rel=0.1)
+
+
+STORE = """
+    class Store:
+        def __init__(self):
+            self._rows, self._sizes = [], {}
+        def prepare(self, *things):
+            return [self._prepare_one(each) for each in things]
+        def _prepare_one(self, thing):
+            self._rows.append(thing)
+            return thing
+        def remember(self, key, thing):
+            self._sizes[key.strip()] = self._sizes[key] = thing
+        def replace(self):
+            for key, value in self._sizes.items():
+                self._sizes[key] = value
+        def close(self):
+            self._rows.append(None)
+"""
+
+FILLED = {
+    "the queue of an executor": (
+        """
+import concurrent.futures, threading
+gate = threading.Event()
+class Saver:
+    def __init__(self):
+        self.pool = concurrent.futures.ThreadPoolExecutor(2)
+    def save(self, data):
+        self.pool.submit(lambda: gate.wait() and data)
+saver = Saver()
+def keep(n):
+    saver.save(bytearray(100_000))
+def end():
+    saver.pool.shutdown(wait=False, cancel_futures=True)
+    gate.set()
+""",
+        ("`Saver.pool[…]`", 8, "save"),
+    ),
+    "a list of a library, through two of its methods": (
+        """
+from store import Store
+store = Store()
+def keep(n):
+    store.prepare(bytearray(100_000))
+def end():
+    store.close()
+""",
+        ("`Store._rows`", 5, "keep"),
+    ),
+    "a dictionary of a library that another line replaces": (
+        """
+from store import Store
+class Own(Store):
+    def add(self, n):
+        self.remember(str(n), bytearray(100_000))
+own = Own()
+def keep(n):
+    own.add(n)
+def end():
+    own.replace()
+""",
+        ("`Own._sizes`", 5, "add"),
+    ),
+    "a list of a library that one of two lines fills": (
+        """
+from store import Store
+store = Store()
+def keep(n):
+    store.prepare(bytearray(100_000)) if n % 2 else store.prepare(
+        bytearray(100_000))
+    other(n)
+def other(n):
+    if n < 0:
+        store.prepare(n)
+def end():
+    store.close()
+""",
+        ("`Store._rows`", 3, None),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", FILLED)
+def test_container_of_a_library_has_the_only_line_of_the_program_that_fills_it(what, answer, tmp_path):
+    (tmp_path / "site-packages").mkdir()
+    (tmp_path / "site-packages/store.py").write_text(textwrap.dedent(STORE))
+    program, expected = FILLED[what]
+    request = {"bytes_per_step": 100_000.0, "is_on_host": True}
+    paths = str(tmp_path / "site-packages")
+    (_, *_, result), _ = answer(program + RUN + "assert stepmem.flush(10)\nend()\n", request=request, PATHS=paths)
+    [holder, *_] = result.get("holders", [{}])
+    assert (holder.get("name"), holder.get("line"), holder.get("function")) == expected, result
+
+
+HOOKS = """
+    import torch, stepmem
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("scale", torch.ones(1))
+            self.body = torch.nn.Sequential(torch.nn.Linear(4, 4))
+        def remember(self, n):
+            self.register_buffer(f"seen_{n}", torch.zeros(10_000))
+    net = Net()
+    def watch(n, seen):
+        net.body[0].register_forward_hook(lambda *_: seen.size(0) * 0 or None)
+    for n in range(300):
+        KEEP
+        net.body(torch.ones(1, 4))
+        stepmem.step_end(n)
+    assert stepmem.flush(10)
+"""
+
+
+@pytest.mark.parametrize(
+    ("keep", "expected"),
+    [
+        pytest.param("watch(n, torch.zeros(10_000))", ("`Net.body[…]._forward_hooks`", "hooks", 12, "watch"), marks=needs_torch),
+        pytest.param("net.remember(n)", ("`Net._buffers`", "dict", 9, "remember"), marks=needs_torch),
+    ],
+)
+def test_hooks_and_buffers_have_the_line_that_registers_them(keep, expected, answer):
+    (_, *_, result), _ = answer(textwrap.dedent(HOOKS).replace("KEEP", keep), request={"bytes_per_step": 40_000.0})
+    [holder, *_] = result.get("holders", [{}])
+    assert (holder.get("name"), holder.get("kind"), holder.get("line"), holder.get("function")) == expected, result
+
+
+REPLACED = """
+    import torch, stepmem
+    class Trainer:
+        def __init__(self):
+            self.weight = torch.ones(64, requires_grad=True)
+            self.mean, self.seen = torch.zeros(64), torch.zeros(0)
+        def update(self, n):
+            self.mean = 0.9 * self.mean + self.weight
+        def extend(self, n):
+            self.seen = torch.cat([self.seen, torch.zeros(10_000)])
+        def report(self):
+            return self.mean, self.seen
+    trainer = Trainer()
+    for n in range(300):
+        trainer.METHOD(n)
+        stepmem.step_end(n)
+"""
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "line"),
+    [
+        pytest.param("update", "an autograd graph behind `Trainer.mean`", 8, marks=needs_torch),
+        pytest.param("extend", "`Trainer.seen`", 10, marks=needs_torch),
+    ],
+)
+def test_attribute_that_is_replaced_has_the_line_that_replaces_it(method, name, line, answer):
+    (_, *_, result), _ = answer(textwrap.dedent(REPLACED).replace("METHOD", method), request={"bytes_per_step": 40_000.0})
+    [holder, *_] = result.get("holders", [{}])
+    assert (holder.get("name"), holder.get("line"), holder.get("function")) == (name, line, method), result

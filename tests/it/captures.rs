@@ -269,6 +269,20 @@ fn operator_requests_the_line_of_a_rank_that_pushes_until_it_begins() {
 }
 
 #[test]
+fn hooks_that_hold_memory_are_removed_by_their_handles() {
+    let exporter = Exporter::start(&["--holders.on-creep"]);
+    let asked = exporter.actions(&Job::leaking("leaky", 1..1500, 4 * MIB).records());
+    let hooks = json!({"name": "`net[…]._forward_hooks`", "kind": "hooks", "tensors": 900,
+        "file": "train.py", "line": 12, "function": "watch", "bytes": 3 * GIB,
+        "tensors_per_step": 1, "bytes_per_step": 4_194_304.0});
+    let named = json!({"outcome": "named", "holders": [hooks]});
+    let finding = searched(&exporter, &asked.first().unwrap()["id"], &named);
+    let advice = text_of(&finding, "advice");
+    assert!(advice.contains("train.py:12 in watch"), "{advice}");
+    assert!(advice.contains("handle.remove()") && !advice.contains("detach"), "{advice}");
+}
+
+#[test]
 fn a_search_that_named_no_holder_is_told_until_one_does() {
     let exporter = Exporter::start(&["--holders.on-creep"]);
     let asked = exporter.actions(&Job::leaking("leaky", 1..1500, 4 * MIB).records());
@@ -280,10 +294,20 @@ fn a_search_that_named_no_holder_is_told_until_one_does() {
     assert!(text_of(&finding, "sentence").contains(nothing), "{finding}");
     let advice = text_of(&finding, "advice");
     assert!(advice.contains("CUDA graph") && !advice.contains("arrays"), "{advice}");
-    let searched = json!({"step": 900, "is_complete": true, "lines": null});
+    let searched = json!({"step": 900, "is_complete": true, "objects_read": null,
+                          "objects_met": null, "lines": null});
     assert_eq!(finding["evidence"]["searched"], searched);
     let finding = post(json!({"outcome": "gave_up", "error": "too many objects"}));
     let partly = "no growing tensor was found among the objects scanned by step 900; the rest of them was not read";
+    assert!(text_of(&finding, "sentence").contains(partly), "{finding}");
+    let seen = json!({"outcome": "none", "objects_read": 5_190, "objects_met": 5_242});
+    let finding = post(seen);
+    let of_all = "was found in 99% of the objects that Python reaches by step 900: look at";
+    assert!(text_of(&finding, "sentence").contains(of_all), "{finding}");
+    let cut = json!({"outcome": "gave_up", "error": "too many objects",
+                     "objects_read": 4_810, "objects_met": 90_363});
+    let finding = post(cut);
+    let partly = "was found among the objects scanned (5.3% of those met) by step 900; the rest of them was not read";
     assert!(text_of(&finding, "sentence").contains(partly), "{finding}");
 
     let array = json!({"name": "`Memory.frames`", "kind": "list", "tensors": 0, "bytes": 3 * GIB,

@@ -271,9 +271,11 @@ pub mod holder_kind {
     pub const GRAPH_CYCLE: &str = "graph cycle";
     /// `PyTorch`'s profiler; no bytes are known of it.
     pub const PROFILER: &str = "profiler";
+    /// Functions that were registered to be called by a module or a tensor.
+    pub const HOOKS: &str = "hooks";
 
     /// Every kind.
-    pub const ALL: [&str; 4] = [CYCLE, OPTIMIZER_STATE, GRAPH_CYCLE, PROFILER];
+    pub const ALL: [&str; 5] = [CYCLE, OPTIMIZER_STATE, GRAPH_CYCLE, PROFILER, HOOKS];
 }
 
 /// The fill level of a holder with a bound, at the holder's `step`.
@@ -290,12 +292,17 @@ pub struct Fill {
 }
 
 /// A search for holders that named none.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct EmptySearch {
     /// The step of the last heap scan that saw it.
     pub step: Option<Count>,
     /// Set when that scan saw all objects.
     pub is_complete: bool,
+    /// Objects that it read, and those that it met, read or not; `None` where they are not known.
+    #[serde(default)]
+    pub objects_read: Option<Count>,
+    #[serde(default)]
+    pub objects_met: Option<Count>,
     /// The search for lines that followed; `None` without one.
     #[serde(default)]
     pub lines: Option<LineSearch>,

@@ -7,7 +7,8 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 from .bounds import Chain, Fill, bound_of, ends
 from .heap import BUFFER, LIST, SIZED, TENSOR
 from .heap_scan import HOPS_MAX, Growth
-from .names import Name, located, name_place
+from .fills import filled
+from .names import Name, name_place
 from .places import Key, Place, Slice, places_of, resolve
 from .probe import Probe
 from .removal import Link, Removal, links_of, removal
@@ -32,6 +33,9 @@ NEXT_TO_NOTHING = 0.02
 
 SHARED = 0.5
 """Two holders of which one has this share of the other's tensors and arrays hold the same."""
+
+MORE = 1.25
+"""A holder that has so many times as much as one that is nearer to the same memory has more of its own, as optimizers have states."""
 
 WHOLE = (0.5, 1.5)
 """A holder whose growth is within these shares of the whole is most of it."""
@@ -90,7 +94,27 @@ class Holder(NamedTuple):
     def located(self, is_first: bool) -> "Holder":
         """Returns this holder with the line of its spot, and, if it comes first, with what removes from it. Reads source files and code."""
         found = removal(self.links) if is_first else None
-        return self._replace(name=self.name._replace(spot=located(self.name.spot)), removal=found)
+        return self._replace(name=self.name._replace(spot=filled(self.name.spot)), removal=found)
+
+
+def together(holders: List[Holder]) -> List[Holder]:
+    """Returns the holders, the first of which has the memory of another one, too, that holds the same memory and more: both keep it."""
+    if not holders or holders[0].fill is not None:
+        return holders
+    first, *others = holders
+    least = MORE * first.bytes_per_step
+    found = [each for each in others if each.fill is None and each.bytes_per_step > least and first.is_nearer_than(each)]
+    if not found:
+        return holders
+    other = max(found, key=lambda each: each.bytes_per_step)
+    first = first._replace(
+        name=first.name._replace(text=f"{first.name.text} and {other.name.text}"),
+        n_tensors=max(first.n_tensors, other.n_tensors),
+        n_bytes=max(first.n_bytes, other.n_bytes),
+        tensors_per_step=max(first.tensors_per_step, other.tensors_per_step),
+        bytes_per_step=other.bytes_per_step,
+    )
+    return [first, *others]
 
 
 class Whole(NamedTuple):
@@ -119,6 +143,15 @@ class Whole(NamedTuple):
         if holder.keeps_more or self.bytes_per_step is None:
             return True
         return holder.bytes_per_step >= EXPLAINED * self.bytes_per_step
+
+    def may_be(self, growth: Growth) -> bool:
+        """Returns whether new items of a container may have a telling share of the growth."""
+        if growth.measure != "items" or growth.keeps_more:
+            return growth.measure == "items"
+        if growth.tensors_per_item and (self.bytes_per_step is None or not self.is_on_host):
+            return True
+        rate = (growth.after - growth.before) / growth.n_steps * (growth.bytes_per_item + growth.data_per_item)
+        return self.is_on_host and rate >= (DATA_BYTES_MIN if self.bytes_per_step is None else EXPLAINED * self.bytes_per_step)
 
     def is_all_of(self, holder: Holder) -> bool:
         """Returns whether a holder grows about as fast as the whole, as far as both are known."""
@@ -150,7 +183,7 @@ class Whole(NamedTuple):
 class Candidate:
     """An object that grew between the scans, while it is watched. Plain data."""
 
-    __slots__ = ("growth", "has_stopped", "key", "last", "last_step", "links", "middle", "middle_step", "n_bytes", "name", "places", "step")
+    __slots__ = ("beneath", "growth", "has_stopped", "key", "last", "last_step", "links", "middle", "middle_step", "name", "places", "step")
 
     def __init__(self, growth: Growth, key: Key, places: List[Place], step: int) -> None:
         self.growth = growth
@@ -160,7 +193,8 @@ class Candidate:
         self.step = self.last_step = step
         """Steps of the second scan's measurement, and of the last one."""
         self.middle_step = 0
-        self.n_bytes = 0
+        self.beneath: Tuple[float, float, bool, bool] = (0.0, 0.0, True, True)
+        """Tensors and bytes beneath it when last measured, whether there may be more, and whether C code has memory there."""
         self.name: Optional[Name] = None
         """Its name, as soon as that is known: at the program's end the object may be gone."""
         self.links: Tuple[Link, ...] = ()
@@ -188,8 +222,8 @@ class Candidate:
             oldest, n_hops = now.heap.oldest(root, newest_number, HOPS_MAX)
             return float(n_hops) if oldest <= newest_number or n_hops >= HOPS_MAX else None
         beneath = _beneath(thing, BENEATH_OBJECTS_MAX, now)
-        self.n_bytes = round(beneath.per_item(1)[1])
-        return float(beneath.n_tensors)
+        self.beneath = (*_figures(beneath, 1, now), beneath.is_cut or bool(beneath.via), beneath.is_opaque)
+        return float(beneath.n_pieces(now.modules.is_on_host))
 
     def goes_on(self, measured: float, step: int, second_step: int, is_in_shifts: bool) -> bool:
         """Returns whether it has gone on growing since the second scan, at `second_step`."""
@@ -214,7 +248,7 @@ class Candidate:
         """Names it unless it is gone."""
         chain = self.chain(now)
         if len(chain) >= len(self.places):
-            self.name = name_place(self.key, chain)
+            self.name = name_place(self.key, chain, self.growth.measure in ("graph", "bytes"))
             if self.growth.measure == "items":
                 self.links = links_of(self.key, chain, now.modules)
             self.places = places_of(chain, now)
@@ -232,8 +266,10 @@ class Candidate:
         if growth.measure == "bytes":
             return Holder(name, round(growth.bytes_per_item), round(self.last), 0.0, rate)
         if growth.measure == "beneath":
-            n_tensors, n_bytes = self.last, float(self.n_bytes)
-            return Holder(name, round(n_tensors), round(n_bytes), rate, rate * n_bytes / max(1.0, n_tensors), True)
+            n_tensors, n_bytes, keeps_more, is_opaque = self.beneath
+            of_piece = rate / max(1.0, self.last)
+            rates = (of_piece * n_tensors, of_piece * n_bytes)
+            return Holder(name, round(n_tensors), round(n_bytes), *rates, keeps_more, is_measured=not (keeps_more or is_opaque))
         if growth.via == "traceback":
             name = Name(f"the traceback of a kept exception in {name.text}", "traceback", name.spot)
         bytes_per_item = growth.bytes_per_item + (growth.data_per_item if is_on_host else 0.0)
@@ -243,9 +279,9 @@ class Candidate:
             round(self.last * bytes_per_item),
             rate * growth.tensors_per_item,
             rate * bytes_per_item,
-            growth.is_cut or bool(growth.via),
+            growth.keeps_more,
             added_per_step=rate,
-            is_measured=not (growth.is_cut or growth.via or growth.is_opaque),
+            is_measured=not (growth.keeps_more or growth.is_opaque),
             links=self.links,
             distances={} if growth.via else growth.distances,
         )

@@ -7,6 +7,7 @@ hash or comparison of an object of the program may run the program's code, so th
 from __future__ import annotations
 
 import builtins
+import contextlib
 import functools
 import gc
 import os
@@ -570,7 +571,7 @@ def without_overrides() -> Any:
     """Returns a context in which no function is called that the program substitutes for one of PyTorch."""
     private: Any = (module_dict(sys.modules.get("torch")) or {}).get("_C")
     disable = getattr(private, "DisableTorchFunction", None) if type(private) is types.ModuleType else None
-    return _Nothing() if disable is None else disable()
+    return contextlib.nullcontext() if disable is None else disable()
 
 
 def is_profiling() -> bool:
@@ -588,13 +589,3 @@ HEAP_TYPE = 1 << 9
 
 LEAF_NUMBER = 1 << 62
 """Nodes that collect gradients have higher numbers."""
-
-
-class _Nothing:
-    """A context that does nothing."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *_: Any) -> None:
-        return None

@@ -13,7 +13,7 @@ from typing import Any, Deque, Dict, List, NamedTuple, Optional, Set, Tuple
 from .allowance import clock
 from .heap import BUFFER, CACHE, CLASS, DEQUE, DICT, FINALIZERS, GAPS_ITEMS_MAX, LEAF, LIST, RECORD, SET, SIZED, TENSOR, TUPLE, Heap, Modules
 from .places import FRAME, LIBRARY, Key, Place, Slice
-from .probe import probe_new
+from .probe import BUFFER_BYTES_MIN, probe_new
 
 NODES_MAX = 60_000
 """Objects of one heap scan, at most."""
@@ -28,9 +28,6 @@ CLOCK_COST = 8
 SLOTS = 4096
 """Places below one parent that can be told apart."""
 
-BUFFER_BYTES_MIN = 1 << 14
-"""A smaller array by itself is left out: a program has many, and one that grows much soon passes this."""
-
 PROBES_MAX = 96
 """Containers that grew whose new items are measured, at most."""
 
@@ -42,6 +39,9 @@ PROBE_ITEMS = 8
 
 HOPS_MAX = 1500
 """Nodes of one autograd graph that are followed, at most."""
+
+LAST_STAGE = 3
+"""Stage of a scan in which libraries come: after the program's roots, functions of PyTorch and of the standard library, and special modules."""
 
 ROWS, ROWS_MAX = (LIST, DEQUE, SET), 64
 """Containers with more items have rows of data in them, mostly: these come after what others refer to."""
@@ -77,6 +77,11 @@ class Growth(NamedTuple):
     distances: Dict[int, int] = {}
     """Distances of the memory in new items, as in `Probe`."""
 
+    @property
+    def keeps_more(self) -> bool:
+        """Returns whether an item may keep memory that was not measured: more than was followed, or what a graph or a frame has of tensors."""
+        return self.is_cut or bool(self.via and self.tensors_per_item)
+
 
 class HeapScan:
     """The objects that one heap scan found: a row of numbers each."""
@@ -100,8 +105,8 @@ class HeapScan:
         self.kinds: List[int] = []
         self.sizes: List[int] = []
         """Items of a container, referents of a record, bytes of a tensor; -1 before it was measured."""
-        self.tensors: Dict[int, float] = {}
-        """Tensors directly in it, by node; those that share a storage count once."""
+        self.pieces: Dict[int, float] = {}
+        """Tensors and large arrays directly in it, by node; those that share memory count once."""
         self.capacities: Dict[int, int] = {}
         """Lengths of lists that have places for items to come, by node; their size is the number of items that are there."""
         self.scales: Dict[int, float] = {}
@@ -114,6 +119,8 @@ class HeapScan:
         self.seen: Dict[int, int] = {}
         self.by_slot: Dict[int, int] = {}
         self.storages: Set[int] = set()
+        self._blocks: Set[int] = set()
+        """Identities of the memory of large arrays."""
         self.growths: List[Growth] = []
         self._n_data = 0
         """Number of those of containers without tensors."""
@@ -160,12 +167,12 @@ class HeapScan:
                 continue
             node = self._next()
             if node < 0:
-                if self._n_stages == 2:
+                if self.is_complete:
                     return True
                 self._n_stages += 1
-                self.is_complete = self._n_stages == 2
-                keys, kind = (now.roots.libraries(), LIBRARY) if self.is_complete else (now.roots.special(), DICT)
-                self._roots.extend((key, kind) for key in keys if key not in self._nodes_of_roots)
+                self.is_complete = self._n_stages == LAST_STAGE
+                keys = (now.roots.foreign, now.roots.special, now.roots.libraries)[self._n_stages - 1]()
+                self._roots.extend((key, LIBRARY if self.is_complete else DICT) for key in keys if key not in self._nodes_of_roots)
                 continue
             if len(self.ids) > NODES_MAX:
                 self._first.append(node)
@@ -176,7 +183,7 @@ class HeapScan:
 
     def _next(self) -> int:
         """Returns the next node to follow; -1 if there is none for now."""
-        for waiting in (self._first, self._waiting, self._late if self._n_stages else ()):
+        for waiting in (self._first, self._waiting, self._late if self._n_stages > 1 else ()):
             if waiting:
                 return waiting.popleft()
         return -1
@@ -320,7 +327,7 @@ class HeapScan:
         storage, n_bytes = now.heap.storage(tensor)
         if not storage or storage not in self.storages:
             self.storages.add(storage)
-            self.tensors[parent] = self.tensors.get(parent, 0.0) + self.scales.get(parent, 1.0)
+            self.pieces[parent] = self.pieces.get(parent, 0.0) + self.scales.get(parent, 1.0)
         if not is_small:
             self.seen[id(tensor)] = -1
             return
@@ -341,9 +348,13 @@ class HeapScan:
         self._compare_bytes(node, n_bytes)
 
     def _add_buffer(self, parent: int, thing: Any, slot: int, now: Slice) -> None:
-        n_bytes = now.heap.sizes.block(thing).n_bytes
+        block = now.heap.sizes.block(thing)
+        n_bytes = block.n_bytes
         if n_bytes < BUFFER_BYTES_MIN:
             return
+        if self.modules.is_on_host and block.owner not in self._blocks:
+            self._blocks.add(block.owner)
+            self.pieces[parent] = self.pieces.get(parent, 0.0) + self.scales.get(parent, 1.0)
         node = self._add(parent, thing, slot, BUFFER, now)
         self.sizes[node] = n_bytes
         self.measured_at[node] = self.step
@@ -387,7 +398,7 @@ class HeapScan:
             data = data or growth
         if data is not None and data.data_per_item:
             self._n_data += 1
-            self.growths.append(data._replace(tensors_per_item=0.0, bytes_per_item=0.0, via=""))
+            self.growths.append(data._replace(tensors_per_item=0.0, bytes_per_item=0.0))
 
     def _ends(self, node: int, thing: Any, n_items: int, heap: Heap) -> Tuple[List[Any], List[Any]]:
         """Returns items of a container among which new ones are."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import gc
 import opcode
@@ -40,6 +41,14 @@ _flags: Any = type.__dict__["__flags__"].__get__
 _module_of: Any = type.__dict__["__module__"].__get__
 
 
+class Attribute(NamedTuple):
+    """An attribute that a library's code made, and its owner's class."""
+
+    module: str
+    class_name: str
+    name: str
+
+
 class Spot(NamedTuple):
     """Place in the source where a name is bound, before its line is known."""
 
@@ -48,6 +57,10 @@ class Spot(NamedTuple):
     line: Optional[int]
     binding: Optional[Binding] = None
     """What binds the name, to search the file for it where the line is unknown."""
+    attribute: Optional[Attribute] = None
+    """What a library made there, to search the program for the line that fills it."""
+    before: Any = None
+    """The spot of its owner, for where that finds nothing."""
 
 
 NOWHERE = Spot(None, None, None)
@@ -76,14 +89,15 @@ def type_name(thing: Any) -> str:
     return plain(_name_of(type(thing)), "object")
 
 
-def name_place(key: Key, chain: List[Tuple[Any, int]]) -> Name:
-    """Names the last object of a chain that begins at a root."""
+def name_place(key: Key, chain: List[Tuple[Any, int]], is_replaced: bool = False) -> Name:
+    """Names the last object of a chain that begins at a root. `is_replaced`: whether it is another one with each step."""
     text, spot = "", NOWHERE
     kind = _kind(*chain[-1])
     around: Any = None
     holder: Any = None
     is_suspended = False
     own = NOWHERE
+    replaced = chain[-1][0] if is_replaced else None
     for (parent, parent_kind), (child, child_kind) in zip(chain, chain[1:]):
         own = spot if _is_own(spot) else own
         type_ = type(parent)
@@ -91,8 +105,10 @@ def name_place(key: Key, chain: List[Tuple[Any, int]]) -> Name:
             text, spot = _local(parent, child)
         elif parent is chain[0][0] and key[0] == "module":
             text, spot = _global(plain(key[1]), parent, child)
-        elif parent is chain[0][0] and key[0] == "context":
-            text, spot = "a context variable", NOWHERE
+        elif parent is chain[0][0] and key[0] == "handlers":
+            text = f"a `{type_name(child)}` of `logging`"
+        elif type_ is contextvars.Context:
+            text, spot = _of_context(parent, chain)
         elif type_ is types.FunctionType:
             around = parent
             part = _of_function(parent, child)
@@ -126,15 +142,18 @@ def name_place(key: Key, chain: List[Tuple[Any, int]]) -> Name:
                 text, spot = _submodule(holder, parent, child, text, spot)
             else:
                 holder = owner
-                text, spot = _attribute(owner, parent, child, text, spot)
+                text, spot = _attribute(owner, parent, child, text, spot, child is replaced)
         elif parent_kind == CLASS:
             if child_kind != DICT:
                 text = _item(text)
         elif not _is_dict_of(parent, child, child_kind):
             holder = parent
-            text, spot = _attribute(parent, namespace_of(parent), child, text, spot)
+            text, spot = _attribute(parent, namespace_of(parent), child, text, spot, child is replaced)
     last, last_kind = chain[-1]
-    spot = spot if _is_own(spot) else own  # the program's line, not one of PyTorch or of the standard library
+    if text.startswith("the hooks of") or spot.attribute is not None and spot.attribute.name.endswith("_hooks"):
+        kind = "hooks"
+    if not _is_own(spot):
+        spot = own._replace(attribute=spot.attribute)  # the program's line, not one of PyTorch or of the standard library
     if type.__subclasscheck__(BaseException, type(last)):
         return Name(f"the traceback of a kept exception in `{text}`", "traceback", spot)
     if len(chain) == 1:
@@ -222,7 +241,7 @@ def _key(namespace: Any, child: Any) -> Optional[str]:
     return None
 
 
-def _attribute(owner: Any, namespace: Any, child: Any, text: str, spot: Spot) -> Tuple[str, Spot]:
+def _attribute(owner: Any, namespace: Any, child: Any, text: str, spot: Spot, is_replaced: bool) -> Tuple[str, Spot]:
     """Names an attribute of an instance or a class."""
     name = _key(namespace, child)
     is_class = type.__subclasscheck__(type, type(owner))
@@ -235,13 +254,21 @@ def _attribute(owner: Any, namespace: Any, child: Any, text: str, spot: Spot) ->
         return f"{text}.{name}", spot  # the names of a namespace are the program's
     # Of a library's container of modules or parameters, the program's attribute says more than where that keeps its items.
     is_container = not is_class and _module_name(class_) == CONTAINERS and name in ("_parameters", "_modules", "_buffers")
-    if name is None or (text and (is_container or _is_standard(class_))):
+    if name is None:
         return _item(text), spot
     class_name = plain(_name_of(class_))
     if is_class:
         return f"{class_name}.{name}", Spot(_file_of_class(class_), None, None, Binding(Form.CLASS_ATTRIBUTE, name, class_name))
-    stored = _where_stored(class_, name)
-    return f"{class_name}.{name}", stored if stored.file else spot
+    librarys = next(filter(_is_librarys, _mro(class_)))
+    made = Attribute(_module_name(librarys), plain(_name_of(librarys)), name)
+    if text and (is_container or _is_standard(class_)):
+        return _item(text), spot._replace(attribute=made)
+    stored = _where_stored(class_, name, is_replaced)
+    if stored.line is None:
+        stored = stored._replace(attribute=made, before=spot) if stored.file else spot._replace(attribute=made)
+    is_part = "." in text or text.endswith("]")  # of PyTorch's objects, the program's path to one says more than its class
+    of_library = text if is_part and is_foreign(_file_of_class(class_) or "") else class_name
+    return f"{of_library}.{name}", stored
 
 
 def _submodule(holder: Any, namespace: Any, child: Any, text: str, spot: Spot) -> Tuple[str, Spot]:
@@ -263,6 +290,12 @@ def _is_standard(class_: Any) -> bool:
     return module in sys.builtin_module_names or file is None or file.startswith(STANDARD) and "-packages" not in file
 
 
+def _is_librarys(class_: Any) -> bool:
+    """Returns whether a class is a library's, as `object` is."""
+    file = _file_of_class(class_)
+    return file is None or file.startswith(STANDARD) or "-packages" in file
+
+
 def _slot(owner: Any, child: Any) -> Optional[str]:
     for base in _mro(type(owner)):
         for name, descriptor in islice(_dict_of_type(base).items(), ATTRIBUTES_MAX):
@@ -275,14 +308,20 @@ def _slot(owner: Any, child: Any) -> Optional[str]:
     return None
 
 
-def _where_stored(class_: Any, name: str) -> Spot:
-    """Returns the first line of a program's class that stores an attribute; nothing for a library's."""
+def _where_stored(class_: Any, name: str, is_replaced: bool = False) -> Spot:
+    """Returns the first line of a program's class that stores an attribute; nothing for a library's.
+
+    Of an attribute that is replaced, that is not the line of `__init__` if there is another one.
+    """
     found = NOWHERE
     for base in _mro(class_):
-        file = _file_of_class(base)
-        if file is None or file.startswith(STANDARD) or "-packages" in file:
+        if _is_librarys(base):
             continue
-        for function in _functions(base):
+        file = _file_of_class(base)
+        functions = functions_of(base)
+        if is_replaced:
+            functions.sort(key=_is_init)
+        for function in functions:
             code = function.__code__
             line = None if code.co_filename[:1] == "<" else _line_of_store(code, "STORE_ATTR", _index(code.co_names, name))
             if line is not None:
@@ -305,13 +344,16 @@ def spot_of_class(module: str, name: str) -> Spot:
     return Spot(file, None, None, Binding(Form.CLASS, name)) if file else NOWHERE
 
 
-def _functions(class_: Any) -> List[types.FunctionType]:
+def functions_of(class_: Any) -> List[types.FunctionType]:
     found: List[types.FunctionType] = []
     for value in islice(_dict_of_type(class_).values(), ATTRIBUTES_MAX):
         if type(value) is types.FunctionType and path(value.__code__.co_filename) is not None:
             found.append(value)
-    found.sort(key=lambda each: plain(each.__code__.co_name) != "__init__")
-    return found
+    return sorted(found, key=_is_init, reverse=True)
+
+
+def _is_init(function: types.FunctionType) -> bool:
+    return plain(function.__code__.co_name) == "__init__"
 
 
 def _line_of_store(code: types.CodeType, operation: str, idx: int) -> Optional[int]:
@@ -417,6 +459,21 @@ def _file(module: Any) -> Optional[str]:
     return None if namespace is None else path(namespace.get("__file__"))
 
 
+def _of_context(context: Any, chain: List[Tuple[Any, int]]) -> Tuple[str, Spot]:
+    """Names the variable of a context that leads to the last object of a chain."""
+    held = {id(value): variable for variable, value in islice(contextvars.Context.items(context), ATTRIBUTES_MAX)}
+    variable = next((held[id(thing)] for thing, _ in chain if id(thing) in held), None)
+    if variable is None:
+        return "a context variable", NOWHERE
+    name, spot = plain(variable.name), NOWHERE
+    for module in list(sys.modules.values()):
+        namespace = module_dict(module) or {}
+        if namespace.get(name) is variable:
+            spot = _global("", namespace, variable)[1]
+            break
+    return f"the context variable `{name}`", spot
+
+
 def _function_name(function: Any) -> str:
     if type(function) is types.MethodType:
         function = function.__func__
@@ -461,4 +518,5 @@ def located(spot: Spot) -> Spot:
     """Returns a spot with its line, searched for in the source file. Not for the training thread."""
     if spot.line is not None or spot.file is None or spot.binding is None:
         return spot
-    return spot._replace(line=source.line_of(spot.file, spot.binding))
+    line = source.line_of(spot.file, spot.binding)
+    return spot._replace(line=line) if line is not None or spot.before is None else located(spot.before)

@@ -7,18 +7,23 @@ import gc
 import sys
 import threading
 import types
+import weakref
 from itertools import islice
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
+from .._isolation import library
 from . import frames
 from .heap import CACHE, DEQUE, DICT, HERE, LIST, RECORD, SET, SIZED, TENSOR, TUPLE, Heap, Modules, is_foreign, module_dict
 from .texts import path
 
 Key = Tuple[Any, ...]
-"""A root, in plain data: ("frame", thread, id of its code, which of them), ("module", name) or ("context",)."""
+"""A root, in plain data: ("frame", thread, id of its code, which of them), ("module", name), ("context",) or ("handlers",)."""
 
 THREADS_MAX = 64
 """Threads whose running functions are roots, at most."""
+
+HANDLERS_MAX = 256
+"""Handlers of `logging` that are roots, at most."""
 
 FRAME = 100
 """Kind of a root that is a running function."""
@@ -59,19 +64,26 @@ class Roots:
             return module_dict(sys.modules.get(key[1]))
         if key[0] == "context":
             return contextvars.copy_context()
+        if key[0] == "handlers":
+            return _handlers()
         self._find_frames()
         return self._frames.get(key)
 
     def first(self) -> List[Key]:
-        """Returns running functions of this thread, the program's modules, other threads, the context, functions of PyTorch and of
-        the standard library: objects that the program reaches too are named as it names them."""
+        """Returns running functions of this thread, the program's modules, other threads and the context."""
         self._find_frames()
         programs = self._modules_of(self._modules.programs)
-        return [*self._of_thread, *programs, *self._of_others, ("context",), *self._foreign]
+        return [*self._of_thread, *programs, *self._of_others, ("context",)]
+
+    def foreign(self) -> List[Key]:
+        """Returns running functions of PyTorch and of the standard library. Objects that the program reaches too are named as it names them."""
+        self._find_frames()
+        return self._foreign
 
     def special(self) -> List[Key]:
-        """Returns the namespaces of libraries whose code is on the stack, and of modules in which programs leave objects."""
-        return self._modules_of((*self._modules.running, *SPECIAL_MODULES))
+        """Returns the namespaces of libraries whose code is on the stack, those of modules in which programs leave objects, and the handlers
+        of loggers: the tree of loggers is an attribute of a class."""
+        return [*self._modules_of((*self._modules.running, *SPECIAL_MODULES)), ("handlers",)]
 
     def libraries(self) -> List[Key]:
         """Returns the namespaces of libraries."""
@@ -134,6 +146,15 @@ class Slice:
             kinds, kind_of = self.heap.kinds, self.heap.kind
             found = [each for each in found if (kinds.get(id(type(each))) or kind_of(type(each))) in LIBRARY_KINDS]
         return found
+
+
+def _handlers() -> List[Any]:
+    """Returns the handlers of `logging` that exist."""
+    references = (module_dict(library("logging")) or {}).get("_handlerList")
+    if type(references) is not list:
+        return []
+    found = [weakref.ReferenceType.__call__(each) for each in references[:HANDLERS_MAX] if type(each) is weakref.ReferenceType]
+    return [each for each in found if each is not None]
 
 
 def _content(value: Any) -> Any:

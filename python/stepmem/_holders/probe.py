@@ -13,6 +13,9 @@ PROBE_OBJECTS = 160
 ITEMS_OBJECTS_MAX = 640
 """Objects after which no further item of a container is measured."""
 
+BUFFER_BYTES_MIN = 1 << 14
+"""A smaller array by itself is left out: a program has many, and one that grows much soon passes this."""
+
 DISTANCES_MAX = 256
 """Tensors and arrays of one container whose distance is remembered, at most."""
 
@@ -108,6 +111,10 @@ class Probe:
         data = self._n_data + sum(map(_part, self._blocks.values()))
         return self.n_tensors / n, sum(map(_part, self._tensors.values())) / n, data / n
 
+    def n_pieces(self, is_on_host: bool) -> int:
+        """Returns the number of tensors and, in a search about the host's memory, of large arrays."""
+        return self.n_tensors + sum(is_on_host and part[0] >= BUFFER_BYTES_MIN for part in self._blocks.values())
+
     def _add_tensor(self, tensor: Any, via: str, distance: int) -> None:
         heap = self._heap
         storage, n_bytes = heap.storage(tensor)
@@ -133,6 +140,7 @@ class Probe:
         if owner is not None and self._heap.kind(type(owner)) == TENSOR:
             self._add_tensor(owner, via, distance)
             return
+        self.via = self.via or via
         block = sizes.block(thing)
         if block.owner in self._seen:
             self._n_old += 1

@@ -205,7 +205,7 @@ class _Reading:
         """Returns the first place that empties the holder, else that may, else, if some code adds to it, nothing."""
         names = {name for link in self._links for name in (link.name, *(name for _, name in link.modules))}
         wanted = names | BY_TEXT | BY_ANY_NAME | INITIAL
-        for number, of in enumerate(_codes()):
+        for number, of in enumerate(codes()):
             code = of.code
             if number >= CODES_MAX:
                 return None
@@ -220,7 +220,7 @@ class _Reading:
         if size_of_code(of.code) > CODE_BYTES_MAX:
             self._n_instructions += INSTRUCTIONS_MAX + 1
             return None
-        steps = _steps(of.code)
+        steps = steps_of(of.code)
         self._n_instructions += len(steps)
         loops = _loops(steps)
         for link in self._links:
@@ -415,7 +415,7 @@ def _alike(operation: str) -> str:
     return {"LOAD_FROM_DICT_OR_GLOBALS": "LOAD_NAME", "LOAD_SMALL_INT": "LOAD_CONST"}.get(operation, operation)
 
 
-def _steps(code: types.CodeType) -> List[Step]:
+def steps_of(code: types.CodeType) -> List[Step]:
     """Returns the instructions of a function."""
     names, version = code.co_names, sys.version_info
     locals_ = frames.local_names(code)
@@ -469,7 +469,7 @@ def _loops(steps: List[Step]) -> List[Tuple[int, int]]:
     return found
 
 
-def _codes() -> Iterator[Code]:
+def codes() -> Iterator[Code]:
     """Yields the code of the program's modules, and of the functions that run."""
     waiting: List[Tuple[Any, Code]] = []
     for frame in list(sys._current_frames().values()):
@@ -479,7 +479,7 @@ def _codes() -> Iterator[Code]:
             waiting.append((frame.f_code, Code(frame.f_globals, frame.f_code)))
             frame = frame.f_back  # type: ignore[assignment]
     del frame
-    nothing = _codes.__code__
+    nothing = codes.__code__
     for module in Modules().programs:
         namespace = module_dict(sys.modules.get(module)) or {}
         waiting += [(each, Code(namespace, nothing)) for each in islice(dict.values(namespace), ATTRIBUTES_MAX)]
@@ -491,14 +491,14 @@ def _codes() -> Iterator[Code]:
             continue
         seen.add(id(thing))
         if type(thing) is types.CodeType:
-            if _is_own(thing):
+            if is_own(thing):
                 yield of._replace(code=thing)
             waiting += [(each, of) for each in thing.co_consts if type(each) is types.CodeType]
         else:
             waiting += _parts(thing, of)
 
 
-def _is_own(code: types.CodeType) -> bool:
+def is_own(code: types.CodeType) -> bool:
     file = path(code.co_filename)
     return file is not None and not is_foreign(file) and not file.startswith((HERE, START)) and "-packages" not in file
 

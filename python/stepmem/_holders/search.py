@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, Generator, Iterable, Iterator, List, Opt
 from .._wire import SCAN_STEPS_DEFAULT
 from . import garbage
 from .allowance import SLICE_SECONDS, clock
-from .candidates import Candidate, Holder, Whole
+from .candidates import Candidate, Holder, Whole, together
 from .heap import SIZED, Modules, is_profiling, raise_if_programs, without_overrides
 from .heap_scan import Growth, HeapScan
 from .names import NOWHERE, Name
@@ -86,6 +86,8 @@ class Search:
         """Step at which the first scan ended."""
         self.last_step: Optional[int] = None
         """Step of the last measurement."""
+        self.objects: Optional[Tuple[int, int]] = None
+        """Objects that the less complete scan read, and those that it met; None before the first result."""
         self.next_seconds = SLICE_SECONDS
         """Processor time of the next slice, at most."""
         self.pauses: List[float] = []
@@ -175,6 +177,11 @@ class Search:
     def _may_go_on(self, candidate: Candidate, step: int) -> bool:
         """Returns whether growth goes on, or, if it comes in level shifts, whether the next one has had no time to come."""
         assert self._first is not None
+        if candidate.last_step <= self._second_step:  # of what is beneath an object, not each check measures it
+            measured = candidate.measure(self._slice(), self._first.newest_number)
+            if measured is None:
+                return False
+            candidate.last, candidate.last_step = measured, step
         if candidate.goes_on(candidate.last, candidate.last_step, self._second_step, True):
             return True
         if self._n_steps <= SCAN_STEPS_DEFAULT:
@@ -255,7 +262,7 @@ class Search:
         for growth in after.growths:
             self._candidates.append(_candidate(growth, after))
             yield
-        if any(each.measure == "items" and each.tensors_per_item for each in after.growths):
+        if any(map(self._whole.may_be, after.growths)):
             return
         if not (before.is_complete and after.is_complete):
             return
@@ -264,7 +271,7 @@ class Search:
             beneath: List[float] = []
             sums.append(beneath)
             for node in range(len(scan.ids)):
-                beneath.append(scan.tensors.get(node, 0.0))
+                beneath.append(scan.pieces.get(node, 0.0))
                 if node % 256 == 0:
                     yield
             for node in range(len(beneath) - 1, -1, -1):
@@ -374,7 +381,7 @@ class Search:
                 if clock() > self._until:
                     yield
             in_all.append(_joined(parts))
-        return in_all
+        return together(in_all)
 
     def _holders(self) -> List[Holder]:
         """Returns the holders, as far as that is possible at once."""
@@ -431,6 +438,8 @@ class Search:
     def _set_result(self, holders: List[Holder]) -> None:
         scans = [scan for scan in (self._first, self._second) if scan is not None]
         self.holders, self.error = holders[:HOLDERS_MAX], None
+        least = min(scans, key=lambda scan: scan.n_read / max(1, scan.n_met))
+        self.objects = n_read, n_met = least.n_read, least.n_met
         self.n_results += 1
         if holders:
             self.outcome = Outcome.NAMED
@@ -438,9 +447,8 @@ class Search:
             self.outcome = Outcome.NONE
         else:
             self.outcome = Outcome.GAVE_UP
-            least = min(scans, key=lambda scan: scan.n_read / max(1, scan.n_met))
-            share = 100.0 * least.n_read / max(1, least.n_met)
-            self.error = f"too many objects: {least.n_read:,} of at least {least.n_met:,} were read ({share:.2g} %)"
+            share = 100.0 * n_read / max(1, n_met)
+            self.error = f"too many objects: {n_read:,} of at least {n_met:,} were read ({share:.2g} %)"
 
 
 GRAPH_CYCLES = Name("tensors that Python does not reach: cycles of the autograd graph, as of `create_graph=True`", "graph cycle", NOWHERE)

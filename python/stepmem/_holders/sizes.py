@@ -1,4 +1,4 @@
-"""Sizes of objects that hold memory without a tensor: arrays, bytes, texts, containers. Calls functions written in C only."""
+"""Sizes of objects that hold memory without a tensor: arrays, bytes, texts, images, containers. Calls functions written in C only."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import io
 import sys
 import types
 from collections import deque
+from itertools import islice
 from typing import Any, Dict, NamedTuple, Tuple
 
 from .._isolation import library
@@ -30,6 +31,13 @@ BUFFERS = (bytes, bytearray, io.BytesIO)
 """Types whose objects are measured by themselves, besides `array.array` and arrays of NumPy."""
 
 
+IMAGE = ("PIL.Image", "Image")
+"""Module and name of Pillow's class of images: its pixels belong to an object of C code whose size no function of Python's tells."""
+
+IMAGE_ATTRIBUTES_MAX = 64
+"""Attributes of an image that are read, at most."""
+
+
 class Block(NamedTuple):
     """Memory behind an array."""
 
@@ -47,10 +55,7 @@ class Sizes:
     def __init__(self) -> None:
         self.array: Any = None
         """The class of NumPy's arrays; None if the program has not imported NumPy."""
-        numpy = sys.modules.get("numpy")
-        if type(numpy) is types.ModuleType:
-            found = _dict_of_module(numpy).get("ndarray")
-            self.array = found if type(found) is type else None
+        self.array = _class("numpy", "ndarray")
         if self.array is not None:
             members = _dict_of_type(self.array)
             self._n_bytes: Any = members["nbytes"].__get__
@@ -59,6 +64,8 @@ class Sizes:
         # Those of the program: copies of the modules could have types of their own.
         plain: Any = getattr(library("array"), "array", bytes)
         self._buffers: Tuple[type, ...] = (*BUFFERS, plain)
+        self._image = _class(*IMAGE)
+        self._attributes: Any = None if self._image is None else _dict_of_type(self._image).get("__dict__")
         self._mapping: Any = getattr(library("mmap"), "mmap", None)
         self._sizes: Dict[int, Any] = {id(plain): plain.__sizeof__}
 
@@ -105,6 +112,8 @@ class Sizes:
         size = self._sizes.get(id(type(thing)))
         if size is None:
             size = next((size for base, size in _SIZES if _is_subclass(base, type(thing))), None) or _basic(type(thing))
+            if type(self._attributes) is types.GetSetDescriptorType and _is_subclass(self._image, type(thing)):
+                size = self._of_image
             self._sizes[id(type(thing))] = size
         n_bytes: int = size if type(size) is int else size(thing)
         return n_bytes
@@ -112,3 +121,21 @@ class Sizes:
     def of_leaf(self, thing: Any) -> int:
         """Returns the bytes of a text or number; 0 if others refer to it too, as to small integers and names."""
         return 0 if sys.getrefcount(thing) > SHARED_REFERENCES else self.of(thing)
+
+    def _of_image(self, image: Any) -> int:
+        """Returns the bytes of an image with its pixels, by its width, height and mode; only its own while these are not loaded."""
+        held = {name: each for name, each in islice(dict.items(self._attributes.__get__(image)), IMAGE_ATTRIBUTES_MAX) if type(name) is str}
+        n_bytes: int = _basic(type(image))
+        size, mode = held.get("_size"), held.get("_mode", held.get("mode"))
+        if held.get("_im", held.get("im")) is None or type(size) is not tuple or type(mode) is not str:
+            return n_bytes
+        if len(size) == 2 and all(type(each) is int for each in size):
+            n_bytes += size[0] * size[1] * (1 if mode in ("1", "L", "P") else 2 if mode[:4] == "I;16" else 4)
+        return n_bytes
+
+
+def _class(module: str, name: str) -> Any:
+    """Returns a class of a module; None if the program has not imported it."""
+    imported = sys.modules.get(module)
+    found = _dict_of_module(imported).get(name) if type(imported) is types.ModuleType else None
+    return found if type(found) is type else None

@@ -4,8 +4,8 @@ use crate::diagnosis::filling::{Filling, FillingDoubt};
 use crate::diagnosis::malloc_figures::MallocFigures;
 use crate::diagnosis::run_end::{EndsFirst, RunEndFigures};
 use stepmem_types::site::{
-    CodeKind, CodeLine, Fill, LineOutcome, LineSearch, Removal, RemovalOutcome, SiteText,
-    TensorHolder,
+    CodeKind, CodeLine, EmptySearch, Fill, LineOutcome, LineSearch, Removal, RemovalOutcome,
+    SiteText, TensorHolder,
 };
 use stepmem_types::units::{Bytes, Count};
 
@@ -24,6 +24,17 @@ pub(super) fn text(text: &str) -> SiteText {
 pub(super) fn line() -> CodeLine {
     let (file, function) = (Some(text("/app/train.py")), Some(text("step")));
     CodeLine { kind: CodeKind::Python, file, line: Some(42), function }
+}
+
+/// A search for holders that named none.
+pub(super) fn empty_search() -> EmptySearch {
+    EmptySearch {
+        step: Some(count(700)),
+        is_complete: true,
+        objects_read: Some(count(4_810)),
+        objects_met: Some(count(5_363)),
+        lines: Some(search()),
+    }
 }
 
 pub(super) fn search() -> LineSearch {

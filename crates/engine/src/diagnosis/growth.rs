@@ -341,11 +341,11 @@ impl Figures for TrendFigures {
     #[cfg(test)]
     fn examples() -> Vec<Self> {
         use crate::diagnosis::examples::{
-            bytes, count, filling, holder, line, malloc, run_end, search, text,
+            bytes, count, empty_search, filling, holder, line, malloc, run_end, text,
         };
         use crate::diagnosis::kept_blocks::{KeptBlocks, KeptState};
         use crate::diagnosis::trend_figures::ContainerFigures;
-        use stepmem_types::site::{CodeFrame, EmptySearch, LeakSite, SiteVerdict};
+        use stepmem_types::site::{CodeFrame, LeakSite, SiteVerdict};
         use stepmem_types::units::UnixTime;
         let frame = CodeFrame { file: text("train.py"), line: 42, function: text("step") };
         vec![Self {
@@ -401,11 +401,7 @@ impl Figures for TrendFigures {
                 since_time: Some(UnixTime::new(1_764_897_183.25).unwrap()),
                 certain_step: Some(count(47)),
             }),
-            searched: Some(EmptySearch {
-                step: Some(count(700)),
-                is_complete: true,
-                lines: Some(search()),
-            }),
+            searched: Some(empty_search()),
             malloc: Some(malloc()),
             steps_per_event: Some(30.5),
         }]

@@ -2,7 +2,7 @@
 
 use crate::diagnosis::filling::{Filling, FillingDoubt};
 use crate::diagnosis::malloc_figures;
-use stepmem_types::format::units::{bytes, counted, grouped, many, percent};
+use stepmem_types::format::units::{bytes, counted, grouped, many, percent, share as of_whole};
 use stepmem_types::site::{
     EmptySearch, LeakSite, LineOutcome, LineSearch, Removal, RemovalOutcome, SiteVerdict,
     TensorHolder, holder_kind,
@@ -125,6 +125,7 @@ fn remedy(holder: &TensorHolder) -> &'static str {
     match holder.kind.as_str() {
         holder_kind::CYCLE => REMEDY_OF_CYCLE,
         holder_kind::OPTIMIZER_STATE => REMEDY_OF_OPTIMIZER,
+        holder_kind::HOOKS => REMEDY_OF_HOOKS,
         _ if holder.fill.is_some() => REMEDY_OF_BOUNDED,
         _ if holder.tensors.get() == 0 => REMEDY_OF_DATA,
         _ => REMEDY,
@@ -136,6 +137,7 @@ const REMEDY_OF_CYCLE: &str = "Break the cycle, for example with a weak referenc
                                hundred steps.";
 const REMEDY_OF_OPTIMIZER: &str = "It ends once every parameter has taken a step. If that does not fit, train fewer parameters, or use an optimizer \
                                    that keeps less for each.";
+const REMEDY_OF_HOOKS: &str = "Remove each hook by the handle that registering it returned (handle.remove()), or register it once.";
 const REMEDY_OF_BOUNDED: &str =
     "It has a bound. If what it holds when full does not fit, lower that bound.";
 /// The remedy of most leaks of objects without tensors.
@@ -348,7 +350,16 @@ pub fn of_search_alone(search: EmptySearch) -> String {
 }
 
 fn extent(search: EmptySearch) -> String {
-    let among = if search.is_complete { "" } else { " among the objects scanned" };
+    let known = search.objects_read.zip(search.objects_met);
+    let share = known
+        .filter(|(_, met)| met.get() > 0)
+        .map(|(read, met)| of_whole((read.as_f64() / met.as_f64()).min(1.0)));
+    let among = match (search.is_complete, share) {
+        (true, None) => String::new(),
+        (true, Some(share)) => format!(" in {share} of the objects that Python reaches"),
+        (false, None) => " among the objects scanned".to_owned(),
+        (false, Some(share)) => format!(" among the objects scanned ({share} of those met)"),
+    };
     let step = search.step.map_or_else(String::new, |step| format!(" by step {}", step.get()));
     format!("{among}{step}")
 }

@@ -266,8 +266,8 @@ impl TrendFigures {
         }
         let seen = |holder: &TensorHolder| EmptySearch {
             step: holder.step,
-            is_complete: false,
             lines: holder.lines,
+            ..EmptySearch::default()
         };
         let searched = self.holder.as_deref().map(seen);
         Self { holder: None, searched, slope_while_held_bytes_per_step: None, ..self }

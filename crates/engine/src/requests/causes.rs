@@ -158,6 +158,9 @@ pub struct HoldersReport {
     /// Steps of the two scans.
     pub first_step: Option<Count>,
     pub last_step: Option<Count>,
+    /// Objects that the less complete of the two scans read, and those that it met.
+    pub objects_read: Option<Count>,
+    pub objects_met: Option<Count>,
     /// The search for lines that followed, where there was one.
     pub lines: Option<LineSearch>,
 }
@@ -166,8 +169,15 @@ impl HoldersReport {
     /// Returns the cause that it reports, with `is_own` in its bound: whether the rank's own
     /// process reports it. `None` while the search goes on, and of one that failed.
     pub fn cause(&self, is_own: bool) -> Option<Cause> {
-        let (step, lines) = (self.last_step, self.lines);
-        let empty = |is_complete| Cause::Searched(EmptySearch { step, is_complete, lines });
+        let empty = |is_complete| {
+            Cause::Searched(EmptySearch {
+                step: self.last_step,
+                is_complete,
+                objects_read: self.objects_read,
+                objects_met: self.objects_met,
+                lines: self.lines,
+            })
+        };
         match &self.outcome {
             HoldersOutcome::Named(holders) => {
                 let mut first = holders.first()?.clone();

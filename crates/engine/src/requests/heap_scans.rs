@@ -296,6 +296,8 @@ mod tests {
             outcome,
             first_step: None,
             last_step: None,
+            objects_read: None,
+            objects_met: None,
             lines: None,
         }
     }

@@ -47,6 +47,8 @@ pub fn decode_holders(body: &[u8]) -> Result<HoldersReport, DecodeError> {
     let needed = || error.ok_or_else(|| missing("error"));
     let first_step = optional(raw.first_step, |n| count_of("first_step", n))?;
     let last_step = optional(raw.last_step, |n| count_of("last_step", n))?;
+    let objects_read = optional(raw.objects_read, |n| count_of("objects_read", n))?;
+    let objects_met = optional(raw.objects_met, |n| count_of("objects_met", n))?;
     let lines = raw.lines.map(lines).transpose()?;
     let outcome = match raw.outcome {
         RawLookOutcome::Began => HoldersOutcome::Began,
@@ -88,6 +90,8 @@ pub fn decode_holders(body: &[u8]) -> Result<HoldersReport, DecodeError> {
         outcome,
         first_step,
         last_step,
+        objects_read,
+        objects_met,
         lines,
     })
 }
@@ -208,6 +212,8 @@ struct RawHolders<'a> {
     outcome: RawLookOutcome,
     first_step: Option<Number>,
     last_step: Option<Number>,
+    objects_read: Option<Number>,
+    objects_met: Option<Number>,
     #[serde(borrow)]
     holders: Option<Vec<Object<RawHolder<'a>>>>,
     #[serde(borrow)]
