@@ -16,6 +16,7 @@ use crate::commands::snapshot_events::{self, EVENTS};
 use crate::commands::snapshot_file::{NotASnapshot, shown};
 use crate::commands::take;
 use crate::store::atomic;
+use stepmem_snapshot::analyze::births::StateSeries;
 use stepmem_snapshot::analyze::diff;
 use stepmem_snapshot::analyze::fit::FitQuestion;
 use stepmem_snapshot::analyze::ranks::{self, RankRow, RankSnapshot, rank_of};
@@ -94,12 +95,15 @@ fn capacity(text: &str) -> Result<u64, String> {
     parse_whole_size(text).ok_or_else(|| "expected a size, such as 80GiB".to_owned())
 }
 
+/// The help of the later files of `diff`.
+const AFTER: &str = "The later one, or several of one process, each written at the end of a step, in that order: the last is compared, and five files or more show by their blocks which line leaks";
+
 fn diff_arguments() -> Command {
     Command::default()
         .after_help(snapshot_columns::DIFF)
-        .about("Compare two snapshots line by line: what grew?")
+        .about("Compare two snapshots line by line: what grew? Of five states or more also: which line leaks?")
         .arg(file("BEFORE", "The earlier snapshot"))
-        .arg(file("AFTER", "The later one"))
+        .arg(file("AFTER", AFTER).num_args(1..))
 }
 
 fn ranks_arguments() -> Command {
@@ -179,10 +183,25 @@ fn compare(matches: &ArgMatches) -> Result<Exit, CommandError> {
 
 fn print_compare(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<()> {
     let common = Common::new(matches);
-    let paths = [path(matches, "BEFORE"), path(matches, "AFTER")];
+    let mut later: Vec<&PathBuf> = matches.get_many("AFTER").into_iter().flatten().collect();
+    let last = later.pop().cloned().unwrap_or_default();
+    let paths = [path(matches, "BEFORE"), last];
     let before = common.open(&paths[0])?;
+    let before = before.reports(&common);
+    let mut series = StateSeries::default();
+    if !later.is_empty() {
+        series.add(rank_in(&paths[0]), &before);
+    }
+    for path in &later {
+        series.add(rank_in(path), &common.open(path)?.reports(&common));
+    }
     let after = common.open(&paths[1])?;
-    let diff = diff::compare(&before.reports(&common), &after.reports(&common));
+    let after = after.reports(&common);
+    let mut diff = diff::compare(&before, &after);
+    if !later.is_empty() {
+        series.add(rank_in(&paths[1]), &after);
+        diff.judge(&series, &after);
+    }
     if let Some(to) = common.html.as_deref() {
         return put(to, &compared::diff(paths.each_ref().map(|path| name_of(path)), &diff));
     }
@@ -206,8 +225,7 @@ fn print_compare_ranks(matches: &ArgMatches, mut out: impl Write) -> anyhow::Res
     for (position, path) in (0..).zip(matches.get_many::<PathBuf>("FILE").into_iter().flatten())
     {
         let file = path.to_string_lossy().into_owned();
-        let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
-        let rank = name.and_then(|name| rank_of(&name)).unwrap_or(position);
+        let rank = rank_in(path).unwrap_or(position);
         match common.open(path) {
             Ok(opened) => {
                 let summary = RankSnapshot::new(&opened.reports(&common));
@@ -234,6 +252,11 @@ fn print_compare_ranks(matches: &ArgMatches, mut out: impl Write) -> anyhow::Res
         write!(out, "{}", text_of_many::ranks(&ranks, common.top))?;
     }
     Ok(is_read)
+}
+
+/// The rank in a file's name.
+fn rank_in(path: &Path) -> Option<u64> {
+    path.file_name().and_then(|name| rank_of(&name.to_string_lossy()))
 }
 
 /// Writes a document.

@@ -26,7 +26,10 @@ Columns:
   a step     growth by the steps that begin after BEFORE, where both have steps
   before     bytes of the line's live blocks in BEFORE
   after      bytes of the line's live blocks in AFTER
-  line       as in `show`; of two processes, below the folder that they share";
+  line       as in `show`; of two processes, below the folder that they share
+  a state    of a leak: bytes by which the line grows from a file to the next
+  stay       of a leak: blocks of the last file that the first did not have
+Limits: a leak needs 5 files of one process, each of the end of a step.";
 
 /// The end of the help of `ranks`.
 pub(super) const RANKS: &str = "\

@@ -53,6 +53,7 @@ const LAYERS: [(&str, &[&[&str]]); 6] = [
             &["render"],
             &["events"],
             &["analyze::diff", "analyze::ranks"],
+            &["analyze::births"],
             &["render::json"],
             &["render::words"],
             &["analyze", "render::layout", "write"],

@@ -173,6 +173,10 @@ fn growth_that_comes_seldom_is_not_said_to_come_at_every_step() {
     let advice = often(&marked, 1.0 / 32.0);
     let said = "it keeps more at evaluations, checkpoints or epochs, about every 30 steps, not at every step";
     assert!(advice.contains(said), "{advice}");
+    // The summary after its end says the same.
+    marked.end("job", &json!({"rank": 0, "outcome": "completed"}));
+    let advice = text_of(&marked.findings()[0], "advice").to_owned();
+    assert!(advice.contains(said), "{advice}");
 }
 
 #[test]

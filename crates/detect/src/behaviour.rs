@@ -314,13 +314,21 @@ fn window_is_stopped_by_the_test_that_explains_it() {
 
 #[test]
 fn restart_forgets_and_an_end_keeps_the_figures() {
-    let mut watched = Watched::new().run(600, leak(4.0 * MEBIBYTE, 1, 10_000));
+    let mut watched = Watched::new();
+    for _ in 0..12 {
+        watched.detector.mark();
+        watched = watched.run(50, leak(4.0 * MEBIBYTE, 1, 10_000));
+    }
     let slope = watched.detector.slope(Signal::Allocated).unwrap();
+    let apart = watched.detector.steps_per_event();
+    assert!(apart.is_some_and(|steps| (45.0..=50.0).contains(&steps)), "{apart:?}");
     watched.detector.release();
     assert_eq!(watched.detector.slope(Signal::Allocated), Some(slope));
+    assert_eq!(watched.detector.steps_per_event(), apart);
     assert!(watched.trend().is_some());
     assert_eq!(watched.detector.windows(Signal::Allocated, Some(CAPACITY)).count(), 0);
     watched.detector.restart();
+    assert_eq!(watched.detector.steps_per_event(), None);
     assert_eq!(watched.trend(), None);
     assert_eq!(watched.detector.slope(Signal::Allocated), None);
 }

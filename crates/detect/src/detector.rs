@@ -54,16 +54,22 @@ pub struct Detector {
     intervals: Intervals,
     shifts: Shifts,
     readings: Readings,
-    /// The slopes of an incarnation that has ended, whose windows are freed.
-    last_slopes: Option<Box<LastSlopes>>,
+    /// The figures of an incarnation that has ended, whose windows are freed.
+    last: Option<Box<LastFigures>>,
     /// The signal of `live`.
     live_signal: Signal,
     /// Set when the last train sample follows a pause.
     follows_pause: bool,
 }
 
-/// A slope for each of [`Signal::ALL`].
-type LastSlopes = [Option<Slope>; Signal::ALL.len()];
+/// What stays of windows that are freed.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+struct LastFigures {
+    /// For each of [`Signal::ALL`].
+    slopes: [Option<Slope>; Signal::ALL.len()],
+    #[serde(deserialize_with = "saved::places")]
+    steps_per_event: Option<f64>,
+}
 
 /// The result of one window of a ladder.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -105,7 +111,7 @@ impl Detector {
     /// Upper bound on the memory of a detector of host memory whose windows are freed, in
     /// bytes.
     pub const HOST_RELEASED_BYTES_MAX: usize =
-        size_of::<Self>() + size_of::<LastSlopes>() + Series::RELEASED_BYTES_MAX;
+        size_of::<Self>() + size_of::<LastFigures>() + Series::RELEASED_BYTES_MAX;
 
     /// Upper bound on the memory of the detector of an unmanaged process, in bytes: it has one
     /// series.
@@ -128,7 +134,7 @@ impl Detector {
             intervals: Intervals::default(),
             shifts: Shifts::default(),
             readings: Readings::new(false),
-            last_slopes: None,
+            last: None,
             live_signal: Signal::Allocated,
             follows_pause: false,
         }
@@ -301,10 +307,12 @@ impl Detector {
         *self = Self { axis, readings, ..Self::new(self.config) };
     }
 
-    /// Frees the windows of an incarnation that has ended; trends and slopes stay until the
-    /// next.
+    /// Frees the windows of an incarnation that has ended; trends, slopes and the distance of
+    /// event markers stay until the next.
     pub fn release(&mut self) {
-        self.last_slopes = Some(Box::new(Signal::ALL.map(|signal| self.slope(signal))));
+        let slopes = Signal::ALL.map(|signal| self.slope(signal));
+        let last = LastFigures { slopes, steps_per_event: self.steps_per_event() };
+        self.last = Some(Box::new(last));
         self.intervals.clear();
         self.shifts.clear();
         self.live.release();
@@ -400,8 +408,8 @@ impl Detector {
     /// window without a bend; `None` until there are enough blocks. Costs at most 120 pairs a
     /// window, of which there are two where nothing bends.
     pub fn slope(&self, signal: Signal) -> Option<Slope> {
-        if let Some(slopes) = &self.last_slopes {
-            let known = Signal::ALL.iter().zip(slopes.iter()).find(|(of, _)| **of == signal);
+        if let Some(last) = &self.last {
+            let known = Signal::ALL.iter().zip(&last.slopes).find(|(of, _)| **of == signal);
             return known.and_then(|(_, slope)| *slope);
         }
         let series = self.series(signal)?;
@@ -438,6 +446,9 @@ impl Detector {
     /// Returns the steps from one event marker to the next, on average of the newest; `None` before
     /// the second, and of a rank that takes no steps.
     pub fn steps_per_event(&self) -> Option<f64> {
+        if let Some(last) = &self.last {
+            return last.steps_per_event;
+        }
         let (_, steps) = self.intervals.apart().filter(|_| self.axis == Axis::Steps)?;
         Some(steps).filter(|steps| steps.is_finite() && *steps > 1.0)
     }

@@ -185,8 +185,25 @@ impl Job {
         }
     }
 
+    /// The file of what is alive now, as a recording of the state alone writes it: without a trace.
+    pub fn state(&mut self) -> Vec<u8> {
+        self.snapshot.events.clear();
+        self.snapshot.annotations.clear();
+        let device = self.device();
+        self.snapshot.devices.push(device);
+        let bytes = write(&self.snapshot);
+        self.snapshot.devices.clear();
+        bytes
+    }
+
     /// The snapshot's file. What is free stays reserved.
     pub fn pickle(mut self) -> Vec<u8> {
+        let device = self.device();
+        self.snapshot.devices.push(device);
+        write(&self.snapshot)
+    }
+
+    fn device(&self) -> Device {
         let inactive = self.free.iter().flat_map(|(size, addresses)| {
             addresses.iter().map(|address| Block {
                 address: *address,
@@ -205,8 +222,6 @@ impl Job {
             ..Segment::default()
         });
         let n_events = self.snapshot.events.len();
-        let device = Device { index: 0, segments: segments.collect(), events: (0, n_events) };
-        self.snapshot.devices.push(device);
-        write(&self.snapshot)
+        Device { index: 0, segments: segments.collect(), events: (0, n_events) }
     }
 }

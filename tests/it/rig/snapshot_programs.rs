@@ -127,6 +127,23 @@ impl Program {
 
     /// Runs it; returns the file.
     pub fn run(&self) -> Vec<u8> {
+        self.play(|_| {}).pickle()
+    }
+
+    /// Runs it; returns the files of what is alive at the end of each step.
+    pub fn states(&self) -> Vec<Vec<u8>> {
+        let mut states = Vec::new();
+        self.play(|job| states.push(job.state()));
+        states
+    }
+
+    /// Returns whether a line makes one buffer again, larger each time.
+    pub fn makes_one_again(&self) -> bool {
+        matches!(self.own.habit, Habit::Grows)
+    }
+
+    /// Runs it; `after` sees the job at the end of each step of the recording.
+    fn play(&self, mut after: impl FnMut(&mut Job)) -> Job {
         let mut job = Job::new(4, self.is_marked);
         let mut noise = Noise(self.seed);
         let own = [5, 6, 7].map(|line| {
@@ -157,8 +174,11 @@ impl Program {
                     activity.act(job, held, lines, step.checked_sub(first));
                 }
             });
+            if step >= before {
+                after(&mut job);
+            }
         }
-        job.pickle()
+        job
     }
 }
 

@@ -5,12 +5,13 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde::Serialize;
 
+use crate::analyze::births::{Births, StateSeries};
 use crate::analyze::categories::Categories;
 use crate::analyze::device_report::{DeviceReport, Totals};
+use crate::analyze::meeting::{Meeting, meeting};
 use crate::analyze::paths::{self, PathNormalizer};
 use crate::analyze::sites::{Site, Sum};
 use crate::integer::{count, difference, id, real, signed_real};
-use crate::model::Event;
 use crate::render::json::{SiteAnswer, row_answer};
 use crate::replay::Allocation;
 
@@ -49,9 +50,22 @@ pub struct DeviceDiff {
     pub categories: Categories<i64>,
     /// Notes on what is not certain.
     pub notes: Vec<DiffNote>,
+    /// Which lines leak by the births between states; `None` of two files.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub births: Option<Births>,
     /// Before and after.
     #[serde(skip)]
     pub totals: [Totals; 2],
+}
+
+impl Diff {
+    /// Fills in which lines leak by the states of all files. `after`: the last file.
+    pub fn judge(&mut self, series: &StateSeries, after: &[DeviceReport<'_>]) {
+        for device in &mut self.devices {
+            let last = after.iter().find(|report| report.scene.device.index == device.device);
+            device.births = Some(series.births(device.device, last));
+        }
+    }
 }
 
 impl DeviceDiff {
@@ -251,18 +265,6 @@ fn sites(before: Option<&DiffSide>, after: Option<&DiffSide>) -> Vec<SiteDiff> {
     sites
 }
 
-/// The position of two files' windows to each other.
-enum Meeting {
-    /// They overlap and agree; the first state of AFTER that BEFORE does not know.
-    Same(u32),
-    /// They overlap and differ.
-    Different,
-    /// They do not overlap; AFTER's window begins later.
-    Later,
-    /// Times or events are missing.
-    Unknown,
-}
-
 /// Compares blocks. Returns the first state of AFTER that BEFORE does not know, where the windows
 /// overlap.
 fn blocks(
@@ -318,40 +320,4 @@ fn blocks(
     diff.new_blocks = Some(count(new.len()));
     diff.gone_blocks = Some(count(n_gone));
     matches!(meeting, Meeting::Same(_)).then_some(first_new)
-}
-
-fn meeting(before: &[Event], after: &[Event]) -> Meeting {
-    let (Some(before_first), Some(before_last)) = (before.first(), before.last()) else {
-        return Meeting::Unknown;
-    };
-    let (Some(after_first), Some(after_last)) = (after.first(), after.last()) else {
-        return Meeting::Unknown;
-    };
-    if before_last.time_us == 0 || after_last.time_us == 0 {
-        return Meeting::Unknown;
-    }
-    let from = before_first.time_us.max(after_first.time_us);
-    let to = before_last.time_us.min(after_last.time_us);
-    if from > to {
-        return Meeting::Later;
-    }
-    // A window may begin or end between two events of one microsecond.
-    let inner = |events: &[Event]| -> Vec<(u64, u64, _)> {
-        let start = events.partition_point(|event| event.time_us <= from);
-        let end = events.partition_point(|event| event.time_us < to).max(start);
-        let inner = events.get(start..end).unwrap_or(&[]);
-        inner.iter().map(|event| (event.time_us, event.address, event.action)).collect()
-    };
-    let is_last = |event: &&Event| {
-        (event.time_us, event.address, event.action)
-            == (before_last.time_us, before_last.address, before_last.action)
-    };
-    let known = after.iter().rposition(|event| is_last(&event));
-    match known {
-        Some(known) if inner(before) == inner(after) => Meeting::Same(id(known + 1)),
-        None if before_last.time_us > after_last.time_us && inner(before) == inner(after) => {
-            Meeting::Same(u32::MAX)
-        }
-        _ => Meeting::Different,
-    }
 }

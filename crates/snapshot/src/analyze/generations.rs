@@ -13,7 +13,7 @@ pub const GENERATIONS_MIN: u32 = 5;
 /// Generations are of nearly every step if there is one in so many.
 const STEPS_PER_GENERATION_MAX: u32 = 3;
 /// A line frees as it goes if it does in so many different steps.
-const FREES_MIN: u32 = 3;
+pub(super) const FREES_MIN: u32 = 3;
 /// Fewer are regular if the longest gap between them is so many of the shortest, or so many
 /// steps more.
 const GAPS_RATIO_MAX: f64 = 1.5;
@@ -113,6 +113,14 @@ impl KeptBlocks {
 }
 
 impl Generations {
+    /// Those of blocks that are kept, by the steps of their births, rising. `last`: the step
+    /// after the last; `freed_after`: the most steps after which their line freed a block.
+    pub fn of_kept(births: impl Iterator<Item = u32>, last: u32, freed_after: u32) -> Self {
+        let mut generations = Self { freed_after, ..Self::default() };
+        births.for_each(|from| generations.add(from, last.saturating_sub(from)));
+        generations
+    }
+
     /// Adds a block by the step of its birth and its age; births do not fall.
     fn add(&mut self, from: u32, age: u32) {
         if self.births == 0 || self.last_birth < from {

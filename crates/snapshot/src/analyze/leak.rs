@@ -27,7 +27,7 @@ const STEPS_FEW: usize = 7;
 /// Rises that one buffer needs that is made again and larger each time.
 const REMADE_RISES_MIN: usize = 6;
 /// Rises that a line needs that frees as it goes.
-const FREEING_RISES_MIN: usize = 5;
+pub(super) const FREEING_RISES_MIN: usize = 5;
 /// The part of the active minimum's slope that suspects may exceed it by.
 const SLOPE_RATIO_MIN: f64 = 0.5;
 /// A frame to blame is over this much of the largest site's bytes, and its survival is this
@@ -206,18 +206,25 @@ impl Whole {
             return false;
         };
         let last = suspects.iter().map(|suspect| suspect.rise.last).max().unwrap_or(first);
-        let rate: f64 = suspects.iter().map(|suspect| suspect.rise.rate).sum();
-        let rises = || {
-            slope(&self.minima, Span { first: first.saturating_sub(1), last })
-                .is_some_and(|slope| slope.rate + 2.0 * slope.error >= SLOPE_RATIO_MIN * rate)
-        };
+        let rises: Vec<Rise> = suspects.iter().map(|suspect| suspect.rise).collect();
+        let rate: f64 = rises.iter().map(|rise| rise.rate).sum();
         let middle = first.midpoint(last);
         let freed = |slots: RangeInclusive<u32>| -> u64 {
             self.freed.get(at(*slots.start())..=at(*slots.end())).unwrap_or(&[]).iter().sum()
         };
         let lasting = 2 * freed(first..=middle).min(freed(middle + 1..=last));
-        rises() || real(lasting) <= SLOPE_RATIO_MIN * rate * f64::from(last - first)
+        rises_with(&self.minima, &rises)
+            || real(lasting) <= SLOPE_RATIO_MIN * rate * f64::from(last - first)
     }
+}
+
+/// Returns whether the whole, by slot or state, rises about as fast as some lines together.
+pub(super) fn rises_with(whole: &[f64], rises: &[Rise]) -> bool {
+    let Some(first) = rises.iter().map(|rise| rise.first).min() else { return false };
+    let last = rises.iter().map(|rise| rise.last).max().unwrap_or(first);
+    let rate: f64 = rises.iter().map(|rise| rise.rate).sum();
+    slope(whole, Span { first: first.saturating_sub(1), last })
+        .is_some_and(|slope| slope.rate + 2.0 * slope.error >= SLOPE_RATIO_MIN * rate)
 }
 
 /// Bytes of each slot that are freed, older than the window, and of no line that is known.

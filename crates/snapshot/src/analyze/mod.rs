@@ -1,6 +1,7 @@
 //! The analysis of a snapshot: who holds the memory, what leaks, why it ran out, and what
 //! differs between two.
 
+pub mod births;
 pub mod casts;
 pub mod categories;
 pub mod causes;
@@ -15,6 +16,7 @@ pub mod heads;
 pub mod history;
 pub mod leak;
 pub mod lingering;
+mod meeting;
 pub mod mirrors;
 pub mod note;
 pub mod notes;

@@ -193,17 +193,22 @@ impl SiteMinima {
             }
             before = *minimum;
         }
-        let mut sorted: Vec<i64> = trend.rises.iter().map(|(_, rise)| *rise).collect();
-        sorted.sort_unstable();
-        if let Some(median) = sorted.get(sorted.len() / 2) {
-            let limit = median.saturating_mul(OUTLIER_FACTOR);
-            trend.rises.retain(|(_, rise)| *rise <= limit);
-        }
+        trend.leave_out_one_offs();
         trend
     }
 }
 
 impl MinimaTrend {
+    /// Leaves out rises that are many times the median one.
+    pub fn leave_out_one_offs(&mut self) {
+        let mut sorted: Vec<i64> = self.rises.iter().map(|(_, rise)| *rise).collect();
+        sorted.sort_unstable();
+        if let Some(median) = sorted.get(sorted.len() / 2) {
+            let limit = median.saturating_mul(OUTLIER_FACTOR);
+            self.rises.retain(|(_, rise)| *rise <= limit);
+        }
+    }
+
     fn rise(&self) -> i64 {
         self.rises.iter().map(|(_, rise)| rise).sum()
     }

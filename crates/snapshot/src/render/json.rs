@@ -97,7 +97,7 @@ pub struct SiteAnswer {
     node: Option<String>,
     bytes: u64,
     requested_bytes: u64,
-    blocks: u64,
+    pub blocks: u64,
     stack: Vec<FrameAnswer>,
     /// `None` where a stack tells the line, or nothing does.
     autograd: Option<AutogradAnswer>,

@@ -1,5 +1,6 @@
 //! An analysis as text, JSON and an HTML document.
 
+mod born;
 pub mod html;
 pub mod json;
 pub mod layout;

@@ -1,14 +1,19 @@
 //! The pages of `stepmem snapshot diff` and `stepmem snapshot ranks`.
 
+use crate::analyze::births::Births;
 use crate::analyze::diff::{DeviceDiff, Diff};
+use crate::analyze::leak::LeakVerdict;
 use crate::analyze::ranks::{ComparedAt, RANKS_MIN, RankRow, Ranks};
 use crate::integer::signed_real;
+use crate::render::born;
 use crate::render::layout::{line, wrapped};
 use crate::render::text::{WIDTH, width_left};
 use crate::render::words;
 use stepmem_types::format::clean::clean;
 use stepmem_types::format::units::{bytes, grouped, many, signed_bytes, whole_bytes};
 
+/// Frames of a stack that are shown.
+const FRAMES: usize = 6;
 /// Characters of a file's name.
 const FILE_CHARS: usize = 36;
 
@@ -40,6 +45,9 @@ pub fn diff(diff: &Diff, top: usize) -> String {
         for note in &device.notes {
             page.push_str(&wrapped(&note.text, "  ", WIDTH));
         }
+        if let Some(births) = &device.births {
+            born(&mut page, births, top);
+        }
         if device.is_equal() {
             page.push('\n');
             continue;
@@ -61,12 +69,42 @@ pub fn diff(diff: &Diff, top: usize) -> String {
         page.push('\n');
         return page;
     }
-    page.push_str(&wrapped(
-        "Next: `stepmem snapshot show AFTER` shows whether the line that grew most goes on growing.",
-        "",
-        WIDTH,
-    ));
+    let is_leak = |device: &DeviceDiff| {
+        device.births.as_ref().is_some_and(|births| births.verdict == LeakVerdict::Leak)
+    };
+    let next = if diff.devices.iter().any(is_leak) {
+        "Next: look at the line named under Leak: something keeps what it makes."
+    } else {
+        "Next: `stepmem snapshot show AFTER` shows whether the line that grew most goes on growing."
+    };
+    page.push_str(&wrapped(next, "", WIDTH));
     page
+}
+
+/// Which lines leak by the births between states.
+fn born(page: &mut String, births: &Births, top: usize) {
+    line(page, format_args!("\nLeak"));
+    if let (Some(rate), Some(first)) = (births.bytes_per_state, births.sites.first()) {
+        let before = format!("  LEAK  {} from state to state, at ", bytes(rate));
+        let name = first.site.name_within(width_left(&before));
+        line(page, format_args!("{before}{name}"));
+        for frame in first.site.frames(FRAMES).iter().skip(1) {
+            let before = format!("{:30}from ", "");
+            let frame = words::ending_of(frame, width_left(&before));
+            line(page, format_args!("{before}{frame}"));
+        }
+    }
+    for text in born::texts(births) {
+        page.push_str(&wrapped(&text, "  ", WIDTH));
+    }
+    for found in births.sites.iter().take(top) {
+        let before = format!("  {:>9} a state  ", bytes(found.bytes_per_state));
+        let name = found.site.name_within(width_left(&before));
+        line(page, format_args!("{before}{name}"));
+        let blocks = many(found.site.blocks, "block");
+        let gaps = many(u64::from(found.generations), "gap");
+        line(page, format_args!("{:20}{blocks} stay, born in {gaps} between states", ""));
+    }
 }
 
 /// The lines that hold more, and those that hold less.

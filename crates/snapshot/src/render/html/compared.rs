@@ -4,9 +4,11 @@
 use std::cmp::Reverse;
 use std::convert::Infallible;
 
+use crate::analyze::births::Births;
 use crate::analyze::diff::{DeviceDiff, Diff, SiteDiff};
 use crate::analyze::ranks::{ComparedAt, RANKS_MIN, RankRow, Ranks, StandOut};
 use crate::integer::{count, real, signed_real};
+use crate::render::born;
 use crate::render::html::bars::{self, BarPiece};
 use crate::render::html::detail::Detail;
 use crate::render::html::document::{Sheet, fitted, left_out};
@@ -84,11 +86,34 @@ fn growth_verdict(html: &mut String, device: &DeviceDiff, detail: Detail) {
         add(html, format_args!("<p>{}</p>", escaped(&note.text)));
     }
     html.push_str("</div>\n");
+    if let Some(births) = &device.births {
+        born(html, births, detail);
+    }
     let Some(first) = device.sites.first().filter(|site| site.growth_bytes > 0) else { return };
     let name = escaped(&first.site.name());
     let grown = signed_bytes(signed_real(first.growth_bytes));
     add(html, format_args!("<div class=\"verdict is-bad\"><h3>{grown} at {name}</h3>"));
     stack(html, &first.site.frames(detail.frames));
+    html.push_str("</div>\n");
+}
+
+/// Which lines leak by the births between states.
+fn born(html: &mut String, births: &Births, detail: Detail) {
+    let leak = births.bytes_per_state.zip(births.sites.first());
+    let (class, title) = match leak {
+        Some((rate, found)) => {
+            let name = escaped(&found.site.name());
+            (" is-bad", format!("Leak: {} from state to state, at {name}", bytes(rate)))
+        }
+        None => ("", "Leak".to_owned()),
+    };
+    add(html, format_args!("<div class=\"verdict{class}\"><h3>{title}</h3>"));
+    if let Some((_, found)) = leak {
+        stack(html, &found.site.frames(detail.frames));
+    }
+    for text in born::texts(births) {
+        add(html, format_args!("<p>{}</p>", escaped(&text)));
+    }
     html.push_str("</div>\n");
 }
 
