@@ -11,6 +11,7 @@ from _thread import RLock
 from typing import TYPE_CHECKING, Optional
 
 from ._by_time import ByTime
+from ._descriptors import in_child as close_files
 from ._ending import Ending
 from ._environment import environment
 from ._holders.requests import HeapScanRequests
@@ -85,6 +86,7 @@ class Client:
             heap_scans.in_child()
         self.ending.in_child(self.process)
         in_child()
+        close_files()
         if recorder is not None:
             recorder.close()
         try:

@@ -10,7 +10,7 @@ import _socket as socket
 import ctypes
 import os
 from fcntl import F_DUPFD_CLOEXEC, fcntl
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from ._signals import raise_if_of_handler
 
@@ -103,6 +103,8 @@ class OwnFile(ClosedFile):
             self.forget()
             raise
         self.file = file_of(self.number)
+        if self.file is not None:
+            _open[id(self)] = self.number, self.file
 
     def __enter__(self) -> "OwnFile":
         return self
@@ -126,6 +128,7 @@ class OwnFile(ClosedFile):
 
     def forget(self) -> None:
         """Leaves its descriptor to others."""
+        _open.pop(id(self), None)
         self.number = CLOSED
         self.__class__ = ClosedFile  # type: ignore[assignment]
 
@@ -151,6 +154,17 @@ class OwnFile(ClosedFile):
         """Writes bytes at the end of what was written, and returns how many. Raises OSError if the program has closed it."""
         if self.is_ours(): return os.write(self.number, data)  # fmt: skip
         raise OSError("the program closed a file of the client")
+
+
+_open: Dict[int, Tuple[int, File]] = {}
+"""The descriptors of the client's open files, of every thread."""
+
+
+def in_child() -> None:
+    """Closes, in a forked child, what threads of the parent had open at that moment: here nothing else would."""
+    for number, file in list(_open.values()):
+        if file_of(number) == file: close_at_once(number)  # fmt: skip
+    _open.clear()
 
 
 def opened(path: str, flags: int = os.O_RDONLY) -> OwnFile:

@@ -10,6 +10,7 @@ import ssl
 import subprocess
 import sys
 import threading
+import textwrap
 import time
 from typing import List
 
@@ -230,3 +231,40 @@ def test_forgotten_connection_is_not_closed_when_it_is_closed(encrypted, tmp_pat
     del connection
     assert file_of(number) == file_of(taken[0])
     os.close(number)
+
+
+READS_AT_FORK = """
+    import os, threading, stepmem
+    from stepmem._descriptors import opened
+    stepmem.step_end(1)
+    is_open, may_go_on = threading.Event(), threading.Event()
+
+    def read():
+        with opened("/proc/self/status") as file:
+            is_open.set()
+            may_go_on.wait()
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    is_open.wait()
+
+    def statuses():
+        links = [f"/proc/self/fd/{n}" for n in os.listdir("/proc/self/fd")]
+        return sum(os.path.lexists(link) and os.readlink(link).endswith("/status") for link in links)
+
+    print(statuses(), flush=True)
+    child = os.fork()
+    if child == 0:
+        print(statuses(), flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
+    print(statuses(), flush=True)
+    may_go_on.set()
+    thread.join()
+    print(statuses(), flush=True)
+"""
+
+
+def test_forked_child_keeps_no_file_that_a_thread_of_the_client_reads_meanwhile(fake, train):
+    ended = train(textwrap.dedent(READS_AT_FORK), fake(200).url).ended()
+    assert (ended.code, ended.out.split()) == (0, ["1", "0", "1", "0"]), (ended.out, ended.err)

@@ -296,17 +296,6 @@ fn frames_that_pandas_wrote_are_judged_as_tables_and_as_lines() {
 const COLUMNS: &str = "timestamp, utilization.gpu [%], utilization.memory [%], memory.used [MiB], memory.total [MiB], \
                        temperature.gpu, power.draw [W]";
 
-/// Reads a log that nvidia-smi wrote beside a training job of somebody else.
-fn real_log(name: &str) -> String {
-    let bytes = fs::read(root().join("tests/data/series").join(name)).unwrap();
-    let mut log = String::new();
-    match name.ends_with(".gz") {
-        true => GzDecoder::new(&*bytes).read_to_string(&mut log).unwrap(),
-        false => bytes.as_slice().read_to_string(&mut log).unwrap(),
-    };
-    log
-}
-
 #[test]
 fn logs_that_nvidia_smi_wrote_are_judged_as_they_are() {
     let path = |name: &str| text(&root().join("tests/data/series").join(name));
@@ -327,8 +316,11 @@ fn logs_that_nvidia_smi_wrote_are_judged_as_they_are() {
     assert_eq!((samples, capacity), (Some(1923), 20_146.0));
 
     // The same, with a leak of 5 MiB a sample on top of what the job holds.
+    let packed = fs::read(&noheader).unwrap();
+    let mut log = String::new();
+    GzDecoder::new(&*packed).read_to_string(&mut log).unwrap();
     let leaking: String = (0_u32..)
-        .zip(real_log("smi-noheader.csv.gz").lines())
+        .zip(log.lines())
         .map(|(sample, line)| {
             let mut cells: Vec<String> = line.split(", ").map(str::to_owned).collect();
             let used: u32 = cells[3].trim_end_matches(" MiB").parse().unwrap();
