@@ -75,6 +75,12 @@ def _never_waits(descriptor: int) -> bool:
         return False
 
 
+def _is_same(descriptor: int, file: Optional[File], is_marked: bool) -> bool:
+    """Returns whether a descriptor is still that of a file of the client. Keeps the interpreter's lock at the end."""
+    is_same = is_marked if file is None else file_of(descriptor) == file
+    return is_same and (not is_marked or _never_waits(descriptor))
+
+
 class ClosedFile:
     """What an `OwnFile` becomes once nothing is left to close.
 
@@ -103,8 +109,7 @@ class OwnFile(ClosedFile):
             self.forget()
             raise
         self.file = file_of(self.number)
-        if self.file is not None:
-            _open[id(self)] = self.number, self.file
+        _open[id(self)] = self.number, self.file, is_marked
 
     def __enter__(self) -> "OwnFile":
         return self
@@ -118,8 +123,7 @@ class OwnFile(ClosedFile):
 
     def is_ours(self) -> bool:
         """Returns whether the program has not closed it."""
-        is_same = self._is_marked if self.file is None else file_of(self.number) == self.file
-        return is_same and (not self._is_marked or _never_waits(self.number))
+        return _is_same(self.number, self.file, self._is_marked)
 
     def close(self) -> None:
         """Closes it unless the program has."""
@@ -156,14 +160,14 @@ class OwnFile(ClosedFile):
         raise OSError("the program closed a file of the client")
 
 
-_open: Dict[int, Tuple[int, File]] = {}
+_open: Dict[int, Tuple[int, Optional[File], bool]] = {}
 """The descriptors of the client's open files, of every thread."""
 
 
 def in_child() -> None:
     """Closes, in a forked child, what threads of the parent had open at that moment: here nothing else would."""
-    for number, file in list(_open.values()):
-        if file_of(number) == file: close_at_once(number)  # fmt: skip
+    for number, file, is_marked in list(_open.values()):
+        if _is_same(number, file, is_marked): close_at_once(number)  # fmt: skip
     _open.clear()
 
 

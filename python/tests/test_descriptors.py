@@ -268,3 +268,23 @@ READS_AT_FORK = """
 def test_forked_child_keeps_no_file_that_a_thread_of_the_client_reads_meanwhile(fake, train):
     ended = train(textwrap.dedent(READS_AT_FORK), fake(200).url).ended()
     assert (ended.code, ended.out.split()) == (0, ["1", "0", "1", "0"]), (ended.out, ended.err)
+
+
+TAKEN_AT_FORK = """
+    import os, threading, stepmem
+    from stepmem._descriptors import opened
+    stepmem.step_end(1)
+    file = opened("/proc/self/status")
+    taken = os.open("/proc/self/status", os.O_RDONLY)
+    os.dup2(taken, file.number)
+    child = os.fork()
+    if child == 0:
+        print(os.read(file.number, 5).decode(), flush=True)
+        os._exit(0)
+    print(os.waitpid(child, 0)[1], flush=True)
+"""
+
+
+def test_forked_child_keeps_a_file_of_the_program_under_the_number_of_the_clients(fake, train):
+    ended = train(textwrap.dedent(TAKEN_AT_FORK), fake(200).url).ended()
+    assert (ended.code, ended.out.split()) == (0, ["Name:", "0"]), (ended.out, ended.err)
