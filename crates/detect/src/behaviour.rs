@@ -1,5 +1,7 @@
 //! Tests: what the detector reports for series of known shape.
 
+use std::collections::BTreeSet;
+
 use crate::config::Config;
 use crate::detector::Detector;
 use crate::forecast::slope_interval::Bend;
@@ -239,6 +241,29 @@ fn slope_is_that_of_now_where_growth_has_ended() {
             watched.detector.slope(Signal::Allocated).unwrap().bytes_per_step.unwrap();
         assert!(per_step.value.abs() < 0.002 * MEBIBYTE, "{n_level}: {per_step:?}");
     }
+}
+
+/// A figure that is asked for at each scrape is that of somebody who asks once.
+#[test]
+fn slopes_are_the_same_however_often_they_are_asked_for() {
+    let mut next = noise(7);
+    let noisy: Vec<f64> = (0..1_500).map(|_| MEBIBYTE * next()).collect();
+    let bytes = |step: u32| {
+        let leaks = leak(2.0 * MEBIBYTE, 300, 700)(step) + leak(MEBIBYTE, 1_000, 1_500)(step);
+        leaks + noisy[usize::try_from(step).unwrap() - 1]
+    };
+    let shown = |detector: &Detector| {
+        format!("{:?} {:?}", detector.slope(Signal::Allocated), detector.reserved_slope())
+    };
+    let (mut often, mut once) = (Watched::new(), Watched::new());
+    let mut different = BTreeSet::new();
+    for step in 1..1_500 {
+        (often, once) = (often.run(1, bytes), once.run(1, bytes));
+        let asked_once = shown(&once.detector.clone());
+        assert_eq!(shown(&often.detector), asked_once, "at step {step}");
+        different.insert(asked_once);
+    }
+    assert!(different.len() > 50, "{} slopes", different.len());
 }
 
 #[test]

@@ -6,7 +6,6 @@ use crate::batch::BatchShare;
 use crate::capacity::Capacity;
 use crate::config::Config;
 use crate::forecast::headroom::Room;
-use crate::forecast::overview;
 use crate::intervals::Intervals;
 use crate::ladder::{Block, Counted, Ladder, narrow};
 use crate::outlook::{Asked, Basis, Outlook};
@@ -418,7 +417,7 @@ impl Detector {
             return Some(Slope::along(self.axis, trend.slope_bytes_per_unit, pace));
         }
         let ended = series.tracker.level_since();
-        let overview = overview::of(&series.ladder, ended, &self.config)?;
+        let overview = series.overviews.of_signal(&series.ladder, ended, &self.config)?;
         let pace = self.seconds_per_unit(signal);
         let slope = Slope::along(self.axis, overview.slope, pace);
         Some(Slope { is_straight: overview.is_straight, ..slope })
@@ -427,8 +426,8 @@ impl Detector {
     /// Returns the rate of all reserved memory, not only of what no larger batch explains;
     /// `None` until it is known, and of a rank that has ended.
     pub fn reserved_slope(&self) -> Option<Slope> {
-        let ladder = &self.series(self.live_signal)?.ladder;
-        let slope = overview::of_reserved(ladder, &self.config)?;
+        let series = self.series(self.live_signal)?;
+        let slope = series.overviews.of_reserved(&series.ladder, &self.config)?;
         let pace = self.seconds_per_unit(self.live_signal);
         Some(Slope::along(self.axis, slope, pace))
     }

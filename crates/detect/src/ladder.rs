@@ -224,21 +224,22 @@ impl Ladder {
         &self.levels
     }
 
-    /// Returns the blocks since a position of the shortest window that goes back to it, and how
-    /// many blocks it has before.
-    pub(super) fn since(&self, position: f64) -> Option<(&[Block], usize)> {
+    /// Returns the blocks since a position of the shortest window that goes back to it, how many
+    /// blocks it has before, and the level of that window.
+    pub(super) fn since(&self, position: f64) -> Option<(&[Block], usize, usize)> {
         let goes_back = |level: &&Level| {
             level.blocks().first().is_some_and(|first| first.at.position <= position)
         };
-        let blocks = self.levels.iter().find(goes_back)?.blocks();
+        let level_idx = self.levels.iter().position(|level| goes_back(&level))?;
+        let blocks = self.levels.get(level_idx)?.blocks();
         let n_before = blocks.partition_point(|block| block.at.position < position);
-        Some((blocks.get(n_before..)?, n_before))
+        Some((blocks.get(n_before..)?, n_before, level_idx))
     }
 
     /// Returns the rise from the earlier half of the blocks since a position to the later one;
     /// `None` below two blocks.
     pub(super) fn rise_since(&self, position: f64) -> Option<f64> {
-        let (blocks, _) = self.since(position)?;
+        let (blocks, ..) = self.since(position)?;
         let (earlier, later) = blocks.split_at(blocks.len() / 2);
         let least = |half: &[Block]| half.iter().map(|block| block.minimum).reduce(f64::min);
         Some(least(later)? - least(earlier)?)

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::config::Config;
+use crate::forecast::overview::Overviews;
 use crate::intervals::{Intervals, Newest};
 use crate::ladder::{Counted, Ladder, count};
 use crate::rapid::Rapid;
@@ -44,6 +45,8 @@ pub(super) struct Series {
     #[serde(deserialize_with = "saved::at_most::<_, _, { SAMPLES_PER_BLOCK_MAX - 1 }>")]
     n_open: u32,
     pub(super) ladder: Ladder,
+    #[serde(skip)]
+    pub(super) overviews: Overviews,
     pub(super) tracker: Tracker,
     /// The point where growth was first suspected.
     pub(super) suspected: Option<AxisPoint>,
@@ -61,6 +64,7 @@ impl Series {
             open: None,
             n_open: 0,
             ladder: Ladder::default(),
+            overviews: Overviews::default(),
             tracker: Tracker::default(),
             suspected: None,
         }
@@ -78,6 +82,7 @@ impl Series {
         }
         self.n_open = 0;
         let n_grown = self.ladder.push(block);
+        self.overviews.forget(n_grown);
         if self.tracker.trend().is_some() && !self.tracker.is_rapid() {
             let sampled = self.sampled(around);
             self.tracker.advance(&block.block, sampled, around);
@@ -149,6 +154,7 @@ impl Series {
     /// Frees the windows; the trend stays.
     pub(super) fn release(&mut self) {
         self.ladder.clear();
+        self.overviews = Overviews::default();
         self.tracker.release();
     }
 

@@ -169,7 +169,7 @@ impl Tracker {
         if !is_due || !trend.is_growing() {
             return;
         }
-        let Some((blocks, onset_idx)) = ladder.since(trend.onset.position) else { return };
+        let Some((blocks, onset_idx, _)) = ladder.since(trend.onset.position) else { return };
         if trend.is_followed {
             trend.slack_ratio = slack_ratio(blocks);
         }

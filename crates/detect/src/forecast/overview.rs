@@ -1,5 +1,7 @@
 //! The movement of a signal as of now, also when nothing is wrong with it.
 
+use std::sync::OnceLock;
+
 use crate::config::Config;
 use crate::forecast::slope_interval::slope_interval;
 use crate::ladder::{BLOCKS_MAX, Block, Ladder, Level, count, points_of};
@@ -17,26 +19,84 @@ const STRAIGHT_GAIN_RATIO: f64 = 0.6;
 const STRAIGHT_BYTES_MIN: f64 = 4.0 * MEBIBYTE;
 
 /// The movement of a signal.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Overview {
     pub(crate) slope: Interval,
     /// Set when it rises in a straight line.
     pub(crate) is_straight: bool,
 }
 
-/// Returns the slope since `ended`, or else in the longest window, by every other block; where
-/// that is not straight, in a shorter one as long as the slope becomes surer: a bend makes it
-/// unsure, and so does shortness. `None` until there are enough blocks.
-pub(crate) fn of(ladder: &Ladder, ended: Option<f64>, config: &Config) -> Option<Overview> {
-    let has_enough = |blocks: &&[Block]| blocks.len() >= config.blocks_min;
-    let since = ended.and_then(|ended| ladder.since(ended)).map(|(blocks, _)| blocks);
-    let longest_first = ladder.levels().iter().rev().map(Level::blocks);
+/// The movement of a signal by its windows, which is kept until one of those gets a block: it
+/// is asked for at each scrape, and the longest window changes once in many samples.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Overviews {
+    of_signal: OnceLock<Kept<Overview>>,
+    of_reserved: OnceLock<Kept<Interval>>,
+}
+
+/// A figure, and what it was read from.
+#[derive(Clone, Debug)]
+struct Kept<T> {
+    figure: Option<T>,
+    /// The place where the last growth ended.
+    ended: Option<f64>,
+    /// The shortest window that was read.
+    lowest_idx: usize,
+}
+
+impl Overviews {
+    /// Forgets what was read from one of the lowest `n_levels` windows.
+    pub(crate) fn forget(&mut self, n_levels: usize) {
+        forget(&mut self.of_signal, n_levels);
+        forget(&mut self.of_reserved, n_levels);
+    }
+
+    /// Returns the slope since `ended`, or else in the longest window, by every other block;
+    /// where that is not straight, in a shorter one as long as the slope becomes surer: a bend
+    /// makes it unsure, and so does shortness. `None` until there are enough blocks.
+    pub(crate) fn of_signal(
+        &self,
+        ladder: &Ladder,
+        ended: Option<f64>,
+        config: &Config,
+    ) -> Option<Overview> {
+        let kept = self.of_signal.get_or_init(|| of(ladder, ended, config));
+        if kept.ended == ended { kept.figure } else { of(ladder, ended, config).figure }
+    }
+
+    /// Returns the slope of reserved memory in the longest window of live memory, by every other
+    /// block; `None` until there are enough blocks, and where reserved memory is not known.
+    pub(crate) fn of_reserved(&self, ladder: &Ladder, config: &Config) -> Option<Interval> {
+        self.of_reserved.get_or_init(|| of_reserved(ladder, config)).figure
+    }
+}
+
+fn forget<T>(kept: &mut OnceLock<Kept<T>>, n_levels: usize) {
+    if kept.get().is_some_and(|kept| kept.lowest_idx < n_levels) {
+        kept.take();
+    }
+}
+
+fn of(ladder: &Ladder, ended: Option<f64>, config: &Config) -> Kept<Overview> {
+    let since = ended.and_then(|ended| {
+        let (blocks, _, level_idx) = ladder.since(ended)?;
+        Some((level_idx, blocks))
+    });
+    let longest_first = ladder.levels().iter().map(Level::blocks).enumerate().rev();
+    let has_enough = |(_, blocks): &(usize, &[Block])| blocks.len() >= config.blocks_min;
     let mut surest: Option<Interval> = None;
-    for blocks in since.into_iter().chain(longest_first).filter(has_enough) {
+    // A window that does not suffice yet, or that is the first of its length, changes it, too.
+    let mut lowest_idx = since.map_or(ladder.levels().len(), |(level_idx, _)| level_idx);
+    for (level_idx, blocks) in since.into_iter().chain(longest_first).filter(has_enough) {
+        lowest_idx = lowest_idx.min(level_idx);
         let mut points = [(0.0, 0.0); BLOCKS_MAX];
         let points = points_of(blocks, &mut points);
-        let slope = slope_of(points)?;
+        let Some(slope) = slope_of(points) else {
+            return Kept { figure: None, ended, lowest_idx };
+        };
         if surest.is_none() && is_straight(points, &slope) {
-            return Some(Overview { slope, is_straight: true });
+            let figure = Some(Overview { slope, is_straight: true });
+            return Kept { figure, ended, lowest_idx };
         }
         let width = |slope: &Interval| slope.upper - slope.lower;
         if surest.is_some_and(|surest| width(&surest) <= width(&slope)) {
@@ -44,22 +104,23 @@ pub(crate) fn of(ladder: &Ladder, ended: Option<f64>, config: &Config) -> Option
         }
         surest = Some(slope);
     }
-    surest.map(|slope| Overview { slope, is_straight: false })
+    let figure = surest.map(|slope| Overview { slope, is_straight: false });
+    Kept { figure, ended, lowest_idx: if figure.is_some() { lowest_idx } else { 0 } }
 }
 
-/// Returns the slope of reserved memory in the longest window of live memory, by every other
-/// block; `None` until there are enough blocks, and where reserved memory is not known.
-pub(crate) fn of_reserved(ladder: &Ladder, config: &Config) -> Option<Interval> {
-    let mut longest_first = ladder.levels().iter().rev().map(Level::blocks);
-    let blocks = longest_first.find(|blocks| blocks.len() >= config.blocks_min)?;
-    if blocks.iter().all(|block| block.reserved <= 0.0) {
-        return None;
-    }
+fn of_reserved(ladder: &Ladder, config: &Config) -> Kept<Interval> {
+    let mut longest_first = ladder.levels().iter().map(Level::blocks).enumerate().rev();
+    let longest = longest_first.find(|(_, blocks)| blocks.len() >= config.blocks_min);
+    let Some((lowest_idx, blocks)) = longest else {
+        return Kept { figure: None, ended: None, lowest_idx: 0 };
+    };
     let mut points = [(0.0, 0.0); BLOCKS_MAX];
     for (slot, block) in points.iter_mut().zip(blocks) {
         *slot = (block.at.position, block.reserved.into());
     }
-    slope_of(points.get(..blocks.len().min(BLOCKS_MAX))?)
+    let is_known = blocks.iter().any(|block| block.reserved > 0.0);
+    let points = points.get(..blocks.len().min(BLOCKS_MAX)).filter(|_| is_known);
+    Kept { figure: points.and_then(slope_of), ended: None, lowest_idx }
 }
 
 fn slope_of(points: &[(f64, f64)]) -> Option<Interval> {
