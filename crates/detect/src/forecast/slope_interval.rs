@@ -73,8 +73,8 @@ impl Spread {
 
 /// Returns the 95 % interval around the slope of a line. It covers the scatter of the points,
 /// the difference between the slopes of the two halves, and the unknown of its ends. The first
-/// end may be a changepoint. It is no wider than the
-/// `spread` of its growth, if it is given.
+/// end may be a changepoint. Where it would reach 0, it is no wider than the `spread` of its
+/// growth, if that is given: a test has shown that it grows.
 ///
 /// `None` when the points do not span anything.
 pub(crate) fn slope_interval(
@@ -93,8 +93,9 @@ pub(crate) fn slope_interval(
         Some(error) => slope_bend(points).abs() + errors_of_interval(n_points) * error,
         None => WALK_SPREADS * squared_increments(points).sqrt() / span,
     };
-    let spread = spread.map_or(scatter, |spread| scatter.min(spread.0 * slope.abs()));
-    Some(Interval::around(slope, ends + spread))
+    let spread = spread.filter(|_| ends + scatter >= slope.abs());
+    let within = spread.map_or(scatter, |spread| scatter.min(spread.0 * slope.abs()));
+    Some(Interval::around(slope, ends + within))
 }
 
 /// Returns the slope of growth since its onset with its interval: that of a line where the
