@@ -26,7 +26,7 @@ OTHERS = {name: EVAL / f"{name}_families.py" for name in ("seen", "test", "witne
 
 @dataclass(frozen=True)
 class Truth:
-    """The facts about a simulated job that the judge needs. The arrays are of the first leaking rank; healthy jobs have none."""
+    """The facts about a simulated job that the judge needs."""
 
     family: str
     seed: int
@@ -35,6 +35,10 @@ class Truth:
     step: np.ndarray
     time: np.ndarray
     leaked: np.ndarray
+    """The bytes that each leaking rank has leaked, by rank and event: ranks may leak at rates of their own. Healthy jobs have none."""
+
+    def leaked_by(self, rank):
+        return self.leaked[self.truth["leak_ranks"].index(rank)]
 
 
 def families_of(which):
@@ -67,7 +71,7 @@ def fingerprint(paths):
 
 
 def folder_of(root, which):
-    made_by = [EVAL / "simulator" / f"{name}.py" for name in ("allocator", "compact", "counts", "families", "job")]
+    made_by = [EVAL / "simulator" / f"{name}.py" for name in ("allocator", "compact", "counts", "families", "job")] + [Path(__file__)]
     return root / f"{which}-{fingerprint(made_by + ([OTHERS[which]] if which in OTHERS else []))}"
 
 
@@ -81,7 +85,7 @@ def make(task):
         compact.write(part, base.name, job.world, job.total, compact.rows_of(job))
         os.replace(part, base.with_suffix(".job"))
         ranks = job.truth["leak_ranks"]
-        leak = dict(step=job.step, time=job.time, leaked=job.ranks[ranks[0]]["leak_cum"]) if ranks else {}
+        leak = dict(step=job.step, time=job.time, leaked=np.stack([job.ranks[rank]["leak_cum"] for rank in ranks])) if ranks else {}
         seconds = float(job.time[-1] - job.time[0]) if len(job.time) else 0.0
         with open(part, "wb") as file:
             np.savez_compressed(file, truth=json.dumps(job.truth), rank_days=seconds / 86400 * job.world, **leak)

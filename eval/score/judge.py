@@ -60,14 +60,15 @@ def judge(job, events):
 def forecast(job, page):
     """Relative errors of the slope and of the time left, and whether the interval has the true slope."""
     truth, evidence, found = job.truth, page.get("evidence", {}), {}
-    at = min(int(np.searchsorted(job.time, page["time"])), len(job.leaked) - 1)
+    leaked = job.leaked_by(page["rank"])
+    at = min(int(np.searchsorted(job.time, page["time"])), len(leaked) - 1)
     if truth["restarts"]:
         since = int(np.searchsorted(job.time, truth["onset_time"]))
     else:
         since = int(np.searchsorted(job.step, evidence.get("onset_step", truth["onset_step"])))
     since = max(min(since, at - 1), 0)
     n_steps = int(job.step[at] - job.step[since])
-    true_slope = float(job.leaked[at] - job.leaked[since]) / n_steps if n_steps > 0 else 0.0
+    true_slope = float(leaked[at] - leaked[since]) / n_steps if n_steps > 0 else 0.0
     slope, low, high = (evidence.get(f"slope_{name}bytes_per_step") for name in ("", "lower_", "upper_"))
     if slope and true_slope > 0:
         found["slope_error"] = abs(slope / true_slope - 1)
@@ -81,21 +82,22 @@ def forecast(job, page):
 
 
 def later_forecasts(job, events):
-    """Relative errors of the time left that the rank's paging findings give half-way from the onset to out-of-memory, and a minute before that."""
+    """Relative errors of the time left that the paging findings give half-way from the onset to out-of-memory, and a minute before that: by each rank's
+    newest outlook, and over the ranks by the first that is to run out, since that ends the job."""
     truth, found = job.truth, {}
     if not truth["oom_step"]:
         return found
-    given = [e for e in events if e["state"] == "outlook" and e["kind"] in PAGING and e["rank"] in truth["leak_ranks"]]
     for name, moment in (("half", (truth["onset_time"] + truth["oom_time"]) / 2), ("last_minute", truth["oom_time"] - 60.0)):
-        before = [e for e in given if truth["onset_time"] <= e["time"] <= moment]
-        if not before:
-            continue
-        time = max(e["time"] for e in before)
-        lefts = [e["evidence"].get("oom_eta_steps") for e in before if e["time"] == time]
-        known = [left for left in lefts if left]
-        newest = max(before, key=lambda e: e["time"])
-        if known and truth["oom_step"] > newest["step"]:
-            found[f"{name}_error"] = abs(min(known) / (truth["oom_step"] - newest["step"]) - 1)
+        newest = {}
+        for event in events:
+            if event["kind"] in PAGING and event["rank"] in truth["leak_ranks"] and truth["onset_time"] <= event["time"] <= moment:
+                if event["state"] in ("outlook", "cleared"):
+                    newest[event["rank"], event["kind"]] = event
+        given = [e for e in newest.values() if e["state"] == "outlook" and e["evidence"].get("oom_eta_steps")]
+        step = max((e["step"] for e in given), default=truth["oom_step"])
+        if step < truth["oom_step"]:
+            end = min(e["step"] + e["evidence"]["oom_eta_steps"] for e in given)
+            found[f"{name}_error"] = abs((end - step) / (truth["oom_step"] - step) - 1)
     return found
 
 
