@@ -1,6 +1,9 @@
 //! The metrics table as text: Prometheus text format 0.0.4 and OpenMetrics 1.0, with content
 //! negotiation.
 
+use std::fmt::Write as _;
+use std::sync::LazyLock;
+
 use stepmem_engine::metrics::readers;
 use stepmem_engine::metrics::table::METRICS;
 use stepmem_engine::metrics::types::{Kind, Metric, Read};
@@ -58,11 +61,24 @@ impl Format {
     }
 }
 
+/// Bytes of the exporter's own figures, and of a rank's, as they usually are.
+const USUAL_BYTES: usize = 16 * 1024;
+const USUAL_BYTES_OF_RANK: usize = 3 * 1024;
+
+/// The lines above a metric's samples, in each format: they never change.
+static HEADS: LazyLock<Vec<[String; 2]>> = LazyLock::new(|| {
+    let in_both =
+        |metric| [Format::Text, Format::OpenMetrics].map(|format| head(metric, format));
+    METRICS.iter().map(in_both).collect()
+});
+
 /// Renders the whole table. Omits metrics without a series, with their HELP and TYPE.
 pub fn render(status: &Status, format: Format) -> String {
-    let mut page = Exposition { text: String::with_capacity(16 * 1024), format };
-    for metric in METRICS {
-        page.family(metric, status);
+    let usual = USUAL_BYTES + status.ranks.len().saturating_mul(USUAL_BYTES_OF_RANK);
+    let mut page = Exposition { text: String::with_capacity(usual) };
+    for (metric, [of_text, of_open_metrics]) in METRICS.iter().zip(HEADS.iter()) {
+        let head = if format == Format::Text { of_text } else { of_open_metrics };
+        page.family(metric, head, status);
     }
     if format == Format::OpenMetrics {
         page.text.push_str("# EOF\n");
@@ -82,17 +98,16 @@ struct SampleName<'a> {
 
 struct Exposition {
     text: String,
-    format: Format,
 }
 
 impl Exposition {
-    fn family(&mut self, metric: &Metric, status: &Status) {
+    fn family(&mut self, metric: &Metric, head: &str, status: &Status) {
         match metric.read {
             Read::Series(read) | Read::Subjects(read) => {
                 let mut is_begun = false;
                 read(status, &mut |labels, value| {
                     if !is_begun {
-                        self.head(metric);
+                        self.text.push_str(head);
                         is_begun = true;
                     }
                     let series = SampleName {
@@ -106,29 +121,9 @@ impl Exposition {
                 });
             }
             Read::Durations(read) => {
-                self.head(metric);
+                self.text.push_str(head);
                 self.durations(metric, read(status));
             }
-        }
-    }
-
-    fn head(&mut self, metric: &Metric) {
-        let family = match (self.format, metric.kind) {
-            (Format::OpenMetrics, Kind::Counter) => metric.name.trim_end_matches("_total"),
-            (Format::OpenMetrics, Kind::Info) => metric.name.trim_end_matches("_info"),
-            _ => metric.name,
-        };
-        let kind = match (self.format, metric.kind) {
-            (_, Kind::Counter) => "counter",
-            (_, Kind::Histogram) => "histogram",
-            (Format::OpenMetrics, Kind::Info) => "info",
-            (_, Kind::Gauge) | (Format::Text, Kind::Info) => "gauge",
-        };
-        self.line(&["# HELP ", family, " "]);
-        escape(&mut self.text, metric.help, self.format == Format::OpenMetrics);
-        self.line(&["\n# TYPE ", family, " ", kind, "\n"]);
-        if let (Format::OpenMetrics, Some(unit)) = (self.format, metric.unit.as_suffix()) {
-            self.line(&["# UNIT ", family, " ", unit, "\n"]);
         }
     }
 
@@ -171,7 +166,9 @@ impl Exposition {
         if separator == ',' {
             self.text.push('}');
         }
-        self.line(&[" ", &written(value), "\n"]);
+        self.text.push(' ');
+        write_value(&mut self.text, value);
+        self.text.push('\n');
     }
 
     fn line(&mut self, parts: &[&str]) {
@@ -181,14 +178,41 @@ impl Exposition {
     }
 }
 
-/// A value as both formats write it.
-fn written(value: f64) -> String {
+/// Returns the lines above a metric's samples.
+fn head(metric: &Metric, format: Format) -> String {
+    let family = match (format, metric.kind) {
+        (Format::OpenMetrics, Kind::Counter) => metric.name.trim_end_matches("_total"),
+        (Format::OpenMetrics, Kind::Info) => metric.name.trim_end_matches("_info"),
+        _ => metric.name,
+    };
+    let kind = match (format, metric.kind) {
+        (_, Kind::Counter) => "counter",
+        (_, Kind::Histogram) => "histogram",
+        (Format::OpenMetrics, Kind::Info) => "info",
+        (_, Kind::Gauge) | (Format::Text, Kind::Info) => "gauge",
+    };
+    let mut text = format!("# HELP {family} ");
+    escape(&mut text, metric.help, format == Format::OpenMetrics);
+    for part in ["\n# TYPE ", family, " ", kind, "\n"] {
+        text.push_str(part);
+    }
+    if let (Format::OpenMetrics, Some(unit)) = (format, metric.unit.as_suffix()) {
+        for part in ["# UNIT ", family, " ", unit, "\n"] {
+            text.push_str(part);
+        }
+    }
+    text
+}
+
+/// Writes a value as both formats have it.
+fn write_value(text: &mut String, value: f64) {
     if value.is_nan() {
-        "NaN".to_owned()
+        text.push_str("NaN");
     } else if value.is_infinite() {
-        if value > 0.0 { "+Inf" } else { "-Inf" }.to_owned()
+        text.push_str(if value > 0.0 { "+Inf" } else { "-Inf" });
     } else {
-        value.to_string()
+        // Writing into a string cannot fail.
+        write!(text, "{value}").ok();
     }
 }
 
@@ -198,12 +222,17 @@ fn float(value: f64) -> String {
 }
 
 fn escape(text: &mut String, raw: &str, with_quotes: bool) {
-    for character in raw.chars() {
-        match character {
-            '\\' => text.push_str("\\\\"),
-            '\n' => text.push_str("\\n"),
-            '"' if with_quotes => text.push_str("\\\""),
-            other => text.push(other),
-        }
+    let mut written = 0;
+    for (at, byte) in raw.bytes().enumerate() {
+        let escaped = match byte {
+            b'\\' => "\\\\",
+            b'\n' => "\\n",
+            b'"' if with_quotes => "\\\"",
+            _ => continue,
+        };
+        text.push_str(raw.get(written..at).unwrap_or_default());
+        text.push_str(escaped);
+        written = at + 1;
     }
+    text.push_str(raw.get(written..).unwrap_or_default());
 }
