@@ -1,9 +1,10 @@
 """Measures stepmem under load beside Debian's Pushgateway and node-exporter, on one machine.
 
-    python3 benches/load target/dist/stepmem [--fake-nvml PATH] [--quick]
+    python3 benches/load target/dist/stepmem [--bare-hyper PATH] [--fake-nvml PATH] [--quick]
 
 Pushes and scrapes: `wrk` with one thread and 8 connections loads the programs in turn, several
-rounds, medians. Scrapes are also timed alone: one connection, one scrape after the other, nothing
+rounds, medians. Beside them stands hyper alone, which takes the same pushes and answers the same
+bytes: processor time per request is compared with its. Scrapes are also timed alone: one connection, one scrape after the other, nothing
 else running, once plain and once as Prometheus asks (OpenMetrics, gzip); these times include the
 client's, which is Python. Then CPU while scraped once a second, memory after many steps, and the
 time from start to the first scrape, and CPU, memory and disk of a record with
@@ -28,14 +29,16 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "tests" / "peers"))
 from child import Failure, end_on_sigterm  # noqa: E402
 from job import N_DEVICES, N_PROCESSES, N_RANKS  # noqa: E402
-from measures import cold_start, idle_cpu, memory_after_steps, nvml_cost, recording_cost  # noqa: E402
-from programs import NodeExporter, Pushgateway, Recording, Stepmem, WithNvml  # noqa: E402
+from measures import cold_start, idle_cpu, memory_after_steps, nvml_cost, recording_cost, scrape_cost  # noqa: E402
+from programs import BareHyper, NodeExporter, Pushgateway, Recording, Stepmem, WithNvml  # noqa: E402
 from scraper import AS_PROMETHEUS, PLAIN, scrape_alone  # noqa: E402
 from table import Table  # noqa: E402
 from wrk import Wrk, in_turn  # noqa: E402
 
 FILL_STEPS = 1_000
 """Steps of each rank that stepmem holds while it is scraped."""
+MANY_RANKS, MANY_FILL_STEPS = 1_024, 250
+"""A fleet's ranks at one exporter, and the steps of each that it holds."""
 
 
 class Effort:
@@ -45,6 +48,7 @@ class Effort:
         self.rounds = 1 if is_quick else 3
         self.wrk_seconds = 1 if is_quick else 5
         self.scrapes_alone = 200 if is_quick else 1_000
+        self.scrapes_between_pushes = {N_RANKS: 200, MANY_RANKS: 20} if is_quick else {N_RANKS: 2_000, MANY_RANKS: 100}
         self.memory_steps = 5_000 if is_quick else 100_000
         self.recorded_steps = 1_000 if is_quick else 20_000
         self.idle_seconds = 5 if is_quick else 20
@@ -56,7 +60,7 @@ def main():
     end_on_sigterm()
     try:
         with tempfile.TemporaryDirectory(prefix="stepmem-load-") as folder:
-            print(measure(args.stepmem, args.fake_nvml, Effort(args.quick), folder).text())
+            print(measure(args, Effort(args.quick), folder).text())
     except (Failure, OSError, http.client.HTTPException) as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
@@ -71,6 +75,10 @@ def arguments():
     )
     parser.add_argument("stepmem", help="path of the stepmem binary, built with --profile dist")
     parser.add_argument(
+        "--bare-hyper",
+        help="path of the example bare-hyper, built with --profile dist; without it these rows are left out",
+    )
+    parser.add_argument(
         "--fake-nvml",
         help="path of libfake_nvml.so, built with --profile dist; without it NVML is left out",
     )
@@ -80,26 +88,43 @@ def arguments():
     return parser.parse_args()
 
 
-def measure(stepmem, fake_nvml, effort, folder):
+def measure(args, effort, folder):
     """Takes every measure; returns the table."""
-    table = Table()
+    table, stepmem, fake_nvml = Table(), args.stepmem, args.fake_nvml
     ours, pushgateway = Stepmem(stepmem, folder), Pushgateway(folder)
     programs = [ours, pushgateway, NodeExporter(folder)]
 
     report_progress(f"cold start, {effort.cold_starts} times each")
     table.cold_start({each.name: cold_start(each, effort.cold_starts) for each in programs})
 
+    bare = None
     try:
         for each in programs:
             each.start()
         table.rss("RSS after the start", programs)
-        measure_pushes(table, [ours, pushgateway], effort, folder)
+        if args.bare_hyper:
+            bare = BareHyper(args.bare_hyper, folder, ours)
+            bare.start()
+        beside = [bare] if bare else []
+        measure_pushes(table, [ours, pushgateway, *beside], effort, folder)
         fill(ours, pushgateway)
-        measure_scrapes(table, programs, effort, folder)
+        if bare:
+            bare.copy(ours)
+        measure_scrapes(table, programs, beside, effort, folder)
         report_progress(f"idle, scraped once a second for {effort.idle_seconds} s")
         table.idle_cpu(effort.idle_seconds, idle_cpu(programs, effort.idle_seconds))
+        if bare:
+            measure_scrape_cost(table, ours, bare, effort)
+            many = Stepmem(stepmem, folder, MANY_RANKS)
+            ours.stop()
+            programs.append(many)
+            many.start()
+            many.push_steps(0, MANY_FILL_STEPS)
+            many.next_step = MANY_FILL_STEPS
+            bare.copy(many)
+            measure_scrape_cost(table, many, bare, effort)
     finally:
-        for each in programs:
+        for each in [*programs, *([bare] if bare else [])]:
             each.stop()
 
     if fake_nvml:
@@ -121,7 +146,7 @@ def measure_pushes(table, programs, effort, folder):
     report_progress(f"pushes, {effort.rounds} rounds of {effort.wrk_seconds} s each")
     wrk = Wrk(effort.wrk_seconds, folder)
     table.pushes(in_turn(programs, effort.rounds, wrk.load_pushes))
-    table.rss("RSS after these pushes", programs)
+    table.rss("RSS after these pushes", programs[:2])
 
 
 def fill(ours, pushgateway):
@@ -129,13 +154,22 @@ def fill(ours, pushgateway):
     ours.restart()
     pushgateway.restart()
     ours.push_steps(0, FILL_STEPS)
+    ours.next_step = FILL_STEPS
     pushgateway.push_groups(FILL_STEPS)
 
 
-def measure_scrapes(table, programs, effort, folder):
+def measure_scrape_cost(table, ours, bare, effort):
+    n_scrapes = effort.scrapes_between_pushes[ours.n_ranks]
+    report_progress(f"{n_scrapes} scrapes of {ours.n_ranks} ranks that push between any two")
+    bare.restart()
+    cost = scrape_cost({ours.name: (ours, ours), bare.name: (bare, ours)}, n_scrapes)
+    table.scrape_cost(ours.n_ranks, cost)
+
+
+def measure_scrapes(table, programs, beside, effort, folder):
     report_progress(f"scrapes, {effort.rounds} rounds of {effort.wrk_seconds} s each")
     wrk = Wrk(effort.wrk_seconds, folder)
-    table.scrapes(in_turn(programs, effort.rounds, wrk.load_scrapes))
+    table.scrapes(in_turn([*programs, *beside], effort.rounds, wrk.load_scrapes))
     report_progress(f"scrapes alone, {effort.scrapes_alone} each")
     for label, headers in [("plain", PLAIN), ("OpenMetrics, gzip", AS_PROMETHEUS)]:
         n_scrapes = effort.scrapes_alone

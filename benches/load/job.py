@@ -16,7 +16,7 @@ BYTES_FIELDS = [
 
 
 def uuid(idx):
-    return f"GPU-00000000-0000-0000-0000-00000000000{idx}"
+    return f"GPU-00000000-0000-0000-0000-{idx:012}"
 
 
 def figures(rank, step):

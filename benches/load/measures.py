@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from child import Child, Failure, free_ports, wait_until
 from job import N_PROCESSES, N_RANKS
 from process import cpu_seconds, memory_bytes, nvml_cpu_seconds
-from scraper import AS_PROMETHEUS, Scraper
-from web import REQUEST_SECONDS_MAX, get
+from scraper import AS_PROMETHEUS, PLAIN, Scraper
+from web import REQUEST_SECONDS_MAX, connect, get
 
 
 def cold_start(program, n_starts):
@@ -55,6 +55,37 @@ def idle_cpu(programs, seconds):
         scraper.close()
     after = {each.name: cpu_seconds(each.child.pid) for each in programs}
     return {name: (after[name] - before[name]) / elapsed for name in before}
+
+
+def scrape_cost(programs, n_scrapes):
+    """Processor time of a scrape by program, while every rank pushes between any two scrapes.
+
+    `programs`: by name a pair, of what is measured and of the program whose records it is pushed.
+    The pushes' own cost is that of as many rounds without scrapes, which take turns with them.
+    """
+    parts = 10
+    seconds = {name: {True: 0.0, False: 0.0} for name in programs}
+    step = {name: pushed.next_step for name, (_, pushed) in programs.items()}
+    for part in range(2 * parts):
+        for name, (program, pushed) in programs.items():
+            connection, scraper = connect(program.push_port), Scraper(program.web_port, PLAIN)
+            is_scraped = part % 2 == 0
+            before = cpu_seconds(program.child.pid)
+            for _ in range(n_scrapes // parts):
+                step[name] += 1
+                body = pushed.step_of_all(step[name])
+                headers = {"Content-Type": "application/x-ndjson"}
+                connection.request("POST", "/v1/steps", body.encode(), headers)
+                answer = connection.getresponse()
+                answer.read()
+                if answer.status != 200:
+                    raise Failure(f"{program.name} answered {answer.status} to a push")
+                if is_scraped:
+                    scraper.scrape()
+            seconds[name][is_scraped] += cpu_seconds(program.child.pid) - before
+            connection.close()
+            scraper.close()
+    return {name: (of[True] - of[False]) / n_scrapes for name, of in seconds.items()}
 
 
 @dataclass

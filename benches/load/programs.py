@@ -97,12 +97,14 @@ class Stepmem(Program):
     n_ports = 2
     push_content_type = "application/json"
 
-    def __init__(self, binary, folder):
+    def __init__(self, binary, folder, n_ranks=N_RANKS):
         super().__init__(folder)
         self.binary = os.path.abspath(binary)
+        self.n_ranks = n_ranks
 
     def argv(self, *ports):
-        return [self.binary, "serve", "--no-nvml", *self.listen(*ports)]
+        of_ranks = [] if self.n_ranks == N_RANKS else ["--rank.max", str(self.n_ranks)]
+        return [self.binary, "serve", "--no-nvml", *of_ranks, *self.listen(*ports)]
 
     @staticmethod
     def listen(web, push):
@@ -122,14 +124,14 @@ class Stepmem(Program):
         """One record; `figures` fill it."""
         fields = "".join(f',"{name}":%12d' for name in BYTES_FIELDS)
         return (
-            f'{{"run":"default","rank":{rank},"world_size":{N_RANKS},"device":"{uuid(rank)}"'
+            f'{{"run":"default","rank":{rank},"world_size":{self.n_ranks},"device":"{uuid(rank)}"'
             f',"step":%10d,"step_seconds":0.25{fields},"total_bytes":{DEVICE_BYTES}'
             f',"alloc_retries":0,"ooms":0}}'
         )
 
     def push_steps(self, first, end):
         """Pushes steps first..end of every rank in batches; waits until the last are served."""
-        bodies = [self.push_body(rank) for rank in range(N_RANKS)]
+        bodies = [self.push_body(rank) for rank in range(self.n_ranks)]
         connection = connect(self.push_port)
         batch = []
         for step in range(first, end):
@@ -142,6 +144,11 @@ class Stepmem(Program):
             self.post_batch(connection, batch)
         connection.close()
         self.wait_until_served(end - 1)
+
+    def step_of_all(self, step):
+        """The record of every rank at a step, as one body."""
+        records = (self.push_body(rank) % figures(rank, step) for rank in range(self.n_ranks))
+        return "\n".join(records)
 
     def post_batch(self, connection, batch):
         """Posts one batch; tries again while the inbox is full (503)."""
@@ -164,14 +171,46 @@ class Stepmem(Program):
 
         def explain():
             served = f"stepmem serves rank_step {self.served_steps()}"
-            return f"{served}, not {step} for {N_RANKS} ranks:\n{self.child.log_tail()}"
+            return f"{served}, not {step} for {self.n_ranks} ranks:\n{self.child.log_tail()}"
 
-        wait_until(lambda: self.served_steps() == [step] * N_RANKS, DRAIN_SECONDS_MAX, explain)
+        wait_until(lambda: self.served_steps() == [step] * self.n_ranks, DRAIN_SECONDS_MAX, explain)
 
     def served_steps(self):
         body = get(self.web_port, "/metrics").decode()
         found = re.findall(r"^stepmem_rank_step\{[^\n]*\} (\d+)$", body, re.MULTILINE)
         return [int(step) for step in found]
+
+
+class BareHyper(Stepmem):
+    """hyper alone: takes the same pushes, and answers the bytes that `ours` answers."""
+
+    name = "bare hyper"
+    n_ports = 1
+
+    def __init__(self, binary, folder, ours):
+        super().__init__(binary, folder)
+        self.answer_path = os.path.join(folder, "bare-answer.json")
+        self.page_path = os.path.join(folder, "bare-page.txt")
+        self.copy(ours)
+
+    def copy(self, ours):
+        """Takes the answers of `ours` as they are now; connections made from now on get them."""
+        answer = post(ours.push_port, "/v1/steps", self.push_content_type, self.first_record(ours))
+        with open(self.answer_path, "w") as out:
+            out.write(answer)
+        with open(self.page_path, "wb") as out:
+            out.write(get(ours.web_port, "/metrics"))
+
+    @staticmethod
+    def first_record(ours):
+        return ours.push_body(0) % figures(0, ours.next_step)
+
+    def argv(self, *ports):
+        return [self.binary, f"127.0.0.1:{ports[0]}", self.answer_path, self.page_path]
+
+    @property
+    def push_port(self):
+        return self.ports[0]
 
 
 class Recording(Stepmem):

@@ -14,9 +14,12 @@ IDLE_CPU_RATIO_MAX = 0.002
 COLD_START_SECONDS_MAX = 0.1
 POLL_CPU_RATIO_MAX = 0.001
 
-HEAD = ["", "stepmem", "pushgateway", "node-exporter", "ratio*", "target", ""]
-PROGRAMS = HEAD[1:4]
-LEFT_ALIGNED = (0, 6)
+PUSH_CPU_RATIO_MAX = 1.15
+SCRAPE_CPU_RATIO_MAX = {8: 2.0, 1024: 3.0}
+
+HEAD = ["", "stepmem", "pushgateway", "node-exporter", "bare hyper", "ratio*", "ratio**", "target", ""]
+PROGRAMS = HEAD[1:5]
+LEFT_ALIGNED = (0, 8)
 
 
 class Table:
@@ -29,9 +32,11 @@ class Table:
         """Adds a row. `figures`: by program; `passed`: whether stepmem's meets the target."""
         ours, theirs = figures.get("stepmem"), figures.get("pushgateway")
         ratio = f"{ours / theirs:.2f}" if ours and theirs else ""
+        bare = figures.get("bare hyper")
+        to_bare = f"{ours / bare:.2f}" if ours and bare else ""
         shown = [show(figures[name]) if name in figures else "" for name in PROGRAMS]
         verdict = "" if passed is None else "PASS" if passed else "MISS"
-        self.rows.append([measure, *shown, ratio, target, verdict])
+        self.rows.append([measure, *shown, ratio, to_bare, target, verdict])
 
     def row_at_most(self, measure, figures, show, limit, show_limit=None):
         """Adds a row whose target is that stepmem's figure is at most `limit`."""
@@ -45,7 +50,16 @@ class Table:
         self.row(measure, rates, count, f">= {PUSH_RATIO_MIN:g} x", is_fast)
         self.row("  p50", medians(rounds, lambda each: each.p50_seconds), milliseconds)
         self.row("  p99", medians(rounds, lambda each: each.p99_seconds), milliseconds)
+        cpu = medians(rounds, lambda each: each.cpu_seconds)
+        self.beside_hyper("  processor time", cpu, PUSH_CPU_RATIO_MAX)
         self.errors(rounds)
+
+    def beside_hyper(self, measure, cpu_seconds, limit):
+        """Adds a row of processor time, whose target is a ratio to bare hyper's."""
+        passed = None
+        if cpu_seconds.get("bare hyper"):
+            passed = cpu_seconds["stepmem"] <= limit * cpu_seconds["bare hyper"]
+        self.row(measure, cpu_seconds, microseconds, f"<= {limit:g} x**", passed)
 
     def scrapes(self, rounds):
         rates = medians(rounds, lambda each: each.rate)
@@ -53,7 +67,13 @@ class Table:
         self.row("  p50", medians(rounds, lambda each: each.p50_seconds), milliseconds)
         p99 = medians(rounds, lambda each: each.p99_seconds)
         self.row_at_most("  p99", p99, milliseconds, SCRAPE_P99_SECONDS_MAX)
+        cpu = medians(rounds, lambda each: each.cpu_seconds)
+        self.row("  processor time", cpu, microseconds)
         self.errors(rounds)
+
+    def scrape_cost(self, n_ranks, cpu_seconds):
+        measure = f"processor time of a scrape, {n_ranks:,} ranks that push"
+        self.beside_hyper(measure, cpu_seconds, SCRAPE_CPU_RATIO_MAX[n_ranks])
 
     def errors(self, rounds):
         errors = {name: sum(each.n_errors for each in of) for name, of in rounds.items()}
@@ -105,7 +125,7 @@ class Table:
         widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
         lines = [aligned(row, widths) for row in rows]
         lines.insert(1, "-" * max(map(len, lines)))
-        return "\n".join([*lines, "", "* stepmem's figure / Pushgateway's"])
+        return "\n".join([*lines, "", "* stepmem's figure / Pushgateway's", "** stepmem's figure / bare hyper's"])
 
 
 def aligned(row, widths):

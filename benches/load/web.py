@@ -27,7 +27,7 @@ def get(port, path):
 
 
 def post(port, path, content_type, body):
-    """POST on a connection of its own; raises Failure unless it is accepted."""
+    """POST on a connection of its own; returns the answer's text, raises Failure unless it is accepted."""
     connection = connect(port)
     connection.request("POST", path, body.encode(), {"Content-Type": content_type})
     answer = connection.getresponse()
@@ -35,3 +35,4 @@ def post(port, path, content_type, body):
     connection.close()
     if answer.status >= 300:
         raise Failure(f"POST {path} answered {answer.status}: {text}")
+    return text

@@ -6,6 +6,7 @@ import subprocess
 
 from child import Child, Failure
 from job import LEAKING_RANK, N_RANKS, figures
+from process import cpu_seconds
 from web import REQUEST_SECONDS_MAX
 
 N_CONNECTIONS = 8
@@ -52,14 +53,15 @@ def in_turn(programs, n_rounds, load):
 
 
 class Round:
-    """The figures of one round of wrk."""
+    """The figures of one round of wrk. `cpu_seconds`: processor time of the program for a request."""
 
-    def __init__(self, seen):
+    def __init__(self, seen, cpu_seconds):
         self.n_requests = seen["requests"]
         self.n_errors = seen["refused"] + seen["failed"]
         self.rate = (seen["requests"] - seen["refused"]) / seen["seconds"]
         self.p50_seconds = seen["p50_seconds"]
         self.p99_seconds = seen["p99_seconds"]
+        self.cpu_seconds = cpu_seconds / max(1, seen["requests"])
 
 
 class Wrk:
@@ -82,10 +84,11 @@ class Wrk:
 
     def round(self, program, url, script, *arguments):
         """One round against a program that must outlive it."""
+        before = cpu_seconds(program.child.pid)
         output = self.run(program, url, script, *arguments)
         if program.child.has_ended():
             raise Failure(f"{program.name} ended under load:\n{program.child.log_tail()}")
-        seen = Round(output)
+        seen = Round(output, cpu_seconds(program.child.pid) - before)
         if not seen.n_requests or seen.n_errors == seen.n_requests:
             raise Failure(f"{program.name} refused every request to {url}")
         return seen
