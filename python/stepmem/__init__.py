@@ -85,7 +85,9 @@ def step(n: "Optional[int]" = None) -> Step:
 
 
 def phase(name: str) -> Phase:
-    """Returns a context manager for an `"eval"` or `"checkpoint"` phase, which counts for peaks but not as a step."""
+    """Returns a context manager for a phase, which counts for peaks but not as a step: `"eval"`, `"checkpoint"`, or a name of the
+    program's own, such as `"sleep"` for an inference engine between rollouts. What stays on the device after each of up to 16 such names
+    is compared, and named where it rises."""
     return Phase(name)
 
 

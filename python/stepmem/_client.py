@@ -26,7 +26,7 @@ from ._threads import in_child as forget_threads
 from ._total_steps import NEVER
 from ._trainer import Training
 from ._warn import announce_once, note_once, warn_once
-from ._wire import EVENT_MARKERS, OUTCOMES, PHASES, STEP_MAX, TIMED_PHASES, End, HeapScanRequest, HoldersResult, MallocRequest, SnapshotRequest, SnapshotResult
+from ._wire import EVENT_MARKERS, OUTCOMES, PHASE_NAME, PHASE_NAMES_MAX, PHASES, STEP_MAX, TIMED_PHASES, End, HeapScanRequest, HoldersResult, MallocRequest, SnapshotRequest, SnapshotResult
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -130,11 +130,30 @@ class Client:
             warn_once("total steps", "total_steps was not given a number of steps from 1 to 2^53, or None")
 
     def phase_end(self, name: str, n: Optional[int] = None) -> None:
-        """Records the end of an evaluation or a checkpoint, at step `n` or the last one."""
-        if name not in TIMED_PHASES:
-            warn_once(f"phase {name}", f"phase {name!r} is not recorded: it is neither 'eval' nor 'checkpoint'")
+        """Records the end of an evaluation, a checkpoint or a phase that the program names, at step `n` or the last one."""
+        idx = self._phase_index(name)
+        if idx is None:
             return
-        self.record(self.process.step if n is None else n, PHASES.index(name))
+        self.record(self.process.step if n is None else n, idx)
+        recorder = self._recorder
+        if idx >= len(PHASES) and recorder is not None:
+            recorder.ask_process_memory()
+
+    def _phase_index(self, name: str) -> Optional[int]:
+        """Returns the index of a phase in records; None (and warns) if it cannot have one."""
+        if name in TIMED_PHASES:
+            return PHASES.index(name)
+        names = self.process.phase_names
+        if name in names:
+            return len(PHASES) + names.index(name)
+        if not isinstance(name, str) or name in PHASES or not PHASE_NAME.fullmatch(name):
+            warn_once(f"phase {name}", f"phase {name!r} is not recorded: a name has 1 to 32 letters, digits, '.', '_' and '-', and is none of {', '.join(PHASES)}")
+            return None
+        if len(names) >= PHASE_NAMES_MAX:
+            warn_once("phases", f"phase {name!r} counts as 'eval': there are {PHASE_NAMES_MAX} names of phases already")
+            return PHASES.index(TIMED_PHASES[0])
+        names.append(name)
+        return len(PHASES) + len(names) - 1
 
     def mark(self, name: str) -> None:
         """Adds an event marker to the next step's record: an evaluation, a checkpoint or a new epoch came before it."""
@@ -362,7 +381,7 @@ class Step:
 
 
 class Phase:
-    """Context manager for an evaluation or a checkpoint. It is recorded even if it raises."""
+    """Context manager for an evaluation, a checkpoint or a phase of the program's own. It is recorded even if it raises."""
 
     __slots__ = ("_name",)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Optional
+from typing import List, Optional
 
 from ._environment import environment
 from ._iterations import Iterations
@@ -43,6 +43,8 @@ class Process:
         """Set once it is no longer sampled, because another process has its rank."""
         self.is_forked = False
         """Set in a forked child."""
+        self.phase_names: List[str] = []
+        """Names that the program gave to phases, in the order of their first ends."""
         self.total_steps: Optional[int] = None
         """The step with which training ends; None if unknown."""
         self.found_total: Optional[int] = None

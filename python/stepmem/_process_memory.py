@@ -71,6 +71,8 @@ class ProcessMemory:
         self._device = ""
         self._asked_at: Optional[float] = None
         """Time at which the reading began that goes on, on the monotonic clock."""
+        self._counts_from = 0.0
+        """Time from which a reading has to begin, likewise."""
         self._newest: List[Tuple[str, int]] = []
         """Device and result of the newest reading, until it is taken."""
         self._memory_kind: Tuple[str, Optional[str]] = ("", None)
@@ -104,6 +106,12 @@ class ProcessMemory:
             return NO_ANSWER
         return UNKNOWN
 
+    def ask(self) -> None:
+        """Makes the thread read now, and what it read before count no more."""
+        self._counts_from = monotonic()
+        self._newest.clear()
+        self._wake.set()
+
     def memory_kind(self, device: str) -> Optional[str]:
         """Returns the kind of a GPU's memory; None if that is its own, or unknown."""
         of_device, kind = self._memory_kind
@@ -118,7 +126,7 @@ class ProcessMemory:
         while not self._is_closed:
             self._wake.clear()
             before, device, result = result, self._device, UNSUPPORTED
-            self._asked_at = monotonic()
+            self._asked_at = began = monotonic()
             try:
                 if self._driver is None and self._may_open:
                     self._may_open = False  # once
@@ -128,7 +136,8 @@ class ProcessMemory:
                     result = self._driver.used_by(os.getpid(), device)
             except Exception as error:
                 note_once("nvml", f"the memory of this process on its GPU is unknown: {error!r}")
-            self._newest[:] = [(device, result)]
+            if began >= self._counts_from:
+                self._newest[:] = [(device, result)]
             self._asked_at = None
             is_slow = self._driver is not None and self._driver.call_seconds > SLOW_SECONDS + sys.getswitchinterval()
             thread.pause(self._wake, READ_SLOWLY_EVERY if is_slow else READ_EVERY if result == before else READ_MOVING_EVERY)

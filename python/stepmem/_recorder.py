@@ -25,7 +25,7 @@ from ._settings import Settings
 from ._signals import raise_if_of_handler
 from ._torch import is_cuda_up, require_cuda
 from ._warn import warn_once
-from ._wire import END_PEAKS, RECORD, STEP_MAX, UNKNOWN, UNKNOWN_SECONDS
+from ._wire import END_PEAKS, PHASES, RECORD, STEP_MAX, UNKNOWN, UNKNOWN_SECONDS
 
 CAPACITY_EVERY = 10.0
 """Interval at which the device's total and free memory are read, in seconds."""
@@ -135,6 +135,10 @@ class Recorder:
         if len(self._taken) > UNPACKED_MAX:  # the sender's thread does not keep up, or is gone
             self._pack_oldest()
 
+    def ask_process_memory(self) -> None:
+        """Asks for a reading of this process's memory on its GPU as it is now, which nothing waits for."""
+        self._process_memory.ask()
+
     def _raise_failure(self) -> None:
         for failure in self._failures:  # the sender's thread may clear them meanwhile
             raise failure
@@ -143,10 +147,13 @@ class Recorder:
         """Packs the steps that were taken so far, and returns how many. Runs on the sender's thread."""
         n_taken = len(self._taken)  # first: what is read then is newer than they are
         children = self._read_parts()
+        named = [n for n, taken in enumerate(self._taken.copy(), 1) if n <= n_taken and taken[4] >= len(PHASES)]
+        n_phase = named[-1] if named else n_taken
         for n in range(1, n_taken + 1):
+            if n == n_phase:  # the newest reading was asked for at the end of the last phase that the program names
+                self._process_used = self._process_memory.newest(self._reader.device)
             if n == n_taken:
                 self._container_now = self._container.read(monotonic())
-                self._process_used = self._process_memory.newest(self._reader.device)
                 kind = self._reader.memory_kind or self._process_memory.memory_kind(self._reader.device)
                 if kind is not None:
                     self._sender.set_memory_kind(self._reader.device, kind)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import struct
 from typing import Any, Dict, List, Optional, Set, Tuple
 
@@ -18,7 +19,14 @@ PHASES = ("train", "eval", "checkpoint", "sample", "idle")
 without steps, and of a process that does neither."""
 
 TIMED_PHASES = PHASES[1:3]
-"""Phases that a program can report."""
+"""Phases that a program can report by these names; others are its own."""
+
+PHASE_NAMES_MAX = 16
+PHASE_NAME = re.compile("[A-Za-z0-9._-]{1,32}")
+"""Names of its own that a program may give to phases, and what each may be; the exporter takes no more."""
+
+UNKNOWN_PHASE = "a phase of the program's own"
+"""Stands among the keys that an exporter does not know for names of phases. It gets `eval`, which counts for peaks only, too."""
 
 EVENT_MARKERS = ("eval", "checkpoint", "epoch")
 """Event markers of a record of a step. A set of them is an integer with a bit for each, in this order."""
@@ -402,7 +410,7 @@ class Encoder:
         if seconds >= 0:
             line += f', "step_seconds": {seconds:.6f}'
         if phase_idx:
-            line += f', "phase": "{PHASES[phase_idx]}"'
+            line += f', "phase": "{self._phase(phase_idx)}"'
         if markers and "marks" not in unknown:
             line += f', "marks": {json.dumps(marker_names(markers))}'
         for name, value in zip(FIGURES, figures):
@@ -411,6 +419,12 @@ class Encoder:
         if figures[-1] < UNKNOWN and PROCESS_USED_STATE not in unknown:
             line += f', "{PROCESS_USED_STATE}": "{PROCESS_USED_STATES[figures[-1]]}"'
         return line + "}\n"
+
+    def _phase(self, idx: int) -> str:
+        """Returns the name of a phase, as the exporter knows it."""
+        if idx < len(PHASES):
+            return PHASES[idx]
+        return TIMED_PHASES[0] if UNKNOWN_PHASE in self._unknown else self._process.phase_names[idx - len(PHASES)]
 
     def _head(self, device: str) -> str:
         """Returns what all records about `device` start with: a JSON object without its closing brace."""
@@ -458,6 +472,8 @@ def cut(text: str, n_bytes: int) -> str:
 
 def unknown_key(body: bytes) -> str:
     """Returns the key that a refusal names as unknown; empty if it names none."""
+    if b"phase: " in body and b"is not one of" in body:
+        return UNKNOWN_PHASE
     return body.partition(b"unknown field `")[2][:KEY_BYTES_MAX].partition(b"`")[0].decode("utf-8", "replace")
 
 

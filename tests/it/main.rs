@@ -48,6 +48,7 @@ mod full;
 mod history;
 
 mod peaks;
+mod phases;
 
 mod containers;
 mod host_memory;

@@ -46,6 +46,7 @@ kinds! {
     Imbalance "IMBALANCE";
     Fragmentation "FRAGMENTATION";
     OutsideAllocator "OUTSIDE_ALLOCATOR";
+    PhaseRising "PHASE_RISING";
     CreepEarly "CREEP_EARLY";
     HostRising "HOST_CREEP_EARLY";
 }

@@ -1,12 +1,15 @@
 //! One step of one rank, as its training process reports it.
 
+use std::borrow::Cow;
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use crate::device::{DeviceMemoryKind, OwnProcessMemory};
 use crate::host::{ContainerReading, HostParts};
 use crate::ids::{GpuUuid, Rank, Run};
 use crate::launch::{Instance, Launch};
-use crate::units::{Bytes, Count, Seconds};
+use crate::units::{Bytes, Count, OutOfRange, Seconds, serialized};
 
 // Same name as detect::trend::Phase: there it is of growth, here of training.
 /// The phases that ran since the rank's last record.
@@ -21,14 +24,17 @@ pub enum Phase {
     Sample,
     /// Neither steps nor the model ran: the record shows that the process is alive.
     Idle,
+    /// A phase that the program names, with [`StepSample::phase_name`].
+    Named,
 }
 
 impl Phase {
     /// Every phase.
-    pub const ALL: [Self; 5] =
-        [Self::Train, Self::Eval, Self::Checkpoint, Self::Sample, Self::Idle];
+    pub const ALL: [Self; 6] =
+        [Self::Train, Self::Eval, Self::Checkpoint, Self::Sample, Self::Idle, Self::Named];
 
-    /// Returns its name in records on the wire.
+    /// Returns its name in records on the wire; of one that the program names the word for all
+    /// of these.
     pub fn as_label(self) -> &'static str {
         match self {
             Self::Train => "train",
@@ -36,6 +42,7 @@ impl Phase {
             Self::Checkpoint => "checkpoint",
             Self::Sample => "sample",
             Self::Idle => "idle",
+            Self::Named => "named",
         }
     }
 
@@ -44,6 +51,37 @@ impl Phase {
         matches!(self, Self::Sample | Self::Idle)
     }
 }
+
+/// The name of a phase of the program's own, such as `sleep`.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct PhaseName(Arc<str>);
+
+impl PhaseName {
+    /// The longest name that is taken, in bytes.
+    pub const BYTES_MAX: usize = 32;
+
+    /// Takes a name of 1 to [`Self::BYTES_MAX`] bytes of letters, digits, `.`, `_` and `-`.
+    ///
+    /// # Errors
+    ///
+    /// Names the length, or the characters that are allowed.
+    pub fn new(text: &str) -> Result<Self, OutOfRange> {
+        if text.is_empty() || text.len() > Self::BYTES_MAX {
+            return Err(OutOfRange::Length { bytes: text.len(), max: Self::BYTES_MAX });
+        }
+        let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+        if !text.bytes().all(is_allowed) {
+            return Err(OutOfRange::Form { what: "letters, digits, '.', '_' and '-'" });
+        }
+        Ok(Self(text.into()))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+serialized!(PhaseName as Cow<'de, str>, serialize_str, as_str, |read| PhaseName::new(&read));
 
 /// An event since the rank's last record after which its memory may hold more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -198,6 +236,8 @@ pub struct StepSample {
     pub time: Option<Seconds>,
     /// The phase that ran since the last record.
     pub phase: Phase,
+    /// Its name, if the program gave it one.
+    pub phase_name: Option<PhaseName>,
     /// Further events since then.
     pub marks: MarkSet,
     /// The pushing process.

@@ -155,7 +155,7 @@ fn figures_out_of_range_are_refused_with_field_value_and_limit() {
         ("time", "-0.5", "-0.5 is outside 0..=253402300799"),
         ("step_seconds", "1e12", "1000000000000 is outside 0..=253402300799"),
         ("pid", "4194305", "4194305 is outside 0..=4194304"),
-        ("phase", r#""warmup""#, r#""warmup" is not one of train, eval, checkpoint"#),
+        ("phase", r#""warm up""#, "the text is not made of letters, digits, '.', '_' and '-'"),
         ("run", r#""""#, "a text of 0 bytes is outside 1..=128 bytes"),
         ("run", &long, "a text of 129 bytes is outside 1..=128 bytes"),
         ("run", r#""a\nb""#, r#""a\nb" contains a control character"#),

@@ -22,6 +22,7 @@ pub mod malloc_figures;
 pub mod names;
 pub mod out_of_memory;
 pub mod outside_allocator;
+pub mod phase_rising;
 pub mod pressure;
 pub mod run_end;
 pub mod site_words;
@@ -40,6 +41,7 @@ figures::diagnoses! {
     Imbalance: imbalance::{ABOUT, judge}, imbalance::ImbalanceEvidence;
     Fragmentation: fragmentation::{ABOUT, judge}, fragmentation::FragmentationEvidence;
     OutsideAllocator: outside_allocator::{ABOUT, judge}, outside_allocator::OutsideEvidence;
+    PhaseRising: phase_rising::{ABOUT, judge}, phase_rising::PhaseEvidence;
     CreepEarly: creep_early::{ABOUT, judge}, Box<TrendFigures>;
     HostRising: creep_early::{HOST, judge_host}, Box<TrendFigures>;
 }

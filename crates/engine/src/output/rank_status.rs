@@ -71,6 +71,7 @@ impl RankStatus {
                 .reserved_slope()
                 .and_then(|slope| slope.bytes_per_step)
                 .map(|slope| slope.value),
+            phases_left_out_total: view.phase_floors.n_left_out(),
             oom_eta_steps: of_device.as_ref().and_then(|trend| trend.oom_eta_steps),
             oom_eta_seconds: of_device.as_ref().and_then(|trend| trend.oom_eta_seconds),
             oom_eta_lower_steps: of_device.as_ref().and_then(|trend| trend.oom_eta_lower_steps),

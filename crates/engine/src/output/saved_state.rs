@@ -12,6 +12,7 @@ use crate::ranks::history::History;
 use crate::ranks::lifetime::LifetimeStats;
 use crate::ranks::state::RankState;
 use crate::ranks::table::{ENDED_MAX, SavedRanks};
+use crate::ranks::phase_floors::PhaseFloors;
 use crate::requests::causes::{ENDED_SITES_MAX, RankSites, SiteTable};
 use crate::requests::heap_scans::SavedHeapScans;
 use crate::requests::snapshot::Snapshot;
@@ -24,8 +25,11 @@ use stepmem_types::units::{UnixTime, Uptime};
 
 /// Bytes that a rank takes at most. One that goes on without steps has a second detector, of
 /// its samples by time; each may have one of host memory.
-const RANK_BYTES_MAX: usize =
-    2 * RankDetectors::BYTES_MAX + LifetimeStats::BYTES_MAX + History::BYTES_MAX + 4096;
+const RANK_BYTES_MAX: usize = 2 * RankDetectors::BYTES_MAX
+    + LifetimeStats::BYTES_MAX
+    + History::BYTES_MAX
+    + PhaseFloors::HEAP_BYTES_MAX
+    + 4096;
 /// Bytes that an unmanaged process takes at most.
 const PROCESS_BYTES_MAX: usize = Detector::PROCESS_BYTES_MAX + 4096;
 /// Bytes that a container takes at most.

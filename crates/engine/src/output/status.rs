@@ -203,6 +203,10 @@ pub struct RankStatus {
     /// of what no larger batch explains.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reserved_slope_bytes_per_step: Option<f64>,
+    /// Ends of phases that are not compared, since the rank has too many names of them; absent
+    /// at 0.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub phases_left_out_total: u64,
     /// Steps until the first creeping signal has used up its headroom; `None` when that is not
     /// known to a factor of ten.
     pub oom_eta_steps: Option<f64>,
@@ -694,4 +698,9 @@ impl AckStatus {
             until,
         }
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
+fn is_zero(n: &u64) -> bool {
+    *n == 0
 }

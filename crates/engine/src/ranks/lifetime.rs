@@ -126,7 +126,7 @@ impl LifetimeStats {
                 }
                 return;
             }
-            Phase::Eval | Phase::Checkpoint => return,
+            Phase::Eval | Phase::Checkpoint | Phase::Named => return,
         }
         self.n_steps = added(self.n_steps, 1);
         let step = sample.figures.step.get();
@@ -136,13 +136,14 @@ impl LifetimeStats {
     }
 
     fn phase_mut(&mut self, phase: Phase) -> &mut PhaseStats {
-        let [train, eval, checkpoint, sample, idle] = &mut self.phases;
+        let [train, eval, checkpoint, sample, idle, named] = &mut self.phases;
         match phase {
             Phase::Train => train,
             Phase::Eval => eval,
             Phase::Checkpoint => checkpoint,
             Phase::Sample => sample,
             Phase::Idle => idle,
+            Phase::Named => named,
         }
     }
 

@@ -15,6 +15,7 @@ pub mod lifetime;
 pub mod limits;
 pub mod malloc;
 pub mod peaks;
+pub mod phase_floors;
 pub mod planned_end;
 pub mod state;
 pub mod totals;

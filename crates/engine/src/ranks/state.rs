@@ -13,6 +13,7 @@ use crate::ranks::lifecycle::{Arrival, Lifecycle, RecordVerdict};
 use crate::ranks::lifetime::LifetimeStats;
 use crate::ranks::limits::{Limit, LimitOrigin, Limits};
 use crate::ranks::peaks::{HighWater, IntervalPeak, RecentPeaks, StepPeaks};
+use crate::ranks::phase_floors::PhaseFloors;
 use crate::ranks::planned_end::NamedEnd;
 use crate::ranks::totals::RankTotals;
 use crate::ranks::used_now::{ReadBy, UsedNow};
@@ -98,6 +99,8 @@ pub struct RankState {
     outside: RecentMedian,
     /// The memory on its device that its client last read from NVML, and when that came.
     own_process: Option<(OwnProcessMemory, Uptime)>,
+    /// The memory that it keeps after phases that its program names.
+    phase_floors: PhaseFloors,
 }
 
 /// The place of a record in the history of its rank.
@@ -140,6 +143,7 @@ impl RankState {
             process_now: None,
             outside: RecentMedian::default(),
             own_process: None,
+            phase_floors: PhaseFloors::default(),
         }
     }
 
@@ -179,6 +183,7 @@ impl RankState {
         self.identify(sample);
         self.end.take(&sample.identity, sample.figures.step, at.time);
         self.take_host_parts(sample);
+        self.phase_floors.take(sample, at.time);
         self.own_process = sample.own_process.map(|own| (own, now)).or(self.own_process);
         self.lifecycle.advance(sample, at);
         changed |= self.detect(sample, peaks.within(sample.figures), at);
@@ -230,7 +235,7 @@ impl RankState {
                 self.note_retries(&figures, at.now);
                 self.take_step(sample, figures, record)
             }
-            Phase::Eval | Phase::Checkpoint => {
+            Phase::Eval | Phase::Checkpoint | Phase::Named => {
                 if let (Some(record), false) = (record, self.is_ended()) {
                     self.detectors.other_phase(&record);
                 }
@@ -310,7 +315,7 @@ impl RankState {
                 let by_time = self.by_time.as_mut();
                 by_time.is_some_and(|by_time| by_time.train_host(&record, capacity))
             }
-            Phase::Eval | Phase::Checkpoint | Phase::Idle => false,
+            Phase::Eval | Phase::Checkpoint | Phase::Named | Phase::Idle => false,
         }
     }
 
@@ -378,7 +383,7 @@ impl RankState {
         match sample.phase {
             Phase::Eval => marks.add(StepMark::Eval),
             Phase::Checkpoint => marks.add(StepMark::Checkpoint),
-            Phase::Train | Phase::Sample | Phase::Idle => {}
+            Phase::Train | Phase::Sample | Phase::Idle | Phase::Named => {}
         }
         for (n, of) in self.marks_total.iter_mut().zip(StepMark::ALL) {
             *n = added(*n, marks.iter().any(|mark| mark == of).into());
@@ -399,7 +404,7 @@ impl RankState {
             Phase::Train => Some(MarkerKind::Train),
             Phase::Sample => Some(MarkerKind::Sample),
             Phase::Idle => Some(MarkerKind::Idle),
-            Phase::Eval | Phase::Checkpoint => None,
+            Phase::Eval | Phase::Checkpoint | Phase::Named => None,
         };
         if let Some(kind) = kind
             && self.activity.replace(kind).is_some_and(|before| before != kind)
@@ -503,6 +508,7 @@ impl RankState {
         }
         self.by_time = None;
         self.detectors.release();
+        self.phase_floors = PhaseFloors::default();
         let time = report.time.map(Seconds::get);
         self.history.mark(MarkerKind::End(report.outcome), time);
         self.history.release();
@@ -710,6 +716,7 @@ impl RankState {
             site: SiteView::default(),
             asked: self.asked(now),
             planned_end: self.end.planned(self.lifetime.seconds_without_steps()),
+            phase_floors: &self.phase_floors,
         }
     }
 
@@ -844,6 +851,7 @@ impl RankState {
         self.outside = RecentMedian::default();
         self.process_now = None;
         self.own_process = None;
+        self.phase_floors = PhaseFloors::default();
         self.life_steps = 0;
         self.recent = RecentPeaks::default();
         self.interval.restart();

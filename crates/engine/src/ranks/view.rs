@@ -13,6 +13,7 @@ use crate::ranks::ended::{OomEvent, RankEnded};
 use crate::ranks::host::{HostMemory, child_bytes};
 use crate::ranks::lifetime::LifetimeStats;
 use crate::ranks::limits::{LimitOrigin, Limits};
+use crate::ranks::phase_floors::PhaseFloors;
 use crate::ranks::planned_end::PlannedEnd;
 use crate::ranks::totals::RankTotals;
 use crate::requests::causes::SiteView;
@@ -125,6 +126,8 @@ pub struct RankView<'a> {
     pub asked: Asked,
     /// The end of its training, as far as what its process names can be believed.
     pub planned_end: PlannedEnd,
+    /// The memory that it keeps after phases that its program names.
+    pub phase_floors: &'a PhaseFloors,
 }
 
 /// The kernel's kill, for lack of memory, of a process that fell silent.

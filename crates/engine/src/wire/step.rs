@@ -22,7 +22,7 @@ use stepmem_types::host::{
 use stepmem_types::ids::{GpuUuid, Rank, Run};
 use stepmem_types::launch::{Instance, Launch};
 use stepmem_types::step::{
-    Identity, MarkSet, Phase, STEPS_PER_RECORD_MAX, StepFigures, StepMark, StepSample,
+    Identity, MarkSet, Phase, PhaseName, STEPS_PER_RECORD_MAX, StepFigures, StepMark, StepSample,
 };
 use stepmem_types::units::{Bytes, INTEGER_MAX};
 
@@ -253,10 +253,12 @@ keys! {
     step_seconds: Option<Number> = of.figures.step_seconds,
         "seconds", "how long the step took";
     #[serde(borrow)]
-    phase: Option<Text<'a>> = Some(of.phase.as_label()).filter(|_| of.phase != Phase::default()),
-        "`train`, `eval`, `checkpoint`, `sample`, `idle`",
-        "what ran since the last record, `train` if absent; `eval` and `checkpoint` count \
-         for peaks only. `sample` and `idle` are [records by time](#records-by-time)";
+    phase: Option<Text<'a>> = phase_text(of),
+        "`train`, `eval`, `checkpoint`, `sample`, `idle`, or 1..=32 bytes of letters, digits, \
+         `.`, `_`, `-`",
+        "what ran since the last record, `train` if absent; `eval`, `checkpoint` and names of \
+         the program's own count for peaks only. What is kept after each of up to 16 such names is \
+         [compared](#phases). `sample` and `idle` are [records by time](#records-by-time)";
     #[serde(borrow)]
     marks: Option<Vec<Text<'a>>> = Some(of.marks.names()).filter(|names| !names.is_empty()),
         "array of `eval`, `checkpoint`, `epoch`",
@@ -417,6 +419,8 @@ impl RawStep<'_> {
         let host = self.host()?;
         let container = self.container()?;
         let own_process = self.own_process()?;
+        let phase = self.phase.as_ref().map(|phase| phase_of(&phase.0));
+        let (phase, phase_name) = phase.transpose()?.unwrap_or_default();
         let run = self.run.as_ref().map_or(RUN_DEFAULT, |run| &run.0);
         let launch = |text: Text<'_>| {
             let before = before.and_then(|before| before.launch.as_ref());
@@ -430,7 +434,8 @@ impl RawStep<'_> {
             n_steps: optional(self.steps, |n| small_of("steps", n, 1, STEPS_PER_RECORD_MAX))?
                 .unwrap_or(1),
             time: optional(self.time, |n| seconds_of("time", n))?,
-            phase: self.phase.map_or(Ok(Phase::default()), |phase| phase_of(&phase.0))?,
+            phase,
+            phase_name,
             marks: marks_of(self.marks.as_deref().unwrap_or_default())?,
             instance: self.instance.map(|text| instance_of(&text.0)).transpose()?,
             launch: self.launch.map(launch).transpose()?,
@@ -569,10 +574,19 @@ fn limit_of(raw: Number) -> Result<Bytes, DecodeError> {
     bytes_of(field, raw)
 }
 
-fn phase_of(text: &str) -> Result<Phase, DecodeError> {
-    let named = Phase::ALL.into_iter().find(|phase| phase.as_label() == text);
-    let labels = || Phase::ALL.map(Phase::as_label).join(", ");
-    in_field("phase", named.ok_or_else(|| DecodeFault::NotOneOf(text.to_owned(), labels())))
+fn phase_of(text: &str) -> Result<(Phase, Option<PhaseName>), DecodeError> {
+    let known = Phase::ALL.into_iter().find(|phase| phase.as_label() == text);
+    if let Some(phase) = known.filter(|phase| *phase != Phase::Named) {
+        return Ok((phase, None));
+    }
+    let name = in_field("phase", PhaseName::new(text))?;
+    Ok((Phase::Named, Some(name)))
+}
+
+fn phase_text(of: &StepSample) -> Option<&str> {
+    let name = of.phase_name.as_ref().map(PhaseName::as_str);
+    let known = Some(of.phase.as_label()).filter(|_| of.phase != Phase::default());
+    name.or(known)
 }
 
 fn own_process_state_of(text: &str) -> Result<OwnProcessState, DecodeError> {
