@@ -13,7 +13,7 @@ pub const GENERATIONS_MIN: u32 = 5;
 /// Generations are of nearly every step if there is one in so many.
 const STEPS_PER_GENERATION_MAX: u32 = 3;
 /// A line frees as it goes if it does in so many different steps.
-pub(super) const FREES_MIN: u32 = 3;
+const FREES_MIN: u32 = 3;
 /// Fewer are regular if the longest gap between them is so many of the shortest, or so many
 /// steps more.
 const GAPS_RATIO_MAX: f64 = 1.5;
@@ -49,17 +49,38 @@ pub struct Generations {
     newest: u32,
     /// The fewest and the most steps between two that follow each other.
     gaps: Option<[u32; 2]>,
-    /// The most steps after which the line freed a block.
-    freed_after: u32,
-    /// The number of different steps in which it freed a block of the window that was not in
-    /// flight.
-    n_frees: u32,
-    /// The first of these.
-    first_free: u32,
+    frees: Frees,
     /// The number of different steps that made what is kept, also what is in flight.
     births: u32,
     /// The last of these.
     pub last_birth: u32,
+}
+
+/// What a line freed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Frees {
+    /// The most steps after which it freed a block.
+    after: u32,
+    /// The number of different steps in which it freed a block of the window that was not in
+    /// flight.
+    count: u32,
+    /// The first of these.
+    first: u32,
+}
+
+impl Frees {
+    /// Notes the steps that a block lived for.
+    pub fn note_life(&mut self, n_steps: u32) {
+        self.after = self.after.max(n_steps);
+    }
+
+    /// Adds a step in which the line freed a block that was not in flight; steps rise.
+    pub fn add(&mut self, step: u32) {
+        if self.count == 0 {
+            self.first = step;
+        }
+        self.count += 1;
+    }
 }
 
 impl KeptBlocks {
@@ -79,8 +100,7 @@ impl KeptBlocks {
             let Some(site) = site else { continue };
             let Some(kept) = of_site.get_mut(at(site)) else { continue };
             if !is_kept {
-                let generations = &mut kept.generations;
-                generations.freed_after = generations.freed_after.max(until - from);
+                kept.generations.frees.note_life(until - from);
                 if !allocation.is_older() && is_long([from, until]) {
                     frees.push((site, until));
                 }
@@ -94,7 +114,7 @@ impl KeptBlocks {
         frees.dedup();
         for (site, until) in frees {
             if let Some(kept) = of_site.get_mut(at(site)) {
-                kept.generations.add_free(until);
+                kept.generations.frees.add(until);
             }
         }
         let last = scene.last_slot();
@@ -114,9 +134,9 @@ impl KeptBlocks {
 
 impl Generations {
     /// Those of blocks that are kept, by the steps of their births, rising. `last`: the step
-    /// after the last; `freed_after`: the most steps after which their line freed a block.
-    pub fn of_kept(births: impl Iterator<Item = u32>, last: u32, freed_after: u32) -> Self {
-        let mut generations = Self { freed_after, ..Self::default() };
+    /// after the last; `frees`: what their line freed.
+    pub fn of_kept(births: impl Iterator<Item = u32>, last: u32, frees: Frees) -> Self {
+        let mut generations = Self { frees, ..Self::default() };
         births.for_each(|from| generations.add(from, last.saturating_sub(from)));
         generations
     }
@@ -127,7 +147,7 @@ impl Generations {
             self.births += 1;
             self.last_birth = from;
         }
-        if age <= self.freed_after.max(IN_FLIGHT_STEPS)
+        if age <= self.frees.after.max(IN_FLIGHT_STEPS)
             || (self.count > 0 && self.newest == from)
         {
             return;
@@ -144,17 +164,9 @@ impl Generations {
         self.newest = from;
     }
 
-    /// Adds a step in which the line freed; steps rise.
-    fn add_free(&mut self, until: u32) {
-        if self.n_frees == 0 {
-            self.first_free = until;
-        }
-        self.n_frees += 1;
-    }
-
     /// The step from which on the line is known to free as it goes: it does not fill since then.
     pub fn freeing_since(self) -> Option<u32> {
-        (self.n_frees >= FREES_MIN).then_some(self.first_free)
+        (self.frees.count >= FREES_MIN).then_some(self.frees.first)
     }
 
     /// Returns whether they are a leak's wherever it began: of nearly every step, or regular.
@@ -166,7 +178,7 @@ impl Generations {
 
     /// Returns whether the line freed nothing so far that was not in flight.
     pub fn are_all_kept(self) -> bool {
-        self.freed_after <= IN_FLIGHT_STEPS
+        self.frees.after <= IN_FLIGHT_STEPS
     }
 
     /// Returns whether the line keeps what it made last: one buffer that it makes again.

@@ -27,7 +27,7 @@ const STEPS_FEW: usize = 7;
 /// Rises that one buffer needs that is made again and larger each time.
 const REMADE_RISES_MIN: usize = 6;
 /// Rises that a line needs that frees as it goes.
-pub(super) const FREEING_RISES_MIN: usize = 5;
+const FREEING_RISES_MIN: usize = 5;
 /// The part of the active minimum's slope that suspects may exceed it by.
 const SLOPE_RATIO_MIN: f64 = 0.5;
 /// A frame to blame is over this much of the largest site's bytes, and its survival is this
@@ -313,18 +313,25 @@ fn judge(
     span: Span,
     survivors: Survivors,
 ) -> Judgement {
-    let since = survivors.generations.and_then(Generations::freeing_since);
-    let freeing = since.map(|since| Span { first: span.first.max(since), ..span });
-    let beside = |minima: &SiteMinima, span: Span, bytes: u64| {
-        let survivors = Survivors { bytes, generations: None, ..survivors };
-        minima.trend(span).judge(span, FREEING_RISES_MIN, survivors)
-    };
-    let rising = freeing.and_then(|span| {
-        let rising = beside(bytes, span, survivors.bytes).rising()?;
-        beside(&blocks()?, span, u64::MAX).rising().map(|_| rising)
-    });
-    rising
+    freeing_rise(bytes, blocks, span, survivors)
         .map_or_else(|| bytes.trend(span).judge(span, RISES_MIN, survivors), Judgement::Rising)
+}
+
+/// The rise of a line that frees as it goes, in bytes and in blocks, since it does.
+pub(super) fn freeing_rise(
+    bytes: &SiteMinima,
+    blocks: impl Fn() -> Option<SiteMinima>,
+    span: Span,
+    survivors: Survivors,
+) -> Option<Rise> {
+    let since = survivors.generations.and_then(Generations::freeing_since)?;
+    let span = Span { first: span.first.max(since), ..span };
+    let beside = |minima: &SiteMinima, bytes: u64| {
+        let survivors = Survivors { bytes, generations: None, ..survivors };
+        minima.trend(span).judge(span, FREEING_RISES_MIN, survivors).rising()
+    };
+    let rise = beside(bytes, survivors.bytes)?;
+    beside(&blocks()?, u64::MAX).map(|_| rise)
 }
 
 /// Returns whether most other lines allocate more and more a step, as this one does: longer

@@ -18,7 +18,7 @@ const SILENCE_STEPS_MAX: u32 = 2;
 /// The second half of the rises is at least this part of the first.
 const SLOWER_RATIO_MIN: f64 = 0.5;
 /// Rises that come earlier in the window than so many standard deviations become rarer.
-const EARLY_DEVIATIONS_MAX: f64 = 1.5;
+pub(super) const EARLY_DEVIATIONS_MAX: f64 = 1.5;
 /// A rise of so many steps is long enough in any window.
 const SPAN_STEPS: u32 = 10;
 /// Rises that a trend needs.
@@ -62,7 +62,8 @@ impl SiteMinima {
         (self.slot, self.lowest) = (slot, self.current);
     }
 
-    fn push(&mut self, slot: u32, minimum: i64) {
+    /// Notes the minimum from a slot on; slots rise.
+    pub(super) fn push(&mut self, slot: u32, minimum: i64) {
         if self.changes.last().is_none_or(|(_, last)| *last != minimum) {
             self.changes.push((slot, minimum));
         }
@@ -177,6 +178,13 @@ impl Rise {
 }
 
 impl SiteMinima {
+    /// Returns whether it is larger at the end than in the first slot.
+    pub(super) fn has_grown(&self) -> bool {
+        let first =
+            self.changes.first().filter(|(slot, _)| *slot == 0).map_or(0, |(_, it)| *it);
+        self.changes.last().is_some_and(|(_, last)| *last > first)
+    }
+
     /// Returns its rise in some slots, one-offs left out.
     pub fn trend(&self, span: Span) -> MinimaTrend {
         let mut trend = MinimaTrend::default();

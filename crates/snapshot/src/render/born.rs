@@ -20,13 +20,14 @@ pub(super) fn texts(births: &Births) -> Vec<String> {
             vec![format!("Cannot be told: {}", doubted(doubt, &different))]
         }
         None if births.verdict == LeakVerdict::Leak => {
-            let n_most = births.sites.iter().map(|site| site.states).max().unwrap_or(0);
+            let n_most = births.sites.iter().map(|site| site.held_blocks).max().unwrap_or(0);
             vec![
                 format!(
                     "Of what these lines made between {states}, some of each time is still there."
                 ),
                 format!(
-                    "A queue or cache of more than {n_most} states that is not full yet would look the same, and so would cycles that were not collected yet."
+                    "A queue or cache of more than {} that is not full yet would look the same, and so would cycles that were not collected yet. To tell, take the states further apart, each after `gc.collect()`.",
+                    many(n_most, "block")
                 ),
                 BIRTHS.to_owned(),
             ]
