@@ -14,9 +14,7 @@ use crate::analyze::generations::{Frees, Generations, IN_FLIGHT_STEPS};
 use crate::analyze::leak::{LeakVerdict, freeing_rise, rises_with};
 use crate::analyze::meeting::{Meeting, meeting};
 use crate::analyze::sites::{Site, SiteKind, Sum};
-use crate::analyze::step_minima::{
-    EARLY_DEVIATIONS_MAX, Judgement, Rise, SiteMinima, Span, Survivors,
-};
+use crate::analyze::step_minima::{self, Judgement, Rise, SiteMinima, Span, Survivors};
 use crate::integer::{at, difference, id, real};
 use crate::model::Event;
 use crate::model::arena::AddressHash;
@@ -407,10 +405,7 @@ fn become_rarer(born: &BTreeMap<u32, Sum>, first: u32, last: u32) -> bool {
     };
     let early = in_states(first, first + length / 2);
     let late = in_states(last + 1 - length / 2, last + 1);
-    // Of events that come at one rate, as many fall into each half.
-    let excess = real(early) - real(late);
-    real(late) <= RARER_RATIO_MAX * real(early)
-        && excess > EARLY_DEVIATIONS_MAX * (real(early) + real(late)).sqrt()
+    real(late) <= RARER_RATIO_MAX * real(early) && step_minima::become_rarer([early, late])
 }
 
 /// Doubts that the trace of a state follows that of the one before.

@@ -18,7 +18,7 @@ const SILENCE_STEPS_MAX: u32 = 2;
 /// The second half of the rises is at least this part of the first.
 const SLOWER_RATIO_MIN: f64 = 0.5;
 /// Rises that come earlier in the window than so many standard deviations become rarer.
-pub(super) const EARLY_DEVIATIONS_MAX: f64 = 1.5;
+const EARLY_DEVIATIONS_MAX: f64 = 1.5;
 /// A rise of so many steps is long enough in any window.
 const SPAN_STEPS: u32 = 10;
 /// Rises that a trend needs.
@@ -68,6 +68,13 @@ impl SiteMinima {
             self.changes.push((slot, minimum));
         }
     }
+}
+
+/// Returns whether events become rarer by more than chance: so many fall into the first half of a
+/// time, and so many into the second. Of events that come at one rate as many fall into each.
+pub(super) fn become_rarer([early, late]: [u64; 2]) -> bool {
+    let (early, late) = (real(early), real(late));
+    early - late > EARLY_DEVIATIONS_MAX * (early + late).sqrt()
 }
 
 /// The minima of every site over what `counted` picks of the allocations (by number): of blocks
