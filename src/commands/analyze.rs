@@ -19,6 +19,7 @@ use stepmem_engine::requests::causes::{AnalysisOutcome, SnapshotAnalysis};
 use stepmem_snapshot::analyze::device::DeviceScene;
 use stepmem_snapshot::analyze::device_report::DeviceReport;
 use stepmem_snapshot::analyze::leak::{Blame, LeakVerdict};
+use stepmem_snapshot::analyze::pinned;
 use stepmem_snapshot::analyze::sites::{Site, SiteKind, SiteRow, Sites};
 use stepmem_snapshot::integer::real;
 use stepmem_snapshot::model::Snapshot;
@@ -107,7 +108,8 @@ impl Analyzed {
         let (size, protocol) = (whole_bytes(self.n_bytes), self.snapshot.protocol);
         let about = format!("{size}, pickle protocol {protocol}");
         let head = DocumentHead { name, about: &about, moment: ShownMoment::default() };
-        let document = document::write(head, &reports)?;
+        let host = pinned::measure(&self.snapshot, &sites);
+        let document = document::write(head, &reports, host.as_ref())?;
         File::from(rustix::io::dup(stdin())?).write_all(document.as_bytes())?;
         Ok(writeln!(stdout().lock(), "{DRAWN}")?)
     }

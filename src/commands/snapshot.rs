@@ -19,6 +19,7 @@ use crate::store::atomic;
 use stepmem_snapshot::analyze::births::StateSeries;
 use stepmem_snapshot::analyze::diff;
 use stepmem_snapshot::analyze::fit::FitQuestion;
+use stepmem_snapshot::analyze::pinned;
 use stepmem_snapshot::analyze::ranks::{self, RankRow, RankSnapshot, rank_of};
 use stepmem_snapshot::render::html::compared;
 use stepmem_snapshot::render::html::document::{self, DocumentHead};
@@ -133,6 +134,7 @@ fn print_show(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<()> {
     let path = path(matches, "FILE");
     let opened = common.open(&path)?;
     let reports = opened.reports(&common);
+    let host = pinned::measure(&opened.snapshot, &opened.sites);
     let fit = FitQuestion {
         batch_size: matches.get_one("batch-size").copied(),
         capacity: matches.get_one("capacity").copied(),
@@ -143,7 +145,7 @@ fn print_show(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<()> {
             bytes: opened.bytes,
             protocol: opened.snapshot.protocol,
         };
-        return json(&json::show(file, &reports, fit), out);
+        return json(&json::show(file, &reports, host.as_ref(), fit), out);
     }
     let moment = matches.get_one("at").copied().unwrap_or_default();
     ensure_moment(moment, &reports)?;
@@ -151,7 +153,7 @@ fn print_show(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<()> {
         format!("{}, pickle protocol {}", whole_bytes(opened.bytes), opened.snapshot.protocol);
     if let Some(to) = common.html.as_deref() {
         let head = DocumentHead { name: &name_of(&path), about: &about, moment };
-        let document = document::write(head, &reports)?;
+        let document = document::write(head, &reports, host.as_ref())?;
         return put(to, &document);
     }
     let question = Question {
@@ -172,6 +174,9 @@ fn print_show(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<()> {
     }
     for report in &reports {
         writeln!(out, "\n{}", text::device(report, &question).trim_end())?;
+    }
+    if let Some(host) = &host {
+        writeln!(out, "\n{}", text::pinned(host, common.top).trim_end())?;
     }
     Ok(())
 }

@@ -18,6 +18,7 @@ fn answers_keep_to_the_published_schema() {
         "vectors/clean_cache_12",
         "vectors/ring_overflow_said",
         "vectors/pinned",
+        "torch215/pools",
     ] {
         let file = data(&format!("{name}.pickle.gz"));
         let answer =

@@ -3,6 +3,7 @@
 use stepmem_snapshot::analyze::device_report::DeviceReport;
 use stepmem_snapshot::analyze::diff;
 use stepmem_snapshot::analyze::fit::FitQuestion;
+use stepmem_snapshot::analyze::pinned;
 use stepmem_snapshot::analyze::sites::{SiteRow, Sites};
 use stepmem_snapshot::events::answer::{AliveMoment, EventsForm};
 use stepmem_snapshot::events::filter::EventFilter;
@@ -71,7 +72,13 @@ fn check(snapshot: &Snapshot) {
     }
     tell_events(snapshot, &reports);
     let file = File { path: String::new(), bytes: 0, protocol: snapshot.protocol };
-    serde_json::to_string(&json::show(file, &reports, FIT)).expect("an answer is JSON");
+    let host = pinned::measure(snapshot, &sites);
+    if let Some(host) = &host {
+        assert_eq!(sum(&host.rows), host.totals.active);
+        assert!(text::pinned(host, 3).chars().all(|c| c == '\n' || !c.is_control()));
+    }
+    serde_json::to_string(&json::show(file, &reports, host.as_ref(), FIT))
+        .expect("an answer is JSON");
     for device in diff::compare(&reports, &reports).devices {
         let growth: i64 = device.sites.iter().map(|site| site.growth_bytes).sum();
         assert_eq!(growth, device.growth_bytes);

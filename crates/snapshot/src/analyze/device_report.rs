@@ -8,10 +8,11 @@ use crate::analyze::leak::{self, Leak};
 use crate::analyze::note::Note;
 use crate::analyze::notes;
 use crate::analyze::oom::{self, OutOfMemory};
+use crate::analyze::pools::{self, PoolSums, Totals};
 use crate::analyze::sites::{SiteRow, Sites};
 use crate::analyze::step_figures::{self, StepReport};
 use crate::integer::{at, count};
-use crate::model::{NO_STACK, Snapshot, State};
+use crate::model::{NO_STACK, Snapshot};
 
 /// A device with all answers.
 #[derive(Debug)]
@@ -19,6 +20,8 @@ pub struct DeviceReport<'a> {
     pub scene: DeviceScene<'a>,
     /// Sums over its segments.
     pub totals: Totals,
+    /// The same by memory pool.
+    pub pools: Vec<PoolSums>,
     /// True if older events are missing; `None` if that is unknown.
     pub overflowed: Option<bool>,
     /// Who holds what at the end.
@@ -41,23 +44,6 @@ pub struct DeviceReport<'a> {
     pub notes: Vec<Note>,
 }
 
-/// Sums over a device's segments.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
-    /// Bytes taken from the driver.
-    pub reserved: u64,
-    /// Bytes of blocks that are not inactive.
-    pub active: u64,
-    /// Bytes of blocks that tensors use.
-    pub allocated: u64,
-    /// Bytes that tensors requested.
-    pub requested: u64,
-    /// Number of segments.
-    pub segments: u64,
-    /// Number of blocks that are not inactive.
-    pub live_blocks: u64,
-}
-
 impl<'a> DeviceReport<'a> {
     /// Answers everything for each device of a snapshot.
     pub fn of_devices(snapshot: &'a Snapshot, sites: &'a Sites) -> Vec<Self> {
@@ -74,7 +60,8 @@ impl<'a> DeviceReport<'a> {
         let mut oom = oom::find(&scene);
         causes::explain(&scene, &leak, &step_reports, &mut oom);
         Self {
-            totals: totals(&scene),
+            totals: Totals::of(&scene.device.segments),
+            pools: pools::sums(scene.snapshot, &scene.device.segments),
             overflowed,
             at_end: scene.sites.at_end(scene.snapshot, &scene.timeline),
             at_peak: scene.sites.at_state(
@@ -117,21 +104,6 @@ pub struct EventMoment {
     /// Unix time in µs.
     pub time_us: Option<u64>,
     pub step: Option<u64>,
-}
-
-fn totals(scene: &DeviceScene<'_>) -> Totals {
-    let mut totals =
-        Totals { segments: count(scene.device.segments.len()), ..Totals::default() };
-    for segment in &scene.device.segments {
-        totals.reserved += segment.size;
-        for block in segment.blocks.iter().filter(|block| block.state != State::Inactive) {
-            totals.active += block.size;
-            totals.requested += block.requested;
-            totals.live_blocks += 1;
-            totals.allocated += if block.state == State::Allocated { block.size } else { 0 };
-        }
-    }
-    totals
 }
 
 /// Returns whether older events are missing: the file reports so, or a live block has a stack

@@ -7,9 +7,10 @@ use serde::Serialize;
 
 use crate::analyze::births::{Births, StateSeries};
 use crate::analyze::categories::Categories;
-use crate::analyze::device_report::{DeviceReport, Totals};
+use crate::analyze::device_report::DeviceReport;
 use crate::analyze::meeting::{Meeting, meeting};
 use crate::analyze::paths::{self, PathNormalizer};
+use crate::analyze::pools::Totals;
 use crate::analyze::sites::{Site, Sum};
 use crate::integer::{count, difference, id, real, signed_real};
 use crate::render::json::{SiteAnswer, row_answer};

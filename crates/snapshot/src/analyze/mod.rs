@@ -24,6 +24,8 @@ pub mod oom;
 pub mod passes;
 pub mod paths;
 pub mod phases;
+pub mod pinned;
+pub mod pools;
 pub mod queues;
 pub mod ranks;
 pub mod roles;

@@ -31,6 +31,8 @@ pub struct Snapshot {
     pub metadata: Vec<MetadataRun>,
     /// Devices with segments or events, by index.
     pub devices: Vec<Device>,
+    /// Pinned memory of the host, where it was recorded.
+    pub host: Option<HostMemory>,
     /// Marks that PyTorch wrote while it recorded, by time.
     pub annotations: Vec<Annotation>,
     /// The file's facts about its ring of events.
@@ -56,6 +58,16 @@ pub struct Device {
     /// CUDA index.
     pub index: u64,
     /// By address.
+    pub segments: Vec<Segment>,
+    /// First and one past the last of its events.
+    pub events: (usize, usize),
+}
+
+/// Pinned memory of the host, which the devices read and write: `host_segments` and
+/// `host_traces` of PyTorch 2.15.
+#[derive(Debug, Default)]
+pub struct HostMemory {
+    /// By address; each is one block.
     pub segments: Vec<Segment>,
     /// First and one past the last of its events.
     pub events: (usize, usize),
@@ -227,7 +239,12 @@ pub struct Ring {
 impl Snapshot {
     /// The events of a device.
     pub fn events_of(&self, device: &Device) -> &[Event] {
-        self.events.get(device.events.0..device.events.1).unwrap_or(&[])
+        self.events_in(device.events)
+    }
+
+    /// The events from one on and before another.
+    pub fn events_in(&self, (first, end): (usize, usize)) -> &[Event] {
+        self.events.get(first..end).unwrap_or(&[])
     }
 
     /// String number of an event's `user_metadata`, by its position in `events`; 0 is the empty
@@ -248,11 +265,12 @@ impl Snapshot {
         self.frames.get(at(number)).copied().unwrap_or_default()
     }
 
-    /// Returns whether any block or event has a stack. Segments have some too, which show
-    /// nothing about tensors.
+    /// Returns whether any block or event of a device has a stack. Segments have some too, which
+    /// show nothing about tensors.
     pub fn has_stacks(&self) -> bool {
         let segments = || self.devices.iter().flat_map(|device| &device.segments);
-        self.events.iter().any(|event| event.stack != NO_STACK)
+        let mut events = self.devices.iter().flat_map(|device| self.events_of(device));
+        events.any(|event| event.stack != NO_STACK)
             || segments().any(|segment| segment.blocks.iter().any(|b| b.stack != NO_STACK))
     }
 }

@@ -4,7 +4,7 @@
 use crate::model::{Action, State};
 
 /// Strings by number.
-pub const KNOWN: [&str; 64] = [
+pub const KNOWN: [&str; 66] = [
     "",
     "action",
     "addr",
@@ -53,6 +53,8 @@ pub const KNOWN: [&str; 64] = [
     "inactive",
     "PYTORCH_CUDA_ALLOC_CONF",
     "roundup_power2_divisions",
+    "host_segments",
+    "host_traces",
     "1",
     "2",
     "4",
@@ -128,10 +130,12 @@ numbers! {
     INACTIVE = 45;
     PYTORCH_CUDA_ALLOC_CONF = 46;
     ROUNDUP_POWER2_DIVISIONS = 47;
+    HOST_SEGMENTS = 48;
+    HOST_TRACES = 49;
 }
 
 /// Number of the string "1", the first of the powers of two in MiB.
-pub const FIRST_DIVISION: u32 = 48;
+pub const FIRST_DIVISION: u32 = 50;
 
 /// The action of a name.
 #[inline]

@@ -147,6 +147,8 @@ pub struct RawRoot {
     pub(crate) traces: Option<Value>,
     pub(crate) annotations: Option<Value>,
     pub(crate) settings: Option<Value>,
+    pub(crate) host_segments: Option<Value>,
+    pub(crate) host_traces: Option<Value>,
 }
 
 #[cfg(test)]

@@ -424,6 +424,8 @@ impl Records {
                 Value::Str(keys::DEVICE_TRACES) => now.traces = Some(*value),
                 Value::Str(keys::EXTERNAL_ANNOTATIONS) => now.annotations = Some(*value),
                 Value::Str(keys::ALLOCATOR_SETTINGS) => now.settings = Some(*value),
+                Value::Str(keys::HOST_SEGMENTS) => now.host_segments = Some(*value),
+                Value::Str(keys::HOST_TRACES) => now.host_traces = Some(*value),
                 _ => {}
             }
         }

@@ -11,6 +11,8 @@ use crate::analyze::leak::{Blame, Leak, LeakVerdict, Suspect};
 use crate::analyze::note::Note;
 use crate::analyze::oom::{OomCause, OutOfMemory, OwnLimit, RootCause};
 use crate::analyze::phases::StepPhase;
+use crate::analyze::pinned::Pinned;
+use crate::analyze::pools::{PoolKind, PoolSums, Totals};
 use crate::analyze::sites::{
     CodeLocation, STACK_FRAMES_MAX, Site, SiteKind, SiteRow, Sites, Sum,
 };
@@ -28,6 +30,7 @@ pub struct ShowAnswer {
     schema: &'static str,
     file: File,
     devices: Vec<DeviceAnswer>,
+    pinned: Option<PinnedAnswer>,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -44,6 +47,7 @@ pub struct File {
 struct DeviceAnswer {
     device: u64,
     totals: TotalsAnswer,
+    pools: Vec<PoolAnswer>,
     history: History,
     peak: PeakAnswer,
     sites_at_end: Vec<SiteAnswer>,
@@ -66,6 +70,25 @@ struct TotalsAnswer {
     pending_free_bytes: u64,
     segments: u64,
     live_blocks: u64,
+}
+
+/// A pool with what it holds.
+#[derive(Debug, Serialize)]
+struct PoolAnswer {
+    id: (u64, u64),
+    kind: PoolKind,
+    #[serde(flatten)]
+    totals: TotalsAnswer,
+}
+
+/// Pinned memory of the host.
+#[derive(Debug, Serialize)]
+struct PinnedAnswer {
+    totals: TotalsAnswer,
+    pools: Vec<PoolAnswer>,
+    sites: Vec<SiteAnswer>,
+    events: u64,
+    peak_bytes: Option<u64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -209,26 +232,55 @@ struct PlaceAnswer {
 }
 
 /// The answer to `show`.
-pub fn show(file: File, reports: &[DeviceReport<'_>], question: FitQuestion) -> ShowAnswer {
-    let devices = reports.iter().map(|report| device(report, question));
-    ShowAnswer { schema: SCHEMA, file, devices: devices.collect() }
+pub fn show(
+    file: File,
+    reports: &[DeviceReport<'_>],
+    host: Option<&Pinned<'_>>,
+    question: FitQuestion,
+) -> ShowAnswer {
+    let devices = reports.iter().map(|report| device(report, question)).collect();
+    ShowAnswer { schema: SCHEMA, file, devices, pinned: host.map(pinned) }
+}
+
+fn totals(totals: Totals) -> TotalsAnswer {
+    TotalsAnswer {
+        reserved_bytes: totals.reserved,
+        active_bytes: totals.active,
+        allocated_bytes: totals.allocated,
+        requested_bytes: totals.requested,
+        pending_free_bytes: totals.active - totals.allocated,
+        segments: totals.segments,
+        live_blocks: totals.live_blocks,
+    }
+}
+
+fn pools(pools: &[PoolSums]) -> Vec<PoolAnswer> {
+    let answer = |pool: &PoolSums| PoolAnswer {
+        id: pool.id,
+        kind: pool.kind(),
+        totals: totals(pool.totals),
+    };
+    pools.iter().map(answer).collect()
+}
+
+fn pinned(host: &Pinned<'_>) -> PinnedAnswer {
+    let site = |row| row_answer(host.snapshot, host.sites, row);
+    PinnedAnswer {
+        totals: totals(host.totals),
+        pools: pools(&host.pools),
+        sites: host.rows.iter().map(site).collect(),
+        events: host.n_events,
+        peak_bytes: host.peak,
+    }
 }
 
 fn device(report: &DeviceReport<'_>, question: FitQuestion) -> DeviceAnswer {
     let scene = &report.scene;
-    let totals = report.totals;
     let fragmentation = &report.fragmentation;
     DeviceAnswer {
         device: scene.device.index,
-        totals: TotalsAnswer {
-            reserved_bytes: totals.reserved,
-            active_bytes: totals.active,
-            allocated_bytes: totals.allocated,
-            requested_bytes: totals.requested,
-            pending_free_bytes: totals.active - totals.allocated,
-            segments: totals.segments,
-            live_blocks: totals.live_blocks,
-        },
+        totals: totals(report.totals),
+        pools: pools(&report.pools),
         history: History {
             events: count(scene.events.len()),
             overflowed: report.overflowed,

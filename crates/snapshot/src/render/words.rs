@@ -4,12 +4,13 @@ use crate::analyze::causes;
 use crate::analyze::device::DeviceScene;
 use crate::analyze::device_report::DeviceReport;
 use crate::analyze::fit::{Bounds, Fit, SavingKind};
-use crate::analyze::fragmentation::Fragmentation;
 use crate::analyze::leak::{Blame, LeakVerdict};
 use crate::analyze::mirrors::{self, Mirrored};
 use crate::analyze::note::Note;
 use crate::analyze::oom::{OomCause, OutOfMemory, OwnLimit, RootCause};
 use crate::analyze::phases::StepPhase;
+use crate::analyze::pinned::Pinned;
+use crate::analyze::pools::{PoolKind, PoolSums};
 use crate::analyze::sites::{Site, SiteKind};
 use crate::analyze::steps::Marker;
 use crate::integer::{at, count, real};
@@ -436,13 +437,72 @@ pub fn blocks(count: u64) -> String {
 }
 
 /// Returns the bytes that are reserved and not used, each with its meaning.
-pub fn unused(found: &Fragmentation) -> [(u64, &'static str); 4] {
+pub fn unused(report: &DeviceReport<'_>) -> [(u64, &'static str); 4] {
+    let found = &report.fragmentation;
+    let stranded = if report.pools.iter().any(PoolSums::is_private) {
+        "stranded: free, in segments that a block or a private pool holds"
+    } else {
+        "stranded: free, in segments that a live block holds"
+    };
     [
-        (found.stranded, "stranded: free, in segments that a live block holds"),
+        (found.stranded, stranded),
         (found.releasable, "releasable: torch.cuda.empty_cache() would give it back"),
         (found.internal, "inside blocks, beyond what tensors requested"),
         (found.largest_free, "the largest free block"),
     ]
+}
+
+/// What is true of all private pools.
+pub const PRIVATE_POOLS: &str = "What is free in them only the graphs and MemPools that name them use; torch.cuda.empty_cache() gives it back once these are gone.";
+
+/// States that each of several graphs has a pool to itself.
+pub fn pools_of_graphs(pools: &[PoolSums]) -> Option<String> {
+    let of_graphs = || pools.iter().filter(|pool| pool.kind() == PoolKind::CudaGraph);
+    let n_pools = count(of_graphs().count());
+    let reserved = of_graphs().map(|pool| pool.totals.reserved).fold(0, u64::saturating_add);
+    (n_pools > 1).then(|| {
+        format!(
+            "{} CUDA graphs have a pool of their own, {} together: one that is captured for each new shape adds one. Graphs that never run at once can share a pool (torch.cuda.graph_pool_handle()).",
+            grouped(n_pools),
+            whole_bytes(reserved),
+        )
+    })
+}
+
+/// A private pool by PyTorch's name and what made it.
+pub fn pool(pool: &PoolSums) -> String {
+    let (a, b) = pool.id;
+    let of = match pool.kind() {
+        PoolKind::Default => "the default pool",
+        PoolKind::CudaGraph => "of a CUDA graph",
+        PoolKind::Shared => "of a MemPool or graph_pool_handle()",
+    };
+    format!("({a}, {b}), {of}")
+}
+
+/// States what pinned memory is in use, and what is kept.
+pub fn pinned(host: &Pinned<'_>) -> Vec<String> {
+    let totals = host.totals;
+    let mut texts = vec![format!(
+        "{} in use of {} pinned, {} of {}",
+        whole_bytes(totals.active),
+        whole_bytes(totals.reserved),
+        grouped(totals.live_blocks),
+        many(totals.segments, "block"),
+    )];
+    if totals.active > totals.allocated {
+        let pending = whole_bytes(totals.active - totals.allocated);
+        texts.push(format!("{pending} of it wait for a copy to end"));
+    }
+    if let Some(peak) = host.peak {
+        let events = many(host.n_events, "event");
+        texts.push(format!("{events}, at most {} in use at one moment", whole_bytes(peak)));
+    }
+    if totals.reserved > totals.active {
+        let free = whole_bytes(totals.reserved - totals.active);
+        texts.push(format!("{free} free: PyTorch keeps it pinned for the next"));
+    }
+    texts
 }
 
 /// States what of a step scales with the batch, what fits, and what would save memory.

@@ -6,6 +6,7 @@ use base64::engine::general_purpose::STANDARD;
 use ring::digest::{SHA256, digest};
 
 use crate::analyze::device_report::DeviceReport;
+use crate::analyze::pinned::Pinned;
 use crate::render::html::blocks::BlockTable;
 use crate::render::html::detail::Detail;
 use crate::render::html::escape::{data, escaped};
@@ -44,17 +45,18 @@ pub struct DocumentHead<'a> {
     pub moment: ShownMoment,
 }
 
-/// Writes the document of some devices.
+/// Writes the document of some devices, and of the host's pinned memory.
 ///
 /// # Errors
 /// A picture has no JSON.
 pub fn write(
     head: DocumentHead<'_>,
     reports: &[DeviceReport<'_>],
+    host: Option<&Pinned<'_>>,
 ) -> Result<String, serde_json::Error> {
     fitted(reports.len(), |detail, n_shown| {
         let shown = reports.get(..n_shown).unwrap_or(reports);
-        assemble(head, shown, (detail, reports.len() - n_shown))
+        assemble(head, (shown, host), (detail, reports.len() - n_shown))
     })
 }
 
@@ -83,7 +85,7 @@ pub fn fitted<E>(
 
 fn assemble(
     head: DocumentHead<'_>,
-    reports: &[DeviceReport<'_>],
+    (reports, host): (&[DeviceReport<'_>], Option<&Pinned<'_>>),
     (detail, n_left): (Detail, usize),
 ) -> Result<String, serde_json::Error> {
     let pictures: Vec<DevicePicture> =
@@ -95,6 +97,7 @@ fn assemble(
         body.push_str("<p>No device has segments or events.</p>\n");
     }
     body.push_str(&left_out(n_left));
+    body.extend(host.map(|host| tables::pinned(host, detail)));
     let sheet = Sheet { title: head.name, about: head.about, command: "show", body: &body };
     let blocks: Vec<BlockTable> =
         reports.iter().map(|report| BlockTable::new(report, detail)).collect();

@@ -8,6 +8,7 @@ use serde::Serialize;
 use crate::analyze::device::DeviceScene;
 use crate::analyze::fragmentation::page_bytes;
 use crate::analyze::history::{History, Range};
+use crate::analyze::pools;
 use crate::integer::{at, id};
 use crate::render::words::name_of;
 use crate::replay::Allocation;
@@ -70,7 +71,8 @@ pub fn draw(scene: &DeviceScene<'_>, history: &History, moment: (&str, usize)) -
         let end = live.partition_point(|number| address(number) < range.end);
         let blocks = live.get(first..end).unwrap_or(&[]);
         let spans = groups.entry((range.pool, range.is_small, range.stream)).or_default();
-        let mapped = MappedSegment { start, range };
+        let is_private = pools::is_private(scene.snapshot, range.pool);
+        let mapped = MappedSegment { start, range, is_private };
         let from = spans.len();
         let mut free_from = start;
         for number in blocks {
@@ -83,7 +85,7 @@ pub fn draw(scene: &DeviceScene<'_>, history: &History, moment: (&str, usize)) -
             spans.push(MapSpan(allocation.size, kind, site, 1, allocation.size, 0));
             free_from = allocation.address.saturating_add(allocation.size);
         }
-        if blocks.is_empty() {
+        if blocks.is_empty() && !is_private {
             spans.push(MapSpan(range.end.saturating_sub(start), RELEASABLE, -1, 0, 0, 0));
         } else {
             mapped.free(spans, free_from, range.end);
@@ -167,6 +169,8 @@ fn joined(history: &History) -> Vec<(u64, Range)> {
 struct MappedSegment {
     start: u64,
     range: Range,
+    /// Set when it is of a private pool: none of it could go back.
+    is_private: bool,
 }
 
 impl MappedSegment {
@@ -181,7 +185,7 @@ impl MappedSegment {
         let page = page_bytes(self.range.is_small);
         let (from, to) = (from.saturating_sub(self.start), to.saturating_sub(self.start));
         let (first, end) = (from.div_ceil(page).saturating_mul(page), to / page * page);
-        if !self.range.is_expandable || end <= first {
+        if !self.range.is_expandable || self.is_private || end <= first {
             return add(size, STRANDED);
         }
         add(first - from, STRANDED);
