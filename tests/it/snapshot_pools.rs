@@ -105,6 +105,24 @@ fn pools_add_up_to_the_device_and_nothing_of_them_is_to_be_given_back() {
 }
 
 #[test]
+fn a_comparison_tells_what_private_pools_took() {
+    let folder = Folder::new("pools-diff");
+    let paths = [2, 30].map(|n_graphs| {
+        let path = text(&folder.path(&format!("graphs{n_graphs}.pickle")));
+        fs::write(&path, graphs(n_graphs)).unwrap();
+        path
+    });
+    let [before, after] = &paths;
+    let shown = words(&page(&["diff", before, after]));
+    let said = "Private pools of CUDA graphs and MemPools took 336 MiB more of the device: 30 pools now hold 360 MiB, 2 did 24.0 MiB.";
+    assert!(shown.contains(said), "{shown}");
+    let answer = answer(&["diff", before, after, "--json"]);
+    holds(&schema("snapshot-diff"), &answer);
+    assert_eq!(answer["devices"][0]["notes"][0]["kind"], "private_pools");
+    assert!(!page(&["diff", after, before]).contains("Private pools"));
+}
+
+#[test]
 fn pinned_memory_has_a_section_with_its_sums_and_lines() {
     let answer = answer(&["show", &real(), "--json"]);
     holds(&schema("snapshot"), &answer);

@@ -15,6 +15,7 @@ use crate::analyze::sites::{Site, Sum};
 use crate::integer::{count, difference, id, real, signed_real};
 use crate::render::json::{SiteAnswer, row_answer};
 use crate::replay::Allocation;
+use stepmem_types::format::units::{grouped, many, whole_bytes};
 
 /// The version of this JSON.
 pub const SCHEMA: &str = "stepmem.snapshot-diff/1";
@@ -182,6 +183,7 @@ fn device(
         let [old, new] = &mut categories;
         *diff.categories.of(category) = difference(*new.of(category), *old.of(category));
     }
+    diff.notes.extend(private_pools(reports));
     if let [Some(old), Some(new)] = reports {
         let first_new = blocks(&mut diff, old, new);
         diff.notes.extend(equality(&diff));
@@ -189,6 +191,28 @@ fn device(
         rates(&mut diff);
     }
     diff
+}
+
+/// Returns a note that private pools have taken more, if they have: no line shows what is free in
+/// them.
+fn private_pools(reports: [Option<&DeviceReport<'_>>; 2]) -> Option<DiffNote> {
+    let [old, new] = reports.map(|report| {
+        let pools = report.into_iter().flat_map(|report| &report.pools);
+        let reserved = pools.filter(|pool| pool.is_private()).map(|pool| pool.totals.reserved);
+        reserved.fold((0, 0_u64), |(n, sum), size| (n + 1, sum.saturating_add(size)))
+    });
+    let ((n_old, old), (n_new, new)) = (old, new);
+    (new > old).then(|| DiffNote {
+        kind: "private_pools",
+        text: format!(
+            "Private pools of CUDA graphs and MemPools took {} more of the device: {} now hold {}, {} did {}.",
+            whole_bytes(new - old),
+            many(n_new, "pool"),
+            whole_bytes(new),
+            grouped(n_old),
+            whole_bytes(old),
+        ),
+    })
 }
 
 /// Steps of AFTER that begin after the last one of BEFORE. `first_new`: AFTER's first state that
