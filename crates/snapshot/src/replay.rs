@@ -81,7 +81,7 @@ impl Allocation {
 /// The history of one device.
 #[derive(Debug, Default)]
 pub struct Timeline {
-    /// In the order in which they are first seen.
+    /// The allocations in the order in which they are first seen.
     pub allocations: Vec<Allocation>,
     /// The allocation of each `Alloc`, `FreeRequested` and `FreeCompleted`; else
     /// [`NO_ALLOCATION`].
@@ -95,7 +95,7 @@ pub struct Timeline {
     pub unmatched_frees: u64,
     /// Number of contradictions in the file.
     pub violations: u64,
-    /// Where most was active.
+    /// The state in which most was active.
     pub peak: MemoryPeak,
 }
 

@@ -29,12 +29,12 @@ const POSSIBLE_RISES_MIN: usize = 2;
 /// The second half of the births is at most this part of the first where they become rarer.
 const RARER_RATIO_MAX: f64 = 2.0 / 3.0;
 
-/// Which lines leak by the births between states.
+/// The lines that leak by the births between states.
 #[derive(Debug, Default, Serialize)]
 pub struct Births {
     /// The number of states.
     pub states: u32,
-    /// How many of them differ: a file given twice tells nothing more.
+    /// The number of them that differ: a file given twice tells nothing more.
     pub different_states: u32,
     pub verdict: LeakVerdict,
     /// Why it cannot be told.
@@ -58,7 +58,7 @@ pub struct BornSite {
     pub generations: u32,
     /// States from the first of them to the end.
     pub states: u32,
-    /// Its blocks in the last state: one with a bound above that would look the same.
+    /// The line's blocks in the last state: one with a bound above that would look the same.
     pub held_blocks: u64,
 }
 
@@ -71,7 +71,7 @@ pub enum Doubt {
     OtherProcess,
     /// A file is older than the one before.
     NotInOrder,
-    /// What grows has no line.
+    /// No line is known of what grows.
     NoStacks,
 }
 
@@ -109,7 +109,7 @@ struct Living {
     born: u32,
 }
 
-/// How a line changed from state to state.
+/// The changes of a line from state to state.
 #[derive(Clone, Debug, Default)]
 struct LineHistory {
     /// The bytes that it holds in each state, and the number of blocks.

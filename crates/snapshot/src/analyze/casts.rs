@@ -19,7 +19,7 @@ use crate::replay::NO_ALLOCATION;
 
 /// Smaller weights and inputs may have a half by chance.
 const SOURCE_BYTES_MIN: u64 = 64 << 10;
-/// Without other evidence, this much of weights and of gradients has a copy.
+/// The least part of weights and of gradients that has a copy, without other evidence.
 const COPIED_RATIO_MIN: f64 = 0.8;
 
 /// Steps that are tried before the search is given up.
@@ -61,7 +61,7 @@ struct CastSearch<'a> {
     is_copying: Option<Vec<bool>>,
     /// Number of weights by size.
     weights: HashMap<u64, u32>,
-    /// Of this step: inputs and weights without a copy.
+    /// Inputs and weights of this step without a copy.
     open: [HashMap<u64, u32>; 2],
     found: BTreeMap<CastSource, Copies>,
     /// The allocations that are copies.

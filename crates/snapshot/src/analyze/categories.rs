@@ -23,7 +23,7 @@ const LONG_STEPS: u32 = 2;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Category {
     Parameter,
-    /// Of a weight.
+    /// The gradient of a weight.
     Gradient,
     /// State of the optimizer.
     Optimizer,

@@ -27,7 +27,7 @@ pub struct DeviceScene<'a> {
     pub roles: StackRoles,
     /// The program's phase at each event.
     pub phases: Phases,
-    /// Where steps begin.
+    /// The places where steps begin.
     pub steps: Steps,
     /// The slots ([`Steps::slot`]) in which each allocation begins and ends.
     slots: Vec<[u32; 2]>,

@@ -24,15 +24,15 @@ pub struct DeviceReport<'a> {
     pub pools: Vec<PoolSums>,
     /// True if older events are missing; `None` if that is unknown.
     pub overflowed: Option<bool>,
-    /// Who holds what at the end.
+    /// The lines that hold memory at the end.
     pub at_end: Vec<SiteRow>,
-    /// Who held what at the peak.
+    /// The lines that held memory at the peak.
     pub at_peak: Vec<SiteRow>,
     /// The category of every allocation.
     pub categories: Vec<Category>,
-    /// Their sums at the end.
+    /// The categories' sums at the end.
     pub categories_at_end: Categories,
-    /// Which line leaks.
+    /// The line that leaks.
     pub leak: Leak,
     /// Reserved bytes that are not used.
     pub fragmentation: Fragmentation,

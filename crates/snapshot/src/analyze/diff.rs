@@ -52,10 +52,10 @@ pub struct DeviceDiff {
     pub categories: Categories<i64>,
     /// Notes on what is not certain.
     pub notes: Vec<DiffNote>,
-    /// Which lines leak by the births between states; `None` of two files.
+    /// The lines that leak by the births between states; `None` of two files.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub births: Option<Births>,
-    /// Before and after.
+    /// The sums before and after.
     #[serde(skip)]
     pub totals: [Totals; 2],
 }

@@ -29,7 +29,7 @@ pub struct KeptBlocks {
     of_site: Vec<Kept>,
 }
 
-/// What a line keeps of what it allocated in the window.
+/// The blocks that a line keeps of those that it allocated in the window.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Kept {
     /// Bytes of blocks that live for more than two steps.
@@ -39,7 +39,8 @@ pub struct Kept {
     pub generations: Generations,
 }
 
-/// When blocks were born that are kept and have outlived all that their line freed.
+/// The steps in which blocks were born that are kept and have outlived all that their line
+/// freed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Generations {
     /// The number of different steps.
@@ -56,7 +57,7 @@ pub struct Generations {
     pub last_birth: u32,
 }
 
-/// What a line freed.
+/// The blocks that a line freed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Frees {
     /// The most steps after which it freed a block.
@@ -126,15 +127,15 @@ impl KeptBlocks {
         Self { of_site }
     }
 
-    /// What a line keeps.
+    /// The blocks that a line keeps.
     pub fn of(&self, site: u32) -> Kept {
         self.of_site.get(at(site)).copied().unwrap_or_default()
     }
 }
 
 impl Generations {
-    /// Those of blocks that are kept, by the steps of their births, rising. `last`: the step
-    /// after the last; `frees`: what their line freed.
+    /// The generations of blocks that are kept, by the steps of their births, rising. `last`:
+    /// the step after the last; `frees`: what their line freed.
     pub fn of_kept(births: impl Iterator<Item = u32>, last: u32, frees: Frees) -> Self {
         let mut generations = Self { frees, ..Self::default() };
         births.for_each(|from| generations.add(from, last.saturating_sub(from)));

@@ -127,8 +127,8 @@ pub fn through_forward(scene: &DeviceScene<'_>, leak: &Leak) -> Option<Note> {
     })
 }
 
-/// What a change would take off the window's peak, and a sentence about it; nothing if that is
-/// not worth it.
+/// The bytes that a change would take off the window's peak, and a sentence about it; nothing
+/// if that is not worth it.
 fn saving(scene: &DeviceScene<'_>, absences: Absences, change: &str) -> (Option<u64>, String) {
     let saved = Some(absences.saved(scene)).filter(|saved| *saved >= NOTED_BYTES_MIN);
     let sentence = saved.map_or_else(String::new, |saved| {

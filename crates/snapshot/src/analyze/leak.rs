@@ -58,7 +58,7 @@ pub struct Leak {
     pub rate: Option<f64>,
     /// Growth of the least that is active in a step.
     pub floor_rate: Option<f64>,
-    /// That least in the first and in the last step that are compared.
+    /// The least that is active in the first and in the last step that are compared.
     pub floor: Option<[Floor; 2]>,
     /// The frame or site to blame.
     pub blame: Option<Blame>,
@@ -106,19 +106,19 @@ fn found_of(suspects: &[Suspect]) -> HashMap<u32, (Rise, bool)> {
 pub struct Suspect {
     /// The allocations that it leaked and that are alive at the end.
     pub row: SiteRow,
-    /// Its rise, in slots.
+    /// The line's rise, in slots.
     pub rise: Rise,
     /// Steps from its first allocation that stays to the end of the window.
     pub n_steps: u32,
-    /// Its allocations in the window.
+    /// The line's allocations in the window.
     pub n_allocations: u64,
-    /// Those of them that are there at the end, in flight or not.
+    /// The number of them that are there at the end, in flight or not.
     pub n_survivors: u64,
     /// Set when it is one buffer that is made again and larger each time.
     pub is_remade: bool,
 }
 
-/// Who is to blame.
+/// The code that is to blame.
 #[derive(Clone, Debug)]
 pub enum Blame {
     /// A frame over most of the leaked bytes; `origin` is a stack through it.
@@ -515,7 +515,7 @@ fn blame(scene: &DeviceScene<'_>, suspects: &[Suspect]) -> Option<Blame> {
     })
 }
 
-/// By stack, what was allocated and what of it leaked.
+/// The memory of each stack: what was allocated, and what of it leaked.
 struct Beneath<'a> {
     scene: &'a DeviceScene<'a>,
     leaked: Vec<Sum>,

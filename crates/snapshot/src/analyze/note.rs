@@ -49,7 +49,7 @@ pub enum NoteKind {
 
 #[derive(Clone, Debug, Serialize)]
 pub struct Note {
-    /// Its subject.
+    /// The note's subject.
     pub kind: NoteKind,
     pub text: String,
     /// Bytes that it is about.

@@ -124,7 +124,7 @@ pub struct OutOfMemory {
     pub why: Why,
     /// Stack of the allocation; 0 if it has none.
     pub stack: u32,
-    /// Who held what.
+    /// The lines that held memory.
     pub rows: Vec<SiteRow>,
 }
 

@@ -7,7 +7,7 @@ use crate::analyze::sites::{FrameKind, Site, Sites};
 use crate::integer::at;
 use crate::model::Snapshot;
 
-/// Where a file's own code and its packages lie.
+/// The folders of a file's own code and of its packages.
 #[derive(Clone, Debug, Default)]
 pub struct PathNormalizer {
     /// Files of the user.

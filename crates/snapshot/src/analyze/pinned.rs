@@ -5,7 +5,7 @@ use crate::analyze::sites::{SiteRow, Sites, Sum};
 use crate::integer::{at, count};
 use crate::model::{Action, Event, Snapshot, State};
 
-/// What is pinned at the end.
+/// The memory that is pinned at the end.
 #[derive(Clone, Debug)]
 pub struct Pinned<'a> {
     pub snapshot: &'a Snapshot,

@@ -25,7 +25,7 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// Those of some segments.
+    /// The sums over some segments.
     pub fn of(segments: &[Segment]) -> Self {
         let mut totals = Self::default();
         for segment in segments {
@@ -68,7 +68,7 @@ pub enum PoolKind {
     Shared,
 }
 
-/// What a pool holds.
+/// The memory of a pool.
 #[derive(Clone, Copy, Debug)]
 pub struct PoolSums {
     /// PyTorch's name of it.

@@ -9,7 +9,7 @@ use crate::model::{NO_STACK, Snapshot};
 /// The program's activity where a stack was taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StackRole {
-    /// It computes, or anything else: no rule below applies.
+    /// Code that computes, or anything else: no rule below applies.
     #[default]
     Forward,
     /// Autograd makes gradients, or runs a part of the forward pass again for them.

@@ -52,7 +52,7 @@ impl Site {
     pub const NOWHERE: Self =
         Self { kind: SiteKind::NoFrames, file: None, line: None, function: None, node: None };
 
-    /// Returns it in a sentence.
+    /// Returns the line as part of a sentence.
     pub fn short(&self) -> String {
         match (&self.file, self.line, &self.node) {
             (Some(file), Some(line), _) => {
@@ -64,7 +64,7 @@ impl Site {
         }
     }
 
-    /// Its place in the source, of Python.
+    /// The site's place in the source, of Python.
     pub fn location(&self) -> Option<CodeLocation> {
         let (file, line) = (self.file.clone()?, self.line?);
         Some(CodeLocation { file, line, function: self.function.clone() })
@@ -142,7 +142,7 @@ impl WorkspaceLibrary {
         found.map(|(_, library)| *library)
     }
 
-    /// Its workspace, for a page.
+    /// The name of the library's workspace, for a page.
     fn name(self) -> &'static str {
         match self {
             Self::CuBlas => "cuBLAS workspace",
@@ -264,7 +264,7 @@ impl Sites {
         self.of_origin.len()
     }
 
-    /// Where an allocation is from.
+    /// The origin of an allocation.
     #[inline]
     pub fn origin(&self, allocation: &Allocation) -> u32 {
         if allocation.is_workspace && !allocation.is_older() {
@@ -579,7 +579,7 @@ fn cpp_kind(name: &str) -> FrameKind {
     if is_plumbing { FrameKind::Plumbing } else { FrameKind::Cpp }
 }
 
-/// Where the node stands in `torch::autograd::[generated::]NODE::apply`.
+/// The place of the node in `torch::autograd::[generated::]NODE::apply`.
 fn node(name: &str) -> Option<(usize, usize)> {
     const SPACE: &str = "torch::autograd::";
     for (start, _) in name.match_indices(SPACE) {

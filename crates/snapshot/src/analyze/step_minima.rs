@@ -11,7 +11,7 @@ const OUTLIER_FACTOR: i64 = 10;
 const FALLS_RATIO_MAX: f64 = 0.1;
 /// A rise is still there at the end, but for this part.
 const LOST_RATIO_MAX: f64 = 0.1;
-/// From the last rise to the end no further than this many of the longest gaps, or so many
+/// The longest time from the last rise to the end, in so many of the longest gaps, or so many
 /// steps.
 const SILENCE_GAPS_MAX: f64 = 1.5;
 const SILENCE_STEPS_MAX: u32 = 2;
@@ -134,11 +134,11 @@ pub struct MinimaTrend {
 /// The result of a trend.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Judgement {
-    /// It goes on rising.
+    /// A minimum that goes on rising.
     Rising(Rise),
     /// So far it does, in too few steps or too irregularly to be sure.
     Possible(Rise),
-    /// It rose, and slowed or stopped.
+    /// A minimum that rose, and slowed or stopped.
     Stopped,
     Nothing,
 }
@@ -150,18 +150,18 @@ impl Judgement {
     }
 }
 
-/// What is kept of the blocks that a rise is of.
+/// The blocks that are kept of those that a rise is of.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Survivors {
     pub bytes: u64,
-    /// When they were born; `None` of one buffer that is made again.
+    /// The steps in which they were born; `None` of one buffer that is made again.
     pub generations: Option<Generations>,
     /// Whole steps at the end that made none.
     pub silence: u32,
 }
 
 impl Survivors {
-    /// Those of one buffer that is made again.
+    /// The survivors of one buffer that is made again.
     pub fn of_one(bytes: u64) -> Self {
         Self { bytes, generations: None, silence: 0 }
     }

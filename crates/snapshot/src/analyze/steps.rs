@@ -1,4 +1,4 @@
-//! Where the steps of the training begin: by marks in the file, else by phases, else by what
+//! The beginnings of the training's steps: by marks in the file, else by phases, else by what
 //! recurs.
 
 use std::collections::HashMap;
@@ -20,7 +20,8 @@ const SPAN_RATIO_MIN: f64 = 0.8;
 const COARSER_RATIO_MAX: f64 = 0.75;
 /// The largest deviation of the gaps between recurrences, in parts of their mean.
 const DEVIATION_RATIO_MAX: f64 = 0.35;
-/// What recurs and keeps more than this of what it allocates is the layers of one pass.
+/// The largest part of its allocations that a step keeps: what recurs and keeps more is the
+/// layers of one pass.
 const KEPT_RATIO_MAX: f64 = 1.0 / 3.0;
 /// Different stacks with sizes that are checked for recurrence.
 const RECURRING_MAX: usize = 1 << 20;
@@ -317,7 +318,7 @@ fn span(marks: &[&Annotation]) -> u64 {
     }
 }
 
-/// Where `step=N` in `user_metadata` changes.
+/// The steps by `step=N` in `user_metadata`, where it changes.
 fn by_metadata(snapshot: &Snapshot, device: &Device) -> Option<Steps> {
     let mut numbers: HashMap<u32, Option<u64>> = HashMap::new();
     let mut steps = Steps { marker: Marker::Metadata, ..Steps::default() };

@@ -11,7 +11,7 @@ use crate::replay::{Allocation, NEVER};
 /// The end of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// It is alive when the window ends.
+    /// The end of the window: it is alive.
     EndOfWindow,
     /// A stack by number: the one that its free has.
     Stack(u32),
@@ -20,9 +20,9 @@ pub enum Ending {
     Call(u32, u32, u32),
     /// Autograd: its free has no stack, and comes between allocations of the backward pass.
     Backward,
-    /// Its free has no stack, and the line that made it had just made the next one.
+    /// A free without a stack: the line that made it had just made the next one.
     Replaced,
-    /// Its free has no stack: the events that allocate before and after it.
+    /// A free without a stack: the events that allocate before and after it.
     Between(Option<u32>, Option<u32>),
     /// The trace has no free: the address was allocated again, or the segments do not show the
     /// block.
@@ -39,7 +39,7 @@ pub fn free_event(scene: &DeviceScene<'_>, allocation: &Allocation) -> Option<u3
     is_free.then_some(event)
 }
 
-/// Returns what ended an allocation.
+/// Returns the end of an allocation.
 pub fn of(scene: &DeviceScene<'_>, order: &AllocationOrder, allocation: &Allocation) -> Ending {
     let Some(free) = free_event(scene, allocation) else {
         let is_alive = allocation.is_at_end();

@@ -1,4 +1,4 @@
-//! Which earlier block's memory an allocation takes: the allocator hands out what was freed
+//! The earlier block whose memory an allocation takes: the allocator hands out what was freed
 //! before it asks the driver.
 
 use std::collections::BTreeMap;
@@ -54,7 +54,7 @@ pub fn find(scene: &DeviceScene<'_>) -> Vec<Reuse> {
     reuses
 }
 
-/// Who used each byte last.
+/// The last user of each byte.
 #[derive(Default)]
 struct Users {
     /// Ranges by their start, with their end and the allocation.

@@ -18,7 +18,7 @@ pub struct TreeRow {
     /// 0 for an outermost frame.
     pub depth: usize,
     pub site: Site,
-    /// Its name for a page.
+    /// The node's name for a page.
     pub name: String,
     /// The bytes that are alive below it.
     pub sum: Sum,

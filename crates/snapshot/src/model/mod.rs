@@ -57,7 +57,7 @@ pub struct Frame {
 pub struct Device {
     /// CUDA index.
     pub index: u64,
-    /// By address.
+    /// The segments by address.
     pub segments: Vec<Segment>,
     /// First and one past the last of its events.
     pub events: (usize, usize),
@@ -67,7 +67,7 @@ pub struct Device {
 /// `host_traces` of PyTorch 2.15.
 #[derive(Debug, Default)]
 pub struct HostMemory {
-    /// By address; each is one block.
+    /// The segments by address; each is one block.
     pub segments: Vec<Segment>,
     /// First and one past the last of its events.
     pub events: (usize, usize),
@@ -101,7 +101,7 @@ pub struct Block {
     pub size: u64,
     /// Bytes of the tensor; stale if inactive.
     pub requested: u64,
-    /// Its state: in use, or not.
+    /// The block's state: in use, or not.
     pub state: State,
     /// Stack of the allocation.
     pub stack: u32,
@@ -110,7 +110,7 @@ pub struct Block {
 /// The use of a block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum State {
-    /// By a tensor.
+    /// Use by a tensor.
     Allocated,
     /// Freed, but another stream may still use it.
     Pending,

@@ -1,4 +1,4 @@
-//! From the records of a pickle to a snapshot: what the root names, device by device.
+//! The way from the records of a pickle to a snapshot: what the root names, device by device.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! From the bytes of a file to a snapshot: pickles, values, and the schema of each PyTorch.
+//! The way from the bytes of a file to a snapshot: pickles, values, and the schema of each
+//! PyTorch.
 
 mod direct;
 pub mod keys;

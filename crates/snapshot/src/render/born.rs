@@ -1,4 +1,4 @@
-//! What the births between states tell, in words.
+//! The verdict of the births between states, in words.
 
 use crate::analyze::births::{Births, BornSite, Doubt, STATES_MIN};
 use crate::analyze::leak::LeakVerdict;
@@ -6,7 +6,7 @@ use stepmem_types::format::units::{grouped, many};
 
 /// Lines that a sentence names.
 const NAMED_MAX: usize = 3;
-/// What a block's birth between two states is, and is not.
+/// The meaning of a block's birth between two states.
 const BIRTHS: &str = "A block was born between two states if the earlier one has none of its address, size and \
                       line: what was freed and allocated again as it was counts as old, and what came and \
                       went between two states is not seen.";

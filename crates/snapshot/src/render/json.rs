@@ -35,9 +35,9 @@ pub struct ShowAnswer {
 
 #[derive(Clone, Debug, Serialize)]
 pub struct File {
-    /// As it was given.
+    /// The path as it was given.
     pub path: String,
-    /// As it lies on the disk.
+    /// The size as it lies on the disk.
     pub bytes: u64,
     /// Protocol of the pickle.
     pub protocol: u8,
@@ -222,7 +222,7 @@ struct RootCauseAnswer {
     text: String,
 }
 
-/// Where an allocation failed.
+/// The place where an allocation failed.
 #[derive(Debug, Serialize)]
 struct PlaceAnswer {
     text: String,
@@ -480,7 +480,7 @@ impl SiteAnswer {
         words::name_within(&self.line_of, n_max)
     }
 
-    /// Its frames for a page, innermost first.
+    /// The site's frames for a page, innermost first.
     pub fn frames(&self, n_max: usize) -> Vec<String> {
         let shown =
             |frame: &FrameAnswer| words::frame(&frame.file, frame.line, &frame.function);

@@ -47,18 +47,18 @@ pub struct Question {
 /// A moment of the window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ShownMoment {
-    /// When the snapshot was taken.
+    /// The moment when the snapshot was taken.
     #[default]
     End,
-    /// When most was active.
+    /// The moment when most was active.
     Peak,
-    /// At the first failed allocation.
+    /// The first failed allocation.
     Oom,
-    /// When most was active in a step.
+    /// The moment when most was active in a step.
     Step(u64),
-    /// After a pass of backward of a step, from 1, before the program does anything else.
+    /// The end of a pass of backward of a step, from 1, before the program does anything else.
     Pass(u64, u64),
-    /// When a step calls `zero_grad`, before anything is freed.
+    /// The moment when a step calls `zero_grad`, before anything is freed.
     ZeroGrad(u64),
 }
 
@@ -71,7 +71,7 @@ pub enum RowKind {
     /// File and function.
     Function,
     Stack,
-    /// Its use.
+    /// The use of the memory.
     Category,
     /// Each block by itself.
     Block,

@@ -59,8 +59,8 @@ pub fn name_in_within(
     named(scene, site, mirrored(scene, site, |other| other.is_alive_in(state)), n_max)
 }
 
-/// What is known of the allocations of a site without stacks, if backward made those that are
-/// meant; `None` for any other site.
+/// Facts about the allocations of a site without stacks, if backward made those that are meant;
+/// `None` for any other site.
 pub fn mirrored(
     scene: &DeviceScene<'_>,
     site: u32,
@@ -452,7 +452,7 @@ pub fn unused(report: &DeviceReport<'_>) -> [(u64, &'static str); 4] {
     ]
 }
 
-/// What is true of all private pools.
+/// A sentence about all private pools.
 pub const PRIVATE_POOLS: &str = "What is free in them only the graphs and MemPools that name them use; torch.cuda.empty_cache() gives it back once these are gone.";
 
 /// States that each of several graphs has a pool to itself.
@@ -594,7 +594,7 @@ pub fn note(note: &Note) -> String {
     format!("{}{size}", note.text)
 }
 
-/// Returns what to do next.
+/// Returns the advice for a reader.
 pub fn advice(report: &DeviceReport<'_>) -> &'static str {
     let failures =
         report.scene.events.iter().filter(|event| event.action == Action::OutOfMemory);

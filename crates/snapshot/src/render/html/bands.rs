@@ -25,9 +25,9 @@ const SUSPECTS: usize = 5;
 /// Something that holds memory.
 #[derive(Debug, Serialize)]
 pub struct MemoryBand {
-    /// Its name.
+    /// The band's name.
     pub name: String,
-    /// Its kind, which gives its color.
+    /// The band's kind, which gives its color.
     pub kind: BandKind,
     /// The user's frames of its largest stack, innermost first.
     pub stack: Vec<String>,

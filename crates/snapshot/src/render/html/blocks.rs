@@ -146,7 +146,7 @@ fn units(allocation: &Allocation) -> u64 {
     filled(allocation).max(allocation.size / UNIT_BYTES)
 }
 
-/// What is active beyond the listed blocks, as in [`BlockTable::unlisted`].
+/// The bytes that are active beyond the listed blocks, as in [`BlockTable::unlisted`].
 fn unlisted(list: &EventList<'_>, numbers: &[u32]) -> Vec<i64> {
     let scene = &list.report.scene;
     let mut levels = (1..).zip(scene.timeline.levels(scene.events)).peekable();
@@ -282,7 +282,7 @@ impl<'a> Texts<'a> {
         self.lines.place(site, || name_of(&report.scene, site))
     }
 
-    /// What an allocation is a copy of, and the line that it mirrors.
+    /// Adds the text of what an allocation is a copy of, and of the line that it mirrors.
     fn note(&mut self, number: u32, cast: Option<CastSource>) -> u32 {
         let report = self.list.report;
         self.notes.place((cast, report.scene.mirrored_line(number)), || {

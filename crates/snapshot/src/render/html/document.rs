@@ -39,7 +39,7 @@ const MODULES: [&str; 11] = [
 pub struct DocumentHead<'a> {
     /// The name of the snapshot's file.
     pub name: &'a str,
-    /// Its size and protocol.
+    /// The file's size and protocol.
     pub about: &'a str,
     /// The moment near which everything is shown.
     pub moment: ShownMoment,

@@ -19,7 +19,7 @@ const SITES_MAX: usize = 200;
 /// The reserved memory of a moment.
 #[derive(Debug, Default, Serialize)]
 pub struct SegmentMap {
-    /// When: "at the end".
+    /// The moment in words: "at the end".
     pub moment: String,
     /// Bytes of live blocks.
     pub live: u64,
@@ -40,7 +40,7 @@ pub struct SegmentMap {
 pub struct SegmentGroup {
     /// The use of the memory.
     pub name: String,
-    /// In the order of addresses.
+    /// The pieces in the order of addresses.
     pub spans: Vec<MapSpan>,
 }
 

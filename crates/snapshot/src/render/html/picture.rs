@@ -24,7 +24,7 @@ pub struct DevicePicture {
     reserved: Vec<u64>,
     lines: Vec<MemoryBand>,
     categories: Vec<MemoryBand>,
-    /// Where steps begin, with their numbers: every so many of them.
+    /// The beginnings of steps, with their numbers: every so many of them.
     steps: Vec<(u32, u64)>,
     every: usize,
     peak: u32,

@@ -198,7 +198,7 @@ fn holders(html: &mut String, report: &DeviceReport<'_>, detail: Detail) {
     close(html);
 }
 
-/// Who holds the memory at a moment.
+/// The lines that hold the memory at a moment.
 struct HolderTable<'a> {
     title: &'a str,
     rows: &'a [SiteRow],
