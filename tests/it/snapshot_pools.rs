@@ -3,10 +3,9 @@
 use std::fs;
 
 use serde_json::{Value, json};
-use stepmem_snapshot::model::{
-    Action, Block, Device, Event, HostMemory, Place, Segment, Snapshot, State,
+use stepmem_snapshot::{
+    Action, Block, Device, Event, HostMemory, Place, Segment, Snapshot, State, write,
 };
-use stepmem_snapshot::write::write;
 
 use crate::rig::command::{stepmem, words};
 use crate::rig::folder::{Folder, text};

@@ -4,8 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::fs;
 
 use serde_json::Value;
-use stepmem_snapshot::model::{Block, Device, Segment, Snapshot, State};
-use stepmem_snapshot::write::write;
+use stepmem_snapshot::{Block, Device, Segment, Snapshot, State, write};
 
 use crate::rig::command::{stepmem, words};
 use crate::rig::folder::{Folder, text};

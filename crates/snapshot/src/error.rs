@@ -22,6 +22,7 @@ pub enum Fault {
 /// A file that is not a readable snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unreadable {
+    /// The reason.
     pub fault: Fault,
     /// Offset in the (unpacked) bytes.
     pub offset: u64,

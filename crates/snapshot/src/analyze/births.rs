@@ -21,7 +21,7 @@ use crate::model::arena::AddressHash;
 use crate::render::json::{SiteAnswer, row_answer};
 
 /// States that a verdict needs.
-pub const STATES_MIN: u32 = 5;
+pub(crate) const STATES_MIN: u32 = 5;
 /// Stretches between states in which a line has to grow.
 const RISES_MIN: usize = 4;
 /// Stretches of growth after which it is not known whether it goes on.

@@ -28,7 +28,7 @@ const STEPS_TRIED: u32 = 8;
 /// The original of a copy in another precision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum CastSource {
+pub(crate) enum CastSource {
     Input,
     Weight,
     Gradient,
@@ -42,13 +42,16 @@ struct Copies {
 }
 
 /// A note for each kind of copy.
-pub fn find(scene: &DeviceScene<'_>, categories: &[Category]) -> Vec<Note> {
+pub(crate) fn find(scene: &DeviceScene<'_>, categories: &[Category]) -> Vec<Note> {
     let Some(search) = CastSearch::of_window(scene, categories) else { return Vec::new() };
     search.found.iter().filter_map(|(source, copies)| note(scene, *source, copies)).collect()
 }
 
 /// The allocations that are copies in another precision, with their originals.
-pub fn copies(scene: &DeviceScene<'_>, categories: &[Category]) -> HashMap<u32, CastSource> {
+pub(crate) fn copies(
+    scene: &DeviceScene<'_>,
+    categories: &[Category],
+) -> HashMap<u32, CastSource> {
     let search = CastSearch::of_window(scene, categories);
     search.map(|search| search.copies.into_iter().collect()).unwrap_or_default()
 }

@@ -21,7 +21,7 @@ const EARLIER_STEPS_MIN: usize = 3;
 
 /// The place where an allocation failed.
 #[derive(Clone, Debug)]
-pub struct FailurePlace {
+pub(crate) struct FailurePlace {
     pub step: Option<u64>,
     pub phase: Option<StepPhase>,
     /// The line whose tensor has the size of an allocation without a stack.
@@ -29,7 +29,7 @@ pub struct FailurePlace {
 }
 
 /// Finds the root cause of each failed allocation. `step_reports`: the figures of each step.
-pub fn explain(
+pub(crate) fn explain(
     scene: &DeviceScene<'_>,
     leak: &Leak,
     step_reports: &[StepReport],
@@ -188,7 +188,7 @@ fn unusual_need(
 }
 
 /// Finds where an allocation failed.
-pub fn place(scene: &DeviceScene<'_>, failure: &OutOfMemory) -> FailurePlace {
+pub(crate) fn place(scene: &DeviceScene<'_>, failure: &OutOfMemory) -> FailurePlace {
     let event = at(failure.event);
     let is_known = scene.sites.has_stacks;
     FailurePlace {

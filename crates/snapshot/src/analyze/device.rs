@@ -16,8 +16,11 @@ use crate::replay::{Allocation, Timeline};
 /// A device, replayed.
 #[derive(Debug)]
 pub struct DeviceScene<'a> {
+    /// The file that the device is in.
     pub snapshot: &'a Snapshot,
+    /// The device as the file has it.
     pub device: &'a Device,
+    /// The device's trace, in order.
     pub events: &'a [Event],
     /// Sites of the file's stacks.
     pub sites: &'a Sites,

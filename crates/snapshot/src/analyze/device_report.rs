@@ -17,6 +17,7 @@ use crate::model::{NO_STACK, Snapshot};
 /// A device with all answers.
 #[derive(Debug)]
 pub struct DeviceReport<'a> {
+    /// The device, replayed.
     pub scene: DeviceScene<'a>,
     /// Sums over its segments.
     pub totals: Totals,

@@ -18,7 +18,7 @@ use crate::replay::Allocation;
 use stepmem_types::format::units::{grouped, many, whole_bytes};
 
 /// The version of this JSON.
-pub const SCHEMA: &str = "stepmem.snapshot-diff/1";
+pub(crate) const SCHEMA: &str = "stepmem.snapshot-diff/1";
 
 #[derive(Debug, Serialize)]
 pub struct Diff {
@@ -106,7 +106,7 @@ pub struct DiffNote {
 const EQUAL: &str = "equal";
 
 /// Compares two files.
-pub fn compare(before: &[DeviceReport<'_>], after: &[DeviceReport<'_>]) -> Diff {
+pub fn compare_files(before: &[DeviceReport<'_>], after: &[DeviceReport<'_>]) -> Diff {
     let roots = paths::roots(&[normalizer_of(before), normalizer_of(after)]);
     let root = |number: usize| roots.get(number).map_or("", String::as_str);
     let mut devices: BTreeMap<u64, [Option<&DeviceReport<'_>>; 2]> = BTreeMap::new();

@@ -36,14 +36,14 @@ pub struct FitQuestion {
 
 /// A figure that is known within bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Bounds {
+pub(crate) struct Bounds {
     pub low: u64,
     pub high: u64,
 }
 
 /// The need of the step with the highest peak.
 #[derive(Clone, Debug, Serialize)]
-pub struct Fit {
+pub(crate) struct Fit {
     pub step: u64,
     /// The most that is active in it.
     pub peak_bytes: u64,
@@ -65,7 +65,7 @@ pub struct Fit {
 
 /// A change, and what it would save.
 #[derive(Clone, Debug, Serialize)]
-pub struct Saving {
+pub(crate) struct Saving {
     pub kind: SavingKind,
     /// Bytes off the step's peak.
     pub bytes: u64,
@@ -76,7 +76,7 @@ pub struct Saving {
 /// A change that saves memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum SavingKind {
+pub(crate) enum SavingKind {
     /// `zero_grad(set_to_none=True)` before the forward pass.
     ZeroGradBeforeForward,
     /// Activation checkpointing of a function that is called several times.
@@ -136,7 +136,7 @@ impl Need {
 
 /// Measures the whole step with the highest peak; `None` where steps or categories are not
 /// known.
-pub fn measure(
+pub(crate) fn measure(
     scene: &DeviceScene<'_>,
     categories: &[Category],
     step_reports: &[StepReport],

@@ -29,7 +29,7 @@ pub struct Fragmentation {
 }
 
 /// Measures a device.
-pub fn measure(scene: &DeviceScene<'_>) -> Fragmentation {
+pub(crate) fn measure(scene: &DeviceScene<'_>) -> Fragmentation {
     let mut found = Fragmentation::default();
     let origins: HashMap<u64, u32> = scene
         .timeline
@@ -81,7 +81,7 @@ impl Fragmentation {
 }
 
 /// Returns the bytes that the driver maps at once in an expandable segment.
-pub fn page_bytes(is_small: bool) -> u64 {
+pub(crate) fn page_bytes(is_small: bool) -> u64 {
     if is_small { SMALL_PAGE_BYTES } else { LARGE_PAGE_BYTES }
 }
 

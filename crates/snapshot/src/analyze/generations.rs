@@ -7,9 +7,9 @@ use crate::analyze::queues::Queues;
 use crate::integer::at;
 
 /// A block that lives for more steps than this is not in flight.
-pub const IN_FLIGHT_STEPS: u32 = 2;
+pub(crate) const IN_FLIGHT_STEPS: u32 = 2;
 /// So many generations are a leak wherever it began.
-pub const GENERATIONS_MIN: u32 = 5;
+pub(crate) const GENERATIONS_MIN: u32 = 5;
 /// Generations are of nearly every step if there is one in so many.
 const STEPS_PER_GENERATION_MAX: u32 = 3;
 /// A line frees as it goes if it does in so many different steps.
@@ -20,18 +20,18 @@ const GAPS_RATIO_MAX: f64 = 1.5;
 const GAPS_STEPS_MAX: f64 = 1.0;
 
 /// Returns whether an allocation lives for more than two steps.
-pub fn is_long([from, until]: [u32; 2]) -> bool {
+pub(crate) fn is_long([from, until]: [u32; 2]) -> bool {
     until - from > IN_FLIGHT_STEPS
 }
 
 /// The blocks of every line that were allocated in the window and are kept.
-pub struct KeptBlocks {
+pub(crate) struct KeptBlocks {
     of_site: Vec<Kept>,
 }
 
 /// The blocks that a line keeps of those that it allocated in the window.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Kept {
+pub(crate) struct Kept {
     /// Bytes of blocks that live for more than two steps.
     pub long_bytes: u64,
     /// Bytes of all.
@@ -42,7 +42,7 @@ pub struct Kept {
 /// The steps in which blocks were born that are kept and have outlived all that their line
 /// freed.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Generations {
+pub(crate) struct Generations {
     /// The number of different steps.
     pub count: u32,
     /// The first and the last of them.
@@ -59,7 +59,7 @@ pub struct Generations {
 
 /// The blocks that a line freed.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Frees {
+pub(crate) struct Frees {
     /// The most steps after which it freed a block.
     after: u32,
     /// The number of different steps in which it freed a block of the window that was not in
@@ -71,12 +71,12 @@ pub struct Frees {
 
 impl Frees {
     /// Notes the steps that a block lived for.
-    pub fn note_life(&mut self, n_steps: u32) {
+    pub(crate) fn note_life(&mut self, n_steps: u32) {
         self.after = self.after.max(n_steps);
     }
 
     /// Adds a step in which the line freed a block that was not in flight; steps rise.
-    pub fn add(&mut self, step: u32) {
+    pub(crate) fn add(&mut self, step: u32) {
         if self.count == 0 {
             self.first = step;
         }
@@ -86,7 +86,7 @@ impl Frees {
 
 impl KeptBlocks {
     /// Finds them. A block that a queue made before the window counts to the queue's line.
-    pub fn new(scene: &DeviceScene<'_>, queues: &Queues) -> Self {
+    pub(crate) fn new(scene: &DeviceScene<'_>, queues: &Queues) -> Self {
         let mut of_site = vec![Kept::default(); scene.sites.sites.len()];
         let mut births: Vec<(u32, u32)> = Vec::new();
         let mut frees: Vec<(u32, u32)> = Vec::new();
@@ -128,7 +128,7 @@ impl KeptBlocks {
     }
 
     /// The blocks that a line keeps.
-    pub fn of(&self, site: u32) -> Kept {
+    pub(crate) fn of(&self, site: u32) -> Kept {
         self.of_site.get(at(site)).copied().unwrap_or_default()
     }
 }
@@ -136,7 +136,7 @@ impl KeptBlocks {
 impl Generations {
     /// The generations of blocks that are kept, by the steps of their births, rising. `last`:
     /// the step after the last; `frees`: what their line freed.
-    pub fn of_kept(births: impl Iterator<Item = u32>, last: u32, frees: Frees) -> Self {
+    pub(crate) fn of_kept(births: impl Iterator<Item = u32>, last: u32, frees: Frees) -> Self {
         let mut generations = Self { frees, ..Self::default() };
         births.for_each(|from| generations.add(from, last.saturating_sub(from)));
         generations
@@ -166,30 +166,30 @@ impl Generations {
     }
 
     /// The step from which on the line is known to free as it goes: it does not fill since then.
-    pub fn freeing_since(self) -> Option<u32> {
+    pub(crate) fn freeing_since(self) -> Option<u32> {
         (self.frees.count >= FREES_MIN).then_some(self.frees.first)
     }
 
     /// Returns whether they are a leak's wherever it began: of nearly every step, or regular.
     /// Keys of a cache come rarely and by chance.
-    pub fn are_many(self) -> bool {
+    pub(crate) fn are_many(self) -> bool {
         let is_dense = self.newest - self.oldest < STEPS_PER_GENERATION_MAX * self.count;
         self.count >= GENERATIONS_MIN && (is_dense || self.have_regular_gaps())
     }
 
     /// Returns whether the line freed nothing so far that was not in flight.
-    pub fn are_all_kept(self) -> bool {
+    pub(crate) fn are_all_kept(self) -> bool {
         self.frees.after <= IN_FLIGHT_STEPS
     }
 
     /// Returns whether the line keeps what it made last: one buffer that it makes again.
-    pub fn are_of_one(self) -> bool {
+    pub(crate) fn are_of_one(self) -> bool {
         self.births <= 1
     }
 
     /// Returns whether they come as regularly as steps or evaluations do, and the line freed
     /// nothing that was not in flight.
-    pub fn are_regular(self) -> bool {
+    pub(crate) fn are_regular(self) -> bool {
         self.are_all_kept() && self.have_regular_gaps()
     }
 

@@ -21,7 +21,7 @@ use crate::model::rounding::rounded;
 use crate::replay::Allocation;
 
 /// Whole steps that a verdict needs.
-pub const STEPS_MIN: usize = 5;
+pub(crate) const STEPS_MIN: usize = 5;
 /// Whole steps below which no step is left out at the window's edges but the last.
 const STEPS_FEW: usize = 7;
 /// Rises that one buffer needs that is made again and larger each time.
@@ -121,9 +121,11 @@ pub struct Suspect {
 /// The code that is to blame.
 #[derive(Clone, Debug)]
 pub enum Blame {
-    /// A frame over most of the leaked bytes; `origin` is a stack through it.
+    /// A frame over most of the leaked bytes.
     Frame {
+        /// The number of the frame.
         frame: u32,
+        /// The origin of a stack through it.
         origin: u32,
         /// The leaked bytes beneath it.
         sum: Sum,
@@ -133,7 +135,7 @@ pub enum Blame {
 }
 
 /// Searches for leaks.
-pub fn find(scene: &DeviceScene<'_>) -> Leak {
+pub(crate) fn find(scene: &DeviceScene<'_>) -> Leak {
     let n_whole = scene.steps.n_whole();
     if n_whole < STEPS_MIN {
         return Leak::default();

@@ -129,7 +129,7 @@ pub struct OutOfMemory {
 }
 
 /// Every failed allocation of the window.
-pub fn find(scene: &DeviceScene<'_>) -> Vec<OutOfMemory> {
+pub(crate) fn find(scene: &DeviceScene<'_>) -> Vec<OutOfMemory> {
     let is_failure = |event: &Event| event.action == Action::OutOfMemory;
     if !scene.events.iter().any(is_failure) {
         return Vec::new();

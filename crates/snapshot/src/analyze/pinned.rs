@@ -8,7 +8,9 @@ use crate::model::{Action, Event, Snapshot, State};
 /// The memory that is pinned at the end.
 #[derive(Clone, Debug)]
 pub struct Pinned<'a> {
+    /// The file that it is of.
     pub snapshot: &'a Snapshot,
+    /// The sites of the file's stacks.
     pub sites: &'a Sites,
     /// Sums over its segments; a segment is one block.
     pub totals: Totals,
@@ -23,7 +25,7 @@ pub struct Pinned<'a> {
 }
 
 /// Measures the pinned memory of a snapshot; `None` where none was recorded.
-pub fn measure<'a>(snapshot: &'a Snapshot, sites: &'a Sites) -> Option<Pinned<'a>> {
+pub fn pinned<'a>(snapshot: &'a Snapshot, sites: &'a Sites) -> Option<Pinned<'a>> {
     let host = snapshot.host.as_ref()?;
     let totals = Totals::of(&host.segments);
     let mut of_stack = vec![Sum::default(); sites.n_origins()];

@@ -94,17 +94,17 @@ impl PoolSums {
 }
 
 /// PyTorch's name of a pool by number.
-pub fn id(snapshot: &Snapshot, pool: u32) -> (u64, u64) {
+pub(crate) fn id(snapshot: &Snapshot, pool: u32) -> (u64, u64) {
     snapshot.pools.get(at(pool)).copied().unwrap_or_default()
 }
 
 /// Returns whether a pool by number is private.
-pub fn is_private(snapshot: &Snapshot, pool: u32) -> bool {
+pub(crate) fn is_private(snapshot: &Snapshot, pool: u32) -> bool {
     id(snapshot, pool) != (0, 0)
 }
 
 /// The pools of some segments, the largest first.
-pub fn sums(snapshot: &Snapshot, segments: &[Segment]) -> Vec<PoolSums> {
+pub(crate) fn sums(snapshot: &Snapshot, segments: &[Segment]) -> Vec<PoolSums> {
     let mut pools: BTreeMap<(u64, u64), Totals> = BTreeMap::new();
     for segment in segments {
         pools.entry(id(snapshot, segment.pool)).or_default().add(segment);

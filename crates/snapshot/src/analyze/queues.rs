@@ -19,7 +19,7 @@ const NOISE_RATIO_MAX: f64 = 0.5;
 
 /// The lines that turn over.
 #[derive(Debug, Default)]
-pub struct Queues {
+pub(crate) struct Queues {
     of_older: HashMap<u32, u32>,
     /// The bytes of a site's older blocks that are its own by likeness, not by the very size.
     alike: HashMap<u32, u64>,
@@ -37,7 +37,7 @@ struct Keeper {
 impl Queues {
     /// Finds them. `is_long`: whether an allocation with these slots is not in flight; `first`:
     /// the slot from which on frees count.
-    pub fn new(
+    pub(crate) fn new(
         scene: &DeviceScene<'_>,
         is_long: impl Fn([u32; 2]) -> bool,
         first: u32,
@@ -59,19 +59,24 @@ impl Queues {
     }
 
     /// The line that an older block is of.
-    pub fn of_older(&self, allocation: u32) -> Option<u32> {
+    pub(crate) fn of_older(&self, allocation: u32) -> Option<u32> {
         self.of_older.get(&allocation).copied()
     }
 
     /// Returns whether a rise by some bytes is within the difference in sizes of a line that
     /// turns over.
-    pub fn is_noise(&self, site: u32, risen_bytes: f64) -> bool {
+    pub(crate) fn is_noise(&self, site: u32, risen_bytes: f64) -> bool {
         let alike = self.alike.get(&site).copied().unwrap_or(0);
         risen_bytes < NOISE_RATIO_MAX * real(alike)
     }
 
     /// Returns whether an allocation is of a line that turns over.
-    pub fn holds(&self, scene: &DeviceScene<'_>, number: u32, allocation: &Allocation) -> bool {
+    pub(crate) fn holds(
+        &self,
+        scene: &DeviceScene<'_>,
+        number: u32,
+        allocation: &Allocation,
+    ) -> bool {
         if allocation.is_older() {
             self.of_older.contains_key(&number)
         } else {

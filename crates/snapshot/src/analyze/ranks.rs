@@ -14,15 +14,17 @@ use crate::model::Action;
 use crate::render::json::{SiteAnswer, row_answer};
 
 /// The version of this JSON.
-pub const SCHEMA: &str = "stepmem.snapshot-ranks/1";
+pub(crate) const SCHEMA: &str = "stepmem.snapshot-ranks/1";
 /// Ranks that a comparison needs.
-pub const RANKS_MIN: usize = 3;
+pub(crate) const RANKS_MIN: usize = 3;
 /// A rank that stands out is more than each of these above the median.
 const ABOVE_BYTES_MIN: f64 = 1_048_576.0;
 const ABOVE_MEDIAN_RATIO_MIN: f64 = 0.2;
 const ABOVE_MAD_MIN: f64 = 6.0;
 
+/// The ranks of a job, compared.
 #[derive(Debug, Serialize)]
+#[expect(clippy::struct_field_names, reason = "they are the keys of the JSON")]
 pub struct Ranks {
     schema: &'static str,
     /// A row a file, in the order given.
@@ -59,6 +61,7 @@ pub struct CategoryDifference {
     pub difference_bytes: i64,
 }
 
+/// A rank by its file.
 #[derive(Clone, Debug, Serialize)]
 pub struct RankRow {
     /// The number in the file's name, else its position.
@@ -230,7 +233,7 @@ fn most_at_once(report: &DeviceReport<'_>) -> HashMap<u32, (u32, Sum)> {
 }
 
 /// Compares the ranks of a job; `None` is a file that could not be read.
-pub fn compare(rows: Vec<RankRow>, summaries: &[Option<RankSnapshot>]) -> Ranks {
+pub fn compare_ranks(rows: Vec<RankRow>, summaries: &[Option<RankSnapshot>]) -> Ranks {
     let read: Vec<(u64, &RankSnapshot)> = rows
         .iter()
         .zip(summaries)

@@ -10,7 +10,7 @@ use crate::model::{Frame, NO_STACK, Snapshot};
 use crate::replay::{Allocation, Timeline};
 
 /// User frames that a row shows of its stack.
-pub const STACK_FRAMES_MAX: usize = 16;
+pub(crate) const STACK_FRAMES_MAX: usize = 16;
 /// Autograd nodes that stand for code of the user.
 const USER_NODES: [&str; 2] = ["PyNode", "CppNode"];
 
@@ -112,6 +112,7 @@ pub enum FrameKind {
 
 /// A library that PyTorch allocates workspaces for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(clippy::enum_variant_names, reason = "their names begin so")]
 pub enum WorkspaceLibrary {
     CuBlas,
     CuBlasLt,
@@ -208,6 +209,7 @@ impl Sum {
 /// A row of a table by line.
 #[derive(Clone, Debug)]
 pub struct SiteRow {
+    /// The number of the site.
     pub site: u32,
     /// The origin with the most bytes.
     pub origin: u32,

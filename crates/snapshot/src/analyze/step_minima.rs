@@ -22,12 +22,12 @@ const EARLY_DEVIATIONS_MAX: f64 = 1.5;
 /// A rise of so many steps is long enough in any window.
 const SPAN_STEPS: u32 = 10;
 /// Rises that a trend needs.
-pub const RISES_MIN: usize = 3;
+pub(crate) const RISES_MIN: usize = 3;
 
 /// The movement of a line's minimum; first and last slot, and the minimum from each slot on in
 /// which it changes.
 #[derive(Clone, Debug, Default)]
-pub struct SiteMinima {
+pub(crate) struct SiteMinima {
     current: i64,
     lowest: i64,
     slot: u32,
@@ -36,7 +36,7 @@ pub struct SiteMinima {
 
 /// A change of what a line holds.
 #[derive(Clone, Copy, Debug)]
-pub struct SiteChange {
+pub(crate) struct SiteChange {
     pub site: u32,
     pub bytes: u64,
     /// Set when its block is not in flight.
@@ -79,7 +79,7 @@ pub(super) fn become_rarer([early, late]: [u64; 2]) -> bool {
 
 /// The minima of every site over what `counted` picks of the allocations (by number): of blocks
 /// that are not in flight, and of all.
-pub fn minima(
+pub(crate) fn minima(
     scene: &DeviceScene<'_>,
     counted: impl Fn(u32) -> Option<SiteChange>,
 ) -> [Vec<SiteMinima>; 2] {
@@ -115,7 +115,7 @@ pub fn minima(
 
 /// The slots that are analyzed, both included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span {
+pub(crate) struct Span {
     /// First slot.
     pub first: u32,
     /// Last slot.
@@ -124,7 +124,7 @@ pub struct Span {
 
 /// The rise of a minimum.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct MinimaTrend {
+pub(crate) struct MinimaTrend {
     /// Slots and bytes.
     pub rises: Vec<(u32, i64)>,
     /// Bytes that it lost.
@@ -133,7 +133,7 @@ pub struct MinimaTrend {
 
 /// The result of a trend.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Judgement {
+pub(crate) enum Judgement {
     /// A minimum that goes on rising.
     Rising(Rise),
     /// So far it does, in too few steps or too irregularly to be sure.
@@ -145,14 +145,14 @@ pub enum Judgement {
 
 impl Judgement {
     /// The rise that goes on.
-    pub fn rising(self) -> Option<Rise> {
+    pub(crate) fn rising(self) -> Option<Rise> {
         if let Self::Rising(rise) = self { Some(rise) } else { None }
     }
 }
 
 /// The blocks that are kept of those that a rise is of.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Survivors {
+pub(crate) struct Survivors {
     pub bytes: u64,
     /// The steps in which they were born; `None` of one buffer that is made again.
     pub generations: Option<Generations>,
@@ -162,7 +162,7 @@ pub struct Survivors {
 
 impl Survivors {
     /// The survivors of one buffer that is made again.
-    pub fn of_one(bytes: u64) -> Self {
+    pub(crate) fn of_one(bytes: u64) -> Self {
         Self { bytes, generations: None, silence: 0 }
     }
 }
@@ -193,7 +193,7 @@ impl SiteMinima {
     }
 
     /// Returns its rise in some slots, one-offs left out.
-    pub fn trend(&self, span: Span) -> MinimaTrend {
+    pub(crate) fn trend(&self, span: Span) -> MinimaTrend {
         let mut trend = MinimaTrend::default();
         let mut before = 0;
         for (slot, minimum) in &self.changes {
@@ -215,7 +215,7 @@ impl SiteMinima {
 
 impl MinimaTrend {
     /// Leaves out rises that are many times the median one.
-    pub fn leave_out_one_offs(&mut self) {
+    pub(crate) fn leave_out_one_offs(&mut self) {
         let mut sorted: Vec<i64> = self.rises.iter().map(|(_, rise)| *rise).collect();
         sorted.sort_unstable();
         if let Some(median) = sorted.get(sorted.len() / 2) {
@@ -229,7 +229,7 @@ impl MinimaTrend {
     }
 
     /// Judges it. `kept`: what is there of it at the end.
-    pub fn judge(&self, span: Span, rises_min: usize, kept: Survivors) -> Judgement {
+    pub(crate) fn judge(&self, span: Span, rises_min: usize, kept: Survivors) -> Judgement {
         let (Some((first, _)), Some((last, _))) = (self.rises.first(), self.rises.last())
         else {
             return Judgement::Nothing;

@@ -181,7 +181,7 @@ const PREFIXES: [(&str, Marker); 4] = [
 
 /// Starts of marks of a kind from the window's first event on: on this device, or on any if it
 /// has none.
-pub fn marks_of<'a>(
+pub(crate) fn marks_of<'a>(
     snapshot: &'a Snapshot,
     device: &Device,
     events: &[Event],
@@ -211,7 +211,7 @@ pub fn marks_of<'a>(
 }
 
 /// The events that marks lie before; the marks rise in time.
-pub fn positions(events: &[Event], marks: &[&Annotation]) -> Vec<u32> {
+pub(crate) fn positions(events: &[Event], marks: &[&Annotation]) -> Vec<u32> {
     let mut seek = Seek { events, from: 0 };
     marks.iter().map(|mark| seek.first_since(mark.time_us)).collect()
 }
@@ -238,7 +238,7 @@ impl Seek<'_> {
 
 /// The spans between marks that begin so and their ends: the first event of each, and the one
 /// after its last; rising.
-pub fn spans_of(snapshot: &Snapshot, device: &Device, prefix: &str) -> Vec<(u32, u32)> {
+pub(crate) fn spans_of(snapshot: &Snapshot, device: &Device, prefix: &str) -> Vec<(u32, u32)> {
     let events = snapshot.events_of(device);
     let mut spans = Vec::new();
     if events.last().is_none_or(|last| last.time_us == 0) {

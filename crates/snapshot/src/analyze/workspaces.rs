@@ -21,7 +21,7 @@ const LATER_MIN: u32 = 2;
 const ONE_SIZE_RATIO_MIN: f64 = 0.9;
 
 /// Marks the workspaces of a device.
-pub fn find(sites: &Sites, timeline: &mut Timeline) {
+pub(crate) fn find(sites: &Sites, timeline: &mut Timeline) {
     let mut found = if sites.has_cpp {
         Vec::new()
     } else {

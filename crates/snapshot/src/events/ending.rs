@@ -31,7 +31,7 @@ pub enum Ending {
 
 /// The event in which an allocation's free was requested, or completed where that is all there
 /// is; `None` if neither is in the trace.
-pub fn free_event(scene: &DeviceScene<'_>, allocation: &Allocation) -> Option<u32> {
+pub(crate) fn free_event(scene: &DeviceScene<'_>, allocation: &Allocation) -> Option<u32> {
     let first = allocation.freed.min(allocation.until);
     let event = first.checked_sub(1).filter(|_| first != NEVER)?;
     let action = scene.events.get(at(event)).map(|event| event.action);
@@ -40,7 +40,11 @@ pub fn free_event(scene: &DeviceScene<'_>, allocation: &Allocation) -> Option<u3
 }
 
 /// Returns the end of an allocation.
-pub fn of(scene: &DeviceScene<'_>, order: &AllocationOrder, allocation: &Allocation) -> Ending {
+pub(crate) fn of(
+    scene: &DeviceScene<'_>,
+    order: &AllocationOrder,
+    allocation: &Allocation,
+) -> Ending {
     let Some(free) = free_event(scene, allocation) else {
         let is_alive = allocation.is_at_end();
         return if is_alive { Ending::EndOfWindow } else { Ending::Lost };

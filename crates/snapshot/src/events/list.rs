@@ -13,7 +13,9 @@ use crate::replay::{Allocation, NO_ALLOCATION};
 /// A device's events, with the data for the text about each.
 #[derive(Debug)]
 pub struct EventList<'a> {
+    /// The device's answers.
     pub report: &'a DeviceReport<'a>,
+    /// The order in which allocations were made.
     pub order: AllocationOrder,
     /// The allocation whose memory each allocation takes.
     pub reuses: Vec<Reuse>,

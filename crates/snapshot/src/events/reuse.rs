@@ -29,7 +29,7 @@ impl Reuse {
 
 /// Finds for each allocation of a device whose memory it takes. Memory that went back to the
 /// driver in between is new.
-pub fn find(scene: &DeviceScene<'_>) -> Vec<Reuse> {
+pub(crate) fn find(scene: &DeviceScene<'_>) -> Vec<Reuse> {
     let allocations = &scene.timeline.allocations;
     let mut reuses = vec![Reuse::NONE; allocations.len()];
     let mut users = Users::default();

@@ -1,8 +1,8 @@
 //! A snapshot as it was recorded: segments, blocks, events, stacks. Nothing here is
 //! interpreted.
 
-pub mod arena;
-pub mod rounding;
+pub(crate) mod arena;
+pub(crate) mod rounding;
 
 use crate::integer::at;
 use crate::model::arena::Arena;
@@ -11,6 +11,7 @@ use crate::model::rounding::Rounding;
 /// The stack without frames.
 pub const NO_STACK: u32 = 0;
 
+/// A snapshot.
 #[derive(Debug, Default)]
 pub struct Snapshot {
     /// Protocol of the pickle.
@@ -79,10 +80,13 @@ pub struct HostMemory {
 pub struct Segment {
     /// First byte.
     pub address: u64,
+    /// Bytes.
     pub size: u64,
     /// Sum of its blocks that are not inactive, as the file gives it.
     pub active_size: u64,
+    /// The number of its stream.
     pub stream: u32,
+    /// The number of its pool.
     pub pool: u32,
     /// Set when it is of the small pool.
     pub is_small: bool,
@@ -98,6 +102,7 @@ pub struct Segment {
 pub struct Block {
     /// First byte.
     pub address: u64,
+    /// Bytes of the device.
     pub size: u64,
     /// Bytes of the tensor; stale if inactive.
     pub requested: u64,
@@ -119,6 +124,7 @@ pub enum State {
     Inactive,
 }
 
+/// The subject of an event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Action {
     /// A tensor was allocated.
@@ -137,6 +143,7 @@ pub enum Action {
     SegmentUnmap,
     /// A snapshot was taken.
     Snapshot,
+    /// An allocation failed.
     OutOfMemory,
     /// Anything newer.
     #[default]
@@ -153,8 +160,11 @@ pub struct Event {
     pub size: u64,
     /// Unix time in µs; 0 where the file has none.
     pub time_us: u64,
+    /// The number of the stack.
     pub stack: u32,
+    /// The stream and the pool.
     pub place: Place,
+    /// The subject.
     pub action: Action,
 }
 

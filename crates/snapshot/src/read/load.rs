@@ -12,7 +12,7 @@ use crate::read::sniff;
 use crate::read::value::Value;
 
 /// Devices of one process.
-pub const DEVICES_MAX: usize = 256;
+pub(crate) const DEVICES_MAX: usize = 256;
 
 /// Ends a file whose bytes were all fed.
 ///

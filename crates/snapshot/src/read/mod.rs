@@ -2,12 +2,12 @@
 //! PyTorch.
 
 mod direct;
-pub mod keys;
-pub mod lists;
-pub mod load;
-pub mod pickle;
-pub mod raw;
-pub mod runs;
-pub mod schema;
-pub mod sniff;
-pub mod value;
+pub(crate) mod keys;
+pub(crate) mod lists;
+pub(crate) mod load;
+pub(crate) mod pickle;
+pub(crate) mod raw;
+pub(crate) mod runs;
+pub(crate) mod schema;
+pub(crate) mod sniff;
+pub(crate) mod value;

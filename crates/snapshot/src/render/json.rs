@@ -23,7 +23,7 @@ use crate::model::Snapshot;
 use crate::render::words::{self, name};
 
 /// The version of this JSON.
-pub const SCHEMA: &str = "stepmem.snapshot/1";
+pub(crate) const SCHEMA: &str = "stepmem.snapshot/1";
 
 #[derive(Debug, Serialize)]
 pub struct ShowAnswer {
@@ -33,6 +33,7 @@ pub struct ShowAnswer {
     pinned: Option<PinnedAnswer>,
 }
 
+/// A file that was read.
 #[derive(Clone, Debug, Serialize)]
 pub struct File {
     /// The path as it was given.
@@ -352,7 +353,7 @@ fn suspected(scene: &DeviceScene<'_>, suspect: &Suspect) -> SuspectAnswer {
 }
 
 /// The frame or site to blame, with the leaked bytes.
-pub fn blamed(scene: &DeviceScene<'_>, blame: &Blame) -> SiteAnswer {
+pub(crate) fn blamed(scene: &DeviceScene<'_>, blame: &Blame) -> SiteAnswer {
     match blame {
         Blame::Site(row) => row_answer(scene.snapshot, scene.sites, row),
         Blame::Frame { frame, origin, sum } => {
@@ -430,7 +431,7 @@ fn mirror(scene: &DeviceScene<'_>, (line, sum): (u32, Sum)) -> MirrorAnswer {
 }
 
 /// A row as JSON.
-pub fn row_answer(snapshot: &Snapshot, sites: &Sites, row: &SiteRow) -> SiteAnswer {
+pub(crate) fn row_answer(snapshot: &Snapshot, sites: &Sites, row: &SiteRow) -> SiteAnswer {
     let frames = sites.user_frames(snapshot, row.origin);
     let stack = stack(snapshot, frames);
     match sites.site(row.site) {
@@ -497,7 +498,7 @@ impl SiteAnswer {
 }
 
 /// A kind in JSON.
-pub fn kind(kind: SiteKind) -> &'static str {
+pub(crate) fn kind(kind: SiteKind) -> &'static str {
     match kind {
         SiteKind::Python => "python",
         SiteKind::Backward => "backward",

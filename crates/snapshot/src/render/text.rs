@@ -23,7 +23,7 @@ use stepmem_types::format::clean::clean;
 use stepmem_types::format::units::{bytes, grouped, whole_bytes};
 
 /// Columns of a page.
-pub const WIDTH: usize = 80;
+pub(crate) const WIDTH: usize = 80;
 /// Lines that are named as holding stranded memory.
 const PINNERS: usize = 5;
 /// Frames that a page shows of a stack.
@@ -70,6 +70,7 @@ pub enum RowKind {
     Line,
     /// File and function.
     Function,
+    /// The whole stack.
     Stack,
     /// The use of the memory.
     Category,
@@ -372,7 +373,7 @@ fn site_of_stack<'a>(report: &'a DeviceReport<'_>, origin: u32) -> &'a Site {
 }
 
 /// Characters of a line that are left.
-pub fn width_left(before: &str) -> usize {
+pub(crate) fn width_left(before: &str) -> usize {
     WIDTH.saturating_sub(before.chars().count())
 }
 

@@ -29,7 +29,7 @@ const PHASE_BASE: u32 = 8;
 /// A device's blocks. Each column has an entry for each of them, in the order of their
 /// allocation.
 #[derive(Debug, Default, Serialize)]
-pub struct BlockTable {
+pub(crate) struct BlockTable {
     device: u64,
     /// Blocks that are not listed.
     left_out: u64,
@@ -78,7 +78,7 @@ pub struct BlockTable {
 impl BlockTable {
     /// Lists the largest blocks of a device; what is alive at its peak or its first failed
     /// allocation goes first.
-    pub fn new(report: &DeviceReport<'_>, detail: Detail) -> Self {
+    pub(crate) fn new(report: &DeviceReport<'_>, detail: Detail) -> Self {
         let list = EventList::new(report, EventFilter::default());
         let (numbers, n_left, left_out_bytes_max) = chosen(report, detail.blocks);
         let mut table = Self {

@@ -16,7 +16,7 @@ use crate::render::text::ShownMoment;
 use stepmem_types::format::units::grouped;
 
 /// Bytes of a document at most, whatever the snapshot's size.
-pub const BYTES_MAX: usize = 5_000_000;
+pub(crate) const BYTES_MAX: usize = 5_000_000;
 
 const STYLE: &str = include_str!("page.css");
 /// ES modules, each after those that it imports.
@@ -65,7 +65,7 @@ pub fn write(
 ///
 /// # Errors
 /// Those of `assemble`.
-pub fn fitted<E>(
+pub(crate) fn fitted<E>(
     n_parts: usize,
     assemble: impl Fn(Detail, usize) -> Result<String, E>,
 ) -> Result<String, E> {
@@ -111,7 +111,7 @@ fn data_of(id: &str, json: &str) -> String {
 }
 
 /// States that some devices are not shown.
-pub fn left_out(n_devices: usize) -> String {
+pub(crate) fn left_out(n_devices: usize) -> String {
     if n_devices == 0 {
         return String::new();
     }
@@ -122,7 +122,7 @@ pub fn left_out(n_devices: usize) -> String {
 
 /// A document without its script.
 #[derive(Clone, Copy, Debug)]
-pub struct Sheet<'a> {
+pub(crate) struct Sheet<'a> {
     pub title: &'a str,
     /// Below the title.
     pub about: &'a str,
@@ -134,7 +134,7 @@ pub struct Sheet<'a> {
 
 impl Sheet<'_> {
     /// The document; one whose script is empty has none. `data`: elements that hold data.
-    pub fn written(&self, script: &str, data: &str) -> String {
+    pub(crate) fn written(&self, script: &str, data: &str) -> String {
         let allowed = if script.is_empty() { "none".to_owned() } else { hash(script) };
         let policy = format!(
             "default-src 'none'; img-src data:; style-src '{}'; script-src '{allowed}'; base-uri 'none'; form-action 'none'",

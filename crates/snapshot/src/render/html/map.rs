@@ -18,7 +18,7 @@ const SITES_MAX: usize = 200;
 
 /// The reserved memory of a moment.
 #[derive(Debug, Default, Serialize)]
-pub struct SegmentMap {
+pub(crate) struct SegmentMap {
     /// The moment in words: "at the end".
     pub moment: String,
     /// Bytes of live blocks.
@@ -37,7 +37,7 @@ pub struct SegmentMap {
 
 /// Segments of one pool, kind and stream.
 #[derive(Debug, Serialize)]
-pub struct SegmentGroup {
+pub(crate) struct SegmentGroup {
     /// The use of the memory.
     pub name: String,
     /// The pieces in the order of addresses.
@@ -48,7 +48,7 @@ pub struct SegmentGroup {
 /// its blocks, its live bytes, and 1 if a segment begins with it. Kinds: 0 live, 1 pending, 2
 /// stranded, 3 releasable, 4 many small blocks.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct MapSpan(u64, u8, i32, u64, u64, u8);
+pub(crate) struct MapSpan(u64, u8, i32, u64, u64, u8);
 
 const LIVE: u8 = 0;
 const PENDING: u8 = 1;
@@ -57,7 +57,11 @@ const RELEASABLE: u8 = 3;
 const MIXED: u8 = 4;
 
 /// Draws the map of a moment that the history was rewound to. `n_max`: spans, about.
-pub fn draw(scene: &DeviceScene<'_>, history: &History, moment: (&str, usize)) -> SegmentMap {
+pub(crate) fn draw(
+    scene: &DeviceScene<'_>,
+    history: &History,
+    moment: (&str, usize),
+) -> SegmentMap {
     let (moment, n_max) = moment;
     let mut live: Vec<u32> = history.alive.clone();
     let address = |number: &u32| of(scene, *number).map_or(0, |allocation| allocation.address);

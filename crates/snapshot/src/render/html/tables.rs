@@ -18,7 +18,7 @@ use crate::render::words;
 use stepmem_types::format::units::{bytes, grouped, whole_bytes};
 
 /// Everything about a device but its pictures' data.
-pub fn device(report: &DeviceReport<'_>, detail: Detail) -> String {
+pub(crate) fn device(report: &DeviceReport<'_>, detail: Detail) -> String {
     let mut html = String::new();
     let index = report.scene.device.index;
     add(&mut html, format_args!("<section id=\"device-{index}\">\n<h2>Device {index}</h2>"));
@@ -335,7 +335,7 @@ fn private_pools(html: &mut String, pools: &[PoolSums], detail: Detail) {
 }
 
 /// Everything about the host's pinned memory.
-pub fn pinned(host: &Pinned<'_>, detail: Detail) -> String {
+pub(crate) fn pinned(host: &Pinned<'_>, detail: Detail) -> String {
     let mut html =
         String::from("<section id=\"pinned\">\n<h2>Pinned memory of the host</h2>\n");
     for text in words::pinned(host) {
