@@ -16,14 +16,12 @@ use crate::commands::snapshot_common::UNPACKED_BYTES_MAX;
 use crate::commands::snapshot_file::{ReadError, unpack};
 use crate::store::timelines::{DRAWN, TIMELINE_BYTES_MAX};
 use stepmem_engine::requests::causes::{AnalysisOutcome, SnapshotAnalysis};
-use stepmem_snapshot::analyze::device::DeviceScene;
-use stepmem_snapshot::analyze::device_report::DeviceReport;
-use stepmem_snapshot::analyze::leak::{Blame, LeakVerdict};
-use stepmem_snapshot::analyze::sites::{Site, SiteKind, SiteRow, Sites};
-use stepmem_snapshot::integer::real;
-use stepmem_snapshot::model::Snapshot;
-use stepmem_snapshot::render::html::document::{self, DocumentHead};
-use stepmem_snapshot::render::text::ShownMoment;
+use stepmem_snapshot::html::DocumentHead;
+use stepmem_snapshot::text::ShownMoment;
+use stepmem_snapshot::{
+    Blame, DeviceReport, DeviceScene, LeakVerdict, Site, SiteKind, SiteRow, Sites, Snapshot,
+    html, pinned, real,
+};
 use stepmem_types::format::clean::shortened;
 use stepmem_types::format::units::whole_bytes;
 use stepmem_types::site::{
@@ -107,7 +105,8 @@ impl Analyzed {
         let (size, protocol) = (whole_bytes(self.n_bytes), self.snapshot.protocol);
         let about = format!("{size}, pickle protocol {protocol}");
         let head = DocumentHead { name, about: &about, moment: ShownMoment::default() };
-        let document = document::write(head, &reports)?;
+        let host = pinned(&self.snapshot, &sites);
+        let document = html::write(head, &reports, host.as_ref())?;
         File::from(rustix::io::dup(stdin())?).write_all(document.as_bytes())?;
         Ok(writeln!(stdout().lock(), "{DRAWN}")?)
     }

@@ -24,7 +24,7 @@ use stepmem_report::judge::{Judged, html, text};
 use stepmem_report::series::figure::Unit;
 use stepmem_report::series::model::{Decoded, Wanted};
 use stepmem_report::series::{decode, matrix};
-use stepmem_snapshot::render::html::escape::escaped;
+use stepmem_snapshot::html::escaped;
 use stepmem_types::format::clean::shortened;
 use stepmem_types::units::parse_size;
 

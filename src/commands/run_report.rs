@@ -16,7 +16,7 @@ use stepmem_engine::output::status::{DeviceProcessStatus, ExporterStatus, Status
 use stepmem_report::explain::json::WindowsNow;
 use stepmem_report::summary::card;
 use stepmem_report::summary::model::Summary;
-use stepmem_snapshot::render::html::escape::data;
+use stepmem_snapshot::html::data;
 use stepmem_types::format::units::{grouped, rfc3339, whole_bytes};
 use stepmem_types::ids::{GpuUuid, Rank, SubjectId};
 use stepmem_types::units::Uptime;

@@ -2,10 +2,9 @@
 //! script records the history of memory from its start. It has weights, a forward and a
 //! backward pass in every step, and one line that keeps its allocations.
 
-use stepmem_snapshot::model::{
-    Action, Annotation, Block, Device, Event, NO_STACK, Segment, Snapshot, State,
+use stepmem_snapshot::{
+    Action, Annotation, Block, Device, Event, NO_STACK, Segment, Snapshot, State, write,
 };
-use stepmem_snapshot::write::write;
 
 const MIB: u64 = 1 << 20;
 /// Number of a step's activations, and the memory of each.

@@ -16,15 +16,12 @@ use crate::commands::snapshot_events::{self, EVENTS};
 use crate::commands::snapshot_file::{NotASnapshot, shown};
 use crate::commands::take;
 use crate::store::atomic;
-use stepmem_snapshot::analyze::births::StateSeries;
-use stepmem_snapshot::analyze::diff;
-use stepmem_snapshot::analyze::fit::FitQuestion;
-use stepmem_snapshot::analyze::ranks::{self, RankRow, RankSnapshot, rank_of};
-use stepmem_snapshot::render::html::compared;
-use stepmem_snapshot::render::html::document::{self, DocumentHead};
-use stepmem_snapshot::render::json;
-use stepmem_snapshot::render::text::{self, Question, RowKind, ShownMoment};
-use stepmem_snapshot::render::text_of_many;
+use stepmem_snapshot::html::{self, DocumentHead};
+use stepmem_snapshot::text::{self, Question, RowKind, ShownMoment};
+use stepmem_snapshot::{
+    FitQuestion, RankRow, RankSnapshot, StateSeries, compare_files, compare_ranks, json,
+    pinned, rank_of,
+};
 use stepmem_types::format::units::whole_bytes;
 use stepmem_types::units::parse_whole_size;
 
@@ -34,7 +31,7 @@ pub(super) const SNAPSHOT: CommandRow = CommandRow { name: "snapshot", arguments
 const SUBCOMMANDS: [CommandRow; 3] = [
     CommandRow { name: "show", arguments: show_arguments, run: show },
     CommandRow { name: "diff", arguments: diff_arguments, run: compare },
-    CommandRow { name: "ranks", arguments: ranks_arguments, run: compare_ranks },
+    CommandRow { name: "ranks", arguments: ranks_arguments, run: ranks },
 ];
 
 fn arguments() -> Command {
@@ -133,6 +130,7 @@ fn print_show(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<()> {
     let path = path(matches, "FILE");
     let opened = common.open(&path)?;
     let reports = opened.reports(&common);
+    let host = pinned(&opened.snapshot, &opened.sites);
     let fit = FitQuestion {
         batch_size: matches.get_one("batch-size").copied(),
         capacity: matches.get_one("capacity").copied(),
@@ -143,7 +141,7 @@ fn print_show(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<()> {
             bytes: opened.bytes,
             protocol: opened.snapshot.protocol,
         };
-        return json(&json::show(file, &reports, fit), out);
+        return json(&json::show(file, &reports, host.as_ref(), fit), out);
     }
     let moment = matches.get_one("at").copied().unwrap_or_default();
     ensure_moment(moment, &reports)?;
@@ -151,7 +149,7 @@ fn print_show(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<()> {
         format!("{}, pickle protocol {}", whole_bytes(opened.bytes), opened.snapshot.protocol);
     if let Some(to) = common.html.as_deref() {
         let head = DocumentHead { name: &name_of(&path), about: &about, moment };
-        let document = document::write(head, &reports)?;
+        let document = html::write(head, &reports, host.as_ref())?;
         return put(to, &document);
     }
     let question = Question {
@@ -172,6 +170,9 @@ fn print_show(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<()> {
     }
     for report in &reports {
         writeln!(out, "\n{}", text::device(report, &question).trim_end())?;
+    }
+    if let Some(host) = &host {
+        writeln!(out, "\n{}", text::pinned(host, common.top).trim_end())?;
     }
     Ok(())
 }
@@ -197,28 +198,28 @@ fn print_compare(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<()
     }
     let after = common.open(&paths[1])?;
     let after = after.reports(&common);
-    let mut diff = diff::compare(&before, &after);
+    let mut diff = compare_files(&before, &after);
     if !later.is_empty() {
         series.add(rank_in(&paths[1]), &after);
         diff.judge(&series, &after);
     }
     if let Some(to) = common.html.as_deref() {
-        return put(to, &compared::diff(paths.each_ref().map(|path| name_of(path)), &diff));
+        return put(to, &html::diff(paths.each_ref().map(|path| name_of(path)), &diff));
     }
     if common.is_json {
         return json(&diff, out);
     }
-    write!(out, "{}", text_of_many::diff(&diff, common.top))?;
+    write!(out, "{}", text::diff(&diff, common.top))?;
     Ok(())
 }
 
-fn compare_ranks(matches: &ArgMatches) -> Result<Exit, CommandError> {
-    let is_read = print_compare_ranks(matches, io::stdout().lock())?;
+fn ranks(matches: &ArgMatches) -> Result<Exit, CommandError> {
+    let is_read = print_ranks(matches, io::stdout().lock())?;
     Ok(if is_read { Exit::Success } else { Exit::Unread })
 }
 
 /// Returns whether a file was read.
-fn print_compare_ranks(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<bool> {
+fn print_ranks(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<bool> {
     let common = Common::new(matches);
     let mut rows = Vec::new();
     let mut summaries = Vec::new();
@@ -243,13 +244,13 @@ fn print_compare_ranks(matches: &ArgMatches, mut out: impl Write) -> anyhow::Res
         }
     }
     let is_read = summaries.iter().any(Option::is_some);
-    let ranks = ranks::compare(rows, &summaries);
+    let ranks = compare_ranks(rows, &summaries);
     if let Some(to) = common.html.as_deref() {
-        put(to, &compared::ranks(&ranks))?;
+        put(to, &html::ranks(&ranks))?;
     } else if common.is_json {
         json(&ranks, out)?;
     } else {
-        write!(out, "{}", text_of_many::ranks(&ranks, common.top))?;
+        write!(out, "{}", text::ranks(&ranks, common.top))?;
     }
     Ok(is_read)
 }

@@ -15,7 +15,7 @@ Columns:
   allocated  bytes of all blocks that the step made, also of freed ones
   a step     of a leak: bytes by which the line's least of a step rises
   stay       of a leak: blocks of the line alive at the end, of all it made
-  stranded   free bytes in segments that hold a live block
+  stranded   free bytes in segments with a live block or of a private pool
   releasable free bytes of wholly free segments or pages
 Limits: 6 frames a stack here, 16 in JSON; a leak needs 6 begun steps.";
 

@@ -10,12 +10,8 @@ use serde::Serialize;
 
 use crate::commands::args::json_arg;
 use crate::commands::snapshot_file::read;
-use stepmem_snapshot::analyze::device::DeviceScene;
-use stepmem_snapshot::analyze::device_report::DeviceReport;
-use stepmem_snapshot::analyze::passes;
-use stepmem_snapshot::analyze::sites::Sites;
-use stepmem_snapshot::model::Snapshot;
-use stepmem_snapshot::render::text::ShownMoment;
+use stepmem_snapshot::text::ShownMoment;
+use stepmem_snapshot::{DeviceReport, DeviceScene, Sites, Snapshot, before_zero_grad};
 use stepmem_types::format::clean::is_raw;
 
 /// Maximum number of decompressed bytes that are read of a file.
@@ -129,7 +125,7 @@ pub(super) fn ensure_moment(
         ShownMoment::ZeroGrad(step) => {
             stage_of(step).with_context(|| no_step(step, reports))?;
             anyhow::ensure!(
-                reports.iter().any(|report| passes::before_zero_grad(report, step).is_some()),
+                reports.iter().any(|report| before_zero_grad(report, step).is_some()),
                 "--at: step {step} does not call zero_grad, as far as the snapshot shows"
             );
         }

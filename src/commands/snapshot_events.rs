@@ -10,15 +10,11 @@ use crate::commands::args::{CommandError, CommandRow, Exit};
 use crate::commands::snapshot_columns;
 use crate::commands::snapshot_common::{Common, ensure_moment, file, json, named_moment, path};
 use crate::commands::snapshot_file::shown;
-use stepmem_snapshot::analyze::device_report::DeviceReport;
-use stepmem_snapshot::events::answer::{AliveMoment, EventsForm, events};
-use stepmem_snapshot::events::filter::{EventFilter, LineFilter};
-use stepmem_snapshot::events::list::EventList;
-use stepmem_snapshot::events::page::{self, EventsExtent};
-use stepmem_snapshot::events::words::phase_of;
-use stepmem_snapshot::integer::{at, id};
-use stepmem_snapshot::render::json;
-use stepmem_snapshot::render::text::{self, ShownMoment};
+use stepmem_snapshot::text::{self, ShownMoment};
+use stepmem_snapshot::{
+    AliveMoment, DeviceReport, EventFilter, EventList, EventsExtent, EventsForm, LineFilter,
+    at, id, json, phase_of,
+};
 use stepmem_types::format::units::whole_bytes;
 use stepmem_types::units::parse_whole_size;
 
@@ -216,7 +212,7 @@ fn print(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<()> {
             bytes: opened.bytes,
             protocol: opened.snapshot.protocol,
         };
-        return json(&events(file, &devices, frames), out);
+        return json(&json::events(file, &devices, frames), out);
     }
     let extent = EventsExtent {
         rows: Some(common.top).filter(|rows| *rows > 0),
@@ -233,9 +229,9 @@ fn print(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<()> {
         moments.iter().flatten().map(|(_, name)| name.as_str()).chain(std::iter::repeat(""));
     for ((list, form), name) in devices.iter().zip(names) {
         let page = match form {
-            EventsForm::List => page::list(list, extent),
-            EventsForm::Reuse => page::reuse(list, extent),
-            EventsForm::Alive(moment) => page::alive(list, (moment.state, name), extent),
+            EventsForm::List => text::list(list, extent),
+            EventsForm::Reuse => text::reuse(list, extent),
+            EventsForm::Alive(moment) => text::alive(list, (moment.state, name), extent),
         };
         writeln!(out, "\n{}", page.trim_end())?;
     }

@@ -10,11 +10,9 @@ use flate2::bufread::MultiGzDecoder;
 
 use crate::store::open::Unread;
 use crate::store::zstd::ZstdFrames;
-use stepmem_snapshot::error::Unreadable;
-use stepmem_snapshot::model::Snapshot;
-use stepmem_snapshot::read::load;
-use stepmem_snapshot::read::pickle::Machine;
-use stepmem_snapshot::read::sniff::{self, SNIFF_BYTES, Wrapping};
+use stepmem_snapshot::{
+    Machine, SNIFF_BYTES, Snapshot, Unreadable, Wrapping, check_pickle, finish, wrapping,
+};
 use stepmem_types::format::clean::shortened;
 use stepmem_types::format::units::whole_bytes;
 
@@ -84,7 +82,7 @@ pub(super) fn unpack(file: impl Read, unpacked_max: u64) -> Result<Snapshot, Rea
     let mut head = Vec::with_capacity(SNIFF_BYTES);
     let limit = u64::try_from(SNIFF_BYTES).unwrap_or(0);
     file.by_ref().take(limit).read_to_end(&mut head).map_err(ReadError::Io)?;
-    let wrapping = sniff::wrapping(&head)?;
+    let wrapping = wrapping(&head)?;
     let whole = head.chain(file);
     match wrapping {
         Wrapping::Plain => parse(whole, unpacked_max, None),
@@ -123,14 +121,14 @@ fn parse(
         held += more;
         let filled = window.get(..held).unwrap_or(&[]);
         if !is_checked && held >= 2 {
-            sniff::check_pickle(filled)?;
+            check_pickle(filled)?;
             is_checked = true;
         }
         let used = machine.feed(filled)?;
         window.copy_within(used..held, 0);
         held -= used;
     }
-    Ok(load::finish(machine, held)?)
+    Ok(finish(machine, held)?)
 }
 
 /// A file whose reads are counted.

@@ -1,7 +1,6 @@
 //! The page as one document of a run, which needs no exporter and no network.
 
-use stepmem_snapshot::render::html::document::hash;
-use stepmem_snapshot::render::html::escape::escaped;
+use stepmem_snapshot::html::{escaped, hash};
 
 use crate::output::page;
 

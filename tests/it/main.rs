@@ -111,6 +111,7 @@ mod snapshot_vectors;
 mod snapshot_claims;
 mod snapshot_files;
 mod snapshot_generations;
+mod snapshot_pools;
 mod snapshot_states;
 
 mod snapshot_html;

@@ -3,8 +3,7 @@
 use std::fs;
 
 use serde_json::{Value, json};
-use stepmem_snapshot::model::{Action, Device, Event, Snapshot};
-use stepmem_snapshot::write::write;
+use stepmem_snapshot::{Action, Device, Event, Snapshot, write};
 
 use crate::rig::command::{Ended, stepmem};
 use crate::rig::folder::{Folder, root, text};

@@ -5,10 +5,10 @@ use std::process::{Command, Stdio};
 
 use flate2::read::GzDecoder;
 use serde_json::json;
-use stepmem_snapshot::model::{Action, Block, Device, Event, Segment, Snapshot, State};
-use stepmem_snapshot::read::load;
-use stepmem_snapshot::read::pickle::{Machine, PIECE_BYTES_MIN};
-use stepmem_snapshot::write::write;
+use stepmem_snapshot::{
+    Action, Block, Device, Event, Machine, PIECE_BYTES_MIN, Segment, Snapshot, State, finish,
+    read, write,
+};
 
 use crate::rig::command::{Ended, stepmem};
 use crate::rig::folder::{Folder, text};
@@ -187,7 +187,7 @@ fn read_in_pieces(bytes: &[u8], piece: usize) -> Snapshot {
         let used = machine.feed(&held).unwrap();
         held.drain(..used);
     }
-    load::finish(machine, held.len()).unwrap()
+    finish(machine, held.len()).unwrap()
 }
 
 #[test]
@@ -197,7 +197,7 @@ fn how_the_bytes_arrive_makes_no_difference() {
     let stack: Vec<(&str, u64, &str)> =
         stack.iter().map(|file| (file.as_str(), 1, "f")).collect();
     let bytes = write(&small(&stack));
-    let whole = load::read(&bytes).unwrap();
+    let whole = read(&bytes).unwrap();
     for piece in [1, 7, PIECE_BYTES_MIN] {
         let pieces = read_in_pieces(&bytes, piece);
         assert_eq!(write(&pieces), write(&whole), "pieces of {piece}");
@@ -210,7 +210,7 @@ fn an_event_reads_the_same_whole_and_in_pieces() {
         let packed = std::fs::File::open(data(&format!("{file}.pickle.gz"))).unwrap();
         let mut bytes = Vec::new();
         GzDecoder::new(packed).read_to_end(&mut bytes).unwrap();
-        let whole = load::read(&bytes).unwrap();
+        let whole = read(&bytes).unwrap();
         assert!(whole.events.len() > 100, "{file}");
         // No event fits into a piece.
         assert_eq!(write(&read_in_pieces(&bytes, 17)), write(&whole), "{file}");
@@ -221,9 +221,9 @@ fn an_event_reads_the_same_whole_and_in_pieces() {
 fn what_is_written_reads_back_the_same() {
     let real =
         std::fs::read(data("real/silmont2000__assignment2-systems__mem_snapshot.pickle"));
-    let first = load::read(&real.unwrap()).unwrap();
+    let first = read(&real.unwrap()).unwrap();
     let written = write(&first);
-    let second = load::read(&written).unwrap();
+    let second = read(&written).unwrap();
     assert_eq!(write(&second), written);
     assert_eq!(first.events.len(), second.events.len());
     assert_eq!(first.stacks.len(), second.stacks.len());

@@ -4,10 +4,9 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
-use stepmem_snapshot::analyze::ranks::{self, RankRow};
-use stepmem_snapshot::model::{Action, Block, Device, Event, Segment, Snapshot, State};
-use stepmem_snapshot::render::html::compared;
-use stepmem_snapshot::write::write;
+use stepmem_snapshot::{
+    Action, Block, Device, Event, RankRow, Segment, Snapshot, State, compare_ranks, html, write,
+};
 
 use crate::rig::command::stepmem;
 use crate::rig::folder::{Folder, root, text};
@@ -368,7 +367,7 @@ fn documents_of_comparisons_stay_small_whatever_the_job() {
     let rows = (0..20_000).map(|rank| {
         RankRow::unreadable(rank, format!("/{}/{rank}", "<".repeat(4000)), error.clone())
     });
-    let html = compared::ranks(&ranks::compare(rows.collect(), &[]));
+    let html = html::ranks(&compare_ranks(rows.collect(), &[]));
     assert!(html.len() <= BYTES_MAX, "{} bytes", html.len());
     assert!(html.contains("20,000 ranks") && html.contains(" others</td>"));
 

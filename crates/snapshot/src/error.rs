@@ -12,7 +12,7 @@ pub enum Fault {
     Opcode(u8),
     /// The pickle is not well formed, or too large in some way.
     Pickle(Cow<'static, str>),
-    /// It is a pickle, but not of a snapshot.
+    /// A pickle, but not of a snapshot.
     Shape(Cow<'static, str>),
     /// The file ends before the pickle does.
     Truncated,
@@ -22,6 +22,7 @@ pub enum Fault {
 /// A file that is not a readable snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unreadable {
+    /// The reason.
     pub fault: Fault,
     /// Offset in the (unpacked) bytes.
     pub offset: u64,

@@ -15,7 +15,7 @@ pub fn id(position: usize) -> u32 {
 
 /// A length as it is counted in reports.
 #[inline]
-pub fn count(length: usize) -> u64 {
+pub(crate) fn count(length: usize) -> u64 {
     u64::try_from(length).unwrap_or(u64::MAX)
 }
 
@@ -27,18 +27,12 @@ pub fn real(value: u64) -> f64 {
 
 /// The same for a difference.
 #[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "statistics round")]
-pub fn signed_real(value: i64) -> f64 {
+pub(crate) fn signed_real(value: i64) -> f64 {
     value as f64
 }
 
 /// The difference of two numbers of bytes, each at most 2^63.
 #[inline]
-pub fn difference(after: u64, before: u64) -> i64 {
+pub(crate) fn difference(after: u64, before: u64) -> i64 {
     i64::try_from(i128::from(after) - i128::from(before)).unwrap_or(i64::MAX)
-}
-
-/// A sum that a difference is added to; never below zero.
-#[inline]
-pub fn add_signed(value: u64, change: i64) -> u64 {
-    value.saturating_add_signed(change)
 }

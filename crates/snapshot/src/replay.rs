@@ -12,14 +12,14 @@ use crate::model::rounding::Rounding;
 use crate::model::{Action, Device, Event, NO_STACK, Place, Segment, Snapshot, State};
 
 /// A state that never comes: the allocation is alive at the end.
-pub const NEVER: u32 = u32::MAX;
+pub(crate) const NEVER: u32 = u32::MAX;
 /// No allocation belongs to an event.
-pub const NO_ALLOCATION: u32 = u32::MAX;
+pub(crate) const NO_ALLOCATION: u32 = u32::MAX;
 /// The largest request of the small pool, and the largest remainder that is not split off in
 /// the large one.
-pub const SMALL_REQUEST_BYTES: u64 = 1 << 20;
+pub(crate) const SMALL_REQUEST_BYTES: u64 = 1 << 20;
 /// Bytes that the small pool takes from the driver at once.
-pub const SMALL_SEGMENT_BYTES: u64 = 2 << 20;
+pub(crate) const SMALL_SEGMENT_BYTES: u64 = 2 << 20;
 
 /// A block from its allocation to its end.
 #[derive(Clone, Copy, Debug)]
@@ -81,7 +81,7 @@ impl Allocation {
 /// The history of one device.
 #[derive(Debug, Default)]
 pub struct Timeline {
-    /// In the order in which they are first seen.
+    /// The allocations in the order in which they are first seen.
     pub allocations: Vec<Allocation>,
     /// The allocation of each `Alloc`, `FreeRequested` and `FreeCompleted`; else
     /// [`NO_ALLOCATION`].
@@ -95,7 +95,7 @@ pub struct Timeline {
     pub unmatched_frees: u64,
     /// Number of contradictions in the file.
     pub violations: u64,
-    /// Where most was active.
+    /// The state in which most was active.
     pub peak: MemoryPeak,
 }
 

@@ -7,6 +7,9 @@ use crate::model::rounding::Rounding;
 use crate::model::{Action, Block, Event, Frame, NO_STACK, Segment, Snapshot, State};
 use crate::read::keys;
 
+/// The device of the host's segments: -1.
+const NO_DEVICE: u64 = u64::MAX;
+
 impl Snapshot {
     /// A snapshot of nothing.
     pub fn empty() -> Self {
@@ -56,6 +59,16 @@ pub fn write(snapshot: &Snapshot) -> Vec<u8> {
     writer.traces();
     writer.key(keys::EXTERNAL_ANNOTATIONS);
     writer.annotations();
+    if let Some(host) = &snapshot.host {
+        writer.key(keys::HOST_SEGMENTS);
+        writer.open(b']');
+        for segment in &host.segments {
+            writer.segment(NO_DEVICE, segment);
+        }
+        writer.bytes.push(b'e');
+        writer.key(keys::HOST_TRACES);
+        writer.events(host.events);
+    }
     let has_rounding = snapshot.rounding != Rounding::default();
     let ring = snapshot.ring;
     if ring.entries_max.is_some() || ring.is_overflowed.is_some() || has_rounding {
@@ -275,12 +288,17 @@ impl<'a> Writer<'a> {
         let last = snapshot.devices.iter().map(|device| device.index).max();
         self.open(b']');
         for index in 0..last.map_or(0, |last| last.saturating_add(1)) {
-            self.open(b']');
-            let (first, end) = of(index).map_or((0, 0), |device| device.events);
-            for (number, event) in snapshot.events.iter().enumerate().take(end).skip(first) {
-                self.event(event, snapshot.metadata_of(id(number)));
-            }
-            self.bytes.push(b'e');
+            self.events(of(index).map_or((0, 0), |device| device.events));
+        }
+        self.bytes.push(b'e');
+    }
+
+    /// A list of the events from one on and before another.
+    fn events(&mut self, (first, end): (usize, usize)) {
+        let snapshot = self.snapshot;
+        self.open(b']');
+        for (number, event) in snapshot.events.iter().enumerate().take(end).skip(first) {
+            self.event(event, snapshot.metadata_of(id(number)));
         }
         self.bytes.push(b'e');
     }

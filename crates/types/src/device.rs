@@ -15,7 +15,8 @@ pub struct GpuSample {
     pub device: GpuUuid,
     /// The description of the device.
     pub info: DeviceInfo,
-    /// Its memory; `None` where the driver has no meaningful figure (NUMA mode, not supported).
+    /// The device's memory; `None` where the driver has no meaningful figure (NUMA mode, not
+    /// supported).
     pub memory: Option<DeviceMemory>,
     /// The processes seen on it, one entry a pid, ascending.
     pub processes: Vec<ProcessMemory>,
@@ -120,7 +121,7 @@ pub struct DeviceMemory {
 /// One process on a device.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct ProcessMemory {
-    /// Its id in the namespace that the driver answered for.
+    /// The process's id in the namespace that the driver answered for.
     pub pid: u32,
     /// Bytes that it uses on the device; `None` when the driver does not know (N/A, or its
     /// false zero).
@@ -128,8 +129,8 @@ pub struct ProcessMemory {
     /// The id by which the process knows itself, and which its records carry; `None` where the
     /// exporter cannot find it.
     pub own_pid: Option<u32>,
-    /// Its name, as the kernel keeps it: the first 15 bytes of the program's, or of what the
-    /// process calls itself.
+    /// The process's name, as the kernel keeps it: the first 15 bytes of the program's, or of
+    /// what the process calls itself.
     pub name: Option<Box<str>>,
     /// The container that it runs in, where that can be seen.
     pub container: Option<Container>,

@@ -22,9 +22,9 @@ pub const ERROR_MESSAGE_BYTES_MAX: usize = 256;
 #[serde(rename_all = "snake_case")]
 pub enum EndOutcome {
     Completed,
-    /// It stopped with an error.
+    /// A stop with an error.
     Failed,
-    /// It ran out of memory.
+    /// An end for lack of memory.
     Oom,
 }
 
@@ -42,7 +42,7 @@ impl EndOutcome {
     }
 }
 
-/// Which ranks an end may end.
+/// The ranks that an end may end.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EndAuthority {
@@ -75,11 +75,11 @@ impl RankEnd {
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct EndReport {
     pub outcome: EndOutcome,
-    /// When, as a Unix time.
+    /// The time of the end, as a Unix time.
     pub time: Option<Seconds>,
     /// The step that it was in.
     pub step: Option<Count>,
-    /// Its train steps after the last record, whose memory was not read; at most
+    /// The train steps after the last record, whose memory was not read; at most
     /// [`STEPS_PER_RECORD_MAX`](crate::step::STEPS_PER_RECORD_MAX).
     pub unread_steps: Option<u32>,
     /// The most that was allocated since the last record.

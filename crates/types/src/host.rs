@@ -23,11 +23,11 @@ pub struct HostParts {
     pub data: KernelLimit,
     /// The kernel's limit of the process's address space (`ulimit -v`).
     pub address_space: KernelLimit,
-    /// What glibc's allocator reports of the process's memory.
+    /// The figures of glibc's allocator about the process's memory.
     pub malloc: MallocReading,
 }
 
-/// What glibc's allocator has given out, and what was freed and stays with it.
+/// The bytes that glibc's allocator has given out, and those that were freed and stay with it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MallocReading {
     pub used: Option<Bytes>,
@@ -124,7 +124,7 @@ pub struct ContainerReading {
 /// The memory of a pod, or of one of its containers, as the control groups of its node show it.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct PodMemory {
-    /// Its control group, by the name that clients in it give it.
+    /// The process's control group, by the name that clients in it give it.
     #[serde(rename = "cgroup")]
     pub group: Option<ContainerId>,
     pub pod_uid: Box<str>,

@@ -91,7 +91,7 @@ impl GpuUuid {
         checked_name(uuid, Self::BYTES_MAX).map(Self)
     }
 
-    /// Returns what stands for the UUID of the GPU with this index, which has not told its own.
+    /// Returns a stand-in for the UUID of the GPU with this index, which has not told its own.
     pub fn of_index(index: u32) -> Self {
         Self(format!("index-{index}").into())
     }

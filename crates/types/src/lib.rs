@@ -1,5 +1,14 @@
 //! The vocabulary: names, quantities, steps and devices. It depends on nothing; if a value
 //! exists, it is in range.
+//!
+//! ```
+//! use stepmem_types::format::units::bytes;
+//! use stepmem_types::units::Bytes;
+//!
+//! let read = Bytes::new(3 << 29).unwrap();
+//! assert_eq!(bytes(read.as_f64()), "1.50 GiB");
+//! assert!(Bytes::new(u64::MAX).is_err());
+//! ```
 
 pub mod characters;
 pub mod device;

@@ -50,7 +50,7 @@ pub trait Texts: Sized {
 
 /// Values of any number.
 pub trait List {
-    /// Returns how many there are.
+    /// Returns the number of values.
     fn n_values(&self) -> usize;
 }
 
@@ -244,14 +244,14 @@ impl Floats for f32 {
     }
 }
 
-/// Its range is its own.
+/// The type checks its own range.
 impl Floats for Bytes {
     fn wrong(&self, _: &dyn Fn(f64) -> bool) -> Option<f64> {
         None
     }
 }
 
-/// Its range is its own.
+/// The type checks its own range.
 impl Floats for Uptime {
     fn wrong(&self, _: &dyn Fn(f64) -> bool) -> Option<f64> {
         None
@@ -318,7 +318,7 @@ macro_rules! integers {
 
 integers!(u32, u64, usize);
 
-/// Its range is its own.
+/// The type checks its own range.
 impl Integers for Bytes {
     fn greatest(&self) -> u64 {
         0

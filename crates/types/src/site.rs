@@ -1,5 +1,5 @@
-//! Where training code allocates memory, and what holds it, as snapshots and clients name it.
-//! Every text can be shown.
+//! Places where training code allocates memory, and what holds it, as snapshots and clients
+//! name them. Every text can be shown.
 
 use std::fmt;
 
@@ -147,7 +147,7 @@ pub struct CodeFrame {
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SiteVerdict {
-    /// It has too few steps.
+    /// Too few steps to decide.
     InsufficientHistory,
     /// No single line explains the growth.
     None,
@@ -223,24 +223,25 @@ pub struct TensorHolder {
     /// The step since which its growth was measured.
     #[serde(default)]
     pub since_step: Option<Count>,
-    /// Its fill level, where it has a bound.
+    /// The holder's fill level, where it has a bound.
     #[serde(default)]
     pub fill: Option<Fill>,
     /// The search for lines that found it; `None` of an object.
     #[serde(default)]
     pub lines: Option<LineSearch>,
-    /// Whether it may keep memory alive that was not measured; `None` where that is not reported.
+    /// True if the holder may keep memory alive that was not measured; `None` where that is not
+    /// reported.
     #[serde(default)]
     pub keeps_more: Option<bool>,
     /// Items that it gets with each step; `None` of another measure than items.
     #[serde(default, deserialize_with = "saved::figures")]
     pub added_per_step: Option<f64>,
-    /// What the program's code does to it; `None` where it was not read.
+    /// The use that the program's code makes of it; `None` where it was not read.
     #[serde(default)]
     pub removal: Option<Removal>,
 }
 
-/// What the code of the program does to a holder, as far as it was read.
+/// The use that the code of the program makes of a holder, as far as it was read.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Removal {
     pub outcome: RemovalOutcome,
@@ -248,7 +249,7 @@ pub struct Removal {
     pub at: CodeLine,
 }
 
-/// Whether the code of the program removes from a holder.
+/// The answer to whether the code of the program removes from a holder.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RemovalOutcome {
@@ -351,7 +352,7 @@ pub enum LineOutcome {
     Apart,
     /// The program uses tracemalloc itself.
     Own,
-    /// This Python cannot stop tracing safely.
+    /// A Python that cannot stop tracing safely.
     Unsafe,
     Failed,
 }

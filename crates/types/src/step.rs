@@ -150,9 +150,9 @@ pub struct Identity {
     /// The kind of the device's memory, where that is not its own alone.
     #[serde(rename = "device_memory")]
     pub memory_kind: Option<DeviceMemoryKind>,
-    /// Its process id, in its own namespace.
+    /// The process's id, in its own namespace.
     pub pid: Option<u32>,
-    /// Its rank within the node.
+    /// The process's rank within the node.
     pub local_rank: Option<Rank>,
     pub node_rank: Option<Rank>,
     /// Number of ranks of the run, 1 to [`Rank::MAX`] + 1.
@@ -166,7 +166,7 @@ pub struct Identity {
     /// The step with which its training ends, as its process knows it now.
     #[serde(default)]
     pub total_steps: Option<Count>,
-    /// When the run is ended by others, as a Unix time: a scheduler's time limit.
+    /// The time at which others end the run, as a Unix time: a scheduler's time limit.
     #[serde(default)]
     pub deadline: Option<Seconds>,
 }
@@ -189,7 +189,7 @@ impl Identity {
 pub struct StepFigures {
     /// The global step just completed.
     pub step: Count,
-    /// Its duration.
+    /// The step's duration.
     pub step_seconds: Option<Seconds>,
     /// Live tensor memory at its end.
     #[serde(rename = "allocated_bytes")]
@@ -232,7 +232,7 @@ pub struct StepSample {
     /// Number of train steps that the record stands for: this one, and those before it whose
     /// memory was not read; 1 to [`STEPS_PER_RECORD_MAX`].
     pub n_steps: u32,
-    /// When the step ended, as a Unix time; `None` means on arrival.
+    /// The time at which the step ended, as a Unix time; `None` means on arrival.
     pub time: Option<Seconds>,
     /// The phase that ran since the last record.
     pub phase: Phase,

@@ -35,7 +35,7 @@ pub enum OutOfRange {
     },
     /// A text that is empty or too long.
     Length {
-        /// Its length, in bytes.
+        /// The text's length, in bytes.
         bytes: usize,
         /// The greatest length allowed, in bytes.
         max: usize,

@@ -7,7 +7,8 @@ const HIDDEN: &str = "…";
 #[derive(Debug, PartialEq, Eq)]
 pub struct SplitUrl<'u> {
     pub url: String,
-    /// As they stand in the URL: percent-encoded, with a colon between them.
+    /// The user and password as they stand in the URL: percent-encoded, with a colon between
+    /// them.
     pub user: Option<&'u str>,
 }
 

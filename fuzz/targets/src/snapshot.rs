@@ -1,34 +1,25 @@
 //! Any bytes as a memory snapshot: refused or answered, and what is answered adds up. The bytes also arrive in pieces.
 
-use stepmem_snapshot::analyze::device_report::DeviceReport;
-use stepmem_snapshot::analyze::diff;
-use stepmem_snapshot::analyze::fit::FitQuestion;
-use stepmem_snapshot::analyze::sites::{SiteRow, Sites};
-use stepmem_snapshot::events::answer::{AliveMoment, EventsForm};
-use stepmem_snapshot::events::filter::EventFilter;
-use stepmem_snapshot::events::list::EventList;
-use stepmem_snapshot::events::page::EventsExtent;
-use stepmem_snapshot::events::{self, tree};
-use stepmem_snapshot::model::Snapshot;
-use stepmem_snapshot::read::load;
-use stepmem_snapshot::read::pickle::Machine;
-use stepmem_snapshot::read::sniff;
-use stepmem_snapshot::render::json::{self, File};
-use stepmem_snapshot::render::text::{self, Question, RowKind, ShownMoment};
-use stepmem_snapshot::write::write;
+use stepmem_snapshot::json::{self, File};
+use stepmem_snapshot::text::{self, Question, RowKind, ShownMoment};
+use stepmem_snapshot::{
+    AliveMoment, DeviceReport, EventFilter, EventList, EventsExtent, EventsForm, FitQuestion,
+    Machine, SiteRow, Sites, Snapshot, check_pickle, compare_files, finish, pinned, read,
+    write,
+};
 
 /// A batch and a device as a user may give them.
 const FIT: FitQuestion = FitQuestion { batch_size: Some(7), capacity: Some(1 << 36) };
 
 pub fn run(data: &[u8]) {
-    let whole = load::read(data);
+    let whole = read(data);
     let pieces = in_pieces(data);
     assert_eq!(whole.is_ok(), pieces.is_ok());
     let Ok(snapshot) = whole else { return };
     check(&snapshot);
     // Ours is written by the same rules, whatever odd way this one was written in.
     if snapshot.devices.iter().all(|device| device.index < 64) {
-        let again = load::read(&write(&snapshot)).expect("we read what we write");
+        let again = read(&write(&snapshot)).expect("we read what we write");
         assert_eq!(
             again.devices.len(),
             snapshot.devices.iter().filter(|d| has_content(d)).count()
@@ -36,12 +27,12 @@ pub fn run(data: &[u8]) {
     }
 }
 
-fn has_content(device: &stepmem_snapshot::model::Device) -> bool {
+fn has_content(device: &stepmem_snapshot::Device) -> bool {
     !device.segments.is_empty() || device.events.0 < device.events.1
 }
 
-fn in_pieces(data: &[u8]) -> Result<Snapshot, stepmem_snapshot::error::Unreadable> {
-    sniff::check_pickle(data)?;
+fn in_pieces(data: &[u8]) -> Result<Snapshot, stepmem_snapshot::Unreadable> {
+    check_pickle(data)?;
     let mut machine = Machine::default();
     let (mut held, mut left) = (Vec::new(), data);
     while !left.is_empty() {
@@ -51,7 +42,7 @@ fn in_pieces(data: &[u8]) -> Result<Snapshot, stepmem_snapshot::error::Unreadabl
         let used = machine.feed(&held)?;
         held.drain(..used);
     }
-    load::finish(machine, held.len())
+    finish(machine, held.len())
 }
 
 fn check(snapshot: &Snapshot) {
@@ -71,8 +62,14 @@ fn check(snapshot: &Snapshot) {
     }
     tell_events(snapshot, &reports);
     let file = File { path: String::new(), bytes: 0, protocol: snapshot.protocol };
-    serde_json::to_string(&json::show(file, &reports, FIT)).expect("an answer is JSON");
-    for device in diff::compare(&reports, &reports).devices {
+    let host = pinned(snapshot, &sites);
+    if let Some(host) = &host {
+        assert_eq!(sum(&host.rows), host.totals.active);
+        assert!(text::pinned(host, 3).chars().all(|c| c == '\n' || !c.is_control()));
+    }
+    serde_json::to_string(&json::show(file, &reports, host.as_ref(), FIT))
+        .expect("an answer is JSON");
+    for device in compare_files(&reports, &reports).devices {
         let growth: i64 = device.sites.iter().map(|site| site.growth_bytes).sum();
         assert_eq!(growth, device.growth_bytes);
     }
@@ -88,19 +85,17 @@ fn tell_events(snapshot: &Snapshot, reports: &[DeviceReport<'_>]) {
             let devices = [(EventList::new(report, EventFilter::default()), form)];
             let list = &devices[0].0;
             let page = match form {
-                EventsForm::List => events::page::list(list, extent),
-                EventsForm::Reuse => events::page::reuse(list, extent),
-                EventsForm::Alive(moment) => {
-                    events::page::alive(list, (moment.state, "then"), extent)
-                }
+                EventsForm::List => text::list(list, extent),
+                EventsForm::Reuse => text::reuse(list, extent),
+                EventsForm::Alive(moment) => text::alive(list, (moment.state, "then"), extent),
             };
             assert!(page.chars().all(|c| c == '\n' || !c.is_control()), "{page:?}");
             assert!(page.lines().all(|line| line.chars().count() <= 80), "{page}");
             let file = File { path: String::new(), bytes: 0, protocol: snapshot.protocol };
-            let answer = events::answer::events(file, &devices, None);
+            let answer = json::events(file, &devices, None);
             serde_json::to_string(&answer).expect("an answer is JSON");
         }
-        let alive = tree::alive(report, peak);
+        let alive = json::alive(report, peak);
         let bytes: u64 =
             alive.iter().filter(|row| row.depth == 0).map(|row| row.sum.bytes).sum();
         assert_eq!(bytes, report.at_peak.iter().map(|row| row.sum.bytes).sum::<u64>());

@@ -1,14 +1,10 @@
 //! Well-formed snapshots of random histories: four bytes an event over a few addresses, segments, stacks, streams, pools
 //! and numbers of steps. What is written reads back the same, and what is answered adds up.
 
-use stepmem_snapshot::analyze::device::DeviceScene;
-use stepmem_snapshot::analyze::device_report::DeviceReport;
-use stepmem_snapshot::analyze::sites::Sites;
-use stepmem_snapshot::model::{
-    Action, Annotation, Block, Device, Event, MetadataRun, Place, Segment, Snapshot, State,
+use stepmem_snapshot::{
+    Action, Annotation, Block, Device, DeviceReport, DeviceScene, Event, MetadataRun, Place,
+    Segment, Sites, Snapshot, State, read, write,
 };
-use stepmem_snapshot::read::load;
-use stepmem_snapshot::write::write;
 
 const ACTIONS: [Action; 10] = [
     Action::Alloc,
@@ -72,7 +68,7 @@ pub fn run(data: &[u8]) {
     }
     let n_events = snapshot.events.len();
     snapshot.devices.push(Device { index: 0, segments: vec![segment], events: (0, n_events) });
-    let read = load::read(&write(&snapshot)).expect("we read what we write");
+    let read = read(&write(&snapshot)).expect("we read what we write");
     assert_eq!(read.events.len(), n_events);
     assert_eq!(read.rounding, snapshot.rounding);
     for number in 0..u32::try_from(n_events).expect("at most 64 KiB of input") {
@@ -82,7 +78,7 @@ pub fn run(data: &[u8]) {
     let sites = Sites::new(&read, None);
     for device in &read.devices {
         let report = DeviceReport::new(DeviceScene::new(&read, device, &sites));
-        let sum = |rows: &[stepmem_snapshot::analyze::sites::SiteRow]| {
+        let sum = |rows: &[stepmem_snapshot::SiteRow]| {
             rows.iter().map(|row| row.sum.bytes).sum::<u64>()
         };
         assert_eq!(sum(&report.at_end), report.totals.active);

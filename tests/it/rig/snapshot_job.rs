@@ -3,10 +3,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use stepmem_snapshot::model::{
-    Action, Annotation, Block, Device, Event, NO_STACK, Segment, Snapshot, State,
+use stepmem_snapshot::{
+    Action, Annotation, Block, Device, Event, NO_STACK, Segment, Snapshot, State, write,
 };
-use stepmem_snapshot::write::write;
 
 pub const KIB: u64 = 1 << 10;
 pub const MIB: u64 = 1 << 20;

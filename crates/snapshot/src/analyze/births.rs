@@ -10,29 +10,31 @@ use std::hash::{Hash, Hasher};
 use serde::Serialize;
 
 use crate::analyze::device_report::DeviceReport;
-use crate::analyze::generations::{FREES_MIN, Generations, IN_FLIGHT_STEPS};
-use crate::analyze::leak::{FREEING_RISES_MIN, LeakVerdict, rises_with};
+use crate::analyze::generations::{Frees, Generations, IN_FLIGHT_STEPS};
+use crate::analyze::leak::{LeakVerdict, freeing_rise, rises_with};
 use crate::analyze::meeting::{Meeting, meeting};
 use crate::analyze::sites::{Site, SiteKind, Sum};
-use crate::analyze::step_minima::{Judgement, MinimaTrend, Rise, Span, Survivors};
+use crate::analyze::step_minima::{self, Judgement, Rise, SiteMinima, Span, Survivors};
 use crate::integer::{at, difference, id, real};
 use crate::model::Event;
 use crate::model::arena::AddressHash;
 use crate::render::json::{SiteAnswer, row_answer};
 
 /// States that a verdict needs.
-pub const STATES_MIN: u32 = 5;
+pub(crate) const STATES_MIN: u32 = 5;
 /// Stretches between states in which a line has to grow.
 const RISES_MIN: usize = 4;
 /// Stretches of growth after which it is not known whether it goes on.
 const POSSIBLE_RISES_MIN: usize = 2;
+/// The second half of the births is at most this part of the first where they become rarer.
+const RARER_RATIO_MAX: f64 = 2.0 / 3.0;
 
-/// Which lines leak by the births between states.
+/// The lines that leak by the births between states.
 #[derive(Debug, Default, Serialize)]
 pub struct Births {
     /// The number of states.
     pub states: u32,
-    /// How many of them differ: a file given twice tells nothing more.
+    /// The number of them that differ: a file given twice tells nothing more.
     pub different_states: u32,
     pub verdict: LeakVerdict,
     /// Why it cannot be told.
@@ -56,6 +58,8 @@ pub struct BornSite {
     pub generations: u32,
     /// States from the first of them to the end.
     pub states: u32,
+    /// The line's blocks in the last state: one with a bound above that would look the same.
+    pub held_blocks: u64,
 }
 
 /// Why births cannot tell.
@@ -67,7 +71,7 @@ pub enum Doubt {
     OtherProcess,
     /// A file is older than the one before.
     NotInOrder,
-    /// What grows has no line.
+    /// No line is known of what grows.
     NoStacks,
 }
 
@@ -105,54 +109,32 @@ struct Living {
     born: u32,
 }
 
-/// How a line changed from state to state.
+/// The changes of a line from state to state.
 #[derive(Clone, Debug, Default)]
 struct LineHistory {
-    /// What it holds in the newest state: bytes, and the number of blocks.
-    now: [u64; 2],
-    /// The states in which these change, and by how much.
-    changes: [Vec<(u32, i64)>; 2],
-    /// The most states after which it freed a block.
-    freed_after: u32,
-    /// The number of different states that show a block freed which was not in flight.
-    n_frees: u32,
-    /// The first and the last of these.
-    frees: [u32; 2],
+    /// The bytes that it holds in each state, and the number of blocks.
+    held: [SiteMinima; 2],
+    /// The blocks that it freed.
+    frees: Frees,
+    /// The newest state in which it freed one that was not in flight.
+    freed_in: u32,
 }
 
 impl LineHistory {
     /// Notes that a state shows a block freed, so many states after the first that showed it.
     fn free(&mut self, state: u32, lived: u32) {
-        self.freed_after = self.freed_after.max(lived);
-        if lived <= IN_FLIGHT_STEPS || (self.n_frees > 0 && self.frees[1] == state) {
-            return;
+        self.frees.note_life(lived);
+        if lived > IN_FLIGHT_STEPS && self.freed_in != state {
+            self.frees.add(state);
+            self.freed_in = state;
         }
-        self.frees = if self.n_frees == 0 { [state; 2] } else { [self.frees[0], state] };
-        self.n_frees += 1;
     }
 
     /// Notes what it holds in a state.
     fn settle(&mut self, state: u32, now: [u64; 2]) {
-        for ((changes, before), now) in self.changes.iter_mut().zip(self.now).zip(now) {
-            if state > 0 && now != before {
-                changes.push((state, difference(now, before)));
-            }
+        for (held, now) in self.held.iter_mut().zip(now) {
+            held.push(state, difference(now, 0));
         }
-        self.now = now;
-    }
-
-    /// How its bytes (0) or blocks (1) move after a state.
-    fn trend(&self, of: usize, after: u32) -> MinimaTrend {
-        let mut trend = MinimaTrend::default();
-        let changes = self.changes.get(of).into_iter().flatten();
-        for (state, change) in changes.filter(|(state, _)| *state > after) {
-            match *change {
-                rise @ 1.. => trend.rises.push((*state, rise)),
-                fall => trend.falls = trend.falls.saturating_sub(fall),
-            }
-        }
-        trend.leave_out_one_offs();
-        trend
     }
 }
 
@@ -331,6 +313,7 @@ impl DeviceStates {
                 bytes_per_state: rise.rate,
                 generations: id(of_state.len()),
                 states: n_states - rise.first,
+                held_blocks: row.sum.blocks,
             };
             match (site.kind, judgement) {
                 (SiteKind::Workspace, _) => {}
@@ -357,26 +340,18 @@ impl DeviceStates {
     fn judge_line(&self, line: u32, born: &BTreeMap<u32, Sum>, n_states: u32) -> Judgement {
         let Some(history) = self.histories.get(at(line)) else { return Judgement::Nothing };
         let last = n_states - 1;
-        let generations =
-            Generations::of_kept(born.keys().copied(), n_states, history.freed_after);
+        let generations = Generations::of_kept(born.keys().copied(), n_states, history.frees);
         let kept = Survivors {
             bytes: born.values().map(|sum| sum.bytes).fold(0, u64::saturating_add),
             silence: last.saturating_sub(generations.last_birth),
             generations: Some(generations),
         };
-        if history.n_frees >= FREES_MIN {
-            let [first, _] = history.frees;
-            let beside = |of, bytes| {
-                let kept = Survivors { bytes, generations: None, ..kept };
-                let span = Span { first, last };
-                history.trend(of, first).judge(span, FREEING_RISES_MIN, kept).rising()
-            };
-            let rising = beside(0, kept.bytes).filter(|_| beside(1, u64::MAX).is_some());
-            if let Some(rise) = rising {
-                return Judgement::Rising(rise);
-            }
+        let span = Span { first: 0, last };
+        let [bytes, blocks] = &history.held;
+        if let Some(rise) = freeing_rise(bytes, || Some(blocks.clone()), span, kept) {
+            return Judgement::Rising(rise);
         }
-        let mut trend = history.trend(0, 0);
+        let mut trend = bytes.trend(span);
         trend.rises = trend
             .rises
             .iter()
@@ -385,12 +360,14 @@ impl DeviceStates {
                 Some((*state, kept.min(*rise)))
             })
             .collect();
-        let span = Span { first: 0, last };
         match trend.judge(span, RISES_MIN, kept) {
             Judgement::Nothing => match trend.judge(span, POSSIBLE_RISES_MIN, kept) {
                 Judgement::Rising(rise) => Judgement::Possible(rise),
                 judgement => judgement,
             },
+            Judgement::Rising(rise) if become_rarer(born, rise.first, last) => {
+                Judgement::Possible(rise)
+            }
             judgement => judgement,
         }
     }
@@ -415,11 +392,20 @@ impl DeviceStates {
 
     /// Returns whether a line holds more than in the first state.
     fn has_grown(&self) -> bool {
-        self.histories.iter().any(|line| {
-            let [bytes, _] = &line.changes;
-            bytes.iter().map(|(_, change)| i128::from(*change)).sum::<i128>() > 0
-        })
+        self.histories.iter().any(|line| line.held[0].has_grown())
     }
+}
+
+/// Returns whether ever fewer of the blocks that are there were born from a state to the next,
+/// by more than chance: keys of a cache come rarely once most of them are there.
+fn become_rarer(born: &BTreeMap<u32, Sum>, first: u32, last: u32) -> bool {
+    let length = last - first + 1;
+    let in_states = |from: u32, to: u32| -> u64 {
+        born.range(from..to).map(|(_, sum)| sum.blocks).fold(0, u64::saturating_add)
+    };
+    let early = in_states(first, first + length / 2);
+    let late = in_states(last + 1 - length / 2, last + 1);
+    real(late) <= RARER_RATIO_MAX * real(early) && step_minima::become_rarer([early, late])
 }
 
 /// Doubts that the trace of a state follows that of the one before.

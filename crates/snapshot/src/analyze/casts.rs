@@ -19,7 +19,7 @@ use crate::replay::NO_ALLOCATION;
 
 /// Smaller weights and inputs may have a half by chance.
 const SOURCE_BYTES_MIN: u64 = 64 << 10;
-/// Without other evidence, this much of weights and of gradients has a copy.
+/// The least part of weights and of gradients that has a copy, without other evidence.
 const COPIED_RATIO_MIN: f64 = 0.8;
 
 /// Steps that are tried before the search is given up.
@@ -28,7 +28,7 @@ const STEPS_TRIED: u32 = 8;
 /// The original of a copy in another precision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum CastSource {
+pub(crate) enum CastSource {
     Input,
     Weight,
     Gradient,
@@ -42,13 +42,16 @@ struct Copies {
 }
 
 /// A note for each kind of copy.
-pub fn find(scene: &DeviceScene<'_>, categories: &[Category]) -> Vec<Note> {
+pub(crate) fn find(scene: &DeviceScene<'_>, categories: &[Category]) -> Vec<Note> {
     let Some(search) = CastSearch::of_window(scene, categories) else { return Vec::new() };
     search.found.iter().filter_map(|(source, copies)| note(scene, *source, copies)).collect()
 }
 
 /// The allocations that are copies in another precision, with their originals.
-pub fn copies(scene: &DeviceScene<'_>, categories: &[Category]) -> HashMap<u32, CastSource> {
+pub(crate) fn copies(
+    scene: &DeviceScene<'_>,
+    categories: &[Category],
+) -> HashMap<u32, CastSource> {
     let search = CastSearch::of_window(scene, categories);
     search.map(|search| search.copies.into_iter().collect()).unwrap_or_default()
 }
@@ -61,7 +64,7 @@ struct CastSearch<'a> {
     is_copying: Option<Vec<bool>>,
     /// Number of weights by size.
     weights: HashMap<u64, u32>,
-    /// Of this step: inputs and weights without a copy.
+    /// Inputs and weights of this step without a copy.
     open: [HashMap<u64, u32>; 2],
     found: BTreeMap<CastSource, Copies>,
     /// The allocations that are copies.

@@ -23,7 +23,7 @@ const LONG_STEPS: u32 = 2;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Category {
     Parameter,
-    /// Of a weight.
+    /// The gradient of a weight.
     Gradient,
     /// State of the optimizer.
     Optimizer,
@@ -42,7 +42,7 @@ pub enum Category {
     Unknown,
 }
 
-pub const ALL: [Category; 9] = [
+pub(crate) const ALL: [Category; 9] = [
     Category::Parameter,
     Category::Gradient,
     Category::Optimizer,
@@ -107,7 +107,7 @@ impl<T> Categories<T> {
 }
 
 /// Bytes of what is alive in a state (at the end if `None`), by category.
-pub fn sums(
+pub(crate) fn sums(
     scene: &DeviceScene<'_>,
     categories: &[Category],
     state: Option<u32>,
@@ -122,7 +122,7 @@ pub fn sums(
 }
 
 /// The phase that an allocation's stack belongs to.
-pub fn phase(scene: &DeviceScene<'_>, stack: u32) -> StepPhase {
+pub(crate) fn phase(scene: &DeviceScene<'_>, stack: u32) -> StepPhase {
     if scene.sites.is_optimizer(stack) {
         return StepPhase::Optimizer;
     }
@@ -134,7 +134,7 @@ pub fn phase(scene: &DeviceScene<'_>, stack: u32) -> StepPhase {
 }
 
 /// The category of every allocation.
-pub fn categorize(scene: &DeviceScene<'_>) -> Vec<Category> {
+pub(crate) fn categorize(scene: &DeviceScene<'_>) -> Vec<Category> {
     let facts = Facts::new(scene);
     scene.lifetimes().map(|lifetime| facts.category(scene, lifetime)).collect()
 }

@@ -19,17 +19,17 @@ const EXPLAINED_MAX: usize = 16;
 /// Earlier steps that show what a step usually needs.
 const EARLIER_STEPS_MIN: usize = 3;
 
-/// Where an allocation failed.
+/// The place where an allocation failed.
 #[derive(Clone, Debug)]
-pub struct FailurePlace {
+pub(crate) struct FailurePlace {
     pub step: Option<u64>,
     pub phase: Option<StepPhase>,
-    /// Of an allocation without a stack: the line whose tensor it has the size of.
+    /// The line whose tensor has the size of an allocation without a stack.
     pub mirrors: Option<Site>,
 }
 
 /// Finds the root cause of each failed allocation. `step_reports`: the figures of each step.
-pub fn explain(
+pub(crate) fn explain(
     scene: &DeviceScene<'_>,
     leak: &Leak,
     step_reports: &[StepReport],
@@ -59,7 +59,7 @@ pub fn explain(
 struct Other<'a> {
     /// Bytes that this process had, or could have had, and someone else has now.
     taken: u64,
-    /// Where enough is free in pieces: the largest piece without what leaked.
+    /// The largest piece without what leaked, where enough is free in pieces.
     room: Option<u64>,
     step_reports: &'a [StepReport],
 }
@@ -112,7 +112,7 @@ fn by_allocator(failure: &OutOfMemory, own: impl FnOnce() -> (u64, Option<SiteRo
     Why { cause, bytes, free_bytes: reachable.saturating_add(bytes), row }
 }
 
-/// Of each failure for which enough is free in pieces: the largest piece without what leaked.
+/// The largest piece without what leaked, of each failure for which enough is free in pieces.
 fn rooms(scene: &DeviceScene<'_>, leak: &Leak, failures: &[OutOfMemory]) -> HashMap<u32, u64> {
     let explained = failures.iter().take(EXPLAINED_MAX);
     let in_pieces = explained.filter(|failure| failure.cause == OomCause::Fragmentation);
@@ -188,7 +188,7 @@ fn unusual_need(
 }
 
 /// Finds where an allocation failed.
-pub fn place(scene: &DeviceScene<'_>, failure: &OutOfMemory) -> FailurePlace {
+pub(crate) fn place(scene: &DeviceScene<'_>, failure: &OutOfMemory) -> FailurePlace {
     let event = at(failure.event);
     let is_known = scene.sites.has_stacks;
     FailurePlace {

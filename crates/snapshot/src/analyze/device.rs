@@ -16,8 +16,11 @@ use crate::replay::{Allocation, Timeline};
 /// A device, replayed.
 #[derive(Debug)]
 pub struct DeviceScene<'a> {
+    /// The file that the device is in.
     pub snapshot: &'a Snapshot,
+    /// The device as the file has it.
     pub device: &'a Device,
+    /// The device's trace, in order.
     pub events: &'a [Event],
     /// Sites of the file's stacks.
     pub sites: &'a Sites,
@@ -27,7 +30,7 @@ pub struct DeviceScene<'a> {
     pub roles: StackRoles,
     /// The program's phase at each event.
     pub phases: Phases,
-    /// Where steps begin.
+    /// The places where steps begin.
     pub steps: Steps,
     /// The slots ([`Steps::slot`]) in which each allocation begins and ends.
     slots: Vec<[u32; 2]>,

@@ -8,28 +8,32 @@ use crate::analyze::leak::{self, Leak};
 use crate::analyze::note::Note;
 use crate::analyze::notes;
 use crate::analyze::oom::{self, OutOfMemory};
+use crate::analyze::pools::{self, PoolSums, Totals};
 use crate::analyze::sites::{SiteRow, Sites};
 use crate::analyze::step_figures::{self, StepReport};
 use crate::integer::{at, count};
-use crate::model::{NO_STACK, Snapshot, State};
+use crate::model::{NO_STACK, Snapshot};
 
 /// A device with all answers.
 #[derive(Debug)]
 pub struct DeviceReport<'a> {
+    /// The device, replayed.
     pub scene: DeviceScene<'a>,
     /// Sums over its segments.
     pub totals: Totals,
+    /// The same by memory pool.
+    pub pools: Vec<PoolSums>,
     /// True if older events are missing; `None` if that is unknown.
     pub overflowed: Option<bool>,
-    /// Who holds what at the end.
+    /// The lines that hold memory at the end.
     pub at_end: Vec<SiteRow>,
-    /// Who held what at the peak.
+    /// The lines that held memory at the peak.
     pub at_peak: Vec<SiteRow>,
     /// The category of every allocation.
     pub categories: Vec<Category>,
-    /// Their sums at the end.
+    /// The categories' sums at the end.
     pub categories_at_end: Categories,
-    /// Which line leaks.
+    /// The line that leaks.
     pub leak: Leak,
     /// Reserved bytes that are not used.
     pub fragmentation: Fragmentation,
@@ -39,23 +43,6 @@ pub struct DeviceReport<'a> {
     pub step_reports: Vec<StepReport>,
     /// Further notes for the user.
     pub notes: Vec<Note>,
-}
-
-/// Sums over a device's segments.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
-    /// Bytes taken from the driver.
-    pub reserved: u64,
-    /// Bytes of blocks that are not inactive.
-    pub active: u64,
-    /// Bytes of blocks that tensors use.
-    pub allocated: u64,
-    /// Bytes that tensors requested.
-    pub requested: u64,
-    /// Number of segments.
-    pub segments: u64,
-    /// Number of blocks that are not inactive.
-    pub live_blocks: u64,
 }
 
 impl<'a> DeviceReport<'a> {
@@ -74,7 +61,8 @@ impl<'a> DeviceReport<'a> {
         let mut oom = oom::find(&scene);
         causes::explain(&scene, &leak, &step_reports, &mut oom);
         Self {
-            totals: totals(&scene),
+            totals: Totals::of(&scene.device.segments),
+            pools: pools::sums(scene.snapshot, &scene.device.segments),
             overflowed,
             at_end: scene.sites.at_end(scene.snapshot, &scene.timeline),
             at_peak: scene.sites.at_state(
@@ -117,21 +105,6 @@ pub struct EventMoment {
     /// Unix time in µs.
     pub time_us: Option<u64>,
     pub step: Option<u64>,
-}
-
-fn totals(scene: &DeviceScene<'_>) -> Totals {
-    let mut totals =
-        Totals { segments: count(scene.device.segments.len()), ..Totals::default() };
-    for segment in &scene.device.segments {
-        totals.reserved += segment.size;
-        for block in segment.blocks.iter().filter(|block| block.state != State::Inactive) {
-            totals.active += block.size;
-            totals.requested += block.requested;
-            totals.live_blocks += 1;
-            totals.allocated += if block.state == State::Allocated { block.size } else { 0 };
-        }
-    }
-    totals
 }
 
 /// Returns whether older events are missing: the file reports so, or a live block has a stack

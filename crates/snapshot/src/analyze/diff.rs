@@ -7,16 +7,18 @@ use serde::Serialize;
 
 use crate::analyze::births::{Births, StateSeries};
 use crate::analyze::categories::Categories;
-use crate::analyze::device_report::{DeviceReport, Totals};
+use crate::analyze::device_report::DeviceReport;
 use crate::analyze::meeting::{Meeting, meeting};
 use crate::analyze::paths::{self, PathNormalizer};
+use crate::analyze::pools::Totals;
 use crate::analyze::sites::{Site, Sum};
 use crate::integer::{count, difference, id, real, signed_real};
 use crate::render::json::{SiteAnswer, row_answer};
 use crate::replay::Allocation;
+use stepmem_types::format::units::{grouped, many, whole_bytes};
 
 /// The version of this JSON.
-pub const SCHEMA: &str = "stepmem.snapshot-diff/1";
+pub(crate) const SCHEMA: &str = "stepmem.snapshot-diff/1";
 
 #[derive(Debug, Serialize)]
 pub struct Diff {
@@ -50,10 +52,10 @@ pub struct DeviceDiff {
     pub categories: Categories<i64>,
     /// Notes on what is not certain.
     pub notes: Vec<DiffNote>,
-    /// Which lines leak by the births between states; `None` of two files.
+    /// The lines that leak by the births between states; `None` of two files.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub births: Option<Births>,
-    /// Before and after.
+    /// The sums before and after.
     #[serde(skip)]
     pub totals: [Totals; 2],
 }
@@ -104,7 +106,7 @@ pub struct DiffNote {
 const EQUAL: &str = "equal";
 
 /// Compares two files.
-pub fn compare(before: &[DeviceReport<'_>], after: &[DeviceReport<'_>]) -> Diff {
+pub fn compare_files(before: &[DeviceReport<'_>], after: &[DeviceReport<'_>]) -> Diff {
     let roots = paths::roots(&[normalizer_of(before), normalizer_of(after)]);
     let root = |number: usize| roots.get(number).map_or("", String::as_str);
     let mut devices: BTreeMap<u64, [Option<&DeviceReport<'_>>; 2]> = BTreeMap::new();
@@ -181,6 +183,7 @@ fn device(
         let [old, new] = &mut categories;
         *diff.categories.of(category) = difference(*new.of(category), *old.of(category));
     }
+    diff.notes.extend(private_pools(reports));
     if let [Some(old), Some(new)] = reports {
         let first_new = blocks(&mut diff, old, new);
         diff.notes.extend(equality(&diff));
@@ -188,6 +191,28 @@ fn device(
         rates(&mut diff);
     }
     diff
+}
+
+/// Returns a note that private pools have taken more, if they have: no line shows what is free in
+/// them.
+fn private_pools(reports: [Option<&DeviceReport<'_>>; 2]) -> Option<DiffNote> {
+    let [old, new] = reports.map(|report| {
+        let pools = report.into_iter().flat_map(|report| &report.pools);
+        let reserved = pools.filter(|pool| pool.is_private()).map(|pool| pool.totals.reserved);
+        reserved.fold((0, 0_u64), |(n, sum), size| (n + 1, sum.saturating_add(size)))
+    });
+    let ((n_old, old), (n_new, new)) = (old, new);
+    (new > old).then(|| DiffNote {
+        kind: "private_pools",
+        text: format!(
+            "Private pools of CUDA graphs and MemPools took {} more of the device: {} now hold {}, {} did {}.",
+            whole_bytes(new - old),
+            many(n_new, "pool"),
+            whole_bytes(new),
+            grouped(n_old),
+            whole_bytes(old),
+        ),
+    })
 }
 
 /// Steps of AFTER that begin after the last one of BEFORE. `first_new`: AFTER's first state that

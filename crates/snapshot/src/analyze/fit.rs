@@ -18,9 +18,9 @@ use crate::integer::at;
 use crate::model::Action;
 use crate::replay::{Allocation, NEVER};
 
-/// What a block can leave unused of its segment, where it cannot be mapped in pieces: two of a
-/// third of 20 MiB and a little more fill a segment of 20 MiB, and one of them may be free at the
-/// time. It is half of the block where blocks are small.
+/// The most that a block leaves unused of its segment, where it cannot be mapped in pieces: two
+/// of a third of 20 MiB and a little more fill a segment of 20 MiB, and one of them may be free
+/// at the time. It is half of the block where blocks are small.
 const UNUSED_BYTES_MAX: u64 = (20 << 20) / 3;
 /// Smaller savings are not worth a change.
 const SAVED_BYTES_MIN: u64 = 1 << 20;
@@ -36,14 +36,14 @@ pub struct FitQuestion {
 
 /// A figure that is known within bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Bounds {
+pub(crate) struct Bounds {
     pub low: u64,
     pub high: u64,
 }
 
 /// The need of the step with the highest peak.
 #[derive(Clone, Debug, Serialize)]
-pub struct Fit {
+pub(crate) struct Fit {
     pub step: u64,
     /// The most that is active in it.
     pub peak_bytes: u64,
@@ -65,7 +65,7 @@ pub struct Fit {
 
 /// A change, and what it would save.
 #[derive(Clone, Debug, Serialize)]
-pub struct Saving {
+pub(crate) struct Saving {
     pub kind: SavingKind,
     /// Bytes off the step's peak.
     pub bytes: u64,
@@ -76,7 +76,7 @@ pub struct Saving {
 /// A change that saves memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum SavingKind {
+pub(crate) enum SavingKind {
     /// `zero_grad(set_to_none=True)` before the forward pass.
     ZeroGradBeforeForward,
     /// Activation checkpointing of a function that is called several times.
@@ -87,7 +87,7 @@ pub enum SavingKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scaling {
     Fixed,
-    /// It may be of the batch or of weights.
+    /// Memory that may be of the batch or of weights.
     Unsure,
     Batch,
 }
@@ -103,7 +103,7 @@ struct Need {
 }
 
 impl Need {
-    /// What is alive in a state.
+    /// The sums of what is alive in a state.
     fn of_state(scene: &DeviceScene<'_>, scalings: &[Scaling], state: u32) -> Self {
         let mut need = Self::default();
         for (own, scaling) in scene.timeline.allocations.iter().zip(scalings) {
@@ -136,7 +136,7 @@ impl Need {
 
 /// Measures the whole step with the highest peak; `None` where steps or categories are not
 /// known.
-pub fn measure(
+pub(crate) fn measure(
     scene: &DeviceScene<'_>,
     categories: &[Category],
     step_reports: &[StepReport],
@@ -321,7 +321,8 @@ fn without_old_gradients(
 /// A call of a function of the user, and what backward needs of it.
 #[derive(Clone, Debug, Default)]
 struct Call {
-    /// Its activations that are alive at the peak. The last is the next call's input, and stays.
+    /// The call's activations that are alive at the peak. The last is the next call's input,
+    /// and stays.
     activations: Vec<Allocation>,
 }
 
@@ -360,8 +361,8 @@ impl Calls {
         self.last_line = line;
     }
 
-    /// What is away between each call and its backward, which begins when that of the call after
-    /// it is over. `backward`: the first event of the pass of backward.
+    /// The memory that is away between each call and its backward, which begins when that of
+    /// the call after it is over. `backward`: the first event of the pass of backward.
     fn absences(&self, backward: u32) -> Absences {
         let mut absences = Absences::default();
         let mut again = backward;

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use crate::analyze::device::DeviceScene;
 use crate::analyze::history::LARGE_PAGE_BYTES;
+use crate::analyze::pools::is_private;
 use crate::analyze::sites::{SiteRow, Sum};
 use crate::integer::{at, count, real};
 use crate::model::{Block, Segment, State};
@@ -19,7 +20,7 @@ pub struct Fragmentation {
     pub internal: u64,
     /// Free bytes that could go back to the driver.
     pub releasable: u64,
-    /// Free bytes in segments that a live block holds.
+    /// Free bytes in segments that a live block or a private pool holds.
     pub stranded: u64,
     /// The largest free block.
     pub largest_free: u64,
@@ -28,7 +29,7 @@ pub struct Fragmentation {
 }
 
 /// Measures a device.
-pub fn measure(scene: &DeviceScene<'_>) -> Fragmentation {
+pub(crate) fn measure(scene: &DeviceScene<'_>) -> Fragmentation {
     let mut found = Fragmentation::default();
     let origins: HashMap<u64, u32> = scene
         .timeline
@@ -39,7 +40,7 @@ pub fn measure(scene: &DeviceScene<'_>) -> Fragmentation {
         .collect();
     let mut shares: HashMap<u32, (Sum, f64)> = HashMap::new();
     for segment in &scene.device.segments {
-        let stranded = found.add(segment);
+        let stranded = found.add(segment, is_private(scene.snapshot, segment.pool));
         let live = || segment.blocks.iter().filter(|block| block.state != State::Inactive);
         let share = real(stranded) / real(count(live().count()).max(1));
         for block in live().filter(|_| stranded > 0) {
@@ -54,8 +55,9 @@ pub fn measure(scene: &DeviceScene<'_>) -> Fragmentation {
 }
 
 impl Fragmentation {
-    /// Adds a segment; returns its stranded bytes.
-    fn add(&mut self, segment: &Segment) -> u64 {
+    /// Adds a segment; returns its stranded bytes. PyTorch gives nothing of a private pool back
+    /// while a graph or a `MemPool` has it.
+    fn add(&mut self, segment: &Segment, is_private: bool) -> u64 {
         let (free, live): (Vec<&Block>, Vec<&Block>) =
             segment.blocks.iter().partition(|block| block.state == State::Inactive);
         let loose: u64 = free.iter().map(|block| block.size).sum();
@@ -63,11 +65,11 @@ impl Fragmentation {
         self.largest_free = self.largest_free.max(largest);
         self.internal +=
             live.iter().map(|block| block.size.saturating_sub(block.requested)).sum::<u64>();
-        if live.is_empty() {
+        if live.is_empty() && !is_private {
             self.releasable += loose;
             return 0;
         }
-        let pages: u64 = if segment.is_expandable {
+        let pages: u64 = if segment.is_expandable && !is_private {
             free.iter().map(|block| whole_pages(segment, block)).sum()
         } else {
             0
@@ -79,7 +81,7 @@ impl Fragmentation {
 }
 
 /// Returns the bytes that the driver maps at once in an expandable segment.
-pub fn page_bytes(is_small: bool) -> u64 {
+pub(crate) fn page_bytes(is_small: bool) -> u64 {
     if is_small { SMALL_PAGE_BYTES } else { LARGE_PAGE_BYTES }
 }
 

@@ -7,31 +7,31 @@ use crate::analyze::queues::Queues;
 use crate::integer::at;
 
 /// A block that lives for more steps than this is not in flight.
-pub const IN_FLIGHT_STEPS: u32 = 2;
+pub(crate) const IN_FLIGHT_STEPS: u32 = 2;
 /// So many generations are a leak wherever it began.
-pub const GENERATIONS_MIN: u32 = 5;
+pub(crate) const GENERATIONS_MIN: u32 = 5;
 /// Generations are of nearly every step if there is one in so many.
 const STEPS_PER_GENERATION_MAX: u32 = 3;
 /// A line frees as it goes if it does in so many different steps.
-pub(super) const FREES_MIN: u32 = 3;
+const FREES_MIN: u32 = 3;
 /// Fewer are regular if the longest gap between them is so many of the shortest, or so many
 /// steps more.
 const GAPS_RATIO_MAX: f64 = 1.5;
 const GAPS_STEPS_MAX: f64 = 1.0;
 
 /// Returns whether an allocation lives for more than two steps.
-pub fn is_long([from, until]: [u32; 2]) -> bool {
+pub(crate) fn is_long([from, until]: [u32; 2]) -> bool {
     until - from > IN_FLIGHT_STEPS
 }
 
 /// The blocks of every line that were allocated in the window and are kept.
-pub struct KeptBlocks {
+pub(crate) struct KeptBlocks {
     of_site: Vec<Kept>,
 }
 
-/// What a line keeps of what it allocated in the window.
+/// The blocks that a line keeps of those that it allocated in the window.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Kept {
+pub(crate) struct Kept {
     /// Bytes of blocks that live for more than two steps.
     pub long_bytes: u64,
     /// Bytes of all.
@@ -39,9 +39,10 @@ pub struct Kept {
     pub generations: Generations,
 }
 
-/// When blocks were born that are kept and have outlived all that their line freed.
+/// The steps in which blocks were born that are kept and have outlived all that their line
+/// freed.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Generations {
+pub(crate) struct Generations {
     /// The number of different steps.
     pub count: u32,
     /// The first and the last of them.
@@ -49,22 +50,43 @@ pub struct Generations {
     newest: u32,
     /// The fewest and the most steps between two that follow each other.
     gaps: Option<[u32; 2]>,
-    /// The most steps after which the line freed a block.
-    freed_after: u32,
-    /// The number of different steps in which it freed a block of the window that was not in
-    /// flight.
-    n_frees: u32,
-    /// The first of these.
-    first_free: u32,
+    frees: Frees,
     /// The number of different steps that made what is kept, also what is in flight.
     births: u32,
     /// The last of these.
     pub last_birth: u32,
 }
 
+/// The blocks that a line freed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Frees {
+    /// The most steps after which it freed a block.
+    after: u32,
+    /// The number of different steps in which it freed a block of the window that was not in
+    /// flight.
+    count: u32,
+    /// The first of these.
+    first: u32,
+}
+
+impl Frees {
+    /// Notes the steps that a block lived for.
+    pub(crate) fn note_life(&mut self, n_steps: u32) {
+        self.after = self.after.max(n_steps);
+    }
+
+    /// Adds a step in which the line freed a block that was not in flight; steps rise.
+    pub(crate) fn add(&mut self, step: u32) {
+        if self.count == 0 {
+            self.first = step;
+        }
+        self.count += 1;
+    }
+}
+
 impl KeptBlocks {
     /// Finds them. A block that a queue made before the window counts to the queue's line.
-    pub fn new(scene: &DeviceScene<'_>, queues: &Queues) -> Self {
+    pub(crate) fn new(scene: &DeviceScene<'_>, queues: &Queues) -> Self {
         let mut of_site = vec![Kept::default(); scene.sites.sites.len()];
         let mut births: Vec<(u32, u32)> = Vec::new();
         let mut frees: Vec<(u32, u32)> = Vec::new();
@@ -79,8 +101,7 @@ impl KeptBlocks {
             let Some(site) = site else { continue };
             let Some(kept) = of_site.get_mut(at(site)) else { continue };
             if !is_kept {
-                let generations = &mut kept.generations;
-                generations.freed_after = generations.freed_after.max(until - from);
+                kept.generations.frees.note_life(until - from);
                 if !allocation.is_older() && is_long([from, until]) {
                     frees.push((site, until));
                 }
@@ -94,7 +115,7 @@ impl KeptBlocks {
         frees.dedup();
         for (site, until) in frees {
             if let Some(kept) = of_site.get_mut(at(site)) {
-                kept.generations.add_free(until);
+                kept.generations.frees.add(until);
             }
         }
         let last = scene.last_slot();
@@ -106,17 +127,17 @@ impl KeptBlocks {
         Self { of_site }
     }
 
-    /// What a line keeps.
-    pub fn of(&self, site: u32) -> Kept {
+    /// The blocks that a line keeps.
+    pub(crate) fn of(&self, site: u32) -> Kept {
         self.of_site.get(at(site)).copied().unwrap_or_default()
     }
 }
 
 impl Generations {
-    /// Those of blocks that are kept, by the steps of their births, rising. `last`: the step
-    /// after the last; `freed_after`: the most steps after which their line freed a block.
-    pub fn of_kept(births: impl Iterator<Item = u32>, last: u32, freed_after: u32) -> Self {
-        let mut generations = Self { freed_after, ..Self::default() };
+    /// The generations of blocks that are kept, by the steps of their births, rising. `last`:
+    /// the step after the last; `frees`: what their line freed.
+    pub(crate) fn of_kept(births: impl Iterator<Item = u32>, last: u32, frees: Frees) -> Self {
+        let mut generations = Self { frees, ..Self::default() };
         births.for_each(|from| generations.add(from, last.saturating_sub(from)));
         generations
     }
@@ -127,7 +148,7 @@ impl Generations {
             self.births += 1;
             self.last_birth = from;
         }
-        if age <= self.freed_after.max(IN_FLIGHT_STEPS)
+        if age <= self.frees.after.max(IN_FLIGHT_STEPS)
             || (self.count > 0 && self.newest == from)
         {
             return;
@@ -144,39 +165,31 @@ impl Generations {
         self.newest = from;
     }
 
-    /// Adds a step in which the line freed; steps rise.
-    fn add_free(&mut self, until: u32) {
-        if self.n_frees == 0 {
-            self.first_free = until;
-        }
-        self.n_frees += 1;
-    }
-
     /// The step from which on the line is known to free as it goes: it does not fill since then.
-    pub fn freeing_since(self) -> Option<u32> {
-        (self.n_frees >= FREES_MIN).then_some(self.first_free)
+    pub(crate) fn freeing_since(self) -> Option<u32> {
+        (self.frees.count >= FREES_MIN).then_some(self.frees.first)
     }
 
     /// Returns whether they are a leak's wherever it began: of nearly every step, or regular.
     /// Keys of a cache come rarely and by chance.
-    pub fn are_many(self) -> bool {
+    pub(crate) fn are_many(self) -> bool {
         let is_dense = self.newest - self.oldest < STEPS_PER_GENERATION_MAX * self.count;
         self.count >= GENERATIONS_MIN && (is_dense || self.have_regular_gaps())
     }
 
     /// Returns whether the line freed nothing so far that was not in flight.
-    pub fn are_all_kept(self) -> bool {
-        self.freed_after <= IN_FLIGHT_STEPS
+    pub(crate) fn are_all_kept(self) -> bool {
+        self.frees.after <= IN_FLIGHT_STEPS
     }
 
     /// Returns whether the line keeps what it made last: one buffer that it makes again.
-    pub fn are_of_one(self) -> bool {
+    pub(crate) fn are_of_one(self) -> bool {
         self.births <= 1
     }
 
     /// Returns whether they come as regularly as steps or evaluations do, and the line freed
     /// nothing that was not in flight.
-    pub fn are_regular(self) -> bool {
+    pub(crate) fn are_regular(self) -> bool {
         self.are_all_kept() && self.have_regular_gaps()
     }
 

@@ -53,7 +53,7 @@ fn outliving<'a>(
 
 /// The state after the last allocation of a slot's forward pass; `None` without a pass of
 /// backward.
-pub fn forward_end(scene: &DeviceScene<'_>, slot: u32) -> Option<u32> {
+pub(crate) fn forward_end(scene: &DeviceScene<'_>, slot: u32) -> Option<u32> {
     let (first, end) = scene.steps.events_of(slot, scene.events.len());
     let pass = scene.phases.passes_between(first, end).first()?;
     let last = (first..pass.first).rev().find(|number| {
@@ -66,7 +66,7 @@ pub fn forward_end(scene: &DeviceScene<'_>, slot: u32) -> Option<u32> {
 
 /// The state before the first allocation of each slot's forward pass: the step before is over,
 /// also where marks are in a step's middle.
-pub fn forward_begins(scene: &DeviceScene<'_>) -> Vec<u32> {
+pub(crate) fn forward_begins(scene: &DeviceScene<'_>) -> Vec<u32> {
     let slots = 0..=scene.last_slot();
     slots
         .map(|slot| {
@@ -88,7 +88,7 @@ fn forward_ends(scene: &DeviceScene<'_>) -> Vec<Option<u32>> {
 }
 
 /// Gradients of a step that live through the forward pass of the next.
-pub fn through_forward(scene: &DeviceScene<'_>, leak: &Leak) -> Option<Note> {
+pub(crate) fn through_forward(scene: &DeviceScene<'_>, leak: &Leak) -> Option<Note> {
     let (begins, ends) = (forward_begins(scene), forward_ends(scene));
     let mut bytes: BTreeMap<u32, u64> = BTreeMap::new();
     let mut absences = Absences::default();
@@ -127,8 +127,8 @@ pub fn through_forward(scene: &DeviceScene<'_>, leak: &Leak) -> Option<Note> {
     })
 }
 
-/// What a change would take off the window's peak, and a sentence about it; nothing if that is
-/// not worth it.
+/// The bytes that a change would take off the window's peak, and a sentence about it; nothing
+/// if that is not worth it.
 fn saving(scene: &DeviceScene<'_>, absences: Absences, change: &str) -> (Option<u64>, String) {
     let saved = Some(absences.saved(scene)).filter(|saved| *saved >= NOTED_BYTES_MIN);
     let sentence = saved.map_or_else(String::new, |saved| {
@@ -138,7 +138,7 @@ fn saving(scene: &DeviceScene<'_>, absences: Absences, change: &str) -> (Option<
 }
 
 /// The gradients of steps whose update was skipped: freed unused, a note for each step.
-pub fn stale(scene: &DeviceScene<'_>, leak: &Leak, skipped: &[u32]) -> Vec<Note> {
+pub(crate) fn stale(scene: &DeviceScene<'_>, leak: &Leak, skipped: &[u32]) -> Vec<Note> {
     struct Unused {
         bytes: u64,
         freed: Option<(u32, u32)>,
@@ -197,7 +197,11 @@ pub fn stale(scene: &DeviceScene<'_>, leak: &Leak, skipped: &[u32]) -> Vec<Note>
 }
 
 /// Gradients that stay for the whole window.
-pub fn kept(scene: &DeviceScene<'_>, leak: &Leak, categories: &[Category]) -> Option<Note> {
+pub(crate) fn kept(
+    scene: &DeviceScene<'_>,
+    leak: &Leak,
+    categories: &[Category],
+) -> Option<Note> {
     let last = scene.last_slot();
     let kept = scene
         .lifetimes()
@@ -244,7 +248,7 @@ pub fn kept(scene: &DeviceScene<'_>, leak: &Leak, categories: &[Category]) -> Op
 }
 
 /// The stack that frees an allocation; without frames if it is not known.
-pub fn free_stack(scene: &DeviceScene<'_>, allocation: &Allocation) -> u32 {
+pub(crate) fn free_stack(scene: &DeviceScene<'_>, allocation: &Allocation) -> u32 {
     let event = allocation.freed.checked_sub(1).and_then(|event| scene.events.get(at(event)));
     // With context="alloc", a free shows the stack of the allocation.
     let stack = event.map(|event| event.stack).filter(|stack| *stack != allocation.stack);
@@ -252,7 +256,7 @@ pub fn free_stack(scene: &DeviceScene<'_>, allocation: &Allocation) -> u32 {
 }
 
 /// The user's line of most bytes by stack.
-pub fn line_of<'a>(
+pub(crate) fn line_of<'a>(
     scene: &'a DeviceScene<'_>,
     stacks: impl IntoIterator<Item = (u32, u64)>,
 ) -> Option<&'a Site> {

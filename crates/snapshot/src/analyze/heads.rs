@@ -1,4 +1,4 @@
-//! Where the iterations of the training loop begin: at the line of the loop that comes round
+//! The beginnings of the training loop's iterations: at the line of the loop that comes round
 //! again after the update.
 
 use std::collections::HashMap;
@@ -19,7 +19,7 @@ const HEADS_MIN: usize = 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Anchor {
     pub event: u32,
-    /// Its stack, if it is an allocation that has one.
+    /// The event's stack, if it is an allocation that has one.
     pub stack: Option<u32>,
     /// Set when weights are updated; a gradient scaler may check gradients and skip that.
     pub is_update: bool,
@@ -37,7 +37,8 @@ impl Anchor {
 pub struct Loop {
     /// The events that iterations begin with.
     pub heads: Vec<u32>,
-    /// Where the program comes to the loop's first line: heads, and further micro-batches.
+    /// The events at which the program comes to the loop's first line: heads, and further
+    /// micro-batches.
     pub arrivals: Vec<u32>,
     /// The frame of that line.
     pub line: u32,
@@ -232,7 +233,8 @@ impl LoopWindow<'_> {
         })
     }
 
-    /// Where the program comes to a line: its allocations under it that follow one elsewhere.
+    /// The events at which the program comes to a line: its allocations under it that follow
+    /// one elsewhere.
     fn arrivals(&self, head: u32) -> Vec<u32> {
         let stacks = 0..id(self.snapshot.stacks.len());
         let is_at: Vec<bool> =

@@ -8,7 +8,7 @@ use crate::model::{Action, Event};
 use crate::replay::{NEVER, NO_ALLOCATION, SMALL_REQUEST_BYTES, SMALL_SEGMENT_BYTES};
 
 /// Bytes that the driver maps at once in a large expandable segment.
-pub const LARGE_PAGE_BYTES: u64 = 20 << 20;
+pub(crate) const LARGE_PAGE_BYTES: u64 = 20 << 20;
 
 /// A range that was taken from the driver.
 #[derive(Clone, Copy, Debug)]

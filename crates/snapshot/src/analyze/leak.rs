@@ -21,13 +21,13 @@ use crate::model::rounding::rounded;
 use crate::replay::Allocation;
 
 /// Whole steps that a verdict needs.
-pub const STEPS_MIN: usize = 5;
+pub(crate) const STEPS_MIN: usize = 5;
 /// Whole steps below which no step is left out at the window's edges but the last.
 const STEPS_FEW: usize = 7;
 /// Rises that one buffer needs that is made again and larger each time.
 const REMADE_RISES_MIN: usize = 6;
 /// Rises that a line needs that frees as it goes.
-pub(super) const FREEING_RISES_MIN: usize = 5;
+const FREEING_RISES_MIN: usize = 5;
 /// The part of the active minimum's slope that suspects may exceed it by.
 const SLOPE_RATIO_MIN: f64 = 0.5;
 /// A frame to blame is over this much of the largest site's bytes, and its survival is this
@@ -58,7 +58,7 @@ pub struct Leak {
     pub rate: Option<f64>,
     /// Growth of the least that is active in a step.
     pub floor_rate: Option<f64>,
-    /// That least in the first and in the last step that are compared.
+    /// The least that is active in the first and in the last step that are compared.
     pub floor: Option<[Floor; 2]>,
     /// The frame or site to blame.
     pub blame: Option<Blame>,
@@ -106,24 +106,26 @@ fn found_of(suspects: &[Suspect]) -> HashMap<u32, (Rise, bool)> {
 pub struct Suspect {
     /// The allocations that it leaked and that are alive at the end.
     pub row: SiteRow,
-    /// Its rise, in slots.
+    /// The line's rise, in slots.
     pub rise: Rise,
     /// Steps from its first allocation that stays to the end of the window.
     pub n_steps: u32,
-    /// Its allocations in the window.
+    /// The line's allocations in the window.
     pub n_allocations: u64,
-    /// Those of them that are there at the end, in flight or not.
+    /// The number of them that are there at the end, in flight or not.
     pub n_survivors: u64,
     /// Set when it is one buffer that is made again and larger each time.
     pub is_remade: bool,
 }
 
-/// Who is to blame.
+/// The code that is to blame.
 #[derive(Clone, Debug)]
 pub enum Blame {
-    /// A frame over most of the leaked bytes; `origin` is a stack through it.
+    /// A frame over most of the leaked bytes.
     Frame {
+        /// The number of the frame.
         frame: u32,
+        /// The origin of a stack through it.
         origin: u32,
         /// The leaked bytes beneath it.
         sum: Sum,
@@ -133,7 +135,7 @@ pub enum Blame {
 }
 
 /// Searches for leaks.
-pub fn find(scene: &DeviceScene<'_>) -> Leak {
+pub(crate) fn find(scene: &DeviceScene<'_>) -> Leak {
     let n_whole = scene.steps.n_whole();
     if n_whole < STEPS_MIN {
         return Leak::default();
@@ -313,18 +315,25 @@ fn judge(
     span: Span,
     survivors: Survivors,
 ) -> Judgement {
-    let since = survivors.generations.and_then(Generations::freeing_since);
-    let freeing = since.map(|since| Span { first: span.first.max(since), ..span });
-    let beside = |minima: &SiteMinima, span: Span, bytes: u64| {
-        let survivors = Survivors { bytes, generations: None, ..survivors };
-        minima.trend(span).judge(span, FREEING_RISES_MIN, survivors)
-    };
-    let rising = freeing.and_then(|span| {
-        let rising = beside(bytes, span, survivors.bytes).rising()?;
-        beside(&blocks()?, span, u64::MAX).rising().map(|_| rising)
-    });
-    rising
+    freeing_rise(bytes, blocks, span, survivors)
         .map_or_else(|| bytes.trend(span).judge(span, RISES_MIN, survivors), Judgement::Rising)
+}
+
+/// The rise of a line that frees as it goes, in bytes and in blocks, since it does.
+pub(super) fn freeing_rise(
+    bytes: &SiteMinima,
+    blocks: impl Fn() -> Option<SiteMinima>,
+    span: Span,
+    survivors: Survivors,
+) -> Option<Rise> {
+    let since = survivors.generations.and_then(Generations::freeing_since)?;
+    let span = Span { first: span.first.max(since), ..span };
+    let beside = |minima: &SiteMinima, bytes: u64| {
+        let survivors = Survivors { bytes, generations: None, ..survivors };
+        minima.trend(span).judge(span, FREEING_RISES_MIN, survivors).rising()
+    };
+    let rise = beside(bytes, survivors.bytes)?;
+    beside(&blocks()?, u64::MAX).map(|_| rise)
 }
 
 /// Returns whether most other lines allocate more and more a step, as this one does: longer
@@ -508,7 +517,7 @@ fn blame(scene: &DeviceScene<'_>, suspects: &[Suspect]) -> Option<Blame> {
     })
 }
 
-/// By stack, what was allocated and what of it leaked.
+/// The memory of each stack: what was allocated, and what of it leaked.
 struct Beneath<'a> {
     scene: &'a DeviceScene<'a>,
     leaked: Vec<Sum>,

@@ -32,7 +32,7 @@ struct Held {
 /// Finds lines whose value of step n dies in step n + 1, after the line has made the next one.
 /// A buffer that is made again and larger each time is a leak instead: nothing could be deleted
 /// earlier.
-pub fn find(scene: &DeviceScene<'_>, leak: &Leak) -> Vec<Note> {
+pub(crate) fn find(scene: &DeviceScene<'_>, leak: &Leak) -> Vec<Note> {
     let enough = count(scene.steps.n_whole()).div_ceil(2).max(2);
     let mut found: Vec<(&Site, Held)> = held(scene)
         .into_iter()

@@ -1,15 +1,15 @@
-//! Whether two files are of one process: by the events that both have.
+//! The relation of two files, by the events that both have: of one process or not.
 
 use crate::integer::id;
 use crate::model::Event;
 
 /// The position of two files' windows to each other.
 pub(super) enum Meeting {
-    /// They overlap and agree; the first state of AFTER that BEFORE does not know.
+    /// Windows that overlap and agree; the first state of AFTER that BEFORE does not know.
     Same(u32),
-    /// They overlap and differ.
+    /// Windows that overlap and differ.
     Different,
-    /// They do not overlap; AFTER's window begins later.
+    /// Windows that do not overlap; AFTER's begins later.
     Later,
     /// Times or events are missing.
     Unknown,

@@ -115,7 +115,7 @@ fn size(scene: &DeviceScene<'_>, allocation: &Allocation) -> u64 {
 
 /// The line of an allocation that others can mirror; what the optimizer made mirrors weights
 /// itself.
-pub fn line(scene: &DeviceScene<'_>, allocation: &Allocation) -> Option<u32> {
+pub(crate) fn line(scene: &DeviceScene<'_>, allocation: &Allocation) -> Option<u32> {
     let is_line = scene.sites.kind(allocation) == SiteKind::Python
         && !scene.sites.is_optimizer(allocation.stack);
     is_line.then(|| scene.sites.of(allocation))
@@ -127,7 +127,7 @@ fn is_unnamed(allocation: &Allocation) -> bool {
 }
 
 /// Returns whether an allocation was made in backward and has no stack.
-pub fn is_of_backward(scene: &DeviceScene<'_>, allocation: &Allocation) -> bool {
+pub(crate) fn is_of_backward(scene: &DeviceScene<'_>, allocation: &Allocation) -> bool {
     let event = at(allocation.from.saturating_sub(1));
     scene.sites.has_stacks
         && is_unnamed(allocation)
@@ -136,7 +136,7 @@ pub fn is_of_backward(scene: &DeviceScene<'_>, allocation: &Allocation) -> bool 
 
 /// Memory that backward made without stacks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Mirrored {
+pub(crate) struct Mirrored {
     /// The first and the last step that made any of it.
     pub steps: Option<(u64, u64)>,
     /// Lines that it mirrors, the one of most bytes first.
@@ -144,7 +144,7 @@ pub struct Mirrored {
 }
 
 /// Looks at the allocations of some that have no stack: `None` unless backward made them all.
-pub fn find(
+pub(crate) fn find(
     scene: &DeviceScene<'_>,
     is_meant: impl Fn(&Allocation) -> bool,
 ) -> Option<Mirrored> {

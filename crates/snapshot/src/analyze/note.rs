@@ -9,7 +9,7 @@ use crate::analyze::sites::CodeLocation;
 use crate::integer::real;
 
 /// Smaller ones are not worth a note.
-pub const NOTED_BYTES_MIN: u64 = 1 << 20;
+pub(crate) const NOTED_BYTES_MIN: u64 = 1 << 20;
 /// A group is born in one step if at least this part of it is.
 const ONE_STEP_RATIO_MIN: f64 = 0.9;
 /// Runs of steps that a sentence names.
@@ -49,7 +49,7 @@ pub enum NoteKind {
 
 #[derive(Clone, Debug, Serialize)]
 pub struct Note {
-    /// Its subject.
+    /// The note's subject.
     pub kind: NoteKind,
     pub text: String,
     /// Bytes that it is about.
@@ -88,7 +88,7 @@ impl Note {
 
 /// The slot in which most of some allocations were made, if it is nearly all, and their bytes.
 /// `None` if any of them is older than the window.
-pub fn one_slot<'a>(lives: impl Iterator<Item = Lifetime<'a>>) -> Option<(u32, u64)> {
+pub(crate) fn one_slot<'a>(lives: impl Iterator<Item = Lifetime<'a>>) -> Option<(u32, u64)> {
     let mut by_slot: HashMap<u32, u64> = HashMap::new();
     for Lifetime { allocation, from, .. } in lives {
         if allocation.is_older() {
@@ -102,13 +102,13 @@ pub fn one_slot<'a>(lives: impl Iterator<Item = Lifetime<'a>>) -> Option<(u32, u
 }
 
 /// Numbers of the steps of some slots; `None` if none has one.
-pub fn in_steps(scene: &DeviceScene<'_>, slots: &[u32]) -> Option<Vec<u64>> {
+pub(crate) fn in_steps(scene: &DeviceScene<'_>, slots: &[u32]) -> Option<Vec<u64>> {
     let steps: Vec<u64> = slots.iter().filter_map(|slot| scene.steps.label(*slot)).collect();
     (!steps.is_empty()).then_some(steps)
 }
 
 /// Names the steps of some slots, which rise.
-pub fn steps_in_words(scene: &DeviceScene<'_>, slots: &[u32]) -> String {
+pub(crate) fn steps_in_words(scene: &DeviceScene<'_>, slots: &[u32]) -> String {
     match in_steps(scene, slots) {
         Some(steps) => named(&steps),
         None => "the time before the first step".to_owned(),

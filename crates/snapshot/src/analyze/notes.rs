@@ -17,7 +17,7 @@ use crate::integer::count;
 use crate::model::NO_STACK;
 
 /// All notes of a device. `overflowed`: whether older events are missing.
-pub fn find(
+pub(crate) fn find(
     scene: &DeviceScene<'_>,
     leak: &Leak,
     categories: &[Category],

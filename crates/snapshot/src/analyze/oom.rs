@@ -124,12 +124,12 @@ pub struct OutOfMemory {
     pub why: Why,
     /// Stack of the allocation; 0 if it has none.
     pub stack: u32,
-    /// Who held what.
+    /// The lines that held memory.
     pub rows: Vec<SiteRow>,
 }
 
 /// Every failed allocation of the window.
-pub fn find(scene: &DeviceScene<'_>) -> Vec<OutOfMemory> {
+pub(crate) fn find(scene: &DeviceScene<'_>) -> Vec<OutOfMemory> {
     let is_failure = |event: &Event| event.action == Action::OutOfMemory;
     if !scene.events.iter().any(is_failure) {
         return Vec::new();

@@ -7,7 +7,7 @@ use crate::integer::at;
 
 /// The state after a pass of backward of a step, from 1, before the program allocates anything
 /// else; `None` if there is no such pass.
-pub fn after(report: &DeviceReport<'_>, step: u64, number: u64) -> Option<u32> {
+pub(crate) fn after(report: &DeviceReport<'_>, step: u64, number: u64) -> Option<u32> {
     let (first, end) = events_of(report, step)?;
     let passes = report.scene.phases.passes_between(first, end);
     let index = usize::try_from(number.checked_sub(1)?).ok()?;

@@ -7,16 +7,16 @@ use crate::analyze::sites::{FrameKind, Site, Sites};
 use crate::integer::at;
 use crate::model::Snapshot;
 
-/// Where a file's own code and its packages lie.
+/// The folders of a file's own code and of its packages.
 #[derive(Clone, Debug, Default)]
-pub struct PathNormalizer {
+pub(crate) struct PathNormalizer {
     /// Files of the user.
     files: HashSet<String>,
 }
 
 impl PathNormalizer {
     /// The user's files of a snapshot.
-    pub fn new(snapshot: &Snapshot, sites: &Sites) -> Self {
+    pub(crate) fn new(snapshot: &Snapshot, sites: &Sites) -> Self {
         let frames = snapshot.frames.iter().zip(&sites.frame_kinds);
         let files: HashSet<u32> = frames
             .filter(|(_, kind)| **kind == FrameKind::User)
@@ -55,7 +55,7 @@ impl PathNormalizer {
 
 /// Returns the prefix that is cut from the paths of each file: nothing if the files have files
 /// of the user in common.
-pub fn roots(normalizers: &[PathNormalizer]) -> Vec<String> {
+pub(crate) fn roots(normalizers: &[PathNormalizer]) -> Vec<String> {
     let is_shared = normalizers
         .first()
         .is_none_or(|first| normalizers.iter().all(|each| first.meets(each)));
@@ -63,7 +63,7 @@ pub fn roots(normalizers: &[PathNormalizer]) -> Vec<String> {
 }
 
 /// A site as it is compared.
-pub fn comparable(site: &Site, root: &str) -> Site {
+pub(crate) fn comparable(site: &Site, root: &str) -> Site {
     let Some(file) = &site.file else { return site.clone() };
     let path = file.replace('\\', "/");
     let packages = ["/site-packages/", "/dist-packages/"];
@@ -74,12 +74,12 @@ pub fn comparable(site: &Site, root: &str) -> Site {
 }
 
 /// The sites of a snapshot as they are compared, by number.
-pub fn all_comparable(sites: &Sites, root: &str) -> Vec<Site> {
+pub(crate) fn all_comparable(sites: &Sites, root: &str) -> Vec<Site> {
     sites.sites.iter().map(|site| comparable(site, root)).collect()
 }
 
 /// The comparable form of a site by number.
-pub fn of(comparable: &[Site], site: u32) -> &Site {
+pub(crate) fn of(comparable: &[Site], site: u32) -> &Site {
     comparable.get(at(site)).unwrap_or(&Site::NOWHERE)
 }
 

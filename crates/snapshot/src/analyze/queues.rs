@@ -19,9 +19,9 @@ const NOISE_RATIO_MAX: f64 = 0.5;
 
 /// The lines that turn over.
 #[derive(Debug, Default)]
-pub struct Queues {
+pub(crate) struct Queues {
     of_older: HashMap<u32, u32>,
-    /// Of a site, bytes of older blocks that are its own by likeness, not by the very size.
+    /// The bytes of a site's older blocks that are its own by likeness, not by the very size.
     alike: HashMap<u32, u64>,
     /// The sites that older blocks are of.
     pub sites: BTreeSet<u32>,
@@ -37,7 +37,7 @@ struct Keeper {
 impl Queues {
     /// Finds them. `is_long`: whether an allocation with these slots is not in flight; `first`:
     /// the slot from which on frees count.
-    pub fn new(
+    pub(crate) fn new(
         scene: &DeviceScene<'_>,
         is_long: impl Fn([u32; 2]) -> bool,
         first: u32,
@@ -59,19 +59,24 @@ impl Queues {
     }
 
     /// The line that an older block is of.
-    pub fn of_older(&self, allocation: u32) -> Option<u32> {
+    pub(crate) fn of_older(&self, allocation: u32) -> Option<u32> {
         self.of_older.get(&allocation).copied()
     }
 
     /// Returns whether a rise by some bytes is within the difference in sizes of a line that
     /// turns over.
-    pub fn is_noise(&self, site: u32, risen_bytes: f64) -> bool {
+    pub(crate) fn is_noise(&self, site: u32, risen_bytes: f64) -> bool {
         let alike = self.alike.get(&site).copied().unwrap_or(0);
         risen_bytes < NOISE_RATIO_MAX * real(alike)
     }
 
     /// Returns whether an allocation is of a line that turns over.
-    pub fn holds(&self, scene: &DeviceScene<'_>, number: u32, allocation: &Allocation) -> bool {
+    pub(crate) fn holds(
+        &self,
+        scene: &DeviceScene<'_>,
+        number: u32,
+        allocation: &Allocation,
+    ) -> bool {
         if allocation.is_older() {
             self.of_older.contains_key(&number)
         } else {
@@ -84,7 +89,7 @@ struct QueueSearch<'a> {
     scene: &'a DeviceScene<'a>,
     /// Lines that keep blocks of the window.
     keepers: HashMap<u32, Keeper>,
-    /// Of each size the line that keeps most blocks of it.
+    /// The number of blocks of each size, by the line that keeps them.
     of_size: HashMap<u64, HashMap<u32, u64>>,
     first: u32,
     queues: Queues,
@@ -131,7 +136,7 @@ impl QueueSearch<'_> {
         }
     }
 
-    /// By the very size, or by the line that frees it.
+    /// Finds a block's line by its very size, or by the line that frees it.
     fn match_size(&mut self, number: u32, allocation: &Allocation, stack: u32) -> bool {
         let alike = self.of_size.get(&allocation.requested);
         let most = alike.and_then(|sites| {
@@ -152,7 +157,8 @@ impl QueueSearch<'_> {
         found.is_some()
     }
 
-    /// By the allocations before and after: what is pushed replaces what is popped.
+    /// Finds a block's line by the allocations before and after: what is pushed replaces what
+    /// is popped.
     fn match_neighbors(&mut self, number: u32, neighbors: [Option<u32>; 2]) {
         let Some(allocation) = self.scene.timeline.allocations.get(at(number)) else { return };
         let likely = neighbors.into_iter().flatten().filter_map(|site| {
@@ -163,7 +169,7 @@ impl QueueSearch<'_> {
         }
     }
 
-    /// By how many times a block is larger or smaller than those of a line that keeps some;
+    /// The factor by which a block is larger or smaller than those of a line that keeps some;
     /// `None` if too many.
     fn likeness(&self, site: u32, allocation: &Allocation) -> Option<f64> {
         let keeper = self.keepers.get(&site).filter(|keeper| keeper.n_blocks >= KEPT_MIN)?;

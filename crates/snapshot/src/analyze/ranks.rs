@@ -1,5 +1,5 @@
-//! Which rank of a job is different, and in which line. A rank is summed up as its file is
-//! read, so that a thousand of them fit into memory.
+//! The rank of a job that is different, and the line in which it is. A rank is summed up as its
+//! file is read, so that a thousand of them fit into memory.
 
 use std::collections::HashMap;
 
@@ -14,15 +14,17 @@ use crate::model::Action;
 use crate::render::json::{SiteAnswer, row_answer};
 
 /// The version of this JSON.
-pub const SCHEMA: &str = "stepmem.snapshot-ranks/1";
+pub(crate) const SCHEMA: &str = "stepmem.snapshot-ranks/1";
 /// Ranks that a comparison needs.
-pub const RANKS_MIN: usize = 3;
+pub(crate) const RANKS_MIN: usize = 3;
 /// A rank that stands out is more than each of these above the median.
 const ABOVE_BYTES_MIN: f64 = 1_048_576.0;
 const ABOVE_MEDIAN_RATIO_MIN: f64 = 0.2;
 const ABOVE_MAD_MIN: f64 = 6.0;
 
+/// The ranks of a job, compared.
 #[derive(Debug, Serialize)]
+#[expect(clippy::struct_field_names, reason = "they are the keys of the JSON")]
 pub struct Ranks {
     schema: &'static str,
     /// A row a file, in the order given.
@@ -31,9 +33,9 @@ pub struct Ranks {
     pub stand_out: Vec<StandOut>,
     /// The rank of the first of them.
     pub worst_rank: Option<u64>,
-    /// Of exactly two ranks: the lines in which they differ, the largest difference first.
+    /// The lines in which exactly two ranks differ, the largest difference first.
     pub differences: Vec<LineDifference>,
-    /// Of exactly two ranks: what they hold at the end by category, where they differ.
+    /// The categories in which exactly two ranks differ at the end.
     pub category_differences: Vec<CategoryDifference>,
 }
 
@@ -59,11 +61,12 @@ pub struct CategoryDifference {
     pub difference_bytes: i64,
 }
 
+/// A rank by its file.
 #[derive(Clone, Debug, Serialize)]
 pub struct RankRow {
-    /// From the file's name, else its position.
+    /// The number in the file's name, else its position.
     pub rank: u64,
-    /// As it was given.
+    /// The path as it was given.
     pub file: String,
     /// The most that was active.
     pub peak_bytes: Option<u64>,
@@ -106,12 +109,12 @@ pub struct StandOut {
     excess: f64,
 }
 
-/// When a line's bytes are compared.
+/// The moment at which a line's bytes are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ComparedAt {
     End,
-    /// When the line held most.
+    /// The moment at which the line held most.
     Most,
 }
 
@@ -182,7 +185,7 @@ impl RankSnapshot {
         }
     }
 
-    /// Its row in the answer.
+    /// The rank's row in the answer.
     pub fn row(&self, rank: u64, file: String) -> RankRow {
         RankRow {
             rank,
@@ -195,7 +198,7 @@ impl RankSnapshot {
     }
 }
 
-/// Of each site the state of the window in which it holds most tensor bytes, with an origin.
+/// The state of the window in which each site holds most tensor bytes, with an origin.
 fn most_at_once(report: &DeviceReport<'_>) -> HashMap<u32, (u32, Sum)> {
     let scene = &report.scene;
     let n_sites = scene.sites.sites.len();
@@ -230,7 +233,7 @@ fn most_at_once(report: &DeviceReport<'_>) -> HashMap<u32, (u32, Sum)> {
 }
 
 /// Compares the ranks of a job; `None` is a file that could not be read.
-pub fn compare(rows: Vec<RankRow>, summaries: &[Option<RankSnapshot>]) -> Ranks {
+pub fn compare_ranks(rows: Vec<RankRow>, summaries: &[Option<RankSnapshot>]) -> Ranks {
     let read: Vec<(u64, &RankSnapshot)> = rows
         .iter()
         .zip(summaries)

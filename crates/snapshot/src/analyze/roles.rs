@@ -9,7 +9,7 @@ use crate::model::{NO_STACK, Snapshot};
 /// The program's activity where a stack was taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StackRole {
-    /// It computes, or anything else: no rule below applies.
+    /// Code that computes, or anything else: no rule below applies.
     #[default]
     Forward,
     /// Autograd makes gradients, or runs a part of the forward pass again for them.
@@ -125,7 +125,7 @@ const COLLECTIVES: [&str; 4] = [
     "distributed/fsdp/_flat_param.py",
 ];
 /// Functions by which a module is called.
-pub const MODULE_CALLS: [&[u8]; 2] = [b"_call_impl", b"_wrapped_call_impl"];
+pub(crate) const MODULE_CALLS: [&[u8]; 2] = [b"_call_impl", b"_wrapped_call_impl"];
 /// Functions by which Python enters autograd.
 const ENTERING: [&[u8]; 3] = [b"backward", b"_make_grads", b"_engine_run_backward"];
 

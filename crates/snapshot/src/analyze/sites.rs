@@ -10,7 +10,7 @@ use crate::model::{Frame, NO_STACK, Snapshot};
 use crate::replay::{Allocation, Timeline};
 
 /// User frames that a row shows of its stack.
-pub const STACK_FRAMES_MAX: usize = 16;
+pub(crate) const STACK_FRAMES_MAX: usize = 16;
 /// Autograd nodes that stand for code of the user.
 const USER_NODES: [&str; 2] = ["PyNode", "CppNode"];
 
@@ -52,7 +52,7 @@ impl Site {
     pub const NOWHERE: Self =
         Self { kind: SiteKind::NoFrames, file: None, line: None, function: None, node: None };
 
-    /// Returns it in a sentence.
+    /// Returns the line as part of a sentence.
     pub fn short(&self) -> String {
         match (&self.file, self.line, &self.node) {
             (Some(file), Some(line), _) => {
@@ -64,7 +64,7 @@ impl Site {
         }
     }
 
-    /// Its place in the source, of Python.
+    /// The site's place in the source, of Python.
     pub fn location(&self) -> Option<CodeLocation> {
         let (file, line) = (self.file.clone()?, self.line?);
         Some(CodeLocation { file, line, function: self.function.clone() })
@@ -112,6 +112,7 @@ pub enum FrameKind {
 
 /// A library that PyTorch allocates workspaces for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(clippy::enum_variant_names, reason = "their names begin so")]
 pub enum WorkspaceLibrary {
     CuBlas,
     CuBlasLt,
@@ -142,7 +143,7 @@ impl WorkspaceLibrary {
         found.map(|(_, library)| *library)
     }
 
-    /// Its workspace, for a page.
+    /// The name of the library's workspace, for a page.
     fn name(self) -> &'static str {
         match self {
             Self::CuBlas => "cuBLAS workspace",
@@ -208,6 +209,7 @@ impl Sum {
 /// A row of a table by line.
 #[derive(Clone, Debug)]
 pub struct SiteRow {
+    /// The number of the site.
     pub site: u32,
     /// The origin with the most bytes.
     pub origin: u32,
@@ -264,7 +266,7 @@ impl Sites {
         self.of_origin.len()
     }
 
-    /// Where an allocation is from.
+    /// The origin of an allocation.
     #[inline]
     pub fn origin(&self, allocation: &Allocation) -> u32 {
         if allocation.is_workspace && !allocation.is_older() {
@@ -579,7 +581,7 @@ fn cpp_kind(name: &str) -> FrameKind {
     if is_plumbing { FrameKind::Plumbing } else { FrameKind::Cpp }
 }
 
-/// Where the node stands in `torch::autograd::[generated::]NODE::apply`.
+/// The place of the node in `torch::autograd::[generated::]NODE::apply`.
 fn node(name: &str) -> Option<(usize, usize)> {
     const SPACE: &str = "torch::autograd::";
     for (start, _) in name.match_indices(SPACE) {

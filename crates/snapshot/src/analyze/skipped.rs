@@ -12,7 +12,7 @@ const ZERO_GRADS_MIN: usize = 3;
 
 /// Slots of whole steps without an update, rising. `overflowed`: whether older events are
 /// missing.
-pub fn find(scene: &DeviceScene<'_>, overflowed: Option<bool>) -> Vec<u32> {
+pub(crate) fn find(scene: &DeviceScene<'_>, overflowed: Option<bool>) -> Vec<u32> {
     // Where older events are missing, marks are too.
     if overflowed == Some(true) {
         return Vec::new();
@@ -74,7 +74,7 @@ fn between_marks(scene: &DeviceScene<'_>) -> Vec<u32> {
 }
 
 /// The line that calls the gradient scaler in some slots, or else the one that updates in any.
-pub fn line<'a>(scene: &'a DeviceScene<'_>, slots: &[u32]) -> Option<&'a Site> {
+pub(crate) fn line<'a>(scene: &'a DeviceScene<'_>, slots: &[u32]) -> Option<&'a Site> {
     let of_role = |wanted: StackRole, (first, end): (u32, u32)| {
         let numbers = (0..id(scene.events.len())).zip(scene.events);
         let stacks = numbers

@@ -26,7 +26,7 @@ pub struct StepReport {
 }
 
 /// Every whole step of a device.
-pub fn find(scene: &DeviceScene<'_>) -> Vec<StepReport> {
+pub(crate) fn find(scene: &DeviceScene<'_>) -> Vec<StepReport> {
     let mut step_reports: Vec<StepReport> = Vec::with_capacity(scene.steps.marks.len());
     let mut marks = scene.steps.marks.iter().peekable();
     let (mut slot, mut before) = (0, scene.timeline.at_start.active);

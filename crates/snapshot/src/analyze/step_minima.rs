@@ -11,7 +11,7 @@ const OUTLIER_FACTOR: i64 = 10;
 const FALLS_RATIO_MAX: f64 = 0.1;
 /// A rise is still there at the end, but for this part.
 const LOST_RATIO_MAX: f64 = 0.1;
-/// From the last rise to the end no further than this many of the longest gaps, or so many
+/// The longest time from the last rise to the end, in so many of the longest gaps, or so many
 /// steps.
 const SILENCE_GAPS_MAX: f64 = 1.5;
 const SILENCE_STEPS_MAX: u32 = 2;
@@ -22,12 +22,12 @@ const EARLY_DEVIATIONS_MAX: f64 = 1.5;
 /// A rise of so many steps is long enough in any window.
 const SPAN_STEPS: u32 = 10;
 /// Rises that a trend needs.
-pub const RISES_MIN: usize = 3;
+pub(crate) const RISES_MIN: usize = 3;
 
 /// The movement of a line's minimum; first and last slot, and the minimum from each slot on in
 /// which it changes.
 #[derive(Clone, Debug, Default)]
-pub struct SiteMinima {
+pub(crate) struct SiteMinima {
     current: i64,
     lowest: i64,
     slot: u32,
@@ -36,7 +36,7 @@ pub struct SiteMinima {
 
 /// A change of what a line holds.
 #[derive(Clone, Copy, Debug)]
-pub struct SiteChange {
+pub(crate) struct SiteChange {
     pub site: u32,
     pub bytes: u64,
     /// Set when its block is not in flight.
@@ -62,16 +62,24 @@ impl SiteMinima {
         (self.slot, self.lowest) = (slot, self.current);
     }
 
-    fn push(&mut self, slot: u32, minimum: i64) {
+    /// Notes the minimum from a slot on; slots rise.
+    pub(super) fn push(&mut self, slot: u32, minimum: i64) {
         if self.changes.last().is_none_or(|(_, last)| *last != minimum) {
             self.changes.push((slot, minimum));
         }
     }
 }
 
+/// Returns whether events become rarer by more than chance: so many fall into the first half of a
+/// time, and so many into the second. Of events that come at one rate as many fall into each.
+pub(super) fn become_rarer([early, late]: [u64; 2]) -> bool {
+    let (early, late) = (real(early), real(late));
+    early - late > EARLY_DEVIATIONS_MAX * (early + late).sqrt()
+}
+
 /// The minima of every site over what `counted` picks of the allocations (by number): of blocks
 /// that are not in flight, and of all.
-pub fn minima(
+pub(crate) fn minima(
     scene: &DeviceScene<'_>,
     counted: impl Fn(u32) -> Option<SiteChange>,
 ) -> [Vec<SiteMinima>; 2] {
@@ -107,7 +115,7 @@ pub fn minima(
 
 /// The slots that are analyzed, both included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span {
+pub(crate) struct Span {
     /// First slot.
     pub first: u32,
     /// Last slot.
@@ -116,7 +124,7 @@ pub struct Span {
 
 /// The rise of a minimum.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct MinimaTrend {
+pub(crate) struct MinimaTrend {
     /// Slots and bytes.
     pub rises: Vec<(u32, i64)>,
     /// Bytes that it lost.
@@ -125,36 +133,36 @@ pub struct MinimaTrend {
 
 /// The result of a trend.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Judgement {
-    /// It goes on rising.
+pub(crate) enum Judgement {
+    /// A minimum that goes on rising.
     Rising(Rise),
     /// So far it does, in too few steps or too irregularly to be sure.
     Possible(Rise),
-    /// It rose, and slowed or stopped.
+    /// A minimum that rose, and slowed or stopped.
     Stopped,
     Nothing,
 }
 
 impl Judgement {
     /// The rise that goes on.
-    pub fn rising(self) -> Option<Rise> {
+    pub(crate) fn rising(self) -> Option<Rise> {
         if let Self::Rising(rise) = self { Some(rise) } else { None }
     }
 }
 
-/// What is kept of the blocks that a rise is of.
+/// The blocks that are kept of those that a rise is of.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Survivors {
+pub(crate) struct Survivors {
     pub bytes: u64,
-    /// When they were born; `None` of one buffer that is made again.
+    /// The steps in which they were born; `None` of one buffer that is made again.
     pub generations: Option<Generations>,
     /// Whole steps at the end that made none.
     pub silence: u32,
 }
 
 impl Survivors {
-    /// Those of one buffer that is made again.
-    pub fn of_one(bytes: u64) -> Self {
+    /// The survivors of one buffer that is made again.
+    pub(crate) fn of_one(bytes: u64) -> Self {
         Self { bytes, generations: None, silence: 0 }
     }
 }
@@ -177,8 +185,15 @@ impl Rise {
 }
 
 impl SiteMinima {
+    /// Returns whether it is larger at the end than in the first slot.
+    pub(super) fn has_grown(&self) -> bool {
+        let first =
+            self.changes.first().filter(|(slot, _)| *slot == 0).map_or(0, |(_, it)| *it);
+        self.changes.last().is_some_and(|(_, last)| *last > first)
+    }
+
     /// Returns its rise in some slots, one-offs left out.
-    pub fn trend(&self, span: Span) -> MinimaTrend {
+    pub(crate) fn trend(&self, span: Span) -> MinimaTrend {
         let mut trend = MinimaTrend::default();
         let mut before = 0;
         for (slot, minimum) in &self.changes {
@@ -200,7 +215,7 @@ impl SiteMinima {
 
 impl MinimaTrend {
     /// Leaves out rises that are many times the median one.
-    pub fn leave_out_one_offs(&mut self) {
+    pub(crate) fn leave_out_one_offs(&mut self) {
         let mut sorted: Vec<i64> = self.rises.iter().map(|(_, rise)| *rise).collect();
         sorted.sort_unstable();
         if let Some(median) = sorted.get(sorted.len() / 2) {
@@ -214,7 +229,7 @@ impl MinimaTrend {
     }
 
     /// Judges it. `kept`: what is there of it at the end.
-    pub fn judge(&self, span: Span, rises_min: usize, kept: Survivors) -> Judgement {
+    pub(crate) fn judge(&self, span: Span, rises_min: usize, kept: Survivors) -> Judgement {
         let (Some((first, _)), Some((last, _))) = (self.rises.first(), self.rises.last())
         else {
             return Judgement::Nothing;

@@ -1,4 +1,4 @@
-//! Where the steps of the training begin: by marks in the file, else by phases, else by what
+//! The beginnings of the training's steps: by marks in the file, else by phases, else by what
 //! recurs.
 
 use std::collections::HashMap;
@@ -20,7 +20,8 @@ const SPAN_RATIO_MIN: f64 = 0.8;
 const COARSER_RATIO_MAX: f64 = 0.75;
 /// The largest deviation of the gaps between recurrences, in parts of their mean.
 const DEVIATION_RATIO_MAX: f64 = 0.35;
-/// What recurs and keeps more than this of what it allocates is the layers of one pass.
+/// The largest part of its allocations that a step keeps: what recurs and keeps more is the
+/// layers of one pass.
 const KEPT_RATIO_MAX: f64 = 1.0 / 3.0;
 /// Different stacks with sizes that are checked for recurrence.
 const RECURRING_MAX: usize = 1 << 20;
@@ -180,7 +181,7 @@ const PREFIXES: [(&str, Marker); 4] = [
 
 /// Starts of marks of a kind from the window's first event on: on this device, or on any if it
 /// has none.
-pub fn marks_of<'a>(
+pub(crate) fn marks_of<'a>(
     snapshot: &'a Snapshot,
     device: &Device,
     events: &[Event],
@@ -210,7 +211,7 @@ pub fn marks_of<'a>(
 }
 
 /// The events that marks lie before; the marks rise in time.
-pub fn positions(events: &[Event], marks: &[&Annotation]) -> Vec<u32> {
+pub(crate) fn positions(events: &[Event], marks: &[&Annotation]) -> Vec<u32> {
     let mut seek = Seek { events, from: 0 };
     marks.iter().map(|mark| seek.first_since(mark.time_us)).collect()
 }
@@ -237,7 +238,7 @@ impl Seek<'_> {
 
 /// The spans between marks that begin so and their ends: the first event of each, and the one
 /// after its last; rising.
-pub fn spans_of(snapshot: &Snapshot, device: &Device, prefix: &str) -> Vec<(u32, u32)> {
+pub(crate) fn spans_of(snapshot: &Snapshot, device: &Device, prefix: &str) -> Vec<(u32, u32)> {
     let events = snapshot.events_of(device);
     let mut spans = Vec::new();
     if events.last().is_none_or(|last| last.time_us == 0) {
@@ -317,7 +318,7 @@ fn span(marks: &[&Annotation]) -> u64 {
     }
 }
 
-/// Where `step=N` in `user_metadata` changes.
+/// The steps by `step=N` in `user_metadata`, where it changes.
 fn by_metadata(snapshot: &Snapshot, device: &Device) -> Option<Steps> {
     let mut numbers: HashMap<u32, Option<u64>> = HashMap::new();
     let mut steps = Steps { marker: Marker::Metadata, ..Steps::default() };

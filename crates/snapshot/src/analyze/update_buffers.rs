@@ -15,7 +15,7 @@ const STEPS_PART_MAX: u64 = 2;
 const LINES_NAMED_MAX: usize = 3;
 
 /// Finds what is made in the update of a step and freed in the same step.
-pub fn find(scene: &DeviceScene<'_>) -> Option<Note> {
+pub(crate) fn find(scene: &DeviceScene<'_>) -> Option<Note> {
     let mut changes: Vec<(u32, u32, bool, u64)> = Vec::new();
     let mut of_site: HashMap<u32, u64> = HashMap::new();
     for Lifetime { allocation, from, until } in scene.lifetimes() {

@@ -8,14 +8,14 @@ use crate::model::Action;
 
 /// Bytes that would not be there, by state.
 #[derive(Clone, Debug, Default)]
-pub struct Absences {
+pub(crate) struct Absences {
     /// States from which on bytes are away, or back.
     changes: Vec<(u32, bool, u64)>,
 }
 
 impl Absences {
     /// Takes bytes away in some states.
-    pub fn add(&mut self, states: Range<u32>, bytes: u64) {
+    pub(crate) fn add(&mut self, states: Range<u32>, bytes: u64) {
         if states.start < states.end {
             self.changes.push((states.start, true, bytes));
             self.changes.push((states.end, false, bytes));
@@ -23,13 +23,18 @@ impl Absences {
     }
 
     /// Returns by how many bytes the most that is active in the window falls.
-    pub fn saved(self, scene: &DeviceScene<'_>) -> u64 {
+    pub(crate) fn saved(self, scene: &DeviceScene<'_>) -> u64 {
         self.saved_in(scene, 0..scene.timeline.end(), scene.timeline.peak.state)
     }
 
     /// The same of the states from one to another. `peak`: the state of them in which most is
     /// active.
-    pub fn saved_in(mut self, scene: &DeviceScene<'_>, states: Range<u32>, peak: u32) -> u64 {
+    pub(crate) fn saved_in(
+        mut self,
+        scene: &DeviceScene<'_>,
+        states: Range<u32>,
+        peak: u32,
+    ) -> u64 {
         let at_peak = self.changes.iter().filter(|(state, ..)| *state <= peak);
         let [away, back] = [true, false].map(|wanted| -> u64 {
             let wanted = at_peak.clone().filter(|(_, is_away, _)| *is_away == wanted);

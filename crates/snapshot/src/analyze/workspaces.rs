@@ -21,7 +21,7 @@ const LATER_MIN: u32 = 2;
 const ONE_SIZE_RATIO_MIN: f64 = 0.9;
 
 /// Marks the workspaces of a device.
-pub fn find(sites: &Sites, timeline: &mut Timeline) {
+pub(crate) fn find(sites: &Sites, timeline: &mut Timeline) {
     let mut found = if sites.has_cpp {
         Vec::new()
     } else {
@@ -44,7 +44,7 @@ struct SameSize {
     /// The longest lifetime of those that are freed, in states.
     longest: u32,
     n_freed: u32,
-    /// Those that have outlived it by far: the first by number, and how many.
+    /// The blocks that have outlived it by far: the first by number, and how many.
     first: usize,
     n_outlived: u32,
 }
@@ -90,7 +90,7 @@ impl OfStack {
 struct WorkspaceSearch<'a> {
     sites: &'a Sites,
     timeline: &'a Timeline,
-    /// By stack, stream and size.
+    /// The blocks of each stack, stream and size.
     same_size: HashMap<(u32, u32, u64), SameSize>,
 }
 
@@ -121,7 +121,7 @@ impl<'a> WorkspaceSearch<'a> {
         Self { sites, timeline, same_size }
     }
 
-    /// Those that a line, or autograd, made once in its first run and keeps.
+    /// The workspaces that a line, or autograd, made once in its first run and keeps.
     fn made_in_window(&self) -> Vec<usize> {
         let candidates: Vec<(usize, &Allocation)> = self
             .same_size

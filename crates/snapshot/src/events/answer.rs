@@ -20,7 +20,7 @@ use crate::model::NO_STACK;
 use crate::render::json::{File, kind};
 
 /// The version of this JSON.
-pub const SCHEMA: &str = "stepmem.snapshot-events/1";
+pub(crate) const SCHEMA: &str = "stepmem.snapshot-events/1";
 
 /// The answer about a file.
 #[derive(Debug, Serialize)]

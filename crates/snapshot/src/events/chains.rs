@@ -9,7 +9,7 @@ use crate::replay::Allocation;
 
 /// The tensors of an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ReuseChain {
+pub(crate) struct ReuseChain {
     pub address: u64,
     /// Allocations that begin there, or within the largest of those, and are selected; in
     /// order.
@@ -30,7 +30,7 @@ struct Start {
 
 /// Every piece of memory that more than one of the allocations uses: those with the most bytes
 /// that changed hands first. An allocation is in one chain.
-pub fn find(list: &EventList<'_>) -> Vec<ReuseChain> {
+pub(crate) fn find(list: &EventList<'_>) -> Vec<ReuseChain> {
     let allocations = &list.report.scene.timeline.allocations;
     let mut starts: BTreeMap<u64, Start> = BTreeMap::new();
     for (number, allocation) in (0..).zip(allocations) {

@@ -11,7 +11,7 @@ use crate::replay::{Allocation, NEVER};
 /// The end of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// It is alive when the window ends.
+    /// The end of the window: it is alive.
     EndOfWindow,
     /// A stack by number: the one that its free has.
     Stack(u32),
@@ -20,9 +20,9 @@ pub enum Ending {
     Call(u32, u32, u32),
     /// Autograd: its free has no stack, and comes between allocations of the backward pass.
     Backward,
-    /// Its free has no stack, and the line that made it had just made the next one.
+    /// A free without a stack: the line that made it had just made the next one.
     Replaced,
-    /// Its free has no stack: the events that allocate before and after it.
+    /// A free without a stack: the events that allocate before and after it.
     Between(Option<u32>, Option<u32>),
     /// The trace has no free: the address was allocated again, or the segments do not show the
     /// block.
@@ -31,7 +31,7 @@ pub enum Ending {
 
 /// The event in which an allocation's free was requested, or completed where that is all there
 /// is; `None` if neither is in the trace.
-pub fn free_event(scene: &DeviceScene<'_>, allocation: &Allocation) -> Option<u32> {
+pub(crate) fn free_event(scene: &DeviceScene<'_>, allocation: &Allocation) -> Option<u32> {
     let first = allocation.freed.min(allocation.until);
     let event = first.checked_sub(1).filter(|_| first != NEVER)?;
     let action = scene.events.get(at(event)).map(|event| event.action);
@@ -39,8 +39,12 @@ pub fn free_event(scene: &DeviceScene<'_>, allocation: &Allocation) -> Option<u3
     is_free.then_some(event)
 }
 
-/// Returns what ended an allocation.
-pub fn of(scene: &DeviceScene<'_>, order: &AllocationOrder, allocation: &Allocation) -> Ending {
+/// Returns the end of an allocation.
+pub(crate) fn of(
+    scene: &DeviceScene<'_>,
+    order: &AllocationOrder,
+    allocation: &Allocation,
+) -> Ending {
     let Some(free) = free_event(scene, allocation) else {
         let is_alive = allocation.is_at_end();
         return if is_alive { Ending::EndOfWindow } else { Ending::Lost };

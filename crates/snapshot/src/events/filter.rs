@@ -10,6 +10,7 @@ use crate::replay::Allocation;
 pub struct LineFilter {
     /// The end of the file's path, from the beginning of one of its parts.
     pub file: String,
+    /// The line, from 1.
     pub line: u64,
 }
 
@@ -60,13 +61,17 @@ impl LineFilter {
 /// The events that are selected: those that fit everything that is set.
 #[derive(Clone, Debug)]
 pub struct EventFilter {
+    /// The program's number of the step.
     pub step: Option<u64>,
+    /// The program's phase.
     pub phase: Option<StepPhase>,
     /// A line that the allocation's or the free's stack passes through.
     pub line: Option<LineFilter>,
     /// A byte of the block.
     pub address: Option<u64>,
+    /// The place of the first event in the trace, from 0.
     pub first_event: u32,
+    /// The place of the last event, included.
     pub last_event: u32,
     /// Bytes of the block, at least.
     pub bytes_min: u64,

@@ -13,7 +13,9 @@ use crate::replay::{Allocation, NO_ALLOCATION};
 /// A device's events, with the data for the text about each.
 #[derive(Debug)]
 pub struct EventList<'a> {
+    /// The device's answers.
     pub report: &'a DeviceReport<'a>,
+    /// The order in which allocations were made.
     pub order: AllocationOrder,
     /// The allocation whose memory each allocation takes.
     pub reuses: Vec<Reuse>,
@@ -26,7 +28,7 @@ pub struct EventList<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowAction {
     Alloc,
-    /// Its completion too, where that is later.
+    /// The free, and its completion, where that is later.
     Free,
     /// An allocation failed.
     OutOfMemory,
@@ -35,7 +37,7 @@ pub enum RowAction {
 /// An event of the list.
 #[derive(Clone, Copy, Debug)]
 pub struct EventRow {
-    /// Its place in the trace, from 0.
+    /// The event's place in the trace, from 0.
     pub event: u32,
     pub action: RowAction,
     /// The allocation that it is of; [`NO_ALLOCATION`] for one that failed.
@@ -128,7 +130,7 @@ impl<'a> EventList<'a> {
         if is_whole { self.fits(allocation) } else { rows.any(|row| self.is_wanted(row)) }
     }
 
-    /// Where a line is selected that no stack passes through: the lines of its file that
+    /// The lines of a selected line's file, where no stack passes through it itself, that
     /// stacks of the trace pass through, rising.
     pub fn lines_instead(&self) -> Option<Vec<u64>> {
         let line = self.filter.line.as_ref().filter(|_| !self.through.contains(&true))?;

@@ -1,24 +1,24 @@
 //! The trace, event by event: what was allocated and freed in order, and by which line. Also
 //! how long it lived, what ended it, and which earlier block's memory it took.
 
-pub mod order;
+pub(crate) mod order;
 
-pub mod ending;
+pub(crate) mod ending;
 
-pub mod reuse;
+pub(crate) mod reuse;
 
-pub mod filter;
+pub(crate) mod filter;
 
-pub mod list;
+pub(crate) mod list;
 
-pub mod chains;
+pub(crate) mod chains;
 
-pub mod totals;
+pub(crate) mod totals;
 
-pub mod tree;
+pub(crate) mod tree;
 
-pub mod words;
+pub(crate) mod words;
 
-pub mod answer;
+pub(crate) mod answer;
 
-pub mod page;
+pub(crate) mod page;

@@ -1,4 +1,4 @@
-//! Which earlier block's memory an allocation takes: the allocator hands out what was freed
+//! The earlier block whose memory an allocation takes: the allocator hands out what was freed
 //! before it asks the driver.
 
 use std::collections::BTreeMap;
@@ -29,7 +29,7 @@ impl Reuse {
 
 /// Finds for each allocation of a device whose memory it takes. Memory that went back to the
 /// driver in between is new.
-pub fn find(scene: &DeviceScene<'_>) -> Vec<Reuse> {
+pub(crate) fn find(scene: &DeviceScene<'_>) -> Vec<Reuse> {
     let allocations = &scene.timeline.allocations;
     let mut reuses = vec![Reuse::NONE; allocations.len()];
     let mut users = Users::default();
@@ -54,7 +54,7 @@ pub fn find(scene: &DeviceScene<'_>) -> Vec<Reuse> {
     reuses
 }
 
-/// Who used each byte last.
+/// The last user of each byte.
 #[derive(Default)]
 struct Users {
     /// Ranges by their start, with their end and the allocation.

@@ -9,13 +9,13 @@ use crate::integer::{at, id};
 
 /// The active bytes after each event.
 #[derive(Debug)]
-pub struct RunningTotal {
+pub(crate) struct RunningTotal {
     after: Vec<u64>,
 }
 
 /// The most that was active at one moment of a phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct PhasePeak {
+pub(crate) struct PhasePeak {
     pub phase: StepPhase,
     /// The event after which it was.
     pub event: u32,
@@ -25,14 +25,14 @@ pub struct PhasePeak {
 
 impl RunningTotal {
     /// Adds up the events of a device.
-    pub fn new(scene: &DeviceScene<'_>) -> Self {
+    pub(crate) fn new(scene: &DeviceScene<'_>) -> Self {
         let levels = scene.timeline.levels(scene.events);
         Self { after: levels.map(|level| level.active).collect() }
     }
 
     /// The active bytes after an event of a list: a free includes its completion, where that
     /// follows directly.
-    pub fn after(&self, scene: &DeviceScene<'_>, event: u32) -> u64 {
+    pub(crate) fn after(&self, scene: &DeviceScene<'_>, event: u32) -> u64 {
         let state = scene.timeline.state_after(event);
         let last = state.checked_sub(1).and_then(|event| self.after.get(at(event)));
         last.copied().unwrap_or(0)
@@ -40,7 +40,7 @@ impl RunningTotal {
 
     /// The peak of each phase, in the steps, phases and events that are selected; the highest
     /// first.
-    pub fn peaks(&self, list: &EventList<'_>) -> Vec<PhasePeak> {
+    pub(crate) fn peaks(&self, list: &EventList<'_>) -> Vec<PhasePeak> {
         let mut most: Vec<PhasePeak> = Vec::new();
         for event in (0..id(self.after.len())).filter(|event| list.is_in_range(*event)) {
             let active_bytes = self.after(&list.report.scene, event);

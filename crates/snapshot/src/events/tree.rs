@@ -10,7 +10,7 @@ use crate::integer::at;
 use crate::render::words;
 
 /// Frames of a stack that have branches of their own in a tree: the innermost ones.
-pub const TREE_DEPTH_MAX: usize = 64;
+pub(crate) const TREE_DEPTH_MAX: usize = 64;
 
 /// A frame with everything below it.
 #[derive(Clone, Debug)]
@@ -18,7 +18,7 @@ pub struct TreeRow {
     /// 0 for an outermost frame.
     pub depth: usize,
     pub site: Site,
-    /// Its name for a page.
+    /// The node's name for a page.
     pub name: String,
     /// The bytes that are alive below it.
     pub sum: Sum,

@@ -16,7 +16,7 @@ use stepmem_types::format::clean::shortened;
 use stepmem_types::format::units::{grouped, many, whole_bytes};
 
 /// The name of a category.
-pub fn category(category: Category) -> &'static str {
+pub(crate) fn category(category: Category) -> &'static str {
     let mut chosen = Categories::<bool>::default();
     *chosen.of(category) = true;
     let named = chosen.named().into_iter().find(|(_, is_chosen)| **is_chosen);
@@ -24,7 +24,7 @@ pub fn category(category: Category) -> &'static str {
 }
 
 /// The name of the category of an allocation by number.
-pub fn category_of(report: &DeviceReport<'_>, number: u32) -> &'static str {
+pub(crate) fn category_of(report: &DeviceReport<'_>, number: u32) -> &'static str {
     category(report.categories.get(at(number)).copied().unwrap_or_default())
 }
 
@@ -34,7 +34,7 @@ pub fn phase_of(name: &str) -> Option<StepPhase> {
 }
 
 /// The line of an allocation; of one that was made in backward and has no stack, those words.
-pub fn line_of(scene: &DeviceScene<'_>, allocation: &Allocation) -> String {
+pub(crate) fn line_of(scene: &DeviceScene<'_>, allocation: &Allocation) -> String {
     if mirrors::is_of_backward(scene, allocation) {
         words::name_of_mirrored(&Mirrored::default())
     } else {
@@ -44,7 +44,7 @@ pub fn line_of(scene: &DeviceScene<'_>, allocation: &Allocation) -> String {
 
 /// The line of an allocation by number in so many characters: without its folder, then without
 /// its function, at last the end of its name. Without a stack, the line that it mirrors.
-pub fn line_within(report: &DeviceReport<'_>, number: u32, n_max: usize) -> String {
+pub(crate) fn line_within(report: &DeviceReport<'_>, number: u32, n_max: usize) -> String {
     let scene = &report.scene;
     let Some(allocation) = scene.timeline.allocations.get(at(number)) else {
         return words::name_within(&Site::NOWHERE, n_max);
@@ -61,13 +61,13 @@ pub fn line_within(report: &DeviceReport<'_>, number: u32, n_max: usize) -> Stri
 }
 
 /// The text about the tensor that an allocation by number mirrors, if it has no stack.
-pub fn mirrors(report: &DeviceReport<'_>, number: u32) -> Option<String> {
+pub(crate) fn mirrors(report: &DeviceReport<'_>, number: u32) -> Option<String> {
     let line = report.scene.mirrored_line(number)?;
     Some(format!("as large as what {} made", words::name_of(&report.scene, line)))
 }
 
 /// The text about a copy in another precision.
-pub fn cast(source: CastSource) -> &'static str {
+pub(crate) fn cast(source: CastSource) -> &'static str {
     match source {
         CastSource::Input => "an input in half precision",
         CastSource::Weight => "a weight in half precision",
@@ -76,13 +76,13 @@ pub fn cast(source: CastSource) -> &'static str {
 }
 
 /// Returns the line that a stack is counted under.
-pub fn site_of_stack<'a>(report: &'a DeviceReport<'_>, stack: u32) -> &'a Site {
+pub(crate) fn site_of_stack<'a>(report: &'a DeviceReport<'_>, stack: u32) -> &'a Site {
     let sites = report.scene.sites;
     sites.site(sites.of_origin(stack)).unwrap_or(&Site::NOWHERE)
 }
 
 /// Names the end of an allocation, after "freed by" where something freed it.
-pub fn ending(list: &EventList<'_>, allocation: &Allocation) -> String {
+pub(crate) fn ending(list: &EventList<'_>, allocation: &Allocation) -> String {
     let line = |event: Option<u32>| {
         let other = event.and_then(|event| list.report.scene.timeline.allocation_of(at(event)));
         other.map(|other| line_of(&list.report.scene, other))
@@ -114,7 +114,7 @@ pub fn ending(list: &EventList<'_>, allocation: &Allocation) -> String {
 }
 
 /// Gives the lifetime of an allocation, where both ends are in the window.
-pub fn lifetime(list: &EventList<'_>, allocation: &Allocation) -> Option<String> {
+pub(crate) fn lifetime(list: &EventList<'_>, allocation: &Allocation) -> Option<String> {
     let (from, until) = (list.alloc_event(allocation)?, list.free_event(allocation)?);
     let events = many(u64::from(until.checked_sub(from)?), "event");
     Some(match (list.lifetime_steps(allocation), list.step(until)) {
@@ -125,7 +125,7 @@ pub fn lifetime(list: &EventList<'_>, allocation: &Allocation) -> Option<String>
 }
 
 /// Names the allocation whose memory an allocation takes.
-pub fn reuse(list: &EventList<'_>, number: u32) -> Option<String> {
+pub(crate) fn reuse(list: &EventList<'_>, number: u32) -> Option<String> {
     let (earlier, n_blocks) = list.reuse(number)?;
     let allocation = list.allocation(earlier)?;
     let made = match list.alloc_event(allocation) {
@@ -145,7 +145,7 @@ pub fn reuse(list: &EventList<'_>, number: u32) -> Option<String> {
 
 /// The useful frames of a stack: the program's, else all but those of the recording and the
 /// allocator.
-pub fn frames(report: &DeviceReport<'_>, stack: u32) -> Vec<u32> {
+pub(crate) fn frames(report: &DeviceReport<'_>, stack: u32) -> Vec<u32> {
     let (snapshot, sites) = (report.scene.snapshot, report.scene.sites);
     let own: Vec<u32> = sites.user_frames(snapshot, stack).collect();
     if !own.is_empty() {

@@ -163,7 +163,7 @@ fn fold(a: u64, b: u64) -> u64 {
 
 /// A hasher for maps with addresses as keys; keyed as the arena is.
 #[derive(Clone, Debug)]
-pub struct AddressHash {
+pub(crate) struct AddressHash {
     key: u64,
 }
 
@@ -183,7 +183,7 @@ impl BuildHasher for AddressHash {
 
 /// Folds every word that it is given.
 #[derive(Debug)]
-pub struct AddressHasher {
+pub(crate) struct AddressHasher {
     key: u64,
     state: u64,
 }

@@ -1,8 +1,8 @@
 //! A snapshot as it was recorded: segments, blocks, events, stacks. Nothing here is
 //! interpreted.
 
-pub mod arena;
-pub mod rounding;
+pub(crate) mod arena;
+pub(crate) mod rounding;
 
 use crate::integer::at;
 use crate::model::arena::Arena;
@@ -11,6 +11,7 @@ use crate::model::rounding::Rounding;
 /// The stack without frames.
 pub const NO_STACK: u32 = 0;
 
+/// A snapshot.
 #[derive(Debug, Default)]
 pub struct Snapshot {
     /// Protocol of the pickle.
@@ -31,6 +32,8 @@ pub struct Snapshot {
     pub metadata: Vec<MetadataRun>,
     /// Devices with segments or events, by index.
     pub devices: Vec<Device>,
+    /// Pinned memory of the host, where it was recorded.
+    pub host: Option<HostMemory>,
     /// Marks that PyTorch wrote while it recorded, by time.
     pub annotations: Vec<Annotation>,
     /// The file's facts about its ring of events.
@@ -55,7 +58,17 @@ pub struct Frame {
 pub struct Device {
     /// CUDA index.
     pub index: u64,
-    /// By address.
+    /// The segments by address.
+    pub segments: Vec<Segment>,
+    /// First and one past the last of its events.
+    pub events: (usize, usize),
+}
+
+/// Pinned memory of the host, which the devices read and write: `host_segments` and
+/// `host_traces` of PyTorch 2.15.
+#[derive(Debug, Default)]
+pub struct HostMemory {
+    /// The segments by address; each is one block.
     pub segments: Vec<Segment>,
     /// First and one past the last of its events.
     pub events: (usize, usize),
@@ -67,10 +80,13 @@ pub struct Device {
 pub struct Segment {
     /// First byte.
     pub address: u64,
+    /// Bytes.
     pub size: u64,
     /// Sum of its blocks that are not inactive, as the file gives it.
     pub active_size: u64,
+    /// The number of its stream.
     pub stream: u32,
+    /// The number of its pool.
     pub pool: u32,
     /// Set when it is of the small pool.
     pub is_small: bool,
@@ -86,10 +102,11 @@ pub struct Segment {
 pub struct Block {
     /// First byte.
     pub address: u64,
+    /// Bytes of the device.
     pub size: u64,
     /// Bytes of the tensor; stale if inactive.
     pub requested: u64,
-    /// Its state: in use, or not.
+    /// The block's state: in use, or not.
     pub state: State,
     /// Stack of the allocation.
     pub stack: u32,
@@ -98,7 +115,7 @@ pub struct Block {
 /// The use of a block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum State {
-    /// By a tensor.
+    /// Use by a tensor.
     Allocated,
     /// Freed, but another stream may still use it.
     Pending,
@@ -107,6 +124,7 @@ pub enum State {
     Inactive,
 }
 
+/// The subject of an event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Action {
     /// A tensor was allocated.
@@ -125,6 +143,7 @@ pub enum Action {
     SegmentUnmap,
     /// A snapshot was taken.
     Snapshot,
+    /// An allocation failed.
     OutOfMemory,
     /// Anything newer.
     #[default]
@@ -141,8 +160,11 @@ pub struct Event {
     pub size: u64,
     /// Unix time in µs; 0 where the file has none.
     pub time_us: u64,
+    /// The number of the stack.
     pub stack: u32,
+    /// The stream and the pool.
     pub place: Place,
+    /// The subject.
     pub action: Action,
 }
 
@@ -227,7 +249,12 @@ pub struct Ring {
 impl Snapshot {
     /// The events of a device.
     pub fn events_of(&self, device: &Device) -> &[Event] {
-        self.events.get(device.events.0..device.events.1).unwrap_or(&[])
+        self.events_in(device.events)
+    }
+
+    /// The events from one on and before another.
+    pub fn events_in(&self, (first, end): (usize, usize)) -> &[Event] {
+        self.events.get(first..end).unwrap_or(&[])
     }
 
     /// String number of an event's `user_metadata`, by its position in `events`; 0 is the empty
@@ -248,11 +275,12 @@ impl Snapshot {
         self.frames.get(at(number)).copied().unwrap_or_default()
     }
 
-    /// Returns whether any block or event has a stack. Segments have some too, which show
-    /// nothing about tensors.
+    /// Returns whether any block or event of a device has a stack. Segments have some too, which
+    /// show nothing about tensors.
     pub fn has_stacks(&self) -> bool {
         let segments = || self.devices.iter().flat_map(|device| &device.segments);
-        self.events.iter().any(|event| event.stack != NO_STACK)
+        let mut events = self.devices.iter().flat_map(|device| self.events_of(device));
+        events.any(|event| event.stack != NO_STACK)
             || segments().any(|segment| segment.blocks.iter().any(|b| b.stack != NO_STACK))
     }
 }

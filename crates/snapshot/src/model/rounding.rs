@@ -6,7 +6,7 @@ const GRAIN_BYTES: u64 = 512;
 /// smaller ones those of the first.
 const FIRST_POWER: u32 = 20;
 /// Powers of two with divisions.
-pub const POWERS: usize = 16;
+pub(crate) const POWERS: usize = 16;
 
 /// `roundup_power2_divisions`: the number of parts into which the allocator divides the space
 /// between a power of two and the next. One entry a power, from 1 MiB up; 0 and 1 are its
@@ -46,7 +46,7 @@ impl Rounding {
 
 /// A request as the allocator rounds it by default.
 #[inline]
-pub fn rounded(requested: u64) -> u64 {
+pub(crate) fn rounded(requested: u64) -> u64 {
     requested.max(1).next_multiple_of(GRAIN_BYTES)
 }
 

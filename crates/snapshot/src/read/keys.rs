@@ -4,7 +4,7 @@
 use crate::model::{Action, State};
 
 /// Strings by number.
-pub const KNOWN: [&str; 64] = [
+pub(crate) const KNOWN: [&str; 66] = [
     "",
     "action",
     "addr",
@@ -53,6 +53,8 @@ pub const KNOWN: [&str; 64] = [
     "inactive",
     "PYTORCH_CUDA_ALLOC_CONF",
     "roundup_power2_divisions",
+    "host_segments",
+    "host_traces",
     "1",
     "2",
     "4",
@@ -73,7 +75,7 @@ pub const KNOWN: [&str; 64] = [
 
 macro_rules! numbers {
     ($($name:ident = $number:literal;)*) => {
-        $(#[doc = concat!("Number of string ", $number, ".")] pub const $name: u32 = $number;)*
+        $(#[doc = concat!("Number of string ", $number, ".")] pub(crate) const $name: u32 = $number;)*
 
         #[cfg(test)]
         pub(crate) const NAMES: &[(&str, u32)] = &[$((stringify!($name), $number)),*];
@@ -128,14 +130,16 @@ numbers! {
     INACTIVE = 45;
     PYTORCH_CUDA_ALLOC_CONF = 46;
     ROUNDUP_POWER2_DIVISIONS = 47;
+    HOST_SEGMENTS = 48;
+    HOST_TRACES = 49;
 }
 
 /// Number of the string "1", the first of the powers of two in MiB.
-pub const FIRST_DIVISION: u32 = 48;
+pub(crate) const FIRST_DIVISION: u32 = 50;
 
 /// The action of a name.
 #[inline]
-pub fn action(text: u32) -> Action {
+pub(crate) fn action(text: u32) -> Action {
     match text {
         ALLOC => Action::Alloc,
         FREE_REQUESTED => Action::FreeRequested,
@@ -151,7 +155,7 @@ pub fn action(text: u32) -> Action {
 }
 
 /// Everything that is neither allocated nor inactive waits for a stream.
-pub fn state(text: u32) -> State {
+pub(crate) fn state(text: u32) -> State {
     match text {
         ACTIVE_ALLOCATED => State::Allocated,
         INACTIVE => State::Inactive,

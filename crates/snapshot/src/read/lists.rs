@@ -6,7 +6,7 @@ use crate::read::raw::List;
 
 /// A list: nothing so far, a stack, another one, or one that is skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PackedList(u32);
+pub(crate) struct PackedList(u32);
 
 const PAYLOAD_BITS: u32 = 30;
 const PAYLOAD: u32 = (1 << PAYLOAD_BITS) - 1;
@@ -15,7 +15,7 @@ const LONG: u32 = 2;
 const MIXED: u32 = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ListKind {
+pub(crate) enum ListKind {
     Empty,
     /// A stack by number.
     Stack(u32),
@@ -48,7 +48,7 @@ impl PackedList {
 
 /// Every list of a file, by number.
 #[derive(Debug, Default)]
-pub struct Lists {
+pub(crate) struct Lists {
     packed: Vec<PackedList>,
     long: Vec<List>,
     /// Entries that the long ones keep.
@@ -58,7 +58,7 @@ pub struct Lists {
 impl Lists {
     /// A new list; its number.
     #[inline]
-    pub fn open(&mut self) -> u32 {
+    pub(crate) fn open(&mut self) -> u32 {
         self.packed.push(PackedList::new(ListKind::Empty));
         id(self.packed.len() - 1)
     }
@@ -74,12 +74,12 @@ impl Lists {
     }
 
     #[inline]
-    pub fn kind(&self, list: u32) -> ListKind {
+    pub(crate) fn kind(&self, list: u32) -> ListKind {
         self.packed.get(at(list)).map_or(ListKind::Mixed, |list| list.kind())
     }
 
     /// The records of a list.
-    pub fn get(&self, list: u32) -> &List {
+    pub(crate) fn get(&self, list: u32) -> &List {
         match self.kind(list) {
             ListKind::Empty => &List::Empty,
             ListKind::Long(number) => self.long.get(at(number)).unwrap_or(&List::Mixed),
@@ -88,7 +88,7 @@ impl Lists {
     }
 
     /// Takes the records of a list out of it; it is to be [`set`](Self::set) again.
-    pub fn take(&mut self, list: u32) -> List {
+    pub(crate) fn take(&mut self, list: u32) -> List {
         match self.kind(list) {
             ListKind::Empty => List::Empty,
             ListKind::Long(number) => {
@@ -100,7 +100,7 @@ impl Lists {
     }
 
     /// Makes a list one of records; `n_added` is how many it has more than before.
-    pub fn set(&mut self, list: u32, now: List, n_added: usize) {
+    pub(crate) fn set(&mut self, list: u32, now: List, n_added: usize) {
         if matches!(now, List::Runs(..) | List::Lists(_)) {
             self.n_listed += n_added;
         }
@@ -123,7 +123,7 @@ impl Lists {
 
     /// Makes a list a stack.
     #[inline]
-    pub fn set_stack(&mut self, list: u32, stack: u32) {
+    pub(crate) fn set_stack(&mut self, list: u32, stack: u32) {
         self.put(list, ListKind::Stack(stack));
     }
 
@@ -135,7 +135,7 @@ impl Lists {
     }
 
     /// Bytes of memory in use.
-    pub fn heap_bytes(&self) -> usize {
+    pub(crate) fn heap_bytes(&self) -> usize {
         self.packed.capacity() * size_of::<PackedList>()
             + self.long.capacity() * size_of::<List>()
             + self.n_listed * size_of::<(u32, u32)>()

@@ -1,18 +1,18 @@
-//! From the records of a pickle to a snapshot: what the root names, device by device.
+//! The way from the records of a pickle to a snapshot: what the root names, device by device.
 
 use std::collections::BTreeMap;
 
 use crate::error::{Fault, Unreadable};
 use crate::integer::{at, id};
-use crate::model::{Block, Device, Frame, MetadataRun, Segment, Snapshot};
+use crate::model::{Block, Device, Frame, HostMemory, MetadataRun, Segment, Snapshot};
 use crate::read::pickle::Machine;
-use crate::read::raw::{List, RawBlock, RawSegment, Record, RecordKind};
+use crate::read::raw::{List, RawBlock, RawRoot, RawSegment, Record, RecordKind};
 use crate::read::schema::Records;
 use crate::read::sniff;
 use crate::read::value::Value;
 
 /// Devices of one process.
-pub const DEVICES_MAX: usize = 256;
+pub(crate) const DEVICES_MAX: usize = 256;
 
 /// Ends a file whose bytes were all fed.
 ///
@@ -36,32 +36,28 @@ pub fn read(bytes: &[u8]) -> Result<Snapshot, Unreadable> {
 }
 
 fn build(mut records: Records, root: Value, protocol: u8) -> Result<Snapshot, Fault> {
-    let (segments, traces, annotations, settings) = match root {
+    let root = match root {
         Value::Dict(dict) => match records.record(dict) {
             Record::Of(RecordKind::Root, number) => {
-                let root = records.roots.get(at(number)).copied().unwrap_or_default();
-                (
-                    root.segments.unwrap_or(root_less()),
-                    root.traces,
-                    root.annotations,
-                    root.settings,
-                )
+                records.roots.get(at(number)).copied().unwrap_or_default()
             }
             _ => return Err("its dict has no segments".into()),
         },
-        Value::List(_) => (root, None, None, None),
+        Value::List(_) => RawRoot { segments: Some(root), ..RawRoot::default() },
         _ => return Err("its root is neither a dict nor a list of segments".into()),
     };
     put_in_order(&mut records.metadata);
     let mut devices = BTreeMap::new();
-    collect_segments(&records, segments, &mut devices)?;
-    if let Some(traces) = traces {
-        collect_traces(&mut records, traces, &mut devices)?;
+    collect_segments(&records, root.segments, &mut devices)?;
+    let mut n_left = records.events.len();
+    if let Some(traces) = root.traces {
+        collect_traces(&mut records, (traces, &mut n_left), &mut devices)?;
     }
     if devices.len() > DEVICES_MAX {
         return Err("it has more than 256 devices".into());
     }
-    let settings = number(&records, settings, RecordKind::Settings);
+    let host = host(&mut records, root, &mut n_left)?;
+    let settings = number(&records, root.settings, RecordKind::Settings);
     let settings = settings.and_then(|number| records.settings.get(number)).copied();
     let settings = settings.unwrap_or_default();
     let rounding = number(&records, settings.rounding, RecordKind::Rounding);
@@ -69,7 +65,7 @@ fn build(mut records: Records, root: Value, protocol: u8) -> Result<Snapshot, Fa
     Ok(Snapshot {
         protocol,
         frames: frames(&records),
-        annotations: collect_annotations(&records, annotations),
+        annotations: collect_annotations(&records, root.annotations),
         strings: records.strings,
         stacks: records.stacks,
         streams: records.streams,
@@ -77,6 +73,7 @@ fn build(mut records: Records, root: Value, protocol: u8) -> Result<Snapshot, Fa
         events: records.events,
         metadata: records.metadata,
         devices: devices.into_values().collect(),
+        host,
         ring: settings.ring,
         rounding: rounding.unwrap_or_default(),
     })
@@ -89,11 +86,6 @@ fn number(records: &Records, value: Option<Value>, of: RecordKind) -> Option<usi
         Record::Of(kind, number) if kind == of => Some(at(number)),
         _ => None,
     }
-}
-
-/// The value that stands for a key that is not there.
-fn root_less() -> Value {
-    Value::None
 }
 
 fn frames(records: &Records) -> Vec<Frame> {
@@ -126,27 +118,59 @@ fn device(devices: &mut BTreeMap<u64, Device>, index: u64) -> &mut Device {
 
 fn collect_segments(
     records: &Records,
-    value: Value,
+    value: Option<Value>,
     devices: &mut BTreeMap<u64, Device>,
 ) -> Result<(), Fault> {
-    let runs = runs(records, value, RecordKind::Segment)
-        .ok_or("segments is not a list of segments")?;
-    let mut n_blocks = 0;
-    let mut n_segments = 0;
-    for number in runs.into_iter().flat_map(|(start, end)| start..end) {
-        let raw = records.segments.get(at(number)).copied().unwrap_or_default();
-        let segment = segment(records, &raw)?;
-        n_blocks += segment.blocks.len();
-        n_segments += 1;
-        if n_blocks > records.blocks.len() || n_segments > records.segments.len() {
-            return Err("a block or segment occurs twice".into());
-        }
-        device(devices, raw.device).segments.push(segment);
+    let segments = segments(records, value, "segments is not a list of segments")?;
+    for (index, segment) in segments {
+        device(devices, index).segments.push(segment);
     }
     for device in devices.values_mut() {
         device.segments.sort_by_key(|segment| segment.address);
     }
     Ok(())
+}
+
+/// The segments that a list is made of, each with its device.
+fn segments(
+    records: &Records,
+    value: Option<Value>,
+    fault: &'static str,
+) -> Result<Vec<(u64, Segment)>, Fault> {
+    let runs =
+        value.and_then(|value| runs(records, value, RecordKind::Segment)).ok_or(fault)?;
+    let mut n_blocks = 0;
+    let mut segments = Vec::new();
+    for number in runs.into_iter().flat_map(|(start, end)| start..end) {
+        let raw = records.segments.get(at(number)).copied().unwrap_or_default();
+        let segment = segment(records, &raw)?;
+        n_blocks += segment.blocks.len();
+        segments.push((raw.device, segment));
+        if n_blocks > records.blocks.len() || segments.len() > records.segments.len() {
+            return Err("a block or segment occurs twice".into());
+        }
+    }
+    Ok(segments)
+}
+
+/// Pinned memory of the host, if any is recorded.
+fn host(
+    records: &mut Records,
+    root: RawRoot,
+    n_left: &mut usize,
+) -> Result<Option<HostMemory>, Fault> {
+    let mut host = HostMemory::default();
+    if root.host_segments.is_some() {
+        let fault = "host_segments is not a list of segments";
+        let segments = segments(records, root.host_segments, fault)?;
+        host.segments = segments.into_iter().map(|(_, segment)| segment).collect();
+        host.segments.sort_by_key(|segment| segment.address);
+    }
+    if let Some(value) = root.host_traces {
+        host.events = trace(records, value, n_left, "host_traces is not a list of events")?;
+    }
+    let is_recorded = !host.segments.is_empty() || host.events.0 < host.events.1;
+    Ok(is_recorded.then_some(host))
 }
 
 fn segment(records: &Records, raw: &RawSegment) -> Result<Segment, Fault> {
@@ -193,7 +217,7 @@ fn block(records: &Records, raw: &RawBlock, address: u64) -> Block {
 
 fn collect_traces(
     records: &mut Records,
-    value: Value,
+    (value, n_left): (Value, &mut usize),
     devices: &mut BTreeMap<u64, Device>,
 ) -> Result<(), Fault> {
     let Value::List(list) = value else { return Err("device_traces is not a list".into()) };
@@ -202,27 +226,38 @@ fn collect_traces(
         List::Lists(lists) => lists.clone(),
         _ => return Err("device_traces is not a list of lists".into()),
     };
-    let mut n_left = records.events.len();
     for (index, list) in (0..).zip(*lists) {
-        let runs = runs(records, Value::List(list), RecordKind::Event)
-            .ok_or("a trace in device_traces is not a list of events")?;
-        let n_events: usize = runs.iter().map(|(start, end)| at(*end) - at(*start)).sum();
-        n_left = n_left.checked_sub(n_events).ok_or("an event occurs in two traces")?;
-        let events = match runs.as_slice() {
-            [] => continue,
-            [(start, end)] => (at(*start), at(*end)),
-            runs => {
-                let start = records.events.len();
-                for (from, to) in runs {
-                    copy_metadata(records, (*from, *to));
-                    records.events.extend_from_within(at(*from)..at(*to));
-                }
-                (start, records.events.len())
-            }
-        };
-        device(devices, index).events = events;
+        let fault = "a trace in device_traces is not a list of events";
+        let events = trace(records, Value::List(list), n_left, fault)?;
+        if events.0 < events.1 {
+            device(devices, index).events = events;
+        }
     }
     Ok(())
+}
+
+/// The events that a list is made of, side by side. `n_left`: events that are in no trace yet.
+fn trace(
+    records: &mut Records,
+    value: Value,
+    n_left: &mut usize,
+    fault: &'static str,
+) -> Result<(usize, usize), Fault> {
+    let runs = runs(records, value, RecordKind::Event).ok_or(fault)?;
+    let n_events: usize = runs.iter().map(|(start, end)| at(*end) - at(*start)).sum();
+    *n_left = n_left.checked_sub(n_events).ok_or("an event occurs in two traces")?;
+    Ok(match runs.as_slice() {
+        [] => (0, 0),
+        [(start, end)] => (at(*start), at(*end)),
+        runs => {
+            let start = records.events.len();
+            for (from, to) in runs {
+                copy_metadata(records, (*from, *to));
+                records.events.extend_from_within(at(*from)..at(*to));
+            }
+            (start, records.events.len())
+        }
+    })
 }
 
 /// Sorts runs by their first events; of two that share an event, the first keeps it.

@@ -1,12 +1,13 @@
-//! From the bytes of a file to a snapshot: pickles, values, and the schema of each PyTorch.
+//! The way from the bytes of a file to a snapshot: pickles, values, and the schema of each
+//! PyTorch.
 
 mod direct;
-pub mod keys;
-pub mod lists;
-pub mod load;
-pub mod pickle;
-pub mod raw;
-pub mod runs;
-pub mod schema;
-pub mod sniff;
-pub mod value;
+pub(crate) mod keys;
+pub(crate) mod lists;
+pub(crate) mod load;
+pub(crate) mod pickle;
+pub(crate) mod raw;
+pub(crate) mod runs;
+pub(crate) mod schema;
+pub(crate) mod sniff;
+pub(crate) mod value;

@@ -12,7 +12,7 @@ use crate::read::value::{Handle, Value};
 /// Open marks: how deep a pickle may nest. Snapshots need 8.
 const DEPTH_MAX: usize = 64;
 /// Bytes of a string that are kept; the longest C++ name seen has 1,110.
-pub const STRING_BYTES_MAX: usize = 1 << 14;
+pub(crate) const STRING_BYTES_MAX: usize = 1 << 14;
 /// Bytes of an integer, as text of an unknown key may have.
 const INTEGER_BYTES_MAX: usize = 1 << 10;
 /// Memory that is granted before the file has shown what it needs, and then for every byte of

@@ -39,7 +39,7 @@ pub enum RecordKind {
 
 /// A [`Record`] in four bytes: there is one for every dict of the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PackedRecord(u32);
+pub(crate) struct PackedRecord(u32);
 
 const PAYLOAD_BITS: u32 = 28;
 const PAYLOAD: u32 = (1 << PAYLOAD_BITS) - 1;
@@ -59,11 +59,11 @@ const OTHER: u32 = 10;
 
 impl PackedRecord {
     /// A dict of which nothing is known.
-    pub const EMPTY: Self = Self(EMPTY << PAYLOAD_BITS);
+    pub(crate) const EMPTY: Self = Self(EMPTY << PAYLOAD_BITS);
 
     /// Packs a record; `None` beyond 2^28 of a kind.
     #[inline]
-    pub fn pack(record: Record) -> Option<Self> {
+    pub(crate) fn pack(record: Record) -> Option<Self> {
         let (tag, number) = match record {
             Record::Of(kind, number) => {
                 (KINDS.iter().zip(0..).find(|(known, _)| **known == kind)?.1, number)
@@ -76,7 +76,7 @@ impl PackedRecord {
     }
 
     #[inline]
-    pub fn unpack(self) -> Record {
+    pub(crate) fn unpack(self) -> Record {
         let number = self.0 & PAYLOAD;
         match self.0 >> PAYLOAD_BITS {
             FRAME => Record::Frame(number),
@@ -88,7 +88,8 @@ impl PackedRecord {
 
 /// The record that a list has become, if it is no stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum List {
+#[expect(clippy::box_collection, reason = "a file has a list for every stack: 16 bytes each")]
+pub(crate) enum List {
     /// Nothing so far.
     Empty,
     /// Consecutive records: first and one past the last.
@@ -103,7 +104,7 @@ pub enum List {
 
 /// A block as it stands in the file.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct RawBlock {
+pub(crate) struct RawBlock {
     pub(crate) address: Option<u64>,
     pub(crate) size: u64,
     pub(crate) requested: Option<u64>,
@@ -114,7 +115,7 @@ pub struct RawBlock {
 
 /// A segment as it stands in the file.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct RawSegment {
+pub(crate) struct RawSegment {
     pub(crate) device: u64,
     pub(crate) address: u64,
     pub(crate) size: u64,
@@ -128,25 +129,27 @@ pub struct RawSegment {
 
 /// An allocation of a block as it stands in an old file.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct RawHistory {
+pub(crate) struct RawHistory {
     pub(crate) requested: u64,
     pub(crate) stack: u32,
 }
 
 /// The file's facts about the allocator.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct RawSettings {
+pub(crate) struct RawSettings {
     pub(crate) ring: Ring,
     pub(crate) rounding: Option<Value>,
 }
 
 /// The outermost dict.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct RawRoot {
+pub(crate) struct RawRoot {
     pub(crate) segments: Option<Value>,
     pub(crate) traces: Option<Value>,
     pub(crate) annotations: Option<Value>,
     pub(crate) settings: Option<Value>,
+    pub(crate) host_segments: Option<Value>,
+    pub(crate) host_traces: Option<Value>,
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use crate::model::arena::Arena;
 
 /// Runs of references, each with the stack that it is.
 #[derive(Debug, Default)]
-pub struct Runs {
+pub(crate) struct Runs {
     /// References up to their `APPENDS`, which is included.
     bytes: Arena<u8>,
     known: Vec<Run>,
@@ -26,7 +26,7 @@ struct Run {
 impl Runs {
     /// The stack of the run that the bytes begin with, if it is known, and what follows it.
     #[inline]
-    pub fn known<'a>(&mut self, bytes: &'a [u8]) -> Option<(u32, &'a [u8])> {
+    pub(crate) fn known<'a>(&mut self, bytes: &'a [u8]) -> Option<(u32, &'a [u8])> {
         let next = self.known.get(at(self.last))?.next;
         let after = |number| bytes.strip_prefix(self.bytes.get(number));
         let expected = next.into_iter().find_map(|number| Some((number, after(number)?)));
@@ -41,7 +41,7 @@ impl Runs {
     }
 
     /// Remembers the stack of a run that is not known.
-    pub fn learn(&mut self, run: &[u8], stack: u32) {
+    pub(crate) fn learn(&mut self, run: &[u8], stack: u32) {
         let number = self.bytes.intern(run);
         if at(number) == self.known.len() {
             self.known.push(Run { stack, next: [number; 2] });
@@ -50,12 +50,12 @@ impl Runs {
     }
 
     /// Bytes of memory in use.
-    pub fn heap_bytes(&self) -> usize {
+    pub(crate) fn heap_bytes(&self) -> usize {
         self.bytes.heap_bytes() + self.known.capacity() * size_of::<Run>()
     }
 
     /// Returns whether no run is known.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.known.is_empty()
     }
 
@@ -72,7 +72,7 @@ impl Runs {
 
 /// The `BINGET`s and `LONG_BINGET`s up to and with an `APPENDS`, and what follows it.
 #[inline]
-pub fn references(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+pub(crate) fn references(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let mut length = 0;
     loop {
         match bytes.get(length)? {

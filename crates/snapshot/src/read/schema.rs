@@ -1,6 +1,6 @@
-//! From dicts and lists to records. A dict that closes with `action` becomes an event, one with
-//! `filename` a frame, a list of frames a stack. Unknown keys are skipped at every level; a
-//! required field must have its type.
+//! The way from dicts and lists to records. A dict that closes with `action` becomes an event,
+//! one with `filename` a frame, a list of frames a stack. Unknown keys are skipped at every
+//! level; a required field must have its type.
 
 use crate::error::Fault;
 use crate::integer::{at, id};
@@ -31,7 +31,7 @@ pub struct Records {
     pub(crate) frames: Arena<u32>,
     pub(crate) stacks: Arena<u32>,
     pub(crate) events: Vec<Event>,
-    /// In the order in which they were read.
+    /// The runs in the order in which they were read.
     pub(crate) metadata: Vec<MetadataRun>,
     pub(crate) blocks: Vec<RawBlock>,
     pub(crate) segments: Vec<RawSegment>,
@@ -424,6 +424,8 @@ impl Records {
                 Value::Str(keys::DEVICE_TRACES) => now.traces = Some(*value),
                 Value::Str(keys::EXTERNAL_ANNOTATIONS) => now.annotations = Some(*value),
                 Value::Str(keys::ALLOCATOR_SETTINGS) => now.settings = Some(*value),
+                Value::Str(keys::HOST_SEGMENTS) => now.host_segments = Some(*value),
+                Value::Str(keys::HOST_TRACES) => now.host_traces = Some(*value),
                 _ => {}
             }
         }

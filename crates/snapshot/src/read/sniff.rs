@@ -8,9 +8,11 @@ pub const SNIFF_BYTES: usize = 512;
 /// The wrapping of a pickle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wrapping {
-    /// Not at all.
+    /// None.
     Plain,
+    /// The wrapping of gzip.
     Gzip,
+    /// The wrapping of Zstandard.
     Zstd,
 }
 

@@ -26,7 +26,7 @@ pub enum Value {
 /// A value in four bytes, for the memo: it has an entry for every dict, list and string of the
 /// file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Handle(u32);
+pub(crate) struct Handle(u32);
 
 const PAYLOAD_BITS: u32 = 29;
 const PAYLOAD: u32 = (1 << PAYLOAD_BITS) - 1;
@@ -45,7 +45,7 @@ impl Handle {
     /// Packs a value; integers, which Python never memoizes, go to `ints`. `None` beyond 2^29
     /// of a kind.
     #[inline]
-    pub fn pack(value: Value, ints: &mut Vec<u64>) -> Option<Self> {
+    pub(crate) fn pack(value: Value, ints: &mut Vec<u64>) -> Option<Self> {
         let (tag, number) = match value {
             Value::Str(number) => (STR, number),
             Value::Dict(number) => (DICT, number),
@@ -65,13 +65,13 @@ impl Handle {
 
     /// The number of the string that it is.
     #[inline]
-    pub fn string(self) -> Option<u32> {
+    pub(crate) fn string(self) -> Option<u32> {
         (self.0 >> PAYLOAD_BITS == STR).then_some(self.0 & PAYLOAD)
     }
 
     /// The value; `None` for an entry that was never set.
     #[inline]
-    pub fn unpack(self, ints: &[u64]) -> Option<Value> {
+    pub(crate) fn unpack(self, ints: &[u64]) -> Option<Value> {
         let number = self.0 & PAYLOAD;
         match self.0 >> PAYLOAD_BITS {
             STR => Some(Value::Str(number)),

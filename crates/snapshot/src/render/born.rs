@@ -1,4 +1,4 @@
-//! What the births between states tell, in words.
+//! The verdict of the births between states, in words.
 
 use crate::analyze::births::{Births, BornSite, Doubt, STATES_MIN};
 use crate::analyze::leak::LeakVerdict;
@@ -6,7 +6,7 @@ use stepmem_types::format::units::{grouped, many};
 
 /// Lines that a sentence names.
 const NAMED_MAX: usize = 3;
-/// What a block's birth between two states is, and is not.
+/// The meaning of a block's birth between two states.
 const BIRTHS: &str = "A block was born between two states if the earlier one has none of its address, size and \
                       line: what was freed and allocated again as it was counts as old, and what came and \
                       went between two states is not seen.";
@@ -20,13 +20,14 @@ pub(super) fn texts(births: &Births) -> Vec<String> {
             vec![format!("Cannot be told: {}", doubted(doubt, &different))]
         }
         None if births.verdict == LeakVerdict::Leak => {
-            let n_most = births.sites.iter().map(|site| site.states).max().unwrap_or(0);
+            let n_most = births.sites.iter().map(|site| site.held_blocks).max().unwrap_or(0);
             vec![
                 format!(
                     "Of what these lines made between {states}, some of each time is still there."
                 ),
                 format!(
-                    "A queue or cache of more than {n_most} states that is not full yet would look the same, and so would cycles that were not collected yet."
+                    "A queue or cache of more than {} that is not full yet would look the same, and so would cycles that were not collected yet. To tell, take the states further apart, each after `gc.collect()`.",
+                    many(n_most, "block")
                 ),
                 BIRTHS.to_owned(),
             ]

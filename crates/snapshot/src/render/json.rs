@@ -11,6 +11,8 @@ use crate::analyze::leak::{Blame, Leak, LeakVerdict, Suspect};
 use crate::analyze::note::Note;
 use crate::analyze::oom::{OomCause, OutOfMemory, OwnLimit, RootCause};
 use crate::analyze::phases::StepPhase;
+use crate::analyze::pinned::Pinned;
+use crate::analyze::pools::{PoolKind, PoolSums, Totals};
 use crate::analyze::sites::{
     CodeLocation, STACK_FRAMES_MAX, Site, SiteKind, SiteRow, Sites, Sum,
 };
@@ -21,20 +23,22 @@ use crate::model::Snapshot;
 use crate::render::words::{self, name};
 
 /// The version of this JSON.
-pub const SCHEMA: &str = "stepmem.snapshot/1";
+pub(crate) const SCHEMA: &str = "stepmem.snapshot/1";
 
 #[derive(Debug, Serialize)]
 pub struct ShowAnswer {
     schema: &'static str,
     file: File,
     devices: Vec<DeviceAnswer>,
+    pinned: Option<PinnedAnswer>,
 }
 
+/// A file that was read.
 #[derive(Clone, Debug, Serialize)]
 pub struct File {
-    /// As it was given.
+    /// The path as it was given.
     pub path: String,
-    /// As it lies on the disk.
+    /// The size as it lies on the disk.
     pub bytes: u64,
     /// Protocol of the pickle.
     pub protocol: u8,
@@ -44,6 +48,7 @@ pub struct File {
 struct DeviceAnswer {
     device: u64,
     totals: TotalsAnswer,
+    pools: Vec<PoolAnswer>,
     history: History,
     peak: PeakAnswer,
     sites_at_end: Vec<SiteAnswer>,
@@ -66,6 +71,25 @@ struct TotalsAnswer {
     pending_free_bytes: u64,
     segments: u64,
     live_blocks: u64,
+}
+
+/// A pool with what it holds.
+#[derive(Debug, Serialize)]
+struct PoolAnswer {
+    id: (u64, u64),
+    kind: PoolKind,
+    #[serde(flatten)]
+    totals: TotalsAnswer,
+}
+
+/// Pinned memory of the host.
+#[derive(Debug, Serialize)]
+struct PinnedAnswer {
+    totals: TotalsAnswer,
+    pools: Vec<PoolAnswer>,
+    sites: Vec<SiteAnswer>,
+    events: u64,
+    peak_bytes: Option<u64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -199,7 +223,7 @@ struct RootCauseAnswer {
     text: String,
 }
 
-/// Where an allocation failed.
+/// The place where an allocation failed.
 #[derive(Debug, Serialize)]
 struct PlaceAnswer {
     text: String,
@@ -209,26 +233,55 @@ struct PlaceAnswer {
 }
 
 /// The answer to `show`.
-pub fn show(file: File, reports: &[DeviceReport<'_>], question: FitQuestion) -> ShowAnswer {
-    let devices = reports.iter().map(|report| device(report, question));
-    ShowAnswer { schema: SCHEMA, file, devices: devices.collect() }
+pub fn show(
+    file: File,
+    reports: &[DeviceReport<'_>],
+    host: Option<&Pinned<'_>>,
+    question: FitQuestion,
+) -> ShowAnswer {
+    let devices = reports.iter().map(|report| device(report, question)).collect();
+    ShowAnswer { schema: SCHEMA, file, devices, pinned: host.map(pinned) }
+}
+
+fn totals(totals: Totals) -> TotalsAnswer {
+    TotalsAnswer {
+        reserved_bytes: totals.reserved,
+        active_bytes: totals.active,
+        allocated_bytes: totals.allocated,
+        requested_bytes: totals.requested,
+        pending_free_bytes: totals.active - totals.allocated,
+        segments: totals.segments,
+        live_blocks: totals.live_blocks,
+    }
+}
+
+fn pools(pools: &[PoolSums]) -> Vec<PoolAnswer> {
+    let answer = |pool: &PoolSums| PoolAnswer {
+        id: pool.id,
+        kind: pool.kind(),
+        totals: totals(pool.totals),
+    };
+    pools.iter().map(answer).collect()
+}
+
+fn pinned(host: &Pinned<'_>) -> PinnedAnswer {
+    let site = |row| row_answer(host.snapshot, host.sites, row);
+    PinnedAnswer {
+        totals: totals(host.totals),
+        pools: pools(&host.pools),
+        sites: host.rows.iter().map(site).collect(),
+        events: host.n_events,
+        peak_bytes: host.peak,
+    }
 }
 
 fn device(report: &DeviceReport<'_>, question: FitQuestion) -> DeviceAnswer {
     let scene = &report.scene;
-    let totals = report.totals;
     let fragmentation = &report.fragmentation;
     DeviceAnswer {
         device: scene.device.index,
-        totals: TotalsAnswer {
-            reserved_bytes: totals.reserved,
-            active_bytes: totals.active,
-            allocated_bytes: totals.allocated,
-            requested_bytes: totals.requested,
-            pending_free_bytes: totals.active - totals.allocated,
-            segments: totals.segments,
-            live_blocks: totals.live_blocks,
-        },
+        totals: totals(report.totals),
+        pools: pools(&report.pools),
         history: History {
             events: count(scene.events.len()),
             overflowed: report.overflowed,
@@ -300,7 +353,7 @@ fn suspected(scene: &DeviceScene<'_>, suspect: &Suspect) -> SuspectAnswer {
 }
 
 /// The frame or site to blame, with the leaked bytes.
-pub fn blamed(scene: &DeviceScene<'_>, blame: &Blame) -> SiteAnswer {
+pub(crate) fn blamed(scene: &DeviceScene<'_>, blame: &Blame) -> SiteAnswer {
     match blame {
         Blame::Site(row) => row_answer(scene.snapshot, scene.sites, row),
         Blame::Frame { frame, origin, sum } => {
@@ -378,7 +431,7 @@ fn mirror(scene: &DeviceScene<'_>, (line, sum): (u32, Sum)) -> MirrorAnswer {
 }
 
 /// A row as JSON.
-pub fn row_answer(snapshot: &Snapshot, sites: &Sites, row: &SiteRow) -> SiteAnswer {
+pub(crate) fn row_answer(snapshot: &Snapshot, sites: &Sites, row: &SiteRow) -> SiteAnswer {
     let frames = sites.user_frames(snapshot, row.origin);
     let stack = stack(snapshot, frames);
     match sites.site(row.site) {
@@ -428,7 +481,7 @@ impl SiteAnswer {
         words::name_within(&self.line_of, n_max)
     }
 
-    /// Its frames for a page, innermost first.
+    /// The site's frames for a page, innermost first.
     pub fn frames(&self, n_max: usize) -> Vec<String> {
         let shown =
             |frame: &FrameAnswer| words::frame(&frame.file, frame.line, &frame.function);
@@ -445,7 +498,7 @@ impl SiteAnswer {
 }
 
 /// A kind in JSON.
-pub fn kind(kind: SiteKind) -> &'static str {
+pub(crate) fn kind(kind: SiteKind) -> &'static str {
     match kind {
         SiteKind::Python => "python",
         SiteKind::Backward => "backward",

@@ -3,7 +3,7 @@
 use crate::integer::real;
 
 /// Writes a part of a whole in percent, with a decimal.
-pub fn part_of(part: u64, whole: u64) -> String {
+pub(crate) fn part_of(part: u64, whole: u64) -> String {
     if whole == 0 {
         "0.0%".to_owned()
     } else {
@@ -12,7 +12,7 @@ pub fn part_of(part: u64, whole: u64) -> String {
 }
 
 /// Words wrapped to a width, each line after an indent.
-pub fn wrapped(text: &str, indent: &str, width: usize) -> String {
+pub(crate) fn wrapped(text: &str, indent: &str, width: usize) -> String {
     let mut shown = String::new();
     let mut length = usize::MAX;
     for word in text.split_whitespace() {
@@ -35,7 +35,7 @@ pub fn wrapped(text: &str, indent: &str, width: usize) -> String {
 }
 
 /// Adds a line.
-pub fn line(page: &mut String, text: std::fmt::Arguments<'_>) {
+pub(crate) fn line(page: &mut String, text: std::fmt::Arguments<'_>) {
     page.push_str(&text.to_string());
     page.push('\n');
 }

@@ -1,9 +1,9 @@
 //! An analysis as text, JSON and an HTML document.
 
 mod born;
-pub mod html;
-pub mod json;
-pub mod layout;
-pub mod text;
-pub mod text_of_many;
-pub mod words;
+pub(crate) mod html;
+pub(crate) mod json;
+pub(crate) mod layout;
+pub(crate) mod text;
+pub(crate) mod text_of_many;
+pub(crate) mod words;

@@ -10,6 +10,8 @@ use crate::analyze::leak::{LeakVerdict, Suspect};
 use crate::analyze::mirrors::Mirrored;
 use crate::analyze::oom::OutOfMemory;
 use crate::analyze::passes;
+use crate::analyze::pinned::Pinned;
+use crate::analyze::pools::{PoolSums, Totals};
 use crate::analyze::sites::{STACK_FRAMES_MAX, Site, SiteRow, Sum};
 use crate::events::words::{category_of, line_within};
 use crate::integer::{at, count};
@@ -21,7 +23,7 @@ use stepmem_types::format::clean::clean;
 use stepmem_types::format::units::{bytes, grouped, whole_bytes};
 
 /// Columns of a page.
-pub const WIDTH: usize = 80;
+pub(crate) const WIDTH: usize = 80;
 /// Lines that are named as holding stranded memory.
 const PINNERS: usize = 5;
 /// Frames that a page shows of a stack.
@@ -45,18 +47,18 @@ pub struct Question {
 /// A moment of the window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ShownMoment {
-    /// When the snapshot was taken.
+    /// The moment when the snapshot was taken.
     #[default]
     End,
-    /// When most was active.
+    /// The moment when most was active.
     Peak,
-    /// At the first failed allocation.
+    /// The first failed allocation.
     Oom,
-    /// When most was active in a step.
+    /// The moment when most was active in a step.
     Step(u64),
-    /// After a pass of backward of a step, from 1, before the program does anything else.
+    /// The end of a pass of backward of a step, from 1, before the program does anything else.
     Pass(u64, u64),
-    /// When a step calls `zero_grad`, before anything is freed.
+    /// The moment when a step calls `zero_grad`, before anything is freed.
     ZeroGrad(u64),
 }
 
@@ -68,8 +70,9 @@ pub enum RowKind {
     Line,
     /// File and function.
     Function,
+    /// The whole stack.
     Stack,
-    /// Its use.
+    /// The use of the memory.
     Category,
     /// Each block by itself.
     Block,
@@ -85,6 +88,7 @@ pub fn device(report: &DeviceReport<'_>, question: &Question) -> String {
         out_of_memory(&mut page, report, failure, question);
     }
     fragmentation(&mut page, report, question.top);
+    private_pools(&mut page, &report.pools, question.top);
     steps(&mut page, report, question.top);
     will_it_fit(&mut page, report, question.fit);
     notes(&mut page, report);
@@ -369,7 +373,7 @@ fn site_of_stack<'a>(report: &'a DeviceReport<'_>, origin: u32) -> &'a Site {
 }
 
 /// Characters of a line that are left.
-pub fn width_left(before: &str) -> usize {
+pub(crate) fn width_left(before: &str) -> usize {
     WIDTH.saturating_sub(before.chars().count())
 }
 
@@ -464,7 +468,7 @@ fn out_of_memory(
 fn fragmentation(page: &mut String, report: &DeviceReport<'_>, top: usize) {
     let found = &report.fragmentation;
     section(page, "Fragmentation");
-    for (figure, name) in words::unused(found) {
+    for (figure, name) in words::unused(report) {
         line(page, format_args!("  {:>9}  {name}", whole_bytes(figure)));
     }
     let pinners = found.pinners.iter().filter(|(_, share)| *share > 0);
@@ -476,6 +480,53 @@ fn fragmentation(page: &mut String, report: &DeviceReport<'_>, top: usize) {
         let name = words::name_in_within(&report.scene, (row.site, None), width);
         line(page, format_args!("{holder}{name}"));
     }
+}
+
+/// The pools whose memory nothing else can use.
+fn private_pools(page: &mut String, pools: &[PoolSums], top: usize) {
+    let private: Vec<&PoolSums> = pools.iter().filter(|pool| pool.is_private()).collect();
+    if private.is_empty() {
+        return;
+    }
+    section(page, "Private pools");
+    line(page, format_args!("  {:>9}  {:>9}  segments  pool", "reserved", "active"));
+    let row = |page: &mut String, totals: Totals, name: &str| {
+        let (reserved, active) = (whole_bytes(totals.reserved), whole_bytes(totals.active));
+        let segments = grouped(totals.segments);
+        line(page, format_args!("  {reserved:>9}  {active:>9}  {segments:>8}  {name}"));
+    };
+    for pool in private.iter().take(top) {
+        row(page, pool.totals, &words::pool(pool));
+    }
+    let mut others = Totals::default();
+    private.iter().skip(top).for_each(|pool| others.join(pool.totals));
+    if others.segments > 0 {
+        let n_others = grouped(count(private.len() - top));
+        row(page, others, &format!("{n_others} others (--top N shows more)"));
+    }
+    let texts = [Some(words::PRIVATE_POOLS.to_owned()), words::pools_of_graphs(pools)];
+    for text in texts.into_iter().flatten() {
+        page.push_str(&wrapped(&text, "  ", WIDTH));
+    }
+}
+
+/// The page of the host's pinned memory.
+pub fn pinned(host: &Pinned<'_>, top: usize) -> String {
+    let mut page = "pinned memory of the host\n".to_owned();
+    for text in words::pinned(host) {
+        page.push_str(&wrapped(&text, "  ", WIDTH));
+    }
+    let total = host.totals.active;
+    if total > 0 {
+        section(&mut page, &format!("Who holds it at the end ({})", whole_bytes(total)));
+    }
+    for shown in host.rows.iter().take(top) {
+        let site = host.sites.site(shown.site).unwrap_or(&Site::NOWHERE);
+        row(&mut page, site, shown.sum, total);
+    }
+    rest(&mut page, host.rows.iter().skip(top).map(|row| row.sum), total);
+    private_pools(&mut page, &host.pools, top);
+    page
 }
 
 fn steps(page: &mut String, report: &DeviceReport<'_>, top: usize) {

@@ -81,7 +81,7 @@ pub fn diff(diff: &Diff, top: usize) -> String {
     page
 }
 
-/// Which lines leak by the births between states.
+/// The lines that leak by the births between states.
 fn born(page: &mut String, births: &Births, top: usize) {
     line(page, format_args!("\nLeak"));
     if let (Some(rate), Some(first)) = (births.bytes_per_state, births.sites.first()) {
@@ -141,7 +141,7 @@ fn changes(page: &mut String, device: &DeviceDiff, top: usize) {
     }
 }
 
-/// Which rank differs.
+/// The page of the rank that differs.
 pub fn ranks(ranks: &Ranks, top: usize) -> String {
     let mut page = String::new();
     line(

@@ -4,12 +4,13 @@ use crate::analyze::causes;
 use crate::analyze::device::DeviceScene;
 use crate::analyze::device_report::DeviceReport;
 use crate::analyze::fit::{Bounds, Fit, SavingKind};
-use crate::analyze::fragmentation::Fragmentation;
 use crate::analyze::leak::{Blame, LeakVerdict};
 use crate::analyze::mirrors::{self, Mirrored};
 use crate::analyze::note::Note;
 use crate::analyze::oom::{OomCause, OutOfMemory, OwnLimit, RootCause};
 use crate::analyze::phases::StepPhase;
+use crate::analyze::pinned::Pinned;
+use crate::analyze::pools::{PoolKind, PoolSums};
 use crate::analyze::sites::{Site, SiteKind};
 use crate::analyze::steps::Marker;
 use crate::integer::{at, count, real};
@@ -19,7 +20,7 @@ use stepmem_types::format::clean::shortened;
 use stepmem_types::format::units::{bytes, grouped, many, whole_bytes};
 
 /// Characters of a file's or function's name: two of them and the columns before fit a page.
-pub const NAME_CHARS: usize = 30;
+pub(crate) const NAME_CHARS: usize = 30;
 /// Lines that explain more of the growth than this are not compared with it.
 const EXPLAINED_PERCENT_MAX: f64 = 200.0;
 /// Lines that a sentence names.
@@ -27,30 +28,30 @@ const NAMED_MAX: usize = 3;
 /// A most that is so many times the least says nothing.
 const UNKNOWN_FACTOR: u64 = 10;
 /// The maker of what backward allocates.
-pub const AUTOGRAD: &str = "autograd";
+pub(crate) const AUTOGRAD: &str = "autograd";
 /// The end of the name of memory without a stack.
 const NO_STACK_NOTED: &str = " (no stack)";
 /// Characters of a frame in a document.
 const FRAME_CHARS: usize = 160;
 
 /// A site by number, for a page, over the whole window.
-pub fn name_of(scene: &DeviceScene<'_>, site: u32) -> String {
+pub(crate) fn name_of(scene: &DeviceScene<'_>, site: u32) -> String {
     name_of_within(scene, site, usize::MAX)
 }
 
 /// The same in so many characters.
-pub fn name_of_within(scene: &DeviceScene<'_>, site: u32, n_max: usize) -> String {
+pub(crate) fn name_of_within(scene: &DeviceScene<'_>, site: u32, n_max: usize) -> String {
     named(scene, site, mirrored(scene, site, |_| true), n_max)
 }
 
 /// A site by number in a state, or at the end. Memory without a stack is named by the steps
 /// whose backward made it.
-pub fn name_in(scene: &DeviceScene<'_>, site: u32, state: Option<u32>) -> String {
+pub(crate) fn name_in(scene: &DeviceScene<'_>, site: u32, state: Option<u32>) -> String {
     name_in_within(scene, (site, state), usize::MAX)
 }
 
 /// The same in so many characters.
-pub fn name_in_within(
+pub(crate) fn name_in_within(
     scene: &DeviceScene<'_>,
     (site, state): (u32, Option<u32>),
     n_max: usize,
@@ -58,9 +59,9 @@ pub fn name_in_within(
     named(scene, site, mirrored(scene, site, |other| other.is_alive_in(state)), n_max)
 }
 
-/// What is known of the allocations of a site without stacks, if backward made those that are
-/// meant; `None` for any other site.
-pub fn mirrored(
+/// Facts about the allocations of a site without stacks, if backward made those that are meant;
+/// `None` for any other site.
+pub(crate) fn mirrored(
     scene: &DeviceScene<'_>,
     site: u32,
     is_meant: impl Fn(&Allocation) -> bool,
@@ -81,7 +82,7 @@ fn named(scene: &DeviceScene<'_>, site: u32, found: Option<Mirrored>, n_max: usi
 }
 
 /// A site for a page: the folder that a file is in is shown, the path to it is not.
-pub fn name(site: &Site) -> String {
+pub(crate) fn name(site: &Site) -> String {
     let function =
         site.function.as_deref().map(|name| shortened(name, NAME_CHARS)).unwrap_or_default();
     match site.kind {
@@ -108,7 +109,7 @@ pub fn name(site: &Site) -> String {
 
 /// A site in so many characters: without the folder, then without the function, at last the end
 /// of its name.
-pub fn name_within(site: &Site, n_max: usize) -> String {
+pub(crate) fn name_within(site: &Site, n_max: usize) -> String {
     let whole = name(site);
     let file = site.file.as_deref().and_then(|file| file.rsplit(['/', '\\']).next());
     let short = |site: &Site| {
@@ -121,7 +122,7 @@ pub fn name_within(site: &Site, n_max: usize) -> String {
 }
 
 /// The end of a text that is too long: of a path the file and the line count.
-pub fn ending_of(text: &str, n_max: usize) -> String {
+pub(crate) fn ending_of(text: &str, n_max: usize) -> String {
     let n_chars = text.chars().count();
     if n_chars <= n_max {
         return text.to_owned();
@@ -130,12 +131,12 @@ pub fn ending_of(text: &str, n_max: usize) -> String {
 }
 
 /// A frame with its whole path.
-pub fn frame(file: &str, line: u64, function: &str) -> String {
+pub(crate) fn frame(file: &str, line: u64, function: &str) -> String {
     shortened(&format!("{file}:{line} {function}"), FRAME_CHARS)
 }
 
 /// The last two parts of a path.
-pub fn tail(file: &str) -> String {
+pub(crate) fn tail(file: &str) -> String {
     let path = file.replace('\\', "/");
     let start = path.rmatch_indices('/').nth(1).map_or(0, |(slash, _)| slash + 1);
     shortened(path.get(start..).unwrap_or(&path), NAME_CHARS)
@@ -143,7 +144,7 @@ pub fn tail(file: &str) -> String {
 
 /// The line that is blamed for a leak.
 #[derive(Clone, Debug)]
-pub struct Blamed {
+pub(crate) struct Blamed {
     pub name: String,
     /// A stack through it.
     pub origin: u32,
@@ -152,7 +153,7 @@ pub struct Blamed {
 }
 
 /// Returns the line to blame for a leak.
-pub fn blamed(report: &DeviceReport<'_>) -> Blamed {
+pub(crate) fn blamed(report: &DeviceReport<'_>) -> Blamed {
     let scene = &report.scene;
     match &report.leak.blame {
         Some(Blame::Frame { frame, origin, .. }) => {
@@ -171,7 +172,7 @@ pub fn blamed(report: &DeviceReport<'_>) -> Blamed {
 }
 
 /// States why no leak is reported.
-pub fn no_leak(report: &DeviceReport<'_>) -> String {
+pub(crate) fn no_leak(report: &DeviceReport<'_>) -> String {
     if report.leak.verdict == LeakVerdict::InsufficientHistory {
         let marks = report.scene.steps.marks.len();
         let seen = match marks {
@@ -215,7 +216,7 @@ fn growing(report: &DeviceReport<'_>) -> String {
 }
 
 /// States how much of the growth the suspects explain.
-pub fn explained(report: &DeviceReport<'_>) -> Option<String> {
+pub(crate) fn explained(report: &DeviceReport<'_>) -> Option<String> {
     let leak = &report.leak;
     let floor = leak.floor_rate.filter(|floor| *floor > 0.0)?;
     let ratio = 100.0 * leak.rate.unwrap_or(0.0) / floor;
@@ -234,7 +235,7 @@ pub fn explained(report: &DeviceReport<'_>) -> Option<String> {
 }
 
 /// States what would look like the leak and is none.
-pub fn unfilled(report: &DeviceReport<'_>) -> Option<String> {
+pub(crate) fn unfilled(report: &DeviceReport<'_>) -> Option<String> {
     let suspects = report.leak.suspects.iter().filter(|suspect| !suspect.is_remade);
     let n_steps = suspects.map(|suspect| suspect.n_steps).max()?;
     Some(format!(
@@ -259,7 +260,7 @@ fn first_names(report: &DeviceReport<'_>, sites: impl Iterator<Item = u32>) -> O
 
 /// States why an allocation failed: what would have had to be absent, and what the allocator
 /// had.
-pub fn reason(report: &DeviceReport<'_>, failure: &OutOfMemory) -> String {
+pub(crate) fn reason(report: &DeviceReport<'_>, failure: &OutOfMemory) -> String {
     let cause = cause(report, failure);
     match &failure.own_limit {
         Some(own) if failure.why.cause != RootCause::OwnLimit => {
@@ -352,7 +353,10 @@ fn consequence(failure: &OutOfMemory) -> String {
 
 /// Returns the figures of a failed allocation, which add up. `capacity`: bytes of the device,
 /// where they are known.
-pub fn device_figures(failure: &OutOfMemory, capacity: Option<u64>) -> Vec<(u64, String)> {
+pub(crate) fn device_figures(
+    failure: &OutOfMemory,
+    capacity: Option<u64>,
+) -> Vec<(u64, String)> {
     let reach = failure.reserved.saturating_add(failure.device_free);
     let is_limited = failure.own_limit.is_some();
     let sum = (
@@ -394,7 +398,7 @@ pub fn device_figures(failure: &OutOfMemory, capacity: Option<u64>) -> Vec<(u64,
 }
 
 /// Names what backward made without stacks.
-pub fn name_of_mirrored(found: &Mirrored) -> String {
+pub(crate) fn name_of_mirrored(found: &Mirrored) -> String {
     let steps = match found.steps {
         None => String::new(),
         Some((first, last)) if first == last => format!(" of step {first}"),
@@ -405,7 +409,7 @@ pub fn name_of_mirrored(found: &Mirrored) -> String {
 
 /// Names where an allocation failed: its line, else its phase and what it is as large as, never
 /// nothing.
-pub fn failure_place(report: &DeviceReport<'_>, failure: &OutOfMemory) -> String {
+pub(crate) fn failure_place(report: &DeviceReport<'_>, failure: &OutOfMemory) -> String {
     let scene = &report.scene;
     let site = scene.sites.site(scene.sites.of_origin(failure.stack)).unwrap_or(&Site::NOWHERE);
     let place = causes::place(scene, failure);
@@ -431,22 +435,81 @@ fn is_expandable(report: &DeviceReport<'_>) -> bool {
 }
 
 /// Writes a number of blocks.
-pub fn blocks(count: u64) -> String {
+pub(crate) fn blocks(count: u64) -> String {
     format!("{} block{}", grouped(count), if count == 1 { "" } else { "s" })
 }
 
 /// Returns the bytes that are reserved and not used, each with its meaning.
-pub fn unused(found: &Fragmentation) -> [(u64, &'static str); 4] {
+pub(crate) fn unused(report: &DeviceReport<'_>) -> [(u64, &'static str); 4] {
+    let found = &report.fragmentation;
+    let stranded = if report.pools.iter().any(PoolSums::is_private) {
+        "stranded: free, in segments that a block or a private pool holds"
+    } else {
+        "stranded: free, in segments that a live block holds"
+    };
     [
-        (found.stranded, "stranded: free, in segments that a live block holds"),
+        (found.stranded, stranded),
         (found.releasable, "releasable: torch.cuda.empty_cache() would give it back"),
         (found.internal, "inside blocks, beyond what tensors requested"),
         (found.largest_free, "the largest free block"),
     ]
 }
 
+/// A sentence about all private pools.
+pub(crate) const PRIVATE_POOLS: &str = "What is free in them only the graphs and MemPools that name them use; torch.cuda.empty_cache() gives it back once these are gone.";
+
+/// States that each of several graphs has a pool to itself.
+pub(crate) fn pools_of_graphs(pools: &[PoolSums]) -> Option<String> {
+    let of_graphs = || pools.iter().filter(|pool| pool.kind() == PoolKind::CudaGraph);
+    let n_pools = count(of_graphs().count());
+    let reserved = of_graphs().map(|pool| pool.totals.reserved).fold(0, u64::saturating_add);
+    (n_pools > 1).then(|| {
+        format!(
+            "{} CUDA graphs have a pool of their own, {} together: one that is captured for each new shape adds one. Graphs that never run at once can share a pool (torch.cuda.graph_pool_handle()).",
+            grouped(n_pools),
+            whole_bytes(reserved),
+        )
+    })
+}
+
+/// A private pool by PyTorch's name and what made it.
+pub(crate) fn pool(pool: &PoolSums) -> String {
+    let (a, b) = pool.id;
+    let of = match pool.kind() {
+        PoolKind::Default => "the default pool",
+        PoolKind::CudaGraph => "of a CUDA graph",
+        PoolKind::Shared => "of a MemPool or graph_pool_handle()",
+    };
+    format!("({a}, {b}), {of}")
+}
+
+/// States what pinned memory is in use, and what is kept.
+pub(crate) fn pinned(host: &Pinned<'_>) -> Vec<String> {
+    let totals = host.totals;
+    let mut texts = vec![format!(
+        "{} in use of {} pinned, {} of {}",
+        whole_bytes(totals.active),
+        whole_bytes(totals.reserved),
+        grouped(totals.live_blocks),
+        many(totals.segments, "block"),
+    )];
+    if totals.active > totals.allocated {
+        let pending = whole_bytes(totals.active - totals.allocated);
+        texts.push(format!("{pending} of it wait for a copy to end"));
+    }
+    if let Some(peak) = host.peak {
+        let events = many(host.n_events, "event");
+        texts.push(format!("{events}, at most {} in use at one moment", whole_bytes(peak)));
+    }
+    if totals.reserved > totals.active {
+        let free = whole_bytes(totals.reserved - totals.active);
+        texts.push(format!("{free} free: PyTorch keeps it pinned for the next"));
+    }
+    texts
+}
+
 /// States what of a step scales with the batch, what fits, and what would save memory.
-pub fn fit(fit: &Fit) -> Vec<String> {
+pub(crate) fn fit(fit: &Fit) -> Vec<String> {
     let mut texts = vec![format!(
         "Step {} needs {} at its peak: {} do not depend on the batch, {}.",
         fit.step,
@@ -518,7 +581,7 @@ fn between(bounds: Bounds, shown: impl Fn(u64) -> String) -> String {
 }
 
 /// Names a phase of a step.
-pub fn phase(phase: StepPhase) -> &'static str {
+pub(crate) fn phase(phase: StepPhase) -> &'static str {
     match phase {
         StepPhase::Forward => "forward",
         StepPhase::Backward => "backward",
@@ -529,13 +592,13 @@ pub fn phase(phase: StepPhase) -> &'static str {
 }
 
 /// Writes a note with its figures.
-pub fn note(note: &Note) -> String {
+pub(crate) fn note(note: &Note) -> String {
     let size = note.bytes.map(|size| format!(" ({})", whole_bytes(size))).unwrap_or_default();
     format!("{}{size}", note.text)
 }
 
-/// Returns what to do next.
-pub fn advice(report: &DeviceReport<'_>) -> &'static str {
+/// Returns the advice for a reader.
+pub(crate) fn advice(report: &DeviceReport<'_>) -> &'static str {
     let failures =
         report.scene.events.iter().filter(|event| event.action == Action::OutOfMemory);
     if report.leak.verdict == LeakVerdict::Leak {
@@ -552,14 +615,14 @@ pub fn advice(report: &DeviceReport<'_>) -> &'static str {
 }
 
 /// States that two ranks hold the same.
-pub const SAME_RANKS: &str =
+pub(crate) const SAME_RANKS: &str =
     "The two ranks hold the same: no line and no category differs, at the end or at most.";
 /// States the limit of two ranks' evidence.
-pub const TWO_RANKS: &str = "Two ranks show what differs, not which of them is odd: with a third file the odd one is named. \
+pub(crate) const TWO_RANKS: &str = "Two ranks show what differs, not which of them is odd: with a third file the odd one is named. \
                              Next: `stepmem snapshot show` of the one that holds more.";
 
 /// States why no rank stands out. `is_known`: whether there are enough ranks to decide.
-pub fn no_odd_rank(is_known: bool) -> &'static str {
+pub(crate) fn no_odd_rank(is_known: bool) -> &'static str {
     if is_known {
         "No rank stands out in any line."
     } else {
@@ -568,7 +631,7 @@ pub fn no_odd_rank(is_known: bool) -> &'static str {
 }
 
 /// States how many steps there are, and what they are known by.
-pub fn steps(scene: &DeviceScene<'_>) -> String {
+pub(crate) fn steps(scene: &DeviceScene<'_>) -> String {
     let by = match scene.steps.marker {
         Marker::Profiler => "ProfilerStep",
         Marker::Optimizer => "Optimizer.step",
@@ -596,6 +659,6 @@ pub fn steps(scene: &DeviceScene<'_>) -> String {
 }
 
 /// Returns whether tensor bytes and block bytes differ enough to give both.
-pub fn differs(requested: u64, active: u64) -> bool {
+pub(crate) fn differs(requested: u64, active: u64) -> bool {
     real(active) > 1.1 * real(requested)
 }

@@ -28,9 +28,9 @@ pub struct Page {
 /// The spaces before the lines of a paragraph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Indent {
-    /// Before the first line.
+    /// The indent of the first line.
     pub first: usize,
-    /// Before every other line.
+    /// The indent of every other line.
     pub rest: usize,
 }
 
@@ -190,11 +190,12 @@ impl Table {
 pub struct Column {
     head: &'static str,
     align: Align,
-    /// Its least width, in characters.
+    /// The column's least width, in characters.
     width_min: usize,
     /// The spaces before it.
     gap: usize,
-    /// When it is left out for lack of space, the lowest first; `None` keeps it.
+    /// The order in which columns are left out for lack of space, the lowest first; `None`
+    /// keeps it.
     drop: Option<u8>,
     /// Set when its cells may lose their middle for lack of space.
     is_shortenable: bool,
@@ -242,7 +243,7 @@ struct Fitted<'t> {
 #[derive(Clone, Copy)]
 struct FittedColumn {
     column: Column,
-    /// Its place in a row of the table.
+    /// The column's place in a row of the table.
     idx: usize,
     /// Characters of its widest cell, or of what is left of it.
     wide: usize,
@@ -335,7 +336,7 @@ fn wrapped(text: &str, chars_max: usize) -> Vec<String> {
     lines
 }
 
-/// Which side of a column its cells stand at.
+/// The side of a column at which its cells stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Align {
     Left,

@@ -18,16 +18,16 @@ use crate::replay::Allocation;
 use stepmem_types::format::units::grouped;
 
 /// The unit of bands, in bytes: the allocator rounds up to it.
-pub const UNIT_BYTES: u64 = 512;
+pub(crate) const UNIT_BYTES: u64 = 512;
 /// Lines of the largest leaks that always have a band.
 const SUSPECTS: usize = 5;
 
 /// Something that holds memory.
 #[derive(Debug, Serialize)]
-pub struct MemoryBand {
-    /// Its name.
+pub(crate) struct MemoryBand {
+    /// The band's name.
     pub name: String,
-    /// Its kind, which gives its color.
+    /// The band's kind, which gives its color.
     pub kind: BandKind,
     /// The user's frames of its largest stack, innermost first.
     pub stack: Vec<String>,
@@ -38,7 +38,7 @@ pub struct MemoryBand {
 /// The subject of a band.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum BandKind {
+pub(crate) enum BandKind {
     /// A line that leaks.
     Leak,
     Line,
@@ -50,7 +50,11 @@ pub enum BandKind {
 }
 
 /// The lines of a device: some by name and one for the rest, the steadiest lowest.
-pub fn lines(report: &DeviceReport<'_>, states: &[u32], detail: Detail) -> Vec<MemoryBand> {
+pub(crate) fn lines(
+    report: &DeviceReport<'_>,
+    states: &[u32],
+    detail: Detail,
+) -> Vec<MemoryBand> {
     let scene = &report.scene;
     let chosen = largest(report, detail.bands);
     let rest = chosen.len();
@@ -99,7 +103,7 @@ pub fn lines(report: &DeviceReport<'_>, states: &[u32], detail: Detail) -> Vec<M
 }
 
 /// The categories of a device that hold anything.
-pub fn categories(report: &DeviceReport<'_>, states: &[u32]) -> Vec<MemoryBand> {
+pub(crate) fn categories(report: &DeviceReport<'_>, states: &[u32]) -> Vec<MemoryBand> {
     let of = |number: u32| {
         let category = report.categories.get(at(number)).copied().unwrap_or_default();
         ALL.iter().position(|other| *other == category).unwrap_or(0)
@@ -119,7 +123,7 @@ pub fn categories(report: &DeviceReport<'_>, states: &[u32]) -> Vec<MemoryBand> 
 }
 
 /// The innermost of the user's frames of a stack, for a reader.
-pub fn frames(report: &DeviceReport<'_>, origin: u32, n_max: usize) -> Vec<String> {
+pub(crate) fn frames(report: &DeviceReport<'_>, origin: u32, n_max: usize) -> Vec<String> {
     let snapshot = report.scene.snapshot;
     let frames = report.scene.sites.user_frames(snapshot, origin).take(n_max);
     frames

@@ -11,7 +11,7 @@ const SEEN: f64 = 2.0;
 /// A piece of a bar: where it begins and ends, its class in page.css, and its label for a
 /// pointer.
 #[derive(Clone, Debug, Default)]
-pub struct BarPiece {
+pub(crate) struct BarPiece {
     pub from: f64,
     pub to: f64,
     pub class: String,
@@ -20,7 +20,7 @@ pub struct BarPiece {
 
 /// A bar whose pieces are parts of `whole`, the first at the bottom. The figures are to stand
 /// next to it.
-pub fn bar(pieces: &[BarPiece], whole: f64) -> String {
+pub(crate) fn bar(pieces: &[BarPiece], whole: f64) -> String {
     let mut html = String::from(
         "<svg class=\"bar\" viewBox=\"0 0 1000 14\" preserveAspectRatio=\"none\" aria-hidden=\"true\">",
     );
@@ -47,7 +47,7 @@ pub fn bar(pieces: &[BarPiece], whole: f64) -> String {
 
 /// A bar to the right of the middle for growth, to the left for what shrank. `most`: what fills
 /// one side.
-pub fn growth(change: f64, most: f64) -> String {
+pub(crate) fn growth(change: f64, most: f64) -> String {
     let class = if change >= 0.0 { "is-growth" } else { "is-fall" }.to_owned();
     let (from, to) = (most + change.min(0.0), most + change.max(0.0));
     bar(&[BarPiece { from, to, class, ..BarPiece::default() }], 2.0 * most)

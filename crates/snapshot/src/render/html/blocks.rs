@@ -29,7 +29,7 @@ const PHASE_BASE: u32 = 8;
 /// A device's blocks. Each column has an entry for each of them, in the order of their
 /// allocation.
 #[derive(Debug, Default, Serialize)]
-pub struct BlockTable {
+pub(crate) struct BlockTable {
     device: u64,
     /// Blocks that are not listed.
     left_out: u64,
@@ -78,7 +78,7 @@ pub struct BlockTable {
 impl BlockTable {
     /// Lists the largest blocks of a device; what is alive at its peak or its first failed
     /// allocation goes first.
-    pub fn new(report: &DeviceReport<'_>, detail: Detail) -> Self {
+    pub(crate) fn new(report: &DeviceReport<'_>, detail: Detail) -> Self {
         let list = EventList::new(report, EventFilter::default());
         let (numbers, n_left, left_out_bytes_max) = chosen(report, detail.blocks);
         let mut table = Self {
@@ -146,7 +146,7 @@ fn units(allocation: &Allocation) -> u64 {
     filled(allocation).max(allocation.size / UNIT_BYTES)
 }
 
-/// What is active beyond the listed blocks, as in [`BlockTable::unlisted`].
+/// The bytes that are active beyond the listed blocks, as in [`BlockTable::unlisted`].
 fn unlisted(list: &EventList<'_>, numbers: &[u32]) -> Vec<i64> {
     let scene = &list.report.scene;
     let mut levels = (1..).zip(scene.timeline.levels(scene.events)).peekable();
@@ -282,7 +282,7 @@ impl<'a> Texts<'a> {
         self.lines.place(site, || name_of(&report.scene, site))
     }
 
-    /// What an allocation is a copy of, and the line that it mirrors.
+    /// Adds the text of what an allocation is a copy of, and of the line that it mirrors.
     fn note(&mut self, number: u32, cast: Option<CastSource>) -> u32 {
         let report = self.list.report;
         self.notes.place((cast, report.scene.mirrored_line(number)), || {

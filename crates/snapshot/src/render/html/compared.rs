@@ -97,7 +97,7 @@ fn growth_verdict(html: &mut String, device: &DeviceDiff, detail: Detail) {
     html.push_str("</div>\n");
 }
 
-/// Which lines leak by the births between states.
+/// The lines that leak by the births between states.
 fn born(html: &mut String, births: &Births, detail: Detail) {
     let leak = births.bytes_per_state.zip(births.sites.first());
     let (class, title) = match leak {

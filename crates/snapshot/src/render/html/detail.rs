@@ -5,7 +5,7 @@ use crate::analyze::sites::STACK_FRAMES_MAX;
 /// Devices that are shown in full.
 const DEVICES_IN_FULL: usize = 4;
 /// Blocks in the lists of events of all devices: 50 bytes each.
-pub const BLOCKS_MAX: usize = 70_000;
+pub(crate) const BLOCKS_MAX: usize = 70_000;
 /// Other parts are not shown in less detail before a list is this short.
 const BLOCKS_FEW: usize = 50;
 /// A timeline of fewer samples is useless.
@@ -13,7 +13,7 @@ const SAMPLES_MIN: usize = 16;
 
 /// The detail that is shown of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Detail {
+pub(crate) struct Detail {
     /// Samples of the timeline.
     pub samples: usize,
     /// Lines with a band of their own.
@@ -32,7 +32,7 @@ pub struct Detail {
 
 impl Detail {
     /// Everything.
-    pub const FULL: Self = Self {
+    pub(crate) const FULL: Self = Self {
         samples: 2400,
         bands: 20,
         spans: 4000,
@@ -43,7 +43,7 @@ impl Detail {
     };
 
     /// Returns the detail that a document of so many devices begins with.
-    pub fn of(n_devices: usize) -> Self {
+    pub(crate) fn of(n_devices: usize) -> Self {
         let (mut detail, mut n_shared) = (Self::FULL, n_devices);
         while n_shared > DEVICES_IN_FULL
             && let Some(less) = detail.less()
@@ -56,7 +56,7 @@ impl Detail {
 
     /// A quarter of the list of events while that is long, then half of everything; `None`
     /// where too little would be left to see.
-    pub fn halved(self) -> Option<Self> {
+    pub(crate) fn halved(self) -> Option<Self> {
         if self.blocks > BLOCKS_FEW {
             return Some(Self { blocks: self.blocks / 4, ..self });
         }

@@ -6,6 +6,7 @@ use base64::engine::general_purpose::STANDARD;
 use ring::digest::{SHA256, digest};
 
 use crate::analyze::device_report::DeviceReport;
+use crate::analyze::pinned::Pinned;
 use crate::render::html::blocks::BlockTable;
 use crate::render::html::detail::Detail;
 use crate::render::html::escape::{data, escaped};
@@ -15,7 +16,7 @@ use crate::render::text::ShownMoment;
 use stepmem_types::format::units::grouped;
 
 /// Bytes of a document at most, whatever the snapshot's size.
-pub const BYTES_MAX: usize = 5_000_000;
+pub(crate) const BYTES_MAX: usize = 5_000_000;
 
 const STYLE: &str = include_str!("page.css");
 /// ES modules, each after those that it imports.
@@ -38,23 +39,24 @@ const MODULES: [&str; 11] = [
 pub struct DocumentHead<'a> {
     /// The name of the snapshot's file.
     pub name: &'a str,
-    /// Its size and protocol.
+    /// The file's size and protocol.
     pub about: &'a str,
     /// The moment near which everything is shown.
     pub moment: ShownMoment,
 }
 
-/// Writes the document of some devices.
+/// Writes the document of some devices, and of the host's pinned memory.
 ///
 /// # Errors
 /// A picture has no JSON.
 pub fn write(
     head: DocumentHead<'_>,
     reports: &[DeviceReport<'_>],
+    host: Option<&Pinned<'_>>,
 ) -> Result<String, serde_json::Error> {
     fitted(reports.len(), |detail, n_shown| {
         let shown = reports.get(..n_shown).unwrap_or(reports);
-        assemble(head, shown, (detail, reports.len() - n_shown))
+        assemble(head, (shown, host), (detail, reports.len() - n_shown))
     })
 }
 
@@ -63,7 +65,7 @@ pub fn write(
 ///
 /// # Errors
 /// Those of `assemble`.
-pub fn fitted<E>(
+pub(crate) fn fitted<E>(
     n_parts: usize,
     assemble: impl Fn(Detail, usize) -> Result<String, E>,
 ) -> Result<String, E> {
@@ -83,7 +85,7 @@ pub fn fitted<E>(
 
 fn assemble(
     head: DocumentHead<'_>,
-    reports: &[DeviceReport<'_>],
+    (reports, host): (&[DeviceReport<'_>], Option<&Pinned<'_>>),
     (detail, n_left): (Detail, usize),
 ) -> Result<String, serde_json::Error> {
     let pictures: Vec<DevicePicture> =
@@ -95,6 +97,7 @@ fn assemble(
         body.push_str("<p>No device has segments or events.</p>\n");
     }
     body.push_str(&left_out(n_left));
+    body.extend(host.map(|host| tables::pinned(host, detail)));
     let sheet = Sheet { title: head.name, about: head.about, command: "show", body: &body };
     let blocks: Vec<BlockTable> =
         reports.iter().map(|report| BlockTable::new(report, detail)).collect();
@@ -108,7 +111,7 @@ fn data_of(id: &str, json: &str) -> String {
 }
 
 /// States that some devices are not shown.
-pub fn left_out(n_devices: usize) -> String {
+pub(crate) fn left_out(n_devices: usize) -> String {
     if n_devices == 0 {
         return String::new();
     }
@@ -119,7 +122,7 @@ pub fn left_out(n_devices: usize) -> String {
 
 /// A document without its script.
 #[derive(Clone, Copy, Debug)]
-pub struct Sheet<'a> {
+pub(crate) struct Sheet<'a> {
     pub title: &'a str,
     /// Below the title.
     pub about: &'a str,
@@ -131,7 +134,7 @@ pub struct Sheet<'a> {
 
 impl Sheet<'_> {
     /// The document; one whose script is empty has none. `data`: elements that hold data.
-    pub fn written(&self, script: &str, data: &str) -> String {
+    pub(crate) fn written(&self, script: &str, data: &str) -> String {
         let allowed = if script.is_empty() { "none".to_owned() } else { hash(script) };
         let policy = format!(
             "default-src 'none'; img-src data:; style-src '{}'; script-src '{allowed}'; base-uri 'none'; form-action 'none'",

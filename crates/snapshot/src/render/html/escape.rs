@@ -5,7 +5,7 @@ use serde::Serialize;
 use stepmem_types::format::clean::{clean, is_raw};
 
 /// Returns text for an element, in which what stands between backticks is code.
-pub fn with_code(text: &str) -> String {
+pub(crate) fn with_code(text: &str) -> String {
     let shown = escaped(text);
     let mut parts = shown.split('`');
     let mut html = parts.next().unwrap_or_default().to_owned();

@@ -8,6 +8,7 @@ use serde::Serialize;
 use crate::analyze::device::DeviceScene;
 use crate::analyze::fragmentation::page_bytes;
 use crate::analyze::history::{History, Range};
+use crate::analyze::pools;
 use crate::integer::{at, id};
 use crate::render::words::name_of;
 use crate::replay::Allocation;
@@ -17,8 +18,8 @@ const SITES_MAX: usize = 200;
 
 /// The reserved memory of a moment.
 #[derive(Debug, Default, Serialize)]
-pub struct SegmentMap {
-    /// When: "at the end".
+pub(crate) struct SegmentMap {
+    /// The moment in words: "at the end".
     pub moment: String,
     /// Bytes of live blocks.
     pub live: u64,
@@ -36,10 +37,10 @@ pub struct SegmentMap {
 
 /// Segments of one pool, kind and stream.
 #[derive(Debug, Serialize)]
-pub struct SegmentGroup {
+pub(crate) struct SegmentGroup {
     /// The use of the memory.
     pub name: String,
-    /// In the order of addresses.
+    /// The pieces in the order of addresses.
     pub spans: Vec<MapSpan>,
 }
 
@@ -47,7 +48,7 @@ pub struct SegmentGroup {
 /// its blocks, its live bytes, and 1 if a segment begins with it. Kinds: 0 live, 1 pending, 2
 /// stranded, 3 releasable, 4 many small blocks.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct MapSpan(u64, u8, i32, u64, u64, u8);
+pub(crate) struct MapSpan(u64, u8, i32, u64, u64, u8);
 
 const LIVE: u8 = 0;
 const PENDING: u8 = 1;
@@ -56,7 +57,11 @@ const RELEASABLE: u8 = 3;
 const MIXED: u8 = 4;
 
 /// Draws the map of a moment that the history was rewound to. `n_max`: spans, about.
-pub fn draw(scene: &DeviceScene<'_>, history: &History, moment: (&str, usize)) -> SegmentMap {
+pub(crate) fn draw(
+    scene: &DeviceScene<'_>,
+    history: &History,
+    moment: (&str, usize),
+) -> SegmentMap {
     let (moment, n_max) = moment;
     let mut live: Vec<u32> = history.alive.clone();
     let address = |number: &u32| of(scene, *number).map_or(0, |allocation| allocation.address);
@@ -70,7 +75,8 @@ pub fn draw(scene: &DeviceScene<'_>, history: &History, moment: (&str, usize)) -
         let end = live.partition_point(|number| address(number) < range.end);
         let blocks = live.get(first..end).unwrap_or(&[]);
         let spans = groups.entry((range.pool, range.is_small, range.stream)).or_default();
-        let mapped = MappedSegment { start, range };
+        let is_private = pools::is_private(scene.snapshot, range.pool);
+        let mapped = MappedSegment { start, range, is_private };
         let from = spans.len();
         let mut free_from = start;
         for number in blocks {
@@ -83,7 +89,7 @@ pub fn draw(scene: &DeviceScene<'_>, history: &History, moment: (&str, usize)) -
             spans.push(MapSpan(allocation.size, kind, site, 1, allocation.size, 0));
             free_from = allocation.address.saturating_add(allocation.size);
         }
-        if blocks.is_empty() {
+        if blocks.is_empty() && !is_private {
             spans.push(MapSpan(range.end.saturating_sub(start), RELEASABLE, -1, 0, 0, 0));
         } else {
             mapped.free(spans, free_from, range.end);
@@ -167,6 +173,8 @@ fn joined(history: &History) -> Vec<(u64, Range)> {
 struct MappedSegment {
     start: u64,
     range: Range,
+    /// Set when it is of a private pool: none of it could go back.
+    is_private: bool,
 }
 
 impl MappedSegment {
@@ -181,7 +189,7 @@ impl MappedSegment {
         let page = page_bytes(self.range.is_small);
         let (from, to) = (from.saturating_sub(self.start), to.saturating_sub(self.start));
         let (first, end) = (from.div_ceil(page).saturating_mul(page), to / page * page);
-        if !self.range.is_expandable || end <= first {
+        if !self.range.is_expandable || self.is_private || end <= first {
             return add(size, STRANDED);
         }
         add(first - from, STRANDED);

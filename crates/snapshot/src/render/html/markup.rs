@@ -5,13 +5,13 @@ use std::fmt::Arguments;
 use crate::render::html::escape::escaped;
 
 /// Adds markup: what is not a literal of ours has been escaped.
-pub fn add(html: &mut String, markup: Arguments<'_>) {
+pub(crate) fn add(html: &mut String, markup: Arguments<'_>) {
     html.push_str(&markup.to_string());
     html.push('\n');
 }
 
 /// A list of frames, innermost first.
-pub fn stack(html: &mut String, frames: &[String]) {
+pub(crate) fn stack(html: &mut String, frames: &[String]) {
     if frames.is_empty() {
         return;
     }
@@ -23,7 +23,7 @@ pub fn stack(html: &mut String, frames: &[String]) {
 }
 
 /// Begins a table; all columns but the last are figures.
-pub fn open(html: &mut String, title: &str, heads: &[&str]) {
+pub(crate) fn open(html: &mut String, title: &str, heads: &[&str]) {
     let (last, figures) = heads.split_last().unwrap_or((&"", &[]));
     add(html, format_args!("<h3>{title}</h3>\n<div class=\"box\"><table>\n<thead><tr>"));
     for head in figures {
@@ -33,12 +33,12 @@ pub fn open(html: &mut String, title: &str, heads: &[&str]) {
 }
 
 /// Ends a table.
-pub fn close(html: &mut String) {
+pub(crate) fn close(html: &mut String) {
     html.push_str("</tbody></table></div>\n");
 }
 
 /// A line, with its frames behind it.
-pub fn line_with(name: &str, frames: &[String]) -> String {
+pub(crate) fn line_with(name: &str, frames: &[String]) -> String {
     if frames.is_empty() {
         return escaped(name);
     }

@@ -2,26 +2,26 @@
 //! file that asks the network for nothing. What is drawn is summed up before it is written, so
 //! that the file is small whatever the snapshot's size.
 
-pub mod escape;
+pub(crate) mod escape;
 
-pub mod markup;
+pub(crate) mod markup;
 
-pub mod bars;
+pub(crate) mod bars;
 
-pub mod detail;
+pub(crate) mod detail;
 
-pub mod samples;
+pub(crate) mod samples;
 
-pub mod bands;
+pub(crate) mod bands;
 
-pub mod map;
+pub(crate) mod map;
 
-pub mod blocks;
+pub(crate) mod blocks;
 
-pub mod picture;
+pub(crate) mod picture;
 
-pub mod tables;
+pub(crate) mod tables;
 
-pub mod document;
+pub(crate) mod document;
 
-pub mod compared;
+pub(crate) mod compared;

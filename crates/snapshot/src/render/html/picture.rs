@@ -13,7 +13,7 @@ use crate::render::html::samples;
 use crate::render::text::ShownMoment;
 
 #[derive(Debug, Serialize)]
-pub struct DevicePicture {
+pub(crate) struct DevicePicture {
     device: u64,
     /// Bytes that `held` and `reserved` are counted in.
     unit: u64,
@@ -24,7 +24,7 @@ pub struct DevicePicture {
     reserved: Vec<u64>,
     lines: Vec<MemoryBand>,
     categories: Vec<MemoryBand>,
-    /// Where steps begin, with their numbers: every so many of them.
+    /// The beginnings of steps, with their numbers: every so many of them.
     steps: Vec<(u32, u64)>,
     every: usize,
     peak: u32,
@@ -35,7 +35,7 @@ pub struct DevicePicture {
 
 impl DevicePicture {
     /// Draws a device. Near `moment` everything is shown.
-    pub fn new(report: &DeviceReport<'_>, detail: Detail, moment: ShownMoment) -> Self {
+    pub(crate) fn new(report: &DeviceReport<'_>, detail: Detail, moment: ShownMoment) -> Self {
         let scene = &report.scene;
         let failures: Vec<u32> = report.oom.iter().map(|failure| failure.event).collect();
         let mut moments = vec![scene.timeline.peak.state];

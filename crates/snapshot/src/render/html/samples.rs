@@ -10,7 +10,7 @@ use crate::integer::{at, id};
 const NEAR_DIVISOR: usize = 3;
 
 /// Chooses at most `n_max` states (and the moments themselves), rising.
-pub fn choose(scene: &DeviceScene<'_>, n_max: usize, moments: &[u32]) -> Vec<u32> {
+pub(crate) fn choose(scene: &DeviceScene<'_>, n_max: usize, moments: &[u32]) -> Vec<u32> {
     let last = id(scene.events.len());
     if at(last) < n_max {
         return (0..=last).collect();

@@ -4,18 +4,21 @@
 use crate::analyze::categories;
 use crate::analyze::device_report::DeviceReport;
 use crate::analyze::leak::LeakVerdict;
+use crate::analyze::pinned::Pinned;
+use crate::analyze::pools::{PoolSums, Totals};
 use crate::analyze::sites::{SiteRow, Sum};
 use crate::integer::count;
 use crate::render::html::bands::frames;
 use crate::render::html::detail::Detail;
 use crate::render::html::escape::{escaped, with_code};
 use crate::render::html::markup::{add, close, line_with, open, stack};
+use crate::render::json::row_answer;
 use crate::render::layout::part_of;
 use crate::render::words;
 use stepmem_types::format::units::{bytes, grouped, whole_bytes};
 
 /// Everything about a device but its pictures' data.
-pub fn device(report: &DeviceReport<'_>, detail: Detail) -> String {
+pub(crate) fn device(report: &DeviceReport<'_>, detail: Detail) -> String {
     let mut html = String::new();
     let index = report.scene.device.index;
     add(&mut html, format_args!("<section id=\"device-{index}\">\n<h2>Device {index}</h2>"));
@@ -46,6 +49,7 @@ pub fn device(report: &DeviceReport<'_>, detail: Detail) -> String {
     holders(&mut html, report, detail);
     steps(&mut html, report, detail);
     unused(&mut html, report, detail);
+    private_pools(&mut html, &report.pools, detail);
     notes(&mut html, report);
     html.push_str("</section>\n");
     html
@@ -194,7 +198,7 @@ fn holders(html: &mut String, report: &DeviceReport<'_>, detail: Detail) {
     close(html);
 }
 
-/// Who holds the memory at a moment.
+/// The lines that hold the memory at a moment.
 struct HolderTable<'a> {
     title: &'a str,
     rows: &'a [SiteRow],
@@ -213,13 +217,18 @@ fn table_of(html: &mut String, report: &DeviceReport<'_>, table: &HolderTable<'_
         let line = line_with(&words::name_in(&report.scene, row.site, *state), &frames);
         sum(html, (row.sum, total), &line);
     }
+    others(html, (rows, total), *detail);
+    close(html);
+}
+
+/// The row of the lines that have none.
+fn others(html: &mut String, (rows, total): (&[SiteRow], u64), detail: Detail) {
     let mut others = Sum::default();
     rows.iter().skip(detail.rows).for_each(|row| others.join(row.sum));
     if others.blocks > 0 {
         let name = format!("{} others", grouped(count(rows.len() - detail.rows)));
         sum(html, (others, total), &name);
     }
-    close(html);
 }
 
 fn sum(html: &mut String, (sum, total): (Sum, u64), line: &str) {
@@ -265,7 +274,7 @@ fn steps(html: &mut String, report: &DeviceReport<'_>, detail: Detail) {
 
 fn unused(html: &mut String, report: &DeviceReport<'_>, detail: Detail) {
     open(html, "Fragmentation, at the end", &["Bytes", "What they are"]);
-    for (figure, meaning) in words::unused(&report.fragmentation) {
+    for (figure, meaning) in words::unused(report) {
         let figure = whole_bytes(figure);
         add(html, format_args!("<tr><td class=\"num\">{figure}</td><td>{meaning}</td></tr>"));
     }
@@ -289,6 +298,64 @@ fn unused(html: &mut String, report: &DeviceReport<'_>, detail: Detail) {
         );
     }
     close(html);
+}
+
+/// The pools whose memory nothing else can use.
+fn private_pools(html: &mut String, pools: &[PoolSums], detail: Detail) {
+    let private: Vec<&PoolSums> = pools.iter().filter(|pool| pool.is_private()).collect();
+    if private.is_empty() {
+        return;
+    }
+    open(html, "Private pools", &["Reserved", "Active", "Segments", "Pool"]);
+    let row = |html: &mut String, totals: Totals, name: &str| {
+        add(
+            html,
+            format_args!(
+                "<tr><td class=\"num\">{}</td><td class=\"num\">{}</td><td class=\"num\">{}</td><td>{name}</td></tr>",
+                whole_bytes(totals.reserved),
+                whole_bytes(totals.active),
+                grouped(totals.segments),
+            ),
+        );
+    };
+    for pool in private.iter().take(detail.rows) {
+        row(html, pool.totals, &words::pool(pool));
+    }
+    let mut others = Totals::default();
+    private.iter().skip(detail.rows).for_each(|pool| others.join(pool.totals));
+    if others.segments > 0 {
+        let n_others = grouped(count(private.len() - detail.rows));
+        row(html, others, &format!("{n_others} others"));
+    }
+    close(html);
+    let texts = [Some(words::PRIVATE_POOLS.to_owned()), words::pools_of_graphs(pools)];
+    for text in texts.into_iter().flatten() {
+        add(html, format_args!("<p>{text}</p>"));
+    }
+}
+
+/// Everything about the host's pinned memory.
+pub(crate) fn pinned(host: &Pinned<'_>, detail: Detail) -> String {
+    let mut html =
+        String::from("<section id=\"pinned\">\n<h2>Pinned memory of the host</h2>\n");
+    for text in words::pinned(host) {
+        add(&mut html, format_args!("<p>{text}.</p>"));
+    }
+    let total = host.totals.active;
+    if !host.rows.is_empty() {
+        let title = format!("Who holds it at the end ({})", whole_bytes(total));
+        open(&mut html, &title, &["Share", "Bytes", "Tensors", "Blocks", "Line"]);
+        for row in host.rows.iter().take(detail.rows) {
+            let site = row_answer(host.snapshot, host.sites, row);
+            let line = line_with(&site.name(), &site.frames(detail.frames));
+            sum(&mut html, (row.sum, total), &line);
+        }
+        others(&mut html, (&host.rows, total), detail);
+        close(&mut html);
+    }
+    private_pools(&mut html, &host.pools, detail);
+    html.push_str("</section>\n");
+    html
 }
 
 fn notes(html: &mut String, report: &DeviceReport<'_>) {
