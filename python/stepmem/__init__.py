@@ -19,7 +19,7 @@ from ._client import CLIENT, Phase, Step
 
 TYPE_CHECKING = False  # the program may have a module `typing`
 if TYPE_CHECKING:
-    from typing import Any, List, Optional
+    from typing import Any, Callable, List, Optional
 
     from ._on_demand import record, snapshot, snapshot_on_oom
     from ._stats import (
@@ -44,6 +44,7 @@ __all__ = [
     "mark",
     "memory_stats",
     "memory_utilization",
+    "on_memory_deadline",
     "phase",
     "record",
     "reset_peak_memory",
@@ -102,6 +103,16 @@ def total_steps(n: "Optional[int]") -> None:
     Memory that clearly lasts longer then pages nobody. A callback names it by itself.
     """
     CLIENT.set_total_steps(n)
+
+
+def on_memory_deadline(function: "Optional[Callable[[Any], None]]") -> None:
+    """Calls `function(deadline)` when memory may soon run out, on the training thread at a step's end, to write a checkpoint; None: no longer.
+
+    Call this on every rank, at the same place of the program: with `torch.distributed`, the function runs in all ranks at the end of
+    the same step, or in none. It runs at most once in the exporter's `--checkpoint.before`. An error of it is logged, and training
+    goes on. `deadline` has `reason`, `seconds_left` and `steps_left`.
+    """
+    CLIENT.on_memory_deadline(function)
 
 
 def end(outcome: str = "completed") -> None:

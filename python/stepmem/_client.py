@@ -8,7 +8,7 @@ import sys
 import time
 from _operator import index
 from _thread import RLock
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from ._by_time import ByTime
 from ._descriptors import in_child as close_files
@@ -26,11 +26,29 @@ from ._threads import in_child as forget_threads
 from ._total_steps import NEVER
 from ._trainer import Training
 from ._warn import announce_once, note_once, warn_once
-from ._wire import EVENT_MARKERS, OUTCOMES, PHASE_NAME, PHASE_NAMES_MAX, PHASES, STEP_MAX, TIMED_PHASES, End, HeapScanRequest, HoldersResult, MallocRequest, SnapshotRequest, SnapshotResult
+from ._wire import (
+    CHECKPOINT,
+    EVENT_MARKERS,
+    OUTCOMES,
+    PHASE_NAME,
+    PHASE_NAMES_MAX,
+    PHASES,
+    STEP_MAX,
+    TIMED_PHASES,
+    CheckpointRequest,
+    End,
+    HeapScanRequest,
+    HoldersResult,
+    MallocRequest,
+    SnapshotRequest,
+    SnapshotResult,
+)
 
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Type
+
+    from ._deadline import Deadlines
 
 
 FAILURES_MAX = 16
@@ -75,6 +93,8 @@ class Client:
         self._snapshots: Optional[Snapshots] = None
         self._heap_scans: Optional[HeapScanRequests] = None
         self._malloc = Malloc()
+        self._deadlines: Optional[Deadlines] = None
+        """Asks to checkpoint, of a program that opted in."""
 
     def in_child(self) -> None:
         """Runs in each forked child, which has no sender: forgets the parent's state, closes its files."""
@@ -128,6 +148,36 @@ class Client:
         except Exception as error:
             raise_if_of_handler(error)
             warn_once("total steps", "total_steps was not given a number of steps from 1 to 2^53, or None")
+
+    def on_memory_deadline(self, function: "Optional[Callable[[Any], None]]") -> None:
+        """Calls a function of the program, as a checkpoint, when memory runs out soon; None: no longer."""
+        from ._deadline import calling
+
+        if function is None:
+            self.process.on_deadline = None
+        elif callable(function):
+            self.on_deadline(calling(function, self.begin, self.phase_end), self.process.step)
+        else:
+            warn_once("deadline function", "on_memory_deadline was not given a function, or None")
+
+    def on_deadline(self, act: "Callable[[Any], None]", base: int) -> None:
+        """Calls `act` at a step's end when memory runs out soon. `base` is a step that is the same in all ranks at this moment."""
+        from ._deadline import Deadlines
+
+        if self._deadlines is None:
+            self._deadlines = Deadlines(self.process, act)
+        self._deadlines.replace(act, base)
+        self._has_requests = True
+        self.process.on_deadline = CHECKPOINT
+
+    def _signal_on_deadline(self, number: int) -> None:
+        """Sends a signal of the operator's when memory runs out soon, if this is the only rank and the program did not opt in itself."""
+        from ._deadline import signalling
+
+        if (self.process.identity().world_size or 1) > 1:
+            warn_once("deadline signal", "STEPMEM_DEADLINE_SIGNAL is for programs of one rank: ranks would get the signal at different steps")
+        elif self._deadlines is None:
+            self.on_deadline(signalling(number), self.process.step)
 
     def phase_end(self, name: str, n: Optional[int] = None) -> None:
         """Records the end of an evaluation, a checkpoint or a phase that the program names, at step `n` or the last one."""
@@ -217,6 +267,14 @@ class Client:
             warn_once("holders", f"the search for holders failed: {error!r}")
         if (snapshots is not None and snapshots.has_plans) or (heap_scans is not None and heap_scans.needs_next_step):
             self.process.follow()
+        if self._deadlines is not None and self.process.on_deadline is not None:
+            try:
+                self._deadlines.at_step_end()
+            except Exception as error:
+                raise_if_of_handler(error)
+                warn_once("deadline", f"the ask to checkpoint failed: {error!r}")
+            if self._deadlines.needs_next_step:
+                self.process.follow()
 
     def _start_once(self) -> Optional[Recorder]:
         """Starts recording, or returns the recorder that another thread has started; None if it is off or failed lately."""
@@ -244,6 +302,8 @@ class Client:
         self.ending.install(self.at_exit)
         if settings.writes_on_oom:
             self.snapshots.watch_oom()
+        if settings.deadline_signal is not None:
+            self._signal_on_deadline(settings.deadline_signal)
         identity = self.process.identity()
         size = identity.world_size or 1
         place = f"rank {identity.rank}" + (f" of {size}" if size > 1 else "")
@@ -282,8 +342,12 @@ class Client:
             self._has_requests = True
         return self._snapshots
 
-    def _on_action(self, action: "SnapshotRequest | HeapScanRequest | MallocRequest") -> None:
-        """Plans the snapshot or the search that the exporter requests, or reads the allocator. Runs on the sender's thread."""
+    def _on_action(self, action: "SnapshotRequest | HeapScanRequest | MallocRequest | CheckpointRequest") -> None:
+        """Plans the snapshot or the search that the exporter requests, reads the allocator, or has the program checkpoint. Runs on the sender's thread."""
+        if isinstance(action, CheckpointRequest):
+            if self._deadlines is not None:
+                self._deadlines.on_ask(action)
+            return
         if isinstance(action, SnapshotRequest):
             self.snapshots.on_request(action)
             return

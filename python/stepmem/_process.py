@@ -47,6 +47,8 @@ class Process:
         """Names that the program gave to phases, in the order of their first ends."""
         self.total_steps: Optional[int] = None
         """The step with which training ends; None if unknown."""
+        self.on_deadline: Optional[str] = None
+        """What the program does when memory runs out soon; None if nothing."""
         self.found_total: Optional[int] = None
         """What the first look at a trainer's state came to, see `_total_steps`."""
         self.looks_at = 2

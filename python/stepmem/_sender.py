@@ -21,6 +21,7 @@ from ._warn import inform_once, printable, warn_once
 from ._wire import (
     JSON_LINES,
     STEPS_PATH,
+    CheckpointRequest,
     Encoder,
     End,
     HeapScanRequest,
@@ -30,6 +31,7 @@ from ._wire import (
     Request,
     SnapshotRequest,
     SnapshotResult,
+    decode_checkpoint_requests,
     decode_heap_scan_requests,
     decode_malloc_requests,
     decode_snapshot_requests,
@@ -40,7 +42,7 @@ from ._wire import (
 Ring = Deque[bytes]
 """Packed records, oldest first. A full ring evicts its oldest record when a new one is appended."""
 
-Action = Union[SnapshotRequest, HeapScanRequest, MallocRequest]
+Action = Union[SnapshotRequest, HeapScanRequest, MallocRequest, CheckpointRequest]
 """A request of the exporter, in its answer to a push."""
 
 RING_CAPACITY = 8192
@@ -462,6 +464,9 @@ class Sender:
 
     def _take_actions(self, body: bytes) -> None:
         try:
+            if self._process.on_deadline is not None:
+                for ask in decode_checkpoint_requests(body):
+                    self._on_action(ask)
             for snapshot in decode_snapshot_requests(body):
                 self._on_action(snapshot)
             for malloc in decode_malloc_requests(body):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _signal as signal  # type: ignore[import-not-found]
 import os
 import stat
 import sys
@@ -84,6 +85,8 @@ class Settings(NamedTuple):
     """Makes the client read short steps that the optimizer hook counts, too, at any cost."""
     traces_lines: Optional[bool] = None
     """Lets the client trace the lines that allocate growing host memory. None: only if an operator requests it."""
+    deadline_signal: Optional[int] = None
+    """Signal that the process gets when memory runs out soon, if the program has a handler for it."""
 
     @staticmethod
     def read(environment: Mapping[str, str]) -> "Settings":
@@ -108,6 +111,7 @@ class Settings(NamedTuple):
             writes_on_oom=_switch(environment, "STEPMEM_SNAPSHOT_ON_OOM"),
             reads_every_step=_switch(environment, "STEPMEM_EVERY_STEP"),
             traces_lines=_traces_lines(environment),
+            deadline_signal=_signal_number(environment, "STEPMEM_DEADLINE_SIGNAL"),
         )
 
     def target(self) -> Target:
@@ -302,6 +306,19 @@ def _traces_lines(environment: Mapping[str, str]) -> Optional[bool]:
     return None if not value else value == "auto"
 
 
+def _signal_number(environment: Mapping[str, str], name: str) -> Optional[int]:
+    """Parses the name of a signal, such as USR1 or SIGUSR1; None if not set."""
+    value = environment.get(name, "").upper()
+    full = value if value.startswith("SIG") else f"SIG{value}"
+    number: Any = vars(signal).get(full)
+    if value and (type(number) is not int or full in NO_SIGNALS or "_" in full):
+        raise ValueError(f"{name}: {value!r} is not a signal that a program can handle, such as USR1")
+    return number if value else None
+
+
+NO_SIGNALS = ("SIGKILL", "SIGSTOP", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL")
+"""Signals that no program handles, or only as an error of its own."""
+
 UNITS: Dict[str, int] = {"": 1, "b": 1, **{f"{prefix}ib": 1024 ** (power + 1) for power, prefix in enumerate("kmgt")}}
 UNITS.update({name[:2]: factor for name, factor in UNITS.items() if len(name) == 3})  # as Kubernetes writes them: 2Gi
 UNITS.update({f"{prefix}b": 1000 ** (power + 1) for power, prefix in enumerate("kmgt")})
@@ -364,6 +381,11 @@ def _process_group() -> Tuple[Optional[int], Optional[int]]:
     except Exception as error:  # a stub, or a group that is being destroyed
         raise_if_of_handler(error)
     return None, None
+
+
+def world_size(environment: Mapping[str, str]) -> Optional[int]:
+    """Returns the number of ranks by the launcher's variables; None if none says it."""
+    return _integer(environment, _launcher(environment)[2:3])
 
 
 KUBERNETES_JOBS = (

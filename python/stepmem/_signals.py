@@ -26,6 +26,11 @@ def raise_if_of_handler(error: BaseException) -> None:
             del error, trace  # its traceback has this frame now: a cycle would keep the client's open files
 
 
+def getsignal(number: int) -> Any:
+    """Returns the handler of a signal as the interpreter has it: a callable, 0 (default), 1 (ignored) or None (not Python's)."""
+    return signal.getsignal(number)
+
+
 def is_main() -> bool:
     """Returns whether this is the main thread, in which signal handlers run."""
     return _thread.get_native_id() == os.getpid()

@@ -84,6 +84,9 @@ PROCESS_USED_STATES = {
 TOTAL_STEPS = "total_steps"
 """JSON key of the step with which training ends."""
 
+ON_DEADLINE, CHECKPOINT = "on_deadline", "checkpoint"
+"""JSON key of what the program does when memory runs out soon, and its value; also the type of the exporter's ask."""
+
 DEVICE_MEMORY, UNIFIED, NUMA_NODE = "device_memory", "unified", "numa_node"
 """JSON key and values of the kind of a GPU's memory that is not its own alone: it is the machine's, or the operating system manages it."""
 
@@ -160,6 +163,12 @@ SCAN_STEPS_DEFAULT = 20
 
 SNAPSHOT_STEPS_DEFAULT = 20
 """Steps to record for a request that does not name a number."""
+
+REASON_BYTES_MAX = 512
+"""Longest reason of an ask to write a checkpoint, in bytes of UTF-8; the rest is cut off."""
+
+EVERY_SECONDS, EVERY_SECONDS_MIN = 600.0, 60.0
+"""Time in which at most one checkpoint is written, in seconds: of an ask that names none, and at least."""
 
 SNAPSHOT_REASONS = ("creep", "manual")
 """Reasons of the exporter for a snapshot; one that it does not name, or names otherwise, is the first."""
@@ -259,6 +268,29 @@ class MallocRequest:
 
     def __init__(self, action: Dict[str, object]) -> None:
         self.rank = action.get("rank")
+
+
+class CheckpointRequest:
+    """The exporter's ask to write a checkpoint, not validated yet."""
+
+    __slots__ = ("every_seconds", "id", "rank", "reason", "seconds_left", "steps_left")
+
+    def __init__(self, action: Dict[str, object]) -> None:
+        self.id = str(action.get("id", ""))
+        self.rank = action.get("rank")
+        self.reason = cut(str(action.get("reason", "")), REASON_BYTES_MAX)
+        self.seconds_left, self.steps_left = (_amount(action.get(key)) for key in ("seconds_left", "steps_left"))
+        every = _amount(action.get("every_seconds"))
+        self.every_seconds = EVERY_SECONDS if every is None else max(every, EVERY_SECONDS_MIN)
+        """Time in which at most one is written."""
+
+    def fields(self) -> Dict[str, object]:
+        """Returns what the program is given of it."""
+        return {"reason": self.reason, "seconds_left": self.seconds_left, "steps_left": self.steps_left}
+
+
+def _amount(value: Any) -> Optional[float]:
+    return float(value) if type(value) in (int, float) and 0 <= value < INFINITY else None
 
 
 class HoldersResult:
@@ -373,7 +405,7 @@ class Encoder:
         self._devices: List[str] = []
         self._memory_kinds: Dict[str, str] = {}
         self._heads: Dict[str, str] = {}
-        self._heads_of: Optional[Tuple[Identity, Optional[int]]] = None
+        self._heads_of: Optional[Tuple[Identity, Optional[int], Optional[str]]] = None
 
     def leave_out(self, key: str) -> bool:
         """Leaves a key out from now on. Returns False if it was already, or too many are."""
@@ -428,14 +460,14 @@ class Encoder:
 
     def _head(self, device: str) -> str:
         """Returns what all records about `device` start with: a JSON object without its closing brace."""
-        identity, total = self._process.identity(), self._process.total_steps
-        if self._heads_of != (identity, total):
-            self._heads_of = (identity, total)
+        heads_of = identity, total, on_deadline = self._process.identity(), self._process.total_steps, self._process.on_deadline
+        if self._heads_of != heads_of:
+            self._heads_of = heads_of
             self._heads.clear()
         head = self._heads.get(device)
         if head is None:
             kind = self._memory_kinds.get(device)
-            fields = {**identity._asdict(), TOTAL_STEPS: total, "device": device, DEVICE_MEMORY: kind, "pid": os.getpid()}
+            fields = {**identity._asdict(), TOTAL_STEPS: total, ON_DEADLINE: on_deadline, "device": device, DEVICE_MEMORY: kind, "pid": os.getpid()}
             head = self._heads[device] = self._encode(fields).decode()[:-1]
         return head
 
@@ -516,6 +548,11 @@ def decode_heap_scan_requests(body: bytes) -> List[HeapScanRequest]:
 def decode_malloc_requests(body: bytes) -> List[MallocRequest]:
     """Returns the requests to read the allocator in an answer's actions; raises if the answer is malformed."""
     return [MallocRequest(each) for each in _actions(body, "malloc")]
+
+
+def decode_checkpoint_requests(body: bytes) -> List[CheckpointRequest]:
+    """Returns the asks to write a checkpoint in an answer's actions; raises if the answer is malformed."""
+    return [CheckpointRequest(each) for each in _actions(body, CHECKPOINT)]
 
 
 def _actions(body: bytes, type_: str) -> List[Dict[str, object]]:

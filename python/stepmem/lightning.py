@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, Any, Optional
 
 from ._client import CLIENT
 from ._signals import raise_if_of_handler
+from ._warn import warn_once
 
 if TYPE_CHECKING or "pytorch_lightning" not in sys.modules or "lightning.pytorch" in sys.modules:
     from lightning.pytorch.callbacks import Callback
@@ -17,7 +19,14 @@ else:
 class StepmemCallback(Callback):  # type: ignore[misc, unused-ignore]
     """Records every optimizer step with the trainer's step number, and evaluations and checkpoints."""
 
-    def __init__(self) -> None:
+    def __init__(self, checkpoint_before_oom: bool = False) -> None:
+        """With `checkpoint_before_oom`, the trainer saves when memory may soon run out, at most once in the exporter's
+        `--checkpoint.before`: `memory-deadline-step=N.ckpt`, next to its other checkpoints, in place of the last one by that
+        name. Without it, the callback changes nothing of the training."""
+        self._checkpoints = checkpoint_before_oom
+        self._is_due = False
+        self._saved = ""
+        """The path of the last checkpoint that was saved so."""
         self._step = -1
         self._before = 0
         """Steps that the process had taken before this trainer, which go on being counted."""
@@ -30,6 +39,11 @@ class StepmemCallback(Callback):  # type: ignore[misc, unused-ignore]
         self._before = max(0, CLIENT.process.step - self._step)
         total = _total_steps(trainer, pl_module)
         CLIENT.set_total_steps(None if total is None else self._before + total)
+        if self._checkpoints:
+            CLIENT.on_deadline(self._on_deadline, self._before)
+
+    def _on_deadline(self, deadline: Any) -> None:
+        self._is_due = True
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         """Records a checkpoint begun since the last step, which has been written by now."""
@@ -40,6 +54,22 @@ class StepmemCallback(Callback):  # type: ignore[misc, unused-ignore]
         if trainer.global_step != self._step:
             self._step = trainer.global_step
             CLIENT.step_end(self._before + self._step)
+        if self._is_due:
+            self._is_due = False
+            self._save(trainer)
+
+    def _save(self, trainer: Any) -> None:
+        """Saves a checkpoint, and then removes the last one. An error is logged: the training is worth more."""
+        try:
+            directory = getattr(trainer.checkpoint_callback, "dirpath", None) or os.path.join(trainer.default_root_dir, "checkpoints")
+            path = os.path.join(directory, f"memory-deadline-step={self._step}.ckpt")
+            trainer.save_checkpoint(path)
+            before, self._saved = self._saved, path
+            if before and before != path:
+                trainer.strategy.remove_checkpoint(before)
+        except Exception as error:
+            raise_if_of_handler(error)
+            warn_once(f"deadline error {type(error).__name__}", f"no checkpoint before memory runs out, and training goes on: {error!r}")
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Adds the event marker of an epoch."""
@@ -57,6 +87,8 @@ class StepmemCallback(Callback):  # type: ignore[misc, unused-ignore]
         """Records the last checkpoint, which has been written by now, and lets a loop of the program's own be counted."""
         self._record_checkpoint()
         CLIENT.training_ends()
+        if self._checkpoints:
+            CLIENT.on_memory_deadline(None)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Notes an exception, since the trainer handles Ctrl-C itself, and lets a loop of the program's own be counted."""

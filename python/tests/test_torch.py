@@ -511,3 +511,151 @@ def test_one_leaking_rank_of_four_under_torchrun_has_the_only_findings(exporter,
     found = {(finding["rank"], finding["kind"]) for finding in status["findings"]}
     assert (2, "CREEP_CONFIRMED") in found, json.dumps(status["findings"], indent=1)
     assert {rank for rank, _ in found} == {2}, "the other three ranks have no finding"
+
+
+ASK = {"type": "checkpoint", "id": "1", "run": "job", "reason": "it grows", "seconds_left": 9.0, "steps_left": 90.0, "every_seconds": 600.0}
+
+
+@pytest.mark.parametrize(("callback", "saved"), [("StepmemCallback()", 0), ("StepmemCallback(checkpoint_before_oom=True)", 1)])
+def test_trainer_saves_once_before_memory_runs_out_if_it_opted_in(fake, train, tmp_path, callback, saved):
+    exporter = fake(200)
+    exporter.actions = [{**ASK, "rank": 0, "id": str(n)} for n in range(3)]
+    code = TRAINER.replace("save_steps=5", "save_strategy='no'").replace("max_steps=10", "max_steps=30").replace("CALLBACKS", f"{callback}, Flush()")
+    flush = """
+    from transformers import TrainerCallback
+    class Flush(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            assert stepmem.flush(60)
+            assert not control.should_training_stop or state.global_step == 30
+    """
+    ended = train(code.replace("    torch.manual_seed(0)\n", flush + "torch.manual_seed(0)\n"), exporter.url).ended()
+    assert ended.code == 0, ended.err
+    assert len(list((tmp_path / "out").glob("checkpoint-*/*.safetensors"))) == saved
+    assert any("on_deadline" in record for record in exporter.records) == bool(saved)
+    phases = [record["phase"] for record in exporter.records if record.get("phase") == "checkpoint"]
+    assert len(phases) == saved
+    assert max(record["step"] for record in exporter.records) == 30
+
+
+LIGHTNING = """
+    import torch, lightning.pytorch as pl, stepmem
+    from stepmem.lightning import StepmemCallback
+    class Model(pl.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 1)
+        def training_step(self, batch, batch_idx):
+            return self.layer(batch).mean()
+        def on_train_batch_end(self, outputs, batch, batch_idx):
+            assert stepmem.flush(60)
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.01)
+    data = torch.utils.data.DataLoader(torch.randn(64, 4), batch_size=2)
+    trainer = pl.Trainer(max_steps=30, accelerator="cpu", logger=False, enable_checkpointing=False, default_root_dir="out",
+        enable_progress_bar=False, enable_model_summary=False, callbacks=[CALLBACK])
+    PROGRAM
+    trainer.fit(Model(), data)
+    assert trainer.global_step == 30 and stepmem.flush(60)
+"""
+
+
+@pytest.mark.parametrize(("callback", "saved"), [("StepmemCallback()", 0), ("StepmemCallback(checkpoint_before_oom=True)", 1)])
+def test_lightning_saves_once_before_memory_runs_out_if_it_opted_in(fake, train, tmp_path, callback, saved):
+    exporter = fake(200)
+    exporter.actions = [{**ASK, "rank": 0, "id": str(n)} for n in range(3)]
+    ended = train(LIGHTNING.replace("CALLBACK", callback).replace("PROGRAM", ""), exporter.url).ended()
+    assert ended.code == 0, ended.err
+    files = list(tmp_path.rglob("*.ckpt"))
+    assert [file.parent for file in files] == [tmp_path / "out/checkpoints"] * saved
+    assert any("on_deadline" in record for record in exporter.records) == bool(saved)
+    assert [record["phase"] for record in exporter.records if "phase" in record] == ["checkpoint"] * saved
+
+
+def test_lightning_that_cannot_save_goes_on(fake, train):
+    exporter = fake(200)
+    exporter.actions = [{**ASK, "rank": 0}]
+    program = "trainer.save_checkpoint = lambda path: open('/nowhere/' + path)"
+    ended = train(LIGHTNING.replace("CALLBACK", "StepmemCallback(checkpoint_before_oom=True)").replace("PROGRAM", program), exporter.url).ended()
+    assert ended.code == 0, ended.err
+    assert ended.err.count("no checkpoint before memory runs out, and training goes on") == 1, ended.err
+
+
+COLLECTIVE = """
+    import os, time, torch, torch.distributed as dist, stepmem
+    torch.set_num_threads(1)
+    rank = int(os.environ["RANK"])
+    if "group" in os.environ["HOW"]:
+        dist.init_process_group("gloo")
+    def save(deadline):
+        step = torch.tensor([float(stepmem._client.CLIENT.process.step)])
+        steps = [torch.zeros(1) for _ in range(2)]
+        dist.all_gather(steps, step)  # hangs unless all ranks are here
+        print("saved", int(steps[0]), int(steps[1]), deadline.reason, flush=True)
+    if "alone" not in os.environ["HOW"] or rank == 0:
+        stepmem.on_memory_deadline(save)
+    total = torch.zeros(1)
+    for step in range(1, 60):
+        time.sleep(0.1)
+        if "group" in os.environ["HOW"]:
+            dist.all_reduce(total)
+        stepmem.step_end(step)
+"""
+
+
+@pytest.mark.parametrize(("how", "n_saved"), [("group", 2), ("group alone", 0), ("", 0)])
+def test_two_ranks_of_torchrun_save_in_the_same_step_or_not_at_all(fake, tmp_path, how, n_saved):
+    exporter = fake(200)
+    exporter.actions = [{**ASK, "rank": 1}]  # the other rank's answers are lost
+    script = tmp_path / "two.py"
+    script.write_text(textwrap.dedent(COLLECTIVE))
+    environment = {**os.environ, "STEPMEM_PUSH_URL": exporter.url, "PYTHONPATH": str(ROOT / "python"), "OMP_NUM_THREADS": "1", "HOW": how}
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    ended = subprocess.run([*torchrun, str(script)], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE)
+    assert ended.returncode == 0, ended.stderr
+    saved = [line.split(" ", 3) for line in ended.stdout.splitlines() if line.startswith("saved")]
+    assert len(saved) == n_saved, ended.stdout + ended.stderr
+    assert all(line[1] == line[2] and line[3] == "it grows" for line in saved), saved
+    assert ended.stderr.count("the ranks cannot agree on a step") == (not how), ended.stderr
+
+
+LEAKING = """
+    import os, resource, sys, torch, stepmem
+    torch.set_num_threads(1)
+    resource.setrlimit(resource.RLIMIT_DATA, (MEBIBYTES << 20, resource.getrlimit(resource.RLIMIT_DATA)[1]))
+    torch.manual_seed(0)
+    model = torch.nn.Linear(256, 256)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    begun = 0
+    if os.path.exists("checkpoint.pt"):
+        kept = torch.load("checkpoint.pt")
+        model.load_state_dict(kept["model"])
+        begun = kept["step"]
+    def save(deadline):
+        torch.save({"model": model.state_dict(), "step": step}, "new.pt")
+        os.replace("new.pt", "checkpoint.pt")
+        sys.exit(77)
+    if OPTS_IN:
+        stepmem.on_memory_deadline(save)
+    losses = []
+    for step in range(begun + 1, 10_001):
+        loss = model(torch.randn(64, 256)).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward(retain_graph=True)
+        optimizer.step()
+        losses.append(loss)
+        stepmem.step_end(step)
+    print("finished", begun)
+"""
+
+
+def test_leaking_job_of_10000_steps_finishes_with_restarts_and_dies_without_them(start, train, tmp_path):
+    exporter = start("--checkpoint.before", "5s")
+    code = LEAKING.replace("MEBIBYTES", "1400")
+    alone = train(code.replace("OPTS_IN", "False"), exporter.url, STEPMEM_RUN="alone").ended()
+    assert alone.code == 1 and "alloc" in alone.err, alone.err
+    for attempt in range(20):
+        ended = train(code.replace("OPTS_IN", "True"), exporter.url, STEPMEM_RUN="opted", STEPMEM_ATTEMPT=str(attempt)).ended()
+        if ended.code == 0:
+            break
+        assert ended.code == 77, ended.err
+    assert ended.code == 0 and attempt > 0, (attempt, ended.err)

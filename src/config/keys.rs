@@ -39,6 +39,8 @@ pub const NVML_LIBRARY: &str = "nvml.library";
 pub const OTLP_ENDPOINT: &str = "otlp.endpoint";
 /// The switch for asking growing ranks which objects hold their tensors.
 pub const HOLDERS_ON_CREEP: &str = "holders.on-creep";
+/// The time before out-of-memory at which ranks are asked to checkpoint.
+pub const CHECKPOINT_BEFORE: &str = "checkpoint.before";
 /// The directory in which snapshots are read.
 pub const SNAPSHOT_READ_DIRECTORY: &str = "snapshot.read-directory";
 /// The directory to which drawn snapshots are written.

@@ -258,6 +258,7 @@ mod tests {
         ("snapshot.run-max", "64"),
         ("snapshot.cooldown", "0s"),
         ("holders.on-creep", "1"),
+        ("checkpoint.before", "0s"),
         ("otlp.endpoint", "https://collector:4318"),
         ("otlp.protocol", "grpc"),
         ("otlp.interval", "90s"),

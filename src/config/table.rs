@@ -246,6 +246,10 @@ pub const SETTINGS: &[Setting] = &[
         "Request a heap scan from a rank with MEMORY RISING or MEMORY CREEP: which of its live objects hold the tensors? Needs neither \
          a GPU nor a directory.",
         |d, v| put(&mut d.settings.engine.heap_scans_on_creep, v, switch)).by_default("false"),
+    setting(keys::CHECKPOINT_BEFORE, "DURATION",
+        "Ask the ranks of a run to checkpoint when one of them may be out of memory within this time, at most once in it: only those whose program \
+         said that it would. 0s asks none.",
+        |d, v| put(&mut d.settings.engine.checkpoint_before, v, any_duration)).by_default("10m"),
     setting(keys::OTLP_ENDPOINT, "URL",
         "URL of an OTLP receiver; over HTTP, v1/metrics is appended. Empty uses OTEL_EXPORTER_OTLP_METRICS_ENDPOINT (as it \
          is) or OTEL_EXPORTER_OTLP_ENDPOINT (v1/metrics is appended); if neither is set, OTLP export is off.",

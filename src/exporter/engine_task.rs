@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use crate::exporter::clock::Clock;
 use crate::exporter::collectors::collected::Collected;
 use crate::exporter::collectors::snapshot_analysis::AnalysisQueue;
-use crate::exporter::event_log::{log_event, log_refusal, log_transition};
+use crate::exporter::event_log::{log_checkpoints, log_event, log_refusal, log_transition};
 use crate::exporter::notices::{Notice, Notices};
 use crate::exporter::oom_kills::OomKills;
 use crate::exporter::recording::queue::EventRecorder;
@@ -29,6 +29,7 @@ use stepmem_engine::metrics::table;
 use stepmem_engine::output::status::Status;
 use stepmem_engine::ranks::refusal::Refusal;
 use stepmem_engine::requests::causes::{AnalysisOutcome, AnalysisRequest, SnapshotAnalysis};
+use stepmem_engine::requests::tracker::RankRequest;
 use stepmem_types::end::{EndAuthority, EndReport, RankEnd};
 use stepmem_types::ids::{GpuUuid, Rank, RankId, Run};
 use stepmem_types::step::StepSample;
@@ -252,7 +253,10 @@ impl EngineTask {
         let taken = Taken { event: Event::Steps(part), peer: Some(batch.peer), rivals, now };
         for request in self.handled(taken, handled).requests {
             // The figures of a request are those of the last part.
-            batch.receipt.requests.retain(|earlier| earlier.id != request.id);
+            let is_other = |earlier: &RankRequest| {
+                (&earlier.id, &earlier.rank) != (&request.id, &request.rank)
+            };
+            batch.receipt.requests.retain(is_other);
             batch.receipt.requests.push(request);
         }
         if batch.rest.len() == 0 {
@@ -287,6 +291,7 @@ impl EngineTask {
     fn handled(&mut self, taken: Taken, handled: Handled) -> Receipt {
         let Taken { event, peer, rivals, now } = taken;
         log_event(&event, peer);
+        log_checkpoints(&handled.receipt.requests);
         for transition in handled.transitions {
             log_transition(&transition);
             self.notices.send(|| Notice::Finding(Box::new(transition)));

@@ -8,6 +8,7 @@ use stepmem_engine::ranks::refusal::Refusal;
 use stepmem_engine::requests::causes::{
     AnalysisOutcome, HoldersOutcome, HoldersReport, SnapshotAnalysis,
 };
+use stepmem_engine::requests::tracker::{RankRequest, RequestKind};
 use stepmem_types::end::RankEnd;
 use stepmem_types::ids::{ProcessId, Rank, RankId, SubjectId};
 
@@ -49,6 +50,16 @@ pub(super) fn log_event(event: &Event, peer: Option<Peer>) {
         | Event::Scraped
         | Event::ClockSet(_)
         | Event::Tick => {}
+    }
+}
+
+/// Logs the ranks that are asked to checkpoint.
+pub(super) fn log_checkpoints(requests: &[RankRequest]) {
+    for RankRequest { rank: RankId { run, rank }, kind, .. } in requests {
+        if let RequestKind::Checkpoint(due) = kind {
+            let (rank, reason) = (rank.get(), due.reason.as_ref());
+            tracing::info!(%run, rank, reason, seconds_left = due.seconds_left, "asked to checkpoint");
+        }
     }
 }
 

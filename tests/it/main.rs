@@ -99,6 +99,7 @@ mod compare;
 // What is refused, and in which words.
 mod mistakes;
 
+mod checkpoints;
 mod client_lists;
 mod closed_output;
 

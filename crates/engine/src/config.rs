@@ -7,6 +7,7 @@ use crate::diagnosis::input::Thresholds;
 use crate::processes::ProcessSettings;
 use crate::ranks::table::RankSettings;
 use crate::requests::causes::HEAP_SCAN_COOLDOWN;
+use crate::requests::checkpoint::CHECKPOINT_BEFORE;
 use crate::requests::snapshots::SnapshotSettings;
 use stepmem_detect::config::Config as DetectConfig;
 use stepmem_types::ids::Run;
@@ -42,6 +43,9 @@ pub struct EngineConfig {
     pub heap_scans_on_creep: bool,
     /// The time from one heap scan of a run to the next while its memory grows.
     pub heap_scan_cooldown: Duration,
+    /// Ranks are asked to checkpoint once memory may run out within this time; once in so long a
+    /// time. 0 asks none.
+    pub checkpoint_before: Duration,
     /// The declared workload of all runs, for summaries.
     pub workload: Option<Box<str>>,
 }
@@ -63,6 +67,7 @@ impl Default for EngineConfig {
             snapshots: SnapshotSettings::default(),
             heap_scans_on_creep: false,
             heap_scan_cooldown: HEAP_SCAN_COOLDOWN,
+            checkpoint_before: CHECKPOINT_BEFORE,
             workload: None,
         }
     }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::device::{DeviceMemoryKind, OwnProcessMemory};
 use crate::host::{ContainerReading, HostParts};
-use crate::ids::{GpuUuid, Rank, Run};
+use crate::ids::{GpuUuid, Rank, RankId, Run};
 use crate::launch::{Instance, Launch};
 use crate::units::{Bytes, Count, OutOfRange, Seconds, serialized};
 
@@ -137,6 +137,26 @@ impl MarkSet {
     }
 }
 
+/// The answer of a training side to the exporter's word that memory runs out soon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnDeadline {
+    /// Its program writes a checkpoint, and goes on.
+    Checkpoint,
+}
+
+impl OnDeadline {
+    /// Every answer.
+    pub const ALL: [Self; 1] = [Self::Checkpoint];
+
+    /// Returns its name in records.
+    pub fn as_label(self) -> &'static str {
+        match self {
+            Self::Checkpoint => "checkpoint",
+        }
+    }
+}
+
 /// A record stands for at most this many train steps.
 pub const STEPS_PER_RECORD_MAX: u32 = 1_000_000;
 
@@ -169,6 +189,9 @@ pub struct Identity {
     /// The time at which others end the run, as a Unix time: a scheduler's time limit.
     #[serde(default)]
     pub deadline: Option<Seconds>,
+    /// What its program does when memory runs out soon; `None` where it can do nothing.
+    #[serde(default)]
+    pub on_deadline: Option<OnDeadline>,
 }
 
 impl Identity {
@@ -257,6 +280,11 @@ pub struct StepSample {
 }
 
 impl StepSample {
+    /// Returns the rank that it is of.
+    pub fn id(&self) -> RankId {
+        RankId { run: self.run.clone(), rank: self.rank }
+    }
+
     /// Returns whether two figures contradict each other: a peak or a high-water mark below its
     /// current value, reserved below allocated, or allocated above the total. Pluggable
     /// allocators and managed memory do that.

@@ -30,14 +30,15 @@ use stepmem_types::device::{GpuSample, ProcessMemory};
 use stepmem_types::end::EndOutcome;
 use stepmem_types::ids::{GpuUuid, ProcessId, Rank, RankId, Run, SubjectId};
 use stepmem_types::step::StepSample;
-use stepmem_types::units::Uptime;
+use stepmem_types::units::{Count, Uptime};
 
 /// A rank that no other outlasted by more than this stopped with the run.
 const TOGETHER_WITHIN: Duration = Duration::from_mins(1);
 
 impl Engine {
     /// Returns the requests to the ranks of a batch in the answer to it.
-    pub(crate) fn requests(&self, batch: &[StepSample]) -> Vec<RankRequest> {
+    pub(crate) fn requests(&mut self, batch: &[StepSample], now: Uptime) -> Vec<RankRequest> {
+        let checkpoints = self.checkpoint_requests(batch, now);
         // A later process under the same name is not the one that grew.
         let is_present = |rank: &RankId, since| {
             let is_of =
@@ -47,7 +48,34 @@ impl Engine {
         let scans = self.heap_scans.waiting(is_present);
         let scans = scans.map(|request| self.with_growth(request));
         let snapshots = self.snapshots.requests.waiting(is_present);
-        snapshots.chain(scans).chain(self.malloc_requests(batch)).collect()
+        let others = snapshots.chain(scans).chain(self.malloc_requests(batch));
+        others.chain(checkpoints).collect()
+    }
+
+    /// Returns the requests to checkpoint to the ranks of a batch that would, of runs whose
+    /// memory runs out soon.
+    fn checkpoint_requests(&mut self, batch: &[StepSample], now: Uptime) -> Vec<RankRequest> {
+        if self.checkpoints_due.is_empty() {
+            return Vec::new();
+        }
+        let mut steps: BTreeMap<RankId, (Count, Count)> = BTreeMap::new();
+        for sample in batch.iter().filter(|of| self.checkpoints_due.contains_key(&of.run)) {
+            let (id, step) = (sample.id(), sample.figures.step);
+            let (first, last) = steps.entry(id).or_insert((step, step));
+            (*first, *last) = ((*first).min(step), (*last).max(step));
+        }
+        let mut requests = Vec::new();
+        for (rank, steps) in steps {
+            let due = self.checkpoints_due.get(&rank.run);
+            let state = self.ranks.get_mut(&rank.run, rank.rank);
+            let Some((due, state)) = due.zip(state) else { continue };
+            if let Some(ask) = state.ask_to_checkpoint(steps, due.every, now) {
+                let id = format!("{:.3}", self.started + ask.since.0.as_secs_f64());
+                let kind = RequestKind::Checkpoint(Box::new(due.clone()));
+                requests.push(RankRequest { id: id.into(), rank, steps: 0, kind });
+            }
+        }
+        requests
     }
 
     /// Returns the requests to the ranks of a batch whose host memory grows, by a finding: what
@@ -56,8 +84,7 @@ impl Engine {
         if !self.heap_scans.is_on() || self.findings.is_empty() {
             return Vec::new();
         }
-        let id = |sample: &StepSample| RankId { run: sample.run.clone(), rank: sample.rank };
-        let ranks: BTreeSet<RankId> = batch.iter().map(id).collect();
+        let ranks: BTreeSet<RankId> = batch.iter().map(StepSample::id).collect();
         let growing = ranks.into_iter().filter(|rank| {
             let subject = SubjectId::Rank(rank.clone());
             let of_rank = self.findings.of(&subject);
@@ -147,11 +174,13 @@ impl Engine {
             for (rank, view) in &run.ranks {
                 let own = balance.as_ref().and_then(|balance| balance.of(*rank));
                 let id = RankId { run: run.run.clone(), rank: *rank };
-                let origin = self.ranks.get(run.run, *rank).and_then(origin);
-                let launch = origin.and_then(|origin| origin.launch.cloned());
+                let state = self.ranks.get(run.run, *rank);
+                let launch = state.and_then(origin).and_then(|origin| origin.launch.cloned());
+                let asked = state.and_then(RankState::checkpoint_asked_at);
+                let checkpoint_asked_time = asked.map(|at| self.unix_time(at));
                 let last_push_time = self.unix_time(view.last_seen);
                 let status = RankStatus::of(id, view, own, last_push_time);
-                ranks.push(RankStatus { launch, ..status });
+                ranks.push(RankStatus { launch, checkpoint_asked_time, ..status });
             }
         }
         let mut devices: Vec<DeviceStatus> = self

@@ -40,6 +40,7 @@ impl RankStatus {
             is_by_time: view.is_by_time(),
             without_steps_seconds: view.lifetime.seconds_without_steps(),
             last_push_time,
+            checkpoint_asked_time: None,
             interval_peak_allocated: view.interval_peak_allocated,
             recent_peak_allocated: view.recent_peak_allocated,
             high_water_allocated: view.high_water_allocated,

@@ -151,6 +151,9 @@ pub struct RankStatus {
     pub without_steps_seconds: Option<f64>,
     /// The Unix time of its last accepted record.
     pub last_push_time: f64,
+    /// The Unix time at which its process was last asked to checkpoint.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint_asked_time: Option<f64>,
     /// The greatest known peak of allocated of this and the last whole interval.
     #[serde(rename = "interval_peak_allocated_bytes")]
     pub interval_peak_allocated: Option<Bytes>,

@@ -19,6 +19,7 @@ use crate::ranks::totals::RankTotals;
 use crate::ranks::used_now::{ReadBy, UsedNow};
 use crate::ranks::view::{DeviceView, RankView};
 use crate::requests::causes::SiteView;
+use crate::requests::checkpoint::CheckpointAsk;
 use stepmem_detect::capacity::Capacity;
 use stepmem_detect::config::Config as DetectConfig;
 use stepmem_detect::outlook::Asked;
@@ -101,6 +102,8 @@ pub struct RankState {
     own_process: Option<(OwnProcessMemory, Uptime)>,
     /// The memory that it keeps after phases that its program names.
     phase_floors: PhaseFloors,
+    /// The last ask of this incarnation to checkpoint.
+    checkpoint: Option<CheckpointAsk>,
 }
 
 /// The place of a record in the history of its rank.
@@ -144,6 +147,7 @@ impl RankState {
             outside: RecentMedian::default(),
             own_process: None,
             phase_floors: PhaseFloors::default(),
+            checkpoint: None,
         }
     }
 
@@ -675,6 +679,25 @@ impl RankState {
         self.last_train.map(|last| last.step.get())
     }
 
+    /// Returns the ask to checkpoint that the answer to a push of a rank that would has, whose
+    /// records are of these steps, and notes it.
+    pub fn ask_to_checkpoint(
+        &mut self,
+        steps: (Count, Count),
+        every: Duration,
+        now: Uptime,
+    ) -> Option<CheckpointAsk> {
+        self.identity.on_deadline?;
+        let ask = CheckpointAsk::of_answer(self.checkpoint, steps, every, now)?;
+        self.checkpoint = Some(ask);
+        Some(ask)
+    }
+
+    /// The last time that its present process was asked to checkpoint.
+    pub fn checkpoint_asked_at(&self) -> Option<Uptime> {
+        Some(self.checkpoint?.since)
+    }
+
     /// The rank's own description.
     pub fn identity(&self) -> &Identity {
         &self.identity
@@ -862,6 +885,7 @@ impl RankState {
         self.container = None;
         self.identity.reserved_limit = None;
         self.end = NamedEnd::default();
+        self.checkpoint = None;
     }
 
     /// A field that a record leaves out keeps its last value; the attempt is always given, and
@@ -871,6 +895,7 @@ impl RankState {
         identity.attempt = sample.identity.attempt;
         identity.total_steps = sample.identity.total_steps;
         identity.deadline = sample.identity.deadline;
+        identity.on_deadline = sample.identity.on_deadline;
         if sample.identity.device.is_some() && sample.identity.device != identity.device {
             identity.device.clone_from(&sample.identity.device);
             // A process that began to use a GPU has its host memory next to the device's.

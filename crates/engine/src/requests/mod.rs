@@ -1,7 +1,8 @@
-//! Requests to training processes: for memory snapshots, and for heap scans that find the
-//! holder of growth. Also the causes that their reports name.
+//! Requests to training processes: for memory snapshots, for heap scans that find the holder of
+//! growth, and for a checkpoint before memory runs out. Also the causes that their reports name.
 
 pub mod causes;
+pub mod checkpoint;
 pub mod heap_scans;
 pub mod schedule;
 pub mod snapshot;

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
+use crate::requests::checkpoint::CheckpointDue;
 use crate::requests::schedule::{
     Growth, RequestPlan, RequestSchedule, SavedSchedule, ScheduleSettings, ScheduleStep,
 };
@@ -45,7 +46,7 @@ pub struct RankRequest {
 }
 
 /// The task that a rank is asked to do.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum RequestKind {
     /// Record and write a memory snapshot.
     Snapshot { reason: SnapshotReason },
@@ -62,6 +63,8 @@ pub enum RequestKind {
     },
     /// Read what its allocator has given out and what is free.
     Malloc,
+    /// Write a checkpoint: memory runs out soon.
+    Checkpoint(Box<CheckpointDue>),
 }
 
 /// The reason that a snapshot was taken.

@@ -10,6 +10,45 @@ use stepmem_types::ids::{Rank, Run};
 /// Allocations and frees that a recording keeps at most.
 pub const ENTRIES_MAX: u32 = 1_000_000;
 
+/// A request to a rank.
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Action<'a> {
+    Snapshot {
+        id: &'a str,
+        run: &'a Run,
+        rank: Rank,
+        steps: u32,
+        reason: &'static str,
+        entries_max: u32,
+    },
+    Holders {
+        id: &'a str,
+        run: &'a Run,
+        rank: Rank,
+        steps: u32,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        bytes_per_step: Option<f64>,
+        is_on_host: bool,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        lines: Option<bool>,
+    },
+    Malloc {
+        run: &'a Run,
+        rank: Rank,
+    },
+    Checkpoint {
+        id: &'a str,
+        run: &'a Run,
+        rank: Rank,
+        reason: &'a str,
+        seconds_left: f64,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        steps_left: Option<f64>,
+        every_seconds: f64,
+    },
+}
+
 /// Encodes the response to an accepted push: the number of records, and requests to its ranks.
 pub fn encode_accepted(accepted: usize, requests: &[RankRequest]) -> Vec<u8> {
     #[derive(Serialize)]
@@ -17,36 +56,9 @@ pub fn encode_accepted(accepted: usize, requests: &[RankRequest]) -> Vec<u8> {
         accepted: usize,
         actions: Vec<Action<'a>>,
     }
-    #[derive(Serialize)]
-    #[serde(tag = "type", rename_all = "snake_case")]
-    enum Action<'a> {
-        Snapshot {
-            id: &'a str,
-            run: &'a Run,
-            rank: Rank,
-            steps: u32,
-            reason: &'static str,
-            entries_max: u32,
-        },
-        Holders {
-            id: &'a str,
-            run: &'a Run,
-            rank: Rank,
-            steps: u32,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            bytes_per_step: Option<f64>,
-            is_on_host: bool,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            lines: Option<bool>,
-        },
-        Malloc {
-            run: &'a Run,
-            rank: Rank,
-        },
-    }
     let actions = requests.iter().map(|RankRequest { id, rank, steps, kind }| {
         let (run, rank, steps) = (&rank.run, rank.rank, *steps);
-        match *kind {
+        match kind {
             RequestKind::Snapshot { reason } => Action::Snapshot {
                 id,
                 run,
@@ -56,10 +68,20 @@ pub fn encode_accepted(accepted: usize, requests: &[RankRequest]) -> Vec<u8> {
                 entries_max: ENTRIES_MAX,
             },
             RequestKind::Holders { bytes_per_step, is_on_host, wants_lines, .. } => {
+                let (bytes_per_step, is_on_host) = (*bytes_per_step, *is_on_host);
                 let lines = wants_lines.then_some(true);
                 Action::Holders { id, run, rank, steps, bytes_per_step, is_on_host, lines }
             }
             RequestKind::Malloc => Action::Malloc { run, rank },
+            RequestKind::Checkpoint(due) => Action::Checkpoint {
+                id,
+                run,
+                rank,
+                reason: &due.reason,
+                seconds_left: due.seconds_left,
+                steps_left: due.steps_left,
+                every_seconds: due.every.as_secs_f64(),
+            },
         }
     });
     to_vec(&AcceptedBody { accepted, actions: actions.collect() })

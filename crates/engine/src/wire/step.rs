@@ -22,7 +22,8 @@ use stepmem_types::host::{
 use stepmem_types::ids::{GpuUuid, Rank, Run};
 use stepmem_types::launch::{Instance, Launch};
 use stepmem_types::step::{
-    Identity, MarkSet, Phase, PhaseName, STEPS_PER_RECORD_MAX, StepFigures, StepMark, StepSample,
+    Identity, MarkSet, OnDeadline, Phase, PhaseName, STEPS_PER_RECORD_MAX, StepFigures, StepMark,
+    StepSample,
 };
 use stepmem_types::units::{Bytes, INTEGER_MAX};
 
@@ -242,6 +243,11 @@ keys! {
     deadline: Option<Number> = of.identity.deadline,
         "Unix seconds, 0..=253402300799",
         "when the run is ended from outside, such as by the time limit of its job; likewise";
+    #[serde(borrow)]
+    on_deadline: Option<Text<'a>> = of.identity.on_deadline.map(OnDeadline::as_label),
+        "`checkpoint`",
+        "what the program does when the exporter reports that memory runs out soon, in each record \
+         for as long as it would: [write a checkpoint](requests.md#checkpoints)";
     steps: Option<Number> = Some(of.n_steps).filter(|n_steps| *n_steps > 1),
         "integer 1..=1000000",
         "train steps that the record stands for, 1 if absent: this one, and those before it \
@@ -477,6 +483,11 @@ impl RawStep<'_> {
                 .filter(|total| total.get() > 0),
             deadline: optional(self.deadline, |n| seconds_of("deadline", n))?
                 .filter(|deadline| deadline.get() > 0.0),
+            on_deadline: self
+                .on_deadline
+                .as_ref()
+                .map(|text| on_deadline_of(&text.0))
+                .transpose()?,
         })
     }
 
@@ -601,6 +612,13 @@ fn memory_kind_of(text: &str) -> Result<DeviceMemoryKind, DecodeError> {
     let labels = || DeviceMemoryKind::ALL.map(DeviceMemoryKind::as_label).join(", ");
     let fault = || DecodeFault::NotOneOf(text.to_owned(), labels());
     in_field("device_memory", named.ok_or_else(fault))
+}
+
+fn on_deadline_of(text: &str) -> Result<OnDeadline, DecodeError> {
+    let named = OnDeadline::ALL.into_iter().find(|of| of.as_label() == text);
+    let labels = || OnDeadline::ALL.map(OnDeadline::as_label).join(", ");
+    let fault = || DecodeFault::NotOneOf(text.to_owned(), labels());
+    in_field("on_deadline", named.ok_or_else(fault))
 }
 
 fn marks_of(names: &[Text<'_>]) -> Result<MarkSet, DecodeError> {

@@ -1,0 +1,156 @@
+//! The ask to checkpoint before memory runs out: who is asked, when, and how often.
+
+use serde_json::{Value, json};
+
+use crate::rig::exporter::Exporter;
+use crate::rig::folder::Folder;
+use crate::rig::job::Job;
+use crate::rig::noise::noise;
+use crate::rig::units::{GIB, MIB, float};
+
+const LEAK: u64 = 8 * MIB;
+const CAPACITY: u64 = 24 * GIB;
+const BASE: u64 = 4 * GIB;
+/// The last step whose memory fits.
+const LAST: u64 = (CAPACITY - BASE) / LEAK;
+/// `--checkpoint.before` by default, in steps of a second.
+const BEFORE: u64 = 600;
+/// A step at which the leak is found, and memory lasts for longer than that.
+const FOUND: u64 = 1_500;
+/// A step at which it does not.
+const SOON: u64 = LAST - BEFORE / 2;
+
+const NONE: [Value; 0] = [];
+const NOBODY: [u64; 0] = [];
+
+/// Ranks of which the first leaks in a straight line, a second a step.
+fn job(n_ranks: u64, (from, to): (u64, u64)) -> Job {
+    let live = |rank, step: u64| {
+        BASE + noise(rank, step, MIB) + if rank == 0 { step * LEAK } else { 0 }
+    };
+    let job = Job::new(n_ranks, 0).steps(from..to).capacity(CAPACITY);
+    job.live(live).peak(live).reserved(live)
+}
+
+/// The records of these ranks, whose programs would checkpoint.
+fn able(n_ranks: u64, steps: (u64, u64)) -> Vec<Value> {
+    job(n_ranks, steps).more(|_, _| json!({"on_deadline": "checkpoint"})).records()
+}
+
+/// What the answers to these records ask to checkpoint. All is judged between two pushes.
+fn asks(exporter: &Exporter, records: &[Value]) -> Vec<Value> {
+    let answers = records.chunks(100).flat_map(|batch| {
+        exporter.status();
+        exporter.actions(batch)
+    });
+    answers.filter(|action| action["type"] == "checkpoint").collect()
+}
+
+/// The ranks that the answers to these records ask.
+fn asked_ranks(exporter: &Exporter, records: &[Value]) -> Vec<u64> {
+    asks(exporter, records).iter().map(|ask| ask["rank"].as_u64().unwrap()).collect()
+}
+
+#[test]
+fn every_rank_of_a_run_is_asked_once_when_one_of_them_may_soon_be_out_of_memory() {
+    let exporter = Exporter::start(&[]);
+    assert_eq!(asks(&exporter, &able(2, (0, FOUND))), NONE);
+    assert_eq!(exporter.finding("CREEP_CONFIRMED").unwrap()["severity"], "critical");
+    let mut asked = asks(&exporter, &able(2, (FOUND, SOON)));
+    asked.sort_by_key(|ask| ask["rank"].as_u64());
+    let [first, second] = asked.as_slice() else { panic!("{asked:#?}") };
+    assert_eq!((&first["rank"], &second["rank"]), (&json!(0), &json!(1)));
+    assert_eq!((&first["run"], &first["every_seconds"]), (&json!("job"), &json!(600.0)));
+    let reason = first["reason"].as_str().unwrap();
+    assert!(reason.starts_with("rank 0: live memory grows by 8"), "{reason}");
+    assert_eq!(first["reason"], second["reason"]);
+    for ask in [first, second] {
+        let (seconds, steps) =
+            (ask["seconds_left"].as_f64().unwrap(), ask["steps_left"].as_f64().unwrap());
+        assert!(seconds < float(BEFORE) && seconds > float(BEFORE / 2), "{ask}");
+        assert!((seconds - steps).abs() < 2.0, "{ask}");
+    }
+    assert_eq!(asks(&exporter, &able(2, (SOON, LAST))), NONE);
+    for rank in exporter.status()["ranks"].as_array().unwrap() {
+        assert!(rank["checkpoint_asked_time"].is_number(), "{rank}");
+    }
+    let log = exporter.log();
+    let is_asked = |entry: &&Value| entry["fields"]["message"] == "asked to checkpoint";
+    assert_eq!(log.iter().filter(is_asked).count(), 2, "{log:#?}");
+}
+
+#[test]
+fn answer_that_was_lost_is_repeated_with_the_same_ask() {
+    let exporter = Exporter::start(&[]);
+    exporter.push(&job(1, (0, SOON)).records());
+    let first = asks(&exporter, &able(1, (SOON, SOON + 1)));
+    let repeated = asks(&exporter, &able(1, (SOON, SOON + 1)));
+    assert_eq!(first.len(), 1);
+    assert_eq!((&first[0]["id"], repeated.len()), (&repeated[0]["id"], 1));
+    assert_eq!(asks(&exporter, &able(1, (SOON + 1, SOON + 2))), NONE);
+}
+
+#[test]
+fn rank_whose_program_would_not_checkpoint_is_not_asked() {
+    let exporter = Exporter::start(&[]);
+    assert_eq!(asked_ranks(&exporter, &job(2, (0, SOON)).records()), NOBODY);
+    let some =
+        |rank, _| if rank == 1 { json!({"on_deadline": "checkpoint"}) } else { json!({}) };
+    let records = job(2, (SOON, SOON + 10)).more(some).records();
+    assert_eq!(asked_ranks(&exporter, &records), [1]);
+    let other =
+        exporter.post(r#"{"rank":0,"step":1,"allocated_bytes":1,"on_deadline":"stop"}"#);
+    assert_eq!(other.status, 400);
+    assert!(other.body.contains("on_deadline"), "{}", other.body);
+}
+
+#[test]
+fn run_that_ends_before_its_memory_is_not_asked() {
+    let ends = |total: u64| {
+        let exporter = Exporter::start(&[]);
+        let more = move |_, _| json!({"on_deadline": "checkpoint", "total_steps": total});
+        asked_ranks(&exporter, &job(1, (0, SOON)).more(more).records())
+    };
+    assert_eq!(ends(SOON + BEFORE / 8), NOBODY);
+    assert_eq!(ends(2 * LAST), [0]);
+}
+
+#[test]
+fn finding_that_pages_nobody_asks_nobody() {
+    let exporter = Exporter::start(&[]);
+    exporter.push(&job(1, (0, SOON)).records());
+    exporter.take(
+        "/v1/runs/job/ack",
+        &json!({"rank": 0, "kind": "CREEP_CONFIRMED", "for_seconds": 3600, "reason": "known"}),
+    );
+    assert_eq!(exporter.finding("CREEP_CONFIRMED").unwrap()["severity"], "info");
+    assert_eq!(asked_ranks(&exporter, &able(1, (SOON, SOON + 10))), NOBODY);
+}
+
+#[test]
+fn time_before_memory_runs_out_is_a_setting_and_0_asks_nobody() {
+    let asked = |before: &str| {
+        let exporter = Exporter::start(&["--checkpoint.before", before]);
+        asked_ranks(&exporter, &able(1, (0, FOUND)))
+    };
+    assert_eq!(asked("0s"), NOBODY);
+    assert_eq!(asked("1h"), [0]);
+}
+
+#[test]
+fn restarted_exporter_asks_no_process_twice_and_its_next_process_again() {
+    let folder = Folder::new("checkpoints");
+    let state = folder.path("state");
+    let flags = ["--state.file", state.to_str().unwrap()];
+    let first = Exporter::start(&flags);
+    assert_eq!(asked_ranks(&first, &able(1, (0, SOON))), [0]);
+    first.stop();
+    let second = Exporter::start(&flags);
+    assert_eq!(asked_ranks(&second, &able(1, (SOON, SOON + 50))), NOBODY);
+    let next = able(1, (0, SOON)).into_iter().map(|mut record| {
+        record["attempt"] = json!(1);
+        record["time"] = json!(record["time"].as_f64().unwrap() + 10_000.0);
+        record
+    });
+    assert_eq!(asked_ranks(&second, &next.collect::<Vec<_>>()), [0]);
+}
