@@ -38,13 +38,16 @@ fn iterations(n: u64, kept: impl FnMut(u64) -> u64) -> Vec<Value> {
 /// What was said of the phases: the state, severity and iteration of each transition, and the last of them.
 fn said(records: &[Value]) -> (Vec<(String, String, u64)>, Value) {
     let (lines, _) = replay(&recording(records));
-    let of_phases: Vec<&Value> = lines.iter().filter(|line| line["kind"] == "PHASE_RISING").collect();
+    let of_phases: Vec<&Value> =
+        lines.iter().filter(|line| line["kind"] == "PHASE_RISING").collect();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let iteration = |line: &Value| {
         let seconds = line["time"].as_f64().unwrap() - float(BEGAN);
         (seconds / float(SECONDS_PER_ITERATION)).floor().to_string().parse::<u64>().unwrap()
     };
-    let transitions = of_phases.iter().map(|line| (text(&line["state"]), text(&line["severity"]), iteration(line)));
+    let transitions = of_phases
+        .iter()
+        .map(|line| (text(&line["state"]), text(&line["severity"]), iteration(line)));
     (transitions.collect(), of_phases.last().map_or(Value::Null, |line| (*line).clone()))
 }
 
@@ -60,8 +63,15 @@ fn swing(seed: u64, iteration: u64, range: u64) -> u64 {
 #[test]
 fn floor_that_rises_is_named_with_the_third_rise_and_warned_of_with_the_fifth() {
     let (transitions, last) = said(&iterations(8, |iteration| 4 * GIB + iteration * 100 * MIB));
-    assert_eq!(transitions, [transition("raised", "info", 4), transition("raised", "warning", 6)], "{last}");
-    has(&last["evidence"], &json!({"phase": "sleep", "floor_basis": "process", "floor_ends": 5}));
+    assert_eq!(
+        transitions,
+        [transition("raised", "info", 4), transition("raised", "warning", 6)],
+        "{last}"
+    );
+    has(
+        &last["evidence"],
+        &json!({"phase": "sleep", "floor_basis": "process", "floor_ends": 5}),
+    );
 }
 
 #[test]
@@ -71,24 +81,39 @@ fn floor_that_begins_to_rise_after_healthy_swings_is_named_within_three_iteratio
             4 * GIB + swing(seed, iteration, GIB) + iteration.saturating_sub(40) * 3 * GIB
         };
         let (transitions, last) = said(&iterations(46, kept));
-        assert_eq!(transitions.first(), Some(&transition("raised", "info", 43)), "seed {seed}: {transitions:?}");
+        assert_eq!(
+            transitions.first(),
+            Some(&transition("raised", "info", 43)),
+            "seed {seed}: {transitions:?}"
+        );
         // At 3 GiB a minute the device is full soon.
         assert_eq!(transitions.last().unwrap().1, "critical", "seed {seed}: {last}");
     }
 }
 
+/// What stays after an iteration, by a seed.
+type Kept = fn(u64, u64) -> u64;
+
 #[test]
 fn healthy_swings_are_silent_for_a_thousand_iterations() {
-    let families: [(&str, fn(u64, u64) -> u64); 5] = [
+    let families: [(&str, Kept); 5] = [
         ("level", |_, _| 4 * GIB),
         ("even swings", |seed, at| 4 * GIB + swing(seed, at, GIB)),
-        ("rare spikes", |seed, at| 4 * GIB + if swing(seed, at, 20) == 0 { 2 * GIB } else { swing(seed, at, 64 * MIB) }),
-        ("a cache that fills", |seed, at| 4 * GIB + 3 * GIB - (3 * GIB >> at.min(30)) + swing(seed, at, 16 * MIB)),
-        ("a lower level after a time", |seed, at| if at < 400 { 6 * GIB } else { 5 * GIB } + swing(seed, at, GIB)),
+        ("rare spikes", |seed, at| {
+            4 * GIB + if swing(seed, at, 20) == 0 { 2 * GIB } else { swing(seed, at, 64 * MIB) }
+        }),
+        ("a cache that fills", |seed, at| {
+            4 * GIB + 3 * GIB - ((3 * GIB) >> at.min(30)) + swing(seed, at, 16 * MIB)
+        }),
+        (
+            "a lower level after a time",
+            |seed, at| if at < 400 { 6 * GIB } else { 5 * GIB } + swing(seed, at, GIB),
+        ),
     ];
     for (name, kept) in families {
         for seed in 0..4 {
-            let (transitions, last) = said(&iterations(1_000, |iteration| kept(seed, iteration)));
+            let (transitions, last) =
+                said(&iterations(1_000, |iteration| kept(seed, iteration)));
             assert_eq!(transitions, [], "{name}, seed {seed}: {last}");
         }
     }
@@ -98,30 +123,43 @@ fn healthy_swings_are_silent_for_a_thousand_iterations() {
 fn growth_of_a_floor_that_ends_is_cleared() {
     let kept = |iteration: u64| 4 * GIB + iteration.min(8) * 500 * MIB;
     let (transitions, last) = said(&iterations(20, kept));
-    assert_eq!(transitions.last(), Some(&transition("cleared", "warning", 13)), "{transitions:?} {last}");
-    let freed = |iteration: u64| 4 * GIB + if iteration < 10 { iteration * 500 * MIB } else { 0 };
+    assert_eq!(
+        transitions.last(),
+        Some(&transition("cleared", "warning", 13)),
+        "{transitions:?} {last}"
+    );
+    let freed =
+        |iteration: u64| 4 * GIB + if iteration < 10 { iteration * 500 * MIB } else { 0 };
     let (transitions, last) = said(&iterations(12, freed));
-    assert_eq!(transitions.last(), Some(&transition("cleared", "warning", 10)), "{transitions:?} {last}");
+    assert_eq!(
+        transitions.last(),
+        Some(&transition("cleared", "warning", 10)),
+        "{transitions:?} {last}"
+    );
 }
 
 #[test]
 fn allocator_and_host_are_compared_where_the_process_is_not_known() {
-    for (more, basis) in [
-        (json!({"device": "GPU-0"}), "reserved"),
-        (json!({"device": "cpu"}), "allocated"),
-    ] {
+    for (more, basis) in
+        [(json!({"device": "GPU-0"}), "reserved"), (json!({"device": "cpu"}), "allocated")]
+    {
         let mut records = iterations(6, |_| 0);
         for record in &mut records {
             let held = record["step"].as_u64().unwrap() / STEPS * GIB;
             record.as_object_mut().unwrap().remove("process_used_bytes");
             record["device"] = more["device"].clone();
             if record["phase"] == "sleep" {
-                (record["reserved_bytes"], record["allocated_bytes"]) = (json!(25 * GIB + held), json!(20 * GIB + held));
+                (record["reserved_bytes"], record["allocated_bytes"]) =
+                    (json!(25 * GIB + held), json!(20 * GIB + held));
                 record["peak_allocated_bytes"] = json!(30 * GIB);
             }
         }
         let (transitions, last) = said(&records);
-        assert_eq!(transitions.first(), Some(&transition("raised", "info", 4)), "{basis}: {transitions:?}");
+        assert_eq!(
+            transitions.first(),
+            Some(&transition("raised", "info", 4)),
+            "{basis}: {transitions:?}"
+        );
         assert_eq!(last["evidence"]["floor_basis"], basis, "{last}");
     }
 }
@@ -141,7 +179,9 @@ fn names_of_phases_are_bounded_and_their_records_are_no_steps() {
     }
     exporter.push(&[json!({"rank": 0, "step": 8, "allocated_bytes": GIB})]);
     exporter.await_metrics("the last step is there", |metrics| {
-        metrics.iter().any(|(name, value)| name.starts_with("stepmem_rank_step{") && *value > 7.0)
+        metrics
+            .iter()
+            .any(|(name, value)| name.starts_with("stepmem_rank_step{") && *value > 7.0)
     });
     let status = exporter.status();
     has(&status["ranks"][0], &json!({"phases_left_out_total": 4, "steps_total": 2}));

@@ -264,7 +264,8 @@ impl Highs {
     /// other of `n_ends` ends.
     fn show_growth(&self, highest: f64, n_ends: u64) -> bool {
         let growth = highest - self.from;
-        let is_steady = self.newest_rise >= STEADY_RATIO_MIN * growth / f64::from(self.n.max(1));
+        let is_steady =
+            self.newest_rise >= STEADY_RATIO_MIN * growth / f64::from(self.n.max(1));
         if self.n < RISES_MIN || growth < RISE_BYTES_MIN || !is_steady {
             return false;
         }
@@ -273,8 +274,9 @@ impl Highs {
         let is_beyond_swings =
             n_before > 1 && self.least_rise > self.most_before - self.least_before;
         // Of ends in any order, the last is the highest of n with a chance of 1/n.
-        let chance: f64 =
-            (n_before + 1..=n_ends).map(|n| 1.0 / u32::try_from(n).map_or(f64::INFINITY, f64::from)).product();
+        let chance: f64 = (n_before + 1..=n_ends)
+            .map(|n| 1.0 / u32::try_from(n).map_or(f64::INFINITY, f64::from))
+            .product();
         is_even || is_beyond_swings || chance <= CHANCE_MAX
     }
 }

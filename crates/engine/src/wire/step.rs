@@ -22,8 +22,8 @@ use stepmem_types::host::{
 use stepmem_types::ids::{GpuUuid, Rank, Run};
 use stepmem_types::launch::{Instance, Launch};
 use stepmem_types::step::{
-    Identity, MarkSet, OnDeadline, Phase, PhaseName, STEPS_PER_RECORD_MAX, StepFigures, StepMark,
-    StepSample,
+    Identity, MarkSet, OnDeadline, Phase, PhaseName, STEPS_PER_RECORD_MAX, StepFigures,
+    StepMark, StepSample,
 };
 use stepmem_types::units::{Bytes, INTEGER_MAX};
 
