@@ -21,7 +21,7 @@ from ._shared_memory import SharedMemory
 from ._signals import raise_if_of_handler
 from ._torch import cuda_torch, device_uuid, is_integrated, memory_fraction
 from ._warn import warn_once
-from ._wire import STEP_MAX, UNIFIED, UNKNOWN
+from ._wire import HOST_PARTS, STEP_MAX, UNIFIED, UNKNOWN
 
 Figures = Tuple[int, int, int, int, int, int, int, int, int]
 """Allocated, peak allocated, reserved, peak reserved and inactive split bytes, allocation retries, OOMs, requested bytes.
@@ -38,7 +38,7 @@ Parts = Tuple[int, ...]
 
 NO_LIMITS = (UNKNOWN,) * 4
 
-NO_PARTS: Parts = (*(UNKNOWN,) * 9, *NO_LIMITS)
+NO_PARTS: Parts = (*(UNKNOWN,) * len(HOST_PARTS), *NO_LIMITS)
 
 HOST_EVERY = 0.02
 """Interval at which host memory next to a device's is read at the end of a step, in seconds: it would be half of what a short step's end costs."""
@@ -120,7 +120,7 @@ class HostReader:
         """Reads the figures that need not be read at each step, on the sender's thread, and returns those of child processes."""
         self.read_shared()
         children = self._children.read(time.monotonic())
-        return NO_PARTS if children is None else (*NO_PARTS[:3], *children, UNKNOWN, UNKNOWN, *NO_LIMITS)
+        return NO_PARTS if children is None else (*NO_PARTS[:3], *children[:4], UNKNOWN, UNKNOWN, *children[4:], *NO_LIMITS)
 
     def figures(self, taken: Reading, at: float) -> Tuple[Figures, Parts]:
         """Returns the figures of a value that `take` returned at a time on the monotonic clock, and the shared memory and limits."""
@@ -132,7 +132,7 @@ class HostReader:
         if self._limits != (UNKNOWN, UNKNOWN):
             used = (int(data) * self._page, int(space) * self._page)
             pairs = ((limit, of) if limit != UNKNOWN else (UNKNOWN, UNKNOWN) for limit, of in zip(self._limits, used))
-            parts = (*parts[:9], *(value for pair in pairs for value in pair))
+            parts = (*parts[: -len(NO_LIMITS)], *(value for pair in pairs for value in pair))
         # There is no caching allocator in between: reserved is what is allocated.
         return (allocated, UNKNOWN, allocated, *(UNKNOWN,) * 6), parts
 

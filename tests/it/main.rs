@@ -49,6 +49,7 @@ mod history;
 
 mod peaks;
 
+mod children;
 mod containers;
 mod host_memory;
 mod host_records;

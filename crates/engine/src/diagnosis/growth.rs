@@ -1,5 +1,6 @@
 //! A signal that creeps: how that is judged, and its evidence.
 
+use crate::diagnosis::children_figures::ChildrenFigures;
 use crate::diagnosis::figures::{Figures, Score};
 use crate::diagnosis::high_pressure;
 use crate::diagnosis::input::{DiagnosisInput, RELEASE_MARGIN, Subject};
@@ -10,7 +11,7 @@ use crate::diagnosis::site_words;
 use crate::diagnosis::trend_figures::{ContainerFigures, TrendFigures};
 use crate::kind::Severity;
 use crate::ranks::view::RankView;
-use stepmem_detect::outlook::Outlook;
+use stepmem_detect::outlook::{Course, Outlook};
 use stepmem_detect::signal::Signal;
 use stepmem_detect::trend::Stage;
 use stepmem_types::format::units::{
@@ -43,12 +44,14 @@ pub fn creeping_container(
 }
 
 /// Returns whether the time to OOM is critically short. One that was critical stays so until the
-/// time is half as long again as the limit. Nothing is soon of a rank that is silent or has ended.
+/// time is half as long again as the limit. Nothing is soon of a rank that is silent or has ended,
+/// nor in child processes that have.
 fn is_soon(input: &DiagnosisInput<'_>, subject: &Subject<'_, '_>, outlook: &Outlook) -> bool {
     let was_critical = subject.active == Some(Severity::Critical);
     let limit =
         input.thresholds.creep_critical_eta_seconds * if was_critical { 1.5 } else { 1.0 };
-    let is_over = subject.rank().is_some_and(RankView::is_over);
+    let is_over =
+        outlook.course == Course::Over || subject.rank().is_some_and(RankView::is_over);
     !is_over && outlook.seconds_at_newest.is_some_and(|left| left < limit)
 }
 
@@ -94,7 +97,7 @@ fn full_advice(signal: Signal) -> &'static str {
              PYTORCH_ALLOC_CONF=expandable_segments:True (before PyTorch 2.9: PYTORCH_CUDA_ALLOC_CONF); pad or \
              bucket varying shapes."
         }
-        Signal::Host => high_pressure::HOST_FULL_ADVICE,
+        Signal::Host | Signal::Children => high_pressure::HOST_FULL_ADVICE,
         Signal::Allocated | Signal::OutsideAllocator | Signal::Process => {
             "The memory is full, so it is level because it cannot grow further. Look at what grew until then, or \
              reduce the memory load: batch or sequence length, activation checkpointing, sharding."
@@ -194,6 +197,24 @@ impl TrendFigures {
         self.container.as_ref().is_some_and(|of| of.is_whole)
     }
 
+    /// Names what grows.
+    fn what(&self) -> String {
+        let what = match self.signal {
+            Signal::Children => {
+                let of = self.children.as_ref();
+                return of.map_or_else(|| ChildrenFigures::default().what(), |of| of.what());
+            }
+            Signal::Host if self.is_of_container() => "the memory of its container grows",
+            Signal::Host => "host memory grows",
+            Signal::Allocated if self.is_on_host => "host memory grows",
+            Signal::Allocated => "live memory grows",
+            Signal::Reserved => "reserved memory grows without live memory",
+            Signal::OutsideAllocator => "memory outside the allocator grows",
+            Signal::Process => "memory of the process grows",
+        };
+        what.to_owned()
+    }
+
     /// States how fast memory grows, and by how much it has grown.
     fn rate_sentence(&self, what: &str, growth: &str) -> String {
         let grew = what.replacen("grows", "grew", 1);
@@ -235,20 +256,15 @@ impl TrendFigures {
 
 impl Figures for TrendFigures {
     fn sentence(&self) -> String {
-        let what = match self.signal {
-            Signal::Host if self.is_of_container() => "the memory of its container grows",
-            Signal::Host => "host memory grows",
-            Signal::Allocated if self.is_on_host => "host memory grows",
-            Signal::Allocated => "live memory grows",
-            Signal::Reserved => "reserved memory grows without live memory",
-            Signal::OutsideAllocator => "memory outside the allocator grows",
-            Signal::Process => "memory of the process grows",
-        };
+        let what = &self.what();
         let growth = bytes(self.growth_bytes);
         if self.is_level() {
             return self.level_sentence(what, &growth);
         }
         let mut text = self.rate_sentence(what, &growth);
+        if let Some(held) = self.children.as_ref().and_then(|of| of.held_words(self.is_over)) {
+            text = format!("{text}; {held}");
+        }
         if let Some(kept) = self.kept_blocks.filter(|_| !self.is_over) {
             text = format!("{text}; {}", kept.words());
         }
@@ -324,6 +340,9 @@ impl Figures for TrendFigures {
         }
         if self.is_run_first() {
             return Some(RUN_FIRST_ADVICE.to_owned());
+        }
+        if let Some(children) = &self.children {
+            return Some(children.advice().to_owned());
         }
         let seen = site_words::Seen {
             site: self.site.as_deref(),
@@ -403,6 +422,7 @@ impl Figures for TrendFigures {
             }),
             searched: Some(empty_search()),
             malloc: Some(malloc()),
+            children: Some(Box::new(ChildrenFigures::example())),
             steps_per_event: Some(30.5),
         }]
     }
