@@ -17,7 +17,7 @@ from ._descriptors import PROC_BYTES, KeptFile, Reading
 from ._peaks import share_peak_counters
 from ._procfs import kib, read
 from ._settings import Settings
-from ._shared_memory import SharedMemory
+from ._shared_memory import SharedFiles, SharedMemory
 from ._signals import raise_if_of_handler
 from ._torch import cuda_torch, device_uuid, is_integrated, memory_fraction
 from ._warn import warn_once
@@ -99,7 +99,7 @@ class HostReader:
         self._page = os.sysconf("SC_PAGE_SIZE")
         self._statm = KeptFile("/proc/self/statm")
         self._shared = SharedMemory()
-        self._children = ChildProcesses()
+        self._children, self._files = ChildProcesses(), SharedFiles()
         self._has_shared = False
         self._limits: Tuple[int, int] = (UNKNOWN, UNKNOWN)
         """The kernel's limits of the process's data and address space."""
@@ -119,8 +119,12 @@ class HostReader:
     def read_parts(self) -> Parts:
         """Reads the figures that need not be read at each step, on the sender's thread, and returns those of child processes."""
         self.read_shared()
-        children = self._children.read(time.monotonic())
-        return NO_PARTS if children is None else (*NO_PARTS[:3], *children[:4], UNKNOWN, UNKNOWN, *children[4:], *NO_LIMITS)
+        now = time.monotonic()
+        children, files = self._children.read(now), self._files.read(now)
+        if children is None and files is None:
+            return NO_PARTS
+        n = children or (UNKNOWN,) * 7
+        return (*NO_PARTS[:3], *n[:4], UNKNOWN, UNKNOWN, *n[4:], *(files or (UNKNOWN, UNKNOWN)), *NO_LIMITS)
 
     def figures(self, taken: Reading, at: float) -> Tuple[Figures, Parts]:
         """Returns the figures of a value that `take` returned at a time on the monotonic clock, and the shared memory and limits."""

@@ -190,6 +190,40 @@ def test_leaks_of_workers_and_environments_are_found_and_what_ends_is_not(export
     assert findings(exporter, "copying") == []
 
 
+HANDED_OVER = """
+    from multiprocessing import shared_memory
+
+    def main():
+        made = []
+
+        def hand_over(step):
+            block = shared_memory.SharedMemory(create=True, size=MIB)
+            block.buf[:] = bytes(MIB)
+            block.close()
+            made.append(block)
+
+        try:
+            train(hand_over)
+        finally:
+            for block in made:
+                block.unlink()
+"""
+"""Hands over blocks of 1 MiB that are closed and not unlinked until the end."""
+
+
+def test_files_that_stay_in_shared_memory_are_told(exporter, runs):
+    runs(shm=HANDED_OVER)
+
+    def part() -> Any:
+        ranks = exporter.status()["ranks"]
+        sentence = ranks[0].get("host", {}).get("sentence", "") if ranks else ""
+        return [part for part in sentence.split("; ") if part.startswith("/dev/shm") and part.endswith("/step")]
+
+    (told,) = await_true("the growth of /dev/shm", part)
+    assert 512 < float(told.rpartition("+")[2].split()[0]) * (1024 if "MiB/step" in told else 1) < 2048, told
+    assert findings(exporter, "shm") == []
+
+
 LOADER = """
     import sys, time, torch
 

@@ -120,6 +120,10 @@ fn growth_beside_workers_that_are_replaced_is_found() {
 #[test]
 fn workers_that_are_replaced_and_queues_that_fill_are_healthy() {
     assert_eq!(transitions(&with_workers(EPOCHS)), Vec::<Value>::new());
+    let exporter = Exporter::start(&[]);
+    exporter.push(&with_workers(EPOCHS).records());
+    let of_children = |series: &&String| series.contains(r#"signal="children""#);
+    assert_eq!(exporter.scrape().keys().find(of_children), None, "they are healthy");
     let pages = |found: &Value| found["severity"] != "info";
     let of_filling: Vec<Value> =
         transitions(&with_workers(FILLING)).into_iter().filter(pages).collect();
@@ -176,4 +180,27 @@ fn growth_of_children_that_have_ended_counts_down_no_more_and_clears() {
     records.extend((4001..8000).map(over));
     let found = summary(&recording(&records));
     assert_eq!(found["diagnosis"]["status"], "BALANCED", "{found}");
+}
+
+#[test]
+fn files_that_stay_in_shared_memory_are_told_with_what_fits() {
+    let job = |limit: u64| {
+        let job = Job::new(1, 1000).live(|_, _| 376 * MIB).capacity(4 * GIB).device("cpu");
+        job.seconds_per_step(0.05).more(move |_, step| {
+            if !step.is_multiple_of(40) {
+                return json!({});
+            }
+            json!({"host_shm_used_bytes": step * 768 * KIB, "host_shm_limit_bytes": limit})
+        })
+    };
+    let told = summary(&job(GIB).recording());
+    let verdict = &told["diagnosis"];
+    assert_eq!(verdict["status"], "BALANCED SO FAR", "{verdict}");
+    let words = verdict["summary"].as_str().unwrap();
+    // 274 MiB by 15 MiB a second.
+    let rise = "what is in /dev/shm (750 MiB of 1.00 GiB) rises straight, by 768 KiB/step: at this rate out of memory in about 18 s";
+    assert!(words.contains(rise), "{words}");
+    assert!(verdict["action"].as_str().unwrap().contains("never unlinked"), "{verdict}");
+    let sentence = &told["ranks"][0]["host"]["sentence"];
+    assert_eq!(sentence, "/dev/shm holds 750 MiB of 1.00 GiB, +768 KiB/step");
 }

@@ -55,6 +55,12 @@ pub struct HostFigures {
     /// them: what they take in addition if no page stays shared.
     #[serde(rename = "children_shared_bytes")]
     pub children_shared: Option<Bytes>,
+    /// Bytes of the files in `/dev/shm`, whoever made them.
+    #[serde(rename = "shm_used_bytes")]
+    pub shm_used: Option<Bytes>,
+    /// The most that fits into it.
+    #[serde(rename = "shm_limit_bytes")]
+    pub shm_limit: Option<Bytes>,
 }
 
 impl HostParts {
@@ -73,6 +79,8 @@ impl HostFigures {
             split: self.split.or(before.split),
             pinned: self.pinned.or(before.pinned),
             children_shared: self.children_shared.or(before.children_shared),
+            shm_used: self.shm_used.or(before.shm_used),
+            shm_limit: self.shm_limit.or(before.shm_limit),
         }
     }
 }

@@ -61,9 +61,19 @@ fn sentence(host: &HostView) -> String {
             let limit = bytes(of.limit.as_f64());
             format!("its container uses {} of {limit}", bytes(used.as_f64()))
         });
-    let parts = [container, own, workers, others, unshared(host), shared, pinned];
+    let parts = [container, own, workers, others, unshared(host), shm(host), shared, pinned];
     let words: Vec<String> = parts.into_iter().flatten().collect();
     words.join("; ")
+}
+
+/// States what is in `/dev/shm` where that rises or is a notable share of what fits.
+fn shm(host: &HostView) -> Option<String> {
+    let known = host.figures.shm_used.zip(host.figures.shm_limit);
+    let (used, limit) = known.map(|(used, limit)| (used.as_f64(), limit.as_f64()))?;
+    let rate = host.shm.filter(|of| of.is_straight).and_then(|of| of.bytes_per_step);
+    let is_notable = used >= NOTABLE_RATIO * limit || rate.is_some();
+    let rate = rate.map_or_else(String::new, |rate| format!(", {}/step", signed_bytes(rate)));
+    is_notable.then(|| format!("/dev/shm holds {} of {}{rate}", bytes(used), bytes(limit)))
 }
 
 /// States how much of what child processes hold stopped being shared, and how much more can.

@@ -48,6 +48,8 @@ pub struct HostMemory {
     on_device: Option<Bytes>,
     workers: ChildProcesses,
     others: ChildProcesses,
+    /// Files in `/dev/shm`, read like one process.
+    shm: ChildProcesses,
     malloc: MallocReadings,
 }
 
@@ -74,6 +76,8 @@ impl HostMemory {
         self.figures = parts.figures.or(self.figures);
         self.workers.take(parts.workers, step);
         self.others.take(parts.others, step);
+        let shm = parts.figures.shm_used;
+        self.shm.take(ProcessGroup { count: shm.map(|_| 1), bytes: shm, own: None }, step);
         self.malloc.take(parts.malloc, held, step);
     }
 
@@ -194,6 +198,10 @@ impl HostMemory {
             figures: self.figures,
             workers: self.workers.view(),
             child_processes: self.others.view(),
+            shm: self.shm.view().map(|of| ShmView {
+                bytes_per_step: of.bytes_per_step,
+                is_straight: of.is_straight,
+            }),
             sentence: String::new(),
         }
     }
@@ -352,6 +360,9 @@ pub struct HostView {
     /// Other child processes that are not ranks; absent if there were none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub child_processes: Option<ChildView>,
+    /// Growth of the files in `/dev/shm`; absent where these were not read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shm: Option<ShmView>,
     /// The host memory in words; empty if there is next to nothing.
     pub sentence: String,
 }
@@ -369,6 +380,15 @@ impl HostView {
         let kernel = kernel.map(|(limit, held)| limit.reachable_bytes - held.as_f64());
         Some(shared.into_iter().chain(kernel).fold(own, f64::min).max(0.0))
     }
+}
+
+/// Growth of the files in `/dev/shm`.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+pub struct ShmView {
+    /// `null` until there is an estimate.
+    pub bytes_per_step: Option<f64>,
+    /// Set when they are still rising in a straight line.
+    pub is_straight: bool,
 }
 
 /// A limit of the kernel for a process.

@@ -357,6 +357,12 @@ keys! {
         "bytes",
         "pinned (page-locked) memory that PyTorch's allocator for it holds, in use or cached; \
          a driver may hold it outside of `host_allocated_bytes`";
+    host_shm_used_bytes: Option<Number> = host.figures.shm_used,
+        "bytes",
+        "bytes of the files in `/dev/shm`, whoever made them. The client reads it every 2 s, and leaves it \
+         and the next out until they have grown by 32 MiB";
+    host_shm_limit_bytes: Option<Number> = host.figures.shm_limit,
+        "bytes", "the most that fits into `/dev/shm`";
     workers: Option<Number> = host.workers.count,
         "integer 0..=4194304",
         "processes below the rank's process that `multiprocessing` started (DataLoader \
@@ -530,6 +536,8 @@ impl RawStep<'_> {
                 shared: bytes("host_shared_bytes", self.host_shared_bytes)?,
                 split: bytes("host_split_bytes", self.host_split_bytes)?,
                 pinned: bytes("host_pinned_bytes", self.host_pinned_bytes)?,
+                shm_used: bytes("host_shm_used_bytes", self.host_shm_used_bytes)?,
+                shm_limit: bytes("host_shm_limit_bytes", self.host_shm_limit_bytes)?,
                 children_shared: bytes(
                     "host_children_shared_bytes",
                     self.host_children_shared_bytes,
