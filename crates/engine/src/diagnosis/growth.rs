@@ -11,7 +11,7 @@ use crate::diagnosis::site_words;
 use crate::diagnosis::trend_figures::{ContainerFigures, TrendFigures};
 use crate::kind::Severity;
 use crate::ranks::view::RankView;
-use stepmem_detect::outlook::{Course, Outlook};
+use stepmem_detect::outlook::Outlook;
 use stepmem_detect::signal::Signal;
 use stepmem_detect::trend::Stage;
 use stepmem_types::format::units::{
@@ -50,8 +50,8 @@ fn is_soon(input: &DiagnosisInput<'_>, subject: &Subject<'_, '_>, outlook: &Outl
     let was_critical = subject.active == Some(Severity::Critical);
     let limit =
         input.thresholds.creep_critical_eta_seconds * if was_critical { 1.5 } else { 1.0 };
-    let is_over =
-        outlook.course == Course::Over || subject.rank().is_some_and(RankView::is_over);
+    let is_over = |rank: &RankView<'_>| rank.is_over() || rank.has_ended(outlook.signal);
+    let is_over = subject.rank().is_some_and(is_over);
     !is_over && outlook.seconds_at_newest.is_some_and(|left| left < limit)
 }
 

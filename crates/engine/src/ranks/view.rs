@@ -186,11 +186,14 @@ impl RankView<'_> {
 
     /// Returns the outlook of the growth of a signal, as of now; `None` where it shows none.
     pub fn outlook(&self, signal: Signal) -> Option<Outlook> {
-        // Nothing counts down in processes that have ended.
-        let has_ended =
-            signal == Signal::Children && self.host.is_some_and(|host| !host.has_children());
-        let asked = Asked { is_over: self.asked.is_over || has_ended, ..self.asked };
+        let is_over = self.asked.is_over || self.has_ended(signal);
+        let asked = Asked { is_over, ..self.asked };
         self.detectors.of(signal).outlook(signal, self.capacity_of(signal), &asked)
+    }
+
+    /// Returns whether a signal is of child processes that have ended: nothing counts down then.
+    pub fn has_ended(&self, signal: Signal) -> bool {
+        signal == Signal::Children && self.host.is_some_and(|host| !host.has_children())
     }
 
     /// Returns the outlook that shows when memory runs out, for growth of a signal. Host memory
