@@ -112,6 +112,14 @@ const CONTAINER_ADVICE: &str = "Look at the container's other processes (DataLoa
 /// The advice for growth that the run's end comes before.
 const RUN_FIRST_ADVICE: &str = "Let it run: it ends before memory does. If it goes on past that end, it is judged as if it had none.";
 
+/// The advice for a program that takes no steps: a server, or inference over a data set.
+const CALLS_ADVICE: &str = "Look at what the program keeps from call to call: a cache by request or by length, conversations, adapters that are loaded and never \
+                            unloaded, results or metrics that are appended. Give each a bound, or evict what was not used for long.";
+
+/// The advice for a process that has no client.
+const PROCESS_ADVICE: &str = "stepmem sees no more of this process than its memory. Start it under `stepmem run`, or import stepmem in it, to see which \
+                              part grows; until then look at its caches, and at what it keeps from request to request.";
+
 /// The advice for growth that ends by itself.
 const FILLING_ADVICE: &str =
     "Nothing: it fits. If it grows past that end, this becomes a warning at once.";
@@ -195,6 +203,16 @@ impl TrendFigures {
 
     fn is_of_container(&self) -> bool {
         self.container.as_ref().is_some_and(|of| of.is_whole)
+    }
+
+    /// Returns the advice for growth that is judged by time, of which nothing else is known.
+    fn advice_without_steps(&self) -> Option<&'static str> {
+        let is_by_time = self.slope_bytes_per_step.is_none() && self.onset_step.is_none();
+        match self.signal {
+            Signal::Process => Some(PROCESS_ADVICE),
+            Signal::Allocated | Signal::Host if is_by_time => Some(CALLS_ADVICE),
+            _ => None,
+        }
     }
 
     /// Names what grows.
@@ -351,10 +369,12 @@ impl Figures for TrendFigures {
         };
         let freed =
             || self.malloc.as_ref().filter(|of| of.is_freed()).map(|of| of.advice().to_owned());
-        seen.advice().or_else(freed).or_else(|| {
+        let searched = || {
             let search = self.searched.as_ref()?;
             Some(site_words::without_tensors(search, self.is_on_host))
-        })
+        };
+        let known = seen.advice().or_else(freed).or_else(searched);
+        known.or_else(|| self.advice_without_steps().map(str::to_owned))
     }
 
     #[cfg(test)]
