@@ -126,11 +126,21 @@ def parent_of(pid: int) -> int:
     return int(fields[1]) if len(fields) > 1 else 0
 
 
-def age_of(pid: int) -> float:
-    """Returns how long ago a process was started, in seconds; infinite if that cannot be read."""
+def started_of(pid: int) -> int:
+    """Returns when a process was started, in ticks since the machine was; -1 if that cannot be read."""
     fields = _stat(pid)
-    started = int(fields[19]) / os.sysconf("SC_CLK_TCK") if len(fields) > 19 else -math.inf
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - started
+    return int(fields[19]) if len(fields) > 19 else -1
+
+
+def age_of(started: int) -> float:
+    """Returns how long ago a process was started, in seconds; infinite if that is -1."""
+    return math.inf if started < 0 else time.clock_gettime(time.CLOCK_BOOTTIME) - started / os.sysconf("SC_CLK_TCK")
+
+
+def anonymous_of(pid: int) -> int:
+    """Returns the anonymous memory of a process, in bytes; 0 if it cannot be read."""
+    fields = (read(f"/proc/{pid}/statm") or b"").split()
+    return max(0, int(fields[1]) - int(fields[2])) * os.sysconf("SC_PAGE_SIZE") if len(fields) > 2 else 0
 
 
 def is_over(pid: int) -> bool:

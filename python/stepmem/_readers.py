@@ -17,11 +17,11 @@ from ._descriptors import PROC_BYTES, KeptFile, Reading
 from ._peaks import share_peak_counters
 from ._procfs import kib, read
 from ._settings import Settings
-from ._shared_memory import SharedMemory
+from ._shared_memory import SharedFiles, SharedMemory
 from ._signals import raise_if_of_handler
 from ._torch import cuda_torch, device_uuid, is_integrated, memory_fraction
 from ._warn import warn_once
-from ._wire import STEP_MAX, UNIFIED, UNKNOWN
+from ._wire import HOST_PARTS, STEP_MAX, UNIFIED, UNKNOWN
 
 Figures = Tuple[int, int, int, int, int, int, int, int, int]
 """Allocated, peak allocated, reserved, peak reserved and inactive split bytes, allocation retries, OOMs, requested bytes.
@@ -38,7 +38,7 @@ Parts = Tuple[int, ...]
 
 NO_LIMITS = (UNKNOWN,) * 4
 
-NO_PARTS: Parts = (*(UNKNOWN,) * 9, *NO_LIMITS)
+NO_PARTS: Parts = (*(UNKNOWN,) * len(HOST_PARTS), *NO_LIMITS)
 
 HOST_EVERY = 0.02
 """Interval at which host memory next to a device's is read at the end of a step, in seconds: it would be half of what a short step's end costs."""
@@ -99,7 +99,7 @@ class HostReader:
         self._page = os.sysconf("SC_PAGE_SIZE")
         self._statm = KeptFile("/proc/self/statm")
         self._shared = SharedMemory()
-        self._children = ChildProcesses()
+        self._children, self._files = ChildProcesses(), SharedFiles()
         self._has_shared = False
         self._limits: Tuple[int, int] = (UNKNOWN, UNKNOWN)
         """The kernel's limits of the process's data and address space."""
@@ -119,8 +119,12 @@ class HostReader:
     def read_parts(self) -> Parts:
         """Reads the figures that need not be read at each step, on the sender's thread, and returns those of child processes."""
         self.read_shared()
-        children = self._children.read(time.monotonic())
-        return NO_PARTS if children is None else (*NO_PARTS[:3], *children, UNKNOWN, UNKNOWN, *NO_LIMITS)
+        now = time.monotonic()
+        children, files = self._children.read(now), self._files.read(now)
+        if children is None and files is None:
+            return NO_PARTS
+        n = children or (UNKNOWN,) * 7
+        return (*NO_PARTS[:3], *n[:4], UNKNOWN, UNKNOWN, *n[4:], *(files or (UNKNOWN, UNKNOWN)), *NO_LIMITS)
 
     def figures(self, taken: Reading, at: float) -> Tuple[Figures, Parts]:
         """Returns the figures of a value that `take` returned at a time on the monotonic clock, and the shared memory and limits."""
@@ -132,7 +136,7 @@ class HostReader:
         if self._limits != (UNKNOWN, UNKNOWN):
             used = (int(data) * self._page, int(space) * self._page)
             pairs = ((limit, of) if limit != UNKNOWN else (UNKNOWN, UNKNOWN) for limit, of in zip(self._limits, used))
-            parts = (*parts[:9], *(value for pair in pairs for value in pair))
+            parts = (*parts[: -len(NO_LIMITS)], *(value for pair in pairs for value in pair))
         # There is no caching allocator in between: reserved is what is allocated.
         return (allocated, UNKNOWN, allocated, *(UNKNOWN,) * 6), parts
 

@@ -52,6 +52,12 @@ PLASMA = b"/plasma"
 
 STATUS = (b"VmSize", b"RssAnon", b"RssFile", b"RssShmem")
 
+FILES_EVERY = 2.0
+"""Seconds between two readings of the files in `/dev/shm`."""
+
+FILES_GROWN = 32 << 20
+"""Bytes by which they must have grown to be told."""
+
 Key = Tuple[bytes, bytes, bytes]
 """Device, inode and offset of a segment."""
 
@@ -85,6 +91,30 @@ class Reading(NamedTuple):
     """Resident pages of files and of shared memory: what `statm` has of each step."""
     counted: int
     split: int
+
+
+class SharedFiles:
+    """Files in `/dev/shm`, whoever made them. One that nobody unlinks outlasts its process, and no process's memory shows it."""
+
+    def __init__(self) -> None:
+        self._least = -1
+        self._due_at = 0.0
+        self._is_told = False
+
+    def read(self, now: float) -> Optional[Tuple[int, int]]:
+        """Returns what they take and what fits, in bytes, at `now` on the monotonic clock; None until they have grown, or if no reading is due."""
+        if now < self._due_at:
+            return None
+        self._due_at = now + FILES_EVERY
+        try:
+            found = os.statvfs("/dev/shm")
+        except OSError as error:
+            raise_if_of_handler(error)
+            return None
+        used = (found.f_blocks - found.f_bfree) * found.f_frsize
+        self._least = used if self._least < 0 else min(used, self._least)
+        self._is_told = self._is_told or used - self._least >= FILES_GROWN
+        return (used, found.f_blocks * found.f_frsize) if self._is_told and found.f_blocks else None
 
 
 class SharedMemory:

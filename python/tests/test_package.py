@@ -30,7 +30,9 @@ def test_wheel_is_small_and_typed_and_has_no_dependencies(tmp_path):
     # It reads malloc's figures, and what the program's code does to a holder, since it was 193 KiB.
     # It tells the line that fills a container of a library, and the pixels of images, since it was 204 KiB.
     # It lets a program checkpoint before memory runs out, and its ranks agree on the step, since it was 208 KiB.
-    assert wheel.stat().st_size < 216 * 1024
+    # It tells what child processes hold of their own from what they share since it was 207 KiB.
+    # It names phases of the program's own since it was 208 KiB.
+    assert wheel.stat().st_size < 220 * 1024
     with zipfile.ZipFile(wheel) as files:
         names = files.namelist()
         metadata = files.read(f"stepmem_client-{stepmem.__version__}.dist-info/METADATA").decode()

@@ -209,17 +209,20 @@ def test_memory_of_workers_and_of_other_children_is_shown(exporter, train, tmp_p
 
 
 def test_memory_of_a_child_that_cannot_be_read_is_unknown(monkeypatch):
-    held = bytearray(b"x") * (32 << 20)
-    own = _children._private_bytes(os.getpid())
-    assert own is not None and own > len(held)
+    inherited = bytearray(b"x") * (32 << 20)
+    holding = Holding()  # it shares what this process holds
+    pid = holding.process.pid or 0
+    await_true("it shares what it inherited", lambda: (_children._shared_bytes(pid) or 0) > len(inherited))
+    shared = _children._shared_bytes(pid)
     lines = _children.lines
     monkeypatch.setattr(_children, "lines", lambda path, marks: iter(()) if path.endswith("smaps_rollup") else lines(path, marks))
-    assert _children._private_bytes(os.getpid()) == pytest.approx(own, rel=0.1), "an old kernel"
+    assert _children._shared_bytes(pid) == pytest.approx(shared, rel=0.1), "an old kernel"
     monkeypatch.setattr(_children, "lines", lambda path, marks: iter(()))
-    assert _children._private_bytes(os.getpid()) == UNKNOWN, "the kernel refuses"
-    assert _children._private_bytes(2**22 + 1) is None, "it has ended"
+    assert _children._shared_bytes(pid) == UNKNOWN, "the kernel refuses"
+    assert _children._shared_bytes(2**22 + 1) is None, "it has ended"
     monkeypatch.setattr(_procfs, "read", lambda path: None)
-    assert _children._private_bytes(os.getpid()) == UNKNOWN, "it is hidden"
+    assert (_children._shared_bytes(pid), _children.anonymous_of(pid)) == (UNKNOWN, 0), "it is hidden"
+    holding.end()
 
 
 class Holding:
@@ -244,7 +247,8 @@ class Holding:
 def worker(monkeypatch) -> Iterator[Holding]:
     monkeypatch.setattr(_children, "AGE_SECONDS_MIN", 0.0)
     holding = Holding()
-    await_true("it holds its memory", lambda: (_children._private_bytes(holding.process.pid or 0) or 0) > 32 * MIB)
+    pid = holding.process.pid or 0
+    await_true("it holds its memory", lambda: _children.anonymous_of(pid) - (_children._shared_bytes(pid) or 0) > 32 * MIB)
     yield holding
     holding.end()
 
@@ -257,7 +261,7 @@ def test_workers_that_end_between_two_readings_count_until_the_next_that_is_due(
     worker.end()
     due_at = children._budget.due_at
     assert due_at >= 101.0 and children.read(due_at - 0.001) is None, "it is not time"
-    assert children.read(due_at) == (0, 0, 0, 0), "all have ended"
+    assert children.read(due_at) == (0,) * 7, "all have ended"
 
 
 def test_worker_that_ends_while_it_is_read_is_left_out(worker, monkeypatch):
@@ -269,4 +273,6 @@ def test_worker_that_ends_while_it_is_read_is_left_out(worker, monkeypatch):
         return lines(path, marks)
 
     monkeypatch.setattr(_children, "lines", read_late)
-    assert _children.ChildProcesses()._read() == (0, 0, 0, 0)
+    children = _children.ChildProcesses()
+    children.read(100.0)
+    assert children._sum() == (0,) * 7

@@ -54,6 +54,8 @@ fn leak_without_steps_is_found_by_time_and_never_counted_in_steps() {
         status["findings"][0]["sentence"].as_str().map(|of| of.contains("/step")),
         Some(false)
     );
+    let advice = status["findings"][0]["advice"].as_str().unwrap();
+    assert!(advice.starts_with("Look at what the program keeps from call to call"), "{advice}");
 }
 
 #[test]

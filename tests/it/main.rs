@@ -50,6 +50,7 @@ mod history;
 mod peaks;
 mod phases;
 
+mod children;
 mod containers;
 mod host_memory;
 mod host_records;

@@ -24,7 +24,7 @@ impl Capacity {
     pub fn of(self, signal: Signal) -> Self {
         match signal {
             Signal::Allocated | Signal::Reserved => self,
-            Signal::OutsideAllocator | Signal::Process | Signal::Host => {
+            Signal::OutsideAllocator | Signal::Process | Signal::Host | Signal::Children => {
                 Self { own: None, ..self }
             }
         }

@@ -17,7 +17,8 @@ pub struct Config {
     /// Seconds left out at the start of an unmanaged process that loads its model, unless it is
     /// level for a tenth of that before.
     pub process_warmup_seconds: f64,
-    /// Device readings of memory outside the allocator that are left out: libraries load.
+    /// Readings of memory outside the allocator, and of child processes, that are left out:
+    /// libraries load.
     pub warmup_readings: u32,
     /// The time after the first reading in which memory outside the allocator is a process that
     /// starts: libraries load, compile and set buffers up, in a straight line at times.
@@ -41,8 +42,8 @@ pub struct Config {
     pub share_full_span: f64,
     /// Test 1: increments from which that share is enough: what 16 blocks have.
     pub share_full_increments: f64,
-    /// Multiplies the share for reserved memory and memory outside the allocator: they settle
-    /// for longer.
+    /// Multiplies the share for reserved memory, memory outside the allocator and that of child
+    /// processes: they settle for longer.
     pub settling_factor: f64,
     /// Multiplies the share for an unmanaged process, whose memory is its allocator's cache.
     pub process_factor: f64,
@@ -177,7 +178,9 @@ impl Config {
         self.share_ratio
             * match signal {
                 Signal::Allocated | Signal::Host => 1.0,
-                Signal::Reserved | Signal::OutsideAllocator => self.settling_factor,
+                Signal::Reserved | Signal::OutsideAllocator | Signal::Children => {
+                    self.settling_factor
+                }
                 Signal::Process => self.process_factor,
             }
     }

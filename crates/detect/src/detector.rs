@@ -149,9 +149,10 @@ impl Detector {
         Self { axis: Axis::Seconds, ..Self::new(config) }
     }
 
-    /// Creates the detector of a rank's host memory next to a device's.
-    pub fn of_host(config: Config, axis: Axis) -> Self {
-        Self { axis, live_signal: Signal::Host, ..Self::new(config) }
+    /// Creates the detector of a rank's memory that is not a device's: [`Signal::Host`] or
+    /// [`Signal::Children`].
+    pub fn of_host(config: Config, axis: Axis, signal: Signal) -> Self {
+        Self { axis, live_signal: signal, ..Self::new(config) }
     }
 
     /// Replaces the configuration, as after a restart of the exporter.
@@ -198,7 +199,7 @@ impl Detector {
         let block = Block { minimum: net, peak: narrow(peak), ..block_of(sample, at) };
         let counted = Counted { block, live_blocks: sample.live_blocks.map(narrow) };
         let slack = self.slack.add(sample, peak);
-        if self.n_samples <= self.config.warmup_samples {
+        if self.n_samples <= self.n_warmup() {
             return false;
         }
         let config = &self.config;
@@ -469,7 +470,7 @@ impl Detector {
     pub fn samples_until_judged(&self) -> u32 {
         let shortest = u32::try_from(self.config.blocks_min).unwrap_or(u32::MAX);
         let needed = shortest.saturating_mul(SAMPLES_PER_BLOCK);
-        needed.saturating_add(self.config.warmup_samples).saturating_sub(self.n_samples)
+        needed.saturating_add(self.n_warmup()).saturating_sub(self.n_samples)
     }
 
     /// Returns the report of every window of a signal now, the shortest first; `capacity` as
@@ -498,6 +499,15 @@ impl Detector {
         })
     }
 
+    /// Returns the number of samples that are left out: readings of child processes come more
+    /// rarely than steps.
+    fn n_warmup(&self) -> u32 {
+        match self.live_signal {
+            Signal::Children => self.config.warmup_readings,
+            _ => self.config.warmup_samples,
+        }
+    }
+
     /// Returns the point of a sample: by steps as it says, by time as its time says. `None` of
     /// one that does not come after all others.
     fn place(&mut self, at: AxisPoint) -> Option<AxisPoint> {
@@ -519,12 +529,12 @@ impl Detector {
     }
 
     /// Returns the series of a signal; `None` for [`Signal::Process`] of a rank, for whichever of
-    /// [`Signal::Allocated`] and [`Signal::Host`] is not its live memory, and for the others of an
+    /// [`Signal::Allocated`], [`Signal::Host`] and [`Signal::Children`] is not its live memory, and for the others of an
     /// unmanaged process.
     fn series(&self, signal: Signal) -> Option<&Series> {
         let is_process = self.readings.is_of_process();
         let (series, is_there) = match signal {
-            Signal::Allocated | Signal::Host => {
+            Signal::Allocated | Signal::Host | Signal::Children => {
                 (&self.live, !is_process && self.live_signal == signal)
             }
             Signal::Reserved => (&self.reserved, !is_process),
@@ -539,7 +549,9 @@ impl Detector {
     fn seconds_per_unit(&self, signal: Signal) -> Option<f64> {
         let of_samples = self.pace.seconds_per_unit();
         match signal {
-            Signal::Allocated | Signal::Reserved | Signal::Host => of_samples,
+            Signal::Allocated | Signal::Reserved | Signal::Host | Signal::Children => {
+                of_samples
+            }
             Signal::OutsideAllocator => self.readings.pace.seconds_per_unit().or(of_samples),
             Signal::Process => self.readings.pace.seconds_per_unit(),
         }
@@ -559,8 +571,11 @@ impl Detector {
             now: self.newest?.at,
             steps_per_unit: self.steps_per_unit(config),
             // The budget is of a device.
-            capacity: if signal == Signal::Host { capacity } else { config.capacity(capacity) }
-                .of(signal),
+            capacity: match signal {
+                Signal::Host | Signal::Children => capacity,
+                _ => config.capacity(capacity),
+            }
+            .of(signal),
             outside_bytes: self.readings.outside_bytes().unwrap_or(0.0),
             is_accumulating: signal == Signal::Allocated && self.witness.is_rising(),
         })

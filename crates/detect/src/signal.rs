@@ -16,6 +16,8 @@ pub enum Signal {
     OutsideAllocator,
     /// Host memory of a rank whose live memory is a device's.
     Host,
+    /// What the child processes of a rank hold of their own, on the host.
+    Children,
     /// All memory of an unmanaged process, as the driver reports it; counted in seconds
     /// since the first reading instead of steps.
     Process,
@@ -23,8 +25,14 @@ pub enum Signal {
 
 impl Signal {
     /// Every signal, in order of declaration.
-    pub const ALL: [Self; 5] =
-        [Self::Allocated, Self::Reserved, Self::OutsideAllocator, Self::Host, Self::Process];
+    pub const ALL: [Self; 6] = [
+        Self::Allocated,
+        Self::Reserved,
+        Self::OutsideAllocator,
+        Self::Host,
+        Self::Children,
+        Self::Process,
+    ];
 
     /// Returns the value of the label `signal`.
     pub fn as_label(self) -> &'static str {
@@ -33,6 +41,7 @@ impl Signal {
             Self::Reserved => "reserved",
             Self::OutsideAllocator => "outside_allocator",
             Self::Host => "host",
+            Self::Children => "children",
             Self::Process => "process",
         }
     }
@@ -40,9 +49,11 @@ impl Signal {
     /// Returns the axis of its slope and its time to out-of-memory, in a rank that steps.
     pub fn axis(self) -> Axis {
         match self {
-            Self::Allocated | Self::Reserved | Self::OutsideAllocator | Self::Host => {
-                Axis::Steps
-            }
+            Self::Allocated
+            | Self::Reserved
+            | Self::OutsideAllocator
+            | Self::Host
+            | Self::Children => Axis::Steps,
             Self::Process => Axis::Seconds,
         }
     }

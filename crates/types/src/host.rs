@@ -51,6 +51,23 @@ pub struct HostFigures {
     /// Pinned (page-locked) memory that PyTorch's allocator for it holds, in use or cached.
     #[serde(rename = "pinned_bytes")]
     pub pinned: Option<Bytes>,
+    /// Anonymous memory that child processes share with others, each page counted in each of
+    /// them: what they take in addition if no page stays shared.
+    #[serde(rename = "children_shared_bytes")]
+    pub children_shared: Option<Bytes>,
+    /// Bytes of the files in `/dev/shm`, whoever made them.
+    #[serde(rename = "shm_used_bytes")]
+    pub shm_used: Option<Bytes>,
+    /// The most that fits into it.
+    #[serde(rename = "shm_limit_bytes")]
+    pub shm_limit: Option<Bytes>,
+}
+
+impl HostParts {
+    /// Returns whether child processes were read.
+    pub fn has_children(&self) -> bool {
+        self.workers.count.or(self.others.count).is_some()
+    }
 }
 
 impl HostFigures {
@@ -61,6 +78,9 @@ impl HostFigures {
             shared: self.shared.or(before.shared),
             split: self.split.or(before.split),
             pinned: self.pinned.or(before.pinned),
+            children_shared: self.children_shared.or(before.children_shared),
+            shm_used: self.shm_used.or(before.shm_used),
+            shm_limit: self.shm_limit.or(before.shm_limit),
         }
     }
 }
@@ -78,6 +98,9 @@ pub struct ProcessGroup {
     pub count: Option<u32>,
     /// The memory that they share with no other process; `None` where it could not be read.
     pub bytes: Option<Bytes>,
+    /// The part of it that they hold of their own: without pages that only stopped being shared
+    /// since a process was first read; `None` where it could not be read.
+    pub own: Option<Bytes>,
 }
 
 /// The name of a control group with a limit: that of a container, or one around it. It is the

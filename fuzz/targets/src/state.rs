@@ -189,7 +189,7 @@ fn push(engine: &mut Engine, (rank, step): (u64, u64), now: Uptime) {
     let bytes = (64 + step) * 16 * MIB;
     let of_rank = match rank {
         0 => format!(
-            r#""device":"GPU-0","host_allocated_bytes":{bytes},"host_total_bytes":{},"workers":2,"workers_bytes":{bytes},"process_used_bytes":{bytes}"#,
+            r#""device":"GPU-0","host_allocated_bytes":{bytes},"host_total_bytes":{},"workers":2,"workers_bytes":{bytes},"workers_own_bytes":{bytes},"host_children_shared_bytes":{bytes},"process_used_bytes":{bytes}"#,
             1_u64 << 38
         ),
         1 => format!(

@@ -201,7 +201,7 @@ impl Job {
             "inactive_split_bytes": 100 * MIB, "alloc_retries": 0, "ooms": 0, "dropped_records": 0,
             "total_bytes": CAPACITY,
             "host_allocated_bytes": 6 * GIB + live % (8 * MIB), "host_total_bytes": 128 * GIB,
-            "host_shared_bytes": GIB, "workers": 4, "workers_bytes": 2 * GIB,
+            "host_shared_bytes": GIB, "workers": 4, "workers_bytes": 2 * GIB, "workers_own_bytes": 2 * GIB,
         })
     }
 

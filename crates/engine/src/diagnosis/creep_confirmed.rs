@@ -28,7 +28,8 @@ pub const HOST: About = About {
     title: "MEMORY CREEP (host)",
     mark: 'H',
     help: "Host memory of a rank on a device (anonymous and shared, no pages of files) grows steadily and has used \
-           a significant share of the headroom, or all memory of its container does and that of none of its ranks; \
+           a significant share of the headroom; or what the child processes of any rank hold of their own does; or all \
+           memory of its container does and that of none of its ranks; \
            critical when the time to out-of-memory is short. The device's own memory is judged apart, as MEMORY CREEP.",
     advice: "Look at what the process keeps on the host from step to step: lists of batches, losses or metrics as \
              arrays, figures, caches of the data set, copies of the weights for checkpoints.",
@@ -46,10 +47,12 @@ pub fn judge(
     LIVE_SIGNALS.iter().find_map(|signal| creeping(input, subject, *signal))
 }
 
-/// Judges host memory that creeps, of the rank or of its container.
+/// Judges host memory that creeps, of the rank, of its child processes or of its container.
 pub fn judge_host(
     input: &DiagnosisInput<'_>,
     subject: &Subject<'_, '_>,
 ) -> Option<(Severity, Box<TrendFigures>)> {
-    creeping(input, subject, Signal::Host).or_else(|| creeping_container(input, subject))
+    let of_rank = [Signal::Host, Signal::Children];
+    let of_rank = of_rank.into_iter().find_map(|signal| creeping(input, subject, signal));
+    of_rank.or_else(|| creeping_container(input, subject))
 }

@@ -26,7 +26,7 @@ pub const ABOUT: About = About {
 pub const HOST: About = About {
     title: "MEMORY RISING (host)",
     mark: 'h',
-    help: "Host memory of a rank on a device grows steadily; it has not yet used enough of the headroom to be \
+    help: "Host memory of a rank on a device, or of the child processes of any rank, grows steadily; it has not yet used enough of the headroom to be \
            called creep.",
     advice: "If the growth goes on, it becomes MEMORY CREEP (host): look at what the process keeps on the host \
              from step to step.",
@@ -49,7 +49,7 @@ pub fn judge_host(
     _: &DiagnosisInput<'_>,
     subject: &Subject<'_, '_>,
 ) -> Option<(Severity, Box<TrendFigures>)> {
-    rising(subject, &[Signal::Host])
+    rising(subject, &[Signal::Host, Signal::Children])
 }
 
 /// Judges the first of some signals that has a trend at this stage.

@@ -1,5 +1,6 @@
 //! A signal that creeps: how that is judged, and its evidence.
 
+use crate::diagnosis::children_figures::ChildrenFigures;
 use crate::diagnosis::figures::{Figures, Score};
 use crate::diagnosis::high_pressure;
 use crate::diagnosis::input::{DiagnosisInput, RELEASE_MARGIN, Subject};
@@ -43,12 +44,14 @@ pub fn creeping_container(
 }
 
 /// Returns whether the time to OOM is critically short. One that was critical stays so until the
-/// time is half as long again as the limit. Nothing is soon of a rank that is silent or has ended.
+/// time is half as long again as the limit. Nothing is soon of a rank that is silent or has ended,
+/// nor in child processes that have.
 fn is_soon(input: &DiagnosisInput<'_>, subject: &Subject<'_, '_>, outlook: &Outlook) -> bool {
     let was_critical = subject.active == Some(Severity::Critical);
     let limit =
         input.thresholds.creep_critical_eta_seconds * if was_critical { 1.5 } else { 1.0 };
-    let is_over = subject.rank().is_some_and(RankView::is_over);
+    let is_over = |rank: &RankView<'_>| rank.is_over() || rank.has_ended(outlook.signal);
+    let is_over = subject.rank().is_some_and(is_over);
     !is_over && outlook.seconds_at_newest.is_some_and(|left| left < limit)
 }
 
@@ -94,7 +97,7 @@ fn full_advice(signal: Signal) -> &'static str {
              PYTORCH_ALLOC_CONF=expandable_segments:True (before PyTorch 2.9: PYTORCH_CUDA_ALLOC_CONF); pad or \
              bucket varying shapes."
         }
-        Signal::Host => high_pressure::HOST_FULL_ADVICE,
+        Signal::Host | Signal::Children => high_pressure::HOST_FULL_ADVICE,
         Signal::Allocated | Signal::OutsideAllocator | Signal::Process => {
             "The memory is full, so it is level because it cannot grow further. Look at what grew until then, or \
              reduce the memory load: batch or sequence length, activation checkpointing, sharding."
@@ -108,6 +111,14 @@ const CONTAINER_ADVICE: &str = "Look at the container's other processes (DataLoa
 
 /// The advice for growth that the run's end comes before.
 const RUN_FIRST_ADVICE: &str = "Let it run: it ends before memory does. If it goes on past that end, it is judged as if it had none.";
+
+/// The advice for a program that takes no steps: a server, or inference over a data set.
+const CALLS_ADVICE: &str = "Look at what the program keeps from call to call: a cache by request or by length, conversations, adapters that are loaded and never \
+                            unloaded, results or metrics that are appended. Give each a bound, or evict what was not used for long.";
+
+/// The advice for a process that has no client.
+const PROCESS_ADVICE: &str = "stepmem sees no more of this process than its memory. Start it under `stepmem run`, or import stepmem in it, to see which \
+                              part grows; until then look at its caches, and at what it keeps from request to request.";
 
 /// The advice for growth that ends by itself.
 const FILLING_ADVICE: &str =
@@ -194,6 +205,34 @@ impl TrendFigures {
         self.container.as_ref().is_some_and(|of| of.is_whole)
     }
 
+    /// Returns the advice for growth that is judged by time, of which nothing else is known.
+    fn advice_without_steps(&self) -> Option<&'static str> {
+        let is_by_time = self.slope_bytes_per_step.is_none() && self.onset_step.is_none();
+        match self.signal {
+            Signal::Process => Some(PROCESS_ADVICE),
+            Signal::Allocated | Signal::Host if is_by_time => Some(CALLS_ADVICE),
+            _ => None,
+        }
+    }
+
+    /// Names what grows.
+    fn what(&self) -> String {
+        let what = match self.signal {
+            Signal::Children => {
+                let of = self.children.as_ref();
+                return of.map_or_else(|| ChildrenFigures::default().what(), |of| of.what());
+            }
+            Signal::Host if self.is_of_container() => "the memory of its container grows",
+            Signal::Host => "host memory grows",
+            Signal::Allocated if self.is_on_host => "host memory grows",
+            Signal::Allocated => "live memory grows",
+            Signal::Reserved => "reserved memory grows without live memory",
+            Signal::OutsideAllocator => "memory outside the allocator grows",
+            Signal::Process => "memory of the process grows",
+        };
+        what.to_owned()
+    }
+
     /// States how fast memory grows, and by how much it has grown.
     fn rate_sentence(&self, what: &str, growth: &str) -> String {
         let grew = what.replacen("grows", "grew", 1);
@@ -235,20 +274,15 @@ impl TrendFigures {
 
 impl Figures for TrendFigures {
     fn sentence(&self) -> String {
-        let what = match self.signal {
-            Signal::Host if self.is_of_container() => "the memory of its container grows",
-            Signal::Host => "host memory grows",
-            Signal::Allocated if self.is_on_host => "host memory grows",
-            Signal::Allocated => "live memory grows",
-            Signal::Reserved => "reserved memory grows without live memory",
-            Signal::OutsideAllocator => "memory outside the allocator grows",
-            Signal::Process => "memory of the process grows",
-        };
+        let what = &self.what();
         let growth = bytes(self.growth_bytes);
         if self.is_level() {
             return self.level_sentence(what, &growth);
         }
         let mut text = self.rate_sentence(what, &growth);
+        if let Some(held) = self.children.as_ref().and_then(|of| of.held_words(self.is_over)) {
+            text = format!("{text}; {held}");
+        }
         if let Some(kept) = self.kept_blocks.filter(|_| !self.is_over) {
             text = format!("{text}; {}", kept.words());
         }
@@ -325,6 +359,9 @@ impl Figures for TrendFigures {
         if self.is_run_first() {
             return Some(RUN_FIRST_ADVICE.to_owned());
         }
+        if let Some(children) = &self.children {
+            return Some(children.advice().to_owned());
+        }
         let seen = site_words::Seen {
             site: self.site.as_deref(),
             holder: self.holder.as_deref(),
@@ -332,10 +369,12 @@ impl Figures for TrendFigures {
         };
         let freed =
             || self.malloc.as_ref().filter(|of| of.is_freed()).map(|of| of.advice().to_owned());
-        seen.advice().or_else(freed).or_else(|| {
+        let searched = || {
             let search = self.searched.as_ref()?;
             Some(site_words::without_tensors(search, self.is_on_host))
-        })
+        };
+        let known = seen.advice().or_else(freed).or_else(searched);
+        known.or_else(|| self.advice_without_steps().map(str::to_owned))
     }
 
     #[cfg(test)]
@@ -403,6 +442,7 @@ impl Figures for TrendFigures {
             }),
             searched: Some(empty_search()),
             malloc: Some(malloc()),
+            children: Some(Box::new(ChildrenFigures::example())),
             steps_per_event: Some(30.5),
         }]
     }

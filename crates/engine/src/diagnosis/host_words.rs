@@ -12,6 +12,9 @@ const PART_NOTABLE_BYTES: f64 = 256.0 * MEBIBYTE;
 /// Shared and pinned memory are named from this share of the host's limit on, if that is less.
 const PART_NOTABLE_RATIO: f64 = 0.05;
 
+/// Pages that stopped being shared are told from so many bytes on: less is no growth either.
+const UNSHARED_NOTABLE_BYTES: f64 = 32.0 * MEBIBYTE;
+
 /// Returns the host memory of a rank, with its sentence; `None` where nothing is known beyond
 /// its own figures.
 pub fn described(rank: &RankView<'_>) -> Option<Box<HostView>> {
@@ -58,9 +61,35 @@ fn sentence(host: &HostView) -> String {
             let limit = bytes(of.limit.as_f64());
             format!("its container uses {} of {limit}", bytes(used.as_f64()))
         });
-    let parts = [container, own, workers, others, shared, pinned];
+    let parts = [container, own, workers, others, unshared(host), shm(host), shared, pinned];
     let words: Vec<String> = parts.into_iter().flatten().collect();
     words.join("; ")
+}
+
+/// States what is in `/dev/shm` where that rises or is a notable share of what fits.
+fn shm(host: &HostView) -> Option<String> {
+    let known = host.figures.shm_used.zip(host.figures.shm_limit);
+    let (used, limit) = known.map(|(used, limit)| (used.as_f64(), limit.as_f64()))?;
+    let rate = host.shm.filter(|of| of.is_straight).and_then(|of| of.bytes_per_step);
+    let is_notable = used >= NOTABLE_RATIO * limit || rate.is_some();
+    let rate = rate.map_or_else(String::new, |rate| format!(", {}/step", signed_bytes(rate)));
+    is_notable.then(|| format!("/dev/shm holds {} of {}{rate}", bytes(used), bytes(limit)))
+}
+
+/// States how much of what child processes hold stopped being shared, and how much more can.
+fn unshared(host: &HostView) -> Option<String> {
+    let groups = || [host.workers, host.child_processes].into_iter().flatten();
+    let known =
+        groups().filter(|of| !of.ended).filter_map(|of| Some((of.bytes?, of.own_bytes?)));
+    let took: f64 = known.map(|(held, own)| held.as_f64() - own.as_f64()).sum();
+    let more = host.figures.children_shared.map_or(0.0, Bytes::as_f64);
+    (took >= UNSHARED_NOTABLE_BYTES).then(|| {
+        let took = bytes(took);
+        format!(
+            "{took} of that are pages that stopped being shared, at most {} more",
+            bytes(more)
+        )
+    })
 }
 
 fn children(of: &ChildView, one: &str, many: &str) -> String {

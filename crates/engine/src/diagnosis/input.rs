@@ -3,6 +3,7 @@
 
 use crate::devices::DeviceFailure;
 use crate::diagnosis::balance::{Balance, COMPARABLE_STEPS_MIN, balance};
+use crate::diagnosis::children_figures::ChildrenFigures;
 use crate::diagnosis::filling::Filling;
 use crate::diagnosis::kept_blocks::KeptBlocks;
 use crate::diagnosis::malloc_figures::MallocFigures;
@@ -167,7 +168,8 @@ impl<'a> Subject<'a, '_> {
         let held = site.held(outlook.signal);
         // A line of a snapshot explains no growth outside of live memory.
         let leak = site.leak.filter(|_| outlook.signal == Signal::Allocated);
-        let is_on_host = outlook.signal == Signal::Host || device.is_some_and(GpuUuid::is_host);
+        let is_on_host = matches!(outlook.signal, Signal::Host | Signal::Children)
+            || device.is_some_and(GpuUuid::is_host);
         let figures = TrendFigures {
             is_on_host,
             site: leak.cloned().map(Box::new),
@@ -183,6 +185,7 @@ impl<'a> Subject<'a, '_> {
             steps_per_event: self
                 .rank()
                 .and_then(|rank| rank.detectors.of(outlook.signal).steps_per_event()),
+            children: self.rank().and_then(|rank| ChildrenFigures::of_rank(rank, outlook)),
             ..TrendFigures::of(outlook)
         };
         let figures = figures.without_bystander();

@@ -3,6 +3,7 @@
 //! `pressure` and `balance` hold the figures that several of them share.
 
 pub mod balance;
+pub mod children_figures;
 pub mod creep_confirmed;
 pub mod creep_early;
 #[cfg(test)]

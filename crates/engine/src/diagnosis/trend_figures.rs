@@ -4,6 +4,7 @@ use std::ops::Not;
 
 use serde::{Deserialize, Serialize, Serializer};
 
+use crate::diagnosis::children_figures::ChildrenFigures;
 use crate::diagnosis::filling::Filling;
 use crate::diagnosis::kept_blocks::KeptBlocks;
 use crate::diagnosis::malloc_figures::{MallocFigures, is_bystander};
@@ -143,6 +144,9 @@ pub struct TrendFigures {
     /// The figures of its process's allocator on the growth, of host memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub malloc: Option<MallocFigures>,
+    /// The child processes whose memory grows, of their memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub children: Option<Box<ChildrenFigures>>,
     /// Steps from one evaluation, checkpoint or epoch to the next, on average; absent where they
     /// are unknown or none came.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -218,6 +222,7 @@ impl TrendFigures {
             kept_blocks: None,
             run_end: None,
             malloc: None,
+            children: None,
             steps_per_event: None,
         }
     }

@@ -24,7 +24,8 @@ use stepmem_types::saved;
 use stepmem_types::units::{UnixTime, Uptime};
 
 /// Bytes that a rank takes at most. One that goes on without steps has a second detector, of
-/// its samples by time; each may have one of host memory.
+/// its samples by time; each may have one of host memory, and one of child
+/// processes.
 const RANK_BYTES_MAX: usize = 2 * RankDetectors::BYTES_MAX
     + LifetimeStats::BYTES_MAX
     + History::BYTES_MAX

@@ -1,5 +1,5 @@
-//! The detectors of a rank: one of its own memory, and one of the host's where the rank reports
-//! that next to a device's.
+//! The detectors of a rank: one of its own memory, one of the host's where the rank reports
+//! that next to a device's, and one of its child processes where it has any.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,35 +11,42 @@ use stepmem_detect::shifts::HolderGrowth;
 use stepmem_detect::signal::Signal;
 use stepmem_detect::trend::Trend;
 
-/// The detectors of a rank, both by steps or both by time.
+/// The detectors of a rank, all by steps or all by time.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct RankDetectors {
     own: Detector,
     /// The detector of [`Signal::Host`]; its first sample creates it.
     host: Option<Box<Detector>>,
+    /// The detector of [`Signal::Children`]; its first sample creates it.
+    children: Option<Box<Detector>>,
 }
 
 impl RankDetectors {
-    /// Upper bound on the memory of both, in bytes.
-    pub const BYTES_MAX: usize = Detector::BYTES_MAX + Detector::HOST_BYTES_MAX;
+    /// Upper bound on the memory of all, in bytes.
+    pub const BYTES_MAX: usize = Detector::BYTES_MAX + 2 * Detector::HOST_BYTES_MAX;
 
-    /// Upper bound on the memory of both once their windows are freed, in bytes.
+    /// Upper bound on the memory of all once their windows are freed, in bytes.
     pub const RELEASED_BYTES_MAX: usize =
-        Detector::RELEASED_BYTES_MAX + Detector::HOST_RELEASED_BYTES_MAX;
+        Detector::RELEASED_BYTES_MAX + 2 * Detector::HOST_RELEASED_BYTES_MAX;
 
     /// Creates the detectors of a rank that steps.
     pub fn new(config: Config) -> Self {
-        Self { own: Detector::new(config), host: None }
+        Self { own: Detector::new(config), host: None, children: None }
     }
 
     /// Creates the detectors of a rank that takes no steps.
     pub fn by_time(config: Config) -> Self {
-        Self { own: Detector::by_time(config), host: None }
+        Self { own: Detector::by_time(config), host: None, children: None }
     }
 
     /// Returns the detector that judges a signal.
     pub fn of(&self, signal: Signal) -> &Detector {
-        self.host.as_deref().filter(|_| signal == Signal::Host).unwrap_or(&self.own)
+        let beside = match signal {
+            Signal::Host => &self.host,
+            Signal::Children => &self.children,
+            _ => &None,
+        };
+        beside.as_deref().unwrap_or(&self.own)
     }
 
     /// Returns the detector of the rank's own memory.
@@ -71,10 +78,8 @@ impl RankDetectors {
     /// it is one of both.
     pub fn train(&mut self, sample: &Sample, capacity: Capacity) -> bool {
         let is_changed = self.own.train(sample, capacity);
-        if self.own.follows_pause()
-            && let Some(host) = &mut self.host
-        {
-            host.mark();
+        if self.own.follows_pause() {
+            self.beside(Detector::mark);
         }
         is_changed
     }
@@ -82,16 +87,22 @@ impl RankDetectors {
     /// Takes host memory at the same time, as [`Detector::train`] does; `capacity` of the host in
     /// bytes, if known.
     pub fn train_host(&mut self, sample: &Sample, capacity: Option<f64>) -> bool {
-        let of_host = || Box::new(Detector::of_host(*self.own.config(), self.own.axis()));
+        let (config, axis) = (*self.own.config(), self.own.axis());
+        let of_host = || Box::new(Detector::of_host(config, axis, Signal::Host));
         self.host.get_or_insert_with(of_host).train(sample, capacity)
+    }
+
+    /// Takes what child processes hold of their own, likewise.
+    pub fn train_children(&mut self, sample: &Sample, capacity: Option<f64>) -> bool {
+        let (config, axis) = (*self.own.config(), self.own.axis());
+        let of_children = || Box::new(Detector::of_host(config, axis, Signal::Children));
+        self.children.get_or_insert_with(of_children).train(sample, capacity)
     }
 
     /// Takes a sample of an evaluation or a checkpoint, as [`Detector::other_phase`] does.
     pub fn other_phase(&mut self, sample: &Sample) {
         self.own.other_phase(sample);
-        if let Some(host) = &mut self.host {
-            host.mark();
-        }
+        self.beside(Detector::mark);
     }
 
     /// Takes growth of an object that holds memory of a signal, as [`Detector::holder`] does.
@@ -111,7 +122,7 @@ impl RankDetectors {
     /// Forgets the previous incarnation, as [`Detector::restart`] does.
     pub fn restart(&mut self) {
         self.own.restart();
-        self.host = None;
+        (self.host, self.children) = (None, None);
     }
 
     /// Frees the windows of an incarnation that has ended, as [`Detector::release`] does.
@@ -121,8 +132,13 @@ impl RankDetectors {
 
     fn each(&mut self, change: impl Fn(&mut Detector)) {
         change(&mut self.own);
-        self.host.iter_mut().for_each(|host| change(host));
+        self.beside(change);
+    }
+
+    fn beside(&mut self, change: impl Fn(&mut Detector)) {
+        let all = self.host.iter_mut().chain(&mut self.children);
+        all.for_each(|detector| change(detector));
     }
 }
 
-const _: () = assert!(RankDetectors::BYTES_MAX <= 124 * 1024);
+const _: () = assert!(RankDetectors::BYTES_MAX <= 160 * 1024);

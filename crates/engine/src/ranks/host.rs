@@ -48,6 +48,8 @@ pub struct HostMemory {
     on_device: Option<Bytes>,
     workers: ChildProcesses,
     others: ChildProcesses,
+    /// Files in `/dev/shm`, read like one process.
+    shm: ChildProcesses,
     malloc: MallocReadings,
 }
 
@@ -74,6 +76,8 @@ impl HostMemory {
         self.figures = parts.figures.or(self.figures);
         self.workers.take(parts.workers, step);
         self.others.take(parts.others, step);
+        let shm = parts.figures.shm_used;
+        self.shm.take(ProcessGroup { count: shm.map(|_| 1), bytes: shm, own: None }, step);
         self.malloc.take(parts.malloc, held, step);
     }
 
@@ -107,6 +111,37 @@ impl HostMemory {
         let shared = left.zip(self.allocated).map(|(left, held)| held.as_f64() + left);
         let kernel = self.kernel_limit().map(|limit| limit.reachable().max(1.0));
         own.into_iter().chain(shared).chain(kernel).reduce(f64::min)
+    }
+
+    /// Returns what child processes hold of their own; 0 once all have ended, `None` where it is
+    /// not known.
+    pub fn children_own(&self) -> Option<Bytes> {
+        let groups = [&self.workers, &self.others].into_iter().filter(|of| of.count > 0);
+        let sum = groups.map(ChildProcesses::own_now).sum::<Option<u64>>()?;
+        Bytes::new(sum).ok()
+    }
+
+    /// Returns whether any child process is there now, as far as is known.
+    pub fn has_children(&self) -> bool {
+        [&self.workers, &self.others].into_iter().any(|of| of.count > 0 && !of.is_over)
+    }
+
+    /// Returns the capacity of the growth of what child processes hold of their own, in bytes:
+    /// that, and what is left. `own` is the host memory that the rank's figures are about, with
+    /// what its process holds of it, where that is not next to a device's.
+    pub fn children_capacity(
+        &self,
+        own: Option<(f64, f64)>,
+        container: Option<&ContainerReading>,
+    ) -> Option<f64> {
+        let beside = || Some((self.total()?.as_f64(), self.allocated?.as_f64()));
+        let on_device = self.on_device.map_or(0.0, Bytes::as_f64);
+        let left = own
+            .or_else(beside)
+            .map(|(total, held)| (total - held - self.child_bytes() - on_device).max(0.0));
+        let of_container = container.and_then(ContainerReading::headroom_bytes);
+        let left = left.into_iter().chain(of_container).reduce(f64::min)?;
+        Some((self.children_own()?.as_f64() + left).max(1.0))
     }
 
     /// Returns the limit of the kernel for the process that leaves the least.
@@ -163,6 +198,10 @@ impl HostMemory {
             figures: self.figures,
             workers: self.workers.view(),
             child_processes: self.others.view(),
+            shm: self.shm.view().map(|of| ShmView {
+                bytes_per_step: of.bytes_per_step,
+                is_straight: of.is_straight,
+            }),
             sentence: String::new(),
         }
     }
@@ -173,6 +212,7 @@ impl HostMemory {
 struct ChildProcesses {
     count: u32,
     bytes: Option<Bytes>,
+    own: Option<Bytes>,
     step: Count,
     is_over: bool,
     #[serde(deserialize_with = "saved::figures")]
@@ -189,7 +229,8 @@ impl ChildProcesses {
             self.is_over = true;
             return;
         }
-        let now = reading.bytes.map(Bytes::as_f64);
+        // A page that stops being shared is no growth of theirs.
+        let now = reading.own.or(reading.bytes).map(Bytes::as_f64);
         let last = self.points.last().map(|(_, bytes)| *bytes);
         let is_less = now.zip(last).is_some_and(|(now, last)| now < REPLACED_RATIO * last);
         if self.is_over || count != self.count || is_less {
@@ -197,6 +238,7 @@ impl ChildProcesses {
             self.bytes_per_step = None;
         }
         (self.count, self.bytes, self.step, self.is_over) = (count, reading.bytes, step, false);
+        self.own = reading.own;
         let Some(now) = now else { return };
         if self.points.len() >= POINTS_MAX {
             let mut is_kept = false;
@@ -213,6 +255,11 @@ impl ChildProcesses {
     /// read.
     fn held(&self) -> Option<f64> {
         self.bytes.filter(|_| !self.is_over).map(Bytes::as_f64)
+    }
+
+    /// Returns what they hold of their own; 0 once they have ended.
+    fn own_now(&self) -> Option<u64> {
+        if self.is_over { Some(0) } else { self.own.map(Bytes::get) }
     }
 
     /// Returns the rate at which they grow, in bytes per step. It is a line by least squares
@@ -278,6 +325,7 @@ impl ChildProcesses {
         (self.count > 0).then_some(ChildView {
             count: self.count,
             bytes: self.bytes,
+            own_bytes: self.own,
             bytes_per_step: self.bytes_per_step,
             is_straight: self.is_straight(),
             step: self.step,
@@ -312,6 +360,9 @@ pub struct HostView {
     /// Other child processes that are not ranks; absent if there were none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub child_processes: Option<ChildView>,
+    /// Growth of the files in `/dev/shm`; absent where these were not read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shm: Option<ShmView>,
     /// The host memory in words; empty if there is next to nothing.
     pub sentence: String,
 }
@@ -329,6 +380,15 @@ impl HostView {
         let kernel = kernel.map(|(limit, held)| limit.reachable_bytes - held.as_f64());
         Some(shared.into_iter().chain(kernel).fold(own, f64::min).max(0.0))
     }
+}
+
+/// Growth of the files in `/dev/shm`.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+pub struct ShmView {
+    /// `null` until there is an estimate.
+    pub bytes_per_step: Option<f64>,
+    /// Set when they are still rising in a straight line.
+    pub is_straight: bool,
 }
 
 /// A limit of the kernel for a process.
@@ -358,7 +418,12 @@ pub struct ChildView {
     pub count: u32,
     /// The memory that they share with no other process; `null` where it cannot be read.
     pub bytes: Option<Bytes>,
-    /// Growth of that; `null` until there is an estimate.
+    /// The part of that without pages that only stopped being shared since they were first read;
+    /// absent where it cannot be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub own_bytes: Option<Bytes>,
+    /// Growth of the memory of their own, or where that is not known of all; `null` until there
+    /// is an estimate.
     pub bytes_per_step: Option<f64>,
     /// Set when their memory is still rising in a straight line.
     #[serde(default)]

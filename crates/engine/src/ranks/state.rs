@@ -27,7 +27,7 @@ use stepmem_detect::sample::{AxisPoint, DeviceReading, Sample};
 use stepmem_detect::shifts::HolderGrowth;
 use stepmem_detect::signal::Signal;
 use stepmem_detect::stats::median::RecentMedian;
-use stepmem_detect::trend::Stage;
+use stepmem_detect::trend::{Stage, Trend};
 use stepmem_types::device::{DeviceMemoryKind, OwnProcessMemory};
 use stepmem_types::end::{EndOutcome, EndReport};
 use stepmem_types::host::ContainerReading;
@@ -248,7 +248,8 @@ impl RankState {
         };
         let allocated = sample.host.as_ref().and_then(|parts| parts.allocated);
         let host = allocated.is_some_and(|held| self.take_host(held, sample, at.time));
-        own || host
+        let children = self.take_children(sample, at.time);
+        own || host || children
     }
 
     /// Notes that the allocator had to flush its cache since the last train step.
@@ -323,6 +324,26 @@ impl RankState {
         }
     }
 
+    /// Takes what its child processes hold of their own, if that was read since the record before
+    /// a train step or a sample by time. Returns whether a trend changed.
+    fn take_children(&mut self, sample: &StepSample, time: f64) -> bool {
+        let was_read = sample.host.as_ref().is_some_and(|parts| parts.has_children());
+        let own = self.host.as_ref().filter(|_| was_read).and_then(|host| host.children_own());
+        let (Some(own), Ok(time), false) = (own, UnixTime::new(time), self.is_ended()) else {
+            return false;
+        };
+        let at = AxisPoint { position: sample.figures.step.as_f64(), time };
+        let record = host_sample(at, own);
+        let capacity =
+            self.view(DeviceView::default(), self.last_seen).capacity_of(Signal::Children);
+        let detectors = match sample.phase {
+            Phase::Train => Some(&mut self.detectors),
+            Phase::Sample => self.by_time.as_deref_mut(),
+            Phase::Eval | Phase::Checkpoint | Phase::Idle => None,
+        };
+        detectors.is_some_and(|of| of.train_children(&record, capacity.shared))
+    }
+
     /// Takes a reading of its container. Returns whether it is the first of this incarnation.
     pub fn contain(&mut self, reading: &ContainerReading) -> bool {
         self.container.replace(Box::new(reading.clone())).is_none()
@@ -335,9 +356,11 @@ impl RankState {
 
     /// Returns whether its host memory grows and creeps.
     pub fn host_creeps(&self) -> bool {
-        let signal = if self.identity.is_host() { Signal::Allocated } else { Signal::Host };
-        let trend = self.detectors().trend(signal);
-        trend.is_some_and(|trend| trend.stage == Stage::Creeping && trend.is_growing())
+        let own = if self.identity.is_host() { Signal::Allocated } else { Signal::Host };
+        [own, Signal::Children].into_iter().any(|signal| {
+            let trend = self.detectors().trend(signal);
+            trend.is_some_and(|trend| trend.stage == Stage::Creeping && trend.is_growing())
+        })
     }
 
     /// Returns the capacity of the growth of its host memory next to a device, in bytes.
@@ -441,7 +464,8 @@ impl RankState {
     /// Returns whether its memory is judged by time: it takes no steps, and they left no trend
     /// of its own figures.
     fn is_by_time(&self) -> bool {
-        let has_trend = self.detectors.trends().any(|trend| trend.signal != Signal::Host);
+        let is_own = |trend: &Trend| !matches!(trend.signal, Signal::Host | Signal::Children);
+        let has_trend = self.detectors.trends().any(is_own);
         self.by_time.is_some() && !has_trend
     }
 

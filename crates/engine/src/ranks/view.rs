@@ -166,11 +166,20 @@ impl RankView<'_> {
     pub fn capacity_of(&self, signal: Signal) -> Capacity {
         match signal {
             Signal::Host => self.host.and_then(|host| host.capacity(self.own_container)).into(),
+            Signal::Children => self.children_capacity().into(),
             Signal::Allocated
             | Signal::Reserved
             | Signal::OutsideAllocator
             | Signal::Process => self.limits.capacity(child_bytes(self.identity, self.host)),
         }
+    }
+
+    /// Returns the capacity of the growth of its child processes, in bytes.
+    fn children_capacity(&self) -> Option<f64> {
+        let held = self.last_train.map(|last| last.allocated);
+        let own = self.limits.shared.zip(held).filter(|_| self.identity.is_host());
+        let own = own.map(|(limit, held)| (limit.bytes.as_f64(), held.as_f64()));
+        self.host?.children_capacity(own, self.own_container)
     }
 
     /// Returns the origin of its capacity, where that is a limit of the process's own.
@@ -180,7 +189,14 @@ impl RankView<'_> {
 
     /// Returns the outlook of the growth of a signal, as of now; `None` where it shows none.
     pub fn outlook(&self, signal: Signal) -> Option<Outlook> {
-        self.detectors.of(signal).outlook(signal, self.capacity_of(signal), &self.asked)
+        let is_over = self.asked.is_over || self.has_ended(signal);
+        let asked = Asked { is_over, ..self.asked };
+        self.detectors.of(signal).outlook(signal, self.capacity_of(signal), &asked)
+    }
+
+    /// Returns whether a signal is of child processes that have ended: nothing counts down then.
+    pub fn has_ended(&self, signal: Signal) -> bool {
+        signal == Signal::Children && self.host.is_some_and(|host| !host.has_children())
     }
 
     /// Returns the outlook that shows when memory runs out, for growth of a signal. Host memory
@@ -200,7 +216,8 @@ impl RankView<'_> {
 
     /// Returns the container that memory of a signal runs out with, and its outlook.
     fn container_end(&self, signal: Signal) -> Option<(ContainerView<'_>, Outlook)> {
-        let is_on_host = signal == Signal::Host || self.identity.is_host();
+        let is_beside = matches!(signal, Signal::Host | Signal::Children);
+        let is_on_host = is_beside || self.identity.is_host();
         let container = self.container.filter(|_| is_on_host)?;
         Some((container, container.creeping()?))
     }

@@ -284,9 +284,10 @@ impl<'a> SiteView<'a> {
         match signal {
             Signal::Allocated => self.own,
             Signal::Host => self.host,
-            Signal::Reserved | Signal::OutsideAllocator | Signal::Process => {
-                HeldView::default()
-            }
+            Signal::Reserved
+            | Signal::OutsideAllocator
+            | Signal::Children
+            | Signal::Process => HeldView::default(),
         }
     }
 }

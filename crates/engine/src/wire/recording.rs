@@ -384,7 +384,8 @@ mod tests {
             "reserved_bytes":3,"peak_reserved_bytes":4,"high_water_allocated_bytes":5,
             "high_water_reserved_bytes":6,"inactive_split_bytes":7,"alloc_retries":8,"ooms":9,
             "dropped_records":10,"total_bytes":11,"free_bytes":12,"process_used_bytes":21,"host_shared_bytes":13,"host_split_bytes":14,"host_pinned_bytes":25,
-            "workers":15,"workers_bytes":16,"child_processes":17,"child_processes_bytes":18,"requested_bytes":1,"live_blocks":2,
+            "workers":15,"workers_bytes":16,"child_processes":17,"child_processes_bytes":18,
+            "workers_own_bytes":26,"child_processes_own_bytes":27,"host_children_shared_bytes":28,"requested_bytes":1,"live_blocks":2,
             "host_allocated_bytes":19,"host_total_bytes":20,"container":"c0ffee","container_limit_bytes":22,
             "container_used_bytes":23,"container_oom_kills":24}"#;
         let without =

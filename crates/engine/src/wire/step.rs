@@ -365,11 +365,17 @@ keys! {
         "bytes",
         "pinned (page-locked) memory that PyTorch's allocator for it holds, in use or cached; \
          a driver may hold it outside of `host_allocated_bytes`";
+    host_shm_used_bytes: Option<Number> = host.figures.shm_used,
+        "bytes",
+        "bytes of the files in `/dev/shm`, whoever made them. The client reads it every 2 s, and leaves it \
+         and the next out until they have grown by 32 MiB";
+    host_shm_limit_bytes: Option<Number> = host.figures.shm_limit,
+        "bytes", "the most that fits into `/dev/shm`";
     workers: Option<Number> = host.workers.count,
         "integer 0..=4194304",
         "processes below the rank's process that `multiprocessing` started (DataLoader \
          workers), except ranks; 0 once they have ended. A record has this field, and the \
-         next three, only if they were read since the record before";
+         next five, only if they were read since the record before";
     workers_bytes: Option<Number> = host.workers.bytes,
         "bytes",
         "private host memory of them all, summed up; not part of `allocated_bytes`. Left \
@@ -378,6 +384,17 @@ keys! {
         "integer 0..=4194304", "other processes below the rank's process, except ranks";
     child_processes_bytes: Option<Number> = host.others.bytes,
         "bytes", "private host memory of them all, as `workers_bytes`";
+    workers_own_bytes: Option<Number> = host.workers.own,
+        "bytes",
+        "the part of `workers_bytes` that does not come from pages that stopped being shared: what \
+         each held when it was first read, and its anonymous memory's growth since. Growth of this is \
+         judged";
+    child_processes_own_bytes: Option<Number> = host.others.own,
+        "bytes", "the same part of `child_processes_bytes`";
+    host_children_shared_bytes: Option<Number> = host.figures.children_shared,
+        "bytes",
+        "anonymous memory that these processes share with others, summed up: the most that they take if \
+         all of it stops being shared";
     data_limit_bytes: Option<Number> = host.data.limit,
         "bytes", "`ulimit -d` of the process; absence and 0 are as in `reserved_limit_bytes`";
     data_used_bytes: Option<Number> = host.data.used,
@@ -535,14 +552,22 @@ impl RawStep<'_> {
                 shared: bytes("host_shared_bytes", self.host_shared_bytes)?,
                 split: bytes("host_split_bytes", self.host_split_bytes)?,
                 pinned: bytes("host_pinned_bytes", self.host_pinned_bytes)?,
+                shm_used: bytes("host_shm_used_bytes", self.host_shm_used_bytes)?,
+                shm_limit: bytes("host_shm_limit_bytes", self.host_shm_limit_bytes)?,
+                children_shared: bytes(
+                    "host_children_shared_bytes",
+                    self.host_children_shared_bytes,
+                )?,
             },
             workers: ProcessGroup {
                 count: count("workers", self.workers)?,
                 bytes: bytes("workers_bytes", self.workers_bytes)?,
+                own: bytes("workers_own_bytes", self.workers_own_bytes)?,
             },
             others: ProcessGroup {
                 count: count("child_processes", self.child_processes)?,
                 bytes: bytes("child_processes_bytes", self.child_processes_bytes)?,
+                own: bytes("child_processes_own_bytes", self.child_processes_own_bytes)?,
             },
             data: KernelLimit {
                 limit: bytes("data_limit_bytes", self.data_limit_bytes)?,

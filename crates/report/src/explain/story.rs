@@ -126,6 +126,9 @@ impl<'a> SubjectFigures<'a> {
             (Self::Rank(rank), Signal::Host) => {
                 rank.host?.view().allocated_bytes.map(Bytes::as_f64)
             }
+            (Self::Rank(rank), Signal::Children) => {
+                rank.host?.children_own().map(Bytes::as_f64)
+            }
             (Self::Process(process), Signal::Process) => Some(process.used.as_f64()),
             _ => None,
         }
@@ -336,7 +339,7 @@ impl Story {
         }
         for signal in Signal::ALL {
             let bytes = view.bytes(signal);
-            if signal == Signal::Host && bytes.is_none() {
+            if matches!(signal, Signal::Host | Signal::Children) && bytes.is_none() {
                 continue; // most ranks have none
             }
             let bytes = bytes.unwrap_or(f64::NAN);

@@ -218,7 +218,12 @@ fn rank_summary(
 /// Returns the least headroom that any growth of the rank leaves, by its findings; the host's
 /// next to a device is another.
 fn growth_headroom(view: &RankView<'_>) -> Option<f64> {
-    let own = Signal::ALL.into_iter().filter(|signal| *signal != Signal::Host);
+    let is_own = |signal: &Signal| match signal {
+        Signal::Host => false,
+        Signal::Children => view.identity.is_host(),
+        _ => true,
+    };
+    let own = Signal::ALL.into_iter().filter(is_own);
     let growing = own.filter_map(|signal| view.outlook(signal)).filter(Outlook::is_growing);
     growing.filter_map(|outlook| outlook.headroom_bytes).reduce(f64::min)
 }

@@ -188,6 +188,10 @@ const WORKERS_ADVICE: &str = "Look at what each worker keeps: a list or cache th
 const CHILDREN_ADVICE: &str =
     "Look at what these processes keep, and whether they are ended or reused in time.";
 
+/// The advice where files in `/dev/shm` rise.
+const SHM_ADVICE: &str = "Look at shared memory that is closed but never unlinked (SharedMemory.unlink, ls -l /dev/shm): it stays when its process \
+                          ends. A process that writes to a full /dev/shm dies of a bus error; docker run --shm-size sets its size.";
+
 /// Memory of a rank that rises, most often in a straight line: its live memory, what its allocator
 /// keeps, or that of its child processes.
 struct StraightRise {
@@ -205,7 +209,8 @@ impl StraightRise {
         let rises = ranks.iter().flat_map(|rank| {
             let children = Children::of(rank).filter_map(|of| of.rise(rank, is_one));
             let own = Self::of_live_memory(rank, is_one).into_iter();
-            own.chain(Self::of_reserved_memory(rank, is_one)).chain(children)
+            let beside = Self::of_shm(rank, is_one).into_iter().chain(children);
+            own.chain(Self::of_reserved_memory(rank, is_one)).chain(beside)
         });
         let soon = rises.filter(|rise| rise.left.is_soon());
         soon.min_by(|a, b| a.left.order().total_cmp(&b.left.order()))
@@ -226,6 +231,21 @@ impl StraightRise {
             return None;
         };
         Some(Self { rank: rank.rank, sentence, advice: RISE_ADVICE, left })
+    }
+
+    /// Returns the rise of files in `/dev/shm`, which is full or takes the rest of host memory.
+    fn of_shm(rank: &RankSummary, is_one: bool) -> Option<Self> {
+        let host = rank.host.as_deref()?;
+        let slope = host.shm.filter(|of| of.is_straight)?.bytes_per_step?;
+        let (used, limit) = (host.figures.shm_used?.as_f64(), host.figures.shm_limit?.as_f64());
+        let of_host = if rank.is_host() { rank.headroom_bytes } else { host.headroom_bytes() };
+        let bytes_left = of_host.map_or(limit - used, |left| left.min(limit - used));
+        let pace = seconds_per_step(rank).map(|pace| slope / pace);
+        let left = TimeLeft::of(rank, bytes_left, Some(slope), pace);
+        let (used, limit) = (bytes(used), bytes(limit));
+        let what = format!("what is in /dev/shm ({used} of {limit}){}", of_rank(rank, is_one));
+        let sentence = rises(&what, slope, &left);
+        Some(Self { rank: rank.rank, sentence, advice: SHM_ADVICE, left })
     }
 
     /// Returns the rise of reserved memory. It has no time left: how much of its cache the
@@ -321,8 +341,19 @@ struct TimeLeft {
 impl TimeLeft {
     /// Returns the time to OOM at a rate in bytes per step, and per second.
     fn at(rank: &RankSummary, per_step: Option<f64>, per_second: Option<f64>) -> Self {
-        let at =
-            |slope: Option<f64>| Some(rank.headroom_bytes? / slope?).filter(|n| n.is_finite());
+        let none =
+            Self { steps: None, seconds: None, is_over: rank.state != RankOutcome::Pushing };
+        rank.headroom_bytes.map_or(none, |left| Self::of(rank, left, per_step, per_second))
+    }
+
+    /// Returns the time in which bytes are used up, likewise.
+    fn of(
+        rank: &RankSummary,
+        left: f64,
+        per_step: Option<f64>,
+        per_second: Option<f64>,
+    ) -> Self {
+        let at = |slope: Option<f64>| Some(left / slope?).filter(|n| n.is_finite());
         let is_over = rank.state != RankOutcome::Pushing;
         Self { steps: at(per_step), seconds: at(per_second), is_over }
     }
