@@ -339,7 +339,7 @@ impl RankState {
         let detectors = match sample.phase {
             Phase::Train => Some(&mut self.detectors),
             Phase::Sample => self.by_time.as_deref_mut(),
-            Phase::Eval | Phase::Checkpoint | Phase::Idle => None,
+            Phase::Eval | Phase::Checkpoint | Phase::Named | Phase::Idle => None,
         };
         detectors.is_some_and(|of| of.train_children(&record, capacity.shared))
     }
