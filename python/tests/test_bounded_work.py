@@ -361,10 +361,12 @@ def test_message_of_an_error_is_read_as_far_as_a_size_can_be(text):
     assert _requested_bytes("x " + text) is None
 
 
-def test_private_memory_of_a_child_is_the_sum_over_its_mappings():
-    mine = _children._private_bytes(os.getpid())
+def test_anonymous_memory_of_a_child_is_that_of_its_status_and_the_least_of_it_is_shared():
+    mine = _children.anonymous_of(os.getpid())
     status = _procfs.sizes(iter((_procfs.read("/proc/self/status") or b"").split(b"\n")), (b"RssAnon",))
-    assert mine is not None and 0.5 < mine / status[b"RssAnon"] < 1.5
+    assert 0.5 < mine / status[b"RssAnon"] < 1.5
+    shared = _children._shared_bytes(os.getpid())
+    assert shared is not None and 0 <= shared < mine
 
 
 class TestAllowance:
