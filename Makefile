@@ -1,6 +1,6 @@
 # `make` or `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help demo tools test test-rust test-python test-interpreters test-helm test-torch wheel deb test-otlp bless look look-page look-snapshot bench bench-client bench-snapshot eval truth eval-toys soak cluster fleet ends attack fuzz release lint fmt clippy deny types workflows docs rust debian
+.PHONY: help demo tools test test-rust test-python test-interpreters test-helm test-torch wheel deb test-otlp bless look look-page look-snapshot bench bench-client bench-snapshot eval deadline truth eval-toys soak cluster fleet ends attack fuzz release lint fmt clippy deny types workflows docs rust debian
 SHELL := /bin/bash
 CARGO ?= cargo
 # What the tests and lints need in addition to Rust and Python is installed here, and nowhere else.
@@ -118,6 +118,9 @@ bench-snapshot: ## Measure the snapshot reader next to pickle.load and other pro
 
 eval: ## Score the detector on jobs of known truth, each figure next to its limit (half an hour at first, then minutes; SETS=dev SEEDS=0-4 FAMILIES=…)
 	@CARGO="$(CARGO)" eval/run.sh $(if $(SETS),--sets $(SETS)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(FAMILIES),--families $(FAMILIES)) $(EVAL_OPTIONS)
+
+deadline: ## Score the ask to checkpoint on simulated jobs: fatal leaks in time, healthy jobs hardly ever (an hour at first, for the jobs of `make eval`; then minutes)
+	@CARGO="$(CARGO)" eval/deadline.sh $(if $(SETS),--sets $(SETS)) $(if $(SEEDS),--seeds $(SEEDS))
 
 truth: ## Judge every statement about 3,000 recordings and 300 programs of known truth (half an hour, installs 6 GB; TRUTH=quick for 96 recordings, SET=test for other seeds)
 	@python/tests/install.sh $(if $(filter quick,$(TRUTH)),,torch)

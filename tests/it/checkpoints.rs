@@ -116,6 +116,39 @@ fn run_that_ends_before_its_memory_is_not_asked() {
 }
 
 #[test]
+fn fast_growth_is_asked_only_once_a_third_of_what_was_left_is_used() {
+    let exporter = Exporter::start(&[]);
+    let live = |_, step: u64| BASE + step * 3 * LEAK;
+    let until = |steps| {
+        let job = Job::new(1, 0).steps(steps).capacity(CAPACITY).live(live).peak(live);
+        job.reserved(live).more(|_, _| json!({"on_deadline": "checkpoint"})).records()
+    };
+    assert_eq!(asked_ranks(&exporter, &until(0..255)), NOBODY);
+    let creep = exporter.finding("CREEP_CONFIRMED").unwrap();
+    assert_eq!(creep["severity"], "critical");
+    assert!(creep["evidence"]["oom_eta_lower_seconds"].as_f64().unwrap() < float(BEFORE));
+    assert_eq!(asked_ranks(&exporter, &until(255..400)), [0]);
+}
+
+#[test]
+fn growth_of_memory_that_is_nearly_full_is_asked_however_long_it_may_last() {
+    let asked_with = |beyond: u64| {
+        let exporter = Exporter::start(&[]);
+        let live = |_, step: u64| BASE + step * LEAK / 8;
+        let peak = move |rank, step| live(rank, step) + beyond;
+        let job = Job::new(1, 2_000).capacity(CAPACITY).live(live).peak(peak).reserved(peak);
+        let job = job.more(|_, _| json!({"on_deadline": "checkpoint"}));
+        let asked = asked_ranks(&exporter, &job.records());
+        let creep = exporter.finding("CREEP_CONFIRMED").unwrap();
+        let left = creep["evidence"]["oom_eta_lower_seconds"].as_f64().unwrap();
+        assert!(left > float(BEFORE), "{creep:#}");
+        asked
+    };
+    assert_eq!(asked_with(CAPACITY / 2), NOBODY);
+    assert_eq!(asked_with(CAPACITY / 10 * 7), [0]);
+}
+
+#[test]
 fn finding_that_pages_nobody_asks_nobody() {
     let exporter = Exporter::start(&[]);
     exporter.push(&job(1, (0, SOON)).records());

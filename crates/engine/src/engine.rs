@@ -11,7 +11,7 @@ use crate::diagnosis::input::{DiagnosisInput, RunInput};
 use crate::event::{Event, Handled, Receipt, Told};
 use crate::findings::acks::{Ack, Acks};
 use crate::findings::{Finding, Findings, Transition, TransitionState};
-use crate::kind::{DiagnosisKind, Severity};
+use crate::kind::DiagnosisKind;
 use crate::processes::{ProcessTable, ProcessView, Reading};
 use crate::ranks::container_view::ContainerView;
 use crate::ranks::history::MarkerKind;
@@ -24,7 +24,7 @@ use crate::ranks::view::{DeviceView, RankView, SilentKill};
 use crate::requests::causes::{
     Cause, FoundCause, HeldView, HoldersReport, SiteTable, SiteView,
 };
-use crate::requests::checkpoint::{self, CheckpointDue};
+use crate::requests::checkpoint::CheckpointDue;
 use crate::requests::heap_scans::HeapScans;
 use crate::requests::schedule::Growth;
 use crate::requests::snapshot::SnapshotReport;
@@ -548,12 +548,14 @@ impl Engine {
     pub(super) fn judged(&mut self, now: Uptime) -> (Vec<Finding>, Vec<Finding>) {
         self.last_judged = now;
         let found = self.findings.judge(&self.diagnosis_input(now), &self.acks, now);
-        self.checkpoints_due = due_checkpoints(&found, self.config.checkpoint_before);
         if found.is_empty() && self.findings.is_empty() {
             return (Vec::new(), Vec::new());
         }
         let time = self.unix_time(now);
-        self.findings.replace(found, time)
+        let changed = self.findings.replace(found, time);
+        let before = self.config.checkpoint_before;
+        self.checkpoints_due = self.findings.checkpoints_due(before);
+        changed
     }
 
     fn judge(&mut self, now: Uptime) -> Vec<Transition> {
@@ -614,32 +616,6 @@ impl Engine {
         let time = (time * 1000.0).round() / 1000.0;
         Transition { time, step, subject, kind, state, severity, evidence }
     }
-}
-
-/// Returns the runs of which memory may run out within a time, by findings that page somebody. Of
-/// a run that clearly ends before that, no finding does.
-fn due_checkpoints(findings: &[Finding], before: Duration) -> BTreeMap<Run, CheckpointDue> {
-    let mut runs: BTreeMap<Run, CheckpointDue> = BTreeMap::new();
-    for finding in findings.iter().filter(|of| of.severity > Severity::Info) {
-        let growth = finding.evidence.growth().filter(|growth| !growth.is_over);
-        let left = growth.and_then(|growth| growth.oom_eta_lower_seconds);
-        let left = left.filter(|left| *left < before.as_secs_f64());
-        let Some((rank, seconds_left)) = finding.subject.rank().zip(left) else { continue };
-        if runs.get(&rank.run).is_some_and(|due| due.seconds_left <= seconds_left) {
-            continue;
-        }
-        let due = CheckpointDue {
-            reason: checkpoint::reason(
-                &format!("rank {}", rank.rank),
-                &finding.evidence.sentence(),
-            ),
-            seconds_left,
-            steps_left: growth.and_then(|growth| growth.oom_eta_lower_steps),
-            every: before,
-        };
-        runs.insert(rank.run.clone(), due);
-    }
-    runs
 }
 
 /// Returns the time when the present incarnation of a rank began.

@@ -1,6 +1,7 @@
 //! The findings: what holds, since when, and what changed since they were last evaluated.
 
 pub mod acks;
+mod checkpoints;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

@@ -17,12 +17,20 @@ pub const REASON_BYTES_MAX: usize = 512;
 pub struct CheckpointDue {
     /// The rank and the words of the finding, at most [`REASON_BYTES_MAX`] bytes.
     pub reason: Box<str>,
-    /// The lower bound of the seconds until then.
-    pub seconds_left: f64,
+    /// The lower bound of the seconds until then, where it is known.
+    pub seconds_left: Option<f64>,
     /// The lower bound of the steps until then, where they are known.
     pub steps_left: Option<f64>,
     /// The time within which a rank is asked once.
     pub every: Duration,
+}
+
+impl CheckpointDue {
+    /// Returns whether its memory runs out sooner, as far as that is known.
+    pub fn is_sooner_than(&self, other: &Self) -> bool {
+        let seconds = |of: &Self| of.seconds_left.unwrap_or(f64::INFINITY);
+        seconds(self) < seconds(other)
+    }
 }
 
 /// The last ask of a rank's present process.

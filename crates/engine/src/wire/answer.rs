@@ -42,7 +42,8 @@ enum Action<'a> {
         run: &'a Run,
         rank: Rank,
         reason: &'a str,
-        seconds_left: f64,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        seconds_left: Option<f64>,
         #[serde(skip_serializing_if = "Option::is_none")]
         steps_left: Option<f64>,
         every_seconds: f64,
