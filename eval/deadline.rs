@@ -198,6 +198,7 @@ fn record_of(row: &[u8], rank: usize, total: Bytes) -> StepSample {
         n_steps: 1,
         time: Some(Seconds::new(time_of(row)).unwrap()),
         phase: if row[2] == 1 { Phase::Eval } else { Phase::Train },
+        phase_name: None,
         marks: MarkSet::default(),
         instance: None,
         launch: None,
