@@ -30,7 +30,8 @@ from ._wire import (
     CHECKPOINT,
     EVENT_MARKERS,
     OUTCOMES,
-    PHASE_NAME,
+    PHASE_BYTES_MAX,
+    PHASE_CHARACTERS,
     PHASE_NAMES_MAX,
     PHASES,
     STEP_MAX,
@@ -196,7 +197,7 @@ class Client:
         names = self.process.phase_names
         if name in names:
             return len(PHASES) + names.index(name)
-        if not isinstance(name, str) or name in PHASES or not PHASE_NAME.fullmatch(name):
+        if not isinstance(name, str) or name in PHASES or not 0 < len(name) <= PHASE_BYTES_MAX or not PHASE_CHARACTERS.issuperset(name):
             warn_once(f"phase {name}", f"phase {name!r} is not recorded: a name has 1 to 32 letters, digits, '.', '_' and '-', and is none of {', '.join(PHASES)}")
             return None
         if len(names) >= PHASE_NAMES_MAX:

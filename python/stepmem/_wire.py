@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import struct
 from typing import Any, Dict, List, Optional, Set, Tuple
 
@@ -22,8 +21,9 @@ TIMED_PHASES = PHASES[1:3]
 """Phases that a program can report by these names; others are its own."""
 
 PHASE_NAMES_MAX = 16
-PHASE_NAME = re.compile("[A-Za-z0-9._-]{1,32}")
-"""Names of its own that a program may give to phases, and what each may be; the exporter takes no more."""
+PHASE_BYTES_MAX = 32
+PHASE_CHARACTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
+"""Names of its own that a program may give to phases, and how long and of what each may be; the exporter takes no others."""
 
 UNKNOWN_PHASE = "a phase of the program's own"
 """Stands among the keys that an exporter does not know for names of phases. It gets `eval`, which counts for peaks only, too."""
