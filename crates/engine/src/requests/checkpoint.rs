@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use stepmem_types::units::{Count, Uptime};
 
-/// The default of [`CheckpointSettings::before`].
+/// The time before the end of memory from which ranks are asked to checkpoint, by default.
 pub const CHECKPOINT_BEFORE: Duration = Duration::from_mins(10);
 
 /// The longest reason of an ask, in bytes.
