@@ -18,6 +18,8 @@ const RISES_MIN: u32 = 3;
 const RISE_BYTES_MIN: f64 = 32.0 * MEBIBYTE;
 /// The chance, up to which highs in a row are growth, that ends in any order make them.
 const CHANCE_MAX: f64 = 5e-5;
+/// Highs in a row by which the chance is reckoned: of so many it is below [`CHANCE_MAX`].
+const HIGHS_WEIGHED_MAX: usize = 16;
 /// Rises of which the largest is at most so many times the least are those of a leak: chance makes
 /// them uneven.
 const EVEN_WITHIN: f64 = 1.5;
@@ -273,10 +275,11 @@ impl Highs {
         let n_before = n_ends.saturating_sub(self.n.into());
         let is_beyond_swings =
             n_before > 1 && self.least_rise > self.most_before - self.least_before;
-        // Of ends in any order, the last is the highest of n with a chance of 1/n.
-        let chance: f64 = (n_before + 1..=n_ends)
-            .map(|n| 1.0 / u32::try_from(n).map_or(f64::INFINITY, f64::from))
-            .product();
+        // Of ends in any order, the last is the highest of n with a chance of 1/n. So many of the
+        // newest highs are always less likely than what counts as chance.
+        let newest = (n_before + 1..=n_ends).rev().take(HIGHS_WEIGHED_MAX);
+        let chance: f64 =
+            newest.map(|n| 1.0 / u32::try_from(n).map_or(f64::INFINITY, f64::from)).product();
         is_even || is_beyond_swings || chance <= CHANCE_MAX
     }
 }
