@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::units::{OutOfRange, serialized};
+use crate::units::{OutOfRange, ascii_name, serialized};
 
 /// The random number of one pushing process: 16 lower-case hexadecimal digits on the wire. It
 /// is never shown, also not by `Debug`.
@@ -55,17 +55,10 @@ impl Launch {
     ///
     /// Names the length, or the characters that are allowed.
     pub fn new(text: &str) -> Result<Self, OutOfRange> {
-        if text.is_empty() || text.len() > Self::BYTES_MAX {
-            return Err(OutOfRange::Length { bytes: text.len(), max: Self::BYTES_MAX });
-        }
-        let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte);
-        if text.bytes().all(is_allowed) && ![".", ".."].contains(&text) {
-            Ok(Self(text.into()))
-        } else {
-            Err(OutOfRange::Form {
-                what: "letters, digits, '.', '_', ':' and '-', or is '.' or '..'",
-            })
-        }
+        let form = "letters, digits, '.', '_', ':' and '-', or is '.' or '..'";
+        let name = ascii_name(text, Self::BYTES_MAX, b"._:-", form)?;
+        let is_file = ![".", ".."].contains(&text);
+        if is_file { Ok(Self(name)) } else { Err(OutOfRange::Form { what: form }) }
     }
 
     pub fn as_str(&self) -> &str {

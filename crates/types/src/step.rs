@@ -9,7 +9,7 @@ use crate::device::{DeviceMemoryKind, OwnProcessMemory};
 use crate::host::{ContainerReading, HostParts};
 use crate::ids::{GpuUuid, Rank, RankId, Run};
 use crate::launch::{Instance, Launch};
-use crate::units::{Bytes, Count, OutOfRange, Seconds, serialized};
+use crate::units::{Bytes, Count, OutOfRange, Seconds, ascii_name, serialized};
 
 // Same name as detect::trend::Phase: there it is of growth, here of training.
 /// The phases that ran since the rank's last record.
@@ -66,14 +66,8 @@ impl PhaseName {
     ///
     /// Names the length, or the characters that are allowed.
     pub fn new(text: &str) -> Result<Self, OutOfRange> {
-        if text.is_empty() || text.len() > Self::BYTES_MAX {
-            return Err(OutOfRange::Length { bytes: text.len(), max: Self::BYTES_MAX });
-        }
-        let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-        if !text.bytes().all(is_allowed) {
-            return Err(OutOfRange::Form { what: "letters, digits, '.', '_' and '-'" });
-        }
-        Ok(Self(text.into()))
+        let form = "letters, digits, '.', '_' and '-'";
+        ascii_name(text, Self::BYTES_MAX, b"._-", form).map(Self)
     }
 
     pub fn as_str(&self) -> &str {

@@ -4,6 +4,7 @@
 use std::error::Error;
 use std::fmt;
 use std::num::NonZeroU64;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize};
@@ -323,6 +324,25 @@ pub struct DurationBucket {
     /// The upper bound.
     pub within_seconds: f64,
     pub count: u64,
+}
+
+/// Takes a name of 1 to `bytes_max` bytes of ASCII letters, digits and `punctuation`.
+///
+/// # Errors
+///
+/// Names the length, or `form`: the characters that are allowed.
+pub(crate) fn ascii_name(
+    text: &str,
+    bytes_max: usize,
+    punctuation: &[u8],
+    form: &'static str,
+) -> Result<Arc<str>, OutOfRange> {
+    if text.is_empty() || text.len() > bytes_max {
+        return Err(OutOfRange::Length { bytes: text.len(), max: bytes_max });
+    }
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || punctuation.contains(&byte);
+    let is_name = text.bytes().all(is_allowed);
+    if is_name { Ok(text.into()) } else { Err(OutOfRange::Form { what: form }) }
 }
 
 /// Takes a text of 1 to `bytes_max` bytes without control characters, to own or to share. Of
