@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use crate::rig::command::replayed as replay;
 use crate::rig::exporter::Exporter;
+use crate::rig::folder::Folder;
 use crate::rig::job::recording;
 use crate::rig::json::has;
 use crate::rig::noise::noise;
@@ -162,6 +163,35 @@ fn allocator_and_host_are_compared_where_the_process_is_not_known() {
         );
         assert_eq!(last["evidence"]["floor_basis"], basis, "{last}");
     }
+}
+
+#[test]
+fn record_that_comes_twice_is_one_end() {
+    let kept = |iteration: u64| 4 * GIB + iteration * 100 * MIB;
+    let once = iterations(8, kept);
+    let twice: Vec<Value> =
+        once.iter().flat_map(|record| [record.clone(), record.clone()]).collect();
+    assert_eq!(said(&twice).0, said(&once).0);
+}
+
+#[test]
+fn ends_before_a_restart_of_the_exporter_count() {
+    let folder = Folder::new("phases");
+    let state = folder.path("state");
+    let flags = ["--state.file", state.to_str().unwrap()];
+    let records = iterations(4, |iteration| 4 * GIB + iteration * 100 * MIB);
+    let (before, after) = records.split_at(records.len() / 2);
+    let first = Exporter::start(&flags);
+    first.push(before);
+    assert!(first.finding("PHASE_RISING").is_none());
+    first.stop();
+    let second = Exporter::start(&flags);
+    second.push(after);
+    second.await_metrics("the third rise is told", |metrics| {
+        metrics.keys().any(|series| series.contains("PHASE_RISING"))
+    });
+    let finding = second.finding("PHASE_RISING").unwrap();
+    has(&finding["evidence"], &json!({"phase": "sleep", "floor_ends": 3}));
 }
 
 #[test]
