@@ -4,18 +4,22 @@
 //! The collector of the crate `prometheus` counts whole seconds of processor time, which hardly
 //! change in a small exporter.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read;
 use std::path::Path;
 use std::str::FromStr;
 
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{Counter, Gauge, Opts};
+use rustix::process::{Resource, getrlimit};
 
 /// Prefix of the figures' names.
 const NAMESPACE: &str = "process";
 /// The directory in which the kernel describes the process.
 const PROC: &str = "/proc";
+/// The most bytes of a file of it that are read: some 1,500 are there.
+const FILE_BYTES_MAX: u64 = 16 << 10;
 /// The entry of `auxv` for the ticks of a second.
 const AT_CLKTCK: u64 = 17;
 /// The ticks of a second on all usual machines.
@@ -28,61 +32,74 @@ const STIME_IDX: usize = 12;
 /// The index of the start, counted like [`UTIME_IDX`].
 const START_IDX: usize = 19;
 
-/// A figure of the process, and the function that reads it.
+/// A figure of the process, and the function that finds it in what was read.
 struct ProcessFigure {
     gauge: Gauge,
-    read: ReadFigure,
+    find: FindFigure,
 }
 
-/// Reads a figure below `/proc`.
-type ReadFigure = fn(&Path) -> Option<f64>;
+/// Finds a figure in the text of `status`.
+type FindFigure = fn(&str) -> Option<f64>;
 
-/// Collects the figures of this process. One that cannot be read is absent.
+/// Collects the figures of this process, each file once. One that cannot be read is absent.
 pub(super) struct OwnProcess {
+    ticks_per_second: f64,
     cpu_seconds: Option<Counter>,
     figures: Vec<ProcessFigure>,
+    /// The start of the process, which never changes.
+    start: Option<Gauge>,
 }
 
 impl OwnProcess {
     pub(super) fn new() -> Self {
-        let rows: [(&str, ReadFigure); 6] = [
-            ("resident_memory_bytes", |proc| kibibytes(proc, "VmRSS")),
-            ("virtual_memory_bytes", |proc| kibibytes(proc, "VmSize")),
-            ("open_fds", open_fds),
-            ("max_fds", max_fds),
-            ("start_time_seconds", start_time),
-            ("threads", |proc| field(proc, "Threads")?.parse().ok()),
+        let rows: [(&str, FindFigure); 5] = [
+            ("resident_memory_bytes", |status| kibibytes(status, "VmRSS")),
+            ("virtual_memory_bytes", |status| kibibytes(status, "VmSize")),
+            ("threads", |status| line(status, "Threads")?.parse().ok()),
+            ("open_fds", |_| open_fds()),
+            ("max_fds", |_| max_fds()),
         ];
-        let figure = |(name, read): (&str, _)| {
-            Some(ProcessFigure { gauge: Gauge::with_opts(opts(name)).ok()?, read })
-        };
+        let gauge = |name| Gauge::with_opts(opts(name)).ok();
+        let figure = |(name, find)| Some(ProcessFigure { gauge: gauge(name)?, find });
+        let ticks_per_second = ticks_of_auxv().unwrap_or(USUAL_TICKS);
+        let start = gauge("start_time_seconds").zip(start_time(ticks_per_second));
+        let start = start.map(|(gauge, seconds)| {
+            gauge.set(seconds);
+            gauge
+        });
         Self {
+            ticks_per_second,
             cpu_seconds: Counter::with_opts(opts("cpu_seconds_total")).ok(),
             figures: rows.into_iter().filter_map(figure).collect(),
+            start,
         }
     }
 }
 
 impl Collector for OwnProcess {
     fn desc(&self) -> Vec<&Desc> {
-        let of_gauges = self.figures.iter().flat_map(|figure| figure.gauge.desc());
+        let of_gauges = self.figures.iter().map(|figure| &figure.gauge).chain(&self.start);
+        let of_gauges = of_gauges.flat_map(Collector::desc);
         self.cpu_seconds.iter().flat_map(Collector::desc).chain(of_gauges).collect()
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
-        let proc = Path::new(PROC);
         let mut families = Vec::new();
-        if let Some((counter, seconds)) = self.cpu_seconds.as_ref().zip(cpu_seconds(proc)) {
+        let ticks = text("self/stat")
+            .and_then(|stat| Some(field(&stat, UTIME_IDX)? + field(&stat, STIME_IDX)?));
+        if let Some((counter, ticks)) = self.cpu_seconds.as_ref().zip(ticks) {
             counter.reset();
-            counter.inc_by(seconds);
+            counter.inc_by(ticks / self.ticks_per_second);
             families.extend(counter.collect());
         }
-        for ProcessFigure { gauge, read } in &self.figures {
-            if let Some(value) = read(proc) {
+        let status = text("self/status").unwrap_or_default();
+        for ProcessFigure { gauge, find } in &self.figures {
+            if let Some(value) = find(&status) {
                 gauge.set(value);
                 families.extend(gauge.collect());
             }
         }
+        families.extend(self.start.iter().flat_map(Collector::collect));
         families
     }
 }
@@ -92,34 +109,32 @@ fn opts(name: &str) -> Opts {
     Opts::new(name, name).namespace(NAMESPACE)
 }
 
-/// Returns the processor time that all threads of the process have taken, to a tick.
-fn cpu_seconds(proc: &Path) -> Option<f64> {
-    Some((stat(proc, UTIME_IDX)? + stat(proc, STIME_IDX)?) / ticks_per_second(proc))
+/// Reads a file below `/proc`. It has no length there, so that it is read until its end.
+fn text(name: &str) -> Option<String> {
+    let mut text = String::with_capacity(4 << 10);
+    let file = File::open(Path::new(PROC).join(name)).ok()?;
+    file.take(FILE_BYTES_MAX).read_to_string(&mut text).ok()?;
+    Some(text)
 }
 
 /// Returns the start of the process, as a Unix time.
-fn start_time(proc: &Path) -> Option<f64> {
-    let boot = fs::read_to_string(proc.join("stat")).ok()?;
+fn start_time(ticks_per_second: f64) -> Option<f64> {
+    let boot = fs::read_to_string(Path::new(PROC).join("stat")).ok()?;
     let boot: f64 =
         boot.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()?;
-    Some(boot + stat(proc, START_IDX)? / ticks_per_second(proc))
+    Some(boot + field(&text("self/stat")?, START_IDX)? / ticks_per_second)
 }
 
 /// Returns a field of `stat`. The program's name stands in parentheses, and may itself have
 /// blanks and parentheses.
-fn stat(proc: &Path, idx: usize) -> Option<f64> {
-    let stat = fs::read_to_string(proc.join("self/stat")).ok()?;
+fn field(stat: &str, idx: usize) -> Option<f64> {
     let (_, fields) = stat.rsplit_once(')')?;
     fields.split_whitespace().nth(idx)?.parse().ok()
 }
 
 /// Returns the number of the kernel's ticks in a second, from the process's auxiliary vector.
-fn ticks_per_second(proc: &Path) -> f64 {
-    ticks_of_auxv(proc).unwrap_or(USUAL_TICKS)
-}
-
-fn ticks_of_auxv(proc: &Path) -> Option<f64> {
-    let auxv = fs::read(proc.join("self/auxv")).ok()?;
+fn ticks_of_auxv() -> Option<f64> {
+    let auxv = fs::read(Path::new(PROC).join("self/auxv")).ok()?;
     let entries = auxv.chunks_exact(2 * size_of::<usize>());
     let mut pairs = entries.filter_map(|entry| {
         let (key, value) = entry.split_at_checked(size_of::<usize>())?;
@@ -135,15 +150,15 @@ fn word(bytes: &[u8]) -> Option<u64> {
     u64::try_from(word).ok()
 }
 
-/// Returns a field of `status` that is in KiB, in bytes.
-fn kibibytes(proc: &Path, name: &str) -> Option<f64> {
-    let count: f64 = counted(&field(proc, name)?)?;
+/// Returns a line of `status` that is in KiB, in bytes.
+fn kibibytes(status: &str, name: &str) -> Option<f64> {
+    let count: f64 = counted(line(status, name)?)?;
     Some(1024.0 * count)
 }
 
 /// Returns the size of this process's address space, in bytes.
 pub(super) fn mapped_bytes() -> Option<u64> {
-    let count: u64 = counted(&field(Path::new(PROC), "VmSize")?)?;
+    let count: u64 = counted(line(&text("self/status")?, "VmSize")?)?;
     count.checked_mul(1024)
 }
 
@@ -153,25 +168,22 @@ fn counted<T: FromStr>(value: &str) -> Option<T> {
 }
 
 /// Returns the value of a line of `status`.
-fn field(proc: &Path, name: &str) -> Option<String> {
-    let status = fs::read_to_string(proc.join("self/status")).ok()?;
+fn line<'a>(status: &'a str, name: &str) -> Option<&'a str> {
     status.lines().find_map(|line| {
         let (key, value) = line.split_once(':')?;
-        (key == name).then(|| value.trim().to_owned())
+        (key == name).then(|| value.trim())
     })
 }
 
 /// Returns the number of open files, without the directory that is read for it.
-fn open_fds(proc: &Path) -> Option<f64> {
-    let n_listed = fs::read_dir(proc.join("self/fd")).ok()?.count();
+fn open_fds() -> Option<f64> {
+    let n_listed = fs::read_dir(Path::new(PROC).join("self/fd")).ok()?.count();
     u32::try_from(n_listed.saturating_sub(1)).ok().map(f64::from)
 }
 
 /// Returns the maximum number of open files; `None` where there is no limit.
-fn max_fds(proc: &Path) -> Option<f64> {
-    let limits = fs::read_to_string(proc.join("self/limits")).ok()?;
-    let soft = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
-    soft.split_whitespace().next()?.parse().ok()
+fn max_fds() -> Option<f64> {
+    u32::try_from(getrlimit(Resource::Nofile).current?).ok().map(f64::from)
 }
 
 #[cfg(test)]

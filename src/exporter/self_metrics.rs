@@ -28,6 +28,7 @@ pub(super) struct ExporterFigures {
     pub(super) dropped: DropCounts,
     /// The reason that no device is opened, and the setting to change.
     pub(super) devices_hint: Option<&'static str>,
+    pub(super) own: OwnProcess,
     pub(super) process: BTreeMap<String, f64>,
     /// Number of the command's processes that the kernel killed for lack of memory; `None`
     /// where that is not known.
@@ -86,7 +87,8 @@ impl ExporterFigures {
 
     /// Reads the figures of the operating system about this process.
     pub(super) fn read_process(&mut self) {
-        self.process = OwnProcess::new()
+        self.process = self
+            .own
             .collect()
             .iter()
             .filter_map(|family| {

@@ -28,6 +28,7 @@ use crate::exporter::listen::{
 use crate::exporter::memory::{fewer_ranks, give_back_early, unmap_code};
 use crate::exporter::notices::Notices;
 use crate::exporter::oom_kills::OomKills;
+use crate::exporter::own_process::OwnProcess;
 use crate::exporter::recording::queue;
 use crate::exporter::reload::{ReloadedFiles, keep_token};
 use crate::exporter::self_metrics::ExporterFigures;
@@ -398,6 +399,7 @@ fn figures(
         collectors: BTreeMap::new(),
         dropped: DropCounts::default(),
         devices_hint: None,
+        own: OwnProcess::new(),
         process: BTreeMap::new(),
         oom_kills: None,
         ends_with_command: startup.mode() == StartMode::Command,
