@@ -260,12 +260,13 @@ def start_prometheus(work, alerts_port):
     folder = work / "prometheus"
     folder.mkdir()
     (folder / "rules.yaml").write_text(compressed(RULES.read_text()))
+    # Alertmanager takes as resolved what it was not sent for four times as long; a busy machine evaluates less often than every 4 s.
     return started_prometheus(folder, {
         "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
         "rule_files": [str(folder / "rules.yaml")],
         "alerting": {"alertmanagers": [{"static_configs": [{"targets": [f"127.0.0.1:{alerts_port}"]}]}]},
         "scrape_configs": [{"job_name": "stepmem", "file_sd_configs": [{"files": [str(work / "targets.json")]}]}],
-    })
+    }, resent_after="15s")
 
 
 def run(jobs, targets, monitoring, receiver):
