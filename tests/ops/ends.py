@@ -105,7 +105,7 @@ class Job:
         self.name = f"{'dies' if dies else 'completes'}-{idx}"
         self.log = work / f"{self.name}.log"
         self.step, self.seen = 0, 0
-        self.ended_at = None
+        self.ended_at = self.gone_at = None
         self.n_received = 0
         """Notifications before its end."""
         self.fifo = work / f"{self.name}.exit"
@@ -206,6 +206,10 @@ class Monitoring:
         of_run = f'stepmem_diagnosis_severity{{run="{job.name}"}} unless on (run) stepmem_rank_ended_timestamp_seconds'
         return bool(self.values(of_run, time=time))
 
+    def lists(self, job, time):
+        """Whether a target that was taken from Prometheus' list before that time is one nevertheless: a busy machine reads the list late."""
+        return job.gone_at is not None and job.gone_at < time and bool(self.values(f'up{{pod="{job.name}"}}', time=time))
+
     def values(self, expression, **parameters):
         answer = ask(self.port, "/api/v1/query", query=expression, **parameters)
         if answer["status"] != "success":
@@ -248,6 +252,7 @@ class Targets:
     def gone(self, job):
         self.jobs.remove(job)
         self.write()
+        job.gone_at = time.time()
 
     def write(self):
         labels = [{"targets": [job.target], "labels": {"cluster": "here", "namespace": "ml", "pod": job.name}} for job in self.jobs]
@@ -317,6 +322,9 @@ def judge(jobs, monitoring, receiver):
             name = labels["alertname"]
             n_began += 1
             if name in DEATH and job.dies:
+                continue
+            if name == "StepmemExporterDown" and monitoring.lists(job, times[0]):
+                print(f"{job.name}: Prometheus listed its target for longer than it may be down", file=sys.stderr)
                 continue
             if not monitoring.sees(job, times[0]):
                 raise Failure(f"{name} of {job.name} began when its job was no longer seen")
