@@ -151,7 +151,7 @@ fleet: ## Scrape a fleet of simulated pods with the real Prometheus, and print w
 	$(TOOLS)/ops/bin/python tests/fleet/run.py target/debug/examples/fleet-pods --pods $(PODS) --seconds 240 --scrape-seconds 15 --since $(SINCE) --work-dir target/fleet $(FLEET_OPTIONS)
 
 ends: ENDS ?= 20
-ends: ## Have jobs that leak complete and die under the real Prometheus and Alertmanager, so many of each (minutes; ENDS=…)
+ends: ## Have jobs that leak complete and die under the real Prometheus and Alertmanager, so many of each (three minutes; ENDS=…)
 	@tests/peers/install.sh
 	@tests/ops/install.sh
 	$(CARGO) build --quiet

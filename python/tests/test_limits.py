@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import pytest
 from conftest import STUB, Reply
 
@@ -174,7 +176,83 @@ def test_exporter_that_knows_no_limits_gets_all_else(fake, train):
     assert "reserved_limit_bytes" not in end and end["requested_bytes"] == 20 << 20
 
 
+def test_fraction_that_was_set_before_the_client_came_is_unknown_until_the_error_names_it(exporter, train):
+    code = """
+        import torch
+        del torch._C._cuda_getMemoryFraction
+        torch.cuda.set_per_process_memory_fraction(0.5)
+        torch.malloc(511 << 20)
+        import stepmem
+        stepmem.auto()
+        stepmem.step_end(1)
+        assert stepmem.flush(60)
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB. 512.00 MiB allowed; ")
+    """
+    assert train(code.partition("raise")[0], exporter.url, PATHS=STUB).ended().code == 0
+    assert train(code, exporter.url, PATHS=STUB).ended().code == 1
+    ranks = {rank["end"]["outcome"]: rank for rank in exporter.status()["ranks"]}
+    assert (ranks["completed"]["capacity_bytes"], ranks["completed"].get("capacity_set_by")) == (1 << 30, None)
+    assert (ranks["oom"]["capacity_bytes"], ranks["oom"]["capacity_set_by"]) == (1 << 29, "program")
+
+
 def test_exporter_names_the_limit_that_binds(exporter, train):
     assert train(FRACTION.replace("FIRST", "").replace("(None, 0.08, 0.5, 1.0)", "(0.5,)"), exporter.url, PATHS=STUB).ended().code == 0
     rank = exporter.rank()
     assert (rank["capacity_bytes"], rank["capacity_set_by"], rank["total_bytes"]) == (1 << 29, "program", 1 << 30)
+
+
+needs_torch = [pytest.mark.torch, pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed: make test-torch")]
+
+REAL = """
+    import torch, stepmem
+    # Its own setters and getters, over an allocator of 1 GiB that only counts, as there is no GPU.
+    TOTAL, fractions, stats, native, is_up = 1 << 30, {}, {}, torch._C, False
+    for name in ("allocated_bytes", "reserved_bytes"):
+        stats[name] = {"all": dict.fromkeys(("current", "peak", "allocated", "freed"), 1000)}
+    def set_fraction(fraction, device):
+        fractions[device] = fraction
+    def get_fraction(device):
+        assert is_up, "asked before CUDA was"
+        return fractions.get(device, 1.0)
+    for name, function in {
+        "_cuda_memoryStats": lambda device: stats, "_cuda_setMemoryFraction": set_fraction, "_cuda_getMemoryFraction": get_fraction,
+        "_cuda_getDevice": lambda: 0,
+    }.items():
+        assert hasattr(native, name), f"PyTorch has no {name}"
+        setattr(native, name, function)
+    for where in (torch.cuda, torch.cuda.memory):
+        where._lazy_init, where.is_initialized = lambda: None, lambda: is_up
+    torch.cuda.device_count, torch.cuda.is_current_stream_capturing = lambda: 1, lambda: False
+    torch.cuda.mem_get_info = lambda device=None: (TOTAL, TOTAL)
+    torch.cuda.get_device_properties = lambda device: type("Properties", (), {"uuid": "0123", "total_memory": TOTAL})
+    stepmem._recorder.CAPACITY_EVERY = 0.0
+    def step():
+        stepmem.step_end()
+        assert stepmem.flush(60)
+    step()
+    GETTER
+    stepmem.auto()
+    is_up = True
+    step()
+    for set_fraction in (torch.cuda.set_per_process_memory_fraction, torch.cuda.memory.set_per_process_memory_fraction):
+        for fraction in (0.25, 1.0):
+            set_fraction(fraction)
+            step()
+    fractions[0] = 0.5
+    step()
+"""
+
+
+@pytest.mark.parametrize(
+    "getter, last",
+    [pytest.param("", 1 << 29, id="reported", marks=needs_torch), pytest.param("del native._cuda_getMemoryFraction", 1 << 30, id="noted", marks=needs_torch)],
+)
+def test_pytorchs_own_setter_of_a_fraction_is_told_and_nothing_is_asked_before_cuda_is_up(fake, train, getter, last):
+    exporter = fake(200)
+    ended = train(REAL.replace("GETTER", getter), exporter.url, STEPMEM_PEAKS="observe").ended()
+    assert (ended.code, ended.err) == (0, "")
+    devices = [record["device"] for record in exporter.records]
+    assert devices == ["cpu", *["GPU-0123"] * 6]
+    limits = [record.get("reserved_limit_bytes") for record in exporter.records]
+    # What the allocator's settings say is in PyTorch's own answer only.
+    assert limits == [None, None, 1 << 28, 1 << 30, 1 << 28, 1 << 30, last]

@@ -74,6 +74,7 @@ mod captures;
 mod outlook;
 mod outside;
 mod run_end;
+mod surfaces;
 
 // The status goes out.
 mod outputs;

@@ -48,7 +48,7 @@ fn steps_left(exporter: &Exporter, step: u64) -> Option<f64> {
     assert_eq!(rank["oom_eta_seconds"].is_number(), left.is_some(), "step {step}");
     let table = exporter.asked(&["status"]).quiet();
     let summary = exporter.summary("job");
-    let trend = &summary["stepmem"]["ranks"][0]["trend"];
+    let trend = &summary["ranks"][0]["trend"];
     if !trend.is_null() {
         assert_eq!(trend["oom_eta_steps"].as_f64(), left, "step {step}: {trend}");
     }

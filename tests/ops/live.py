@@ -147,12 +147,12 @@ def start_prometheus(work, targets, alerts_port):
     return started_prometheus(folder, config)
 
 
-def started_prometheus(folder, config):
+def started_prometheus(folder, config, resent_after="1s"):
     (folder / "prometheus.yml").write_text(json.dumps(config))  # JSON is YAML
     return start_listening(
         lambda port: [
             "prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data",
-            f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn", "--rules.alert.resend-delay=1s",
+            f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn", f"--rules.alert.resend-delay={resent_after}",
         ],
         1,
         str(folder / "log"),

@@ -120,7 +120,7 @@ function updateMemory(row, rank) {
   text(peak, known(rank.recent_peak_allocated_bytes, bytes), `in the last step ${known(rank.peak_allocated_bytes, bytes)}, since the process started ${known(rank.high_water_allocated_bytes, bytes)}`);
   text(reserved, known(rank.reserved_bytes, bytes), `${known(rank.fragmentation_ratio, percent)} of it not in use at the peak of the step`);
   const limit = rank.capacity_set_by;
-  text(capacity, known(rank.capacity_bytes, bytes) + (limit ? ` (${limit})` : ""), `${limit ? `set by the ${limit}, of ${known(rank.total_bytes, bytes)}; ` : ""}headroom ${known(rank.headroom_bytes, bytes)}, based on ${known(rank.headroom_basis, String)}`);
+  text(capacity, known(rank.capacity_bytes, bytes) + (limit ? ` (${limit})` : ""), `${limit ? `set by the ${limit}, of ${known(rank.total_bytes, bytes)}; ` : ""}headroom ${known(rank.headroom_bytes, bytes)}${rank.headroom_basis ? `, based on ${rank.headroom_basis}` : ""}`);
   const pressures = Object.entries(rank.pressures ?? {});
   const highest = most(pressures.filter(([basis]) => basis !== "host").map(([, ratio]) => ratio));
   row.pressure(highest, known(highest, percent), levelWhere(rank.findings, (evidence) => "basis" in evidence && evidence.basis !== "host"));

@@ -257,7 +257,7 @@ pub const METRICS: &[Metric] = &[
         "Least time to out-of-memory, the lower end of its 95 % interval; present while a signal creeps and the headroom is known.",
         |s, v| ranks(s, v, |r| r.oom_eta_lower_seconds)),
     row!(Derived Gauge "stepmem_headroom_bytes" "headroom", BYTES, RANK,
-        "Memory that the rank can still allocate before its device is full: capacity less what others use and less its recent peak (where that is unknown, the maximum since the process started, else what the allocator has reserved). For host memory, the rank's child processes are among the others.",
+        "Memory that the rank can still allocate before its device is full: capacity less what others use and less its recent peak (where that is unknown, the maximum since the process started, else what the allocator has reserved); while its live memory grows, what its finding has left, which is also less the cache that would not be given back. For host memory, the rank's child processes are among the others.",
         |s, v| ranks(s, v, |r| r.headroom_bytes)),
     row!(Derived Gauge "stepmem_rank_limit_bytes" "rank.limit", BYTES, RANK_LIMIT,
         "The rank's capacity while that is a limit of its own process and not its device's. program: what a memory fraction lets PyTorch's allocator reserve.",

@@ -24,6 +24,7 @@ impl RankStatus {
     ) -> Self {
         let (of_device, of_host) = ends(view);
         let headroom = view.headroom();
+        let growth_headroom = view.growth_headroom_bytes([Signal::Allocated, Signal::Children]);
         Self {
             rank_label: id.rank.to_string(),
             run: id.run,
@@ -46,8 +47,10 @@ impl RankStatus {
             high_water_allocated: view.high_water_allocated,
             capacity: view.capacity,
             capacity_set_by: view.capacity_set_by(),
-            headroom_bytes: headroom.map(|headroom| headroom.bytes),
-            headroom_basis: headroom.map(|headroom| headroom.basis),
+            headroom_bytes: growth_headroom.or(headroom.map(|headroom| headroom.bytes)),
+            headroom_basis: headroom
+                .filter(|_| growth_headroom.is_none())
+                .map(|headroom| headroom.basis),
             pressures: pressure::of_rank(view)
                 .chain(pressure::of_host(view))
                 .map(|of| (of.basis, of.ratio))

@@ -169,9 +169,10 @@ pub struct RankStatus {
     /// The origin of the capacity; absent where it is its device's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity_set_by: Option<LimitOrigin>,
-    /// Bytes that it can still take before its device is full, or its own limit is reached.
+    /// Bytes that it can still take before its device is full, or its own limit is reached; while
+    /// its live memory grows, those that its finding has.
     pub headroom_bytes: Option<f64>,
-    /// The memory that the headroom rests on.
+    /// The memory that the headroom rests on; `None` while that is its growth.
     pub headroom_basis: Option<Basis>,
     /// Peak by capacity, by basis.
     pub pressures: BTreeMap<Basis, f64>,

@@ -253,6 +253,23 @@ impl RankView<'_> {
         Some(Headroom { bytes: left.max(0.0), basis })
     }
 
+    /// Returns the least headroom that growth of these signals leaves, as its findings have it:
+    /// less a part of the cache, too. `None` where none grows, or the rank ended; growth of the
+    /// host next to a device leaves another.
+    pub fn growth_headroom_bytes(
+        &self,
+        signals: impl IntoIterator<Item = Signal>,
+    ) -> Option<f64> {
+        let is_own = |signal: &Signal| match signal {
+            Signal::Host => false,
+            Signal::Children => self.identity.is_host(),
+            _ => true,
+        };
+        let own = signals.into_iter().filter(is_own);
+        let growing = own.filter_map(|signal| self.outlook(signal)).filter(Outlook::is_growing);
+        growing.filter_map(|outlook| outlook.headroom_bytes).reduce(f64::min)
+    }
+
     /// Returns the share of the reserved memory that was not in use at the step's peak, 0 to 1.
     /// Reserved memory is that at the end of the last train step. Where the peak is unknown it
     /// is at least the share above the high-water mark, and `None` without one.

@@ -180,23 +180,18 @@ fn growth(signal: &SignalStatus) -> String {
 /// Adds how far the rank is from its capacity; where it grows, by the headroom that its finding
 /// has.
 fn room(page: &mut Page, rank: &RankStatus, findings: &[&FindingStatus]) {
-    let left = |signal| {
-        let mut own = findings.iter().filter(|of| of.kind.about().signal == Some(signal));
-        own.find_map(|of| of.evidence.growth()?.headroom_bytes)
-    };
-    if let Some(headroom) = left(Signal::Allocated) {
-        let words = format!("Headroom: {}, as its growth has it left", bytes(headroom));
-        page.paragraph(Indent::hanging(2), &words);
-    } else if let Some(headroom) = rank.headroom_bytes {
-        let basis = rank.headroom_basis.map_or(String::new(), |basis| {
+    const OF_GROWTH: &str = ", as its growth has it left";
+    if let Some(headroom) = rank.headroom_bytes {
+        let basis = rank.headroom_basis.map_or(OF_GROWTH.to_owned(), |basis| {
             format!(", by its {} memory", basis.as_label().replace('_', " "))
         });
         page.paragraph(Indent::hanging(2), &format!("Headroom: {}{basis}", bytes(headroom)));
     }
-    let of_host = left(Signal::Host);
+    let mut of_host = findings.iter().filter(|of| of.kind.about().signal == Some(Signal::Host));
+    let of_host = of_host.find_map(|of| of.evidence.growth()?.headroom_bytes);
     let measured = || rank.host.as_ref()?.headroom_bytes();
     if let Some(headroom) = of_host.or_else(measured) {
-        let by = if of_host.is_some() { ", as its growth has it left" } else { "" };
+        let by = if of_host.is_some() { OF_GROWTH } else { "" };
         let words = format!("Headroom on the host: {}{by}", bytes(headroom));
         page.paragraph(Indent::hanging(2), &words);
     }

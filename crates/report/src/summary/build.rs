@@ -200,7 +200,7 @@ fn rank_summary(
             .reduce(f64::max),
         headroom_bytes: view.headroom().map(|headroom| headroom.bytes),
         high_water_allocated_bytes: view.high_water_allocated,
-        growth_headroom_bytes: growth_headroom(view),
+        growth_headroom_bytes: view.growth_headroom_bytes(Signal::ALL),
         headroom_basis: view.headroom().map(|headroom| headroom.basis),
         peak_imbalance_ratio: peaks.against_others(rank).map(|imbalance| imbalance.ratio),
         fragmentation_ratio: view.fragmentation_ratio(),
@@ -213,19 +213,6 @@ fn rank_summary(
         alloc_retries: view.last_train.and_then(|last| last.alloc_retries),
         series_bytes: lifetime.means(Kept::Allocated).map(f64::round).collect(),
     }
-}
-
-/// Returns the least headroom that any growth of the rank leaves, by its findings; the host's
-/// next to a device is another.
-fn growth_headroom(view: &RankView<'_>) -> Option<f64> {
-    let is_own = |signal: &Signal| match signal {
-        Signal::Host => false,
-        Signal::Children => view.identity.is_host(),
-        _ => true,
-    };
-    let own = Signal::ALL.into_iter().filter(is_own);
-    let growing = own.filter_map(|signal| view.outlook(signal)).filter(Outlook::is_growing);
-    growing.filter_map(|outlook| outlook.headroom_bytes).reduce(f64::min)
 }
 
 /// Returns the number of out-of-memory errors: those that the process counted, and the one that
