@@ -44,11 +44,17 @@ COROUTINE = 0x80
 
 _dict_of_module: Any = vars(ModuleType)["__dict__"].__get__
 
-READ_EVERY = 0.1, 0.5
+READ_EVERY = 0.2, 0.5
 """Shortest and longest time from one reading of memory to the next, in seconds, while calls end…"""
+
+SEARCH_EVERY = 0.05
+"""…the same while a search for holders goes on…"""
 
 AGE_PER_READING = 300.0
 """…and else the time since the first, divided by this: growth must last for longer, the later it begins."""
+
+LONG_SECONDS = 0.05
+"""Calls that take so long on average, also those that run at once, bear the slices of a search that a step does."""
 
 BUSY_SECONDS = 1.0
 """Where calls overlap for so long, the least of the readings at their ends counts."""
@@ -213,8 +219,7 @@ class Calls:
         try:
             now = monotonic()
             shortest, longest = READ_EVERY
-            age = 0.0 if self._process.is_followed else now - self._began_at
-            every = min(max(shortest, age / AGE_PER_READING), longest)
+            every = SEARCH_EVERY if self._process.is_followed else min(max(shortest, (now - self._began_at) / AGE_PER_READING), longest)
             is_busy = bool(self._running)
             if now < (self._busy_due_at if is_busy else self._due_at):
                 return
@@ -228,6 +233,7 @@ class Calls:
                 if now - self._recorded_at < BUSY_SECONDS:
                     return
                 sample = self._least
+            self._process.has_short_calls = now - self._recorded_at < LONG_SECONDS * (n - self._process.n_recorded)
             self._due_at = now + every
             self._least, self._recorded_at = None, now
             self._record(n, sample)

@@ -12,9 +12,13 @@ import pytest
 from conftest import STUB
 
 from stepmem._calls import CALL, Calls, application_of
+from stepmem._holders.allowance import CALL_SLICE_SECONDS, SLICE_SECONDS
+from stepmem._holders.requests import HeapScanRequests
+from stepmem._holders.search import Search
+from stepmem._malloc import Malloc
 from stepmem._process import Process
 from stepmem._readers import NO_PARTS, MemorySample
-from stepmem._wire import UNKNOWN
+from stepmem._wire import UNKNOWN, HeapScanRequest
 
 MODULES = """
     import asyncio, sys, threading, time, types
@@ -152,13 +156,13 @@ def test_outermost_call_counts_whatever_models_it_calls(counted: Any) -> None:
     assert [n for n, _ in counted.records] == [1, 2]
 
 
-def test_readings_are_a_tenth_of_a_second_apart_however_many_calls_end(counted: Any) -> None:
+def test_readings_are_a_fifth_of_a_second_apart_however_many_calls_end(counted: Any) -> None:
     counted.calls.begin(Model, None)
     model = Model()
     for _ in range(2000):
         counted.clock.now += 0.0005
         model(lambda: None)
-    assert 9 <= len(counted.records) <= 11 and counted.records[-1][0] > 1700
+    assert 4 <= len(counted.records) <= 6 and counted.records[-1][0] > 1500
     counted.calls.finish()
     assert counted.records[-1][0] == 2000
 
@@ -293,7 +297,7 @@ def test_moment_without_a_call_is_read_however_rare_among_ends(counted: Any) -> 
     model = Model()
     n_threads = 4
     for _ in range(5):
-        counted.clock.now += 0.2
+        counted.clock.now += 0.3
         together = threading.Barrier(n_threads)
         threads = [threading.Thread(target=lambda: model(together.wait)) for _ in range(n_threads)]
         for thread in threads:
@@ -302,3 +306,21 @@ def test_moment_without_a_call_is_read_however_rare_among_ends(counted: Any) -> 
             thread.join()
     # Two may end in the same moment, of which the first is told.
     assert [-(-n // n_threads) for n, _ in counted.records] == [1, 2, 3, 4, 5]
+
+
+def test_slices_of_a_search_are_shorter_at_the_ends_of_short_calls(counted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths: List[float] = []
+    process = counted.calls._process
+    requests = HeapScanRequests(process, lambda result: None, Malloc())
+    monkeypatch.setattr(Search, "at_step_end", lambda search, step: lengths.append(search.next_seconds))
+    requests.on_request(HeapScanRequest({"id": "1", "rank": process.identity().rank}))
+    counted.calls.begin(Model, None)
+    model = Model()
+    for seconds in (0.06, 0.0005, 0.06):
+        for _ in range(300):
+            counted.clock.now += seconds
+            model(lambda: None)
+            process.n_recorded = counted.records[-1][0] if counted.records else 0
+        process.counts_calls = True
+        requests.at_step_end(process.step)
+    assert lengths == [SLICE_SECONDS, CALL_SLICE_SECONDS, SLICE_SECONDS]
