@@ -42,6 +42,9 @@ APPLICATION = ("self", "scope", "receive", "send")
 COROUTINE = 0x80
 """Flag of the code of a coroutine."""
 
+HAS_LOCK = bool(getattr(sys, "_is_gil_enabled", lambda: True)())
+"""Without it, a frame that is read may go on meanwhile."""
+
 _dict_of_module: Any = vars(ModuleType)["__dict__"].__get__
 
 READ_EVERY = 0.2, 0.5
@@ -260,7 +263,9 @@ def _class_of(module: str, name: str) -> Optional[type]:
 
 
 def class_of_self(frame: FrameType) -> Optional[type]:
-    """Returns the class of the object whose method runs in a frame; None where it cannot be read."""
+    """Returns the class of the object whose method runs in a frame; None where it cannot be read, as without the interpreter's lock."""
+    if not HAS_LOCK:
+        return None
     for idx, value in read(frame):
         if idx == 0:
             return type(value)
