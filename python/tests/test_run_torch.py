@@ -391,3 +391,38 @@ def test_predict_of_transformers_is_the_call(watched):
     assert ended.returncode == 0, ended.stderr
     found = re.search(r"1 rank, calls \d+ to (\d+)", ended.stderr)
     assert found and 10 < int(found[1]) <= 61 + 16, ended.stderr  # one for each of 960 batches only in the first that is seen
+
+
+COPIED = """
+    import copy, json, pickle, sys, time, torch, torch.fx
+    from torch import nn
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = nn.Linear(4, 4)
+        def forward(self, x):
+            return self.a(x)
+    torch.manual_seed(0)
+    torch.set_grad_enabled(False)
+    model, x = Net().eval(), torch.ones(1, 4)
+    for _ in range(80):
+        model(x)
+        time.sleep(0.01)
+    print("_compiled_call_impl" in vars(Net), file=sys.stderr)
+    read, twin = pickle.loads(pickle.dumps(model)), copy.deepcopy(model)
+    twin.a.weight.zero_()
+    twin.a.bias.zero_()
+    replica = model._replicate_for_data_parallel()
+    graph = torch.fx.symbolic_trace(nn.Sequential(model, nn.ReLU()))
+    others = [read, twin, replica, torch.jit.script(model), torch.jit.trace(model, x), graph, torch.export.export(model, (x,)).module()]
+    handle = model.register_forward_hook(lambda module, inputs, output: output + 1)
+    answers = [each(x).sum().item() for each in (model, *others)]
+    print(json.dumps([answers, sorted(model.__dict__), [node.op for node in graph.graph.nodes]]))
+"""
+
+
+def test_model_whose_calls_count_is_copied_scripted_traced_and_exported_as_without_stepmem(watched, tmp_path):
+    ended = watched(COPIED, sys.executable, PYTHONWARNINGS="ignore")
+    assert ended.returncode == 0 and "\nTrue\n" in f"\n{ended.stderr}", ended.stderr
+    bare = subprocess.run([sys.executable, "-W", "ignore", "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=400, check=True)
+    assert json.loads(ended.stdout) == json.loads(bare.stdout)
