@@ -167,8 +167,8 @@ def _moments(answers: List[Answer], counted: List[Dict[str, Any]]) -> List[Momen
 
 
 def _step(rank: Dict[str, Any], counted: List[Dict[str, Any]]) -> int:
-    """Returns the step of a rank; of one that is watched by time, the last that the program had counted when it pushed."""
-    if not rank.get("is_by_time"):
+    """Returns the step of a rank; of one that is watched by time or by calls, the last that the program had counted when it pushed."""
+    if not rank.get("is_by_time") and rank.get("unit") != "calls":
         return int(rank["step"])
     return max((line["step"] for line in counted if line["time"] <= rank["last_push_time"]), default=0)
 

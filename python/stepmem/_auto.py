@@ -55,6 +55,8 @@ def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
         if CLIENT.is_explicit and not CLIENT.counts_steps():
             return
         process = CLIENT.process
+        if process.counts_calls:
+            CLIENT.calls_end()
         iterations = process.iterations
         if iterations.others or iterations.leader() is not optimizer:
             n_begun = iterations.begun_by(optimizer, process.n_steps)

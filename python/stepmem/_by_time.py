@@ -1,8 +1,8 @@
 """Samples memory by time while a program runs its model and no optimizer steps.
 
 A daemon thread reads which functions the other threads execute; they do nothing for it, but for one call of a hook between two checks
-(see `_model_calls`), without which short calls of a model would be missed: the thread mostly gets its turn between them. It never reads
-their variables, which would keep their tensors alive, and keeps no frame.
+(see `_model_calls`), without which short calls of a model would be missed: the thread mostly gets its turn between them. Of their variables
+it reads only the class of the model or the application that runs, whose calls are then counted (see `_calls`); it keeps no frame.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from time import monotonic
 from types import CodeType, FrameType
 from typing import Callable, Optional, Tuple
 
+from ._calls import Calls, application_of, class_of_self
 from ._environment import environment
 from ._isolation import library
 from ._model_calls import DEPTH_MAX, ModelCalls, codes
@@ -59,9 +60,13 @@ FAILURES_MAX = 10
 class ByTime:
     """The thread, and the runs of the model that it has seen."""
 
-    def __init__(self, process: Process, sample: Callable[[int], None]) -> None:
-        """`sample` appends a record of a phase."""
+    def __init__(self, process: Process, sample: Callable[[int], None], counted: Calls) -> None:
+        """`sample` appends a record of a phase; `counted` counts the calls of classes that are seen to run."""
         self._process = process
+        self._counted = counted
+        self._model: Optional[type] = None
+        self._application: Optional[type] = None
+        """Classes of a model and of an application that are seen to run, until they are counted."""
         self._sample = sample
         self._calls = ModelCalls()
         self._stop = Event()
@@ -72,6 +77,8 @@ class ByTime:
         self._n_runs = 0
         """Runs of the model that were seen to begin since the last step."""
         self._is_running = False
+        self._newest_run = self._seen_run = 0
+        """The last run that was seen, and the one of the check before: a program may do nothing else."""
         self._run_since = self._ran_at = self._sampled_at = now
         self._sampling_since: Optional[float] = None
         self._is_slow = False
@@ -119,7 +126,7 @@ class ByTime:
         return min(max(CHECK_SECONDS[0], age / AGE_PER_SAMPLE), STEPS_SECONDS)
 
     def _quiet(self) -> float:
-        return max(QUIET_SECONDS, QUIET_GAPS * self._longest_gap)
+        return IDLE_SECONDS if self._process.counts_calls else max(QUIET_SECONDS, QUIET_GAPS * self._longest_gap)
 
     def _check(self, now: float) -> bool:
         """Checks what the process does, and samples its memory if that is due. Returns False if it never has to again."""
@@ -129,12 +136,17 @@ class ByTime:
                 self._longest_gap = max(self._longest_gap, now - self._stepped_at)
             self._n_steps, self._stepped_at = process.n_steps, now
             self._forget_runs(now)
+            self._follow_calls()
             return True
         if process.n_steps and now - self._stepped_at < self._quiet():
             return True
+        if self._counted.is_running:  # its end is a reading
+            return self._show_alive(now)
         is_running, is_training, is_in_call = self._activity()
         was_called = self._calls.any_since_last()
-        if was_called or (is_running and not self._is_running):
+        is_new = not self._is_running or self._newest_run != self._seen_run
+        self._seen_run = self._newest_run
+        if was_called or (is_running and is_new):
             self._n_runs += 1
             self._run_since = now
         self._is_running = is_running = is_running or was_called
@@ -143,6 +155,7 @@ class ByTime:
             self._ran_at = now
         if self._sampling_since is None and not self._begins(now):
             return self._show_alive(now)
+        self._count_calls()
         if now - self._ran_at > RAN_WITHIN:
             return self._show_alive(now)
         if not is_in_call or now - self._sampled_at >= STEPS_SECONDS:
@@ -160,6 +173,21 @@ class ByTime:
             return False
         self._sampling_since = now
         return True
+
+    def _count_calls(self) -> None:
+        """Has the calls counted of what was seen to run, in a process that never took a step."""
+        if self._process.n_steps and not self._process.counts_calls:
+            return
+        self._counted.begin(self._model or self._calls.model, self._application)
+        self._model = self._application = None
+
+    def _follow_calls(self) -> None:
+        """Looks for further classes whose calls count; in a process that takes steps, none count any more."""
+        if self._process.counts_calls:
+            self._activity()
+            self._count_calls()
+        elif self._counted.is_on:
+            self._counted.end()
 
     def _show_alive(self, now: float) -> bool:
         """Records that the process is alive, if it was ever recorded and that is due."""
@@ -187,7 +215,7 @@ class ByTime:
         module = getattr(modules.get("torch.nn.modules.module"), "Module", None)
         if module is None:
             return self._has_freed(), False, False
-        forward = codes(module, "_call_impl", "_wrapped_call_impl")
+        forward, calling = codes(module, "_call_impl", "_wrapped_call_impl"), codes(module, "_wrapped_call_impl")
         backward = codes(modules.get("torch.autograd"), "backward") | codes(getattr(modules.get("torch._tensor"), "Tensor", None), "backward")
         own = get_ident()
         is_running = is_training = is_in_call = False
@@ -201,6 +229,10 @@ class ByTime:
                     break
                 code = current.f_code
                 is_running = is_running or id(code) in forward
+                if id(code) in calling:  # the outermost is the last
+                    self._model, self._newest_run = class_of_self(current) or self._model, id(current)
+                else:
+                    self._application = application_of(current) or self._application
                 is_training = is_training or id(code) in backward
                 is_in_call = is_in_call or (inner is not None and type(code.co_name) is str and code.co_name == "decorate_context" and _is_of_library(inner))
                 inner, current = code, current.f_back

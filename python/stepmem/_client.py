@@ -11,6 +11,7 @@ from _thread import RLock
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from ._by_time import ByTime
+from ._calls import Calls
 from ._descriptors import in_child as close_files
 from ._ending import Ending
 from ._environment import environment
@@ -18,6 +19,7 @@ from ._holders.requests import HeapScanRequests
 from ._malloc import Malloc
 from ._peaks import in_child
 from ._process import Process
+from ._readers import MemorySample
 from ._recorder import UNPACKED_MAX, Recorder
 from ._sender import Sender
 from ._signals import raise_if_of_handler
@@ -91,6 +93,7 @@ class Client:
         self._has_requests = False
         """Set once there is one of these two, which then may have work at a step's end."""
         self._by_time: Optional[ByTime] = None
+        self._calls: Optional[Calls] = None
         self._snapshots: Optional[Snapshots] = None
         self._heap_scans: Optional[HeapScanRequests] = None
         self._malloc = Malloc()
@@ -99,10 +102,12 @@ class Client:
 
     def in_child(self) -> None:
         """Runs in each forked child, which has no sender: forgets the parent's state, closes its files."""
-        sender, recorder, heap_scans = self._sender, self._recorder, self._heap_scans
+        sender, recorder, heap_scans, calls = self._sender, self._recorder, self._heap_scans, self._calls
         forget_threads()
         self._reset()
         self.process.is_forked = True
+        if calls is not None:
+            calls.end()
         if heap_scans is not None:
             heap_scans.in_child()
         self.ending.in_child(self.process)
@@ -119,6 +124,8 @@ class Client:
     def step_end(self, n: Optional[int] = None) -> None:
         """Records the end of an optimizer step that the program or a callback reports."""
         self.is_explicit = True
+        if self.process.counts_calls:
+            self.calls_end()
         self.record(n, TRAIN)
 
     def training_begins(self, package: str) -> None:
@@ -218,7 +225,8 @@ class Client:
         try:
             settings = self.process.settings()
             if self._by_time is None and settings is not None and not settings.is_disabled:
-                self._by_time = ByTime(self.process, self._sample)
+                self._calls = Calls(self.process, self._level, self._record_calls)
+                self._by_time = ByTime(self.process, self._sample, self._calls)
                 self._by_time.start()
         except Exception as error:
             raise_if_of_handler(error)
@@ -229,6 +237,30 @@ class Client:
         recorder = self._recorder or self._start_once()
         if recorder is not None:
             recorder.sample(phase_idx)
+
+    def _level(self) -> Optional[MemorySample]:
+        """Returns the memory as it is; None if nothing is recorded. Runs on the program's threads."""
+        recorder = self._recorder or self._start_once()
+        return None if recorder is None else recorder.level()
+
+    def _record_calls(self, n: int, sample: MemorySample) -> None:
+        """Records the memory after `n` calls of a program without steps, and does the part of requests that is due."""
+        recorder, process, calls = self._recorder, self.process, self._calls
+        if recorder is None or calls is None or not calls.is_on or (process.n_steps and not process.counts_calls):
+            return
+        process.counts_calls = True
+        recorder.calls(n, sample)
+        if self._has_requests:
+            self._serve_requests()
+
+    def calls_end(self) -> None:
+        """Begins to count steps, from 1 on, in a process that has only made calls so far."""
+        process, calls = self.process, self._calls
+        process.counts_calls = False
+        if calls is not None:
+            calls.end()
+        process.step = process.n_steps = process.n_recorded = process.noted_calls = 0
+        self._heap_scans = None  # it counts in calls
 
     def begin(self) -> None:
         """Marks the beginning of the next step or phase, from which its duration counts."""
@@ -406,6 +438,8 @@ class Client:
         try:
             if self._by_time is not None:
                 self._by_time.stop()
+            if self._calls is not None:
+                self._calls.finish()
             if self._sender is not None:
                 end = self.ending.at_exit()
                 if end is not None:

@@ -39,6 +39,10 @@ class Process:
         """Calls since the last record of a step that may be event markers, see `_event_markers`."""
         self.is_sampled = False
         """Set once it was sampled by time."""
+        self.counts_calls = False
+        """Set while what is counted are calls, of a program that takes no steps."""
+        self.has_short_calls = False
+        """Set while a slice of a search would be a large part of such a call."""
         self.has_lost_rank = False
         """Set once it is no longer sampled, because another process has its rank."""
         self.is_forked = False

@@ -70,10 +70,11 @@ NO_CAPACITY = Capacity(UNKNOWN, UNKNOWN)
 class MemorySample:
     """Figures that were read between steps; stands for a reader in a source."""
 
-    __slots__ = ("_read", "capacity", "high_water")
+    __slots__ = ("_read", "allocated", "capacity", "high_water")
 
     def __init__(self, figures: Figures, parts: Parts) -> None:
         self._read = figures, parts
+        self.allocated = figures[0]
         self.high_water: HighWater = (UNKNOWN, UNKNOWN)
         self.capacity: Optional[Capacity] = None
         """None where the reader's own can be read on any thread."""

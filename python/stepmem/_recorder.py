@@ -25,13 +25,19 @@ from ._settings import Settings
 from ._signals import raise_if_of_handler
 from ._torch import is_cuda_up, require_cuda
 from ._warn import warn_once
-from ._wire import END_PEAKS, PHASES, RECORD, STEP_MAX, UNKNOWN, UNKNOWN_SECONDS
+from ._wire import END_PEAKS, OF_CALLS, PHASES, RECORD, STEP_MAX, UNKNOWN, UNKNOWN_SECONDS
 
 CAPACITY_EVERY = 10.0
 """Interval at which the device's total and free memory are read, in seconds."""
 
 UNPACKED_MAX = 128
 """Steps that wait to be packed, at most: up to 20 KiB each. With more, each step's end packs the oldest one itself."""
+
+STEPS_PER_RECORD_MAX = 1_000_000
+"""Steps that a record stands for, at most, as the exporter accepts it."""
+
+NOTED_CALLS = -1
+"""Stands for the calls that were noted in a record of calls, which has no event markers."""
 
 PACKED_PER_YIELD = 128
 """Steps after whose packing, a millisecond, the sender's thread yields to the training thread."""
@@ -123,15 +129,35 @@ class Recorder:
     def sample(self, phase_idx: int) -> None:
         """Records the memory as it is now, at the last step, for a record by time. Runs on a thread of its own."""
         with step_lock():
+            self._append(self.level(), phase_idx, 0, 1)
+
+    def calls(self, n: int, sample: MemorySample) -> None:
+        """Records the memory after the `n`th call, for all calls since the last record."""
+        process = self._process
+        with step_lock():
+            n_new = n - process.n_recorded
+            if n_new > 0:
+                process.step = process.n_steps = process.n_recorded = n
+                self._append(sample, 0, NOTED_CALLS, min(n_new, STEPS_PER_RECORD_MAX))
+
+    def level(self) -> MemorySample:
+        """Returns the memory as it is now, on any thread."""
+        with step_lock():
             now = monotonic()
             if self._is_cuda_up is not None and self._is_cuda_up():
                 self._settle()
             sample = self._reader.sample()
-            if sample.capacity is None and now >= self._sample_capacity_due_at:
-                self._sample_capacity_due_at = now + CAPACITY_EVERY
-                self._sample_capacity = self._reader.capacity()
-            source = (sample, self._source[1], sample.capacity or self._sample_capacity)
-            self._taken.append((unix_time(), now, None, self._process.step, phase_idx, 0, 1, source, None, now))
+            if sample.capacity is None:
+                if now >= self._sample_capacity_due_at:
+                    self._sample_capacity_due_at = now + CAPACITY_EVERY
+                    self._sample_capacity = self._reader.capacity()
+                sample.capacity = self._sample_capacity
+            return sample
+
+    def _append(self, sample: MemorySample, phase_idx: int, noted: int, n_steps: int) -> None:
+        now = monotonic()
+        source = (sample, self._source[1], sample.capacity or NO_CAPACITY)
+        self._taken.append((unix_time(), now, None, self._process.step, phase_idx, noted, n_steps, source, None, now))
         if len(self._taken) > UNPACKED_MAX:  # the sender's thread does not keep up, or is gone
             self._pack_oldest()
 
@@ -227,7 +253,7 @@ class Recorder:
             1 if phase_idx else n_steps,
             device_idx,
             phase_idx,
-            0 if phase_idx else self._markers.of_record(noted, ended, n_steps),
+            0 if phase_idx else OF_CALLS if noted == NOTED_CALLS else self._markers.of_record(noted, ended, n_steps),
             *figures,
             *capacity,
             *reader.high_water,

@@ -31,6 +31,9 @@ UNKNOWN_PHASE = "a phase of the program's own"
 EVENT_MARKERS = ("eval", "checkpoint", "epoch")
 """Event markers of a record of a step. A set of them is an integer with a bit for each, in this order."""
 
+UNIT, CALLS, OF_CALLS = "unit", "calls", 1 << 7
+"""JSON key and value of a record whose steps are calls of a program that takes none, and its bit among the event markers."""
+
 OUTCOMES = ("completed", "failed", "oom")
 """Outcomes of a rank."""
 
@@ -449,7 +452,9 @@ class Encoder:
             line += f', "step_seconds": {seconds:.6f}'
         if phase_idx:
             line += f', "phase": "{self._phase(phase_idx)}"'
-        if markers and "marks" not in unknown:
+        if markers & OF_CALLS and UNIT not in unknown:
+            line += f', "{UNIT}": "{CALLS}"'
+        elif markers and "marks" not in unknown:
             line += f', "marks": {json.dumps(marker_names(markers))}'
         for name, value in zip(FIGURES, figures):
             if value >= 0 and name not in unknown:

@@ -34,6 +34,7 @@ use stepmem_types::format::units::{
 };
 use stepmem_types::ids::{GpuUuid, ProcessId, Run, SubjectId};
 use stepmem_types::nvml_code::LIBRARY_MISSING;
+use stepmem_types::step::StepUnit;
 use stepmem_types::units::Bytes;
 
 /// `stepmem status`.
@@ -316,7 +317,7 @@ fn process_row(process: &ProcessStatus, name: Option<&str>, diagnoses: Cell) -> 
         quantity(Some(process.used)),
         quantity(process.capacity),
         or_unknown(process.pressure_ratio.map(percent)).into(),
-        or_unknown(process.creep.as_ref().and_then(slope)).into(),
+        or_unknown(process.creep.as_ref().and_then(|of| slope(of, StepUnit::Steps))).into(),
         or_unknown(time_left_cell(process.oom_eta_seconds, process.oom_eta_lower_seconds))
             .into(),
         diagnoses,

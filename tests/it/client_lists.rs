@@ -17,7 +17,7 @@ sys.path.insert(0, 'python')
 from stepmem._settings import Identity
 from stepmem._wire import *
 written = ('step', 'time', 'dropped_records', 'steps', 'step_seconds', 'phase', 'marks', 'device', 'pid')
-keys = [*Identity._fields, *written, *FIGURES, PROCESS_USED_STATE, DEVICE_MEMORY, TOTAL_STEPS, ON_DEADLINE]
+keys = [*Identity._fields, *written, *FIGURES, PROCESS_USED_STATE, DEVICE_MEMORY, TOTAL_STEPS, ON_DEADLINE, UNIT]
 print(json.dumps([keys, len(RECORD.unpack(bytes(RECORD.size))) - len(FIGURES)]))
 ";
 

@@ -65,6 +65,7 @@ mod judged;
 mod requested_bytes;
 
 mod by_time;
+mod calls;
 
 mod invariance;
 

@@ -16,6 +16,7 @@ use stepmem_types::format::units::{
     bytes, duration, grouped, hourly, or_unknown, percent, time_left_cell,
 };
 use stepmem_types::ids::SubjectId;
+use stepmem_types::step::StepUnit;
 use stepmem_types::units::Bytes;
 
 /// An order of ranks, the most urgent first.
@@ -110,13 +111,15 @@ fn verdict(status: &Status, rank: &RankStatus) -> Cell {
     let diagnoses = diagnoses(status, &SubjectId::Rank(rank.id()));
     match (activity(rank), rank.judging_from_step) {
         (Some(activity), _) if diagnoses.is_empty() && !rank.is_judged => {
-            format!("TOO FEW STEPS; {activity}").into()
+            format!("TOO FEW {}; {activity}", rank.identity.unit.as_label().to_uppercase())
+                .into()
         }
         (Some(activity), _) if diagnoses.is_empty() => activity.into(),
         (Some(activity), _) => diagnoses.with(&format!("; {activity}")),
         (None, Some(step)) if diagnoses.is_empty() => {
             let from = grouped(step);
-            format!("no finding; growth judged from step {from}").into()
+            let noun = rank.identity.unit.noun();
+            format!("no finding; growth judged from {noun} {from}").into()
         }
         _ if diagnoses.is_empty() && rises_straight(rank) => "rises straight".into(),
         (None, None) if diagnoses.is_empty() && rank.is_by_time => "judged by time".into(),
@@ -136,8 +139,13 @@ fn activity(rank: &RankStatus) -> Option<String> {
         return Some(format!("ended ({})", end.outcome.as_label()));
     }
     let silent = rank.silent_seconds.map(|seconds| format!("silent for {}", duration(seconds)));
-    let without_steps =
-        || Some(format!("no step for {}", duration(rank.without_steps_seconds?)));
+    let without_steps = || {
+        Some(format!(
+            "no {} for {}",
+            rank.identity.unit.noun(),
+            duration(rank.without_steps_seconds?)
+        ))
+    };
     silent.or_else(without_steps)
 }
 
@@ -156,7 +164,7 @@ fn rank_row(status: &Status, rank: &RankStatus) -> [Cell; 13] {
         quantity(last.and_then(|last| last.reserved)),
         limited_quantity(rank.capacity, rank.capacity_set_by).into(),
         or_unknown(highest_pressure(rank).map(percent)).into(),
-        or_unknown(allocated.and_then(slope)).into(),
+        or_unknown(allocated.and_then(|of| slope(of, rank.identity.unit))).into(),
         or_unknown(time_left_cell(rank.oom_eta_seconds, rank.oom_eta_lower_seconds)).into(),
         verdict(status, rank),
     ]
@@ -172,11 +180,11 @@ pub fn quantity(value: Option<Bytes>) -> Cell {
     or_unknown(value.map(|value| bytes(value.as_f64()))).into()
 }
 
-/// Returns the rate at which a signal grows: per step, or per hour where no steps are known.
-pub fn slope(signal: &SignalStatus) -> Option<String> {
-    let SignalStatus { slope_bytes_per_step: slope, .. } = signal;
+/// Returns the rate at which a signal grows: per step, or per hour where none are taken.
+pub fn slope(signal: &SignalStatus, unit: StepUnit) -> Option<String> {
+    let slope = signal.slope_bytes_per_step.filter(|_| unit.is_steps());
     let ends = (signal.slope_lower_bytes_per_step, signal.slope_upper_bytes_per_step);
-    let per_step = told_rate(*slope, ends.0, ends.1).map(bytes);
+    let per_step = told_rate(slope, ends.0, ends.1).map(bytes);
     let by_time = || signal.slope_bytes_per_second.filter(|_| slope.is_none()).map(hourly);
     per_step.or_else(by_time)
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::device::{DeviceMemoryKind, OwnProcessMemory};
+use crate::format::units::{bytes, rate};
 use crate::host::{ContainerReading, HostParts};
 use crate::ids::{GpuUuid, Rank, RankId, Run};
 use crate::launch::{Instance, Launch};
@@ -131,6 +132,59 @@ impl MarkSet {
     }
 }
 
+/// What a rank counts, by its own word.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StepUnit {
+    /// Steps of training.
+    #[default]
+    Steps,
+    /// Calls of a program that takes no steps: requests to a server, answers of a model.
+    Calls,
+}
+
+impl StepUnit {
+    /// Every unit.
+    pub const ALL: [Self; 2] = [Self::Steps, Self::Calls];
+
+    /// Returns its name in records.
+    pub fn as_label(self) -> &'static str {
+        match self {
+            Self::Steps => "steps",
+            Self::Calls => "calls",
+        }
+    }
+
+    /// Returns the word for one of them.
+    pub fn noun(self) -> &'static str {
+        match self {
+            Self::Steps => "step",
+            Self::Calls => "call",
+        }
+    }
+
+    /// Returns whether it counts steps.
+    pub fn is_steps(&self) -> bool {
+        *self == Self::Steps
+    }
+
+    /// Writes a rate of growth. A call is so short that a thousand of them count.
+    pub fn rate(self, bytes_per_unit: f64) -> String {
+        match self {
+            Self::Steps => rate(bytes_per_unit, self.noun()),
+            Self::Calls => format!("{}{}", bytes(1000.0 * bytes_per_unit), self.per()),
+        }
+    }
+
+    /// Returns the end of such a rate.
+    pub fn per(self) -> &'static str {
+        match self {
+            Self::Steps => "/step",
+            Self::Calls => " per 1,000 calls",
+        }
+    }
+}
+
 /// The answer of a training side to the exporter's word that memory runs out soon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -186,6 +240,9 @@ pub struct Identity {
     /// What its program does when memory runs out soon; `None` where it can do nothing.
     #[serde(default)]
     pub on_deadline: Option<OnDeadline>,
+    /// What its steps are.
+    #[serde(default)]
+    pub unit: StepUnit,
 }
 
 impl Identity {

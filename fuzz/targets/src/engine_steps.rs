@@ -17,7 +17,7 @@ use stepmem_engine::wire::control::decode_end;
 use stepmem_engine::wire::recorded::decode_recorded;
 use stepmem_types::device::GpuSample;
 use stepmem_types::ids::{Rank, Run};
-use stepmem_types::step::{Identity, Phase, StepFigures, StepSample};
+use stepmem_types::step::{Identity, Phase, StepFigures, StepSample, StepUnit};
 use stepmem_types::units::{Bytes, Count, INTEGER_MAX, Seconds, Uptime};
 
 const RANKS: usize = 4;
@@ -114,6 +114,7 @@ impl Job {
                         }),
                         deadline: (more & 6 == 6).then(|| self.time(more)),
                         pid: Some(7 + u32::from(figures >> 6 & 1)),
+                        unit: StepUnit::ALL[usize::from(more & 31 == 9)],
                         ..self.step.identity.clone()
                     },
                     figures: StepFigures {

@@ -9,6 +9,9 @@ from typing import Deque, Tuple
 SLICE_SECONDS = 0.0025
 """Length of a slice of a search, at which the work of one step's end stops, unless it names another one."""
 
+CALL_SLICE_SECONDS = 0.0005
+"""Length of a slice at the end of a short call of a program without steps."""
+
 WINDOW_SECONDS = 1.0
 SHARE_OF_WINDOW = 0.02
 """All slices within so many seconds take this share of them, at most."""

@@ -12,7 +12,7 @@ from .._malloc import Malloc
 from .._process import Process
 from .._warn import warn_once
 from .._wire import HeapScanRequest, HoldersResult
-from .allowance import OVERRUN, SLICE_SECONDS, Allowance, clock
+from .allowance import CALL_SLICE_SECONDS, OVERRUN, SLICE_SECONDS, Allowance, clock
 from .candidates import Whole
 from .search import HOLDERS_MAX, SCAN_SECONDS, SCAN_SECONDS_MAX, Outcome, Search
 from .tracing import UNSAFE, is_safe
@@ -180,7 +180,9 @@ class HeapScanRequests:
         """Does one slice of a search, if one is due and there is time for it."""
         if not self._may_search(search, step):
             return
-        limit, began = search.next_seconds, clock()
+        process = self._process
+        search.slice_by(CALL_SLICE_SECONDS if process.counts_calls and process.has_short_calls else SLICE_SECONDS)
+        limit, began = max(search.next_seconds, SLICE_SECONDS), clock()
         try:
             search.at_step_end(step)
         finally:

@@ -88,7 +88,7 @@ class Search:
         """Step of the last measurement."""
         self.objects: Optional[Tuple[int, int]] = None
         """Objects that the less complete scan read, and those that it met; None before the first result."""
-        self.next_seconds = SLICE_SECONDS
+        self.slice_seconds = self.next_seconds = SLICE_SECONDS
         """Processor time of the next slice, at most."""
         self.pauses: List[float] = []
         """Seconds that each slice took."""
@@ -114,6 +114,12 @@ class Search:
         self._n_cycles = 0
         self._n_checks = 0
         self._stages: Optional[Iterator[None]] = self._run()
+
+    def slice_by(self, seconds: float) -> None:
+        """Makes slices so long from now on, but one that needs a length of its own."""
+        if self.next_seconds == self.slice_seconds:
+            self.next_seconds = seconds
+        self.slice_seconds = seconds
 
     def is_due(self, step: int) -> bool:
         """Returns whether there is something to do at the end of a step."""
@@ -401,7 +407,7 @@ class Search:
             return []
         self.next_seconds = garbage.LISTING_SECONDS
         yield
-        self.next_seconds = SLICE_SECONDS
+        self.next_seconds = self.slice_seconds
         first_mark, second_mark = self._marks[-2:]
         n_steps = max(1, second_mark.step - first_mark.step)
         holders = []

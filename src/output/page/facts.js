@@ -1,12 +1,12 @@
 // The story of a rank in facts: how it grows, why it is judged so, what allocates and holds it, how it ended.
 
-import { bytes, date, duration, isKnown, known, number, oomEta, percent, plural, DASH } from "./format.js";
+import { bytes, date, duration, isKnown, known, nounOf, number, oomEta, percent, plural, DASH } from "./format.js";
 import { growthOf, wordsOf } from "./rank_chart.js";
 import { summaryPath } from "./past.js";
 import { recorded, when } from "./recorded.js";
 import { snapshotsOf, timelineOf } from "./snapshots.js";
 import { sharedName } from "./runs.js";
-import { perHour, perStep } from "./slopes.js";
+import { perHour, perUnit } from "./slopes.js";
 
 /** Facts as `{ term, sentence, lines, link, gauge }`; the sentence is as `words` takes it. `tests` are the rank's windows. */
 export function factsOf(rank, tests, view) {
@@ -16,13 +16,13 @@ export function factsOf(rank, tests, view) {
   const isOver = Boolean(rank.end) || rank.state === "silent";
   const run = view.runs.find((of) => of.run === rank.run);
   const facts = [
-    rank.end && { term: "End", sentence: ending(rank.end, view.now) },
+    rank.end && { term: "End", sentence: ending(rank.end, view.now, nounOf(rank)) },
     rank.state === "silent" && { term: "Silent", sentence: `for ${known(rank.silent_seconds, duration)}; its process has not said that it ended` },
     { term: "Growth", sentence: growing(rank, growth, view.now) },
     growth && !isOver && !isKnown(growth.level_since_time) && { term: "Out of memory", sentence: outOfMemory(growth) },
     run && ends(run, view.now) && { term: "Run ends", sentence: ends(run, view.now) },
     site && { term: "Allocated at", ...allocated(site) },
-    holder && { term: "Held by", ...held(holder) },
+    holder && { term: "Held by", ...held(holder, rank) },
     (!rank.end || rank.pending) && { term: "Why", sentence: judged(rank, tests?.windows) },
     ...others(rank).map(({ status, sentence, severity }) => ({ term: status, sentence, note: severity })),
     rank.host?.sentence && { term: "Host memory", sentence: rank.host.sentence },
@@ -35,8 +35,8 @@ export function factsOf(rank, tests, view) {
   return facts.filter(Boolean);
 }
 
-function ending({ outcome, step, time, error_type: type, error_message: message }, now) {
-  const at = isKnown(step) ? ` at step ${number(step)}` : "";
+function ending({ outcome, step, time, error_type: type, error_message: message }, now, noun) {
+  const at = isKnown(step) ? ` at ${noun} ${number(step)}` : "";
   const since = isKnown(time) ? `, ${when(time, now)}` : "";
   const why = [type, message].filter(Boolean).join(": ");
   return [{ strong: `${outcome}${at}` }, `${since}${why ? `; ${why}` : ""}`];
@@ -51,12 +51,12 @@ function ends({ end_step: step, end_time: time }, now) {
 function growing(rank, growth, now) {
   if (!growth) {
     const own = rank.creep.find(({ signal }) => signal === "allocated");
-    return own ? `none found; ${perStep(own)} per step now` : "not known yet";
+    return own ? `none found; ${perUnit(own, rank)} now` : "not known yet";
   }
   const { growth_bytes: grown, onset_step: step, onset_time: time, level_since_step: levelStep, level_since_time: levelTime } = growth;
-  const began = isKnown(step) ? `step ${number(step)}` : known(time, date);
+  const began = isKnown(step) ? `${nounOf(rank)} ${number(step)}` : known(time, date);
   const since = isKnown(grown) ? `${bytes(grown)} since ${began}` : `since ${began}`;
-  if (isKnown(levelTime)) return `${since}; level since ${isKnown(levelStep) ? `step ${number(levelStep)}, ` : ""}${when(levelTime, now)}${growth.is_full ? ", where memory is full" : ""}`;
+  if (isKnown(levelTime)) return `${since}; level since ${isKnown(levelStep) ? `${nounOf(rank)} ${number(levelStep)}, ` : ""}${when(levelTime, now)}${growth.is_full ? ", where memory is full" : ""}`;
   const [strong, interval] = rate(growth);
   return [{ strong }, `${interval}; ${since}${isKnown(time) ? `, ${when(time, now)}` : ""}`];
 }
@@ -77,7 +77,8 @@ function processMemory({ process_used_state: state, process_estimated_bytes: est
 function rate(growth) {
   const { slope_lower_bytes_per_step: lower, slope_upper_bytes_per_step: upper } = growth;
   if (!isKnown(growth.slope_bytes_per_step)) return [isKnown(growth.slope_bytes_per_second) ? `${perHour(growth)} per hour` : "at an unknown rate", ""];
-  return [`${perStep(growth)} per step`, isKnown(lower) && isKnown(upper) ? ` (${bytes(lower)} to ${bytes(upper)})` : ""];
+  if (nounOf(growth) === "call") return [perUnit(growth, growth), `, ${perHour(growth)} per hour`];
+  return [perUnit(growth, growth), isKnown(lower) && isKnown(upper) ? ` (${bytes(lower)} to ${bytes(upper)})` : ""];
 }
 
 function outOfMemory(growth) {
@@ -93,21 +94,21 @@ function outOfMemory(growth) {
 function judged(rank, windows = []) {
   if (rank.pending && !rank.end) {
     const n = rank.judging_from_step - rank.step;
-    return n > 0 ? `not judged yet: ${plural(n, "more step")}` : "not judged yet";
+    return n > 0 ? `not judged yet: ${plural(n, `more ${nounOf(rank)}`)}` : "not judged yet";
   }
-  if (rank.pending) return "it ended before there were enough steps to judge";
+  if (rank.pending) return `it ended before there were enough ${nounOf(rank)}s to judge`;
   const own = windows.filter(({ signal, test }) => signal === "allocated" && test !== "too short");
   const longest = (outcome) => own.filter((of) => of.outcome === outcome).sort((a, b) => b.records - a.records)[0];
   const [creeps, rises, stopped] = ["creeps", "rises", "stopped"].map(longest);
-  if (creeps) return `no innocent cause fits ${steps(creeps)}`;
-  if (rises) return `rises over ${steps(rises)}, not paged: ${rises.reason} (test “${rises.test}”)`;
-  if (stopped) return `no growth over ${steps(stopped)}: ${stopped.reason} (test “${stopped.test}”)`;
-  if (windows.length > 0) return "too few steps for a window";
+  if (creeps) return `no innocent cause fits ${steps(creeps, rank)}`;
+  if (rises) return `rises over ${steps(rises, rank)}, not paged: ${rises.reason} (test “${rises.test}”)`;
+  if (stopped) return `no growth over ${steps(stopped, rank)}: ${stopped.reason} (test “${stopped.test}”)`;
+  if (windows.length > 0) return `too few ${nounOf(rank)}s for a window`;
   return recorded ? "not in this file" : "…";
 }
 
-const steps = ({ records, first_step: first, last_step: last }) =>
-  isKnown(first) && isKnown(last) ? `steps ${number(first)} to ${number(last)}` : plural(records, "record");
+const steps = ({ records, first_step: first, last_step: last }, rank) =>
+  isKnown(first) && isKnown(last) ? `${nounOf(rank)}s ${number(first)} to ${number(last)}` : plural(records, "record");
 
 export const place = ({ file, line, function: name }) => `${file}${isKnown(line) ? `:${line}` : ""}${name ? ` in ${name}` : ""}`;
 
@@ -116,12 +117,12 @@ function allocated({ at, share_ratio: share, stack = [] }) {
   return { sentence: at ? [{ strong: `\`${place(at)}\`` }, part] : "no line of it is known", lines: stack.map(place) };
 }
 
-function held({ name, kind, at, bytes: size, bytes_per_step: slope, fill }) {
+function held({ name, kind, at, bytes: size, bytes_per_step: slope, fill }, rank) {
   const where = at ? ` of \`${place(at)}\`` : "";
-  const sentence = [{ strong: name }, ` (${kind})${where}: `, { strong: known(size, bytes) }, `, ${known(slope, bytes)} more per step`];
+  const sentence = [{ strong: name }, ` (${kind})${where}: `, { strong: known(size, bytes) }, `, ${perUnit({ slope_bytes_per_step: slope }, rank).replace(" per ", " more per ")}`];
   if (!fill) return { sentence };
   const { items, items_max: most, items_per_step: pace } = fill;
-  const until = pace > 0 && most > items ? `; full in about ${plural(Math.ceil((most - items) / pace), "step")}` : "";
+  const until = pace > 0 && most > items ? `; full in about ${plural(Math.ceil((most - items) / pace), nounOf(rank))}` : "";
   return { sentence: [...sentence, `; bounded${until}`], gauge: { ratio: items / most, words: `${number(items)} of ${number(most)}` } };
 }
 

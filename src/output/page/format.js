@@ -40,6 +40,9 @@ export function duration(seconds) {
   return `${number(Math.floor(hours / 24))} d ${hours % 24} h`;
 }
 
+/** What a rank counts, or a figure of it is in. */
+export const nounOf = ({ unit }) => (unit === "calls" ? "call" : "step");
+
 /** What orders by the time to out-of-memory, or by the least where it is not known. */
 export const timeLeft = (of) =>
   of.oom_eta_seconds ?? of.oom_eta_lower_seconds ?? of.oom_eta_steps ?? of.oom_eta_lower_steps ?? Infinity;
@@ -48,9 +51,9 @@ export const timeLeft = (of) =>
 export function oomEta(of) {
   const { oom_eta_seconds: seconds, oom_eta_steps: steps, oom_eta_lower_seconds: least } = of;
   if (isKnown(seconds)) return seconds < 1 ? "< 1 s" : duration(seconds);
-  if (isKnown(steps)) return plural(Math.round(steps), "step");
+  if (isKnown(steps)) return plural(Math.round(steps), nounOf(of));
   if (isKnown(least)) return least < 1 ? DASH : `≥ ${duration(least)}`;
-  return known(of.oom_eta_lower_steps, (value) => `≥ ${plural(Math.round(value), "step")}`);
+  return known(of.oom_eta_lower_steps, (value) => `≥ ${plural(Math.round(value), nounOf(of))}`);
 }
 
 /** The UUID of a device down to its first group of digits. */

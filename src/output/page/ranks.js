@@ -2,14 +2,14 @@
 
 import { $, attribute, element, hint, show, tableRow, text, tone } from "./dom.js";
 import { Fitted } from "./fit.js";
-import { DASH, bytes, date, duration, known, most, number, oomEta, percent, plural, signed, timeLeft } from "./format.js";
+import { DASH, bytes, date, duration, known, most, nounOf, number, oomEta, percent, plural, signed, timeLeft } from "./format.js";
 import { changeState, stateOf } from "./address.js";
 import { badges, gauge, mark, toned } from "./parts.js";
 import { when } from "./recorded.js";
 import { activity, rankLink } from "./rank_words.js";
 import { sparkline } from "./sparks.js";
 import { PENDING, levelOfOom, levelWhere } from "./severity.js";
-import { perStep, slopeCell } from "./slopes.js";
+import { perHour, perStep, slopeCell } from "./slopes.js";
 import { rankKey } from "./view.js";
 import { VirtualRows } from "./virtual.js";
 
@@ -131,10 +131,11 @@ function updateGrowth(row, rank) {
   const [slope, oom, imbalance] = row.cells.slice(12);
   const main = rank.creep.find((signal) => signal.trend) ?? rank.creep.find(({ signal }) => signal === "allocated");
   const other = main && main.signal !== "allocated" ? ` ${main.signal.split("_")[0]}` : "";
-  row.slope(main, main ? perStep(main) + other : DASH, rank.creep);
+  const figure = (signal) => (nounOf(rank) === "call" ? `${perHour(signal)}/h` : perStep(signal));
+  row.slope(main, main ? figure(main) + other : DASH, rank.creep.map((signal) => ({ ...signal, unit: rank.unit })));
   toned(slope, main?.trend ? levelWhere(rank.findings, (evidence) => evidence.signal === main.signal) : 0);
   const soon = oomEta(rank);
-  text(oom, soon, known(rank.oom_eta_steps, (steps) => plural(Math.round(steps), "step")));
+  text(oom, soon, known(rank.oom_eta_steps, (steps) => plural(Math.round(steps), nounOf(rank))));
   toned(oom, soon === DASH ? 0 : levelOfOom(rank.findings));
   text(imbalance, known(rank.imbalance_ratio, signed));
   toned(imbalance, levelWhere(rank.findings, (evidence) => "imbalance_ratio" in evidence));

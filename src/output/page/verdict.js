@@ -6,7 +6,7 @@ import { place } from "./facts.js";
 import { isKnown, most, number, plural } from "./format.js";
 import { severitiesOf } from "./recorded.js";
 import { PENDING, SEVERITIES, levelOf } from "./severity.js";
-import { perStep } from "./slopes.js";
+import { perUnit } from "./slopes.js";
 import { rankKey, straightRises, subjectName } from "./view.js";
 
 export function verdictSection() {
@@ -72,7 +72,7 @@ function beforeTheEnd({ findings, ranks, status }) {
 /** What rises in a straight line is not called wrong yet, and not right either. */
 function rising(view, { rank, signal }, nOthers) {
   const also = nOthers > 0 ? `, and that of ${plural(nOthers, "other rank")}` : "";
-  const more = `Live memory of ${subjectName(rank, view.shortName)}${also} rises in a straight line, by ${perStep(signal)} per step: compare with a known stable run.`;
+  const more = `Live memory of ${subjectName(rank, view.shortName)}${also} rises in a straight line, by ${perUnit(signal, rank)}: compare with a known stable run.`;
   return { level: PENDING, headline: [{ strong: "No finding so far" }, `: ${who(view)}`], more, said: "No finding so far" };
 }
 

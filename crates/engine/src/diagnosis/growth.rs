@@ -15,7 +15,7 @@ use stepmem_detect::outlook::Outlook;
 use stepmem_detect::signal::Signal;
 use stepmem_detect::trend::Stage;
 use stepmem_types::format::units::{
-    bytes, counted, date, duration, grouped, least_time_left, time_left,
+    bytes, counted, date, duration, grouped, hourly, least_time_left, time_left,
 };
 use stepmem_types::site::TensorHolder;
 use stepmem_types::units::UnixTime;
@@ -105,6 +105,10 @@ fn full_advice(signal: Signal) -> &'static str {
     }
 }
 
+/// The advice for growth of a program without steps that has ended where the memory is full.
+const SERVER_FULL_ADVICE: &str = "The memory is full, so it is level because it cannot grow further. Look at what grew until then, or reduce the \
+                                  memory load: requests at a time, their length, caches.";
+
 /// The advice for growth of a container that none of its ranks explains.
 const CONTAINER_ADVICE: &str = "Look at the container's other processes (DataLoader workers, data services), and at files on its tmpfs volumes and in /dev/shm: all of these count \
                                 toward its limit.";
@@ -137,9 +141,11 @@ impl TrendFigures {
         // A line that is known says more than that no object was found.
         match (self.searched.as_ref().filter(|_| self.site.is_none()), words) {
             (Some(search), Some(words)) => {
-                Some(format!("{}; {words}", site_words::of_search_alone(*search)))
+                Some(format!("{}; {words}", site_words::of_search_alone(*search, self.unit)))
             }
-            (Some(search), None) => Some(site_words::of_search(*search, self.is_on_host)),
+            (Some(search), None) => {
+                Some(site_words::of_search(*search, self.is_on_host, self.unit))
+            }
             (None, words) => words,
         }
     }
@@ -148,16 +154,17 @@ impl TrendFigures {
     fn held_by(&self, holder: &TensorHolder) -> String {
         match &self.filling {
             Some(filling) if filling.withholds() => {
-                format!("held by {}", site_words::of_filling(holder, filling))
+                format!("held by {}", site_words::of_filling(holder, filling, self.unit))
             }
             filling => {
                 let held = site_words::of_holder(
                     holder,
                     self.slope_while_held_bytes_per_step.or(self.slope_bytes_per_step),
+                    self.unit,
                 );
                 filling
                     .as_ref()
-                    .and_then(site_words::of_doubt)
+                    .and_then(|filling| site_words::of_doubt(filling, self.unit))
                     .map_or_else(|| held.clone(), |doubt| format!("{held}, {doubt}"))
             }
         }
@@ -207,7 +214,8 @@ impl TrendFigures {
 
     /// Returns the advice for growth that is judged by time, of which nothing else is known.
     fn advice_without_steps(&self) -> Option<&'static str> {
-        let is_by_time = self.slope_bytes_per_step.is_none() && self.onset_step.is_none();
+        let is_by_time = !self.unit.is_steps()
+            || (self.slope_bytes_per_step.is_none() && self.onset_step.is_none());
         match self.signal {
             Signal::Process => Some(PROCESS_ADVICE),
             Signal::Allocated | Signal::Host if is_by_time => Some(CALLS_ADVICE),
@@ -237,12 +245,18 @@ impl TrendFigures {
     fn rate_sentence(&self, what: &str, growth: &str) -> String {
         let grew = what.replacen("grows", "grew", 1);
         let what = if self.is_over { grew.as_str() } else { what };
+        let noun = self.unit.noun();
         match (self.slope_bytes_per_step, self.onset_step, self.slope_bytes_per_second) {
             (Some(_), Some(step), _) if self.is_accelerating => {
-                format!("{what} faster and faster: {growth} since step {}", step.get())
+                format!("{what} faster and faster: {growth} since {noun} {}", step.get())
             }
             (Some(slope), Some(step), _) => {
-                format!("{what} by {}/step, {growth} since step {}", bytes(slope), step.get())
+                format!(
+                    "{what} by {}{}, {growth} since {noun} {}",
+                    self.unit.rate(slope),
+                    self.hourly(),
+                    step.get()
+                )
             }
             (None, _, Some(slope)) => {
                 let since = duration(self.growth_bytes / slope);
@@ -256,11 +270,17 @@ impl TrendFigures {
         }
     }
 
+    /// Returns the rate by time beside that by calls, which come as they like.
+    fn hourly(&self) -> String {
+        let by_time = self.slope_bytes_per_second.filter(|_| !self.unit.is_steps());
+        by_time.map_or_else(String::new, |slope| format!(" ({})", hourly(slope)))
+    }
+
     /// States until when growth that has ended lasted.
     fn level_sentence(&self, what: &str, growth: &str) -> String {
         let until = self.level_since_step.map_or_else(
             || date(self.level_since_time.map_or(0.0, UnixTime::get)),
-            |step| format!("step {}", grouped(step.get())),
+            |step| format!("{} {}", self.unit.noun(), grouped(step.get())),
         );
         let what = what.replacen("grows", "grew", 1);
         let full = match (self.is_full, self.is_on_host) {
@@ -284,10 +304,10 @@ impl Figures for TrendFigures {
             text = format!("{text}; {held}");
         }
         if let Some(kept) = self.kept_blocks.filter(|_| !self.is_over) {
-            text = format!("{text}; {}", kept.words());
+            text = format!("{text}; {}", kept.words(self.unit));
         }
         if let Some(site) = &self.site {
-            text = format!("{text}; {}", site_words::of(site));
+            text = format!("{text}; {}", site_words::of(site, self.unit));
         }
         if let Some(held) = self.held_words() {
             text = format!("{text}; {held}");
@@ -298,7 +318,8 @@ impl Figures for TrendFigures {
         }
         let of = self.container.as_ref().map_or_else(String::new, |of| of.words());
         let stalled = self.stalled_seconds.map_or_else(String::new, |seconds| {
-            let what = if self.onset_step.is_some() { "steps" } else { "readings" };
+            let what =
+                if self.onset_step.is_some() { self.unit.as_label() } else { "readings" };
             format!("; no {what} for {}", duration(seconds))
         });
         if self.headroom_bytes == Some(0.0) {
@@ -321,15 +342,16 @@ impl Figures for TrendFigures {
                 let left = if is_known { time_left(seconds) } else { least_time_left(seconds) };
                 // A lower bound of less than a second is of no use, in steps neither.
                 let steps = steps.filter(|_| is_known || seconds >= 1.0);
-                let steps =
-                    steps.map_or_else(String::new, |n| format!(" ({})", counted(n, "step")));
+                let steps = steps.map_or_else(String::new, |n| {
+                    format!(" ({})", counted(n, self.unit.noun()))
+                });
                 format!(", out of memory in {left}{steps}")
             }
             (None, Some(steps)) => {
                 let about = if is_known { "about" } else { "at least" };
-                let steps = counted(steps, "step");
+                let (noun, steps) = (self.unit.noun(), counted(steps, self.unit.noun()));
                 format!(
-                    ", out of memory in {about} {steps}; how long a step takes is not known yet"
+                    ", out of memory in {about} {steps}; how long a {noun} takes is not known yet"
                 )
             }
             (None, None) => String::new(),
@@ -350,7 +372,11 @@ impl Figures for TrendFigures {
             return Some(CONTAINER_ADVICE.to_owned());
         }
         if self.is_level() {
-            let advice = if self.is_full { full_advice(self.signal) } else { LEVEL_ADVICE };
+            let advice = match (self.is_full, self.signal) {
+                (false, _) => LEVEL_ADVICE,
+                (true, Signal::Allocated) if !self.unit.is_steps() => SERVER_FULL_ADVICE,
+                (true, signal) => full_advice(signal),
+            };
             return Some(advice.to_owned());
         }
         if self.ends() {
@@ -366,6 +392,7 @@ impl Figures for TrendFigures {
             site: self.site.as_deref(),
             holder: self.holder.as_deref(),
             steps_per_event: self.steps_per_event,
+            unit: self.unit,
         };
         let freed =
             || self.malloc.as_ref().filter(|of| of.is_freed()).map(|of| of.advice().to_owned());
@@ -385,6 +412,7 @@ impl Figures for TrendFigures {
         use crate::diagnosis::kept_blocks::{KeptBlocks, KeptState};
         use crate::diagnosis::trend_figures::ContainerFigures;
         use stepmem_types::site::{CodeFrame, LeakSite, SiteVerdict};
+        use stepmem_types::step::StepUnit;
         use stepmem_types::units::UnixTime;
         let frame = CodeFrame { file: text("train.py"), line: 42, function: text("step") };
         vec![Self {
@@ -444,6 +472,7 @@ impl Figures for TrendFigures {
             malloc: Some(malloc()),
             children: Some(Box::new(ChildrenFigures::example())),
             steps_per_event: Some(30.5),
+            unit: StepUnit::Calls,
         }]
     }
 }

@@ -17,6 +17,7 @@ use crate::ranks::view::RankView;
 use stepmem_detect::signal::Signal;
 use stepmem_types::format::units::{percent, whole_bytes};
 use stepmem_types::site::TensorHolder;
+use stepmem_types::step::StepUnit;
 use stepmem_types::units::Bytes;
 
 /// A peak is near the capacity.
@@ -75,6 +76,9 @@ pub struct PressureEvidence {
     /// The holder that fills up and will take more than there is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub too_large: Option<Box<TooLarge>>,
+    /// What the steps of the rank are, where they are not those of training.
+    #[serde(default, skip_serializing_if = "StepUnit::is_steps")]
+    pub unit: StepUnit,
 }
 
 /// A holder whose bound is more than the memory.
@@ -108,6 +112,10 @@ const FRAGMENTED_ADVICE: &str = "Much of what the allocator reserves is never li
 /// The advice for pressure on the host.
 pub const HOST_ADVICE: &str = "Reduce the host's memory load: DataLoader workers and the batches that they prefetch, data sets and caches in memory, batch or \
      sequence length; or give the job more memory.";
+
+/// The advice for pressure on a program that takes no steps.
+const SERVER_ADVICE: &str = "Reduce the memory load: requests at a time, their length, caches by request, models that are loaded at once; or give it more \
+     memory.";
 
 /// The advice for pressure on memory that device and host share.
 const UNIFIED_ADVICE: &str = "Reduce the load of either side, since device and host share this memory: batch or sequence length, activation checkpointing; \
@@ -175,6 +183,7 @@ pub fn judge(
         capacity_set_by: set_by,
         never_live_ratio: subject.rank().filter(|_| !is_live(basis)).and_then(of_rank),
         too_large,
+        unit: subject.unit(),
     };
     Some((severity, evidence))
 }
@@ -199,6 +208,7 @@ pub fn judge_host(
         capacity_set_by: of.set_by,
         never_live_ratio: None,
         too_large,
+        unit: subject.unit(),
     };
     Some((severity, evidence))
 }
@@ -246,7 +256,7 @@ impl Figures for PressureEvidence {
             format!("; {} of it was never live at the same time", percent(ratio))
         });
         let ahead = self.too_large.as_ref().map_or_else(String::new, |of| {
-            format!("{}; ", site_words::of_too_large(&of.holder, &of.filling))
+            format!("{}; ", site_words::of_too_large(&of.holder, &of.filling, self.unit))
         });
         let set_by =
             self.capacity_set_by.map_or_else(String::new, |of| format!(", {}", of.words()));
@@ -261,6 +271,9 @@ impl Figures for PressureEvidence {
         }
         if self.is_unified {
             return Some(UNIFIED_ADVICE.to_owned());
+        }
+        if !self.unit.is_steps() && self.never_live_ratio.is_none() {
+            return Some(SERVER_ADVICE.to_owned());
         }
         advice(self.is_on_host, self.never_live_ratio).map(str::to_owned)
     }
@@ -282,6 +295,7 @@ impl Figures for PressureEvidence {
             capacity_set_by: Some(LimitOrigin::Program),
             never_live_ratio: Some(0.25),
             too_large: Some(Box::new(TooLarge { holder: holder(), filling: filling() })),
+            unit: StepUnit::Calls,
         }]
     }
 }

@@ -17,6 +17,7 @@ use stepmem_detect::outlook::Outlook;
 use stepmem_detect::signal::Signal;
 use stepmem_detect::trend::{Stage, Trend};
 use stepmem_types::ids::{GpuUuid, ProcessId, Rank, RankId, Run, SubjectId};
+use stepmem_types::step::StepUnit;
 
 /// The limits that findings are judged by.
 #[derive(Clone, Debug, PartialEq)]
@@ -172,6 +173,7 @@ impl<'a> Subject<'a, '_> {
             || device.is_some_and(GpuUuid::is_host);
         let figures = TrendFigures {
             is_on_host,
+            unit: self.unit(),
             site: leak.cloned().map(Box::new),
             holder: held.holder.map(|known| Box::new(known.holder.clone())),
             slope_while_held_bytes_per_step: self.slope_while_held(outlook),
@@ -196,6 +198,11 @@ impl<'a> Subject<'a, '_> {
             }
             None => figures,
         })
+    }
+
+    /// Returns what the steps of the subject are.
+    pub fn unit(&self) -> StepUnit {
+        self.rank().map_or(StepUnit::Steps, |rank| rank.identity.unit)
     }
 
     /// Returns the end of the run, next to that of memory that runs out as this outlook has it.

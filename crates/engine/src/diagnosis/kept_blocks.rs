@@ -6,6 +6,7 @@ use stepmem_detect::detector::Detector;
 use stepmem_detect::sample::Axis;
 use stepmem_detect::witness::Testimony;
 use stepmem_types::format::units::{bytes, grouped, whole};
+use stepmem_types::step::StepUnit;
 use stepmem_types::units::{Count, UnixTime};
 
 /// The relative error that a rate in words may have.
@@ -71,9 +72,9 @@ impl KeptBlocks {
     }
 
     /// Returns the testimony in words, beside bytes that grow.
-    pub fn words(&self) -> String {
+    pub fn words(&self, unit: StepUnit) -> String {
         match self.state {
-            KeptState::Accumulates => self.rate_words(),
+            KeptState::Accumulates => self.rate_words(unit),
             KeptState::Fades => {
                 "new blocks come ever more rarely, as in a cache that fills".to_owned()
             }
@@ -83,10 +84,10 @@ impl KeptBlocks {
 
     /// Returns the testimony in words of its own, with where it began and was certain; for a
     /// person who asks what is behind a finding.
-    pub fn described(&self) -> String {
+    pub fn described(&self, unit: StepUnit) -> String {
         let at = |what: &str, step: Option<Count>| {
             step.map_or_else(String::new, |step| {
-                format!(", {what} step {}", grouped(step.get()))
+                format!(", {what} {} {}", unit.noun(), grouped(step.get()))
             })
         };
         match self.state {
@@ -99,15 +100,15 @@ impl KeptBlocks {
                 } else {
                     ""
                 };
-                format!("{}{since}{certain}{fades}", self.rate_words())
+                format!("{}{since}{certain}{fades}", self.rate_words(unit))
             }
         }
     }
 
     /// Returns the rate at which blocks are kept, and their size, in words.
-    fn rate_words(&self) -> String {
+    fn rate_words(&self, unit: StepUnit) -> String {
         let rate = match (self.blocks_per_step, self.blocks_per_second) {
-            (Some(rate), _) => per(rate, "step"),
+            (Some(rate), _) => per(rate, unit.noun()),
             (None, Some(rate)) => per(3600.0 * rate, "hour"),
             (None, None) => return "blocks are kept".to_owned(),
         };
@@ -178,12 +179,12 @@ mod tests {
         let accumulates = kept(KeptState::Accumulates);
         assert_eq!(accumulates.words(), "each step keeps 62 blocks more, 159 KiB each");
         assert_eq!(
-            accumulates.described(),
+            accumulates.described(StepUnit::Steps),
             "each step keeps 62 blocks more, 159 KiB each, since step 1,023, certain at step 1,047"
         );
         let fades = kept(KeptState::Fades);
         assert!(fades.words().contains("ever more rarely") && !fades.words().contains("62"));
-        assert!(fades.described().ends_with("; new ones come ever more rarely"));
+        assert!(fades.described(StepUnit::Steps).ends_with("; new ones come ever more rarely"));
         let by_time = KeptBlocks {
             blocks_per_step: None,
             blocks_per_second: Some(0.5),
@@ -192,6 +193,6 @@ mod tests {
             certain_step: None,
             ..accumulates
         };
-        assert_eq!(by_time.described(), "each hour keeps 1,800 blocks more");
+        assert_eq!(by_time.described(StepUnit::Steps), "each hour keeps 1,800 blocks more");
     }
 }

@@ -11,6 +11,7 @@ use crate::ranks::view::{RankView, SilentKill};
 use stepmem_types::end::EndOutcome;
 use stepmem_types::format::units::{bytes, percent};
 use stepmem_types::site::OomSite;
+use stepmem_types::step::StepUnit;
 use stepmem_types::units::Bytes;
 
 /// An allocation failed for lack of memory.
@@ -67,6 +68,9 @@ pub struct OutOfMemoryEvidence {
     /// The result of a memory snapshot of the error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub site: Option<Box<OomSite>>,
+    /// What the steps of the rank are, where they are not those of training.
+    #[serde(default, skip_serializing_if = "StepUnit::is_steps")]
+    pub unit: StepUnit,
 }
 
 /// A limit of a process's own.
@@ -127,6 +131,7 @@ pub fn judge(
         headroom_bytes,
         growth_bytes,
         site,
+        unit: subject.unit(),
     };
     Some((severity, evidence))
 }
@@ -152,6 +157,7 @@ fn killed(rank: &RankView<'_>) -> Option<(Severity, OutOfMemoryEvidence)> {
         headroom_bytes: None,
         growth_bytes: None,
         site: None,
+        unit: rank.identity.unit,
     };
     Some((if is_seen { Severity::Critical } else { Severity::Warning }, evidence))
 }
@@ -163,6 +169,10 @@ const KILL_ADVICE: &str = "Look at host memory: DataLoader workers, pinned buffe
 /// The advice where the allocation would have fit but for growth.
 const GROWN_ADVICE: &str = "It would have fit but for what memory had grown by: look first at the line and the object that MEMORY CREEP or \
                             MEMORY RISING names. A smaller batch only delays the next error.";
+
+/// The advice for a program that takes no steps.
+const SERVER_ADVICE: &str = "Look at the inputs of the last calls and at what grew before; a memory snapshot of the error names the lines. Bound the \
+                             length of inputs and the number of calls at a time.";
 
 /// The advice where the device had more than the process may take.
 const LIMIT_ADVICE: &str = "The process reached its own limit, and its device had more: use a smaller batch or sequence length, or raise the \
@@ -179,7 +189,8 @@ impl OutOfMemoryEvidence {
     /// Returns the error and its consequence in words.
     fn course(&self) -> String {
         let at = |word: &str| {
-            self.oom_step.map_or_else(String::new, |step| format!(" {word} step {step}"))
+            let noun = self.unit.noun();
+            self.oom_step.map_or_else(String::new, |step| format!(" {word} {noun} {step}"))
         };
         if let Some(likely) = self.likely_kill {
             let (silent, why) = (at("after"), likely.words());
@@ -197,7 +208,10 @@ impl OutOfMemoryEvidence {
             let end = match self.ending {
                 Some(EndOutcome::Failed) => "then ended with an error",
                 Some(EndOutcome::Oom) => "then ended out of memory",
-                Some(EndOutcome::Completed) | None => "ended without another step",
+                Some(EndOutcome::Completed) | None if self.unit.is_steps() => {
+                    "ended without another step"
+                }
+                Some(EndOutcome::Completed) | None => "ended without another call",
             };
             let errors = errors(self.ooms);
             return format!("caught {errors}{} and {end}", at("after"));
@@ -275,7 +289,8 @@ impl Figures for OutOfMemoryEvidence {
             return Some(KILL_ADVICE.to_owned());
         }
         let own_limit = self.limit.map(|_| LIMIT_ADVICE.to_owned());
-        self.is_of_growth().then(|| GROWN_ADVICE.to_owned()).or(own_limit)
+        let of_server = (!self.unit.is_steps()).then(|| SERVER_ADVICE.to_owned());
+        self.is_of_growth().then(|| GROWN_ADVICE.to_owned()).or(own_limit).or(of_server)
     }
 
     fn names_cause(&self) -> bool {
@@ -311,6 +326,7 @@ impl Figures for OutOfMemoryEvidence {
                 requested_bytes: bytes(1 << 30),
                 held: vec![LineBytes { at: line(), bytes: bytes(3 << 30) }],
             })),
+            unit: StepUnit::Calls,
         }]
     }
 }

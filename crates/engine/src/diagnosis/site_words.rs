@@ -4,25 +4,26 @@ use crate::diagnosis::filling::{Filling, FillingDoubt};
 use crate::diagnosis::malloc_figures;
 use stepmem_types::format::units::{bytes, counted, grouped, many, percent, share as of_whole};
 use stepmem_types::site::{
-    EmptySearch, LeakSite, LineOutcome, LineSearch, Removal, RemovalOutcome, SiteVerdict,
-    TensorHolder, holder_kind,
+    CodeLine, EmptySearch, LeakSite, LineOutcome, LineSearch, Removal, RemovalOutcome,
+    SiteVerdict, TensorHolder, holder_kind,
 };
+use stepmem_types::step::StepUnit;
 
 /// Names the line that a snapshot shows, or states that it shows none.
-pub fn of(site: &LeakSite) -> String {
+pub fn of(site: &LeakSite, unit: StepUnit) -> String {
     match (site.verdict, &site.at) {
         (SiteVerdict::Leak, Some(at)) => {
             let share = site.share_ratio.map_or("most".to_owned(), percent);
             format!("{share} of it is allocated at {at}")
         }
         (SiteVerdict::InsufficientHistory, _) => {
-            let steps = many(site.steps, "whole step");
+            let steps = many(site.steps, &format!("whole {}", unit.noun()));
             format!("its snapshot has {steps}, too few for a verdict")
         }
         (SiteVerdict::Leak | SiteVerdict::None, _) => {
             let most = site.at.as_ref().zip(site.bytes_per_step);
             let most = most.map_or_else(String::new, |(at, rate)| {
-                format!("; the largest growth in its snapshot is {}/step at {at}", bytes(rate))
+                format!("; the largest growth in its snapshot is {} at {at}", unit.rate(rate))
             });
             format!("no single line explains it{most}")
         }
@@ -32,7 +33,7 @@ pub fn of(site: &LeakSite) -> String {
 /// States the result of a snapshot that someone asked for: also that nothing grew.
 pub fn verdict(site: &LeakSite) -> String {
     if site.verdict != SiteVerdict::None {
-        return of(site);
+        return of(site, StepUnit::Steps);
     }
     let kept = site.at.as_ref();
     let kept = kept.map_or_else(String::new, |at| {
@@ -48,6 +49,8 @@ pub struct Seen<'a> {
     pub holder: Option<&'a TensorHolder>,
     /// Steps from one evaluation, checkpoint or epoch to the next.
     pub steps_per_event: Option<f64>,
+    /// What its steps are.
+    pub unit: StepUnit,
 }
 
 impl Seen<'_> {
@@ -62,11 +65,9 @@ impl Seen<'_> {
             return Some(advice.to_owned());
         }
         if let Some(at) = holder.filter(|of| of.lines.is_some()).and_then(|of| of.at.as_ref()) {
-            return Some(format!(
-                "Look at {at}: what it allocates is kept across steps. {REMEDY_OF_DATA}"
-            ));
+            return Some(self.line_advice(at, REMEDY_OF_DATA));
         }
-        let remedy = holder.map_or(REMEDY, remedy);
+        let remedy = holder.map_or(self.remedy_of_tensors(), |holder| self.remedy(holder));
         match (holder, line) {
             (Some(holder @ TensorHolder { name, at: Some(at), .. }), _) => {
                 Some(format!("Look at {name} of {at}: {}. {remedy}", self.how(holder)))
@@ -77,10 +78,30 @@ impl Seen<'_> {
             (Some(holder @ TensorHolder { name, at: None, .. }), None) => {
                 Some(format!("Look at {name}: {}. {remedy}", self.how(holder)))
             }
-            (None, Some(at)) => {
-                Some(format!("Look at {at}: what it allocates is kept across steps. {remedy}"))
-            }
+            (None, Some(at)) => Some(self.line_advice(at, remedy)),
             (None, None) => None,
+        }
+    }
+
+    fn line_advice(&self, at: &CodeLine, remedy: &str) -> String {
+        let noun = self.unit.noun();
+        format!("Look at {at}: what it allocates is kept across {noun}s. {remedy}")
+    }
+
+    fn remedy_of_tensors(&self) -> &'static str {
+        if self.unit.is_steps() { REMEDY } else { REMEDY_OF_SERVER }
+    }
+
+    /// Returns the remedy of growth that an object holds.
+    fn remedy(&self, holder: &TensorHolder) -> &'static str {
+        match holder.kind.as_str() {
+            holder_kind::CYCLE => REMEDY_OF_CYCLE,
+            holder_kind::OPTIMIZER_STATE => REMEDY_OF_OPTIMIZER,
+            holder_kind::HOOKS => REMEDY_OF_HOOKS,
+            _ if holder.fill.is_some() => REMEDY_OF_BOUNDED,
+            _ if !self.unit.is_steps() => REMEDY_OF_SERVER,
+            _ if holder.tensors.get() == 0 => REMEDY_OF_DATA,
+            _ => REMEDY,
         }
     }
 
@@ -90,13 +111,14 @@ impl Seen<'_> {
         let Some(rate) = rate else { return "it keeps more and more".to_owned() };
         let of_events =
             self.steps_per_event.filter(|steps| WITH_EVENTS.contains(&(rate * steps)));
-        let steps = counted(of_events.unwrap_or(1.0 / rate), "step");
+        let noun = self.unit.noun();
+        let steps = counted(of_events.unwrap_or(1.0 / rate), noun);
         if of_events.is_some() {
             format!(
-                "it keeps more at evaluations, checkpoints or epochs, about every {steps}, not at every step"
+                "it keeps more at evaluations, checkpoints or epochs, about every {steps}, not at every {noun}"
             )
         } else {
-            format!("it keeps more about every {steps}, not at every step")
+            format!("it keeps more about every {steps}, not at every {noun}")
         }
     }
 }
@@ -120,18 +142,6 @@ fn of_unmeasured(holder: &TensorHolder) -> Option<&'static str> {
     }
 }
 
-/// Returns the remedy of growth that an object holds.
-fn remedy(holder: &TensorHolder) -> &'static str {
-    match holder.kind.as_str() {
-        holder_kind::CYCLE => REMEDY_OF_CYCLE,
-        holder_kind::OPTIMIZER_STATE => REMEDY_OF_OPTIMIZER,
-        holder_kind::HOOKS => REMEDY_OF_HOOKS,
-        _ if holder.fill.is_some() => REMEDY_OF_BOUNDED,
-        _ if holder.tensors.get() == 0 => REMEDY_OF_DATA,
-        _ => REMEDY,
-    }
-}
-
 /// The remedy of cyclic garbage.
 const REMEDY_OF_CYCLE: &str = "Break the cycle, for example with a weak reference, or have it collected: gc.enable(), or gc.collect() every few \
                                hundred steps.";
@@ -140,6 +150,8 @@ const REMEDY_OF_OPTIMIZER: &str = "It ends once every parameter has taken a step
 const REMEDY_OF_HOOKS: &str = "Remove each hook by the handle that registering it returned (handle.remove()), or register it once.";
 const REMEDY_OF_BOUNDED: &str =
     "It has a bound. If what it holds when full does not fit, lower that bound.";
+/// The remedy of what a server or an inference over data keeps.
+const REMEDY_OF_SERVER: &str = "Give it a bound, or evict what was not used for long: a cache by request or by length, conversations, adapters.";
 /// The remedy of most leaks of objects without tensors.
 const REMEDY_OF_DATA: &str = "Bound it, or empty it.";
 
@@ -186,13 +198,13 @@ const ALL_SHARE_MIN: f64 = 0.95;
 
 /// Names the object that holds the memory of a process that grows by `slope` bytes a step, or
 /// the line that allocates it. Adds its share of the growth.
-pub fn of_holder(holder: &TensorHolder, slope: Option<f64>) -> String {
+pub fn of_holder(holder: &TensorHolder, slope: Option<f64>, unit: StepUnit) -> String {
     match (&holder.lines, &holder.at) {
         (Some(lines), Some(at)) => {
-            let rate = rate(holder.bytes_per_step, slope);
-            format!("allocated at {at} ({rate}{})", of_window(lines))
+            let rate = rate(holder.bytes_per_step, slope, unit);
+            format!("allocated at {at} ({rate}{})", of_window(lines, unit))
         }
-        _ => format!("held by {}", of_object(holder, slope)),
+        _ => format!("held by {}", of_object(holder, slope, unit)),
     }
 }
 
@@ -200,26 +212,28 @@ pub fn of_holder(holder: &TensorHolder, slope: Option<f64>) -> String {
 const FREE_MIN: f64 = 65_536.0;
 
 /// States how many steps were traced, and for how long that held them up.
-fn of_window(lines: &LineSearch) -> String {
-    let traced = lines
-        .steps
-        .map_or_else(String::new, |steps| format!("; {} traced", many(steps.get(), "step")));
+fn of_window(lines: &LineSearch, unit: StepUnit) -> String {
+    let traced = lines.steps.map_or_else(String::new, |steps| {
+        format!("; {} traced", many(steps.get(), unit.noun()))
+    });
     let pause = lines
         .pause_seconds
         .map_or_else(String::new, |seconds| format!(", longest pause {:.0} ms", 1e3 * seconds));
     let free = lines.malloc_free_bytes_per_step.filter(|free| *free >= FREE_MIN);
     let free = free.map_or_else(String::new, |free| {
-        format!(", {}/step freed and kept by glibc", bytes(free))
+        format!(", {} freed and kept by glibc", unit.rate(free))
     });
     format!("{traced}{pause}{free}")
 }
 
-fn of_object(holder: &TensorHolder, slope: Option<f64>) -> String {
+fn of_object(holder: &TensorHolder, slope: Option<f64>, unit: StepUnit) -> String {
     let tensors = holder.tensors.get();
     let noun = if tensors == 1 { "tensor" } else { "tensors" };
     let (name, kind, n) = (&holder.name, &holder.kind, grouped(tensors));
     let own = holder.bytes_per_step;
-    let step = holder.step.map_or_else(String::new, |step| format!(" at step {}", step.get()));
+    let noun_of = unit.noun();
+    let step =
+        holder.step.map_or_else(String::new, |step| format!(" at {noun_of} {}", step.get()));
     let is_small = slope.is_some_and(|slope| own < OWN_SHARE_MIN * slope);
     let keeps_more = is_small && holder.keeps_more != Some(false);
     let mut text = if matches!(kind.as_str(), holder_kind::GRAPH_CYCLE | holder_kind::PROFILER)
@@ -231,25 +245,25 @@ fn of_object(holder: &TensorHolder, slope: Option<f64>) -> String {
     } else {
         let count = if tensors > 0 { format!("{n} {noun}, ") } else { String::new() };
         let all = bytes(holder.bytes.as_f64());
-        format!("{name} ({kind}, {}; {count}{all}{step})", rate(own, slope))
+        format!("{name} ({kind}, {}; {count}{all}{step})", rate(own, slope, unit))
     };
     if let Some(at) = &holder.at {
         text = format!("{text} of {at}");
     }
     if let Some(removal) = &holder.removal {
-        text = format!("{text}; {}", of_removal(removal, holder));
+        text = format!("{text}; {}", of_removal(removal, holder, unit));
     }
     text
 }
 
 /// States what the code of the program does to a holder.
-fn of_removal(removal: &Removal, holder: &TensorHolder) -> String {
+fn of_removal(removal: &Removal, holder: &TensorHolder, unit: StepUnit) -> String {
     let Removal { outcome, at } = removal;
     match outcome {
         RemovalOutcome::Nothing => format!("nothing that was read in {at} removes from it"),
         RemovalOutcome::Emptied => {
             let since = holder.since_step.map_or_else(String::new, |step| {
-                format!("; it has not shrunk since step {}", grouped(step.get()))
+                format!("; it has not shrunk since {} {}", unit.noun(), grouped(step.get()))
             });
             format!("{at} can empty it{since}")
         }
@@ -260,60 +274,61 @@ fn of_removal(removal: &Removal, holder: &TensorHolder) -> String {
 }
 
 /// Names the object that holds the memory, when it is full, and what is left then.
-pub fn of_filling(holder: &TensorHolder, filling: &Filling) -> String {
+pub fn of_filling(holder: &TensorHolder, filling: &Filling, unit: StepUnit) -> String {
     let left = filling
         .left_bytes
         .map_or_else(String::new, |left| format!(", {} will be left", bytes(left)));
     let at = holder.at.as_ref().map_or_else(String::new, |at| format!("; filled at {at}"));
-    format!("{}: {}{left}{at}", of_items(holder, filling), of_end(filling))
+    format!("{}: {}{left}{at}", of_items(holder, filling, unit), of_end(filling, unit))
 }
 
 /// States that an object will take more than there is.
-pub fn of_too_large(holder: &TensorHolder, filling: &Filling) -> String {
+pub fn of_too_large(holder: &TensorHolder, filling: &Filling, unit: StepUnit) -> String {
     let headroom = filling.left_bytes.unwrap_or(0.0) + filling.remaining_bytes;
-    let (items, end) = (of_items(holder, filling), of_end(filling));
+    let (items, end) = (of_items(holder, filling, unit), of_end(filling, unit));
     format!("{items} will not fit: {end}, {} are left", bytes(headroom))
 }
 
 /// States why an end that the process reports does not count; `None` where the text about the
 /// holder shows it.
-pub fn of_doubt(filling: &Filling) -> Option<String> {
+pub fn of_doubt(filling: &Filling, unit: StepUnit) -> Option<String> {
     let text = match filling.doubt? {
         FillingDoubt::PartOfGrowth => {
-            return Some(format!("{}, which ends part of the growth", of_end(filling)));
+            return Some(format!("{}, which ends part of the growth", of_end(filling, unit)));
         }
         FillingDoubt::NotOwn => "its bound is not shown to be the rank's own report",
         FillingDoubt::Outdated => "its bound was reported too long ago",
         FillingDoubt::PastItsEnd => "which should be full by now",
         FillingDoubt::ItemsVary => "which has a bound, but its new items differ in size",
         FillingDoubt::CapacityUnknown => {
-            return Some(format!("{}; whether that fits is unknown", of_end(filling)));
+            return Some(format!("{}; whether that fits is unknown", of_end(filling, unit)));
         }
         FillingDoubt::DoesNotFit => {
-            return Some(format!("which will not fit: {}", of_end(filling)));
+            return Some(format!("which will not fit: {}", of_end(filling, unit)));
         }
         FillingDoubt::RestGrows => {
-            return Some(format!("{}, but the rest grows too", of_end(filling)));
+            return Some(format!("{}, but the rest grows too", of_end(filling, unit)));
         }
     };
     Some(text.to_owned())
 }
 
 /// Names a holder with its items, dated where steps were taken since.
-fn of_items(holder: &TensorHolder, filling: &Filling) -> String {
+fn of_items(holder: &TensorHolder, filling: &Filling, unit: StepUnit) -> String {
     let (name, kind) = (&holder.name, &holder.kind);
     let Some(fill) = &holder.fill else { return format!("{name} ({kind})") };
     let then_left = (fill.items_max.as_f64() - fill.items.as_f64()) / fill.items_per_step;
     let step = holder.step.filter(|_| then_left - filling.full_in_steps >= 1.0);
-    let step =
-        step.map_or_else(String::new, |step| format!(" at step {}", grouped(step.get())));
+    let step = step.map_or_else(String::new, |step| {
+        format!(" at {} {}", unit.noun(), grouped(step.get()))
+    });
     let (items, max) = (grouped(fill.items.get()), grouped(fill.items_max.get()));
     format!("{name} ({kind}, {items} of {max}{step})")
 }
 
-fn of_end(filling: &Filling) -> String {
+fn of_end(filling: &Filling, unit: StepUnit) -> String {
     let when = match filling.full_in_steps {
-        steps if steps > 0.0 => format!("in {}", counted(steps, "step")),
+        steps if steps > 0.0 => format!("in {}", counted(steps, unit.noun())),
         _ => "by now".to_owned(),
     };
     format!("full {when} at {}", bytes(filling.full_bytes))
@@ -321,35 +336,37 @@ fn of_end(filling: &Filling) -> String {
 
 /// Writes how fast a holder grows. It is measured over fewer steps than the whole, of which it
 /// cannot be more.
-fn rate(own: f64, slope: Option<f64>) -> String {
+fn rate(own: f64, slope: Option<f64>, unit: StepUnit) -> String {
+    let more =
+        |own: f64| unit.rate(own).replacen(unit.per(), &format!(" more{}", unit.per()), 1);
     let Some(slope) = slope.filter(|slope| *slope > 0.0) else {
-        return format!("{} more/step", bytes(own));
+        return more(own);
     };
     let share = own / slope;
     if share >= ALL_SHARE_MIN {
-        format!("{} more/step, all of it", bytes(own.min(slope)))
+        format!("{}, all of it", more(own.min(slope)))
     } else {
-        format!("{} more/step, {} of it", bytes(own), percent(share))
+        format!("{}, {} of it", more(own), percent(share))
     }
 }
 
 /// States that a search named no holder, and what else takes memory of that kind.
-pub fn of_search(search: EmptySearch, is_on_host: bool) -> String {
+pub fn of_search(search: EmptySearch, is_on_host: bool, unit: StepUnit) -> String {
     let lines = search.lines.filter(|_| is_on_host);
     let rest = match lines {
-        Some(lines) => of_lines(lines),
+        Some(lines) => of_lines(lines, unit),
         None if search.is_complete => format!(": look at {}", unseen(is_on_host)),
         None => "; the rest of them was not read".to_owned(),
     };
-    format!("no growing tensor was found{}{rest}", extent(search))
+    format!("no growing tensor was found{}{rest}", extent(search, unit))
 }
 
 /// States that a search named no holder, where it is known what grows.
-pub fn of_search_alone(search: EmptySearch) -> String {
-    format!("no object that holds it was found{}", extent(search))
+pub fn of_search_alone(search: EmptySearch, unit: StepUnit) -> String {
+    format!("no object that holds it was found{}", extent(search, unit))
 }
 
-fn extent(search: EmptySearch) -> String {
+fn extent(search: EmptySearch, unit: StepUnit) -> String {
     let known = search.objects_read.zip(search.objects_met);
     let share = known
         .filter(|(_, met)| met.get() > 0)
@@ -360,19 +377,24 @@ fn extent(search: EmptySearch) -> String {
         (false, None) => " among the objects scanned".to_owned(),
         (false, Some(share)) => format!(" among the objects scanned ({share} of those met)"),
     };
-    let step = search.step.map_or_else(String::new, |step| format!(" by step {}", step.get()));
+    let step = search
+        .step
+        .map_or_else(String::new, |step| format!(" by {} {}", unit.noun(), step.get()));
     format!("{among}{step}")
 }
 
 /// States what a search for lines came to that named none.
-fn of_lines(lines: LineSearch) -> String {
+fn of_lines(lines: LineSearch, unit: StepUnit) -> String {
     let why_not = match lines.outcome {
         LineOutcome::Native => {
-            return format!(", and Python does not allocate what grows{}", of_window(&lines));
+            return format!(
+                ", and Python does not allocate what grows{}",
+                of_window(&lines, unit)
+            );
         }
         LineOutcome::Arenas => {
             let free = lines.malloc_free_bytes_per_step.unwrap_or_default();
-            return format!("; {}/step were freed and stay in glibc's arenas", bytes(free));
+            return format!("; {} were freed and stay in glibc's arenas", unit.rate(free));
         }
         LineOutcome::Spread => {
             return "; Python allocates it at many lines, each a small part".to_owned();

@@ -15,6 +15,7 @@ use stepmem_detect::outlook::{Course, Outlook};
 use stepmem_detect::signal::Signal;
 use stepmem_detect::trend::Stage;
 use stepmem_types::site::{EmptySearch, LeakSite, TensorHolder};
+use stepmem_types::step::StepUnit;
 use stepmem_types::units::{Bytes, Count, UnixTime};
 
 /// Returns the outlook that is the first to use up its headroom: of growth that creeps, else of
@@ -151,6 +152,9 @@ pub struct TrendFigures {
     /// are unknown or none came.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steps_per_event: Option<f64>,
+    /// What its steps are, where they are not those of training.
+    #[serde(default, skip_serializing_if = "StepUnit::is_steps")]
+    pub unit: StepUnit,
 }
 
 /// The container that memory runs out with.
@@ -224,6 +228,7 @@ impl TrendFigures {
             malloc: None,
             children: None,
             steps_per_event: None,
+            unit: StepUnit::Steps,
         }
     }
 

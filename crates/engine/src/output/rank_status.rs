@@ -39,7 +39,7 @@ impl RankStatus {
             totals: view.totals,
             marks_total: view.marks(),
             is_by_time: view.is_by_time(),
-            without_steps_seconds: view.lifetime.seconds_without_steps(),
+            without_steps_seconds: view.seconds_without_steps(),
             last_push_time,
             checkpoint_asked_time: None,
             interval_peak_allocated: view.interval_peak_allocated,

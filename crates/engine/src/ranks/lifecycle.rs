@@ -135,6 +135,24 @@ impl Lifecycle {
         *self = Self { usual_gap: self.usual_gap, ..Self::default() };
     }
 
+    /// Returns whether the process of a record, which is newer than all of them, has counted before.
+    pub fn counts_before(&self, sample: &StepSample, time: f64) -> bool {
+        let newest = self.newest.as_ref().filter(|newest| newest.train.is_some());
+        newest.is_some_and(|newest| {
+            newest.instance == sample.instance
+                && newest.attempt == sample.identity.attempt
+                && time > newest.time
+        })
+    }
+
+    /// Forgets what the process has counted so far: it counts something else from now on.
+    pub fn begin_steps(&mut self) {
+        if let Some(newest) = &mut self.newest {
+            newest.train = None;
+        }
+        self.usual_gap = None;
+    }
+
     /// Records that the incarnation has ended.
     pub fn end(&mut self) {
         self.is_ended = true;

@@ -165,8 +165,8 @@ impl LifetimeStats {
         self.series.add(&step, sample.n_steps);
     }
 
-    /// Forgets the figures of the samples before the first step.
-    fn begin_steps(&mut self) {
+    /// Forgets the figures of the samples or the calls before the first step.
+    pub fn begin_steps(&mut self) {
         let Self { n_restarts, phases, by_time, .. } = *self;
         *self = Self { n_restarts, phases, by_time, ..Self::default() };
     }

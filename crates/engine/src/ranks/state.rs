@@ -167,6 +167,7 @@ impl RankState {
         arrival: f64,
     ) -> (RecordVerdict, bool) {
         let at = Arrival { now, time: sample.time.map_or(arrival, Seconds::get) };
+        let has_other_unit = self.begin_unit(sample, at.time);
         let verdict = self.accept(sample, at);
         let has_restarted = match verdict {
             RecordVerdict::Duplicate | RecordVerdict::Late => return (verdict, false),
@@ -174,7 +175,7 @@ impl RankState {
             RecordVerdict::Restarted => true,
         };
         let follows_gap = has_restarted || !self.lifecycle.is_live(now);
-        let mut changed = false;
+        let mut changed = has_other_unit;
         if has_restarted {
             changed = self.oom.is_some() || self.detectors().trends().next().is_some();
             self.begin_incarnation();
@@ -195,6 +196,25 @@ impl RankState {
             now.close(sample.figures.reserved);
         }
         (verdict, changed)
+    }
+
+    /// Begins anew where the same process counts something else from a record on: one that only
+    /// made calls takes steps. Returns whether a trend ended by that.
+    fn begin_unit(&mut self, sample: &StepSample, time: f64) -> bool {
+        let is_other = sample.phase == Phase::Train
+            && sample.identity.unit != self.identity.unit
+            && self.lifecycle.counts_before(sample, time);
+        if !is_other {
+            return false;
+        }
+        let had_trend = self.detectors().trends().next().is_some();
+        self.detectors.restart();
+        self.by_time = None;
+        self.lifetime.begin_steps();
+        self.lifecycle.begin_steps();
+        self.life_steps = 0;
+        self.checkpoint = None;
+        had_trend
     }
 
     /// Judges whether a record is new, and counts one that comes too late.
@@ -920,6 +940,9 @@ impl RankState {
         identity.total_steps = sample.identity.total_steps;
         identity.deadline = sample.identity.deadline;
         identity.on_deadline = sample.identity.on_deadline;
+        if sample.phase == Phase::Train {
+            identity.unit = sample.identity.unit;
+        }
         if sample.identity.device.is_some() && sample.identity.device != identity.device {
             identity.device.clone_from(&sample.identity.device);
             // A process that began to use a GPU has its host memory next to the device's.

@@ -156,6 +156,13 @@ impl RankView<'_> {
         self.detectors.own().axis() == Axis::Seconds
     }
 
+    /// Returns the seconds that its process has gone on after its last step without another. A
+    /// server that waits for calls has not.
+    pub fn seconds_without_steps(&self) -> Option<f64> {
+        let goes_on = self.identity.unit.is_steps() || self.is_by_time();
+        self.lifetime.seconds_without_steps().filter(|_| goes_on)
+    }
+
     /// The event markers that it reported, by name; only those that came.
     pub fn marks(&self) -> BTreeMap<Cow<'static, str>, u64> {
         let by_mark = StepMark::ALL.into_iter().zip(self.marks_total);

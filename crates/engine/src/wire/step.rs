@@ -23,7 +23,7 @@ use stepmem_types::ids::{GpuUuid, Rank, Run};
 use stepmem_types::launch::{Instance, Launch};
 use stepmem_types::step::{
     Identity, MarkSet, OnDeadline, Phase, PhaseName, STEPS_PER_RECORD_MAX, StepFigures,
-    StepMark, StepSample,
+    StepMark, StepSample, StepUnit,
 };
 use stepmem_types::units::{Bytes, INTEGER_MAX};
 
@@ -252,6 +252,11 @@ keys! {
         "integer 1..=1000000",
         "train steps that the record stands for, 1 if absent: this one, and those before it \
          whose memory was not read. Its peaks are the maxima over all of them";
+    #[serde(borrow)]
+    unit: Option<Text<'a>> = Some(of.identity.unit).filter(|unit| !unit.is_steps()).map(StepUnit::as_label),
+        "`steps`, `calls`",
+        "what `step` and `steps` count, `steps` if absent: [calls](#calls) of a program that takes no \
+         steps, such as requests to a server";
     time: Option<Number> = of.time,
         "Unix seconds, 0..=253402300799",
         "when the step ended; the arrival if absent. A time more than 300 s ahead of the \
@@ -505,6 +510,12 @@ impl RawStep<'_> {
                 .as_ref()
                 .map(|text| on_deadline_of(&text.0))
                 .transpose()?,
+            unit: self
+                .unit
+                .as_ref()
+                .map(|text| unit_of(&text.0))
+                .transpose()?
+                .unwrap_or_default(),
         })
     }
 
@@ -646,6 +657,13 @@ fn on_deadline_of(text: &str) -> Result<OnDeadline, DecodeError> {
     in_field("on_deadline", named.ok_or_else(fault))
 }
 
+fn unit_of(text: &str) -> Result<StepUnit, DecodeError> {
+    let named = StepUnit::ALL.into_iter().find(|of| of.as_label() == text);
+    let labels = || StepUnit::ALL.map(StepUnit::as_label).join(", ");
+    let fault = || DecodeFault::NotOneOf(text.to_owned(), labels());
+    in_field("unit", named.ok_or_else(fault))
+}
+
 fn marks_of(names: &[Text<'_>]) -> Result<MarkSet, DecodeError> {
     let mut marks = MarkSet::default();
     for Text(name) in names {
@@ -665,7 +683,7 @@ mod tests {
 
     #[test]
     fn plain_record_is_read_as_in_general() {
-        let plain: [&[u8]; 7] = [
+        let plain: [&[u8]; 8] = [
             br#"{"rank":0,"step":1,"allocated_bytes":1}"#,
             br#"{"run":"a","rank":3,"world_size":4,"device":"GPU-0","pid":17,"step":1,"time":1763051882.282,"phase":"eval","allocated_bytes":9007199254740992}"#,
             "{\"run\":\"größe\",\"rank\":0,\"step\":18446744073709551615,\"allocated_bytes\":1}".as_bytes(),
@@ -673,6 +691,7 @@ mod tests {
             br#"{"rank":0,"step":1,"time":0.1234567890123456789,"allocated_bytes":1}"#,
             br#"{"rank":1048576,"step":1,"phase":"none","allocated_bytes":1}"#,
             br#"{"run": "a", "rank": 0, "step": 1, "time": 5.25, "allocated_bytes": 1}"#,
+            br#"{"rank":0,"step":1,"unit":"calls","allocated_bytes":1}"#,
         ];
         for (idx, record) in plain.into_iter().enumerate() {
             // The third has a digit too many.

@@ -12,10 +12,11 @@ use stepmem_engine::ranks::limits::capacity_words;
 use stepmem_engine::ranks::view::RankView;
 use stepmem_types::format::page::{Column, Indent, Page, Table};
 use stepmem_types::format::units::{
-    bytes, counted, date, duration, grouped, hourly, least_time_left, percent, rate, time_left,
+    bytes, counted, date, duration, grouped, hourly, least_time_left, many, percent, time_left,
     whole,
 };
 use stepmem_types::ids::SubjectId;
+use stepmem_types::step::StepUnit;
 
 /// Puts a rank of a status into words, for a terminal of so many columns.
 pub fn render(status: &Status, rank: &RankStatus, columns: Option<usize>) -> String {
@@ -47,14 +48,14 @@ pub fn render(status: &Status, rank: &RankStatus, columns: Option<usize>) -> Str
     page.blank();
     page.line("Growth");
     for signal in &rank.creep {
-        page.paragraph(Indent::hanging(2), &growth(signal));
+        page.paragraph(Indent::hanging(2), &growth(signal, rank.identity.unit));
     }
     if let Some(kept) = &rank.kept_blocks {
-        let words = format!("{LIVE_BLOCKS}: {}", kept.described());
+        let words = format!("{LIVE_BLOCKS}: {}", kept.described(rank.identity.unit));
         page.paragraph(Indent::hanging(2), &words);
     }
     if let Some(slope) = rank.reserved_slope_bytes_per_step {
-        let words = format!("All reserved memory: {}", rate(slope, "step"));
+        let words = format!("All reserved memory: {}", rank.identity.unit.rate(slope));
         page.paragraph(Indent::hanging(2), &words);
     }
     if rank.creep.is_empty() {
@@ -79,7 +80,7 @@ fn head(page: &mut Page, status: &Status, rank: &RankStatus) {
     page.paragraph(Indent::hanging(0), &words);
     let step = rank.last_train.as_ref().map_or_else(
         || "no train step".to_owned(),
-        |last| format!("step {}", grouped(last.step.get())),
+        |last| format!("{} {}", rank.identity.unit.noun(), grouped(last.step.get())),
     );
     let activity = match (&rank.end, rank.silent_seconds) {
         (Some(end), _) => format!("ended ({})", end.outcome.as_label()),
@@ -89,10 +90,8 @@ fn head(page: &mut Page, status: &Status, rank: &RankStatus) {
             format!("last push {} ago", duration(age))
         }
     };
-    let n_steps = match rank.totals.steps {
-        1 => "1 train step".to_owned(),
-        n => format!("{} train steps", grouped(n)),
-    };
+    let unit = if rank.identity.unit.is_steps() { "train step" } else { "call" };
+    let n_steps = many(rank.totals.steps, unit);
     let attempt = rank.identity.attempt.get();
     let words =
         format!("{n_steps} since the exporter began; {step} of attempt {attempt}, {activity}");
@@ -136,7 +135,8 @@ pub fn windows(rank: &RankView<'_>) -> String {
 fn absence(rank: &RankStatus) -> String {
     match rank.judging_from_step {
         Some(step) => format!(
-            "None; judged from step {} on",
+            "None; judged from {} {} on",
+            rank.identity.unit.noun(),
             grouped(step)
         ),
         None if !rank.is_judged && rank.is_by_time => {
@@ -151,10 +151,10 @@ fn absence(rank: &RankStatus) -> String {
 }
 
 /// Returns the growth of a signal in words, with the interval of its slope.
-fn growth(signal: &SignalStatus) -> String {
+fn growth(signal: &SignalStatus, unit: StepUnit) -> String {
     let mut parts = Vec::new();
     if let Some(slope) = signal.slope_bytes_per_step {
-        parts.push(rate(slope, "step"));
+        parts.push(unit.rate(slope));
     }
     let interval = signal.slope_lower_bytes_per_step.zip(signal.slope_upper_bytes_per_step);
     if let Some((lower, upper)) = interval {
@@ -165,8 +165,9 @@ fn growth(signal: &SignalStatus) -> String {
         parts.push(hourly(slope));
     }
     if let Some(trend) = &signal.trend {
-        let onset =
-            trend.onset_step.map_or(String::new(), |step| format!("step {}, ", whole(step)));
+        let onset = trend
+            .onset_step
+            .map_or(String::new(), |step| format!("{} {}, ", unit.noun(), whole(step)));
         parts.push(format!(
             "{} since {onset}{}, {} sure",
             bytes(trend.growth_bytes),
@@ -201,7 +202,9 @@ fn room(page: &mut Page, rank: &RankStatus, findings: &[&FindingStatus]) {
         Some((least_time_left(seconds), rank.oom_eta_lower_steps))
     };
     if let Some((left, steps)) = known.or_else(least) {
-        let steps = steps.map_or_else(String::new, |n| format!(" ({})", counted(n, "step")));
+        let steps = steps.map_or_else(String::new, |n| {
+            format!(" ({})", counted(n, rank.identity.unit.noun()))
+        });
         page.paragraph(Indent::hanging(2), &format!("Out of memory in {left}{steps}"));
     }
     let known = rank.host_oom_eta_seconds.map(time_left);

@@ -18,6 +18,7 @@ use stepmem_engine::processes::ProcessView;
 use stepmem_engine::ranks::limits::LimitOrigin;
 use stepmem_engine::ranks::view::RankView;
 use stepmem_types::ids::SubjectId;
+use stepmem_types::step::StepUnit;
 use stepmem_types::units::{Bytes, Uptime};
 
 /// The points of a picture, at most.
@@ -41,6 +42,8 @@ pub struct Story {
     pub n_steps: u64,
     /// Set when these are samples by time, of a rank that took no steps.
     pub is_by_time: bool,
+    /// What the steps are.
+    pub unit: StepUnit,
     /// The first and the last of them.
     pub span: Option<(StoryPoint, StoryPoint)>,
     /// Number of its restarts.
@@ -234,6 +237,7 @@ impl Story {
             capacity_set_by: None,
             n_steps: 0,
             is_by_time: false,
+            unit: StepUnit::Steps,
             span: None,
             n_restarts: 0,
             warmup_pushes: config.creep.warmup_samples,
@@ -293,6 +297,15 @@ impl Story {
             }
         };
         (self.capacity, self.capacity_set_by) = (view.capacity(), view.capacity_set_by());
+        let unit = match view {
+            SubjectFigures::Rank(rank) => rank.identity.unit,
+            SubjectFigures::Process(_) => StepUnit::Steps,
+        };
+        if unit != self.unit {
+            // The pictures begin again, as the windows do.
+            (self.unit, self.span, self.n_warmup) = (unit, None, self.warmup_pushes);
+            self.minima.clear();
+        }
         if n_steps != self.n_steps {
             if self.is_by_time && !is_by_time {
                 // The first step begins the pictures again, as it does the windows.
@@ -522,6 +535,7 @@ mod tests {
     fn pressure(subject: SubjectId, state: TransitionState) -> Transition {
         let evidence = PressureEvidence {
             too_large: None,
+            unit: stepmem_types::step::StepUnit::Steps,
             pressure_ratio: 0.95,
             is_on_host: false,
             is_unified: false,

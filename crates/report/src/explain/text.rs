@@ -23,6 +23,7 @@ use stepmem_types::format::units::{
     bytes, date, duration, grouped, many, percent, share, whole,
 };
 use stepmem_types::ids::{GpuUuid, ProcessId, RankId, SubjectId};
+use stepmem_types::step::StepUnit;
 
 /// The text for growth that the intervals between event markers show.
 const BETWEEN_EVENTS: &str =
@@ -120,10 +121,12 @@ fn head(page: &mut Page, story: &Story) {
                 "{n_samples} by time, no optimizer steps{restarts}; {from} to {to} ({lasted})"
             )
         } else if let (Some(first), Some(last)) = (first.step, last.step) {
+            let noun = story.unit.noun();
+            let unit = if story.unit.is_steps() { "train step" } else { noun };
             let (n_steps, first, last) =
-                (many(story.n_steps, "train step"), grouped(first), grouped(last));
+                (many(story.n_steps, unit), grouped(first), grouped(last));
             format!(
-                "{n_steps}{restarts}, from step {first} at {from} to step {last} at {to} ({lasted})"
+                "{n_steps}{restarts}, from {noun} {first} at {from} to {noun} {last} at {to} ({lasted})"
             )
         } else if story.series.is_some() {
             let n_samples = many(story.n_steps, "sample");
@@ -191,8 +194,11 @@ fn picture(page: &mut Page, story: &Story, of: Signal, columns: Option<usize>) {
     if lowest > highest {
         return;
     }
-    let (after, unit) =
-        if story.has_readings() { ("", "reading") } else { (" after each step", "step") };
+    let (after, unit) = match story.unit {
+        _ if story.has_readings() => ("", "reading"),
+        StepUnit::Steps => (" after each step", "step"),
+        StepUnit::Calls => (" after calls", "record"),
+    };
     let each = match n_each {
         1 => unit.to_owned(),
         n => format!("{} {unit}s", grouped(n)),
@@ -278,7 +284,8 @@ pub fn what(signal: Signal) -> &'static str {
 fn finding(page: &mut Page, event: &StoryEvent, story: &Story) {
     let transition = &event.transition;
     let step = transition.step.filter(|_| !story.is_by_time);
-    let step = step.map_or(String::new(), |step| format!("step {}, ", grouped(step)));
+    let step =
+        step.map_or(String::new(), |step| format!("{} {}, ", story.unit.noun(), grouped(step)));
     let when = format!("{step}{}:", date(transition.time));
     let (title, stage) = (transition.kind.about().title, transition.kind.about().stage);
     match (transition.state, event.cause) {
@@ -308,7 +315,7 @@ fn finding(page: &mut Page, event: &StoryEvent, story: &Story) {
             let words = format!("{when} {title}, {severity}: {sentence}");
             page.paragraph(Indent::hanging(2), &words);
             if let Some(kept) = &event.by_blocks {
-                let words = format!("{BY_BLOCKS}: {}", kept.described());
+                let words = format!("{BY_BLOCKS}: {}", kept.described(story.unit));
                 page.paragraph(Indent::hanging(6), &words);
             } else if let Some((window, stage)) = event.window.as_ref().zip(stage) {
                 shown(page, window, stage, story);
@@ -323,8 +330,12 @@ fn finding(page: &mut Page, event: &StoryEvent, story: &Story) {
 
 /// Adds the window that shows a finding of a stage, as it was then.
 fn shown(page: &mut Page, window: &WindowReport, stage: Stage, story: &Story) {
-    let place =
-        format!("{} ({} {})", extent(window), whole(window.n_samples), records(window.signal));
+    let place = format!(
+        "{} ({} {})",
+        extent(window, story.unit),
+        whole(window.n_samples),
+        records(window.signal)
+    );
     let (words, stop) = match &window.outcome {
         Ok(shown) if shown.stage >= stage => {
             let stop = shown.obstacle.filter(|_| stage == Stage::Rising);
@@ -357,10 +368,10 @@ fn grown(place: &str, shown: &Shown, story: &Story) -> String {
 }
 
 /// Returns the part of an incarnation that a window spans.
-fn extent(window: &WindowReport) -> String {
+fn extent(window: &WindowReport, unit: StepUnit) -> String {
     let (from, to) = (window.from.position, window.to.position);
     if window.axis == Axis::Steps {
-        format!("steps {} to {}", whole(from), whole(to))
+        format!("{} {} to {}", unit.as_label(), whole(from), whole(to))
     } else {
         format!("the last {}", duration(to - from))
     }
@@ -408,10 +419,10 @@ fn windows(page: &mut Page, story: &Story, of: Signal) {
         }
     }
     if let Some(closest) = story.closest.get(&of) {
-        closest_word(page, closest);
+        closest_word(page, closest, story.unit);
     }
     if let Some(kept) = story.kept_blocks.filter(|_| of == Signal::Allocated) {
-        let words = format!("{LIVE_BLOCKS}: {}", kept.described());
+        let words = format!("{LIVE_BLOCKS}: {}", kept.described(story.unit));
         page.paragraph(Indent::hanging(0), &words);
     }
 }
@@ -516,7 +527,7 @@ pub fn last_word(window: &WindowReport) -> String {
 }
 
 /// Adds how near the signal came to a trend: why nothing was raised.
-fn closest_word(page: &mut Page, closest: &Closest) {
+fn closest_word(page: &mut Page, closest: &Closest, unit: StepUnit) {
     let window = &closest.window;
     let words = match &window.outcome {
         Ok(shown) => match &shown.obstacle {
@@ -528,8 +539,12 @@ fn closest_word(page: &mut Page, closest: &Closest) {
         Err(stop) => reason(stop),
     };
     let when = match closest.step {
-        Some(step) => format!("step {}, over {}", grouped(step), extent(window)),
-        None => format!("its {}, over {}", duration(window.to.position), extent(window)),
+        Some(step) => {
+            format!("{} {}, over {}", unit.noun(), grouped(step), extent(window, unit))
+        }
+        None => {
+            format!("its {}, over {}", duration(window.to.position), extent(window, unit))
+        }
     };
     page.paragraph(Indent::hanging(2), &format!("Nearest to a creep at {when}: {words}"));
 }

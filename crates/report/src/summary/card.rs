@@ -14,6 +14,7 @@ use stepmem_types::format::units::{
     UNKNOWN, bytes, duration, grouped, hourly, many, or_unknown, percent,
 };
 use stepmem_types::ids::Rank;
+use stepmem_types::step::StepUnit;
 use stepmem_types::units::{Bytes, Count, GIBIBYTE};
 
 /// The ranks in the table, at most; the rest is summed up.
@@ -128,7 +129,8 @@ fn scope(page: &mut Page, summary: &Summary) {
     let of = coverage.ranks_expected.map_or(String::new(), |n| format!(" of {n}"));
     let steps = match coverage.first.zip(coverage.last) {
         Some((first, last)) => format!(
-            ", steps {} to {}{}{}",
+            ", {} {} to {}{}{}",
+            unit(summary).as_label(),
             first.step,
             last.step,
             summary.duration_s.map_or(String::new(), |took| format!(" in {}", duration(took))),
@@ -162,6 +164,11 @@ fn scope(page: &mut Page, summary: &Summary) {
     }
 }
 
+/// Returns what the steps of a run are.
+fn unit(summary: &Summary) -> StepUnit {
+    summary.ranks.first().map_or(StepUnit::Steps, |rank| rank.unit)
+}
+
 /// Returns the part of the steps that was read, unless all were.
 fn read_share(summary: &Summary) -> String {
     let sum = |of: fn(&RankSummary) -> u64| {
@@ -174,7 +181,7 @@ fn read_share(summary: &Summary) -> String {
     };
     let (n_steps, n_unread): (f64, f64) =
         (sum(|rank| rank.steps), sum(|rank| rank.unread_steps));
-    if n_unread > 0.0 && n_unread < n_steps {
+    if unit(summary).is_steps() && n_unread > 0.0 && n_unread < n_steps {
         format!(", {} of them read", percent(1.0 - n_unread / n_steps))
     } else {
         String::new()
@@ -206,8 +213,10 @@ fn without_steps(page: &mut Page, summary: &Summary) {
         page.paragraph(
             Indent::hanging(2),
             &format!(
-                "Went on without steps: {word} {names}, for {} after step {}.",
+                "Went on without {}: {word} {names}, for {} after {} {}.",
+                unit(summary).as_label(),
                 duration(longest),
+                unit(summary).noun(),
                 last.step
             ),
         );
@@ -235,8 +244,10 @@ fn missing(page: &mut Page, summary: &Summary) {
         page.paragraph(Indent::hanging(0), &words);
     }
     let lost = coverage.ranks_lost.iter().map(|lost| match lost.last {
-        Some(last) => format!("rank {} after step {}", lost.rank, last.step),
-        None => format!("rank {} before its first step", lost.rank),
+        Some(last) => {
+            format!("rank {} after {} {}", lost.rank, unit(summary).noun(), last.step)
+        }
+        None => format!("rank {} before its first {}", lost.rank, unit(summary).noun()),
     });
     if !coverage.ranks_lost.is_empty() {
         let ranks = listed(lost, coverage.ranks_lost.len());
@@ -327,7 +338,7 @@ fn words_of_host(rank: &RankSummary) -> Option<&str> {
 fn ended_at(rank: &RankSummary) -> String {
     let last = rank.last.map_or("before its first step".to_owned(), |last| {
         let place = if rank.end.is_some() { "at" } else { "last heard of at" };
-        format!("{place} step {}", last.step)
+        format!("{place} {} {}", rank.unit.noun(), last.step)
     });
     let end = rank.end.as_ref().filter(|end| !end.is_keyboard_interrupt());
     let error = end.and_then(|end| end.error_type.as_deref().zip(Some(end)));
@@ -444,7 +455,9 @@ fn row(rank: &RankSummary, n_sparks: usize) -> [String; 9] {
         let ends = (trend.slope_lower_bytes_per_step, trend.slope_upper_bytes_per_step);
         told_rate(trend.slope_bytes_per_step, ends.0, ends.1)
     });
-    let by_time = || trend?.slope_bytes_per_second.filter(|_| rank.steps == 0).map(hourly);
+    let is_hourly = rank.steps == 0 || !rank.unit.is_steps();
+    let per_step = per_step.filter(|_| rank.unit.is_steps());
+    let by_time = || trend?.slope_bytes_per_second.filter(|_| is_hourly).map(hourly);
     [
         rank.rank.to_string(),
         or_unknown(peak(rank).map(bytes)),

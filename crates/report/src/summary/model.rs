@@ -21,6 +21,7 @@ use stepmem_engine::ranks::limits::LimitOrigin;
 use stepmem_types::end::EndReport;
 use stepmem_types::ids::{GpuUuid, Rank, Run};
 use stepmem_types::launch::Launch;
+use stepmem_types::step::StepUnit;
 use stepmem_types::units::{Bytes, Count};
 
 /// Schema version of stepmem's own keys.
@@ -359,6 +360,9 @@ pub struct RankSummary {
     /// The end of the rank, as its process reported it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end: Option<EndReport>,
+    /// What its steps are, where they are not those of training.
+    #[serde(default, skip_serializing_if = "StepUnit::is_steps")]
+    pub unit: StepUnit,
     /// Train steps of its last incarnation.
     pub steps: u64,
     /// The train steps of its last incarnation whose memory its client did not read.

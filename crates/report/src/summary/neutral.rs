@@ -12,6 +12,7 @@ use stepmem_engine::ranks::host::ChildView;
 use stepmem_types::end::EndOutcome;
 use stepmem_types::format::units::{bytes, counted, date, time_left, whole};
 use stepmem_types::ids::Rank;
+use stepmem_types::step::StepUnit;
 use stepmem_types::units::{Count, MEBIBYTE};
 
 /// Growth that takes longer than this until out-of-memory is not worth a word: 30 days.
@@ -33,6 +34,9 @@ pub fn neutral(coverage: &Coverage, ranks: &[RankSummary], highest: Option<Rank>
             action: "Push a record per train step.",
         },
         _ if goes_on_without_steps(coverage, ranks) && rise.is_none() => without_steps(),
+        _ if ranks.iter().all(|rank| !rank.unit.is_steps()) => {
+            of_calls(words(coverage.ranks_judged > 0, abrupt_end(ranks), rise.as_ref()))
+        }
         _ => words(coverage.ranks_judged > 0, abrupt_end(ranks), rise.as_ref()),
     };
     let n_elsewhere = coverage.n_ranks_missing;
@@ -78,9 +82,10 @@ fn ended_growth(ranks: &[RankSummary]) -> Option<(Rank, String)> {
     let rank = of_rank.rank;
     let what = if of_rank.is_host() { "host memory" } else { "live memory" };
     let of = if ranks.len() > 1 { format!(" of rank {rank}") } else { String::new() };
-    let until = ended
-        .level_since_step
-        .map_or_else(|| date(ended.level_since_time), |step| format!("step {}", whole(step)));
+    let until = ended.level_since_step.map_or_else(
+        || date(ended.level_since_time),
+        |step| format!("{} {}", of_rank.unit.noun(), whole(step)),
+    );
     let growth = bytes(ended.growth_bytes);
     Some((rank, format!("{what}{of} grew {growth} until {until}; level since")))
 }
@@ -109,6 +114,18 @@ fn without_steps() -> NeutralWords {
                 .to_owned(),
         action: "If it went on training in a loop of its own, report its steps with stepmem.step().",
     }
+}
+
+/// Returns the words of a run for one that only makes calls.
+fn of_calls(words: NeutralWords) -> NeutralWords {
+    let action = match words.action {
+        LONGER => "Look again after more calls.",
+        RISE_ADVICE => CALLS_RISE_ADVICE,
+        other => other,
+    };
+    let status = if words.status == "TOO FEW STEPS" { "TOO FEW CALLS" } else { words.status };
+    let summary = words.summary.replace("too few steps to judge", "too few calls to judge");
+    NeutralWords { status, summary, action, ..words }
 }
 
 /// Returns the words for a run that took no steps.
@@ -176,6 +193,9 @@ fn words(is_judged: bool, end: Option<AbruptEnd>, rise: Option<&StraightRise>) -
 const RISE_ADVICE: &str = "Compare with a known stable run (stepmem compare). Where its memory stays level, look at \
                            what is kept across steps.";
 
+/// The same of a program that takes no steps.
+const CALLS_RISE_ADVICE: &str = "Look at what the program keeps from call to call: caches by request or by length, conversations, results that are appended.";
+
 /// The advice where a run was too short.
 const LONGER: &str = "Let a run take more steps: slow growth shows after a few hundred.";
 
@@ -223,10 +243,10 @@ impl StraightRise {
         let what = if rank.is_host() { "host memory" } else { "live memory" };
         let what = format!("{what}{}", of_rank(rank, is_one));
         let sentence = if trend.is_straight {
-            rises(&what, slope, &left)
+            rises(&what, slope, (&left, rank.unit))
         } else if is_certain(trend, rank.steps) {
             let rises = if left.is_over { "rose" } else { "rises" };
-            format!("{what} {rises}, by {}/step on average", bytes(slope))
+            format!("{what} {rises}, by {} on average", rank.unit.rate(slope))
         } else {
             return None;
         };
@@ -244,7 +264,7 @@ impl StraightRise {
         let left = TimeLeft::of(rank, bytes_left, Some(slope), pace);
         let (used, limit) = (bytes(used), bytes(limit));
         let what = format!("what is in /dev/shm ({used} of {limit}){}", of_rank(rank, is_one));
-        let sentence = rises(&what, slope, &left);
+        let sentence = rises(&what, slope, (&left, rank.unit));
         Some(Self { rank: rank.rank, sentence, advice: SHM_ADVICE, left })
     }
 
@@ -257,7 +277,7 @@ impl StraightRise {
         let what =
             format!("reserved memory that no larger batch explains{}", of_rank(rank, is_one));
         let rises = if is_over { "rose" } else { "rises" };
-        let sentence = format!("{what} {rises} steadily, by {}/step", bytes(slope));
+        let sentence = format!("{what} {rises} steadily, by {}", rank.unit.rate(slope));
         let advice = DiagnosisKind::Fragmentation.about().advice;
         Some(Self { rank: rank.rank, sentence, advice, left })
     }
@@ -273,9 +293,9 @@ fn is_certain(trend: &RankTrend, n_steps: u64) -> bool {
     least * n_steps >= RISE_BYTES_MIN
 }
 
-fn rises(what: &str, slope: f64, left: &TimeLeft) -> String {
+fn rises(what: &str, slope: f64, (left, unit): (&TimeLeft, StepUnit)) -> String {
     let rises = if left.is_over { "rose" } else { "rises" };
-    format!("{what} {rises} straight, by {}/step{}", bytes(slope), left.words())
+    format!("{what} {rises} straight, by {}{}", unit.rate(slope), left.words(unit))
 }
 
 /// Child processes of one kind.
@@ -313,7 +333,7 @@ impl Children {
         let [one, many] = self.names;
         let (n, name) = (self.view.count, if self.view.count == 1 { one } else { many });
         let what = format!("the memory of {n} {name}{}", of_rank(rank, is_one));
-        let sentence = rises(&what, slope, &left);
+        let sentence = rises(&what, slope, (&left, rank.unit));
         Some(StraightRise { rank: rank.rank, sentence, advice: self.advice, left })
     }
 }
@@ -367,11 +387,11 @@ impl TimeLeft {
         self.seconds.or(self.steps).unwrap_or(f64::INFINITY)
     }
 
-    fn words(&self) -> String {
+    fn words(&self, unit: StepUnit) -> String {
         if self.is_over {
             return String::new();
         }
-        let steps = self.steps.map(|steps| counted(steps, "step"));
+        let steps = self.steps.map(|steps| counted(steps, unit.noun()));
         match (self.seconds.map(time_left), steps) {
             (Some(left), Some(steps)) => {
                 format!(": at this rate out of memory in {left} ({steps})")
@@ -412,9 +432,10 @@ fn abrupt_end(ranks: &[RankSummary]) -> Option<AbruptEnd> {
     };
     let failed = ranks.iter().find(has_failed);
     let rank = failed.or_else(|| ranks.iter().find(is_gone))?;
-    let step = rank.last.map_or(Cow::Borrowed("before its first step"), |last| {
+    let noun = rank.unit.noun();
+    let step = rank.last.map_or(Cow::Owned(format!("before its first {noun}")), |last| {
         let place = if failed.is_some() { "at" } else { "and was last heard of at" };
-        format!("{place} step {}", last.step).into()
+        format!("{place} {noun} {}", last.step).into()
     });
     let error = rank.end.as_ref().and_then(|end| end.error_type.as_deref());
     let error = error.map_or_else(String::new, |kind| format!(" ({kind})"));

@@ -1,0 +1,117 @@
+//! Programs that take no steps, whose calls count: they are judged as steps are, in words of their own.
+
+use serde_json::{Value, json};
+
+use crate::rig::exporter::Exporter;
+use crate::rig::job::Job;
+use crate::rig::summary::summary;
+use crate::rig::units::{GIB, MIB, float};
+
+/// Records of a server, one in a tenth of a second, each of so many calls.
+const CALLS_PER_RECORD: u64 = 200;
+
+fn calls(n: u64, live: impl Fn(u64) -> u64 + 'static) -> Job {
+    let process = |number: u64| {
+        json!({
+            "unit": "calls", "step": number * CALLS_PER_RECORD, "steps": CALLS_PER_RECORD,
+            "instance": "1111111111111111",
+        })
+    };
+    Job::new(1, n)
+        .seconds_per_step(0.1)
+        .capacity(2 * GIB)
+        .device("cpu")
+        .live(move |_, number| live(number))
+        .more(move |_, number| process(number))
+}
+
+fn leak(number: u64) -> u64 {
+    GIB / 4 + 2 * MIB * number
+}
+
+fn text(of: &Value) -> &str {
+    of.as_str().unwrap()
+}
+
+/// Fails on a word that is not about calls.
+fn assert_of_calls(words: &str) {
+    for other in ["step", "loss", "logit", "batch", "optimizer"] {
+        assert!(!words.contains(other), "{other}: {words}");
+    }
+}
+
+#[test]
+fn leak_of_a_server_is_creep_told_in_calls_and_per_hour() {
+    let exporter = Exporter::start(&[]);
+    exporter.push(&calls(400, leak).records());
+    let status = exporter.status();
+    let finding = &status["findings"][0];
+    assert_eq!(finding["kind"], "CREEP_CONFIRMED", "{status:#}");
+    let slope = finding["evidence"]["slope_bytes_per_step"].as_f64().unwrap();
+    assert!((slope * 200.0 / float(2 * MIB) - 1.0).abs() < 0.02, "{finding:#}");
+    let sentence = text(&finding["sentence"]);
+    assert!(sentence.contains("grows by 10.0 MiB per 1,000 calls (70.3 GiB/h)"), "{sentence}");
+    assert!(sentence.contains("since call "), "{sentence}");
+    assert!(sentence.ends_with(" calls)"), "{sentence}");
+    let advice = text(&finding["advice"]);
+    assert!(advice.starts_with("Look at what the program keeps from call to call"), "{advice}");
+    for words in [sentence, advice] {
+        assert_of_calls(words);
+    }
+    let rank = &status["ranks"][0];
+    assert_eq!((&rank["unit"], rank.get("is_by_time")), (&json!("calls"), None));
+    assert_eq!(rank["steps_total"], json!(400 * CALLS_PER_RECORD));
+}
+
+#[test]
+fn card_of_a_server_is_about_calls() {
+    let card = |job: Job| text(&summary(&job.recording())["text"]).to_owned();
+    let leaking = card(calls(400, leak));
+    assert!(leaking.starts_with("MEMORY CREEP (critical) on rank 0"), "{leaking}");
+    assert!(leaking.contains("1 rank, calls 200 to 80000 in 39 s."), "{leaking}");
+    assert!(leaking.contains("70.3 GiB/h"), "{leaking}");
+    let level = card(calls(400, |_| GIB));
+    assert!(level.starts_with("BALANCED"), "{level}");
+    let short = card(calls(5, |_| GIB));
+    assert!(short.starts_with("TOO FEW CALLS"), "{short}");
+    let sentences = |card: &str| card.split("RANK").next().unwrap_or_default().to_owned();
+    for card in [leaking, level, short] {
+        assert_of_calls(&sentences(&card));
+    }
+}
+
+#[test]
+fn first_step_of_the_same_process_begins_anew_and_is_no_restart() {
+    let exporter = Exporter::start(&[]);
+    exporter.push(&calls(400, leak).records());
+    assert_eq!(exporter.status()["findings"][0]["kind"], "CREEP_CONFIRMED");
+    let after = Job::new(1, 30)
+        .seconds_per_step(0.1)
+        .starting_at(60.0)
+        .capacity(2 * GIB)
+        .device("cpu")
+        .live(|_, _| GIB)
+        .more(|_, _| json!({"instance": "1111111111111111"}));
+    exporter.push(&after.records());
+    let status = exporter.status();
+    assert_eq!(status["findings"], json!([]), "{status:#}");
+    let rank = &status["ranks"][0];
+    assert_eq!((&rank["unit"], &rank["step"]), (&json!("steps"), &json!(30)), "{rank:#}");
+}
+
+#[test]
+fn server_that_waits_for_requests_has_not_gone_on_without_calls() {
+    let mut records = calls(400, |_| GIB).records();
+    let idle = Job::new(1, 6)
+        .seconds_per_step(10.0)
+        .starting_at(60.0)
+        .capacity(2 * GIB)
+        .device("cpu")
+        .live(|_, _| GIB)
+        .more(|_, _| json!({"phase": "idle", "step": 80_000, "instance": "1111111111111111"}));
+    records.extend(idle.records());
+    let exporter = Exporter::start(&[]);
+    exporter.push(&records);
+    let status = exporter.status();
+    assert_eq!(status["ranks"][0].get("without_steps_seconds"), None, "{status:#}");
+}
