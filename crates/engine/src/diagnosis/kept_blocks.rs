@@ -5,6 +5,8 @@ use serde::{Deserialize, Serialize};
 use stepmem_detect::detector::Detector;
 use stepmem_detect::sample::Axis;
 use stepmem_detect::witness::Testimony;
+use stepmem_types::claims::statement::Statement;
+use stepmem_types::claims::table::Claim;
 use stepmem_types::format::units::{bytes, grouped, whole};
 use stepmem_types::units::{Count, UnixTime};
 
@@ -70,8 +72,27 @@ impl KeptBlocks {
         })
     }
 
-    /// Returns the testimony in words, beside bytes that grow.
-    pub fn words(&self) -> String {
+    /// Returns the kind of statement that it is.
+    fn claim(&self) -> Claim {
+        match self.state {
+            KeptState::Accumulates => Claim::BlocksKept,
+            KeptState::Fades => Claim::BlocksFade,
+            KeptState::Level => Claim::BlocksLevel,
+        }
+    }
+
+    /// States it beside bytes that grow.
+    pub fn statement(&self) -> Statement {
+        Statement::new(self.claim(), self.words())
+    }
+
+    /// States it on its own, with where it began and was certain; for a person who asks what is
+    /// behind a finding.
+    pub fn full_statement(&self) -> Statement {
+        Statement::new(self.claim(), self.described())
+    }
+
+    fn words(&self) -> String {
         match self.state {
             KeptState::Accumulates => self.rate_words(),
             KeptState::Fades => {
@@ -81,9 +102,7 @@ impl KeptBlocks {
         }
     }
 
-    /// Returns the testimony in words of its own, with where it began and was certain; for a
-    /// person who asks what is behind a finding.
-    pub fn described(&self) -> String {
+    fn described(&self) -> String {
         let at = |what: &str, step: Option<Count>| {
             step.map_or_else(String::new, |step| {
                 format!(", {what} step {}", grouped(step.get()))

@@ -409,6 +409,7 @@ fn issues(ranks: &[JobRank], is_over: bool) -> Vec<Issue> {
             evidence: IssueEvidence::Other(
                 serde_json::to_value(&finding.growth).unwrap_or_default(),
             ),
+            statements: Vec::new(),
         })
     };
     let mut issues: Vec<Issue> = DiagnosisKind::ALL.iter().filter_map(issue).collect();

@@ -34,7 +34,7 @@ pub struct Shown {
 pub fn card(job: &Job, shown: Shown) -> String {
     let mut page = Page::new(shown.is_coloured).within(shown.columns);
     for issue in &job.issues {
-        verdict(&mut page, issue);
+        tell(&mut page, issue);
     }
     scope(&mut page, job);
     page.blank();
@@ -50,9 +50,17 @@ pub fn status(job: &Job, n_ranks_max: usize, shown: Shown) -> String {
     scope(&mut page, job);
     for issue in job.issues.iter().filter(|issue| issue.is_wrong()) {
         page.blank();
-        verdict(&mut page, issue);
+        tell(&mut page, issue);
     }
     page.into_text()
+}
+
+/// Adds what is wrong on which ranks, why, and what to do next.
+fn tell(page: &mut Page, issue: &Issue) {
+    for (indent, sentence) in verdict(issue) {
+        page.paragraph(indent, sentence.words());
+    }
+    page.blank();
 }
 
 /// Returns the issue of a job in which no finding holds.
@@ -82,6 +90,7 @@ pub(super) fn nothing_wrong(ranks: &[JobRank]) -> Issue {
         skew_pct: None,
         ranks: Vec::new(),
         evidence: IssueEvidence::Other(serde_json::Value::Null),
+        statements: Vec::new(),
     }
 }
 
