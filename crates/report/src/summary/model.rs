@@ -113,8 +113,7 @@ pub struct Issue<E = IssueEvidence> {
     pub ranks: Vec<Rank>,
     /// The figures behind it, of the worst rank.
     pub evidence: E,
-    /// What its sentence and its action state, one by one; none of a job in Prometheus, and of
-    /// an earlier version.
+    /// What its sentence and its action state, one by one; none of an earlier version.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub statements: Vec<Statement>,
 }

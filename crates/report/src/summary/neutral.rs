@@ -159,7 +159,7 @@ const NOTHING_HERE: &str = "Nothing to do about these ranks. The others are in t
                             directory that has them all, or --prometheus.";
 
 /// The status of a run that may yet turn out otherwise.
-const BALANCED_SO_FAR: &str = "BALANCED SO FAR";
+pub const BALANCED_SO_FAR: &str = "BALANCED SO FAR";
 
 /// The status of a run that failed, and not of memory.
 const BALANCED_UNTIL: &str = "BALANCED UNTIL IT FAILED";
@@ -177,21 +177,21 @@ fn words(
         let calm = "no pressure or imbalance, and too few steps to judge creep";
         (IssueKind::TooFewSteps, Statement::new(Claim::CalmUnjudged, calm))
     };
-    let unjudged = unjudged(coverage).filter(|_| is_judged);
-    let is_all_judged = unjudged.is_none();
+    let unjudged = unjudged(coverage.ranks_judged, coverage.ranks_seen);
+    let (judged, not_all) = unjudged.filter(|_| is_judged).unzip();
     let calm = Sentence::from(calm)
-        .then_if("; ", unjudged)
+        .then_if("; ", judged)
         .then_if("; ", rise.map(|rise| rise.told.clone()));
     let (status, action) = match (&end, rise, is_judged) {
         (Some(end), _, true) if end.is_failure => (BALANCED_UNTIL, end.advice()),
         (Some(end), _, true) => ("BALANCED", end.advice()),
         (Some(end), _, false) => ("TOO FEW STEPS", end.advice()),
         (None, Some(rise), _) if rise.left.is_soon() => (BALANCED_SO_FAR, rise.advice.clone()),
-        (None, _, true) if !is_all_judged => {
-            (BALANCED_SO_FAR, Statement::new(Claim::NotAllJudged, NOT_ALL))
-        }
-        (None, Some(_), true) => ("BALANCED", Statement::new(Claim::LastsLong, LASTS_LONG)),
-        (None, None, true) => ("BALANCED", nothing()),
+        (None, rise, true) => match (not_all, rise) {
+            (Some(advice), _) => (BALANCED_SO_FAR, advice),
+            (None, Some(_)) => ("BALANCED", Statement::new(Claim::LastsLong, LASTS_LONG)),
+            (None, None) => ("BALANCED", nothing()),
+        },
         (None, _, false) => ("TOO FEW STEPS", Statement::new(Claim::AdviceLonger, LONGER)),
     };
     let told = match end {
@@ -201,12 +201,12 @@ fn words(
     NeutralWords { kind, status, told, action }
 }
 
-/// States that not all ranks were judged; `None` where all were.
-fn unjudged(coverage: &Coverage) -> Option<Statement> {
-    let (n_judged, n_seen) = (coverage.ranks_judged, coverage.ranks_seen);
+/// States that not all ranks were judged, with the advice then; `None` where all were.
+pub fn unjudged(n_judged: usize, n_seen: usize) -> Option<(Statement, Statement)> {
     let words = format!("{n_judged} of {n_seen} ranks took enough steps to judge creep");
     let judged = Statement::new(Claim::JudgedRanks, words).of(count(n_judged));
-    (n_judged < n_seen).then_some(judged)
+    let advice = Statement::new(Claim::NotAllJudged, NOT_ALL);
+    (n_judged < n_seen).then_some((judged, advice))
 }
 
 /// The advice where memory rises that has not used a telling share of the machine.

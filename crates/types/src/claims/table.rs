@@ -275,6 +275,8 @@ claims! {
     Card {
         Verdict "verdict": "MEMORY CREEP (critical) on rank …",
             needs ["kind", "severity", "ranks"], when "always: the worst that holds, or that nothing does", WORDS;
+        Holds "holds"(Time): "it holds since … UTC",
+            needs ["since"], when "Prometheus has a finding, and no figures of it", EXACT;
         OfRank "of_rank": "rank …",
             needs ["ranks"], when "several ranks have the finding: the worst of them", WORDS;
         Calm "calm": "no creep, pressure or imbalance",
