@@ -19,12 +19,14 @@ use crate::rig::folder::Folder;
 use crate::rig::job::{Job, recording};
 use crate::rig::noise::noise;
 use crate::rig::schema::holds_definition;
+use crate::rig::snapshot::{answer, data};
 use crate::rig::summary::summary;
 use crate::rig::units::{GIB, MIB};
 
 /// The rows that no scenario below says, and why.
-const UNSAID: [(Claim, &str); 2] = [
+const UNSAID: [(Claim, &str); 3] = [
     (Claim::SnapshotWritten, "said with a snapshot of a real program: python/tests"),
+    (Claim::MayGrow, "said of a snapshot that tests/it/snapshot_generations.rs writes"),
     (Claim::Holds, "said of a job in a real Prometheus: tests/fleet"),
 ];
 
@@ -318,6 +320,38 @@ fn cards() -> Vec<Statement> {
     said
 }
 
+/// What is stated of real snapshots, each statement in the words of the text.
+fn snapshots() -> Vec<Statement> {
+    let names = [
+        "guides/amp1",
+        "guides/oomloop.oom",
+        "guides/ring_buffer_4",
+        "vectors/leak_python_stacks",
+        "vectors/short_7_steps",
+        "vectors/no_stacks",
+        "vectors/clean_cache_12",
+    ];
+    let of = |name: &str| {
+        let file = data(&format!("{name}.pickle.gz"));
+        let asked = ["show", &file, "--batch-size", "8", "--capacity", "80GiB"];
+        let answer = answer(&[&asked[..], &["--json"]].concat());
+        let shown = stepmem(&[&["snapshot"], &asked[..]].concat(), &[], b"");
+        assert_eq!(shown.code, Some(0), "{}", shown.err);
+        let mut said = Vec::new();
+        for device in answer["devices"].as_array().unwrap() {
+            let statements = device["statements"].as_array().unwrap();
+            // The text breaks the name of a line, or cuts it.
+            let whole = statements.iter().filter(|of| of["claim"] != "site_leaks").cloned();
+            said.extend(told(&whole.collect(), &shown.out));
+            let all: Vec<Statement> =
+                serde_json::from_value(device["statements"].clone()).unwrap();
+            said.extend(all);
+        }
+        said
+    };
+    names.iter().flat_map(|name| of(name)).collect()
+}
+
 /// One rank was judged, and another joined late.
 fn partly_judged() -> String {
     let mut records = on_device(400, |_, _| 0).records();
@@ -359,7 +393,8 @@ fn live_stories() -> Vec<Statement> {
 #[test]
 fn each_row_is_said_by_a_scenario_or_is_named_as_unsaid() {
     let folder = Folder::new("claims");
-    let parts = [growths(), other_findings(), cards(), stories(&folder), live_stories()];
+    let live = live_stories();
+    let parts = [growths(), other_findings(), cards(), stories(&folder), live, snapshots()];
     let mut said: BTreeSet<Claim> = parts.iter().flatten().map(Statement::claim).collect();
     let summary = summary(&partly_judged());
     let of_part = told(&summary["statements"], summary["text"].as_str().unwrap());

@@ -30,6 +30,7 @@ pub enum ClaimGroup {
     Advice,
     Story,
     Card,
+    Snapshot,
 }
 
 impl ClaimGroup {
@@ -44,6 +45,7 @@ impl ClaimGroup {
             Self::Advice => "Advice",
             Self::Story => "`stepmem explain`",
             Self::Card => "The card of a run",
+            Self::Snapshot => "A memory snapshot",
         }
     }
 }

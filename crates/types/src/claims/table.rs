@@ -316,6 +316,34 @@ claims! {
         MoreRanks "more_ranks"(Count): "… and … more ranks, with peaks of … to …",
             needs ["ranks"], when "the table does not show all ranks", EXACT;
     }
+    Snapshot {
+        SiteLeaks "site_leaks"(BytesPerStep): "LEAK … a step, at …",
+            needs ["leak"], when "lines kept memory in nearly all of five steps or more", RATE;
+        Explained "explained"(Ratio): "the lines below explain …% of it",
+            needs ["leak"], when "the same, and the least active memory of a step grows", EXACT;
+        MayFill "may_fill"(Steps): "A queue or cache of more than … steps that is not full yet would look the same.",
+            needs ["leak"], when "the same", EXACT;
+        NoLineGrows "no_line_grows": "No line goes on growing.",
+            needs ["leak"], when "six marks of steps or more, and nothing is kept by a line", WORDS;
+        MayGrow "may_grow": "It is not known yet whether … will go on growing",
+            needs ["leak"], when "the same, and a line may", WORDS;
+        CannotBeTold "cannot_be_told": "Cannot be told: …",
+            needs ["history"], when "fewer than six marks of steps", WORDS;
+        OomCause "oom_cause"(Bytes): "Leak: without the … that … leaked, … would have been free.",
+            needs ["oom"], when "an allocation failed: what would have had to be absent", EXACT;
+        StepNeeds "step_needs"(Bytes): "Step … needs … at its peak: … do not depend on the batch, … scale with it.",
+            needs ["fit"], when "a whole step was recorded with its stacks", EXACT;
+        PerSample "per_sample"(Bytes): "With a batch of …: … a sample.",
+            needs ["fit"], when "the same, and the batch size is given", EXACT;
+        BatchFits "batch_fits"(Count): "In … fit …, if all else stays as it is.",
+            needs ["fit"], when "the same, and the capacity is given", EXACT;
+        WouldSave "would_save"(Bytes): "… would save … of that peak.",
+            needs ["fit", "saved_bytes"], when "the peak without that memory, played again, is lower by as much", EXACT;
+        Noted "noted"(Bytes): "(of each kind of note: snapshot-interpretation.md)",
+            needs ["notes"], when "the snapshot shows what the note is about", EXACT;
+        AdviceSnapshot "advice_snapshot": "Look at the line named under Leak: …",
+            needs ["leak", "oom"], when "always", WORDS;
+    }
 }
 
 /// Statements that show a line that rises.
