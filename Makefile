@@ -37,7 +37,7 @@ test-helm: ## Render the chart in every mode, and check it against the schemas o
 	@$(CARGO) build --quiet
 	@$(TOOLS)/ops/bin/python tests/ops/chart.py target/debug/stepmem
 
-test-torch: ## Test it with the real PyTorch, Transformers, Accelerate, Lightning and torchrun (installs 6 GB)
+test-torch: ## Test it with the real PyTorch, Transformers, Accelerate, Lightning, TRL and torchrun (installs 6 GB)
 	@python/tests/install.sh torch
 	@$(CARGO) build --quiet
 	@cd python && ../$(TOOLS)/torch-venv/bin/python -m pytest -n 2 -p no:cacheprovider $$(grep -lE 'mark\.torch|needs_torch' tests/test_*.py)

@@ -88,7 +88,7 @@ def step(n: "Optional[int]" = None) -> Step:
 def phase(name: str) -> Phase:
     """Returns a context manager for a phase, which counts for peaks but not as a step: `"eval"`, `"checkpoint"`, or a name of the
     program's own, such as `"sleep"` for an inference engine between rollouts. What stays on the device after each of up to 16 such names
-    is compared, and named where it rises."""
+    is compared, and named where it rises. It also decorates a function, `async` or not: `LLM.sleep = stepmem.phase("sleep")(LLM.sleep)`."""
     return Phase(name)
 
 

@@ -446,7 +446,8 @@ class Step:
 
 
 class Phase:
-    """Context manager for an evaluation, a checkpoint or a phase of the program's own. It is recorded even if it raises."""
+    """Context manager for an evaluation, a checkpoint or a phase of the program's own, and decorator of a function, `async` or not,
+    each call of which is one. It is recorded even if it raises."""
 
     __slots__ = ("_name",)
 
@@ -460,6 +461,22 @@ class Phase:
         self, kind: "Optional[Type[BaseException]]", error: Optional[BaseException], trace: "Optional[TracebackType]"
     ) -> None:
         CLIENT.phase_end(self._name)
+
+    def __call__(self, function: "Callable[..., Any]") -> "Callable[..., Any]":
+        from functools import wraps
+        from inspect import iscoroutinefunction
+
+        @wraps(function)
+        async def awaited(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return await function(*args, **kwargs)
+
+        @wraps(function)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return function(*args, **kwargs)
+
+        return awaited if iscoroutinefunction(function) else called
 
 
 if environment().get("STEPMEM_TRACEMALLOC"):

@@ -4,7 +4,7 @@
 #     python/tests/install.sh          python-venv: pytest, mypy and the package's build backend; wheel-venv: maturin, uv;
 #                                      trackers-venv: W&B and MLflow (0.2 GB)
 #     python/tests/install.sh wheel    zig-venv: also zig, for wheels that are published (0.5 GB)
-#     python/tests/install.sh torch    torch-venv: also PyTorch, Transformers, Accelerate, Lightning and TraceML (6 GB)
+#     python/tests/install.sh torch    torch-venv: also PyTorch, Transformers, Accelerate, Lightning, TRL and TraceML (6 GB)
 #
 # Idempotent: prints nothing and needs no network if everything is installed. With PLAN=1 it only prints what it would
 # install, a line each.

@@ -59,6 +59,40 @@ def test_real_exporter_takes_the_names(exporter, train):
     assert exporter.rank()["steps_total"] == 3
 
 
+def test_decorated_functions_are_phases_and_stay_what_they_are(fake, train):
+    code = """
+        import asyncio, inspect, stepmem
+
+        class Engine:
+            def sleep(self, level=1):
+                "Offloads."
+                return level
+
+            async def asleep(self, level):
+                await asyncio.sleep(0)
+                raise ValueError(level)
+
+        Engine.sleep = stepmem.phase("sleep")(Engine.sleep)
+        Engine.asleep = stepmem.phase("asleep")(Engine.asleep)
+        stepmem.step_end(1)
+        assert Engine().sleep(level=2) == 2 and (Engine.sleep.__name__, Engine.sleep.__doc__) == ("sleep", "Offloads.")
+        assert inspect.iscoroutinefunction(Engine.asleep)
+        pending = Engine().asleep(3)
+        stepmem.step_end(2)
+        try:
+            asyncio.run(pending)
+        except ValueError as error:
+            assert error.args == (3,)
+        else:
+            raise SystemExit("it did not raise")
+        assert stepmem.flush(60)
+    """
+    exporter = fake(200)
+    ended = train(code, exporter.url).ended()
+    assert (ended.code, ended.err) == (0, "")
+    assert phases(exporter) == [(1, "train"), (1, "sleep"), (2, "train"), (2, "asleep")]
+
+
 @pytest.mark.usefixtures("library")
 def test_record_of_a_phase_has_what_the_driver_lists_after_it(pushed, driver):  # noqa: F811
     body = """

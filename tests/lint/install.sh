@@ -8,9 +8,10 @@ cd "$(dirname "$0")/../.."
 tools=target/tools
 actionlint=1.7.12
 
+# Without optimization: that is built in half the time, and what it checks takes seconds.
 install() { # name version
     "$tools/bin/$1" --version 2>/dev/null | grep -qF "$2" ||
-        cargo install --quiet --locked "$1@$2" --root "$tools" --target-dir "$tools/build"
+        cargo install --quiet --locked --debug "$1@$2" --root "$tools" --target-dir "$tools/build"
 }
 
 case "${1-}" in
