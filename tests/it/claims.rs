@@ -117,7 +117,6 @@ fn growths() -> Vec<Statement> {
         json!({"run_end": {"first": first, "step": 10_000, "in_steps": 0.0, "in_seconds": 9.0,
             "spare_steps": -12.5, "restarts": restarts}})
     };
-    let traced = json!({"outcome": "named"});
     let lower_only = json!({"oom_eta_steps": null, "oom_eta_seconds": null});
     let of_removal = patched(
         &holder(),
@@ -140,7 +139,7 @@ fn growths() -> Vec<Statement> {
         site("insufficient_history"),
         json!({"holder": holder()}),
         json!({"holder": of_removal}),
-        json!({"holder": patched(&holder(), &json!({"lines": traced}))}),
+        json!({"holder": patched(&holder(), &json!({"lines": {"outcome": "named"}}))}),
         json!({"searched": {"is_complete": true, "step": 7, "objects_read": 9, "objects_met": 10}}),
         json!({"searched": {"is_complete": false, "step": 7}}),
         searched("native"),
@@ -298,7 +297,7 @@ fn cards() -> Vec<Statement> {
         card_of(&on_device(400, |_, step| 72 * KIB * step)),
         card_of(&on_device(150, |_, step| 4 * MIB * (step / 20))),
         card_of(&on_device(400, slow).seconds_per_step(600.0)),
-        card_of(&on_device(900, move |rank, step| leaking(rank, step))),
+        card_of(&on_device(900, leaking)),
         card_of(&Job::new(3, 900).live(move |_, step| 4 * GIB + 8 * MIB * step)),
         card_of(&burst.seconds_per_step(60.0)),
         card_of(&level().more(|_, _| json!({"phase": "eval"}))),
