@@ -5,7 +5,7 @@ import re
 import statistics
 from typing import Dict, Iterator, List, NamedTuple, Optional
 
-from . import agreement
+from . import agreement, claimed
 from .figures import AMOUNT, CREEPING, FALSE, MISSING, OPENED, RISING, TRUE, UNDECIDABLE, UNSAID, amount, figure, in_words, is_near
 from .observed import Observed
 from .recordings import OUTCOMES
@@ -67,16 +67,17 @@ def _program(program, truth, observed) -> Iterator:
     for step, findings, words in (*documents, (truth.last, observed.summary["issues"], "summary")):
         for finding in findings:
             if finding["kind"] in (*CREEPING, *RISING):
-                yield from _cause(finding["evidence"], finding[words], program, truth, step)
+                yield from _cause(finding, finding[words], program, truth, step)
     issues = [issue for issue in observed.summary["issues"] if issue["kind"] in (*CREEPING, *RISING)]
     named = [issue for issue in issues if issue["evidence"].get("holder") or issue["evidence"].get("site")]
     if issues and not named and truth.holders and must_be_said(truth, truth.last):
         yield "holder", MISSING, truth.last, issues[0]["summary"], " or ".join(truth.holders)
 
 
-def _cause(evidence, words, program, truth, step) -> Iterator:
+def _cause(finding, words, program, truth, step) -> Iterator:
     """What holds the growth, where, and which part of it."""
-    is_searched = "no growing tensor was found" in words and "among the objects scanned" not in words
+    evidence = finding["evidence"]
+    is_searched = claimed.claim(finding, "no_tensor") and evidence["searched"]["is_complete"]
     if is_searched and truth.holders and recent_state(truth, step) == GROWS:
         holds_tensors = not any(kind in program.name for kind in ("texts", "NumPy"))
         yield "no growing tensor", (FALSE if holds_tensors else TRUE), step, words, " or ".join(truth.holders)
@@ -88,9 +89,9 @@ def _cause(evidence, words, program, truth, step) -> Iterator:
     line = (holder.get("at") or {}).get("line")
     if is_right and line is not None:
         yield "line", (TRUE if line in truth.lines else FALSE), step, str(line), str(truth.lines)
-    slope, own = evidence.get("slope_bytes_per_step"), holder.get("bytes_per_step")
-    if is_right and slope and own and truth.phase(step).shape == STRAIGHT and truth.phase(step).state == GROWS:
-        share = min(1.0, own / slope)
+    said = claimed.claim(finding, "holder_share")
+    if is_right and said and truth.phase(step).shape == STRAIGHT and truth.phase(step).state == GROWS:
+        share = said["value"]
         yield "share", (TRUE if share >= 1 - STAIRS_ERROR else FALSE), step, f"{share:.0%} of it", "all of it", 1 - share
 
 
@@ -112,6 +113,8 @@ def _live(truths, facts, observed) -> Iterator:
                 if finding["kind"] in (*CREEPING, *RISING):
                     yield from _growth(finding["evidence"], truth, facts.get(rank), step, rank, moment.has_ended)
                     yield from _sentence(finding, step, rank, moment.has_ended)
+            for finding in of_rank:
+                yield from claimed.of_finding(finding, f"{finding['sentence']} {finding['advice']}", step, rank)
             yield from _pressure(of_rank, state, truth, facts.get(rank), step, rank)
             yield from _out_of_memory(of_rank, truth, step, rank, moment.has_ended)
             yield from _rank(state, truth, facts.get(rank), step, rank, moment)
@@ -295,10 +298,11 @@ def _pressure(findings, state, truth, facts, step, rank) -> Iterator:
         if finding["kind"] == "HIGH_PRESSURE" and truth.capacity is not None:
             capacity = evidence.get("capacity_bytes", truth.capacity)
             yield "capacity", (TRUE if capacity == int(truth.capacity) else FALSE), step, rank, str(capacity), str(truth.capacity)
-            percent = re.search(r"at (\d+)%", finding["sentence"])
-            said = int(percent[1]) / 100 if percent else evidence["pressure_ratio"]
-            is_same = is_near(said, evidence["pressure_ratio"], 0.0, 0.0051)
-            yield "words and evidence", (TRUE if is_same else FALSE), step, rank, finding["sentence"], f"{evidence['pressure_ratio']:.3f}"
+            if not claimed.statements(finding):
+                percent = re.search(r"at (\d+)%", finding["sentence"])
+                said = int(percent[1]) / 100 if percent else evidence["pressure_ratio"]
+                is_same = is_near(said, evidence["pressure_ratio"], 0.0, 0.0051)
+                yield "words and evidence", (TRUE if is_same else FALSE), step, rank, finding["sentence"], f"{evidence['pressure_ratio']:.3f}"
     if not facts or truth.capacity is None:
         return
     peaks = [record["peak_allocated_bytes"] for record in facts if record["step"] <= step]
@@ -413,6 +417,16 @@ def _onset_time(onset, time, facts, step, rank):
 
 
 def _sentence(finding, step, rank, has_ended) -> Iterator:
+    """Finds what is said to come of growth that is over; of words without statements, compares them with the evidence, too."""
+    if not claimed.statements(finding):
+        yield from _words(finding, step, rank, has_ended)
+    elif has_ended:
+        for each in claimed.statements(finding):
+            if each["claim"] in claimed.AHEAD:
+                yield "left after the end", FALSE, step, rank, each["words"]
+
+
+def _words(finding, step, rank, has_ended) -> Iterator:
     """Compares the words of a finding with its own evidence."""
     sentence, evidence = finding["sentence"], finding["evidence"]
     pairs = []
@@ -480,11 +494,16 @@ def _summary(truths, facts, observed) -> Iterator:
         worst = issue["ranks"][0] if issue["ranks"] else 0
         if issue["kind"] in (*CREEPING, *RISING) and worst in truths:
             yield from _growth(issue["evidence"], truths[worst], facts.get(worst), truths[worst].last, worst, truths[worst].end != "cut_off")
-            yield from _sentence({"sentence": issue["summary"], "evidence": issue["evidence"]}, truths[worst].last, worst, truths[worst].end != "cut_off")
+            yield from _sentence({**issue, "sentence": issue["summary"]}, truths[worst].last, worst, truths[worst].end != "cut_off")
         if issue["kind"] == "OUT_OF_MEMORY" and worst in truths:
             yield from _figures_of_death(issue["evidence"], truths[worst], truths[worst].last, worst)
-    advice = summary["diagnosis"]["action"]
-    if "Nothing to do" in advice:
+        if isinstance(issue["evidence"], dict):
+            last = max(truth.last for truth in truths.values())
+            yield from claimed.of_finding(issue, f"{issue['summary']} {issue['action']}", last, worst)
+    diagnosis = summary["diagnosis"]
+    advice = diagnosis["action"]
+    is_nothing = claimed.claim(diagnosis, "nothing_to_do") if claimed.statements(diagnosis) else "Nothing to do" in advice
+    if is_nothing:
         growing = [rank for rank, truth in truths.items() if must_be_said(truth, truth.last)]
         last = max(truth.last for truth in truths.values())
         yield "card: nothing to do", (FALSE if growing else TRUE), last, growing[0] if growing else 0, advice
@@ -510,7 +529,10 @@ def _words_of_the_card(truths, facts, observed) -> Iterator:
         yield from _line_of_the_run(facts, observed.card)
     ends = {truth.end for truth in truths.values()}
     last = max(truth.last for truth in truths.values())
-    said = re.search(r"out of memory in about|\d left, |left of", observed.card)
+    yield from claimed.of_card(observed.summary, observed.card, last)
+    said = [each["words"] for each in claimed.statements(observed.summary) if each["claim"] in claimed.AHEAD]
+    if not claimed.statements(observed.summary):
+        said = re.findall(r"out of memory in about|\d left, |left of", observed.card)
     if "cut_off" not in ends:
         yield "card: no forecast", (FALSE if said else TRUE), last, 0, said[0] if said else ""
 

@@ -125,6 +125,7 @@ pub(super) fn log_transition(transition: &Transition) {
         return;
     }
     let sentence = transition.evidence.sentence();
+    let sentence = sentence.words();
     let evidence = serde_json::to_value(&transition.evidence).unwrap_or_default();
     let figure = |name: &str| evidence.get(name).and_then(serde_json::Value::as_f64);
     macro_rules! raised {

@@ -12,6 +12,7 @@ use stepmem_engine::diagnosis::names;
 use stepmem_engine::kind::DiagnosisKind;
 use stepmem_engine::metrics::table::{self, METRICS};
 use stepmem_engine::wire::step::{KEYS, Key};
+use stepmem_types::claims::table::{self as claims, Claim};
 use stepmem_types::host::HostFigures;
 use stepmem_types::step::StepFigures;
 
@@ -116,6 +117,23 @@ fn the_page_of_settings_is_as_the_table() {
 #[test]
 fn the_page_of_diagnoses_is_as_the_table() {
     is_current("diagnoses.md", &names::document());
+}
+
+#[test]
+fn the_page_of_claims_is_as_the_table() {
+    is_current("claims.md", &claims::document());
+}
+
+#[test]
+fn the_claims_of_the_schema_of_the_status_are_as_the_table() {
+    let schema = fs::read_to_string(root().join("docs/status.schema.json")).unwrap();
+    let open = "    \"claim\": {\n     \"type\": \"string\",\n     \"enum\": [";
+    let (before, rest) = schema.split_once(open).unwrap();
+    let (_, after) = rest.split_once(']').unwrap();
+    let names: Vec<String> =
+        Claim::ALL.iter().map(|claim| format!("      {:?}", claim.row().name)).collect();
+    let names = names.join(",\n");
+    is_current("status.schema.json", &format!("{before}{open}\n{names}\n     ]{after}"));
 }
 
 #[test]

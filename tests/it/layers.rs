@@ -87,7 +87,7 @@ const LAYERS: [(&str, &[&[&str]]); 6] = [
         &[
             &["step"],
             &["device", "end"],
-            &["host", "ids", "launch", "site"],
+            &["claims", "host", "ids", "launch", "site"],
             &["saved"],
             &["format", "units"],
             &["format::clean"],

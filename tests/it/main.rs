@@ -35,6 +35,7 @@ mod nvml;
 
 // Both are judged: what is found, of whom, and what must not change it.
 mod annotations;
+mod claims;
 mod conclusion;
 mod creep;
 mod explained;

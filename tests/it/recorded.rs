@@ -75,6 +75,8 @@ fn comparable(mut summary: Value) -> Value {
     let text = summary["text"].as_str().unwrap_or_default();
     let lines = text.lines().filter(|line| !line.starts_with("Snapshot of rank "));
     summary["text"] = lines.collect::<Vec<_>>().join("\n").into();
+    let statements = summary["statements"].as_array_mut().unwrap();
+    statements.retain(|statement| statement["claim"] != "snapshot_written");
     summary
 }
 

@@ -40,7 +40,7 @@ pub fn finding_line(finding: &Transition, is_coloured: bool) -> String {
     let title = colour.map_or_else(|| title.to_owned(), |colour| colour.paint(title));
     let (severity, subject) = (finding.severity.as_label(), finding.subject.to_string());
     let sentence = finding.evidence.sentence();
-    format!("stepmem: {title} ({severity}), {}: {}\n", clean(&subject), clean(&sentence))
+    format!("stepmem: {title} ({severity}), {}: {}\n", clean(&subject), clean(sentence.words()))
 }
 
 /// Returns that a finding holds no more as one line.

@@ -11,6 +11,7 @@
 //! ```
 
 pub mod characters;
+pub mod claims;
 pub mod device;
 pub mod end;
 pub mod format;

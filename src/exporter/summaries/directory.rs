@@ -182,7 +182,7 @@ fn gather(summary: &mut Summary, staging: &Path, folder: &Directory) {
         }
     }
     if is_changed {
-        summary.text = card::render(summary);
+        card::put(summary);
     }
 }
 

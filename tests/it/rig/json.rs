@@ -24,9 +24,14 @@ pub fn text_of<'v>(value: &'v Value, key: &str) -> &'v str {
     value[key].as_str().unwrap_or_else(|| panic!("no text {key} in {value:#}"))
 }
 
-/// Removes what falls with the clock while no step comes: the seconds that are left, and the sentences that name them.
+/// Removes what falls with the clock while no step comes: the seconds that are left, and the sentences and statements that name
+/// them.
 pub fn without_clock(value: &Value) -> Value {
     match value {
+        // A statement of a time.
+        Value::Object(fields) if fields.contains_key("claim") && value["unit"] == "s" => {
+            Value::Object([("claim".to_owned(), value["claim"].clone())].into_iter().collect())
+        }
         Value::Object(fields) => {
             let falls = |name: &str| {
                 name.contains("oom_eta") && name.ends_with("seconds") || name == "sentence"

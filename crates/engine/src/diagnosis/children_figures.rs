@@ -6,6 +6,8 @@ use crate::ranks::host::ChildView;
 use crate::ranks::view::RankView;
 use stepmem_detect::outlook::Outlook;
 use stepmem_detect::signal::Signal;
+use stepmem_types::claims::statement::Statement;
+use stepmem_types::claims::table::Claim;
 use stepmem_types::format::units::bytes;
 use stepmem_types::units::Bytes;
 
@@ -76,7 +78,7 @@ impl ChildrenFigures {
     }
 
     /// States what they hold; `None` where that cannot be read.
-    pub fn held_words(&self, is_over: bool) -> Option<String> {
+    pub fn held(&self, is_over: bool) -> Option<Statement> {
         let groups = || [self.workers, self.child_processes].into_iter().flatten();
         let held = groups().map(|of| of.bytes.map(Bytes::as_f64)).sum::<Option<f64>>()?;
         let n_processes: u32 = groups().map(|of| of.count).sum();
@@ -86,7 +88,8 @@ impl ChildrenFigures {
             (_, false) => "they hold",
             (_, true) => "they held",
         };
-        Some(format!("{verb} {}", bytes(held)))
+        let words = format!("{verb} {}", bytes(held));
+        Some(Statement::new(Claim::ChildrenHold, words).of(held))
     }
 
     /// Returns the first thing to check.

@@ -2,11 +2,13 @@
 //! root has.
 
 use crate::diagnosis::trend_figures::TrendFigures;
+use stepmem_types::claims::sentence::Sentence;
+use stepmem_types::claims::statement::Statement;
 
 /// The figures behind a finding, as people and summaries read them.
 pub trait Figures {
     /// Returns the evidence in one sentence without a full stop.
-    fn sentence(&self) -> String;
+    fn sentence(&self) -> Sentence;
 
     /// Returns the measure of the finding in a summary.
     fn score(&self) -> Score;
@@ -18,7 +20,7 @@ pub trait Figures {
 
     /// Returns the first thing to check, where the figures know that better than their
     /// diagnosis.
-    fn advice(&self) -> Option<String> {
+    fn advice(&self) -> Option<Statement> {
         None
     }
 
@@ -44,7 +46,7 @@ pub struct Score {
 }
 
 impl<T: Figures> Figures for Box<T> {
-    fn sentence(&self) -> String {
+    fn sentence(&self) -> Sentence {
         T::sentence(self)
     }
 
@@ -56,7 +58,7 @@ impl<T: Figures> Figures for Box<T> {
         T::growth(self)
     }
 
-    fn advice(&self) -> Option<String> {
+    fn advice(&self) -> Option<Statement> {
         T::advice(self)
     }
 
@@ -179,8 +181,9 @@ mod tests {
                     subject: subject.clone(),
                     severity: Severity::Warning,
                     since: 1_764_897_183.25,
-                    sentence: evidence.sentence(),
+                    sentence: evidence.sentence().words().to_owned(),
                     advice: kind.about().advice.into(),
+                    statements: evidence.sentence().into_statements(),
                     evidence,
                 };
                 let json = serde_json::to_string(&finding).unwrap();

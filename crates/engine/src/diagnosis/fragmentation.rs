@@ -9,6 +9,9 @@ use crate::diagnosis::input::{DiagnosisInput, RELEASE_MARGIN, Subject};
 use crate::kind::{About, DiagnosisKind, Place, Severity};
 use stepmem_detect::signal::Signal;
 use stepmem_detect::trend::Stage;
+use stepmem_types::claims::sentence::Sentence;
+use stepmem_types::claims::statement::Statement;
+use stepmem_types::claims::table::Claim;
 use stepmem_types::format::units::{percent, whole_bytes};
 use stepmem_types::units::Bytes;
 
@@ -75,12 +78,13 @@ fn unused(subject: &Subject<'_, '_>) -> Option<UnusedEvidence> {
 }
 
 impl Figures for UnusedEvidence {
-    fn sentence(&self) -> String {
-        format!(
+    fn sentence(&self) -> Sentence {
+        let words = format!(
             "{} of the {} that the allocator had reserved at its peak was never live at the same time",
             percent(self.peak_fragmentation_ratio),
             whole_bytes(self.peak_reserved_bytes)
-        )
+        );
+        Statement::new(Claim::Unused, words).of(self.peak_fragmentation_ratio).into()
     }
 
     fn score(&self) -> Score {

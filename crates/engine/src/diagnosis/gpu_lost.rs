@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 use crate::diagnosis::figures::{Figures, Score};
 use crate::diagnosis::input::{DiagnosisInput, Subject, SubjectView};
 use crate::kind::{About, DiagnosisKind, Place, Severity};
+use stepmem_types::claims::sentence::Sentence;
+use stepmem_types::claims::statement::Statement;
+use stepmem_types::claims::table::Claim;
 
 /// The errors of NVML with which a device cannot be used until someone repairs the node.
 const LOST_CODES: [&str; 3] = ["gpu_is_lost", "gpu_not_found", "reset_required"];
@@ -43,8 +46,9 @@ pub fn judge(
 }
 
 impl Figures for GpuLostEvidence {
-    fn sentence(&self) -> String {
-        format!("the driver answers {}", self.code)
+    fn sentence(&self) -> Sentence {
+        let words = format!("the driver answers {}", self.code);
+        Statement::new(Claim::GpuLost, words).into()
     }
 
     fn score(&self) -> Score {

@@ -14,11 +14,14 @@ use crate::ranks::view::RankView;
 use stepmem_detect::outlook::Outlook;
 use stepmem_detect::signal::Signal;
 use stepmem_detect::trend::Stage;
+use stepmem_types::claims::sentence::Sentence;
+use stepmem_types::claims::statement::Statement;
+use stepmem_types::claims::table::Claim;
 use stepmem_types::format::units::{
     bytes, counted, date, duration, grouped, hourly, least_time_left, time_left,
 };
 use stepmem_types::site::TensorHolder;
-use stepmem_types::units::UnixTime;
+use stepmem_types::units::{Count, UnixTime};
 
 /// The signals of MEMORY CREEP and MEMORY RISING: live memory of a rank that pushes, else all
 /// that the driver reports.
@@ -130,31 +133,30 @@ const FILLING_ADVICE: &str =
 
 impl TrendFigures {
     /// States what holds the memory, as far as a search or the allocator shows it.
-    fn held_words(&self) -> Option<String> {
+    fn held(&self) -> Option<Sentence> {
         let malloc = self.malloc.as_ref();
         if let Some(holder) = &self.holder {
             let beside = malloc.and_then(MallocFigures::beside);
-            let beside = beside.map_or_else(String::new, |beside| format!(", {beside}"));
-            return Some(format!("{}{beside}", self.held_by(holder)));
+            return Some(self.held_by(holder).then_if(", ", beside));
         }
-        let words = malloc.and_then(MallocFigures::words);
+        let of_malloc = malloc.and_then(MallocFigures::statement);
         // A line that is known says more than that no object was found.
-        match (self.searched.as_ref().filter(|_| self.site.is_none()), words) {
-            (Some(search), Some(words)) => {
-                Some(format!("{}; {words}", site_words::of_search_alone(*search, self.unit)))
+        match (self.searched.as_ref().filter(|_| self.site.is_none()), of_malloc) {
+            (Some(search), Some(of_malloc)) => {
+                Some(site_words::of_search_alone(*search, self.unit).then("; ", of_malloc))
             }
             (Some(search), None) => {
                 Some(site_words::of_search(*search, self.is_on_host, self.unit))
             }
-            (None, words) => words,
+            (None, of_malloc) => of_malloc.map(Sentence::from),
         }
     }
 
     /// Names the holder of the memory, or the line that allocates it, and how its growth ends.
-    fn held_by(&self, holder: &TensorHolder) -> String {
+    fn held_by(&self, holder: &TensorHolder) -> Sentence {
         match &self.filling {
             Some(filling) if filling.withholds() => {
-                format!("held by {}", site_words::of_filling(holder, filling, self.unit))
+                site_words::of_filling(holder, filling, self.unit)
             }
             filling => {
                 let held = site_words::of_holder(
@@ -162,10 +164,8 @@ impl TrendFigures {
                     self.slope_while_held_bytes_per_step.or(self.slope_bytes_per_step),
                     self.unit,
                 );
-                filling
-                    .as_ref()
-                    .and_then(|filling| site_words::of_doubt(filling, self.unit))
-                    .map_or_else(|| held.clone(), |doubt| format!("{held}, {doubt}"))
+                let doubt = filling.as_ref();
+                held.then_if(", ", doubt.and_then(|of| site_words::of_doubt(of, self.unit)))
             }
         }
     }
@@ -213,12 +213,14 @@ impl TrendFigures {
     }
 
     /// Returns the advice for growth that is judged by time, of which nothing else is known.
-    fn advice_without_steps(&self) -> Option<&'static str> {
+    fn advice_without_steps(&self) -> Option<Statement> {
         let is_by_time = !self.unit.is_steps()
             || (self.slope_bytes_per_step.is_none() && self.onset_step.is_none());
         match self.signal {
-            Signal::Process => Some(PROCESS_ADVICE),
-            Signal::Allocated | Signal::Host if is_by_time => Some(CALLS_ADVICE),
+            Signal::Process => Some(Statement::new(Claim::AdviceProcess, PROCESS_ADVICE)),
+            Signal::Allocated | Signal::Host if is_by_time => {
+                Some(Statement::new(Claim::AdviceCalls, CALLS_ADVICE))
+            }
             _ => None,
         }
     }
@@ -242,32 +244,47 @@ impl TrendFigures {
     }
 
     /// States how fast memory grows, and by how much it has grown.
-    fn rate_sentence(&self, what: &str, growth: &str) -> String {
+    fn rate_sentence(&self, what: &str) -> Sentence {
         let grew = what.replacen("grows", "grew", 1);
         let what = if self.is_over { grew.as_str() } else { what };
-        let noun = self.unit.noun();
-        match (self.slope_bytes_per_step, self.onset_step, self.slope_bytes_per_second) {
-            (Some(_), Some(step), _) if self.is_accelerating => {
-                format!("{what} faster and faster: {growth} since {noun} {}", step.get())
+        let growth = Statement::new(Claim::Growth, bytes(self.growth_bytes));
+        let growth = growth.of(self.growth_bytes);
+        let fast = || Statement::new(Claim::Accelerates, format!("{what} faster and faster"));
+        let since = |step: Count| {
+            let words = format!("since {} {}", self.unit.noun(), step.get());
+            Statement::new(Claim::Since, words).of(step.as_f64())
+        };
+        let (rate, joint) = match (self.slope_bytes_per_step, self.slope_bytes_per_second) {
+            (Some(_), _) if self.onset_step.is_some() && self.is_accelerating => (fast(), ": "),
+            (Some(slope), _) if self.onset_step.is_some() => {
+                let words = format!("{what} by {}{}", self.unit.rate(slope), self.hourly());
+                let rate = Statement::new(Claim::RatePerStep, words).of(slope);
+                let (lower, upper) =
+                    (self.slope_lower_bytes_per_step, self.slope_upper_bytes_per_step);
+                (rate.between(lower, upper), ", ")
             }
-            (Some(slope), Some(step), _) => {
-                format!(
-                    "{what} by {}{}, {growth} since {noun} {}",
-                    self.unit.rate(slope),
-                    self.hourly(),
-                    step.get()
-                )
+            (None, Some(_)) if self.is_accelerating => (fast(), ": "),
+            (None, Some(slope)) => {
+                let words = format!("{what} by {}/h", bytes(3600.0 * slope));
+                let rate = Statement::new(Claim::RatePerHour, words).of(slope);
+                let (lower, upper) =
+                    (self.slope_lower_bytes_per_second, self.slope_upper_bytes_per_second);
+                (rate.between(lower, upper), ", ")
             }
-            (None, _, Some(slope)) => {
-                let since = duration(self.growth_bytes / slope);
-                if self.is_accelerating {
-                    format!("{what} faster and faster: {growth} in {since}")
-                } else {
-                    format!("{what} by {}/h, {growth} in {since}", bytes(3600.0 * slope))
-                }
+            _ => {
+                let grows = Statement::new(Claim::Grows, what);
+                return Sentence::from(grows).then(", ", growth).end(" so far");
             }
-            _ => format!("{what}, {growth} so far"),
+        };
+        let told = Sentence::from(rate).then(joint, growth);
+        if let Some(step) = self.onset_step.filter(|_| self.slope_bytes_per_step.is_some()) {
+            return told.then(" ", since(step));
         }
+        let grown_in = self.slope_bytes_per_second.map(|slope| {
+            let seconds = self.growth_bytes / slope;
+            Statement::new(Claim::GrownIn, format!("in {}", duration(seconds))).of(seconds)
+        });
+        told.then_if(" ", grown_in)
     }
 
     /// Returns the rate by time beside that by calls, which come as they like.
@@ -277,86 +294,129 @@ impl TrendFigures {
     }
 
     /// States until when growth that has ended lasted.
-    fn level_sentence(&self, what: &str, growth: &str) -> String {
-        let until = self.level_since_step.map_or_else(
-            || date(self.level_since_time.map_or(0.0, UnixTime::get)),
-            |step| format!("{} {}", self.unit.noun(), grouped(step.get())),
-        );
-        let what = what.replacen("grows", "grew", 1);
-        let full = match (self.is_full, self.is_on_host) {
-            (true, true) => ": the memory is full",
-            (true, false) => ": the card is full",
-            (false, _) => "",
+    fn level_sentence(&self, what: &str) -> Sentence {
+        let (claim, until, since) = match (self.level_since_step, self.level_since_time) {
+            (Some(step), _) => {
+                let step_words = format!("{} {}", self.unit.noun(), grouped(step.get()));
+                (Claim::LevelSince, step_words, step.as_f64())
+            }
+            (None, time) => {
+                let time = time.map_or(0.0, UnixTime::get);
+                (Claim::LevelSinceTime, date(time), time)
+            }
         };
-        format!("{what} {growth} until {until}; level since{full}")
+        let words =
+            format!("{} {}", what.replacen("grows", "grew", 1), bytes(self.growth_bytes));
+        let growth = Statement::new(Claim::Growth, words).of(self.growth_bytes);
+        let level = Statement::new(claim, format!("until {until}; level since")).of(since);
+        let full = match (self.is_full, self.is_on_host) {
+            (true, true) => Some("the memory is full"),
+            (true, false) => Some("the card is full"),
+            (false, _) => None,
+        };
+        let full = full.map(|words| Statement::new(Claim::Full, words));
+        Sentence::from(growth).then(" ", level).then_if(": ", full)
+    }
+
+    /// States what is left of memory that goes on growing.
+    fn left_statement(&self, headroom: f64, is_likely: bool) -> Sentence {
+        let of = self.container.as_ref().map_or_else(String::new, |of| of.words());
+        let limit = self.container.as_ref().map(|of| {
+            let words = of.words().trim_start().to_owned();
+            Statement::new(Claim::ContainerLimit, words).of(of.limit_bytes.as_f64())
+        });
+        let left = if headroom == 0.0 {
+            Statement::new(Claim::NothingLeft, format!("nothing{of} is left"))
+        } else {
+            let likely = if is_likely { "likely " } else { "" };
+            Statement::new(Claim::Left, format!("{likely}{}{of} left", bytes(headroom)))
+        };
+        Sentence::from(left.of(headroom)).with(limit)
+    }
+
+    /// States when memory runs out, as far as that is known.
+    fn end_sentence(&self) -> Option<Sentence> {
+        let is_known = self.oom_eta_seconds.or(self.oom_eta_steps).is_some();
+        let ((seconds, steps), claims) = if is_known {
+            ((self.oom_eta_seconds, self.oom_eta_steps), (Claim::TimeLeft, Claim::StepsLeft))
+        } else {
+            (
+                (self.oom_eta_lower_seconds, self.oom_eta_lower_steps),
+                (Claim::LeastTimeLeft, Claim::LeastStepsLeft),
+            )
+        };
+        let of_steps = |words: String, steps: f64| {
+            let left = Statement::new(claims.1, words).of(steps);
+            left.between(self.oom_eta_lower_steps, self.oom_eta_upper_steps)
+        };
+        match (seconds, steps) {
+            (Some(seconds), steps) => {
+                let left = if is_known { time_left(seconds) } else { least_time_left(seconds) };
+                let left = Statement::new(claims.0, format!("out of memory in {left}"));
+                let (lower, upper) = (self.oom_eta_lower_seconds, self.oom_eta_upper_seconds);
+                let left = Sentence::from(left.of(seconds).between(lower, upper));
+                // A lower bound of less than a second is of no use, in steps neither.
+                Some(match steps.filter(|_| is_known || seconds >= 1.0) {
+                    Some(n) => {
+                        left.then(" (", of_steps(counted(n, self.unit.noun()), n)).end(")")
+                    }
+                    None => left,
+                })
+            }
+            (None, Some(steps)) => {
+                let about = if is_known { "about" } else { "at least" };
+                let words = counted(steps, self.unit.noun());
+                let words = format!("out of memory in {about} {words}");
+                let unknown = format!("how long a {} takes is not known yet", self.unit.noun());
+                let unknown = Statement::new(Claim::PaceUnknown, unknown);
+                Some(Sentence::from(of_steps(words, steps)).then("; ", unknown))
+            }
+            (None, None) => None,
+        }
+    }
+
+    /// Adds how growth that goes on ends.
+    fn with_end(&self, told: Sentence) -> Sentence {
+        let stalled = self.stalled_seconds.map(|seconds| {
+            let what =
+                if self.onset_step.is_some() { self.unit.as_label() } else { "readings" };
+            let words = format!("no {what} for {}", duration(seconds));
+            Statement::new(Claim::Stalled, words).of(seconds)
+        });
+        if self.headroom_bytes == Some(0.0) {
+            return told.then("; ", self.left_statement(0.0, false)).then_if("; ", stalled);
+        }
+        let is_known = self.oom_eta_seconds.or(self.oom_eta_steps).is_some();
+        let has_least = self.oom_eta_lower_seconds.or(self.oom_eta_lower_steps).is_some();
+        let left = self.headroom_bytes;
+        let left = left.map(|left| self.left_statement(left, !is_known && has_least));
+        told.then_if("; ", left)
+            .then_if(", ", self.end_sentence())
+            .then_if("; ", stalled)
+            .then_if("; ", self.run_end.map(|end| end.sentence()))
     }
 }
 
 impl Figures for TrendFigures {
-    fn sentence(&self) -> String {
+    fn sentence(&self) -> Sentence {
         let what = &self.what();
-        let growth = bytes(self.growth_bytes);
         if self.is_level() {
-            return self.level_sentence(what, &growth);
+            return self.level_sentence(what);
         }
-        let mut text = self.rate_sentence(what, &growth);
-        if let Some(held) = self.children.as_ref().and_then(|of| of.held_words(self.is_over)) {
-            text = format!("{text}; {held}");
-        }
-        if let Some(kept) = self.kept_blocks.filter(|_| !self.is_over) {
-            text = format!("{text}; {}", kept.words(self.unit));
-        }
-        if let Some(site) = &self.site {
-            text = format!("{text}; {}", site_words::of(site, self.unit));
-        }
-        if let Some(held) = self.held_words() {
-            text = format!("{text}; {held}");
-        }
+        let children = self.children.as_ref().and_then(|of| of.held(self.is_over));
+        let kept = self.kept_blocks.filter(|_| !self.is_over);
+        let kept = kept.map(|kept| kept.statement(self.unit));
+        let told = self
+            .rate_sentence(what)
+            .then_if("; ", children)
+            .then_if("; ", kept)
+            .then_if("; ", self.site.as_deref().map(|site| site_words::of(site, self.unit)))
+            .then_if("; ", self.held());
         if self.ends() || self.is_over {
-            let after = self.run_end.filter(|_| self.is_over).and_then(|end| end.words_after());
-            return after.map_or_else(|| text.clone(), |after| format!("{text}; {after}"));
+            let end = self.run_end.filter(|_| self.is_over);
+            return told.then_if("; ", end.and_then(|end| end.statement_after()));
         }
-        let of = self.container.as_ref().map_or_else(String::new, |of| of.words());
-        let stalled = self.stalled_seconds.map_or_else(String::new, |seconds| {
-            let what =
-                if self.onset_step.is_some() { self.unit.as_label() } else { "readings" };
-            format!("; no {what} for {}", duration(seconds))
-        });
-        if self.headroom_bytes == Some(0.0) {
-            return format!("{text}; nothing{of} is left{stalled}");
-        }
-        let run_end = self.run_end.map_or_else(String::new, |end| format!("; {}", end.words()));
-        let is_known = self.oom_eta_seconds.or(self.oom_eta_steps).is_some();
-        let (seconds, steps) = if is_known {
-            (self.oom_eta_seconds, self.oom_eta_steps)
-        } else {
-            (self.oom_eta_lower_seconds, self.oom_eta_lower_steps)
-        };
-        if let Some(headroom) = self.headroom_bytes {
-            let has_least_only = !is_known && seconds.or(steps).is_some();
-            let likely = if has_least_only { "likely " } else { "" };
-            text = format!("{text}; {likely}{}{of} left", bytes(headroom));
-        }
-        let eta = match (seconds, steps) {
-            (Some(seconds), steps) => {
-                let left = if is_known { time_left(seconds) } else { least_time_left(seconds) };
-                // A lower bound of less than a second is of no use, in steps neither.
-                let steps = steps.filter(|_| is_known || seconds >= 1.0);
-                let steps = steps.map_or_else(String::new, |n| {
-                    format!(" ({})", counted(n, self.unit.noun()))
-                });
-                format!(", out of memory in {left}{steps}")
-            }
-            (None, Some(steps)) => {
-                let about = if is_known { "about" } else { "at least" };
-                let (noun, steps) = (self.unit.noun(), counted(steps, self.unit.noun()));
-                format!(
-                    ", out of memory in {about} {steps}; how long a {noun} takes is not known yet"
-                )
-            }
-            (None, None) => String::new(),
-        };
-        text + &eta + &stalled + &run_end
+        self.with_end(told)
     }
 
     fn score(&self) -> Score {
@@ -367,26 +427,24 @@ impl Figures for TrendFigures {
         Some(self)
     }
 
-    fn advice(&self) -> Option<String> {
-        if self.is_of_container() {
-            return Some(CONTAINER_ADVICE.to_owned());
-        }
-        if self.is_level() {
-            let advice = match (self.is_full, self.signal) {
-                (false, _) => LEVEL_ADVICE,
-                (true, Signal::Allocated) if !self.unit.is_steps() => SERVER_FULL_ADVICE,
-                (true, signal) => full_advice(signal),
-            };
-            return Some(advice.to_owned());
-        }
-        if self.ends() {
-            return Some(FILLING_ADVICE.to_owned());
-        }
-        if self.is_run_first() {
-            return Some(RUN_FIRST_ADVICE.to_owned());
-        }
-        if let Some(children) = &self.children {
-            return Some(children.advice().to_owned());
+    fn advice(&self) -> Option<Statement> {
+        let fixed = if self.is_of_container() {
+            Some((Claim::AdviceContainer, CONTAINER_ADVICE))
+        } else if self.is_level() && self.is_full {
+            let is_server = self.signal == Signal::Allocated && !self.unit.is_steps();
+            let advice = if is_server { SERVER_FULL_ADVICE } else { full_advice(self.signal) };
+            Some((Claim::AdviceFull, advice))
+        } else if self.is_level() {
+            Some((Claim::AdviceLevel, LEVEL_ADVICE))
+        } else if self.ends() {
+            Some((Claim::AdviceFits, FILLING_ADVICE))
+        } else if self.is_run_first() {
+            Some((Claim::AdviceRunFirst, RUN_FIRST_ADVICE))
+        } else {
+            self.children.as_ref().map(|of| (Claim::AdviceChildren, of.advice()))
+        };
+        if let Some((claim, words)) = fixed {
+            return Some(Statement::new(claim, words));
         }
         let seen = site_words::Seen {
             site: self.site.as_deref(),
@@ -395,13 +453,13 @@ impl Figures for TrendFigures {
             unit: self.unit,
         };
         let freed =
-            || self.malloc.as_ref().filter(|of| of.is_freed()).map(|of| of.advice().to_owned());
+            || self.malloc.as_ref().filter(|of| of.is_freed()).map(MallocFigures::advice);
         let searched = || {
             let search = self.searched.as_ref()?;
             Some(site_words::without_tensors(search, self.is_on_host))
         };
         let known = seen.advice().or_else(freed).or_else(searched);
-        known.or_else(|| self.advice_without_steps().map(str::to_owned))
+        known.or_else(|| self.advice_without_steps())
     }
 
     #[cfg(test)]

@@ -6,6 +6,8 @@ use serde_json::Value;
 
 use crate::diagnosis::figures::{Figures, Score};
 use crate::diagnosis::trend_figures::TrendFigures;
+use stepmem_types::claims::sentence::Sentence;
+use stepmem_types::claims::statement::Statement;
 
 /// The key that JSON of growth has, and that of an amount has not.
 const SIGNAL: &str = "signal";
@@ -39,7 +41,7 @@ impl<'de, A: DeserializeOwned> Deserialize<'de> for GrowthOr<A> {
 }
 
 impl<A: Figures> Figures for GrowthOr<A> {
-    fn sentence(&self) -> String {
+    fn sentence(&self) -> Sentence {
         match self {
             Self::Growth(growth) => growth.sentence(),
             Self::Amount(amount) => amount.sentence(),
@@ -60,7 +62,7 @@ impl<A: Figures> Figures for GrowthOr<A> {
         }
     }
 
-    fn advice(&self) -> Option<String> {
+    fn advice(&self) -> Option<Statement> {
         match self {
             Self::Growth(growth) if growth.is_level() || growth.is_run_first() => {
                 growth.advice()

@@ -15,10 +15,13 @@ use crate::ranks::basis::Basis;
 use crate::ranks::limits::LimitOrigin;
 use crate::ranks::view::RankView;
 use stepmem_detect::signal::Signal;
+use stepmem_types::claims::sentence::Sentence;
+use stepmem_types::claims::statement::Statement;
+use stepmem_types::claims::table::Claim;
 use stepmem_types::format::units::{percent, whole_bytes};
 use stepmem_types::site::TensorHolder;
 use stepmem_types::step::StepUnit;
-use stepmem_types::units::Bytes;
+use stepmem_types::units::{Bytes, Count};
 
 /// A peak is near the capacity.
 pub const ABOUT: About = About {
@@ -134,9 +137,10 @@ const HOST_TOO_LARGE_ADVICE: &str =
 
 /// Returns the first thing to check on the host, or where an allocator held so much of the
 /// capacity that was never live.
-pub fn advice(is_on_host: bool, never_live_ratio: Option<f64>) -> Option<&'static str> {
+pub fn advice(is_on_host: bool, never_live_ratio: Option<f64>) -> Option<Statement> {
     let of_device = never_live_ratio.map(|_| FRAGMENTED_ADVICE);
-    if is_on_host { Some(HOST_ADVICE) } else { of_device }
+    let words = if is_on_host { Some(HOST_ADVICE) } else { of_device };
+    words.map(|words| Statement::new(Claim::AdvicePressure, words))
 }
 
 /// Returns the share of the capacity that was reserved and never live at once, where that is
@@ -236,7 +240,7 @@ fn is_in_use(basis: Basis, has_retried: bool) -> bool {
 }
 
 impl Figures for PressureEvidence {
-    fn sentence(&self) -> String {
+    fn sentence(&self) -> Sentence {
         let of = match self.basis {
             Basis::Host if self.is_of_container => "the memory of its container",
             Basis::Host => "host memory",
@@ -252,30 +256,39 @@ impl Figures for PressureEvidence {
         };
         let (ratio, capacity) =
             (percent(self.pressure_ratio), whole_bytes(self.capacity_bytes));
-        let never_live = self.never_live_ratio.map_or_else(String::new, |ratio| {
-            format!("; {} of it was never live at the same time", percent(ratio))
-        });
-        let ahead = self.too_large.as_ref().map_or_else(String::new, |of| {
-            format!("{}; ", site_words::of_too_large(&of.holder, &of.filling, self.unit))
+        let never_live = self.never_live_ratio.map(|ratio| {
+            let words = format!("{} of it was never live at the same time", percent(ratio));
+            Statement::new(Claim::NeverLive, words).of(ratio)
         });
         let set_by =
             self.capacity_set_by.map_or_else(String::new, |of| format!(", {}", of.words()));
-        format!("{ahead}{of} is at {ratio} of {capacity}{set_by}{never_live}")
+        let words = format!("{of} is at {ratio} of {capacity}{set_by}");
+        let pressure = Statement::new(Claim::Pressure, words).of(self.pressure_ratio);
+        let bytes = Count::new(self.capacity_bytes).ok().map(Count::as_f64);
+        let capacity = Statement::new(Claim::Capacity, capacity).of(bytes);
+        let pressure = Sentence::from(pressure).with(capacity).then_if("; ", never_live);
+        let ahead = self.too_large.as_ref();
+        let ahead =
+            ahead.map(|of| site_words::of_too_large(&of.holder, &of.filling, self.unit));
+        match ahead {
+            Some(ahead) => Sentence::from(ahead).then("; ", pressure),
+            None => pressure,
+        }
     }
 
-    fn advice(&self) -> Option<String> {
+    fn advice(&self) -> Option<Statement> {
         if self.too_large.is_some() {
             let is_on_host = self.is_on_host || self.is_unified;
             let advice = if is_on_host { HOST_TOO_LARGE_ADVICE } else { TOO_LARGE_ADVICE };
-            return Some(advice.to_owned());
+            return Some(Statement::new(Claim::AdviceTooLarge, advice));
         }
         if self.is_unified {
-            return Some(UNIFIED_ADVICE.to_owned());
+            return Some(Statement::new(Claim::AdvicePressure, UNIFIED_ADVICE));
         }
         if !self.unit.is_steps() && self.never_live_ratio.is_none() {
-            return Some(SERVER_ADVICE.to_owned());
+            return Some(Statement::new(Claim::AdvicePressure, SERVER_ADVICE));
         }
-        advice(self.is_on_host, self.never_live_ratio).map(str::to_owned)
+        advice(self.is_on_host, self.never_live_ratio)
     }
 
     fn score(&self) -> Score {

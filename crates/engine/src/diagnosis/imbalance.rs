@@ -9,6 +9,9 @@ use crate::kind::{About, DiagnosisKind, Place, Severity};
 use crate::ranks::basis::Basis;
 use stepmem_detect::signal::Signal;
 use stepmem_detect::trend::{Stage, Trend};
+use stepmem_types::claims::sentence::Sentence;
+use stepmem_types::claims::statement::Statement;
+use stepmem_types::claims::table::Claim;
 use stepmem_types::format::units::{bytes, percent};
 
 /// Skew is noise on a device that is nearly empty: a warning needs this pressure of the rank…
@@ -93,17 +96,18 @@ pub fn judge(
 }
 
 impl Figures for ImbalanceEvidence {
-    fn sentence(&self) -> String {
+    fn sentence(&self) -> Sentence {
         let peak = match self.peak_basis {
             Basis::HighWater => "its high-water mark",
             _ => "its peak",
         };
-        format!(
+        let words = format!(
             "{peak} is {} above the median of the other ranks ({}), at {} of its device",
             percent(self.imbalance_ratio),
             bytes(self.median_bytes),
             percent(self.pressure_ratio)
-        )
+        );
+        Statement::new(Claim::Imbalance, words).of(self.imbalance_ratio).into()
     }
 
     fn score(&self) -> Score {

@@ -5,6 +5,8 @@ use serde::{Deserialize, Serialize};
 use stepmem_detect::detector::Detector;
 use stepmem_detect::sample::Axis;
 use stepmem_detect::witness::Testimony;
+use stepmem_types::claims::statement::Statement;
+use stepmem_types::claims::table::Claim;
 use stepmem_types::format::units::{bytes, grouped, whole};
 use stepmem_types::step::StepUnit;
 use stepmem_types::units::{Count, UnixTime};
@@ -71,8 +73,27 @@ impl KeptBlocks {
         })
     }
 
-    /// Returns the testimony in words, beside bytes that grow.
-    pub fn words(&self, unit: StepUnit) -> String {
+    /// Returns the kind of statement that it is.
+    fn claim(&self) -> Claim {
+        match self.state {
+            KeptState::Accumulates => Claim::BlocksKept,
+            KeptState::Fades => Claim::BlocksFade,
+            KeptState::Level => Claim::BlocksLevel,
+        }
+    }
+
+    /// States it beside bytes that grow.
+    pub fn statement(&self, unit: StepUnit) -> Statement {
+        Statement::new(self.claim(), self.words(unit))
+    }
+
+    /// States it on its own, with where it began and was certain; for a person who asks what is
+    /// behind a finding.
+    pub fn full_statement(&self, unit: StepUnit) -> Statement {
+        Statement::new(self.claim(), self.described(unit))
+    }
+
+    fn words(&self, unit: StepUnit) -> String {
         match self.state {
             KeptState::Accumulates => self.rate_words(unit),
             KeptState::Fades => {
@@ -82,9 +103,7 @@ impl KeptBlocks {
         }
     }
 
-    /// Returns the testimony in words of its own, with where it began and was certain; for a
-    /// person who asks what is behind a finding.
-    pub fn described(&self, unit: StepUnit) -> String {
+    fn described(&self, unit: StepUnit) -> String {
         let at = |what: &str, step: Option<Count>| {
             step.map_or_else(String::new, |step| {
                 format!(", {what} {} {}", unit.noun(), grouped(step.get()))
@@ -177,13 +196,19 @@ mod tests {
     #[test]
     fn each_state_and_a_rank_by_time_have_their_words() {
         let accumulates = kept(KeptState::Accumulates);
-        assert_eq!(accumulates.words(), "each step keeps 62 blocks more, 159 KiB each");
+        assert_eq!(
+            accumulates.words(StepUnit::Steps),
+            "each step keeps 62 blocks more, 159 KiB each"
+        );
         assert_eq!(
             accumulates.described(StepUnit::Steps),
             "each step keeps 62 blocks more, 159 KiB each, since step 1,023, certain at step 1,047"
         );
         let fades = kept(KeptState::Fades);
-        assert!(fades.words().contains("ever more rarely") && !fades.words().contains("62"));
+        assert!(
+            fades.words(StepUnit::Steps).contains("ever more rarely")
+                && !fades.words(StepUnit::Steps).contains("62")
+        );
         assert!(fades.described(StepUnit::Steps).ends_with("; new ones come ever more rarely"));
         let by_time = KeptBlocks {
             blocks_per_step: None,

@@ -8,6 +8,8 @@ use crate::ranks::view::RankView;
 use stepmem_detect::outlook::Outlook;
 use stepmem_detect::sample::Axis;
 use stepmem_detect::signal::Signal;
+use stepmem_types::claims::statement::Statement;
+use stepmem_types::claims::table::Claim;
 use stepmem_types::format::units::{bytes, grouped, percent};
 use stepmem_types::site::TensorHolder;
 use stepmem_types::units::{Bytes, Count, MEBIBYTE};
@@ -131,41 +133,47 @@ impl MallocFigures {
 
     /// Returns the figures in words, of growth that no object explains; `None` where they show
     /// nothing.
-    pub fn words(&self) -> Option<String> {
+    pub fn statement(&self) -> Option<Statement> {
         let between = self.between_bytes.map(bytes);
         match (self.freed_ratio(), self.used_ratio()) {
             (Some(ratio), _) if ratio >= FREED_MIN => {
                 let of = between.map_or_else(String::new, |of| format!(" of the last {of}"));
                 let freed = percent(ratio);
-                Some(format!("{freed}{of} were freed and stayed with glibc: nobody holds them"))
+                let words =
+                    format!("{freed}{of} were freed and stayed with glibc: nobody holds them");
+                Some(Statement::new(Claim::Freed, words).of(ratio))
             }
             (_, Some(ratio)) if ratio >= FREED_MIN => {
                 let of = between.map_or_else(String::new, |of| format!(" of the last {of}"));
-                Some(format!("{}{of} are in use: something holds them", percent(ratio)))
+                let words = format!("{}{of} are in use: something holds them", percent(ratio));
+                Some(Statement::new(Claim::InUse, words).of(ratio))
             }
             (None, _) if self.may_be_freed() => {
                 let free = bytes(self.free_bytes.as_f64());
                 let step = grouped(self.step.get());
-                Some(format!(
+                let words = format!(
                     "{free} of the process were freed and stayed with glibc at step {step}"
-                ))
+                );
+                Some(Statement::new(Claim::Freed, words))
             }
             _ => None,
         }
     }
 
     /// Returns the figures in words beside an object that holds a part of the growth.
-    pub fn beside(&self) -> Option<String> {
+    pub fn beside(&self) -> Option<Statement> {
         let ratio = self.freed_ratio().filter(|ratio| *ratio >= TELLING_MIN)?;
-        Some(format!("{} of the growth was freed and stayed with glibc", percent(ratio)))
+        let words = format!("{} of the growth was freed and stayed with glibc", percent(ratio));
+        Some(Statement::new(Claim::Freed, words).of(ratio))
     }
 
     /// Returns the advice for memory that was freed and stays.
-    pub fn advice(&self) -> &'static str {
+    pub fn advice(&self) -> Statement {
         let all = self.used_bytes.as_f64() + self.free_bytes.as_f64();
         let is_of_threads =
             self.threads_bytes.is_some_and(|threads| threads.as_f64() >= FREED_MIN * all);
-        if is_of_threads { ADVICE_OF_THREADS } else { ADVICE }
+        let words = if is_of_threads { ADVICE_OF_THREADS } else { ADVICE };
+        Statement::new(Claim::AdviceFreed, words)
     }
 }
 
@@ -211,7 +219,10 @@ mod tests {
 
     #[test]
     fn what_was_freed_is_told_by_two_readings_or_as_a_level_by_one() {
-        let words = |free, grown, growths| figures(free, grown, growths).words();
+        let words = |free, grown, growths| {
+            let told = figures(free, grown, growths).statement();
+            told.map(|of| of.words().to_owned())
+        };
         let freed =
             "97% of the last 40.0 MiB were freed and stayed with glibc: nobody holds them";
         assert_eq!(words(160, 170.0, Some((40.0, 1.0, 38.8))).as_deref(), Some(freed));
@@ -236,8 +247,8 @@ mod tests {
     #[test]
     fn advice_is_for_the_arena_that_has_the_memory() {
         let figures = figures(160, 170.0, None);
-        assert!(figures.advice().contains("MALLOC_MMAP_THRESHOLD_=131072"));
+        assert!(figures.advice().words().contains("MALLOC_MMAP_THRESHOLD_=131072"));
         let of_threads = MallocFigures { threads_bytes: Bytes::new(300 << 20).ok(), ..figures };
-        assert!(of_threads.advice().contains("MALLOC_ARENA_MAX=2"));
+        assert!(of_threads.advice().words().contains("MALLOC_ARENA_MAX=2"));
     }
 }

@@ -6,6 +6,8 @@ use crate::diagnosis::trend_figures::TrendFigures;
 use crate::kind::{About, DiagnosisKind, Place};
 use stepmem_detect::signal::Signal;
 use stepmem_detect::trend::Stage;
+use stepmem_types::claims::sentence::Sentence;
+use stepmem_types::claims::statement::Statement;
 
 impl DiagnosisKind {
     /// Returns the diagnosis that a person names, by its title or its label in any case.
@@ -51,7 +53,7 @@ impl DiagnosisKind {
 
 impl Evidence {
     /// Returns the evidence in one sentence without a full stop.
-    pub fn sentence(&self) -> String {
+    pub fn sentence(&self) -> Sentence {
         self.figures().sentence()
     }
 
@@ -92,7 +94,7 @@ impl Evidence {
 
     /// Returns the first thing to check, where the figures know that better than their
     /// diagnosis.
-    pub fn advice(&self) -> Option<String> {
+    pub fn advice(&self) -> Option<Statement> {
         self.figures().advice()
     }
 }

@@ -8,11 +8,14 @@ use crate::kind::{About, DiagnosisKind, Place, Severity};
 use crate::ranks::ended::OomEvent;
 use crate::ranks::limits::LimitOrigin;
 use crate::ranks::view::{RankView, SilentKill};
+use stepmem_types::claims::sentence::Sentence;
+use stepmem_types::claims::statement::Statement;
+use stepmem_types::claims::table::Claim;
 use stepmem_types::end::EndOutcome;
 use stepmem_types::format::units::{bytes, percent};
 use stepmem_types::site::OomSite;
 use stepmem_types::step::StepUnit;
-use stepmem_types::units::Bytes;
+use stepmem_types::units::{Bytes, Count};
 
 /// An allocation failed for lack of memory.
 pub const ABOUT: About = About {
@@ -186,8 +189,20 @@ impl OutOfMemoryEvidence {
         self.growth_bytes.is_some_and(|growth| requested <= left + growth)
     }
 
-    /// Returns the error and its consequence in words.
-    fn course(&self) -> String {
+    /// States the error and its consequence.
+    fn course(&self) -> Statement {
+        let claim = match self {
+            Self { likely_kill: Some(_), .. } => Claim::OomLikelyKilled,
+            Self { is_kill: true, .. } => Claim::OomKilled,
+            Self { is_fatal: true, .. } => Claim::OomEnded,
+            Self { is_last: true, .. } => Claim::OomCaught,
+            _ => Claim::OomWentOn,
+        };
+        let step = self.oom_step.and_then(|step| Count::new(step).ok());
+        Statement::new(claim, self.course_words()).of(step.map(Count::as_f64))
+    }
+
+    fn course_words(&self) -> String {
         let at = |word: &str| {
             let noun = self.unit.noun();
             self.oom_step.map_or_else(String::new, |step| format!(" {word} {noun} {step}"))
@@ -249,48 +264,61 @@ fn errors(n: u64) -> String {
     }
 }
 
+/// States which line asked for the memory, and which lines held most of it.
+fn of_site(site: &OomSite) -> Sentence {
+    let requested = site.requested_bytes.as_f64();
+    let words = format!("{} requested {}", site.at, bytes(requested));
+    let line = Statement::new(Claim::OomLine, words).of(requested);
+    let held = site.held.iter();
+    let held = held.map(|of| format!("{} by {}", bytes(of.bytes.as_f64()), of.at));
+    let held: Vec<String> = held.collect();
+    let held = (!held.is_empty()).then(|| {
+        let words = format!("while most memory was held: {}", held.join(", "));
+        Statement::new(Claim::OomHeld, words)
+    });
+    Sentence::from(line).then_if(", ", held)
+}
+
 impl Figures for OutOfMemoryEvidence {
-    fn sentence(&self) -> String {
-        let mut text = self.course();
-        if let Some(OwnLimit { origin, bytes: limit }) = self.limit {
-            text = format!(
-                "{text}, at its own limit of {} {}",
-                bytes(limit.as_f64()),
-                origin.words()
-            );
-        }
-        if let Some(requested) = self.requested_bytes {
-            text = format!("{text}; {} were requested", bytes(requested.as_f64()));
-        }
-        if let Some(headroom) = self.headroom_bytes {
-            text = format!("{text}; the last headroom was {}", bytes(headroom));
-        }
-        if let Some(growth) = self.growth_bytes {
-            text = format!("{text}; live memory had grown by {}", bytes(growth));
-        }
-        if let Some(site) = &self.site {
-            text = format!(
-                "{text}; {} requested {}",
-                site.at,
-                bytes(site.requested_bytes.as_f64())
-            );
-            let held = site.held.iter();
-            let held = held.map(|of| format!("{} by {}", bytes(of.bytes.as_f64()), of.at));
-            let held: Vec<String> = held.collect();
-            if !held.is_empty() {
-                text = format!("{text}, while most memory was held: {}", held.join(", "));
-            }
-        }
-        text
+    fn sentence(&self) -> Sentence {
+        let amount = |claim, value: Option<f64>, words: fn(String) -> String| {
+            value.map(|value| Statement::new(claim, words(bytes(value))).of(value))
+        };
+        let limit = self.limit.map(|OwnLimit { origin, bytes: limit }| {
+            let (limit, origin) = (limit.as_f64(), origin.words());
+            let words = format!("at its own limit of {} {origin}", bytes(limit));
+            Statement::new(Claim::OomLimit, words).of(limit)
+        });
+        let requested = self.requested_bytes.map(Bytes::as_f64);
+        let requested =
+            amount(Claim::OomRequested, requested, |of| format!("{of} were requested"));
+        let headroom = amount(Claim::OomHeadroom, self.headroom_bytes, |of| {
+            format!("the last headroom was {of}")
+        });
+        let growth = amount(Claim::OomGrowth, self.growth_bytes, |of| {
+            format!("live memory had grown by {of}")
+        });
+        Sentence::from(self.course())
+            .then_if(", ", limit)
+            .then_if("; ", requested)
+            .then_if("; ", headroom)
+            .then_if("; ", growth)
+            .then_if("; ", self.site.as_deref().map(of_site))
     }
 
-    fn advice(&self) -> Option<String> {
-        if self.is_kill {
-            return Some(KILL_ADVICE.to_owned());
-        }
-        let own_limit = self.limit.map(|_| LIMIT_ADVICE.to_owned());
-        let of_server = (!self.unit.is_steps()).then(|| SERVER_ADVICE.to_owned());
-        self.is_of_growth().then(|| GROWN_ADVICE.to_owned()).or(own_limit).or(of_server)
+    fn advice(&self) -> Option<Statement> {
+        let (claim, words) = if self.is_kill {
+            (Claim::AdviceKill, KILL_ADVICE)
+        } else if self.is_of_growth() {
+            (Claim::AdviceGrown, GROWN_ADVICE)
+        } else if self.limit.is_some() {
+            (Claim::AdviceLimit, LIMIT_ADVICE)
+        } else if !self.unit.is_steps() {
+            (Claim::AdviceCallsOom, SERVER_ADVICE)
+        } else {
+            return None;
+        };
+        Some(Statement::new(claim, words))
     }
 
     fn names_cause(&self) -> bool {

@@ -13,6 +13,9 @@ use crate::diagnosis::trend_figures::TrendFigures;
 use crate::kind::{About, DiagnosisKind, Place, Severity};
 use stepmem_detect::signal::Signal;
 use stepmem_detect::trend::Stage;
+use stepmem_types::claims::sentence::Sentence;
+use stepmem_types::claims::statement::Statement;
+use stepmem_types::claims::table::Claim;
 use stepmem_types::format::units::{bytes, percent};
 
 /// The share of the capacity from which memory outside the allocator is worth a word: a CUDA
@@ -91,13 +94,14 @@ fn large(subject: &Subject<'_, '_>) -> Option<LargeEvidence> {
 }
 
 impl Figures for LargeEvidence {
-    fn sentence(&self) -> String {
-        format!(
+    fn sentence(&self) -> Sentence {
+        let words = format!(
             "{} of the process is outside its allocator, {} of the device{}",
             bytes(self.outside_bytes),
             percent(self.outside_ratio),
             if self.is_estimated { " (estimated from all that is in use there)" } else { "" }
-        )
+        );
+        Statement::new(Claim::Outside, words).of(self.outside_bytes).into()
     }
 
     fn score(&self) -> Score {
@@ -126,7 +130,8 @@ mod tests {
     fn advice(end: Option<f64>, is_full: bool) -> Option<String> {
         let growth = json!({"signal": "outside_allocator", "growth_bytes": 1e9, "onset_time": 1.0,
             "confidence_ratio": 0.99, "level_since_time": end, "is_full": is_full});
-        serde_json::from_value::<OutsideEvidence>(growth).unwrap().advice()
+        let evidence = serde_json::from_value::<OutsideEvidence>(growth).unwrap();
+        evidence.advice().map(|advice| advice.words().to_owned())
     }
 
     #[test]

@@ -7,6 +7,9 @@ use crate::diagnosis::figures::{Figures, Score};
 use crate::diagnosis::input::{DiagnosisInput, Subject, SubjectView};
 use crate::kind::{About, DiagnosisKind, Place, Severity};
 use crate::ranks::phase_floors::FloorBasis;
+use stepmem_types::claims::sentence::Sentence;
+use stepmem_types::claims::statement::Statement;
+use stepmem_types::claims::table::Claim;
 use stepmem_types::format::units::{bytes, counted, duration};
 use stepmem_types::units::MEBIBYTE;
 
@@ -87,23 +90,26 @@ pub fn judge(
 }
 
 impl Figures for PhaseEvidence {
-    fn sentence(&self) -> String {
+    fn sentence(&self) -> Sentence {
         let kept = match self.floor_basis {
             FloorBasis::Process => "the process keeps",
             FloorBasis::Reserved => "the allocator keeps",
             FloorBasis::Allocated => "the program keeps",
         };
         let full = self.full_in_seconds.map(|seconds| {
-            format!("; at this rate the device is full in about {}", duration(seconds))
+            let words =
+                format!("at this rate the device is full in about {}", duration(seconds));
+            Statement::new(Claim::PhaseFull, words).of(seconds)
         });
-        format!(
-            "after `{}` {kept} {}, {} ago it was {}{}",
+        let words = format!(
+            "after `{}` {kept} {}, {} ago it was {}",
             self.phase,
             bytes(self.floor_bytes),
             counted(self.floor_ends.into(), "end"),
             bytes(self.floor_before_bytes),
-            full.unwrap_or_default(),
-        )
+        );
+        let keeps = Statement::new(Claim::PhaseKeeps, words).of(self.floor_bytes);
+        Sentence::from(keeps).then_if("; ", full)
     }
 
     fn score(&self) -> Score {

@@ -6,6 +6,9 @@ use crate::ranks::view::RankView;
 use stepmem_detect::forecast::slope_interval::Bend;
 use stepmem_detect::outlook::{Outlook, TimeLeft};
 use stepmem_detect::sample::Axis;
+use stepmem_types::claims::sentence::Sentence;
+use stepmem_types::claims::statement::Statement;
+use stepmem_types::claims::table::Claim;
 use stepmem_types::format::units::{counted, duration, grouped};
 use stepmem_types::ids::Rank;
 use stepmem_types::units::{Count, Seconds, UnixTime};
@@ -187,7 +190,7 @@ impl RunEndFigures {
     }
 
     /// States when the run ends, next to when its memory does.
-    pub fn words(&self) -> String {
+    pub fn sentence(&self) -> Sentence {
         let when = match (self.step, self.in_seconds) {
             (Some(step), Some(seconds)) if seconds < 1.0 => {
                 format!("ends at step {} in less than a second", grouped(step.get()))
@@ -208,20 +211,24 @@ impl RunEndFigures {
             (EndsFirst::Memory, Some(by)) => format!("{by} after"),
         };
         let plan = match self.restarts.filter(|_| self.first == EndsFirst::Memory) {
-            Some(1.0) => ": one restart from a checkpoint is enough".to_owned(),
+            Some(1.0) => Some("one restart from a checkpoint is enough".to_owned()),
             Some(n) if n <= RESTARTS_MAX => {
-                format!(": it takes {} from a checkpoint", counted(n, "restart"))
+                Some(format!("it takes {} from a checkpoint", counted(n, "restart")))
             }
-            Some(_) => ": no restart gets it there".to_owned(),
-            None => String::new(),
+            Some(_) => Some("no restart gets it there".to_owned()),
+            None => None,
         };
-        format!("the run {when}, {order} memory does{plan}")
+        let plan = plan.map(|words| Statement::new(Claim::Restarts, words).of(self.restarts));
+        let words = format!("the run {when}, {order} memory does");
+        let ends = Statement::new(Claim::RunEnds, words).of(self.in_seconds);
+        Sentence::from(ends).then_if(": ", plan)
     }
 
     /// States that it ended first, of a run that is over.
-    pub fn words_after(&self) -> Option<String> {
+    pub fn statement_after(&self) -> Option<Statement> {
         let step = self.step.filter(|_| self.is_run_first() && self.in_steps == Some(0.0))?;
-        Some(format!("the run ended before, at step {}", grouped(step.get())))
+        let words = format!("the run ended before, at step {}", grouped(step.get()));
+        Some(Statement::new(Claim::RunEnded, words).of(step.as_f64()))
     }
 
     /// States by how much one end comes before the other, where that is known.

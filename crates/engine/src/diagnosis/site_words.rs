@@ -2,36 +2,47 @@
 
 use crate::diagnosis::filling::{Filling, FillingDoubt};
 use crate::diagnosis::malloc_figures;
+use stepmem_types::claims::sentence::Sentence;
+use stepmem_types::claims::statement::Statement;
+use stepmem_types::claims::table::Claim;
 use stepmem_types::format::units::{bytes, counted, grouped, many, percent, share as of_whole};
 use stepmem_types::site::{
     CodeLine, EmptySearch, LeakSite, LineOutcome, LineSearch, Removal, RemovalOutcome,
     SiteVerdict, TensorHolder, holder_kind,
 };
 use stepmem_types::step::StepUnit;
+use stepmem_types::units::Count;
 
 /// Names the line that a snapshot shows, or states that it shows none.
-pub fn of(site: &LeakSite, unit: StepUnit) -> String {
+pub fn of(site: &LeakSite, unit: StepUnit) -> Sentence {
     match (site.verdict, &site.at) {
         (SiteVerdict::Leak, Some(at)) => {
             let share = site.share_ratio.map_or("most".to_owned(), percent);
-            format!("{share} of it is allocated at {at}")
+            let words = format!("{share} of it is allocated at {at}");
+            Statement::new(Claim::Line, words).of(site.share_ratio).into()
         }
         (SiteVerdict::InsufficientHistory, _) => {
             let steps = many(site.steps, &format!("whole {}", unit.noun()));
-            format!("its snapshot has {steps}, too few for a verdict")
+            let words = format!("its snapshot has {steps}, too few for a verdict");
+            let n_steps = Count::new(site.steps).ok().map(Count::as_f64);
+            Statement::new(Claim::ShortSnapshot, words).of(n_steps).into()
         }
         (SiteVerdict::Leak | SiteVerdict::None, _) => {
             let most = site.at.as_ref().zip(site.bytes_per_step);
-            let most = most.map_or_else(String::new, |(at, rate)| {
-                format!("; the largest growth in its snapshot is {} at {at}", unit.rate(rate))
+            let most = most.map(|(at, rate)| {
+                let rate_words = unit.rate(rate);
+                let words =
+                    format!("the largest growth in its snapshot is {rate_words} at {at}");
+                Statement::new(Claim::LargestLine, words).of(rate)
             });
-            format!("no single line explains it{most}")
+            let none = Statement::new(Claim::NoLine, "no single line explains it");
+            Sentence::from(none).then_if("; ", most)
         }
     }
 }
 
 /// States the result of a snapshot that someone asked for: also that nothing grew.
-pub fn verdict(site: &LeakSite) -> String {
+pub fn verdict(site: &LeakSite) -> Sentence {
     if site.verdict != SiteVerdict::None {
         return of(site, StepUnit::Steps);
     }
@@ -39,7 +50,8 @@ pub fn verdict(site: &LeakSite) -> String {
     let kept = kept.map_or_else(String::new, |at| {
         format!("; most of what was allocated in it and stays is from {at}")
     });
-    format!("nothing grew in its {}{kept}", many(site.steps, "whole step"))
+    let words = format!("nothing grew in its {}{kept}", many(site.steps, "whole step"));
+    Statement::new(Claim::NoLine, words).into()
 }
 
 /// The known facts of the code behind growth.
@@ -55,32 +67,35 @@ pub struct Seen<'a> {
 
 impl Seen<'_> {
     /// Returns the first thing to check where a line or an object is known.
-    pub fn advice(&self) -> Option<String> {
+    pub fn advice(&self) -> Option<Statement> {
         let line = self.site.filter(|site| site.verdict == SiteVerdict::Leak);
         let line = line.and_then(|site| site.at.as_ref());
         let holder = self.holder;
         if let Some(holder) = holder
             && let Some(advice) = of_unmeasured(holder)
         {
-            return Some(advice.to_owned());
+            return Some(Statement::new(Claim::AdviceHolder, advice));
         }
         if let Some(at) = holder.filter(|of| of.lines.is_some()).and_then(|of| of.at.as_ref()) {
-            return Some(self.line_advice(at, REMEDY_OF_DATA));
+            let words = self.line_advice(at, REMEDY_OF_DATA);
+            return Some(Statement::new(Claim::AdviceLine, words));
         }
         let remedy = holder.map_or(self.remedy_of_tensors(), |holder| self.remedy(holder));
-        match (holder, line) {
+        let words = match (holder, line) {
             (Some(holder @ TensorHolder { name, at: Some(at), .. }), _) => {
-                Some(format!("Look at {name} of {at}: {}. {remedy}", self.how(holder)))
+                format!("Look at {name} of {at}: {}. {remedy}", self.how(holder))
             }
-            (Some(TensorHolder { name, at: None, .. }), Some(at)) => Some(format!(
-                "Look at {name}, and at {at}, which allocates what it keeps. {remedy}"
-            )),
+            (Some(TensorHolder { name, at: None, .. }), Some(at)) => {
+                format!("Look at {name}, and at {at}, which allocates what it keeps. {remedy}")
+            }
             (Some(holder @ TensorHolder { name, at: None, .. }), None) => {
-                Some(format!("Look at {name}: {}. {remedy}", self.how(holder)))
+                format!("Look at {name}: {}. {remedy}", self.how(holder))
             }
-            (None, Some(at)) => Some(self.line_advice(at, remedy)),
-            (None, None) => None,
-        }
+            (None, Some(at)) => self.line_advice(at, remedy),
+            (None, None) => return None,
+        };
+        let claim = if holder.is_some() { Claim::AdviceHolder } else { Claim::AdviceLine };
+        Some(Statement::new(claim, words))
     }
 
     fn line_advice(&self, at: &CodeLine, remedy: &str) -> String {
@@ -156,22 +171,28 @@ const REMEDY_OF_SERVER: &str = "Give it a bound, or evict what was not used for 
 const REMEDY_OF_DATA: &str = "Bound it, or empty it.";
 
 /// Returns the advice where a search named no holder, of host memory or of a GPU's.
-pub fn without_tensors(search: &EmptySearch, is_on_host: bool) -> String {
+pub fn without_tensors(search: &EmptySearch, is_on_host: bool) -> Statement {
     if !is_on_host {
-        let advice = if search.is_complete { WITHOUT_GPU_TENSORS } else { NOT_ALL_READ };
-        return advice.to_owned();
+        return if search.is_complete {
+            Statement::new(Claim::AdviceNoTensor, WITHOUT_GPU_TENSORS)
+        } else {
+            Statement::new(Claim::AdvicePartlyRead, NOT_ALL_READ)
+        };
     }
     let next = match search.lines.map(|lines| lines.outcome) {
         None => WITH_TRACEMALLOC,
-        Some(LineOutcome::Arenas) => return malloc_figures::ADVICE.to_owned(),
-        Some(LineOutcome::Native) => {
-            return "Python does not allocate it: look at native code, such as a profiler, a decoder, a data loader or a graph of autograd."
-                .to_owned();
+        Some(LineOutcome::Arenas) => {
+            return Statement::new(Claim::AdviceFreed, malloc_figures::ADVICE);
         }
+        Some(LineOutcome::Native) => return Statement::new(Claim::AdviceNative, NATIVE),
         Some(_) => "",
     };
-    format!("No growing tensor was found: look at {UNSEEN_ON_HOST}.{next}")
+    let words = format!("No growing tensor was found: look at {UNSEEN_ON_HOST}.{next}");
+    Statement::new(Claim::AdviceNoTensor, words)
 }
+
+/// The advice where tracing saw no line of Python.
+const NATIVE: &str = "Python does not allocate it: look at native code, such as a profiler, a decoder, a data loader or a graph of autograd.";
 
 /// The hint on the search for lines, which is off by default.
 const WITH_TRACEMALLOC: &str =
@@ -198,13 +219,15 @@ const ALL_SHARE_MIN: f64 = 0.95;
 
 /// Names the object that holds the memory of a process that grows by `slope` bytes a step, or
 /// the line that allocates it. Adds its share of the growth.
-pub fn of_holder(holder: &TensorHolder, slope: Option<f64>, unit: StepUnit) -> String {
+pub fn of_holder(holder: &TensorHolder, slope: Option<f64>, unit: StepUnit) -> Sentence {
     match (&holder.lines, &holder.at) {
         (Some(lines), Some(at)) => {
-            let rate = rate(holder.bytes_per_step, slope, unit);
-            format!("allocated at {at} ({rate}{})", of_window(lines, unit))
+            let (rate, share) = rate(holder.bytes_per_step, slope, unit);
+            let words = format!("allocated at {at} ({rate}{})", of_window(lines, unit));
+            let line = Statement::new(Claim::HolderLine, words).of(holder.bytes_per_step);
+            Sentence::from(line).with(share)
         }
-        _ => format!("held by {}", of_object(holder, slope, unit)),
+        _ => of_object(holder, slope, unit),
     }
 }
 
@@ -226,7 +249,7 @@ fn of_window(lines: &LineSearch, unit: StepUnit) -> String {
     format!("{traced}{pause}{free}")
 }
 
-fn of_object(holder: &TensorHolder, slope: Option<f64>, unit: StepUnit) -> String {
+fn of_object(holder: &TensorHolder, slope: Option<f64>, unit: StepUnit) -> Sentence {
     let tensors = holder.tensors.get();
     let noun = if tensors == 1 { "tensor" } else { "tensors" };
     let (name, kind, n) = (&holder.name, &holder.kind, grouped(tensors));
@@ -236,24 +259,30 @@ fn of_object(holder: &TensorHolder, slope: Option<f64>, unit: StepUnit) -> Strin
         holder.step.map_or_else(String::new, |step| format!(" at {noun_of} {}", step.get()));
     let is_small = slope.is_some_and(|slope| own < OWN_SHARE_MIN * slope);
     let keeps_more = is_small && holder.keeps_more != Some(false);
-    let mut text = if matches!(kind.as_str(), holder_kind::GRAPH_CYCLE | holder_kind::PROFILER)
-    {
-        format!("{name}{}", step.replace(" at", ", seen at"))
-    } else if keeps_more && tensors > 0 {
+    let is_unmeasured =
+        matches!(kind.as_str(), holder_kind::GRAPH_CYCLE | holder_kind::PROFILER);
+    let (rate, share) = rate(own, slope, unit);
+    let keeps_tensors = keeps_more && tensors > 0;
+    let is_told = !(is_unmeasured || keeps_tensors);
+    let mut text = if is_unmeasured {
+        format!("held by {name}{}", step.replace(" at", ", seen at"))
+    } else if keeps_tensors {
         let they_keep = if tensors == 1 { "it keeps" } else { "they keep" };
-        format!("{name} ({kind}, {n} {noun} and what {they_keep} alive{step})")
+        format!("held by {name} ({kind}, {n} {noun} and what {they_keep} alive{step})")
     } else {
         let count = if tensors > 0 { format!("{n} {noun}, ") } else { String::new() };
         let all = bytes(holder.bytes.as_f64());
-        format!("{name} ({kind}, {}; {count}{all}{step})", rate(own, slope, unit))
+        format!("held by {name} ({kind}, {rate}; {count}{all}{step})")
     };
     if let Some(at) = &holder.at {
         text = format!("{text} of {at}");
     }
-    if let Some(removal) = &holder.removal {
-        text = format!("{text}; {}", of_removal(removal, holder, unit));
-    }
-    text
+    let held = Statement::new(Claim::Holder, text).of(Some(own).filter(|_| is_told));
+    let removal = holder
+        .removal
+        .as_ref()
+        .map(|removal| Statement::new(Claim::Removal, of_removal(removal, holder, unit)));
+    Sentence::from(held).with(share.filter(|_| is_told)).then_if("; ", removal)
 }
 
 /// States what the code of the program does to a holder.
@@ -274,43 +303,50 @@ fn of_removal(removal: &Removal, holder: &TensorHolder, unit: StepUnit) -> Strin
 }
 
 /// Names the object that holds the memory, when it is full, and what is left then.
-pub fn of_filling(holder: &TensorHolder, filling: &Filling, unit: StepUnit) -> String {
-    let left = filling
-        .left_bytes
-        .map_or_else(String::new, |left| format!(", {} will be left", bytes(left)));
-    let at = holder.at.as_ref().map_or_else(String::new, |at| format!("; filled at {at}"));
-    format!("{}: {}{left}{at}", of_items(holder, filling, unit), of_end(filling, unit))
+pub fn of_filling(holder: &TensorHolder, filling: &Filling, unit: StepUnit) -> Sentence {
+    let left = filling.left_bytes.map(|left| {
+        let words = format!("{} will be left", bytes(left));
+        Statement::new(Claim::FillsLeaving, words).of(left)
+    });
+    let at = holder.at.as_ref();
+    let at = at.map(|at| Statement::new(Claim::HolderLine, format!("filled at {at}")));
+    let held = format!("held by {}", of_items(holder, filling, unit));
+    let fills = Statement::new(Claim::Fills, of_end(filling, unit)).of(filling.full_in_steps);
+    Sentence::from(Statement::new(Claim::Holder, held))
+        .then(": ", fills)
+        .then_if(", ", left)
+        .then_if("; ", at)
 }
 
 /// States that an object will take more than there is.
-pub fn of_too_large(holder: &TensorHolder, filling: &Filling, unit: StepUnit) -> String {
+pub fn of_too_large(holder: &TensorHolder, filling: &Filling, unit: StepUnit) -> Statement {
     let headroom = filling.left_bytes.unwrap_or(0.0) + filling.remaining_bytes;
     let (items, end) = (of_items(holder, filling, unit), of_end(filling, unit));
-    format!("{items} will not fit: {end}, {} are left", bytes(headroom))
+    let words = format!("{items} will not fit: {end}, {} are left", bytes(headroom));
+    Statement::new(Claim::WillNotFit, words).of(filling.full_in_steps)
 }
 
 /// States why an end that the process reports does not count; `None` where the text about the
 /// holder shows it.
-pub fn of_doubt(filling: &Filling, unit: StepUnit) -> Option<String> {
-    let text = match filling.doubt? {
+pub fn of_doubt(filling: &Filling, unit: StepUnit) -> Option<Statement> {
+    let end = of_end(filling, unit);
+    let words = match filling.doubt? {
         FillingDoubt::PartOfGrowth => {
-            return Some(format!("{}, which ends part of the growth", of_end(filling, unit)));
+            format!("{end}, which ends part of the growth")
         }
-        FillingDoubt::NotOwn => "its bound is not shown to be the rank's own report",
-        FillingDoubt::Outdated => "its bound was reported too long ago",
-        FillingDoubt::PastItsEnd => "which should be full by now",
-        FillingDoubt::ItemsVary => "which has a bound, but its new items differ in size",
+        FillingDoubt::NotOwn => "its bound is not shown to be the rank's own report".to_owned(),
+        FillingDoubt::Outdated => "its bound was reported too long ago".to_owned(),
+        FillingDoubt::PastItsEnd => "which should be full by now".to_owned(),
+        FillingDoubt::ItemsVary => {
+            "which has a bound, but its new items differ in size".to_owned()
+        }
         FillingDoubt::CapacityUnknown => {
-            return Some(format!("{}; whether that fits is unknown", of_end(filling, unit)));
+            format!("{end}; whether that fits is unknown")
         }
-        FillingDoubt::DoesNotFit => {
-            return Some(format!("which will not fit: {}", of_end(filling, unit)));
-        }
-        FillingDoubt::RestGrows => {
-            return Some(format!("{}, but the rest grows too", of_end(filling, unit)));
-        }
+        FillingDoubt::DoesNotFit => format!("which will not fit: {end}"),
+        FillingDoubt::RestGrows => format!("{end}, but the rest grows too"),
     };
-    Some(text.to_owned())
+    Some(Statement::new(Claim::BoundInDoubt, words))
 }
 
 /// Names a holder with its items, dated where steps were taken since.
@@ -334,43 +370,59 @@ fn of_end(filling: &Filling, unit: StepUnit) -> String {
     format!("full {when} at {}", bytes(filling.full_bytes))
 }
 
-/// Writes how fast a holder grows. It is measured over fewer steps than the whole, of which it
-/// cannot be more.
-fn rate(own: f64, slope: Option<f64>, unit: StepUnit) -> String {
+/// Writes how fast a holder grows, with its share. It is measured over fewer steps than the whole,
+/// of which it cannot be more.
+fn rate(own: f64, slope: Option<f64>, unit: StepUnit) -> (String, Option<Statement>) {
     let more =
         |own: f64| unit.rate(own).replacen(unit.per(), &format!(" more{}", unit.per()), 1);
     let Some(slope) = slope.filter(|slope| *slope > 0.0) else {
-        return more(own);
+        return (more(own), None);
     };
     let share = own / slope;
-    if share >= ALL_SHARE_MIN {
-        format!("{}, all of it", more(own.min(slope)))
+    let (own, words, share) = if share >= ALL_SHARE_MIN {
+        (own.min(slope), "all of it".to_owned(), share.min(1.0))
     } else {
-        format!("{}, {} of it", more(own), percent(share))
-    }
+        (own, format!("{} of it", percent(share)), share)
+    };
+    let text = format!("{}, {words}", more(own));
+    (text, Some(Statement::new(Claim::HolderShare, words).of(share)))
 }
 
 /// States that a search named no holder, and what else takes memory of that kind.
-pub fn of_search(search: EmptySearch, is_on_host: bool, unit: StepUnit) -> String {
-    let lines = search.lines.filter(|_| is_on_host);
-    let rest = match lines {
-        Some(lines) => of_lines(lines, unit),
+pub fn of_search(search: EmptySearch, is_on_host: bool, unit: StepUnit) -> Sentence {
+    let (extent, scanned) = extent(search, unit);
+    let rest = match search.lines.filter(|_| is_on_host) {
+        Some(lines) => {
+            let none = Statement::new(Claim::NoTensor, format!("{NO_TENSOR}{extent}"));
+            let (joint, of_lines) = of_lines(lines, unit);
+            return Sentence::from(none).with(scanned).then(joint, of_lines);
+        }
         None if search.is_complete => format!(": look at {}", unseen(is_on_host)),
         None => "; the rest of them was not read".to_owned(),
     };
-    format!("no growing tensor was found{}{rest}", extent(search, unit))
+    let none = Statement::new(Claim::NoTensor, format!("{NO_TENSOR}{extent}{rest}"));
+    Sentence::from(none).with(scanned)
 }
+
+/// The words for a search that named no holder.
+const NO_TENSOR: &str = "no growing tensor was found";
 
 /// States that a search named no holder, where it is known what grows.
-pub fn of_search_alone(search: EmptySearch, unit: StepUnit) -> String {
-    format!("no object that holds it was found{}", extent(search, unit))
+pub fn of_search_alone(search: EmptySearch, unit: StepUnit) -> Sentence {
+    let (extent, scanned) = extent(search, unit);
+    let none = format!("no object that holds it was found{extent}");
+    Sentence::from(Statement::new(Claim::NoHolder, none)).with(scanned)
 }
 
-fn extent(search: EmptySearch, unit: StepUnit) -> String {
+/// Writes how much a search read, and until when.
+fn extent(search: EmptySearch, unit: StepUnit) -> (String, Option<Statement>) {
     let known = search.objects_read.zip(search.objects_met);
-    let share = known
+    let ratio = known
         .filter(|(_, met)| met.get() > 0)
-        .map(|(read, met)| of_whole((read.as_f64() / met.as_f64()).min(1.0)));
+        .map(|(read, met)| (read.as_f64() / met.as_f64()).min(1.0));
+    let share = ratio.map(of_whole);
+    let scanned = ratio.zip(share.clone());
+    let scanned = scanned.map(|(ratio, words)| Statement::new(Claim::Scanned, words).of(ratio));
     let among = match (search.is_complete, share) {
         (true, None) => String::new(),
         (true, Some(share)) => format!(" in {share} of the objects that Python reaches"),
@@ -380,24 +432,25 @@ fn extent(search: EmptySearch, unit: StepUnit) -> String {
     let step = search
         .step
         .map_or_else(String::new, |step| format!(" by {} {}", unit.noun(), step.get()));
-    format!("{among}{step}")
+    (format!("{among}{step}"), scanned)
 }
 
 /// States what a search for lines came to that named none.
-fn of_lines(lines: LineSearch, unit: StepUnit) -> String {
+fn of_lines(lines: LineSearch, unit: StepUnit) -> (&'static str, Statement) {
     let why_not = match lines.outcome {
         LineOutcome::Native => {
-            return format!(
-                ", and Python does not allocate what grows{}",
-                of_window(&lines, unit)
-            );
+            let words =
+                format!("Python does not allocate what grows{}", of_window(&lines, unit));
+            return (", and ", Statement::new(Claim::NativeGrowth, words));
         }
         LineOutcome::Arenas => {
             let free = lines.malloc_free_bytes_per_step.unwrap_or_default();
-            return format!("; {} were freed and stay in glibc's arenas", unit.rate(free));
+            let words = format!("{} were freed and stay in glibc's arenas", unit.rate(free));
+            return ("; ", Statement::new(Claim::ArenasKeep, words).of(free));
         }
         LineOutcome::Spread => {
-            return "; Python allocates it at many lines, each a small part".to_owned();
+            let words = "Python allocates it at many lines, each a small part";
+            return ("; ", Statement::new(Claim::Spread, words));
         }
         LineOutcome::Named => "",
         LineOutcome::Level => "the memory did not grow while it was traced",
@@ -411,7 +464,8 @@ fn of_lines(lines: LineSearch, unit: StepUnit) -> String {
     let ratio = lines.slowdown_ratio.filter(|_| lines.outcome == LineOutcome::Slow);
     let ratio =
         ratio.map_or_else(String::new, |ratio| format!(" ({} of the usual)", percent(ratio)));
-    format!(": look at {UNSEEN_ON_HOST}; no line is known: {why_not}{ratio}")
+    let words = format!("look at {UNSEEN_ON_HOST}; no line is known: {why_not}{ratio}");
+    (": ", Statement::new(Claim::LineUnknown, words))
 }
 
 /// The holders of host memory that no search sees.

@@ -48,13 +48,13 @@ fn due(
     let is_soon = left.is_some_and(|left| left < before.as_secs_f64());
     let is_under_way = growth.headroom_bytes? <= LEFT_RATIO_MAX * growth.growth_bytes;
     (is_under_way && (is_soon || pressure.is_some())).then_some(())?;
-    let words = finding.evidence.sentence();
-    let words = match pressure {
-        Some(pressure) => format!("{words}; {}", pressure.finding.evidence.sentence()),
-        None => words,
-    };
+    let beside = pressure.map(|pressure| pressure.finding.evidence.sentence());
+    let told = finding.evidence.sentence().then_if("; ", beside);
     Some(CheckpointDue {
-        reason: checkpoint::reason(&format!("rank {}", finding.subject.rank()?.rank), &words),
+        reason: checkpoint::reason(
+            &format!("rank {}", finding.subject.rank()?.rank),
+            told.words(),
+        ),
         seconds_left: left,
         steps_left: growth.oom_eta_lower_steps,
         every: before,

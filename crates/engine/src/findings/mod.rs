@@ -3,7 +3,6 @@
 pub mod acks;
 mod checkpoints;
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde::Serialize;
@@ -12,6 +11,8 @@ use crate::diagnosis::Evidence;
 use crate::diagnosis::input::{DiagnosisInput, Subject, SubjectView};
 use crate::findings::acks::Acks;
 use crate::kind::{DiagnosisKind, Severity};
+use stepmem_types::claims::statement::Statement;
+use stepmem_types::claims::table::Claim;
 use stepmem_types::ids::{SubjectId, subject_fields};
 use stepmem_types::units::Uptime;
 
@@ -28,9 +29,9 @@ pub struct Finding {
 
 impl Finding {
     /// Returns the first thing to check.
-    pub fn advice(&self) -> Cow<'static, str> {
-        let own = self.evidence.advice().map(Cow::Owned);
-        own.unwrap_or(Cow::Borrowed(self.kind.about().advice))
+    pub fn advice(&self) -> Statement {
+        let of_kind = || Statement::new(Claim::Advice, self.kind.about().advice);
+        self.evidence.advice().unwrap_or_else(of_kind)
     }
 }
 

@@ -31,6 +31,8 @@ use crate::ranks::view::RankActivity;
 use stepmem_detect::detector::Detector;
 use stepmem_detect::sample::Axis;
 use stepmem_detect::signal::Signal;
+use stepmem_types::claims::sentence::Sentence;
+use stepmem_types::claims::statement::Statement;
 use stepmem_types::device::{
     Attribution, Container, DeviceInfo, DeviceMemory, DevicePod, GpuSample, OwnProcessState,
     ProcessMemory,
@@ -372,6 +374,9 @@ pub struct FindingStatus<E = Evidence> {
     pub sentence: String,
     /// The first thing to check.
     pub advice: Cow<'static, str>,
+    /// What both state, one by one.
+    #[serde(default)]
+    pub statements: Vec<Statement>,
 }
 
 impl<'de> Deserialize<'de> for FindingStatus {
@@ -387,6 +392,7 @@ impl<'de> Deserialize<'de> for FindingStatus {
             evidence,
             sentence: of.sentence,
             advice: of.advice,
+            statements: of.statements,
         })
     }
 }
@@ -678,6 +684,7 @@ impl FindingStatus {
     pub fn of(active: &ActiveFinding) -> Self {
         let ActiveFinding { finding, since } = active;
         let about = finding.kind.about();
+        let (sentence, advice) = (finding.evidence.sentence(), finding.advice());
         Self {
             kind: finding.kind,
             title: about.title.into(),
@@ -685,9 +692,15 @@ impl FindingStatus {
             severity: finding.severity,
             since: *since,
             evidence: finding.evidence.clone(),
-            sentence: finding.evidence.sentence(),
-            advice: finding.advice(),
+            sentence: sentence.words().to_owned(),
+            advice: advice.words().to_owned().into(),
+            statements: sentence.then(". ", advice).into_statements(),
         }
+    }
+
+    /// Returns its sentence with what it states, and its advice likewise.
+    pub fn told(&self) -> (Sentence, Sentence) {
+        Sentence::read_with_advice(&self.sentence, &self.advice, &self.statements)
     }
 }
 

@@ -7,8 +7,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::explain::json_windows::{ClosestWindow, LevelWindows, TestMeaning, WindowShown};
+use crate::explain::live;
 use crate::explain::story::{Cause, End, PartMinima, Story, StoryEvent, StoryPoint};
-use crate::explain::text::{held, signals, tests};
+use crate::explain::text::{held, signals, tell, tests};
 use stepmem_detect::signal::Signal;
 use stepmem_engine::diagnosis::kept_blocks::KeptBlocks;
 use stepmem_engine::findings::{Transition, TransitionState};
@@ -16,6 +17,7 @@ use stepmem_engine::kind::{DiagnosisKind, Severity};
 use stepmem_engine::output::status::{AckStatus, FindingStatus, RankStatus, Status};
 use stepmem_engine::ranks::limits::LimitOrigin;
 use stepmem_engine::ranks::view::RankView;
+use stepmem_types::claims::statement::Statement;
 use stepmem_types::ids::{SubjectId, subject_fields};
 use stepmem_types::units::Bytes;
 
@@ -50,6 +52,8 @@ pub struct StoryTold<'a> {
     events: Vec<EventTold<'a>>,
     /// The tests that outcomes name.
     tests: Vec<TestMeaning>,
+    /// What the text states, in its order.
+    statements: Vec<Statement>,
 }
 
 impl<'a> StoryTold<'a> {
@@ -76,6 +80,7 @@ impl<'a> StoryTold<'a> {
             kept_blocks: story.kept_blocks,
             events: story.events.iter().map(|event| EventTold::of(event, story)).collect(),
             tests: tests(ends).into_iter().map(TestMeaning::of).collect(),
+            statements: tell(story, None).into_said(),
         }
     }
 }
@@ -256,6 +261,8 @@ pub struct RankTold<'a> {
     acks: Vec<&'a AckStatus>,
     #[serde(flatten)]
     windows: WindowsRead,
+    /// What the text states, in its order.
+    statements: Vec<Statement>,
 }
 
 impl<'a> RankTold<'a> {
@@ -267,6 +274,7 @@ impl<'a> RankTold<'a> {
             findings: status.findings.iter().filter(|it| is_mine(&it.subject)).collect(),
             acks: status.acks.iter().filter(|it| is_mine(&it.subject)).collect(),
             windows,
+            statements: live::tell(status, rank, None).into_said(),
         }
     }
 }

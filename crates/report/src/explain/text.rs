@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::explain::story::{
-    Cause, Closest, End, LevelTests, PartMinima, Story, StoryEvent, signal,
+    Cause, Closest, End, LevelTests, PartMinima, Story, StoryEvent, StoryPoint, signal,
 };
 use crate::explain::test_words::words_of;
 use crate::explain::words::{measure, reason};
@@ -17,13 +17,17 @@ use stepmem_engine::diagnosis::growth::LIVE_SIGNALS;
 use stepmem_engine::findings::{Transition, TransitionState};
 use stepmem_engine::kind::Severity;
 use stepmem_engine::ranks::limits::capacity_words;
+use stepmem_types::claims::sentence::Sentence;
+use stepmem_types::claims::statement::Statement;
+use stepmem_types::claims::table::Claim;
+use stepmem_types::claims::telling::Telling;
 use stepmem_types::format::page::{COLUMNS, Column, Indent, Page, Table};
-use stepmem_types::format::spark::sparkline;
 use stepmem_types::format::units::{
     bytes, date, duration, grouped, many, percent, share, whole,
 };
 use stepmem_types::ids::{GpuUuid, ProcessId, RankId, SubjectId};
 use stepmem_types::step::StepUnit;
+use stepmem_types::units::Count;
 
 /// The text for growth that the intervals between event markers show.
 const BETWEEN_EVENTS: &str =
@@ -38,13 +42,20 @@ const BY_BLOCKS: &str =
 
 /// The memory of a process in sentences. A series of others may be of anything.
 const OF_PROCESS: &str = "memory of the process";
+/// The memory of a series of others.
+const OF_SERIES: &str = "memory";
 
-/// The name of the second witness of live memory.
-pub const LIVE_BLOCKS: &str = "Live blocks of the allocator";
+/// The lead of the second witness of live memory.
+pub const LIVE_BLOCKS: &str = "Live blocks of the allocator: ";
 
 /// Puts a story into words, for a terminal of so many columns.
 pub fn render(story: &Story, columns: Option<usize>) -> String {
-    let mut page = Page::default().within(columns);
+    tell(story, columns).into_text()
+}
+
+/// Tells a story, for a terminal of so many columns.
+pub fn tell(story: &Story, columns: Option<usize>) -> Telling {
+    let mut page = Telling::on(Page::default().within(columns));
     head(&mut page, story);
     for signal in signals(story) {
         if LIVE_SIGNALS.contains(&signal) || has_event(story, signal) {
@@ -52,12 +63,12 @@ pub fn render(story: &Story, columns: Option<usize>) -> String {
         }
     }
     page.blank();
-    page.line("Findings, and why");
+    page.heading("Findings, and why");
     for event in &story.events {
         finding(&mut page, event, story);
     }
     if story.events.is_empty() {
-        page.line("  None.");
+        page.say(Indent::hanging(2), Statement::new(Claim::NoFinding, "None."));
     }
     for signal in signals(story) {
         if is_readable(story, signal) {
@@ -65,7 +76,7 @@ pub fn render(story: &Story, columns: Option<usize>) -> String {
         }
     }
     glossary(&mut page, story);
-    page.into_text()
+    page
 }
 
 /// Returns the signals that such a subject has; of the host only where it was read.
@@ -90,52 +101,30 @@ fn has_event(story: &Story, of: Signal) -> bool {
     story.events.iter().any(|event| signal(&event.transition) == Some(of))
 }
 
-fn head(page: &mut Page, story: &Story) {
+fn head(page: &mut Telling, story: &Story) {
     let device = story.device.as_deref().filter(|_| story.series.is_none());
     let device = device.map_or(String::new(), |device| format!(" on {device}"));
     let capacity = story.capacity.map_or_else(
-        || "capacity unknown, 80 GiB assumed".to_owned(),
+        || Statement::new(Claim::CapacityUnknown, "capacity unknown, 80 GiB assumed"),
         |capacity| {
             let (set_by, total) = story.capacity_set_by.unzip();
-            capacity_words(capacity, set_by, total.flatten())
+            let words = capacity_words(capacity, set_by, total.flatten());
+            Statement::new(Claim::Capacity, words).of(capacity.as_f64())
         },
     );
-    let restarts = match story.n_restarts {
-        0 => String::new(),
-        1 => ", 1 restart".to_owned(),
-        n => format!(", {n} restarts"),
-    };
     let who = match (&story.series, &story.subject) {
         (Some(name), _) => name.clone(),
         (_, SubjectId::Rank(RankId { run, rank })) => format!("Run {run}, rank {rank}"),
         (_, SubjectId::Process(ProcessId { pid, .. })) => format!("Process {pid}"),
         (_, SubjectId::Device(_)) => "Device".to_owned(),
     };
-    page.paragraph(Indent::hanging(0), &format!("{who}{device} ({capacity})"));
-    if let Some((first, last)) = story.span {
-        let lasted = duration(last.time - first.time);
-        let (from, to) = (date(first.time), date(last.time));
-        let words = if story.is_by_time {
-            let n_samples = many(story.n_steps, "sample");
-            format!(
-                "{n_samples} by time, no optimizer steps{restarts}; {from} to {to} ({lasted})"
-            )
-        } else if let (Some(first), Some(last)) = (first.step, last.step) {
-            let noun = story.unit.noun();
-            let unit = if story.unit.is_steps() { "train step" } else { noun };
-            let (n_steps, first, last) =
-                (many(story.n_steps, unit), grouped(first), grouped(last));
-            format!(
-                "{n_steps}{restarts}, from {noun} {first} at {from} to {noun} {last} at {to} ({lasted})"
-            )
-        } else if story.series.is_some() {
-            let n_samples = many(story.n_steps, "sample");
-            format!("{n_samples} by time; {from} to {to} ({lasted})")
-        } else {
-            let n_readings = many(story.n_steps, "reading");
-            format!("{n_readings}, unmanaged; {from} to {to} ({lasted})")
-        };
-        page.paragraph(Indent::hanging(0), &words);
+    let subject = Statement::new(Claim::Subject, format!("{who}{device}"));
+    let subject = Sentence::from(subject).then(" (", capacity).end(")");
+    page.say(Indent::hanging(0), subject);
+    if let Some(span) = story.span {
+        let seen = Statement::new(Claim::Seen, seen_words(story, span));
+        let n_steps = Count::new(story.n_steps).ok().map(Count::as_f64);
+        page.say(Indent::hanging(0), seen.of(n_steps));
     }
     let held: Vec<String> = held(story)
         .map(|event| {
@@ -144,7 +133,39 @@ fn head(page: &mut Page, story: &Story) {
         })
         .collect();
     let now = if held.is_empty() { "no finding".to_owned() } else { held.join(", ") };
-    page.paragraph(Indent::hanging(0), &format!("At the end: {now}"));
+    let standing = Statement::new(Claim::Standing, format!("At the end: {now}"));
+    page.say(Indent::hanging(0), standing);
+}
+
+/// Returns how much of a subject was seen, and when.
+fn seen_words(story: &Story, (first, last): (StoryPoint, StoryPoint)) -> String {
+    let restarts = match story.n_restarts {
+        0 => String::new(),
+        1 => ", 1 restart".to_owned(),
+        n => format!(", {n} restarts"),
+    };
+    let lasted = duration(last.time - first.time);
+    let (from, to) = (date(first.time), date(last.time));
+    if story.is_by_time {
+        let n_samples = many(story.n_steps, "sample");
+        return format!(
+            "{n_samples} by time, no optimizer steps{restarts}; {from} to {to} ({lasted})"
+        );
+    }
+    if let (Some(first), Some(last)) = (first.step, last.step) {
+        let noun = story.unit.noun();
+        let unit = if story.unit.is_steps() { "train step" } else { noun };
+        let (n_steps, first, last) = (many(story.n_steps, unit), grouped(first), grouped(last));
+        return format!(
+            "{n_steps}{restarts}, from {noun} {first} at {from} to {noun} {last} at {to} ({lasted})"
+        );
+    }
+    if story.series.is_some() {
+        let n_samples = many(story.n_steps, "sample");
+        return format!("{n_samples} by time; {from} to {to} ({lasted})");
+    }
+    let n_readings = many(story.n_steps, "reading");
+    format!("{n_readings}, unmanaged; {from} to {to} ({lasted})")
 }
 
 /// Returns the severity of a finding that was raised, and why it is info where it was more
@@ -179,7 +200,7 @@ pub fn held(story: &Story) -> impl Iterator<Item = &StoryEvent> {
     })
 }
 
-fn picture(page: &mut Page, story: &Story, of: Signal, columns: Option<usize>) {
+fn picture(page: &mut Telling, story: &Story, of: Signal, columns: Option<usize>) {
     let Some(minima) = story.minima.get(&of) else { return };
     let room = columns.unwrap_or(COLUMNS).saturating_sub(2).max(1);
     // So many points of the story make one of the chart, where the width does not hold all.
@@ -210,8 +231,8 @@ fn picture(page: &mut Page, story: &Story, of: Signal, columns: Option<usize>) {
         bytes(lowest),
         bytes(highest)
     );
-    page.paragraph(Indent::hanging(0), &words);
-    page.line(&format!("  {}", sparkline(&points)));
+    page.say(Indent::hanging(0), Statement::new(Claim::Range, words).of(highest));
+    page.chart(&points);
     let row = vec![' '; points.len()];
     marks(
         page,
@@ -224,7 +245,7 @@ fn picture(page: &mut Page, story: &Story, of: Signal, columns: Option<usize>) {
 /// Adds the row below a chart, in which each column is of so many steps. It shows where
 /// findings were raised and cleared.
 fn marks<'s>(
-    page: &mut Page,
+    page: &mut Telling,
     events: impl Iterator<Item = &'s StoryEvent>,
     n_each: u64,
     mut row: Vec<char>,
@@ -249,10 +270,12 @@ fn marks<'s>(
         }
     }
     if !legend.is_empty() {
-        page.line(&format!("  {}", row.iter().collect::<String>()));
-        let legend: Vec<_> =
-            legend.iter().map(|(mark, meaning)| format!("{mark} {meaning}")).collect();
-        page.paragraph(Indent::hanging(2), &legend.join("   "));
+        page.marks(&row);
+        let mark = |(mark, meaning): &(char, &str)| {
+            Sentence::from(Statement::new(Claim::Mark, format!("{mark} {meaning}")))
+        };
+        let legend = legend.iter().map(mark).reduce(|all, mark| all.then("   ", mark));
+        page.say(Indent::hanging(2), legend.unwrap_or_default());
     }
 }
 
@@ -281,76 +304,89 @@ pub fn what(signal: Signal) -> &'static str {
     }
 }
 
-fn finding(page: &mut Page, event: &StoryEvent, story: &Story) {
+fn finding(page: &mut Telling, event: &StoryEvent, story: &Story) {
     let transition = &event.transition;
     let step = transition.step.filter(|_| !story.is_by_time);
-    let step =
-        step.map_or(String::new(), |step| format!("{} {}, ", story.unit.noun(), grouped(step)));
+    let value = step.and_then(|step| Count::new(step).ok()).map(Count::as_f64);
+    let step = step.map_or(String::new(), |step| format!("step {}, ", grouped(step)));
     let when = format!("{step}{}:", date(transition.time));
     let (title, stage) = (transition.kind.about().title, transition.kind.about().stage);
     match (transition.state, event.cause) {
         // The next line reports it.
         (TransitionState::Cleared, Cause::Became(_)) => {}
-        (TransitionState::Cleared, cause) => {
-            let why = match cause {
-                Cause::Restart if story.series.is_some() => {
-                    "it fell to less than a quarter, and its history is forgotten"
-                }
-                Cause::Restart => "the rank restarted, and its history is forgotten",
-                Cause::Silence => "the rank was silent for longer than --rank.ttl",
-                _ if stage == Some(Stage::Rising) => "its growth ended",
-                _ if signal(transition).is_some() => {
-                    "its growth ended, and it stayed level for as long again"
-                }
-                _ => "its figures no longer show it",
-            };
-            page.paragraph(Indent::hanging(2), &format!("{when} {title} cleared: {why}"));
+        (TransitionState::Cleared, _) => {
+            let why = why_cleared(event, story);
+            let words = format!("{when} {title} cleared: {why}");
+            page.say(Indent::hanging(2), Statement::new(Claim::Cleared, words).of(value));
         }
         (TransitionState::Raised, _) => {
-            let (severity, mut sentence) =
-                (severity(story, event), transition.evidence.sentence());
+            let mut sentence = transition.evidence.sentence();
             if story.series.is_some() {
-                sentence = sentence.replacen(OF_PROCESS, "memory", 1);
+                sentence = sentence.reworded(OF_PROCESS, OF_SERIES);
             }
-            let words = format!("{when} {title}, {severity}: {sentence}");
-            page.paragraph(Indent::hanging(2), &words);
+            let words = format!("{when} {title}, {}", severity(story, event));
+            let raised = Statement::new(Claim::Raised, words).of(value);
+            page.say(Indent::hanging(2), Sentence::from(raised).then(": ", sentence));
             if let Some(kept) = &event.by_blocks {
-                let words = format!("{BY_BLOCKS}: {}", kept.described(story.unit));
-                page.paragraph(Indent::hanging(6), &words);
+                let shown = Sentence::from(Statement::new(Claim::ShownBy, BY_BLOCKS));
+                page.say(Indent::hanging(6), shown.then(": ", kept.full_statement(story.unit)));
             } else if let Some((window, stage)) = event.window.as_ref().zip(stage) {
                 shown(page, window, stage, story);
             } else if event.is_between_events {
-                page.paragraph(Indent::hanging(6), BETWEEN_EVENTS);
+                page.say(Indent::hanging(6), Statement::new(Claim::ShownBy, BETWEEN_EVENTS));
             } else if event.is_rapid {
-                page.paragraph(Indent::hanging(6), RAPID);
+                page.say(Indent::hanging(6), Statement::new(Claim::ShownBy, RAPID));
             }
         }
     }
 }
 
+/// Returns the reason for which a finding was cleared, in words.
+fn why_cleared(event: &StoryEvent, story: &Story) -> &'static str {
+    match event.cause {
+        Cause::Restart if story.series.is_some() => {
+            "it fell to less than a quarter, and its history is forgotten"
+        }
+        Cause::Restart => "the rank restarted, and its history is forgotten",
+        Cause::Silence => "the rank was silent for longer than --rank.ttl",
+        _ if event.transition.kind.about().stage == Some(Stage::Rising) => "its growth ended",
+        _ if signal(&event.transition).is_some() => {
+            "its growth ended, and it stayed level for as long again"
+        }
+        _ => "its figures no longer show it",
+    }
+}
+
 /// Adds the window that shows a finding of a stage, as it was then.
-fn shown(page: &mut Page, window: &WindowReport, stage: Stage, story: &Story) {
+fn shown(page: &mut Telling, window: &WindowReport, stage: Stage, story: &Story) {
     let place = format!(
         "{} ({} {})",
         extent(window, story.unit),
         whole(window.n_samples),
         records(window.signal)
     );
-    let (words, stop) = match &window.outcome {
+    let (shown, stop) = match &window.outcome {
         Ok(shown) if shown.stage >= stage => {
             let stop = shown.obstacle.filter(|_| stage == Stage::Rising);
-            let stop = stop.map(|stop| format!("not yet creep: {}", reason(&stop)));
-            (grown(&place, shown, story), stop)
+            let stop = stop.map(|stop| {
+                let words = format!("not yet creep: {}", reason(&stop));
+                Statement::new(Claim::NotYetCreep, words)
+            });
+            let words = grown(&place, shown, story);
+            (Statement::new(Claim::ShownBy, words).of(shown.growth_bytes), stop)
         }
         outcome => {
             let stop = outcome.map_or_else(Some, |shown| shown.obstacle);
-            let since = stop.map(|stop| format!("shows less by now: {}", reason(&stop)));
-            (format!("seen in {place}"), since)
+            let since = stop.map(|stop| {
+                let words = format!("shows less by now: {}", reason(&stop));
+                Statement::new(Claim::ShowsLess, words)
+            });
+            (Statement::new(Claim::ShownBy, format!("seen in {place}")), since)
         }
     };
-    page.paragraph(Indent::hanging(6), &words);
+    page.say(Indent::hanging(6), shown);
     if let Some(stop) = stop {
-        page.paragraph(Indent::hanging(6), &stop);
+        page.say(Indent::hanging(6), stop);
     }
 }
 
@@ -391,7 +427,7 @@ fn is_unknown(story: &Story, of: Signal) -> bool {
     }
 }
 
-fn windows(page: &mut Page, story: &Story, of: Signal) {
+fn windows(page: &mut Telling, story: &Story, of: Signal) {
     let levels: Vec<&LevelTests> = story
         .windows
         .iter()
@@ -406,13 +442,19 @@ fn windows(page: &mut Page, story: &Story, of: Signal) {
     page.blank();
     match ends.as_slice() {
         [] if is_unknown(story, of) => {
-            page.line(&format!("{}: unknown, as the figures for it did not come", what(of)));
+            let words = format!("{}: unknown, as the figures for it did not come", what(of));
+            page.say(Indent::hanging(0), Statement::new(Claim::Unread, words));
         }
-        [] => page
-            .line(&format!("{}: no window was long enough to be tested", told_as(story, of))),
+        [] => {
+            let words =
+                format!("{}: no window was long enough to be tested", told_as(story, of));
+            page.say(Indent::hanging(0), Statement::new(Claim::Untested, words));
+        }
         ends => {
             let words = format!("{}: {}", told_as(story, of), in_words(records, &levels));
-            page.paragraph(Indent::hanging(0), &words);
+            let n_tests: u32 = levels.iter().map(|level| level.n_tests).sum();
+            let outcomes = Statement::new(Claim::Outcomes, words).of(f64::from(n_tests));
+            page.say(Indent::hanging(0), outcomes);
             if ends.len() > 1 {
                 page.table(&table(records, &levels));
             }
@@ -422,8 +464,8 @@ fn windows(page: &mut Page, story: &Story, of: Signal) {
         closest_word(page, closest, story.unit);
     }
     if let Some(kept) = story.kept_blocks.filter(|_| of == Signal::Allocated) {
-        let words = format!("{LIVE_BLOCKS}: {}", kept.described(story.unit));
-        page.paragraph(Indent::hanging(0), &words);
+        let kept = Sentence::from(kept.full_statement(story.unit)).after(LIVE_BLOCKS);
+        page.say(Indent::hanging(0), kept);
     }
 }
 
@@ -527,7 +569,7 @@ pub fn last_word(window: &WindowReport) -> String {
 }
 
 /// Adds how near the signal came to a trend: why nothing was raised.
-fn closest_word(page: &mut Page, closest: &Closest, unit: StepUnit) {
+fn closest_word(page: &mut Telling, closest: &Closest, unit: StepUnit) {
     let window = &closest.window;
     let words = match &window.outcome {
         Ok(shown) => match &shown.obstacle {
@@ -546,10 +588,12 @@ fn closest_word(page: &mut Page, closest: &Closest, unit: StepUnit) {
             format!("its {}, over {}", duration(window.to.position), extent(window, unit))
         }
     };
-    page.paragraph(Indent::hanging(2), &format!("Nearest to a creep at {when}: {words}"));
+    let words = format!("Nearest to a creep at {when}: {words}");
+    let step = closest.step.and_then(|step| Count::new(step).ok()).map(Count::as_f64);
+    page.say(Indent::hanging(2), Statement::new(Claim::Nearest, words).of(step));
 }
 
-fn glossary(page: &mut Page, story: &Story) {
+fn glossary(page: &mut Telling, story: &Story) {
     meanings(page, story.windows.values().flat_map(|level| level.ends.keys().copied()));
 }
 
@@ -567,14 +611,14 @@ pub fn tests(ends: impl Iterator<Item = End>) -> Vec<Test> {
 }
 
 /// Adds the meaning of the words that tables of outcomes use.
-pub fn meanings(page: &mut Page, ends: impl Iterator<Item = End>) {
+pub fn meanings(page: &mut Telling, ends: impl Iterator<Item = End>) {
     let tests = tests(ends);
     if tests.is_empty() {
         return;
     }
     page.blank();
-    page.line("These outcomes, in the order in which a window is tested");
+    page.heading("These outcomes, in the order in which a window is tested");
     for row in tests.iter().map(|test| words_of(*test)) {
-        page.paragraph(Indent::hanging(2), &format!("{:14} {}", row.name, row.meaning));
+        page.meaning(row.name, row.meaning);
     }
 }

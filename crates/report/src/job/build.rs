@@ -15,6 +15,8 @@ use crate::summary::model::{Issue, IssueEvidence, IssueKind};
 use stepmem_detect::signal::Signal;
 use stepmem_engine::kind::{DiagnosisKind, Severity};
 use stepmem_engine::metrics::recorded::Figure;
+use stepmem_types::claims::statement::Statement;
+use stepmem_types::claims::table::Claim;
 use stepmem_types::end::EndOutcome;
 use stepmem_types::ids::{GpuUuid, Rank, Run};
 
@@ -134,7 +136,8 @@ impl Job {
         let is_seen = |rank| ranks.binary_search_by_key(&rank, |of| of.rank.get()).is_ok();
         let (ranks_missing, n_ranks_missing) = unseen(n_expected, is_seen);
         let mut issues = issues(&ranks, launch.is_over);
-        let neutral = nothing_wrong(&ranks);
+        let n_judged = ranks.iter().filter(|rank| rank.slope.is_some()).count();
+        let neutral = nothing_wrong(n_judged, ranks.len());
         if issues.is_empty() {
             issues.push(neutral.clone());
         }
@@ -391,6 +394,8 @@ fn issues(ranks: &[JobRank], is_over: bool) -> Vec<Issue> {
             by_severity.then(grown(b.1).total_cmp(&grown(a.1)))
         });
         let (worst, finding) = *found.first()?;
+        let told = sentence(worst, finding, is_over);
+        let advice = Statement::new(Claim::Advice, kind.about().advice);
         Some(Issue {
             kind: IssueKind::Diagnosis(*kind),
             status: kind.about().title.into(),
@@ -399,7 +404,7 @@ fn issues(ranks: &[JobRank], is_over: bool) -> Vec<Issue> {
                 Severity::Warning => IssueSeverity::Warn,
                 Severity::Critical => IssueSeverity::Crit,
             },
-            summary: sentence(worst, finding, is_over),
+            summary: told.words().to_owned(),
             action: kind.about().advice.into(),
             metric: finding.growth.as_ref().map_or("diagnosis", |of| of.signal).into(),
             phase: Some("memory".into()),
@@ -409,6 +414,7 @@ fn issues(ranks: &[JobRank], is_over: bool) -> Vec<Issue> {
             evidence: IssueEvidence::Other(
                 serde_json::to_value(&finding.growth).unwrap_or_default(),
             ),
+            statements: told.then(". ", advice).into_statements(),
         })
     };
     let mut issues: Vec<Issue> = DiagnosisKind::ALL.iter().filter_map(issue).collect();

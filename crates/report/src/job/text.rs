@@ -8,12 +8,17 @@ use crate::job::model::{Job, JobFinding, JobGrowth, JobRank, JobSlope};
 use crate::policy::{IssueSeverity, PeakMetric};
 use crate::summary::card::{listed, verdict};
 use crate::summary::model::{Issue, IssueEvidence, IssueKind};
+use crate::summary::neutral::{BALANCED_SO_FAR, unjudged};
 use stepmem_engine::kind::{DiagnosisKind, Severity};
+use stepmem_types::claims::sentence::Sentence;
+use stepmem_types::claims::statement::Statement;
+use stepmem_types::claims::table::Claim;
 use stepmem_types::end::EndOutcome;
 use stepmem_types::format::page::{Cell, Column, Indent, Page, Table};
 use stepmem_types::format::units::{
     bytes, date, duration, grouped, hourly, many, or_unknown, share, time_left,
 };
+use stepmem_types::step::StepUnit;
 
 /// The ranks in a card's table.
 const CARD_RANKS_MAX: usize = 16;
@@ -34,7 +39,7 @@ pub struct Shown {
 pub fn card(job: &Job, shown: Shown) -> String {
     let mut page = Page::new(shown.is_coloured).within(shown.columns);
     for issue in &job.issues {
-        verdict(&mut page, issue);
+        tell(&mut page, issue);
     }
     scope(&mut page, job);
     page.blank();
@@ -50,63 +55,78 @@ pub fn status(job: &Job, n_ranks_max: usize, shown: Shown) -> String {
     scope(&mut page, job);
     for issue in job.issues.iter().filter(|issue| issue.is_wrong()) {
         page.blank();
-        verdict(&mut page, issue);
+        tell(&mut page, issue);
     }
     page.into_text()
 }
 
-/// Returns the issue of a job in which no finding holds.
-pub(super) fn nothing_wrong(ranks: &[JobRank]) -> Issue {
-    let is_judged = ranks.iter().any(|rank| rank.slope.is_some());
-    let (kind, status, action) = if is_judged {
-        (IssueKind::Balanced, "BALANCED", "Nothing to do.")
-    } else {
-        let action = "Let a run take more steps: slow growth shows after a few hundred.";
-        (IssueKind::TooFewSteps, "TOO FEW STEPS", action)
-    };
+/// Adds what is wrong on which ranks, why, and what to do next.
+fn tell(page: &mut Page, issue: &Issue) {
+    for (indent, sentence) in verdict(issue) {
+        page.paragraph(indent, sentence.words());
+    }
+    page.blank();
+}
+
+/// Returns the issue of a job in which no finding holds, of so many ranks that were judged, and
+/// all.
+pub(super) fn nothing_wrong(n_judged: usize, n_ranks: usize) -> Issue {
     let calm = "no finding held when the ranks were last scraped";
-    let summary = if is_judged {
-        calm.to_owned()
+    let (kind, status, told, action) = if n_judged == 0 {
+        let calm = format!("{calm}, and too few steps to judge creep");
+        let longer = "Let a run take more steps: slow growth shows after a few hundred.";
+        let longer = Statement::new(Claim::AdviceLonger, longer);
+        let calm = Sentence::from(Statement::new(Claim::CalmUnjudged, calm));
+        (IssueKind::TooFewSteps, "TOO FEW STEPS", calm, longer)
     } else {
-        format!("{calm}, and too few steps to judge creep")
+        let told = Sentence::from(Statement::new(Claim::Calm, calm));
+        let (status, told, action) = match unjudged(n_judged, n_ranks, StepUnit::Steps) {
+            Some((judged, action)) => (BALANCED_SO_FAR, told.then("; ", judged), action),
+            None => ("BALANCED", told, Statement::new(Claim::NothingToDo, "Nothing to do.")),
+        };
+        (IssueKind::Balanced, status, told, action)
     };
     Issue {
         kind,
         status: status.into(),
         severity: IssueSeverity::Info,
-        summary,
-        action: action.into(),
+        summary: told.words().to_owned(),
+        action: action.words().to_owned().into(),
         metric: PeakMetric::Allocated.as_label().into(),
         phase: None,
         score: None,
         skew_pct: None,
         ranks: Vec::new(),
         evidence: IssueEvidence::Other(serde_json::Value::Null),
+        statements: told.then(". ", action).into_statements(),
     }
 }
 
 /// Returns the evidence of a finding in a sentence without a full stop; of a rank that ended, or
 /// whose launch is over, in the past tense.
-pub(super) fn sentence(rank: &JobRank, finding: &JobFinding, is_over: bool) -> String {
+pub(super) fn sentence(rank: &JobRank, finding: &JobFinding, is_over: bool) -> Sentence {
     let is_over = is_over || rank.end.is_some();
     if finding.kind == DiagnosisKind::OutOfMemory {
-        return ran_out(rank, finding, is_over);
+        return ran_out(rank, finding, is_over).into();
     }
     let of_growth = finding.growth.as_ref().map(|growth| grows(rank, growth, is_over));
-    let since = || match (finding.since, is_over) {
-        (Some(since), false) => format!("it holds since {} UTC", date(since)),
-        (Some(since), true) => format!("it held from {} UTC until the end", date(since)),
-        (None, _) => "it held when the rank was last scraped".to_owned(),
+    let since = || {
+        let words = match (finding.since, is_over) {
+            (Some(since), false) => format!("it holds since {} UTC", date(since)),
+            (Some(since), true) => format!("it held from {} UTC until the end", date(since)),
+            (None, _) => "it held when the rank was last scraped".to_owned(),
+        };
+        Statement::new(Claim::Holds, words).of(finding.since).into()
     };
-    let mut text = of_growth.unwrap_or_else(since);
-    if let Some(seconds) = rank.oom_eta_seconds.filter(|_| !is_over) {
-        text = format!("{text}; out of memory in {}", time_left(seconds));
-    }
-    text
+    let left = rank.oom_eta_seconds.filter(|_| !is_over).map(|seconds| {
+        let words = format!("out of memory in {}", time_left(seconds));
+        Statement::new(Claim::TimeLeft, words).of(seconds)
+    });
+    of_growth.unwrap_or_else(since).then_if("; ", left)
 }
 
 /// Says how a rank ran out of memory: it died, or went on.
-fn ran_out(rank: &JobRank, finding: &JobFinding, is_over: bool) -> String {
+fn ran_out(rank: &JobRank, finding: &JobFinding, is_over: bool) -> Statement {
     let at = |time: Option<f64>| {
         time.map_or(String::new(), |time| format!(" at {} UTC", date(time)))
     };
@@ -114,21 +134,21 @@ fn ran_out(rank: &JobRank, finding: &JobFinding, is_over: bool) -> String {
         .sampled
         .step
         .map_or(String::new(), |step| format!(", after step ~{}", grouped(step)));
-    match rank.end {
-        Some(end) if end.outcome == EndOutcome::Oom => {
-            format!("it ran out of memory and died{}{step}", at(Some(end.time)))
-        }
-        _ if finding.severity == Severity::Critical => {
-            format!("it ran out of memory and died{}{step}", at(finding.since))
-        }
-        _ if is_over => {
-            format!("it ran out of memory{} and went on until its end", at(finding.since))
-        }
-        _ => format!("it ran out of memory{} and goes on", at(finding.since)),
+    let died = match rank.end {
+        Some(end) if end.outcome == EndOutcome::Oom => Some(Some(end.time)),
+        _ if finding.severity == Severity::Critical => Some(finding.since),
+        _ => None,
+    };
+    if let Some(time) = died {
+        let words = format!("it ran out of memory and died{}{step}", at(time));
+        return Statement::new(Claim::OomEnded, words);
     }
+    let how = if is_over { "went on until its end" } else { "goes on" };
+    let words = format!("it ran out of memory{} and {how}", at(finding.since));
+    Statement::new(Claim::OomWentOn, words)
 }
 
-fn grows(rank: &JobRank, growth: &JobGrowth, is_over: bool) -> String {
+fn grows(rank: &JobRank, growth: &JobGrowth, is_over: bool) -> Sentence {
     let verb = if is_over { "grew" } else { "grows" };
     let what = match growth.signal {
         "host" => format!("host memory {verb}"),
@@ -137,34 +157,49 @@ fn grows(rank: &JobRank, growth: &JobGrowth, is_over: bool) -> String {
         _ if rank.is_host() => format!("host memory {verb}"),
         _ => format!("live memory {verb}"),
     };
-    let mut text = what;
-    if let Some(slope) = pace(&growth.slope) {
-        text = format!("{text} by {slope}");
-    }
-    if let Some(grown) = growth.growth_bytes {
-        text = match growth.onset_step {
-            Some(step) => format!("{text}, {} since step {step}", bytes(grown)),
-            None => format!("{text}, {} so far", bytes(grown)),
-        };
-    }
-    if let Some(line) = &growth.line {
+    let grown = growth.growth_bytes.map(|grown| {
+        let of = Sentence::from(Statement::new(Claim::Growth, bytes(grown)).of(grown));
+        match growth.onset_step {
+            Some(step) => {
+                of.then(" ", Statement::new(Claim::Since, format!("since step {step}")))
+            }
+            None => of.end(" so far"),
+        }
+    });
+    let line = growth.line.as_ref().map(|line| {
         let part = growth.line_share_ratio.map(|ratio| format!("{} of it is ", share(ratio)));
-        text = format!("{text}; {}allocated at {line}", part.unwrap_or_default());
-    }
-    if let Some(holder) = &growth.holder {
+        let words = format!("{}allocated at {line}", part.unwrap_or_default());
+        Statement::new(Claim::Line, words).of(growth.line_share_ratio)
+    });
+    let holder = growth.holder.as_ref().map(|holder| {
         let kind = holder.kind.as_ref().map_or(String::new(), |kind| format!(" ({kind})"));
         let at = holder.at.as_ref().map_or(String::new(), |at| format!(" of {at}"));
         // A name of code has its backticks.
         let name = &holder.name;
         let name = if name.contains('`') { name.clone() } else { format!("`{name}`") };
-        text = format!("{text}; held by {name}{kind}{at}");
-    }
-    text
+        Statement::new(Claim::Holder, format!("held by {name}{kind}{at}"))
+    });
+    Sentence::from(pace(&what, &growth.slope))
+        .then_if(", ", grown)
+        .then_if("; ", line)
+        .then_if("; ", holder)
 }
 
-fn pace(slope: &JobSlope) -> Option<String> {
-    let per_step = slope.bytes_per_step.map(|slope| format!("{}/step", bytes(slope)));
-    per_step.or_else(|| slope.bytes_per_second.map(hourly))
+/// States how fast memory grows, as far as that is known.
+fn pace(what: &str, slope: &JobSlope) -> Statement {
+    let ends = (slope.lower_bytes_per_step, slope.upper_bytes_per_step);
+    match (slope.bytes_per_step, slope.bytes_per_second) {
+        (Some(slope), _) => {
+            let words = format!("{what} by {}/step", bytes(slope));
+            let (lower, upper) = ends;
+            Statement::new(Claim::RatePerStep, words).of(slope).between(lower, upper)
+        }
+        (None, Some(slope)) => {
+            let words = format!("{what} by {}", hourly(slope));
+            Statement::new(Claim::RatePerHour, words).of(slope)
+        }
+        (None, None) => Statement::new(Claim::Grows, what),
+    }
 }
 
 fn scope(page: &mut Page, job: &Job) {
@@ -334,4 +369,24 @@ fn row(job: &Job, rank: &JobRank) -> [Cell; 10] {
         or_unknown(rank.oom_eta_seconds.map(duration)).into(),
         Cell::from(titles.join(", ")).in_colour(worst.map(colour_of)),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_to_do_only_where_all_ranks_were_judged() {
+        let of = |n_judged, n_ranks| {
+            let issue = nothing_wrong(n_judged, n_ranks);
+            let claims: Vec<Claim> = issue.statements.iter().map(Statement::claim).collect();
+            (issue.status.to_string(), claims)
+        };
+        let judged = vec![Claim::Calm, Claim::NothingToDo];
+        assert_eq!(of(2, 2), ("BALANCED".to_owned(), judged));
+        let partly = vec![Claim::Calm, Claim::JudgedRanks, Claim::NotAllJudged];
+        assert_eq!(of(1, 2), ("BALANCED SO FAR".to_owned(), partly));
+        let unjudged = vec![Claim::CalmUnjudged, Claim::AdviceLonger];
+        assert_eq!(of(0, 1), ("TOO FEW STEPS".to_owned(), unjudged));
+    }
 }

@@ -89,8 +89,9 @@ impl Summary {
             ranks,
             snapshots,
             text: String::new(),
+            statements: Vec::new(),
         };
-        summary.text = card::render(&summary);
+        card::put(&mut summary);
         summary
     }
 }

@@ -7,6 +7,10 @@ use crate::limits::limited_quantity;
 use crate::policy::PeakMetric;
 use crate::rates::told_rate;
 use crate::summary::model::{FigureSummary, Issue, RankOutcome, RankSummary, Summary};
+use stepmem_types::claims::sentence::Sentence;
+use stepmem_types::claims::statement::Statement;
+use stepmem_types::claims::table::Claim;
+use stepmem_types::claims::telling::Telling;
 use stepmem_types::end::EndOutcome;
 use stepmem_types::format::page::{Column, Indent, Page, Table};
 use stepmem_types::format::spark::{sparkline, thinned};
@@ -42,38 +46,59 @@ pub fn render(summary: &Summary) -> String {
 
 /// Puts a summary into words for a terminal of so many columns.
 pub fn render_within(summary: &Summary, columns: Option<usize>) -> String {
-    let mut page = Page::default().within(columns);
-    for issue in &summary.issues {
-        verdict(&mut page, issue);
-    }
+    tell(summary, columns).into_text()
+}
+
+/// Writes the card of a summary, and what it states, into the summary.
+pub fn put(summary: &mut Summary) {
+    let told = tell(summary, None);
+    summary.statements = told.said().to_vec();
+    summary.text = told.into_text();
+}
+
+fn tell(summary: &Summary, columns: Option<usize>) -> Telling {
+    let mut page = Telling::on(Page::default().within(columns));
+    tell_verdicts(&mut page, summary);
     scope(&mut page, summary);
     snapshots(&mut page, summary);
     table(&mut page, summary, columns);
-    page.into_text()
+    page
 }
 
 /// The first lines of the card: what is wrong on which ranks, why, what to do next, and how far
 /// the run came.
 pub fn verdicts(summary: &Summary) -> String {
-    let mut page = Page::default();
-    for issue in &summary.issues {
-        verdict(&mut page, issue);
-    }
+    let mut page = Telling::default();
+    tell_verdicts(&mut page, summary);
     scope(&mut page, summary);
     page.into_text()
 }
 
-/// Adds what is wrong on which ranks, why, and what to do next.
-pub(crate) fn verdict(page: &mut Page, issue: &Issue) {
-    page.paragraph(Indent::hanging(0), &about(issue));
+fn tell_verdicts(page: &mut Telling, summary: &Summary) {
+    for issue in &summary.issues {
+        for (indent, sentence) in verdict(issue) {
+            page.say(indent, sentence);
+        }
+        page.blank();
+    }
+}
+
+/// Returns what is wrong on which ranks, why, and what to do next, a paragraph each.
+pub(crate) fn verdict(issue: &Issue) -> [(Indent, Sentence); 3] {
+    let (why, next) = issue.told();
     // Of several ranks the sentence is about the worst.
-    let of = match issue.ranks.as_slice() {
-        [worst, _, ..] if issue.is_wrong() => format!("rank {worst}: "),
-        _ => String::new(),
+    let why = match issue.ranks.as_slice() {
+        [worst, _, ..] if issue.is_wrong() => {
+            Sentence::from(Statement::new(Claim::OfRank, format!("rank {worst}")))
+                .then(": ", why)
+        }
+        _ => why,
     };
-    page.paragraph(Indent { first: 2, rest: 7 }, &format!("Why: {of}{}.", issue.summary));
-    page.paragraph(Indent { first: 2, rest: 8 }, &format!("Next: {}", issue.action));
-    page.blank();
+    [
+        (Indent::hanging(0), Statement::new(Claim::Verdict, about(issue)).into()),
+        (Indent { first: 2, rest: 7 }, why.after("Why: ").end(".")),
+        (Indent { first: 2, rest: 8 }, next.after("Next: ")),
+    ]
 }
 
 /// Returns an issue and its ranks in words: `MEMORY CREEP (critical) on rank 2`.
@@ -124,7 +149,7 @@ fn spans(ranks: &[u32]) -> String {
     format!("{word} {}", listed(parts.into_iter(), n_all))
 }
 
-fn scope(page: &mut Page, summary: &Summary) {
+fn scope(page: &mut Telling, summary: &Summary) {
     let coverage = &summary.coverage;
     let of = coverage.ranks_expected.map_or(String::new(), |n| format!(" of {n}"));
     let steps = match coverage.first.zip(coverage.last) {
@@ -151,7 +176,7 @@ fn scope(page: &mut Page, summary: &Summary) {
     let ranks = if is_one { "rank" } else { "ranks" };
     let words =
         format!("Run {}{attempt}: {seen}{of} {ranks}{steps}{restarts}.", summary.run.as_str());
-    page.paragraph(Indent::hanging(0), &words);
+    page.say(Indent::hanging(0), Statement::new(Claim::Coverage, words).of(count(seen)));
     missing(page, summary);
     ends(page, summary);
     outside(page, summary);
@@ -160,7 +185,9 @@ fn scope(page: &mut Page, summary: &Summary) {
     let ooms = summary.ranks.iter().filter_map(|rank| rank.ooms).map(Count::get);
     let ooms = ooms.fold(0, u64::saturating_add);
     if ooms > 0 {
-        page.paragraph(Indent::hanging(0), &format!("Out-of-memory errors: {ooms}."));
+        let words = format!("Out-of-memory errors: {ooms}.");
+        let n_errors = Count::new(ooms).ok().map(Count::as_f64);
+        page.say(Indent::hanging(0), Statement::new(Claim::Ooms, words).of(n_errors));
     }
 }
 
@@ -202,7 +229,7 @@ fn sampled(summary: &Summary) -> String {
 }
 
 /// Adds the ranks that went on without steps.
-fn without_steps(page: &mut Page, summary: &Summary) {
+fn without_steps(page: &mut Telling, summary: &Summary) {
     let seconds = |rank: &RankSummary| rank.seconds_without_steps;
     let ranks: Vec<&RankSummary> =
         summary.ranks.iter().filter(|rank| seconds(rank).is_some()).collect();
@@ -210,28 +237,27 @@ fn without_steps(page: &mut Page, summary: &Summary) {
     if let Some((longest, last)) = longest.max_by(|a, b| a.0.total_cmp(&b.0)) {
         let names = listed(ranks.iter().map(|of| of.rank.to_string()), ranks.len());
         let word = if ranks.len() == 1 { "rank" } else { "ranks" };
-        page.paragraph(
-            Indent::hanging(2),
-            &format!(
-                "Went on without {}: {word} {names}, for {} after {} {}.",
-                unit(summary).as_label(),
-                duration(longest),
-                unit(summary).noun(),
-                last.step
-            ),
+        let words = format!(
+            "Went on without {}: {word} {names}, for {} after {} {}.",
+            unit(summary).as_label(),
+            duration(longest),
+            unit(summary).noun(),
+            last.step
         );
+        page.say(Indent::hanging(2), Statement::new(Claim::WithoutSteps, words).of(longest));
     }
 }
 
 /// Adds the ranks that did not push here, and those that were lost.
-fn missing(page: &mut Page, summary: &Summary) {
+fn missing(page: &mut Telling, summary: &Summary) {
     let coverage = &summary.coverage;
     let is_of_here = |rank: &u32| is_launched_here(&summary.ranks, *rank);
     let (here, elsewhere): (Vec<u32>, Vec<u32>) =
         coverage.ranks_missing.iter().partition(|rank| is_of_here(rank));
     if !here.is_empty() {
         let words = format!("Never pushed: {}.", spans(&here));
-        page.paragraph(Indent::hanging(0), &words);
+        let never = Statement::new(Claim::NeverPushed, words).of(count(here.len()));
+        page.say(Indent::hanging(0), never);
     }
     let n_missing = usize::try_from(coverage.n_ranks_missing).unwrap_or(usize::MAX);
     let n_more = n_missing.saturating_sub(coverage.ranks_missing.len());
@@ -241,7 +267,8 @@ fn missing(page: &mut Page, summary: &Summary) {
         let ranks = spans(&elsewhere);
         let words =
             format!("Not known here: {ranks}{more}, which {push} elsewhere or not at all.");
-        page.paragraph(Indent::hanging(0), &words);
+        let elsewhere = count(elsewhere.len().saturating_add(n_more));
+        page.say(Indent::hanging(0), Statement::new(Claim::NeverPushed, words).of(elsewhere));
     }
     let lost = coverage.ranks_lost.iter().map(|lost| match lost.last {
         Some(last) => {
@@ -251,13 +278,14 @@ fn missing(page: &mut Page, summary: &Summary) {
     });
     if !coverage.ranks_lost.is_empty() {
         let ranks = listed(lost, coverage.ranks_lost.len());
-        page.paragraph(Indent::hanging(0), &format!("Lost: {ranks}."));
+        let lost = Statement::new(Claim::Lost, format!("Lost: {ranks}."));
+        page.say(Indent::hanging(0), lost.of(count(coverage.ranks_lost.len())));
     }
 }
 
 /// Adds the ranks that ended with an error, and those that did not announce their end. An
 /// out-of-memory error is a verdict.
-fn ends(page: &mut Page, summary: &Summary) {
+fn ends(page: &mut Telling, summary: &Summary) {
     let failed = |is_stopped: bool| {
         let is_one = move |rank: &&RankSummary| {
             let failed = rank.end.as_ref().filter(|end| end.outcome == EndOutcome::Failed);
@@ -279,13 +307,14 @@ fn ends(page: &mut Page, summary: &Summary) {
                 _ => ("ranks", format!("rank {} ", first.rank)),
             };
             let end = ended_at(first);
-            page.paragraph(Indent::hanging(2), &format!("{what}: {word} {names}, {of}{end}."));
+            let words = format!("{what}: {word} {names}, {of}{end}.");
+            page.say(Indent::hanging(2), Statement::new(Claim::EndedBy, words));
         }
     }
 }
 
 /// Adds what the processes of ranks hold outside their allocators, where that is much.
-fn outside(page: &mut Page, summary: &Summary) {
+fn outside(page: &mut Telling, summary: &Summary) {
     let held = |rank: &RankSummary| {
         let bytes = rank.outside_allocator_bytes?;
         let share = rank.capacity_bytes.map(|capacity| bytes / capacity.as_f64());
@@ -297,17 +326,18 @@ fn outside(page: &mut Page, summary: &Summary) {
     let ends = held.iter().min_by(by_bytes).zip(held.iter().max_by(by_bytes));
     let Some(((_, least), (worst, most))) = ends else { return };
     let ranks = spans(&held.iter().map(|(rank, _)| *rank).collect::<Vec<_>>());
-    let (least, most) = (bytes(*least), bytes(*most));
+    let (least, most, value) = (bytes(*least), bytes(*most), *most);
     let words = match held.len() {
         1 => format!("{most} on {ranks}"),
         _ if least == most => format!("{most} each on {ranks}"),
         _ => format!("{least} to {most} on {ranks}, most on rank {worst}"),
     };
-    page.paragraph(Indent::hanging(2), &format!("Outside the allocator: {words}."));
+    let words = format!("Outside the allocator: {words}.");
+    page.say(Indent::hanging(2), Statement::new(Claim::OutsideHeld, words).of(value));
 }
 
 /// Adds the host memory of the ranks that have most of it.
-fn host(page: &mut Page, summary: &Summary) {
+fn host(page: &mut Telling, summary: &Summary) {
     let held = |rank: &RankSummary| {
         rank.host.as_deref().map_or(0, |host| {
             let of_children = [host.workers, host.child_processes].into_iter().flatten();
@@ -321,12 +351,13 @@ fn host(page: &mut Page, summary: &Summary) {
     ranks.sort_by_key(|rank| Reverse(held(rank)));
     for rank in ranks.iter().take(NAMED_MAX) {
         let words = words_of_host(rank).unwrap_or_default();
-        page.paragraph(Indent::hanging(2), &format!("Rank {}: {words}.", rank.rank));
+        let words = format!("Rank {}: {words}.", rank.rank);
+        page.say(Indent::hanging(2), Statement::new(Claim::HostHeld, words));
     }
     if let Some(n_more @ 1..) = ranks.len().checked_sub(NAMED_MAX) {
         let more = many(u64::try_from(n_more).unwrap_or(u64::MAX), "more rank");
         let words = format!("… and {more} with less.");
-        page.paragraph(Indent::hanging(2), &words);
+        page.say(Indent::hanging(2), Statement::new(Claim::HostHeld, words));
     }
 }
 
@@ -349,7 +380,7 @@ fn ended_at(rank: &RankSummary) -> String {
     last + &error
 }
 
-fn snapshots(page: &mut Page, summary: &Summary) {
+fn snapshots(page: &mut Telling, summary: &Summary) {
     let written = summary.snapshots.iter().flatten().filter(|of| of.outcome == "written");
     for snapshot in written {
         let path = snapshot.path.as_deref().unwrap_or(UNKNOWN);
@@ -358,11 +389,11 @@ fn snapshots(page: &mut Page, summary: &Summary) {
             "Snapshot of rank {}{step} ({}): {path}",
             snapshot.rank.rank, snapshot.reason
         );
-        page.paragraph(Indent::hanging(0), &words);
+        page.say(Indent::hanging(0), Statement::new(Claim::SnapshotWritten, words));
     }
 }
 
-fn table(page: &mut Page, summary: &Summary, columns: Option<usize>) {
+fn table(page: &mut Telling, summary: &Summary, columns: Option<usize>) {
     if summary.ranks.is_empty() {
         return;
     }
@@ -392,7 +423,7 @@ fn table(page: &mut Page, summary: &Summary, columns: Option<usize>) {
     }
     page.table(&table);
     if shown.iter().any(|rank| headroom(rank).is_some()) {
-        page.paragraph(Indent::hanging(3), HEADROOM);
+        page.explain(Indent::hanging(3), HEADROOM);
     }
     let peaks = || rest.iter().filter_map(|rank| peak(rank));
     if let (Some(low), Some(high)) = (peaks().reduce(f64::min), peaks().reduce(f64::max)) {
@@ -402,8 +433,14 @@ fn table(page: &mut Page, summary: &Summary, columns: Option<usize>) {
             bytes(low),
             bytes(high)
         );
-        page.paragraph(Indent::hanging(2), &words);
+        let more = Statement::new(Claim::MoreRanks, words).of(count(rest.len()));
+        page.say(Indent::hanging(2), more);
     }
+}
+
+/// Returns a number of ranks as a figure.
+fn count(n: usize) -> Option<f64> {
+    Count::new(u64::try_from(n).ok()?).ok().map(Count::as_f64)
 }
 
 fn is_blamed(summary: &Summary, rank: &RankSummary) -> bool {

@@ -1,6 +1,5 @@
 //! The issues of a run: one a kind, the worst first.
 
-use std::borrow::Cow;
 use std::cmp::Reverse;
 
 use crate::policy::{IssueSeverity, PeakMetric};
@@ -15,6 +14,9 @@ use stepmem_engine::kind::{DiagnosisKind, Severity};
 use stepmem_engine::output::run::RunView;
 use stepmem_engine::ranks::basis::Basis;
 use stepmem_engine::ranks::view::RankView;
+use stepmem_types::claims::sentence::Sentence;
+use stepmem_types::claims::statement::Statement;
+use stepmem_types::claims::table::Claim;
 use stepmem_types::format::units::{bytes, percent};
 use stepmem_types::ids::Rank;
 
@@ -25,9 +27,9 @@ struct RankIssue {
     metric: &'static str,
     /// The higher, the worse.
     score: f64,
-    sentence: String,
+    sentence: Sentence,
     /// Advice of its figures, where these have a better one than the diagnosis.
-    advice: Option<Cow<'static, str>>,
+    advice: Option<Statement>,
     evidence: IssueEvidence,
 }
 
@@ -58,18 +60,21 @@ fn issue(kind: DiagnosisKind, mut of_ranks: Vec<RankIssue>) -> Option<Issue> {
     });
     let ranks = of_ranks.iter().map(|issue| issue.rank).collect();
     let worst = of_ranks.into_iter().next()?;
+    let of_kind = || Statement::new(Claim::Advice, kind.about().advice);
+    let advice = worst.advice.unwrap_or_else(of_kind);
     Some(Issue {
         kind: IssueKind::Diagnosis(kind),
         status: kind.about().title.into(),
         severity: worst.severity,
-        summary: worst.sentence,
-        action: worst.advice.unwrap_or(Cow::Borrowed(kind.about().advice)),
+        summary: worst.sentence.words().to_owned(),
+        action: advice.words().to_owned().into(),
         metric: worst.metric.into(),
         phase: Some("memory".into()),
         score: Some(worst.score),
         skew_pct: None,
         ranks,
         evidence: worst.evidence,
+        statements: worst.sentence.then(". ", advice).into_statements(),
     })
 }
 
@@ -106,7 +111,7 @@ fn past_pressures(
         let is_on_host = is_next_to || view.identity.is_host();
         let advice = high_pressure::advice(is_on_host, never_live(view, pressure));
         let issue = RankIssue::of_pressure(*rank, pressure, severity, is_on_host);
-        Some(RankIssue { advice: advice.map(Cow::Borrowed), ..issue })
+        Some(RankIssue { advice, ..issue })
     };
     run.ranks.iter().filter_map(past).collect()
 }
@@ -183,12 +188,15 @@ impl RankIssue {
             _ => format!("{} peak", basis.as_label()),
         };
         let (of, capacity_bytes) = (bytes(capacity.as_f64()), capacity.get());
+        let words = format!("the {peak} was at {} of {of}{at}", percent(ratio));
+        let pressure = Statement::new(Claim::PastPressure, words);
+        let capacity = Statement::new(Claim::Capacity, of).of(capacity.as_f64());
         Self {
             rank,
             severity,
             metric: basis.as_metric(),
             score: ratio,
-            sentence: format!("the {peak} was at {} of {of}{at}", percent(ratio)),
+            sentence: Sentence::from(pressure.of(ratio)).with(capacity),
             advice: None,
             evidence: IssueEvidence::PastPeak(PastPeak {
                 pressure_ratio: ratio,
@@ -201,16 +209,17 @@ impl RankIssue {
 
     fn of_low_peak(rank: Rank, imbalance: PeakImbalance) -> Self {
         let PeakImbalance { ratio, median_bytes } = imbalance;
+        let words = format!(
+            "its peak is {} below the median of the other ranks ({}), which do more",
+            percent(-ratio),
+            bytes(median_bytes)
+        );
         Self {
             rank,
             severity: IssueSeverity::Info,
             metric: PeakMetric::Allocated.as_label(),
             score: -ratio,
-            sentence: format!(
-                "its peak is {} below the median of the other ranks ({}), which do more",
-                percent(-ratio),
-                bytes(median_bytes)
-            ),
+            sentence: Statement::new(Claim::LowPeak, words).of(-ratio).into(),
             advice: None,
             evidence: IssueEvidence::LowPeak(LowPeak {
                 peak_imbalance_ratio: ratio,

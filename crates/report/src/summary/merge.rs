@@ -67,7 +67,7 @@ pub fn merged(mut parts: Vec<Summary>) -> Result<Summary, MergeError> {
     whole.snapshots = has_snapshots.then_some(snapshots);
     (whole.ranks, whole.issues) = (ranks, issues);
     (whole.coverage, whole.metrics) = (coverage, metrics);
-    whole.text = card::render(&whole);
+    card::put(&mut whole);
     Ok(whole)
 }
 

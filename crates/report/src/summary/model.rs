@@ -18,6 +18,8 @@ use stepmem_engine::ranks::basis::Basis;
 use stepmem_engine::ranks::host::HostView;
 use stepmem_engine::ranks::lifetime::{Bands, Moment};
 use stepmem_engine::ranks::limits::LimitOrigin;
+use stepmem_types::claims::sentence::Sentence;
+use stepmem_types::claims::statement::Statement;
 use stepmem_types::end::EndReport;
 use stepmem_types::ids::{GpuUuid, Rank, Run};
 use stepmem_types::launch::Launch;
@@ -64,6 +66,9 @@ pub struct Summary {
     pub snapshots: Option<Vec<SnapshotStatus>>,
     /// The card, `final_summary.txt`.
     pub text: String,
+    /// What the card states, in its order; none of an earlier version.
+    #[serde(default)]
+    pub statements: Vec<Statement>,
 }
 
 impl Summary {
@@ -109,6 +114,9 @@ pub struct Issue<E = IssueEvidence> {
     pub ranks: Vec<Rank>,
     /// The figures behind it, of the worst rank.
     pub evidence: E,
+    /// What its sentence and its action state, one by one; none of an earlier version.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub statements: Vec<Statement>,
 }
 
 impl<'de> Deserialize<'de> for Issue {
@@ -126,6 +134,7 @@ impl<'de> Deserialize<'de> for Issue {
             score: of.score,
             skew_pct: of.skew_pct,
             ranks: of.ranks,
+            statements: of.statements,
         })
     }
 }
@@ -134,6 +143,11 @@ impl Issue {
     /// Returns whether something is wrong, rather than nothing found or nothing known.
     pub fn is_wrong(&self) -> bool {
         self.phase.is_some()
+    }
+
+    /// Returns its sentence and its action, with what they state.
+    pub fn told(&self) -> (Sentence, Sentence) {
+        Sentence::read_with_advice(&self.summary, &self.action, &self.statements)
     }
 }
 

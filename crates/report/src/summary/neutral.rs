@@ -9,6 +9,9 @@ use crate::summary::model::{
 };
 use stepmem_engine::kind::DiagnosisKind;
 use stepmem_engine::ranks::host::ChildView;
+use stepmem_types::claims::sentence::Sentence;
+use stepmem_types::claims::statement::Statement;
+use stepmem_types::claims::table::Claim;
 use stepmem_types::end::EndOutcome;
 use stepmem_types::format::units::{bytes, counted, date, time_left, whole};
 use stepmem_types::ids::Rank;
@@ -23,58 +26,63 @@ const RISE_SECONDS_MAX: f64 = 30.0 * 86_400.0;
 pub fn neutral(coverage: &Coverage, ranks: &[RankSummary], highest: Option<Rank>) -> Issue {
     let steps_used = ranks.iter().map(|rank| rank.steps).max().unwrap_or(0);
     let rise = StraightRise::of(ranks);
-    let NeutralWords { kind, status, summary, action } = match steps_used {
+    let makes_calls = !ranks.is_empty() && ranks.iter().all(|rank| !rank.unit.is_steps());
+    let unit = if makes_calls { StepUnit::Calls } else { StepUnit::Steps };
+    let NeutralWords { kind, status, told, action } = match steps_used {
         0 if ranks.iter().any(|rank| rank.samples > 0) => {
             by_time(coverage.ranks_judged > 0, abrupt_end(ranks))
         }
         0 => NeutralWords {
             kind: IssueKind::NoData,
             status: "NO DATA",
-            summary: "no train step was pushed".to_owned(),
-            action: "Push a record per train step.",
+            told: Statement::new(Claim::NoSteps, "no train step was pushed").into(),
+            action: Statement::new(Claim::AdviceReport, "Push a record per train step."),
         },
         _ if goes_on_without_steps(coverage, ranks) && rise.is_none() => without_steps(),
-        _ if ranks.iter().all(|rank| !rank.unit.is_steps()) => {
-            of_calls(words(coverage.ranks_judged > 0, abrupt_end(ranks), rise.as_ref()))
-        }
-        _ => words(coverage.ranks_judged > 0, abrupt_end(ranks), rise.as_ref()),
+        _ => words(coverage, abrupt_end(ranks), rise.as_ref(), unit),
     };
     let n_elsewhere = coverage.n_ranks_missing;
     let is_part = n_elsewhere > 0 && kind == IssueKind::Balanced;
-    let (status, action) = match (status, action) {
-        ("BALANCED", NOTHING) if is_part => (BALANCED_HERE, NOTHING_HERE),
-        as_of_whole => as_of_whole,
+    let (status, action) = match (status, action.claim()) {
+        ("BALANCED", Claim::NothingToDo) if is_part => {
+            (BALANCED_HERE, Statement::new(Claim::NothingToDo, NOTHING_HERE))
+        }
+        _ => (status, action),
     };
-    let summary = if is_part {
+    let told = if is_part {
         let (n_here, all) = (coverage.ranks_seen, coverage.ranks_expected.unwrap_or_default());
-        format!("of the {n_here} of {all} ranks that push here: {summary}")
+        let words = format!("of the {n_here} of {all} ranks that push here");
+        let part = Statement::new(Claim::PartOfRun, words).of(count(n_here));
+        Sentence::from(part).then(": ", told)
     } else {
-        summary
+        told
     };
-    let ended = ended_growth(ranks);
-    let summary = match &ended {
-        Some((_, sentence)) => format!("{summary}; {sentence}"),
-        None => summary,
-    };
-    let ended = ended.map(|(rank, _)| rank);
+    let (ended, of_ended) = ended_growth(ranks).unzip();
+    let told = told.then_if("; ", of_ended);
     let about = rise.map(|rise| rise.rank).or(ended).or(highest);
     Issue {
         kind,
         status: status.into(),
         severity: IssueSeverity::Info,
-        summary,
-        action: action.into(),
+        summary: told.words().to_owned(),
+        action: action.words().to_owned().into(),
         metric: PeakMetric::Allocated.as_label().into(),
         phase: None,
         score: None,
         skew_pct: None,
         ranks: about.into_iter().collect(),
         evidence: IssueEvidence::Neutral(Neutral { steps_used, worst_rank: about }),
+        statements: told.then(". ", action).into_statements(),
     }
 }
 
+/// Returns a number of ranks as a figure.
+fn count(n: usize) -> Option<f64> {
+    Count::new(u64::try_from(n).ok()?).ok().map(Count::as_f64)
+}
+
 /// Returns the rank whose growth that crept and ended was the largest, and that in words.
-fn ended_growth(ranks: &[RankSummary]) -> Option<(Rank, String)> {
+fn ended_growth(ranks: &[RankSummary]) -> Option<(Rank, Sentence)> {
     let ended =
         ranks.iter().filter_map(|rank| Some((rank, rank.trend.as_ref()?.ended.clone()?)));
     let (of_rank, ended) =
@@ -82,20 +90,24 @@ fn ended_growth(ranks: &[RankSummary]) -> Option<(Rank, String)> {
     let rank = of_rank.rank;
     let what = if of_rank.is_host() { "host memory" } else { "live memory" };
     let of = if ranks.len() > 1 { format!(" of rank {rank}") } else { String::new() };
-    let until = ended.level_since_step.map_or_else(
-        || date(ended.level_since_time),
-        |step| format!("{} {}", of_rank.unit.noun(), whole(step)),
-    );
-    let growth = bytes(ended.growth_bytes);
-    Some((rank, format!("{what}{of} grew {growth} until {until}; level since")))
+    let (claim, until, since) = match (ended.level_since_step, ended.level_since_time) {
+        (Some(step), _) => {
+            (Claim::LevelSince, format!("{} {}", of_rank.unit.noun(), whole(step)), step)
+        }
+        (None, time) => (Claim::LevelSinceTime, date(time), time),
+    };
+    let words = format!("{what}{of} grew {}", bytes(ended.growth_bytes));
+    let growth = Statement::new(Claim::Growth, words).of(ended.growth_bytes);
+    let level = Statement::new(claim, format!("until {until}; level since")).of(since);
+    Some((rank, Sentence::from(growth).then(" ", level)))
 }
 
 /// An issue in words.
 struct NeutralWords {
     kind: IssueKind,
     status: &'static str,
-    summary: String,
-    action: &'static str,
+    told: Sentence,
+    action: Statement,
 }
 
 /// Returns whether a run was too short to judge, and a process of it goes on without steps.
@@ -105,88 +117,115 @@ fn goes_on_without_steps(coverage: &Coverage, ranks: &[RankSummary]) -> bool {
 }
 
 fn without_steps() -> NeutralWords {
+    let calm = "no pressure or imbalance, and too few steps to judge creep: the process went on without steps";
+    let action =
+        "If it went on training in a loop of its own, report its steps with stepmem.step().";
     NeutralWords {
         kind: IssueKind::TooFewSteps,
         status: "TOO FEW STEPS",
-        summary:
-            "no pressure or imbalance, and too few steps to judge creep: the process went \
-                  on without steps"
-                .to_owned(),
-        action: "If it went on training in a loop of its own, report its steps with stepmem.step().",
+        told: Statement::new(Claim::CalmUnjudged, calm).into(),
+        action: Statement::new(Claim::AdviceReport, action),
     }
-}
-
-/// Returns the words of a run for one that only makes calls.
-fn of_calls(words: NeutralWords) -> NeutralWords {
-    let action = match words.action {
-        LONGER => "Look again after more calls.",
-        RISE_ADVICE => CALLS_RISE_ADVICE,
-        other => other,
-    };
-    let status = if words.status == "TOO FEW STEPS" { "TOO FEW CALLS" } else { words.status };
-    let summary = words.summary.replace("too few steps to judge", "too few calls to judge");
-    NeutralWords { status, summary, action, ..words }
 }
 
 /// Returns the words for a run that took no steps.
 fn by_time(is_judged: bool, end: Option<AbruptEnd>) -> NeutralWords {
     let (kind, status, calm, action) = if is_judged {
-        (
-            IssueKind::Balanced,
-            "BALANCED",
-            "no creep, pressure or imbalance, judged by time as no optimizer stepped",
-            NOTHING,
-        )
+        let calm = "no creep, pressure or imbalance, judged by time as no optimizer stepped";
+        (IssueKind::Balanced, "BALANCED", Statement::new(Claim::Calm, calm), nothing())
     } else {
-        (
-            IssueKind::TooFewSteps,
-            "TOO FEW SAMPLES",
-            "no optimizer stepped, and the model ran for too short a time to judge creep by time",
-            "Look again after a longer run.",
-        )
+        let calm = "no optimizer stepped, and the model ran for too short a time to judge creep by time";
+        let again = Statement::new(Claim::AdviceLonger, "Look again after a longer run.");
+        let calm = Statement::new(Claim::CalmUnjudged, calm);
+        (IssueKind::TooFewSteps, "TOO FEW SAMPLES", calm, again)
     };
     match end {
         Some(end) => {
             let is_balanced = is_judged && end.is_failure;
             let status = if is_balanced { BALANCED_UNTIL } else { status };
-            let summary = format!("{}; until then {calm}", end.sentence);
-            NeutralWords { kind, status, summary, action: end.advice() }
+            let action = end.advice();
+            let told = Sentence::from(end.statement).then("; until then ", calm);
+            NeutralWords { kind, status, told, action }
         }
-        None => NeutralWords { kind, status, summary: calm.to_owned(), action },
+        None => NeutralWords { kind, status, told: calm.into(), action },
     }
 }
 
 /// The advice where nothing is wrong.
 const NOTHING: &str = "Nothing to do.";
 
+fn nothing() -> Statement {
+    Statement::new(Claim::NothingToDo, NOTHING)
+}
+
 /// The status, and the advice, where ranks of the run push elsewhere, if at all.
 const BALANCED_HERE: &str = "BALANCED HERE";
 const NOTHING_HERE: &str = "Nothing to do about these ranks. The others are in the summaries of their own exporters: stepmem summary of a \
                             directory that has them all, or --prometheus.";
 
+/// The status of a run that may yet turn out otherwise.
+pub const BALANCED_SO_FAR: &str = "BALANCED SO FAR";
+
 /// The status of a run that failed, and not of memory.
 const BALANCED_UNTIL: &str = "BALANCED UNTIL IT FAILED";
 
-fn words(is_judged: bool, end: Option<AbruptEnd>, rise: Option<&StraightRise>) -> NeutralWords {
-    let (kind, calm) = if is_judged {
-        (IssueKind::Balanced, "no creep, pressure or imbalance")
-    } else {
-        (IssueKind::TooFewSteps, "no pressure or imbalance, and too few steps to judge creep")
+fn words(
+    coverage: &Coverage,
+    end: Option<AbruptEnd>,
+    rise: Option<&StraightRise>,
+    unit: StepUnit,
+) -> NeutralWords {
+    let (too_few, longer) = match unit {
+        StepUnit::Steps => ("TOO FEW STEPS", LONGER),
+        StepUnit::Calls => ("TOO FEW CALLS", MORE_CALLS),
     };
-    let rises = rise.map_or_else(String::new, |rise| format!("; {}", rise.sentence));
+    let is_judged = coverage.ranks_judged > 0;
+    let (kind, calm) = if is_judged {
+        let calm = Statement::new(Claim::Calm, "no creep, pressure or imbalance");
+        (IssueKind::Balanced, calm)
+    } else {
+        let calm =
+            format!("no pressure or imbalance, and too few {} to judge creep", unit.as_label());
+        (IssueKind::TooFewSteps, Statement::new(Claim::CalmUnjudged, calm))
+    };
+    let unjudged = unjudged(coverage.ranks_judged, coverage.ranks_seen, unit);
+    let (judged, not_all) = unjudged.filter(|_| is_judged).unzip();
+    let calm = Sentence::from(calm)
+        .then_if("; ", judged)
+        .then_if("; ", rise.map(|rise| rise.told.clone()));
     let (status, action) = match (&end, rise, is_judged) {
         (Some(end), _, true) if end.is_failure => (BALANCED_UNTIL, end.advice()),
         (Some(end), _, true) => ("BALANCED", end.advice()),
-        (Some(end), _, false) => ("TOO FEW STEPS", end.advice()),
-        (None, Some(rise), _) => ("BALANCED SO FAR", rise.advice),
-        (None, None, true) => ("BALANCED", NOTHING),
-        (None, None, false) => ("TOO FEW STEPS", LONGER),
+        (Some(end), _, false) => (too_few, end.advice()),
+        (None, Some(rise), _) if rise.left.is_soon() => (BALANCED_SO_FAR, rise.advice.clone()),
+        (None, rise, true) => match (not_all, rise) {
+            (Some(advice), _) => (BALANCED_SO_FAR, advice),
+            (None, Some(_)) => ("BALANCED", Statement::new(Claim::LastsLong, LASTS_LONG)),
+            (None, None) => ("BALANCED", nothing()),
+        },
+        (None, _, false) => (too_few, Statement::new(Claim::AdviceLonger, longer)),
     };
-    let summary = match end {
-        Some(end) => format!("{}; until then {calm}{rises}", end.sentence),
-        None => format!("{calm}{rises}"),
+    let told = match end {
+        Some(end) => Sentence::from(end.statement).then("; until then ", calm),
+        None => calm,
     };
-    NeutralWords { kind, status, summary, action }
+    NeutralWords { kind, status, told, action }
+}
+
+/// States that not all ranks were judged, with the advice then; `None` where all were.
+pub fn unjudged(
+    n_judged: usize,
+    n_seen: usize,
+    unit: StepUnit,
+) -> Option<(Statement, Statement)> {
+    let (took, not_all) = match unit {
+        StepUnit::Steps => ("took enough steps", NOT_ALL),
+        StepUnit::Calls => ("made enough calls", MORE_CALLS),
+    };
+    let words = format!("{n_judged} of {n_seen} ranks {took} to judge creep");
+    let judged = Statement::new(Claim::JudgedRanks, words).of(count(n_judged));
+    let advice = Statement::new(Claim::NotAllJudged, not_all);
+    (n_judged < n_seen).then_some((judged, advice))
 }
 
 /// The advice where memory rises that has not used a telling share of the machine.
@@ -196,8 +235,18 @@ const RISE_ADVICE: &str = "Compare with a known stable run (stepmem compare). Wh
 /// The same of a program that takes no steps.
 const CALLS_RISE_ADVICE: &str = "Look at what the program keeps from call to call: caches by request or by length, conversations, results that are appended.";
 
+/// The advice where memory rises, and lasts for longer than [`RISE_SECONDS_MAX`].
+const LASTS_LONG: &str = "Let it run: at this rate memory lasts for more than 30 days.";
+
+/// The advice where some ranks were judged, and others not.
+const NOT_ALL: &str =
+    "Let the other ranks take more steps: slow growth shows after a few hundred.";
+
 /// The advice where a run was too short.
 const LONGER: &str = "Let a run take more steps: slow growth shows after a few hundred.";
+
+/// The advice where a program made too few calls.
+const MORE_CALLS: &str = "Look again after more calls.";
 
 /// The advice where the memory of workers rises.
 const WORKERS_ADVICE: &str = "Look at what each worker keeps: a list or cache that its dataset fills, or Python objects that it shares with \
@@ -216,14 +265,16 @@ const SHM_ADVICE: &str = "Look at shared memory that is closed but never unlinke
 /// keeps, or that of its child processes.
 struct StraightRise {
     rank: Rank,
-    sentence: String,
-    advice: &'static str,
+    told: Sentence,
+    advice: Statement,
     left: TimeLeft,
+    /// The bytes by which it rose over the run.
+    bytes: f64,
 }
 
 impl StraightRise {
-    /// Returns the rise that is the first to end in out-of-memory; `None` where none does
-    /// within [`RISE_SECONDS_MAX`].
+    /// Returns the rise that is the first to end in out-of-memory. One that does not within
+    /// [`RISE_SECONDS_MAX`] is told only if it comes to [`RISE_BYTES_MIN`].
     fn of(ranks: &[RankSummary]) -> Option<Self> {
         let is_one = ranks.len() == 1;
         let rises = ranks.iter().flat_map(|rank| {
@@ -232,8 +283,8 @@ impl StraightRise {
             let beside = Self::of_shm(rank, is_one).into_iter().chain(children);
             own.chain(Self::of_reserved_memory(rank, is_one)).chain(beside)
         });
-        let soon = rises.filter(|rise| rise.left.is_soon());
-        soon.min_by(|a, b| a.left.order().total_cmp(&b.left.order()))
+        let told = rises.filter(|rise| rise.left.is_soon() || rise.bytes >= RISE_BYTES_MIN);
+        told.min_by(|a, b| a.left.order().total_cmp(&b.left.order()))
     }
 
     fn of_live_memory(rank: &RankSummary, is_one: bool) -> Option<Self> {
@@ -242,15 +293,22 @@ impl StraightRise {
         let left = TimeLeft::at(rank, Some(slope), trend.slope_bytes_per_second);
         let what = if rank.is_host() { "host memory" } else { "live memory" };
         let what = format!("{what}{}", of_rank(rank, is_one));
-        let sentence = if trend.is_straight {
-            rises(&what, slope, (&left, rank.unit))
+        let (lower, upper) =
+            (trend.slope_lower_bytes_per_step, trend.slope_upper_bytes_per_step);
+        let told = if trend.is_straight {
+            rises(&what, slope, &left, rank.unit)
         } else if is_certain(trend, rank.steps) {
             let rises = if left.is_over { "rose" } else { "rises" };
-            format!("{what} {rises}, by {} on average", rank.unit.rate(slope))
+            let words = format!("{what} {rises}, by {} on average", rank.unit.rate(slope));
+            let rise = Statement::new(Claim::RisesOnAverage, words).of(slope);
+            rise.between(lower, upper).into()
         } else {
             return None;
         };
-        Some(Self { rank: rank.rank, sentence, advice: RISE_ADVICE, left })
+        let advice = if rank.unit.is_steps() { RISE_ADVICE } else { CALLS_RISE_ADVICE };
+        let advice = Statement::new(Claim::AdviceRise, advice);
+        let bytes = slope * steps_of(rank);
+        Some(Self { rank: rank.rank, told, advice, left, bytes })
     }
 
     /// Returns the rise of files in `/dev/shm`, which is full or takes the rest of host memory.
@@ -264,8 +322,10 @@ impl StraightRise {
         let left = TimeLeft::of(rank, bytes_left, Some(slope), pace);
         let (used, limit) = (bytes(used), bytes(limit));
         let what = format!("what is in /dev/shm ({used} of {limit}){}", of_rank(rank, is_one));
-        let sentence = rises(&what, slope, (&left, rank.unit));
-        Some(Self { rank: rank.rank, sentence, advice: SHM_ADVICE, left })
+        let told = rises(&what, slope, &left, rank.unit);
+        let advice = Statement::new(Claim::AdviceRise, SHM_ADVICE);
+        let bytes = slope * steps_of(rank);
+        Some(Self { rank: rank.rank, told, advice, left, bytes })
     }
 
     /// Returns the rise of reserved memory. It has no time left: how much of its cache the
@@ -277,10 +337,18 @@ impl StraightRise {
         let what =
             format!("reserved memory that no larger batch explains{}", of_rank(rank, is_one));
         let rises = if is_over { "rose" } else { "rises" };
-        let sentence = format!("{what} {rises} steadily, by {}", rank.unit.rate(slope));
+        let words = format!("{what} {rises} steadily, by {}", rank.unit.rate(slope));
+        let told = Statement::new(Claim::RisesStraight, words).of(slope).into();
         let advice = DiagnosisKind::Fragmentation.about().advice;
-        Some(Self { rank: rank.rank, sentence, advice, left })
+        let advice = Statement::new(Claim::Advice, advice);
+        let bytes = slope * steps_of(rank);
+        Some(Self { rank: rank.rank, told, advice, left, bytes })
     }
+}
+
+/// Returns the steps that a rank took.
+fn steps_of(rank: &RankSummary) -> f64 {
+    Count::new(rank.steps).map_or(0.0, Count::as_f64)
 }
 
 /// Less growth over a run is not worth a word.
@@ -293,9 +361,11 @@ fn is_certain(trend: &RankTrend, n_steps: u64) -> bool {
     least * n_steps >= RISE_BYTES_MIN
 }
 
-fn rises(what: &str, slope: f64, (left, unit): (&TimeLeft, StepUnit)) -> String {
+fn rises(what: &str, slope: f64, left: &TimeLeft, unit: StepUnit) -> Sentence {
     let rises = if left.is_over { "rose" } else { "rises" };
-    format!("{what} {rises} straight, by {}{}", unit.rate(slope), left.words(unit))
+    let words = format!("{what} {rises} straight, by {}", unit.rate(slope));
+    let rise = Statement::new(Claim::RisesStraight, words).of(slope);
+    Sentence::from(rise).then_if(": ", left.sentence(unit))
 }
 
 /// Child processes of one kind.
@@ -333,8 +403,10 @@ impl Children {
         let [one, many] = self.names;
         let (n, name) = (self.view.count, if self.view.count == 1 { one } else { many });
         let what = format!("the memory of {n} {name}{}", of_rank(rank, is_one));
-        let sentence = rises(&what, slope, (&left, rank.unit));
-        Some(StraightRise { rank: rank.rank, sentence, advice: self.advice, left })
+        let told = rises(&what, slope, &left, rank.unit);
+        let advice = Statement::new(Claim::AdviceChildren, self.advice);
+        let bytes = slope * steps_of(rank);
+        Some(StraightRise { rank: rank.rank, told, advice, left, bytes })
     }
 }
 
@@ -387,18 +459,20 @@ impl TimeLeft {
         self.seconds.or(self.steps).unwrap_or(f64::INFINITY)
     }
 
-    fn words(&self, unit: StepUnit) -> String {
+    fn sentence(&self, unit: StepUnit) -> Option<Sentence> {
         if self.is_over {
-            return String::new();
+            return None;
         }
-        let steps = self.steps.map(|steps| counted(steps, unit.noun()));
-        match (self.seconds.map(time_left), steps) {
-            (Some(left), Some(steps)) => {
-                format!(": at this rate out of memory in {left} ({steps})")
-            }
-            (None, Some(steps)) => format!(": at this rate out of memory in about {steps}"),
-            (_, None) => String::new(),
-        }
+        let n_steps = self.steps?;
+        let steps = counted(n_steps, unit.noun());
+        let Some(seconds) = self.seconds else {
+            let words = format!("at this rate out of memory in about {steps}");
+            return Some(Statement::new(Claim::StepsLeft, words).of(n_steps).into());
+        };
+        let words = format!("at this rate out of memory in {}", time_left(seconds));
+        let left = Sentence::from(Statement::new(Claim::TimeLeft, words).of(seconds));
+        let steps = Statement::new(Claim::StepsLeft, steps).of(n_steps);
+        Some(left.then(" (", steps).end(")"))
     }
 }
 
@@ -406,16 +480,17 @@ impl TimeLeft {
 struct AbruptEnd {
     /// Set when the program announced an error, rather than ending without a word.
     is_failure: bool,
-    sentence: String,
+    statement: Statement,
 }
 
 impl AbruptEnd {
-    fn advice(&self) -> &'static str {
-        if self.is_failure {
+    fn advice(&self) -> Statement {
+        let words = if self.is_failure {
             "Look at the error: nothing that was seen of its memory explains it."
         } else {
             "Look at its exit code and log, and at the kernel's log for an out-of-memory kill: it reported no end."
-        }
+        };
+        Statement::new(Claim::AdviceError, words)
     }
 }
 
@@ -440,6 +515,8 @@ fn abrupt_end(ranks: &[RankSummary]) -> Option<AbruptEnd> {
     let error = rank.end.as_ref().and_then(|end| end.error_type.as_deref());
     let error = error.map_or_else(String::new, |kind| format!(" ({kind})"));
     let how = if failed.is_some() { "failed" } else { "ended without a word" };
-    let sentence = format!("rank {} {how} {step}{error}", rank.rank);
-    Some(AbruptEnd { is_failure: failed.is_some(), sentence })
+    let words = format!("rank {} {how} {step}{error}", rank.rank);
+    let last = rank.last.and_then(|last| Count::new(last.step).ok()).map(Count::as_f64);
+    let statement = Statement::new(Claim::Failed, words).of(last);
+    Some(AbruptEnd { is_failure: failed.is_some(), statement })
 }

@@ -21,6 +21,7 @@ use crate::analyze::steps::Marker;
 use crate::integer::count;
 use crate::model::Snapshot;
 use crate::render::words::{self, name};
+use stepmem_types::claims::statement::Statement;
 
 /// The version of this JSON.
 pub(crate) const SCHEMA: &str = "stepmem.snapshot/1";
@@ -60,6 +61,8 @@ struct DeviceAnswer {
     steps: Vec<StepReport>,
     fit: Option<Fit>,
     notes: Vec<Note>,
+    /// What the text states of leak, failed allocations, what fits, notes and advice.
+    statements: Vec<Statement>,
 }
 
 #[derive(Debug, Serialize)]
@@ -278,6 +281,7 @@ fn pinned(host: &Pinned<'_>) -> PinnedAnswer {
 fn device(report: &DeviceReport<'_>, question: FitQuestion) -> DeviceAnswer {
     let scene = &report.scene;
     let fragmentation = &report.fragmentation;
+    let fit = fit::measure(scene, &report.categories, &report.step_reports, question);
     DeviceAnswer {
         device: scene.device.index,
         totals: totals(report.totals),
@@ -311,7 +315,8 @@ fn device(report: &DeviceReport<'_>, question: FitQuestion) -> DeviceAnswer {
         },
         oom: report.oom.iter().map(|failure| oom(report, failure, question.capacity)).collect(),
         steps: report.step_reports.clone(),
-        fit: fit::measure(scene, &report.categories, &report.step_reports, question),
+        statements: words::statements(report, fit.as_ref()),
+        fit,
         notes: report.notes.clone(),
     }
 }
@@ -396,7 +401,7 @@ fn oom(report: &DeviceReport<'_>, failure: &OutOfMemory, capacity: Option<u64>) 
             bytes: why.bytes,
             free_bytes: why.free_bytes,
             location: line.and_then(Site::location),
-            text: words::reason(report, failure),
+            text: words::reason(report, failure).words().to_owned(),
         },
         place: PlaceAnswer {
             text: words::failure_place(report, failure),

@@ -409,7 +409,7 @@ fn leak(page: &mut String, report: &DeviceReport<'_>) {
     if report.leak.verdict == LeakVerdict::Leak {
         leaking(page, report);
     } else {
-        page.push_str(&wrapped(&words::no_leak(report), "  ", WIDTH));
+        page.push_str(&wrapped(words::no_leak(report).words(), "  ", WIDTH));
     }
 }
 
@@ -422,7 +422,7 @@ fn leaking(page: &mut String, report: &DeviceReport<'_>) {
     line(page, format_args!("{before}{blamed}"));
     stack(page, report, origin, skipped);
     for text in [words::explained(report), words::unfilled(report)].into_iter().flatten() {
-        page.push_str(&wrapped(&text, "  ", WIDTH));
+        page.push_str(&wrapped(text.words(), "  ", WIDTH));
     }
     for suspect in &leak.suspects {
         suspected(page, report, suspect);
@@ -458,7 +458,7 @@ fn out_of_memory(
     let failed = format!("{requested} requested at event {event}, {place}");
     page.push_str(&wrapped(&failed, "  ", WIDTH));
     stack(page, report, failure.stack, 1);
-    page.push_str(&wrapped(&words::reason(report, failure), "  ", WIDTH));
+    page.push_str(&wrapped(words::reason(report, failure).words(), "  ", WIDTH));
     for (size, name) in words::device_figures(failure, question.fit.capacity) {
         line(page, format_args!("  {:>9}  {name}", whole_bytes(size)));
     }
@@ -573,15 +573,15 @@ fn will_it_fit(page: &mut String, report: &DeviceReport<'_>, question: FitQuesti
     let found = fit::measure(&report.scene, &report.categories, &report.step_reports, question);
     let Some(found) = found else { return };
     section(page, "Will it fit?");
-    for text in words::fit(&found) {
-        page.push_str(&wrapped(&text, "  ", WIDTH));
+    for told in words::fit(&found) {
+        page.push_str(&wrapped(told.words(), "  ", WIDTH));
     }
 }
 
 fn notes(page: &mut String, report: &DeviceReport<'_>) {
     section(page, "Notes");
     for note in &report.notes {
-        let text = wrapped(&clean(&words::note(note)), "    ", WIDTH);
+        let text = wrapped(&clean(words::note(note).words()), "    ", WIDTH);
         page.push_str("  - ");
         page.push_str(text.trim_start());
     }
@@ -589,5 +589,5 @@ fn notes(page: &mut String, report: &DeviceReport<'_>) {
 
 fn next(page: &mut String, report: &DeviceReport<'_>) {
     section(page, "Next");
-    page.push_str(&wrapped(words::advice(report), "  ", WIDTH));
+    page.push_str(&wrapped(words::advice(report).words(), "  ", WIDTH));
 }

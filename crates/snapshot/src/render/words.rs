@@ -3,7 +3,7 @@
 use crate::analyze::causes;
 use crate::analyze::device::DeviceScene;
 use crate::analyze::device_report::DeviceReport;
-use crate::analyze::fit::{Bounds, Fit, SavingKind};
+use crate::analyze::fit::{Bounds, Fit, Saving, SavingKind};
 use crate::analyze::leak::{Blame, LeakVerdict};
 use crate::analyze::mirrors::{self, Mirrored};
 use crate::analyze::note::Note;
@@ -16,6 +16,8 @@ use crate::analyze::steps::Marker;
 use crate::integer::{at, count, real};
 use crate::model::{Action, NO_STACK};
 use crate::replay::Allocation;
+use stepmem_types::claims::statement::Statement;
+use stepmem_types::claims::table::Claim;
 use stepmem_types::format::clean::shortened;
 use stepmem_types::format::units::{bytes, grouped, many, whole_bytes};
 
@@ -172,7 +174,7 @@ pub(crate) fn blamed(report: &DeviceReport<'_>) -> Blamed {
 }
 
 /// States why no leak is reported.
-pub(crate) fn no_leak(report: &DeviceReport<'_>) -> String {
+pub(crate) fn no_leak(report: &DeviceReport<'_>) -> Statement {
     if report.leak.verdict == LeakVerdict::InsufficientHistory {
         let marks = report.scene.steps.marks.len();
         let seen = match marks {
@@ -181,10 +183,11 @@ pub(crate) fn no_leak(report: &DeviceReport<'_>) -> String {
             1 => "1 step begins in the window".to_owned(),
             marks => format!("{marks} steps begin in the window"),
         };
-        return format!(
+        let words = format!(
             "Cannot be told: {seen}, and a verdict needs six marks, five whole steps. Record at least 20 \
              steps."
         );
+        return Statement::new(Claim::CannotBeTold, words);
     }
     let floor = report.leak.floor.map_or_else(String::new, |[first, last]| {
         let (without, the) = match turning(report) {
@@ -200,7 +203,16 @@ pub(crate) fn no_leak(report: &DeviceReport<'_>) -> String {
             label(last.slot)
         )
     });
-    format!("{}{floor}", growing(report))
+    let is_open = !report.leak.possible.is_empty();
+    let claim = if is_open { Claim::MayGrow } else { Claim::NoLineGrows };
+    Statement::new(claim, format!("{}{floor}", growing(report)))
+}
+
+/// States the leak and the line that is blamed for it.
+pub(crate) fn leaks(report: &DeviceReport<'_>) -> Statement {
+    let rate = report.leak.rate.unwrap_or(0.0);
+    let words = format!("LEAK  {} a step, at {}", bytes(rate), blamed(report).name);
+    Statement::new(Claim::SiteLeaks, words).of(rate)
 }
 
 /// States that no line is known to go on growing, and which may.
@@ -216,7 +228,7 @@ fn growing(report: &DeviceReport<'_>) -> String {
 }
 
 /// States how much of the growth the suspects explain.
-pub(crate) fn explained(report: &DeviceReport<'_>) -> Option<String> {
+pub(crate) fn explained(report: &DeviceReport<'_>) -> Option<Statement> {
     let leak = &report.leak;
     let floor = leak.floor_rate.filter(|floor| *floor > 0.0)?;
     let ratio = 100.0 * leak.rate.unwrap_or(0.0) / floor;
@@ -227,20 +239,22 @@ pub(crate) fn explained(report: &DeviceReport<'_>) -> Option<String> {
     let turning =
         turning(report).map_or_else(String::new, |lines| format!("Without {lines}, "));
     let the = if turning.is_empty() { "The" } else { "the" };
-    Some(format!(
+    let words = format!(
         "{turning}{the} least active memory of a step grows by {} a step; the lines below explain \
          {ratio:.0}% of it.",
         bytes(floor)
-    ))
+    );
+    Some(Statement::new(Claim::Explained, words).of(ratio / 100.0))
 }
 
 /// States what would look like the leak and is none.
-pub(crate) fn unfilled(report: &DeviceReport<'_>) -> Option<String> {
+pub(crate) fn unfilled(report: &DeviceReport<'_>) -> Option<Statement> {
     let suspects = report.leak.suspects.iter().filter(|suspect| !suspect.is_remade);
     let n_steps = suspects.map(|suspect| suspect.n_steps).max()?;
-    Some(format!(
+    let words = format!(
         "A queue or cache of more than {n_steps} steps that is not full yet would look the same."
-    ))
+    );
+    Some(Statement::new(Claim::MayFill, words).of(real(n_steps.into())))
 }
 
 /// Names the lines that free in the window what they made before it.
@@ -260,14 +274,16 @@ fn first_names(report: &DeviceReport<'_>, sites: impl Iterator<Item = u32>) -> O
 
 /// States why an allocation failed: what would have had to be absent, and what the allocator
 /// had.
-pub(crate) fn reason(report: &DeviceReport<'_>, failure: &OutOfMemory) -> String {
+pub(crate) fn reason(report: &DeviceReport<'_>, failure: &OutOfMemory) -> Statement {
     let cause = cause(report, failure);
-    match &failure.own_limit {
+    let words = match &failure.own_limit {
         Some(own) if failure.why.cause != RootCause::OwnLimit => {
             format!("{cause} The limit is the process's own: it may reserve {}.", limit(own))
         }
         _ => cause,
-    }
+    };
+    let absent = Some(real(failure.why.bytes)).filter(|bytes| *bytes > 0.0);
+    Statement::new(Claim::OomCause, words).of(absent)
 }
 
 fn cause(report: &DeviceReport<'_>, failure: &OutOfMemory) -> String {
@@ -509,45 +525,56 @@ pub(crate) fn pinned(host: &Pinned<'_>) -> Vec<String> {
 }
 
 /// States what of a step scales with the batch, what fits, and what would save memory.
-pub(crate) fn fit(fit: &Fit) -> Vec<String> {
-    let mut texts = vec![format!(
+pub(crate) fn fit(fit: &Fit) -> Vec<Statement> {
+    let needs = format!(
         "Step {} needs {} at its peak: {} do not depend on the batch, {}.",
         fit.step,
         whole_bytes(fit.peak_bytes),
         whole_bytes(fit.fixed_bytes),
         scaling(fit.scaling_bytes)
-    )];
+    );
+    let mut told = vec![Statement::new(Claim::StepNeeds, needs).of(real(fit.peak_bytes))];
     if let (Some(size), Some(sample)) = (fit.batch_size, fit.bytes_per_sample) {
-        texts.push(format!(
-            "With a batch of {}: {} a sample.",
-            grouped(size),
-            between(sample, whole_bytes)
-        ));
+        let sample_words = between(sample, whole_bytes);
+        let words = format!("With a batch of {}: {sample_words} a sample.", grouped(size));
+        told.push(bounded(Statement::new(Claim::PerSample, words), sample));
     }
     if let (Some(capacity), Some(largest)) = (fit.capacity_bytes, fit.largest_batch_size) {
-        texts.push(format!(
+        let words = format!(
             "In {} fit {}, if all else stays as it is.",
             whole_bytes(capacity),
             samples(largest)
-        ));
+        );
+        told.push(bounded(Statement::new(Claim::BatchFits, words), largest));
     }
-    texts.extend(fit.savings.iter().map(|saving| {
-        let bytes = whole_bytes(saving.bytes);
-        let function = saving.location.as_ref().map(|location| {
-            let function = location.function.as_deref().unwrap_or_default();
-            format!("{} in {}", shortened(function, NAME_CHARS), tail(&location.file))
-        });
-        match saving.kind {
-            SavingKind::ZeroGradBeforeForward => format!(
-                "zero_grad(set_to_none=True) before the forward pass would save {bytes} of that peak."
-            ),
-            SavingKind::Checkpoint => format!(
-                "Activation checkpointing of {} would save about {bytes} of that peak.",
-                function.unwrap_or_default()
-            ),
-        }
-    }));
-    texts
+    told.extend(fit.savings.iter().map(saves));
+    told
+}
+
+/// Gives a statement the lower of two bounds as its figure, and both; one that nothing limits has
+/// none.
+fn bounded(statement: Statement, Bounds { low, high }: Bounds) -> Statement {
+    let known = |bound: u64| Some(real(bound)).filter(|_| bound != u64::MAX);
+    statement.of(known(low)).between(known(low), known(high))
+}
+
+/// States what would save memory.
+fn saves(saving: &Saving) -> Statement {
+    let bytes = whole_bytes(saving.bytes);
+    let function = saving.location.as_ref().map(|location| {
+        let function = location.function.as_deref().unwrap_or_default();
+        format!("{} in {}", shortened(function, NAME_CHARS), tail(&location.file))
+    });
+    let words = match saving.kind {
+        SavingKind::ZeroGradBeforeForward => format!(
+            "zero_grad(set_to_none=True) before the forward pass would save {bytes} of that peak."
+        ),
+        SavingKind::Checkpoint => format!(
+            "Activation checkpointing of {} would save about {bytes} of that peak.",
+            function.unwrap_or_default()
+        ),
+    };
+    Statement::new(Claim::WouldSave, words).of(real(saving.bytes))
 }
 
 /// States what scales with the batch, and of how much that is not known.
@@ -592,16 +619,17 @@ pub(crate) fn phase(phase: StepPhase) -> &'static str {
 }
 
 /// Writes a note with its figures.
-pub(crate) fn note(note: &Note) -> String {
+pub(crate) fn note(note: &Note) -> Statement {
     let size = note.bytes.map(|size| format!(" ({})", whole_bytes(size))).unwrap_or_default();
-    format!("{}{size}", note.text)
+    let words = format!("{}{size}", note.text);
+    Statement::new(Claim::Noted, words).of(note.bytes.map(real))
 }
 
 /// Returns the advice for a reader.
-pub(crate) fn advice(report: &DeviceReport<'_>) -> &'static str {
+pub(crate) fn advice(report: &DeviceReport<'_>) -> Statement {
     let failures =
         report.scene.events.iter().filter(|event| event.action == Action::OutOfMemory);
-    if report.leak.verdict == LeakVerdict::Leak {
+    let words = if report.leak.verdict == LeakVerdict::Leak {
         "Look at the line named under Leak: something keeps what it makes. After the fix, record again \
          and compare with `stepmem snapshot diff BEFORE AFTER`."
     } else if failures.count() > 0 {
@@ -611,7 +639,23 @@ pub(crate) fn advice(report: &DeviceReport<'_>) -> &'static str {
          max_entries=1000000, context=\"alloc\", stacks=\"python\"), then _dump_snapshot()."
     } else {
         "`--at peak` shows who holds the peak, `--by category` what it is for."
-    }
+    };
+    Statement::new(Claim::AdviceSnapshot, words)
+}
+
+/// Returns all that is stated of a device: leak, failed allocations, what fits, notes and advice.
+pub(crate) fn statements(report: &DeviceReport<'_>, fit: Option<&Fit>) -> Vec<Statement> {
+    let mut told = if report.leak.verdict == LeakVerdict::Leak {
+        let more = [explained(report), unfilled(report)].into_iter().flatten();
+        std::iter::once(leaks(report)).chain(more).collect()
+    } else {
+        vec![no_leak(report)]
+    };
+    told.extend(report.oom.iter().map(|failure| reason(report, failure)));
+    told.extend(fit.into_iter().flat_map(self::fit));
+    told.extend(report.notes.iter().map(note));
+    told.push(advice(report));
+    told
 }
 
 /// States that two ranks hold the same.

@@ -84,7 +84,7 @@ fn verdicts(html: &mut String, report: &DeviceReport<'_>, detail: Detail) {
                 whole_bytes(failure.requested),
                 failure.event,
                 escaped(&place),
-                escaped(&words::reason(report, failure)),
+                escaped(words::reason(report, failure).words()),
             ),
         );
         for (size, name) in words::device_figures(failure, None) {
@@ -95,7 +95,13 @@ fn verdicts(html: &mut String, report: &DeviceReport<'_>, detail: Detail) {
     }
     peak(html, report);
     html.push_str("</div>\n");
-    add(html, format_args!("<p class=\"next\">Next: {}</p>", with_code(words::advice(report))));
+    add(
+        html,
+        format_args!(
+            "<p class=\"next\">Next: {}</p>",
+            with_code(words::advice(report).words())
+        ),
+    );
 }
 
 fn peak(html: &mut String, report: &DeviceReport<'_>) {
@@ -133,7 +139,7 @@ fn leak(html: &mut String, report: &DeviceReport<'_>, detail: Detail) {
     if leak.verdict != LeakVerdict::Leak {
         let is_good = leak.verdict == LeakVerdict::None && leak.possible.is_empty();
         let tone = if is_good { " is-good" } else { "" };
-        let text = escaped(&words::no_leak(report));
+        let text = escaped(words::no_leak(report).words());
         add(
             html,
             format_args!("<div class=\"verdict{tone}\"><h3>Leak</h3><p>{text}</p></div>"),
@@ -150,7 +156,7 @@ fn leak(html: &mut String, report: &DeviceReport<'_>, detail: Detail) {
     let outer = frames(report, blamed.origin, detail.frames);
     stack(html, outer.get(blamed.skipped.saturating_sub(1)..).unwrap_or(&[]));
     for text in [words::explained(report), words::unfilled(report)].into_iter().flatten() {
-        add(html, format_args!("<p>{}</p>", escaped(&text)));
+        add(html, format_args!("<p>{}</p>", escaped(text.words())));
     }
     for suspect in leak.suspects.iter().take(5) {
         add(
@@ -361,7 +367,7 @@ pub(crate) fn pinned(host: &Pinned<'_>, detail: Detail) -> String {
 fn notes(html: &mut String, report: &DeviceReport<'_>) {
     html.push_str("<h3>Notes</h3>\n<ul class=\"notes\">\n");
     for note in &report.notes {
-        add(html, format_args!("<li>{}</li>", escaped(&words::note(note))));
+        add(html, format_args!("<li>{}</li>", escaped(words::note(note).words())));
     }
     html.push_str("</ul>\n");
 }

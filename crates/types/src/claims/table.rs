@@ -1,0 +1,443 @@
+//! THE TABLE: every kind of statement that `stepmem explain`, the findings and the card of a run
+//! make. A row has its name in JSON and its unit, its words, the figures that it needs, when it
+//! may be said, and how far it may be off.
+
+use serde::{Deserialize, Serialize};
+
+use crate::claims::row::{ClaimGroup, ClaimRow, ClaimUnit, Tolerance, claims};
+
+/// The tolerance of a rate.
+const RATE: Tolerance = Tolerance::Percent { of_truth: 10, in_stairs: 25 };
+/// The tolerance of a time until memory runs out.
+const LEFT: Tolerance = Tolerance::Percent { of_truth: 40, in_stairs: 40 };
+/// The tolerance of bytes that are measured, such as growth since its onset.
+const MEASURED: Tolerance = Tolerance::Percent { of_truth: 10, in_stairs: 10 };
+const EXACT: Tolerance = Tolerance::Exact;
+const WORDS: Tolerance = Tolerance::Words;
+
+claims! {
+    Growth {
+        RatePerStep "rate_per_step"(BytesPerStep): "live memory grows by …/step",
+            needs ["slope_bytes_per_step", "onset_step"], when "a trend holds that is no faster and faster", RATE;
+        RatePerHour "rate_per_hour"(BytesPerSecond): "memory of the process grows by …/h",
+            needs ["slope_bytes_per_second"], when "the same, and it has no steps", RATE;
+        Accelerates "accelerates": "live memory grows faster and faster",
+            needs ["is_accelerating"], when "the trend bends upwards", WORDS;
+        Grows "grows": "live memory grows",
+            needs ["growth_bytes"], when "a trend holds, and its pace is not known", WORDS;
+        Growth "growth"(Bytes): "… since",
+            needs ["growth_bytes"], when "a trend holds, or one has ended", MEASURED;
+        Since "since"(Step): "since step …",
+            needs ["onset_step"], when "the growth has an onset in steps", Tolerance::Onset;
+        GrownIn "grown_in"(Seconds): "in …",
+            needs ["growth_bytes", "slope_bytes_per_second"], when "the growth has an onset in time only", Tolerance::Onset;
+        LevelSince "level_since"(Step): "until step …; level since",
+            needs ["level_since_step"], when "the growth has ended", Tolerance::Onset;
+        LevelSinceTime "level_since_time"(Time): "until …; level since",
+            needs ["level_since_time"], when "the same, and it has no steps", Tolerance::Onset;
+        Full "full": "the card is full",
+            needs ["is_full"], when "growth has ended where the memory is at the limit of HIGH PRESSURE", WORDS;
+        BlocksKept "blocks_kept": "each step keeps … blocks more, … each",
+            needs ["kept_blocks"], when "the number of live blocks accumulates", RATE;
+        BlocksFade "blocks_fade": "new blocks come ever more rarely, as in a cache that fills",
+            needs ["kept_blocks"], when "the number of live blocks fades", WORDS;
+        BlocksLevel "blocks_level": "the number of blocks is level",
+            needs ["kept_blocks"], when "the number of live blocks is level", WORDS;
+        ChildrenHold "children_hold"(Bytes): "they hold …",
+            needs ["children"], when "the memory of child processes grows, and can be read", EXACT;
+        Stalled "stalled"(Seconds): "no steps for …",
+            needs ["stalled_seconds"], when "no step came for ten usual ones", EXACT;
+        PhaseKeeps "phase_keeps"(Bytes): "after `…` the process keeps …, … ends ago it was …",
+            needs ["floor_bytes", "floor_before_bytes", "floor_ends"], when "a phase left more behind three times in a row", EXACT;
+        PhaseFull "phase_full"(Seconds): "at this rate the device is full in about …",
+            needs ["full_in_seconds"], when "the same, and the capacity is known", LEFT;
+    }
+    Cause {
+        Line "line"(Ratio): "…% of it is allocated at …",
+            needs ["site"], when "a snapshot shows a line that leaks", EXACT;
+        NoLine "no_line": "no single line explains it",
+            needs ["site"], when "a snapshot shows growth, and no line that has most of it", WORDS;
+        LargestLine "largest_line"(BytesPerStep): "the largest growth in its snapshot is …/step at …",
+            needs ["site"], when "the same, and one line grows more than the others", RATE;
+        ShortSnapshot "short_snapshot"(Steps): "its snapshot has … whole steps, too few for a verdict",
+            needs ["site"], when "a snapshot has too few steps", EXACT;
+        Holder "holder"(BytesPerStep): "held by … (list, … more/step)",
+            needs ["holder"], when "a search of the process named an object that grows", RATE;
+        HolderShare "holder_share"(Ratio): "…% of it",
+            needs ["holder", "slope_bytes_per_step"], when "the holder's rate and that of the growth are known", MEASURED;
+        HolderLine "holder_line"(BytesPerStep): "allocated at … (… more/step)",
+            needs ["holder"], when "tracing found the line that allocates", RATE;
+        Removal "removal": "nothing that was read in … removes from it",
+            needs ["holder"], when "the code of the holder was read", WORDS;
+        NoTensor "no_tensor": "no growing tensor was found",
+            needs ["searched"], when "a search ended, complete or not, and named nothing", WORDS;
+        NoHolder "no_holder": "no object that holds it was found",
+            needs ["searched"], when "the same, and it is known what grows", WORDS;
+        Scanned "scanned"(Ratio): "among the objects scanned (… of those met)",
+            needs ["searched"], when "a search that named nothing counted what it read", EXACT;
+        NativeGrowth "native_growth": "Python does not allocate what grows",
+            needs ["searched"], when "tracing saw the growth, and no line of Python", WORDS;
+        Spread "spread": "Python allocates it at many lines, each a small part",
+            needs ["searched"], when "tracing saw the growth, and no line has much of it", WORDS;
+        ArenasKeep "arenas_keep"(BytesPerStep): "…/step were freed and stay in glibc's arenas",
+            needs ["searched"], when "tracing saw it freed", RATE;
+        LineUnknown "line_unknown": "no line is known: …",
+            needs ["searched"], when "tracing could not run, or saw no growth", WORDS;
+        Freed "freed"(Ratio): "…% of the last … were freed and stayed with glibc: nobody holds them",
+            needs ["malloc"], when "two readings of the C library show that, or one allows no other reading", MEASURED;
+        InUse "in_use"(Ratio): "…% of the last … are in use: something holds them",
+            needs ["malloc"], when "two readings of the C library show that", MEASURED;
+        Fills "fills"(Steps): "full in … steps at …",
+            needs ["filling"], when "the holder has a bound, and nothing makes that doubtful", RATE;
+        FillsLeaving "fills_leaving"(Bytes): "… will be left",
+            needs ["filling"], when "the same, and the capacity is known", LEFT;
+        BoundInDoubt "bound_in_doubt": "which has a bound, but its new items differ in size",
+            needs ["filling"], when "the holder has a bound that does not count", WORDS;
+        WillNotFit "will_not_fit"(Steps): "… will not fit: full in … steps at …, … are left",
+            needs ["too_large"], when "the holder has a bound above what is left", RATE;
+    }
+    End {
+        Left "left"(Bytes): "… left",
+            needs ["headroom_bytes"], when "growth goes on, and the capacity is known", MEASURED;
+        NothingLeft "nothing_left"(Bytes): "nothing is left",
+            needs ["headroom_bytes"], when "the same, and the headroom is 0", EXACT;
+        ContainerLimit "container_limit"(Bytes): "of its container's …",
+            needs ["container"], when "the container runs out first", EXACT;
+        TimeLeft "time_left"(Seconds): "out of memory in about …",
+            needs ["headroom_bytes", "slope_bytes_per_second"], when "it is known to a factor of ten, and neither a bound nor the end of the rank comes first", LEFT;
+        StepsLeft "steps_left"(Steps): "… steps",
+            needs ["headroom_bytes", "slope_bytes_per_step"], when "the same, and it has steps", LEFT;
+        LeastTimeLeft "least_time_left"(Seconds): "out of memory in at least …",
+            needs ["headroom_bytes", "slope_upper_bytes_per_step"], when "only the lower end of the time left is known", LEFT;
+        LeastStepsLeft "least_steps_left"(Steps): "at least … steps",
+            needs ["headroom_bytes", "slope_upper_bytes_per_step"], when "the same, and it has steps", LEFT;
+        PaceUnknown "pace_unknown": "how long a step takes is not known yet",
+            needs ["oom_eta_steps"], when "steps are left, and their time is not known", WORDS;
+        RunEnds "run_ends"(Seconds): "the run ends at step … in …, … before memory does",
+            needs ["run_end"], when "the ranks agree on a last step, or have a deadline", LEFT;
+        Restarts "restarts"(Count): "it takes … restarts from a checkpoint",
+            needs ["run_end"], when "memory ends before the run, and its growth is straight", LEFT;
+        RunEnded "run_ended"(Step): "the run ended before, at step …",
+            needs ["run_end"], when "the run is over, and took its last step", EXACT;
+        EndOfRun "end_of_run": "The run ends …",
+            needs ["total_steps", "deadline"], when "the end of a run is known that goes on", WORDS;
+    }
+    OutOfMemory {
+        OomEnded "oom_ended"(Step): "ended out of memory at step …",
+            needs ["is_fatal"], when "the rank reported the error as its end", EXACT;
+        OomKilled "oom_killed"(Step): "the kernel killed its process for lack of memory",
+            needs ["is_kill"], when "the kernel's count of kills rose, or the launcher saw it", EXACT;
+        OomLikelyKilled "oom_likely_killed"(Step): "the kernel likely killed its process for lack of memory: it fell silent …",
+            needs ["likely_kill"], when "a rank fell silent while its container was full, or lost others", EXACT;
+        OomCaught "oom_caught"(Step): "caught an out-of-memory error after step … and …",
+            needs ["ooms", "is_last"], when "no step followed the error", EXACT;
+        OomWentOn "oom_went_on"(Step): "ran out of memory before step … and went on",
+            needs ["ooms"], when "a step followed the error", EXACT;
+        OomLimit "oom_limit"(Bytes): "at its own limit of …",
+            needs ["limit"], when "the device had more than the process may take", EXACT;
+        OomRequested "oom_requested"(Bytes): "… were requested",
+            needs ["requested_bytes"], when "the error names them", EXACT;
+        OomHeadroom "oom_headroom"(Bytes): "the last headroom was …",
+            needs ["headroom_bytes"], when "it was known before the error", MEASURED;
+        OomGrowth "oom_growth"(Bytes): "live memory had grown by …",
+            needs ["growth_bytes"], when "live memory was growing before the error", MEASURED;
+        OomLine "oom_line"(Bytes): "… requested …",
+            needs ["site"], when "a snapshot of the error was read", EXACT;
+        OomHeld "oom_held": "while most memory was held: … by …",
+            needs ["site"], when "the same", WORDS;
+    }
+    Amount {
+        Pressure "pressure"(Ratio): "the allocated peak is at …% of …",
+            needs ["pressure_ratio", "basis"], when "a recent peak is near the capacity", EXACT;
+        PastPressure "past_pressure"(Ratio): "the allocated peak was at …% of …",
+            needs ["pressure_ratio", "basis"], when "a run is over, and a peak of it was", EXACT;
+        Capacity "capacity"(Bytes): "…",
+            needs ["capacity_bytes"], when "it is known", EXACT;
+        NeverLive "never_live"(Ratio): "…% of it was never live at the same time",
+            needs ["never_live_ratio"], when "a fifth or more of the capacity was reserved and never live", EXACT;
+        Imbalance "imbalance"(Ratio): "its peak is …% above the median of the other ranks",
+            needs ["imbalance_ratio", "median_bytes"], when "the peak of a rank stands out", EXACT;
+        LowPeak "low_peak"(Ratio): "its peak is …% below the median of the other ranks",
+            needs ["peak_imbalance_ratio", "median_bytes"], when "a run is over, and the peak of a rank is far below", EXACT;
+        Unused "unused"(Ratio): "…% of the … that the allocator had reserved at its peak was never live at the same time",
+            needs ["peak_fragmentation_ratio"], when "half of the reserved peak or more", EXACT;
+        Outside "outside"(Bytes): "… of the process is outside its allocator",
+            needs ["outside_bytes"], when "it is 15 % of the device or more", EXACT;
+        GpuLost "gpu_lost": "the driver answers …",
+            needs ["code"], when "a device answers with an error that ends its use", WORDS;
+    }
+    Advice {
+        Advice "advice": "(of each diagnosis: diagnoses.md)",
+            needs [], when "a finding has no better advice of its own", WORDS;
+        AdviceContainer "advice_container": "Look at the container's other processes …",
+            needs ["container"], when "a container grows, and none of its ranks", WORDS;
+        AdviceLevel "advice_level": "Nothing, unless it grows again. …",
+            needs ["level_since_time"], when "the growth has ended", WORDS;
+        AdviceFull "advice_full": "The memory is full, so it is level because it cannot grow further. …",
+            needs ["is_full"], when "growth has ended where the memory is full", WORDS;
+        AdviceFits "advice_fits": "Nothing: it fits. …",
+            needs ["filling"], when "the holder's bound fits, and withholds the page", WORDS;
+        AdviceRunFirst "advice_run_first": "Let it run: it ends before memory does. …",
+            needs ["run_end"], when "the run clearly ends first", WORDS;
+        AdviceChildren "advice_children": "Look at what each worker keeps …",
+            needs ["children"], when "the memory of child processes grows", WORDS;
+        AdviceHolder "advice_holder": "Look at … of …: it keeps more and more. …",
+            needs ["holder"], when "a search named the object that grows", WORDS;
+        AdviceLine "advice_line": "Look at …: what it allocates is kept across steps. …",
+            needs ["site"], when "the line is known, and no object", WORDS;
+        AdviceNoTensor "advice_no_tensor": "No growing tensor was found: look at …",
+            needs ["searched"], when "a search named nothing", WORDS;
+        AdvicePartlyRead "advice_partly_read": "The search for the holder could not read all objects of the program …",
+            needs ["searched"], when "the same, and it did not read all", WORDS;
+        AdviceNative "advice_native": "Python does not allocate it: look at native code …",
+            needs ["searched"], when "tracing saw no line of Python", WORDS;
+        AdviceFreed "advice_freed": "The program frees it, and …",
+            needs ["malloc"], when "most of the growth was freed and stays with the C library", WORDS;
+        AdviceCalls "advice_calls": "Look at what the program keeps from call to call …",
+            needs ["signal"], when "growth by time, of which nothing else is known", WORDS;
+        AdviceProcess "advice_process": "stepmem sees no more of this process than its memory. …",
+            needs ["signal"], when "an unmanaged process grows", WORDS;
+        AdviceTooLarge "advice_too_large": "Give it a lower bound …",
+            needs ["too_large"], when "a holder's bound will not fit", WORDS;
+        AdvicePressure "advice_pressure": "Reduce the load …",
+            needs ["pressure_ratio"], when "pressure on the host, on memory that is shared, or of a cache that is never live", WORDS;
+        AdviceKill "advice_kill": "Look at host memory …",
+            needs ["is_kill"], when "the kernel killed the process", WORDS;
+        AdviceGrown "advice_grown": "It would have fit but for what memory had grown by …",
+            needs ["growth_bytes"], when "the request fits into headroom and growth together", WORDS;
+        AdviceLimit "advice_limit": "The process reached its own limit, and its device had more …",
+            needs ["limit"], when "the error is one of the process's own limit", WORDS;
+        AdviceCallsOom "advice_calls_oom": "Look at the inputs of the last calls …",
+            needs ["unit"], when "a program that takes no steps ran out of memory, and no growth or limit explains it", WORDS;
+        NothingToDo "nothing_to_do": "Nothing to do.",
+            needs ["ranks_judged"], when "all ranks that push were judged, nothing was found, no line rises, and the run did not fail", WORDS;
+        LastsLong "lasts_long": "Let it run: at this rate memory lasts for more than 30 days.",
+            needs ["ranks_judged", "trend"], when "the same, but a line rises, by so little", WORDS;
+        NotAllJudged "not_all_judged": "Let the other ranks take more steps …",
+            needs ["ranks_judged"], when "the same, but not all ranks were judged", WORDS;
+        AdviceLonger "advice_longer": "Let a run take more steps …",
+            needs ["ranks_judged"], when "no rank was judged", WORDS;
+        AdviceReport "advice_report": "Push a record per train step.",
+            needs ["steps_used"], when "no step came, or the process went on without", WORDS;
+        AdviceRise "advice_rise": "Compare with a known stable run …",
+            needs ["trend"], when "a line rises, and nothing was found", WORDS;
+        AdviceError "advice_error": "Look at the error: nothing that was seen of its memory explains it.",
+            needs ["end"], when "a rank failed, and not of memory, or ended without a word", WORDS;
+    }
+    Story {
+        Subject "subject": "Run …, rank … on …",
+            needs ["run", "rank"], when "always", WORDS;
+        CapacityUnknown "capacity_unknown": "capacity unknown, 80 GiB assumed",
+            needs [], when "the capacity is not known", WORDS;
+        Seen "seen"(Count): "… train steps, from step … to step …",
+            needs ["steps"], when "a record of the subject was taken", EXACT;
+        Activity "activity": "… train steps since the exporter began; step …, last push … ago",
+            needs ["totals", "last_push_time"], when "an exporter is asked", EXACT;
+        Standing "standing": "At the end: …",
+            needs ["held"], when "a recording is explained", WORDS;
+        Range "range"(Bytes): "Live memory after each step: … to …",
+            needs ["floor"], when "a signal has figures", EXACT;
+        Mark "mark": "C MEMORY CREEP",
+            needs ["events"], when "a chart has marks", WORDS;
+        Raised "raised"(Step): "step …: MEMORY CREEP, warning",
+            needs ["transition"], when "a finding was raised, or holds", EXACT;
+        Cleared "cleared"(Step): "step …: MEMORY CREEP cleared: …",
+            needs ["transition", "cause"], when "a finding was cleared", EXACT;
+        ShownBy "shown_by"(Bytes): "seen in steps … to …: +… without its largest increment",
+            needs ["window"], when "a window, markers, readings or blocks show a finding", EXACT;
+        NotYetCreep "not_yet_creep": "not yet creep: …",
+            needs ["window"], when "a test stands between MEMORY RISING and MEMORY CREEP", EXACT;
+        ShowsLess "shows_less": "shows less by now: …",
+            needs ["window"], when "the window no longer shows the finding", EXACT;
+        NoFinding "no_finding": "None.",
+            needs ["events"], when "no finding was raised, and the subject was judged", WORDS;
+        NotJudged "not_judged": "None; judged from step … on",
+            needs ["judging_from_step"], when "nothing was found, and creep is not judged yet", EXACT;
+        RisesUnfound "rises_unfound": "None so far; but its live memory rises in a straight line. …",
+            needs ["trend"], when "nothing was found, and live memory rises straight", WORDS;
+        Untested "untested": "…: no window was long enough to be tested",
+            needs ["windows"], when "no window of a signal was tested", WORDS;
+        Unread "unread": "…: unknown, as the figures for it did not come",
+            needs ["windows"], when "a signal was not read, and live memory was", WORDS;
+        Outcomes "outcomes": "…: of … windows of up to … pushes, in …% it stayed level",
+            needs ["windows"], when "windows of a signal were tested", EXACT;
+        Nearest "nearest"(Step): "Nearest to a creep at step …: …",
+            needs ["closest"], when "a window came near to a creep", EXACT;
+        Acknowledged "acknowledged"(Time): "… is acknowledged until …: …",
+            needs ["acks"], when "an operator acknowledged the finding", EXACT;
+        Slope "slope"(BytesPerStep): "Live memory: …/step; 95% interval … to …",
+            needs ["slope_bytes_per_step"], when "the slope of a signal is known", RATE;
+        NoSlope "no_slope": "No slope is known yet.",
+            needs ["creep"], when "no slope of a signal is known", WORDS;
+        Headroom "headroom"(Bytes): "Headroom: …",
+            needs ["headroom_bytes"], when "the capacity is known", MEASURED;
+        Recorded "recorded": "(of an earlier version)",
+            needs [], when "a file of an earlier version is read, which has words only", WORDS;
+    }
+    Card {
+        Verdict "verdict": "MEMORY CREEP (critical) on rank …",
+            needs ["kind", "severity", "ranks"], when "always: the worst that holds, or that nothing does", WORDS;
+        Holds "holds"(Time): "it holds since … UTC",
+            needs ["since"], when "Prometheus has a finding, and no figures of it", EXACT;
+        OfRank "of_rank": "rank …",
+            needs ["ranks"], when "several ranks have the finding: the worst of them", WORDS;
+        Calm "calm": "no creep, pressure or imbalance",
+            needs ["ranks_judged"], when "nothing was found, and a rank was judged", WORDS;
+        CalmUnjudged "calm_unjudged": "no pressure or imbalance, and too few steps to judge creep",
+            needs ["ranks_judged"], when "nothing was found, and no rank was judged", WORDS;
+        PartOfRun "part_of_run"(Count): "of the … of … ranks that push here",
+            needs ["ranks_seen", "ranks_expected"], when "ranks push elsewhere", EXACT;
+        JudgedRanks "judged_ranks"(Count): "… of … ranks took enough steps to judge creep",
+            needs ["ranks_judged", "ranks_seen"], when "some ranks were judged, and others not", EXACT;
+        NoSteps "no_steps": "no train step was pushed",
+            needs ["steps_used"], when "no step came", WORDS;
+        RisesStraight "rises_straight"(BytesPerStep): "live memory rises straight, by …/step",
+            needs ["trend"], when "nothing was found, and a line rises straight", RATE;
+        RisesOnAverage "rises_on_average"(BytesPerStep): "live memory rises, by …/step on average",
+            needs ["trend"], when "nothing was found, and no slope of the interval is level", RATE;
+        Failed "failed"(Step): "rank … failed at step …",
+            needs ["end"], when "a rank failed, and not of memory, or ended without a word", EXACT;
+        Coverage "coverage"(Count): "Run …: … of … ranks, steps … to … in …",
+            needs ["coverage"], when "always", EXACT;
+        NeverPushed "never_pushed"(Count): "Never pushed: …",
+            needs ["coverage"], when "ranks launched here never pushed", EXACT;
+        Lost "lost"(Count): "Lost: rank … after step …",
+            needs ["coverage"], when "ranks stopped without a word", EXACT;
+        EndedBy "ended_by": "Ended with an error: rank …, at step …",
+            needs ["end"], when "ranks ended otherwise than as planned", EXACT;
+        OutsideHeld "outside_held"(Bytes): "Outside the allocator: … on …",
+            needs ["outside_allocator_bytes"], when "it is a gibibyte, or 5 % of the capacity", EXACT;
+        HostHeld "host_held": "Rank …: its container uses … of …",
+            needs ["host"], when "host memory is worth a word", EXACT;
+        WithoutSteps "without_steps"(Seconds): "Went on without steps: rank …, for … after step …",
+            needs ["seconds_without_steps"], when "a rank went on for long after its last step", EXACT;
+        Ooms "ooms"(Count): "Out-of-memory errors: …",
+            needs ["ooms"], when "there were any", EXACT;
+        SnapshotWritten "snapshot_written": "Snapshot of rank …: …",
+            needs ["snapshots"], when "a snapshot was written", WORDS;
+        MoreRanks "more_ranks"(Count): "… and … more ranks, with peaks of … to …",
+            needs ["ranks"], when "the table does not show all ranks", EXACT;
+    }
+    Snapshot {
+        SiteLeaks "site_leaks"(BytesPerStep): "LEAK … a step, at …",
+            needs ["leak"], when "lines kept memory in nearly all of five steps or more", RATE;
+        Explained "explained"(Ratio): "the lines below explain …% of it",
+            needs ["leak"], when "the same, and the least active memory of a step grows", EXACT;
+        MayFill "may_fill"(Steps): "A queue or cache of more than … steps that is not full yet would look the same.",
+            needs ["leak"], when "the same", EXACT;
+        NoLineGrows "no_line_grows": "No line goes on growing.",
+            needs ["leak"], when "six marks of steps or more, and nothing is kept by a line", WORDS;
+        MayGrow "may_grow": "It is not known yet whether … will go on growing",
+            needs ["leak"], when "the same, and a line may", WORDS;
+        CannotBeTold "cannot_be_told": "Cannot be told: …",
+            needs ["history"], when "fewer than six marks of steps", WORDS;
+        OomCause "oom_cause"(Bytes): "Leak: without the … that … leaked, … would have been free.",
+            needs ["oom"], when "an allocation failed: what would have had to be absent", EXACT;
+        StepNeeds "step_needs"(Bytes): "Step … needs … at its peak: … do not depend on the batch, … scale with it.",
+            needs ["fit"], when "a whole step was recorded with its stacks", EXACT;
+        PerSample "per_sample"(Bytes): "With a batch of …: … a sample.",
+            needs ["fit"], when "the same, and the batch size is given", EXACT;
+        BatchFits "batch_fits"(Count): "In … fit …, if all else stays as it is.",
+            needs ["fit"], when "the same, and the capacity is given", EXACT;
+        WouldSave "would_save"(Bytes): "… would save … of that peak.",
+            needs ["fit", "saved_bytes"], when "the peak without that memory, played again, is lower by as much", EXACT;
+        Noted "noted"(Bytes): "(of each kind of note: snapshot-interpretation.md)",
+            needs ["notes"], when "the snapshot shows what the note is about", EXACT;
+        AdviceSnapshot "advice_snapshot": "Look at the line named under Leak: …",
+            needs ["leak", "oom"], when "always", WORDS;
+    }
+}
+
+/// Statements that show a line that rises.
+const RISING: &[Claim] = &[
+    Claim::RatePerStep,
+    Claim::RatePerHour,
+    Claim::Accelerates,
+    Claim::Grows,
+    Claim::RisesStraight,
+    Claim::RisesOnAverage,
+    Claim::RisesUnfound,
+    Claim::TimeLeft,
+    Claim::LeastTimeLeft,
+    Claim::CalmUnjudged,
+    Claim::JudgedRanks,
+    Claim::OomEnded,
+    Claim::OomKilled,
+    Claim::Failed,
+];
+
+impl Claim {
+    /// Returns the statements that must not stand beside it about the same job.
+    pub fn excludes(self) -> &'static [Self] {
+        match self {
+            Self::NothingToDo => RISING,
+            Self::NoFinding => &[Self::Raised, Self::NotJudged, Self::RisesUnfound],
+            Self::Calm => &[Self::CalmUnjudged, Self::NoSteps],
+            Self::NothingLeft => &[Self::TimeLeft, Self::LeastTimeLeft],
+            _ => &[],
+        }
+    }
+}
+
+/// The claims as a page of documentation.
+pub fn document() -> String {
+    let mut page = String::from(
+        "# What stepmem says\n\nGenerated from `crates/types/src/claims/table.rs`. Each sentence of a finding, of `stepmem explain` and of the \
+         card of a run is made of\nstatements, and each statement is one of these. `--json` has them beside the words, as `statements`: \
+         `claim`, `words`, the figure\nas `value` with its `unit` and, where that is known, `lower` and `upper` of its 95 % interval, and \
+         as `evidence` what it needs.\nA figure that is not known is absent. How often they are so: [truth.md](truth.md).\n",
+    );
+    let code = |name: &str| format!("`{name}`");
+    let mut group = None;
+    for claim in Claim::ALL {
+        let row = claim.row();
+        if group != Some(row.group) {
+            group = Some(row.group);
+            let heading = format!("\n## {}\n\n", row.group.heading());
+            page.push_str(&heading);
+            page.push_str("| claim | words | unit | needs | said when | may be off by |\n|---|---|---|---|---|---|\n");
+        }
+        let unit = row.unit.map_or_else(|| "–".to_owned(), |unit| code(unit.as_label()));
+        let needs: Vec<String> = row.needs.iter().map(|need| code(need)).collect();
+        let needs = if needs.is_empty() { "–".to_owned() } else { needs.join(", ") };
+        let (name, words, when, within) = (row.name, row.words, row.when, row.within.words());
+        let row = format!("| `{name}` | {words} | {unit} | {needs} | {when} | {within} |\n");
+        page.push_str(&row);
+    }
+    let excluded = Claim::ALL.iter().filter(|claim| !claim.excludes().is_empty());
+    page.push_str("\n## What never stands together\n\n");
+    for claim in excluded {
+        let others: Vec<String> =
+            claim.excludes().iter().map(|other| code(other.row().name)).collect();
+        let row = format!("- `{}`: {}.\n", claim.row().name, others.join(", "));
+        page.push_str(&row);
+    }
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn each_row_has_a_name_and_words_of_its_own() {
+        let rows = || Claim::ALL.iter().map(|claim| claim.row());
+        let names: BTreeSet<&str> = rows().map(|row| row.name).collect();
+        assert_eq!(names.len(), Claim::ALL.len());
+        assert!(rows().all(|row| !row.words.is_empty() && !row.when.is_empty()));
+        for claim in Claim::ALL {
+            let json = serde_json::to_value(claim).unwrap();
+            assert_eq!(json, claim.row().name);
+        }
+    }
+
+    #[test]
+    fn a_figure_with_a_tolerance_has_a_unit() {
+        for row in Claim::ALL.iter().map(|claim| claim.row()) {
+            let is_of_figure = row.unit.is_some();
+            assert!(!is_of_figure || row.within != Tolerance::Words, "{}", row.name);
+        }
+    }
+}
