@@ -53,12 +53,13 @@ def judge(job, events):
         if truth["oom"]:
             row["delay"] = delay(true)
         row.update(forecast(job, min(true, key=lambda e: e["time"])))
+        row.update(time_left(job, true))
         row.update(later_forecasts(job, events))
     return row
 
 
 def forecast(job, page):
-    """Relative errors of the slope and of the time left, and whether the interval has the true slope."""
+    """The relative error of the slope, and whether its interval has the true one."""
     truth, evidence, found = job.truth, page.get("evidence", {}), {}
     leaked = job.leaked_by(page["rank"])
     at = min(int(np.searchsorted(job.time, page["time"])), len(leaked) - 1)
@@ -75,22 +76,42 @@ def forecast(job, page):
         if low is not None and high is not None:
             found["in_interval"] = bool(low <= true_slope <= high)
             found["half_width"] = (high - low) / 2 / slope
-    left = evidence.get("oom_eta_steps")
-    if left and truth["oom_step"] and truth["oom_step"] > page["step"]:
-        found["time_left_error"] = abs(left / (truth["oom_step"] - page["step"]) - 1)
     return found
+
+
+def restarts(job):
+    """The times of the last steps before the job starts again, and gives back what it holds."""
+    return job.time[:-1][np.diff(job.step) < 0]
+
+
+def time_left(job, paged):
+    """The relative error of the time left, by the first page of the rank that runs out: when the others would have, nobody knows. Nor does anybody of what
+    grew before the job started again."""
+    truth = job.truth
+    own = [e for e in paged if e["rank"] == truth["oom_rank"]]
+    if not own or not truth["oom_step"]:
+        return {}
+    page = min(own, key=lambda e: e["time"])
+    left = page["evidence"].get("oom_eta_steps")
+    if not left or truth["oom_step"] <= page["step"] or (restarts(job) > page["time"]).any():
+        return {}
+    return dict(time_left_error=abs(left / (truth["oom_step"] - page["step"]) - 1))
 
 
 def later_forecasts(job, events):
     """Relative errors of the time left that the paging findings give half-way from the onset to out-of-memory, and a minute before that: by each rank's
-    newest outlook, and over the ranks by the first that is to run out, since that ends the job."""
+    newest outlook, and over the ranks by the first that is to run out, since that ends the job. Where the job starts again after that, nobody knows."""
     truth, found = job.truth, {}
     if not truth["oom_step"]:
         return found
+    again = restarts(job)
     for name, moment in (("half", (truth["onset_time"] + truth["oom_time"]) / 2), ("last_minute", truth["oom_time"] - 60.0)):
+        if (again > moment).any():
+            continue
+        began = max([truth["onset_time"], *again])
         newest = {}
         for event in events:
-            if event["kind"] in PAGING and event["rank"] in truth["leak_ranks"] and truth["onset_time"] <= event["time"] <= moment:
+            if event["kind"] in PAGING and event["rank"] in truth["leak_ranks"] and began <= event["time"] <= moment:
                 if event["state"] in ("outlook", "cleared"):
                     newest[event["rank"], event["kind"]] = event
         given = [e for e in newest.values() if e["state"] == "outlook" and e["evidence"].get("oom_eta_steps")]
