@@ -179,6 +179,7 @@ fn other_findings() -> Vec<Statement> {
         oom(
             json!({"is_fatal": true, "requested_bytes": GIB, "headroom_bytes": 1e9, "growth_bytes": 1e9}),
         ),
+        oom(json!({"is_fatal": true, "unit": "calls"})),
         oom(json!({"is_fatal": true, "is_kill": true})),
         oom(json!({"is_kill": true, "likely_kill": {"container_used_ratio": 0.97}})),
         oom(json!({"is_last": true, "ending": "failed", "site": site})),
