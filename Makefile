@@ -200,7 +200,7 @@ docs: ## Build the documentation of the crates, and check the links and names in
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --quiet --no-deps --workspace
 	@python/tests/install.sh
 	@$(CARGO) build --quiet
-	@cd python && ../$(TOOLS)/python-venv/bin/python -m pytest -p no:cacheprovider tests/test_readme.py
+	@cd python && ../$(TOOLS)/python-venv/bin/python -m pytest -n 4 -p no:cacheprovider tests/test_readme.py
 
 rust: ## Install a Rust toolchain with rustup: RUSTUP_TOOLCHAIN=stable, or the oldest that Cargo.toml promises
 	rustup toolchain install --profile minimal --component clippy,rustfmt $(or $(RUSTUP_TOOLCHAIN),stable)
