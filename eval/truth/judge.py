@@ -335,7 +335,9 @@ def _figures_of_death(evidence, truth, step, rank) -> Iterator:
         return
     at = evidence.get("oom_step")
     if at is not None:
-        yield "step of an error", (TRUE if at == truth.last else FALSE), step, rank, str(at), str(truth.last)
+        # Of calls not each has a record: it is said after which one.
+        is_so = at <= truth.last if evidence.get("unit") == "calls" else at == truth.last
+        yield "step of an error", (TRUE if is_so else FALSE), step, rank, str(at), str(truth.last)
     limit = evidence.get("limit")
     if truth.limit != "budget" and (limit or {}).get("origin", "device") != truth.limit:
         yield "limit of an error", FALSE, step, rank, str(limit), truth.limit

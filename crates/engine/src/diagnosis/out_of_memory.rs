@@ -217,7 +217,9 @@ impl OutOfMemoryEvidence {
             return format!("the kernel killed its process for lack of memory{}", at("after"));
         }
         if self.is_fatal {
-            return format!("ended out of memory{}", at("at"));
+            // Of calls not each is read.
+            let word = if self.unit.is_steps() { "at" } else { "after" };
+            return format!("ended out of memory{}", at(word));
         }
         if self.is_last {
             let end = match self.ending {

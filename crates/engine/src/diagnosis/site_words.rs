@@ -222,9 +222,9 @@ const ALL_SHARE_MIN: f64 = 0.95;
 pub fn of_holder(holder: &TensorHolder, slope: Option<f64>, unit: StepUnit) -> Sentence {
     match (&holder.lines, &holder.at) {
         (Some(lines), Some(at)) => {
-            let (rate, share) = rate(holder.bytes_per_step, slope, unit);
+            let (rate, told, share) = rate(holder.bytes_per_step, slope, unit);
             let words = format!("allocated at {at} ({rate}{})", of_window(lines, unit));
-            let line = Statement::new(Claim::HolderLine, words).of(holder.bytes_per_step);
+            let line = Statement::new(Claim::HolderLine, words).of(told);
             Sentence::from(line).with(share)
         }
         _ => of_object(holder, slope, unit),
@@ -261,7 +261,7 @@ fn of_object(holder: &TensorHolder, slope: Option<f64>, unit: StepUnit) -> Sente
     let keeps_more = is_small && holder.keeps_more != Some(false);
     let is_unmeasured =
         matches!(kind.as_str(), holder_kind::GRAPH_CYCLE | holder_kind::PROFILER);
-    let (rate, share) = rate(own, slope, unit);
+    let (rate, told, share) = rate(own, slope, unit);
     let keeps_tensors = keeps_more && tensors > 0;
     let is_told = !(is_unmeasured || keeps_tensors);
     let mut text = if is_unmeasured {
@@ -277,7 +277,7 @@ fn of_object(holder: &TensorHolder, slope: Option<f64>, unit: StepUnit) -> Sente
     if let Some(at) = &holder.at {
         text = format!("{text} of {at}");
     }
-    let held = Statement::new(Claim::Holder, text).of(Some(own).filter(|_| is_told));
+    let held = Statement::new(Claim::Holder, text).of(Some(told).filter(|_| is_told));
     let removal = holder
         .removal
         .as_ref()
@@ -370,13 +370,13 @@ fn of_end(filling: &Filling, unit: StepUnit) -> String {
     format!("full {when} at {}", bytes(filling.full_bytes))
 }
 
-/// Writes how fast a holder grows, with its share. It is measured over fewer steps than the whole,
-/// of which it cannot be more.
-fn rate(own: f64, slope: Option<f64>, unit: StepUnit) -> (String, Option<Statement>) {
+/// Writes how fast a holder grows, with that rate in bytes and its share. It is measured over fewer
+/// steps than the whole, of which it cannot be more.
+fn rate(own: f64, slope: Option<f64>, unit: StepUnit) -> (String, f64, Option<Statement>) {
     let more =
         |own: f64| unit.rate(own).replacen(unit.per(), &format!(" more{}", unit.per()), 1);
     let Some(slope) = slope.filter(|slope| *slope > 0.0) else {
-        return (more(own), None);
+        return (more(own), own, None);
     };
     let share = own / slope;
     let (own, words, share) = if share >= ALL_SHARE_MIN {
@@ -385,7 +385,7 @@ fn rate(own: f64, slope: Option<f64>, unit: StepUnit) -> (String, Option<Stateme
         (own, format!("{} of it", percent(share)), share)
     };
     let text = format!("{}, {words}", more(own));
-    (text, Some(Statement::new(Claim::HolderShare, words).of(share)))
+    (text, own, Some(Statement::new(Claim::HolderShare, words).of(share)))
 }
 
 /// States that a search named no holder, and what else takes memory of that kind.
