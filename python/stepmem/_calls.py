@@ -11,10 +11,10 @@ import sys
 from _thread import allocate_lock, get_ident
 from itertools import count
 from time import monotonic
-from types import FrameType, FunctionType, ModuleType
+from types import FrameType, FunctionType
 from typing import Any, Callable, List, Optional, Set, Tuple
 
-from ._foreign import dict_of_type, is_subclass, mro
+from ._foreign import dict_of_type, imported_class, mro
 from ._holders.frames import read
 from ._model_calls import CALL
 from ._process import Process
@@ -44,8 +44,6 @@ COROUTINE = 0x80
 
 HAS_LOCK = bool(getattr(sys, "_is_gil_enabled", lambda: True)())
 """Without it, a frame that is read may go on meanwhile."""
-
-_dict_of_module: Any = vars(ModuleType)["__dict__"].__get__
 
 READ_EVERY = 0.2, 0.5
 """Shortest and longest time from one reading of memory to the next, in seconds, while calls end…"""
@@ -96,8 +94,8 @@ class Calls:
             if self._has_application:
                 return
             for module, name, function in FUNCTIONS:
-                self._count_function(_class_of(module, name), function)
-            for each in (_class_of(*COMPILED), model):
+                self._count_function(imported_class(module, name), function)
+            for each in (imported_class(*COMPILED), model):
                 self._count_model(each)
         except Exception as error:
             raise_if_of_handler(error)
@@ -253,13 +251,6 @@ def _like(wrapper: Any, function: Any) -> Any:
         setattr(wrapper, each, getattr(function, each, None) or getattr(wrapper, each))
     wrapper.__wrapped__ = function
     return wrapper
-
-
-def _class_of(module: str, name: str) -> Optional[type]:
-    """Returns a class of a module that is imported; None if there is none."""
-    of = sys.modules.get(module)
-    found = _dict_of_module(of).get(name) if is_subclass(ModuleType, type(of)) else None
-    return found if is_subclass(type, type(found)) else None
 
 
 def class_of_self(frame: FrameType) -> Optional[type]:

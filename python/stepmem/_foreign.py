@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from types import GetSetDescriptorType
-from typing import Any, List
+import sys
+from types import GetSetDescriptorType, ModuleType
+from typing import Any, List, Optional
 
 mro: Any = type.__dict__["__mro__"].__get__
 dict_of_type: Any = type.__dict__["__dict__"].__get__
+dict_of_module: Any = vars(ModuleType)["__dict__"].__get__
 is_subclass: Any = type.__subclasscheck__
+
+
+def imported_class(module: str, name: str) -> Optional[type]:
+    """Returns a class of a module that the program has imported; None if there is none."""
+    of = sys.modules.get(module)
+    found = dict_of_module(of).get(name) if is_subclass(ModuleType, type(of)) else None
+    return found if is_subclass(type, type(found)) else None
 
 
 def attribute(thing: Any, wanted: str) -> Any:

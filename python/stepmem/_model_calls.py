@@ -11,7 +11,7 @@ import sys
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any, Dict, List, Optional
 
-from ._foreign import attribute, dict_of_type, is_subclass, mro, values
+from ._foreign import attribute, dict_of_module, dict_of_type, is_subclass, mro, values
 from ._signals import raise_if_of_handler
 from ._torch import leave_out, untraced
 
@@ -28,8 +28,6 @@ DEPTH_MAX = 500
 
 PARTS_MAX = 512
 """Modules of a model that are looked at for parameters, at most; with more, it is taken for one without."""
-
-_dict_of_module: Any = vars(ModuleType)["__dict__"].__get__
 
 
 class ModelCalls:
@@ -129,7 +127,7 @@ class ModelCalls:
 
 def codes(owner: Any, *names: str) -> "frozenset[int]":
     """Returns the ids of the code of those functions of a class or module that exist: code is compared by all its constants."""
-    of = dict_of_type(owner) if is_subclass(type, type(owner)) else _dict_of_module(owner) if type(owner) is ModuleType else {}
+    of = dict_of_type(owner) if is_subclass(type, type(owner)) else dict_of_module(owner) if type(owner) is ModuleType else {}
     found = (of.get(name) for name in names)
     return frozenset(id(function.__code__) for function in found if type(function) is FunctionType)
 
@@ -137,7 +135,7 @@ def codes(owner: Any, *names: str) -> "frozenset[int]":
 def _names_of_torch() -> Dict[str, Any]:
     """Returns the namespace in which PyTorch defines its modules; empty if it is not imported."""
     module = sys.modules.get("torch.nn.modules.module")
-    return _dict_of_module(module) if type(module) is ModuleType else {}
+    return dict_of_module(module) if type(module) is ModuleType else {}
 
 
 def _has_parameters(module: Any) -> bool:

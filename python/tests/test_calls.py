@@ -21,20 +21,9 @@ from stepmem._readers import NO_PARTS, MemorySample
 from stepmem._wire import UNKNOWN, HeapScanRequest
 
 MODULES = """
-    import asyncio, sys, threading, time, types
+    import asyncio, sys, threading, time
     import torch, torch.optim.optimizer
-    module = types.ModuleType("torch.nn.modules.module")
-    class Module:
-        _compiled_call_impl = None
-        def _wrapped_call_impl(self, *arguments):
-            if self._compiled_call_impl is not None:
-                return self._compiled_call_impl(*arguments)
-            return self._call_impl(*arguments)
-        def _call_impl(self, *arguments):
-            return self.forward(*arguments)
-        __call__ = _wrapped_call_impl
-    module.Module = Module
-    sys.modules["torch.nn.modules.module"] = module
+    from torch._modules import Module
     class Part(Module):
         def forward(self, seconds): time.sleep(seconds)
     class Model(Module):

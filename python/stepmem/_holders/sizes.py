@@ -9,11 +9,9 @@ from collections import deque
 from itertools import islice
 from typing import Any, Dict, NamedTuple, Tuple
 
+from .._foreign import dict_of_type, imported_class, is_subclass
 from .._isolation import library
 
-_dict_of_type: Any = type.__dict__["__dict__"].__get__
-_dict_of_module: Any = vars(types.ModuleType)["__dict__"].__get__
-_is_subclass: Any = type.__subclasscheck__
 _basic: Any = type.__dict__["__basicsize__"].__get__
 
 BASES_MAX = 8
@@ -55,29 +53,29 @@ class Sizes:
     def __init__(self) -> None:
         self.array: Any = None
         """The class of NumPy's arrays; None if the program has not imported NumPy."""
-        self.array = _class("numpy", "ndarray")
+        self.array = imported_class("numpy", "ndarray")
         if self.array is not None:
-            members = _dict_of_type(self.array)
+            members = dict_of_type(self.array)
             self._n_bytes: Any = members["nbytes"].__get__
             self._base: Any = members["base"].__get__
             self._shape: Any = members["shape"].__get__
         # Those of the program: copies of the modules could have types of their own.
         plain: Any = getattr(library("array"), "array", bytes)
         self._buffers: Tuple[type, ...] = (*BUFFERS, plain)
-        self._image = _class(*IMAGE)
-        self._attributes: Any = None if self._image is None else _dict_of_type(self._image).get("__dict__")
+        self._image = imported_class(*IMAGE)
+        self._attributes: Any = None if self._image is None else dict_of_type(self._image).get("__dict__")
         self._mapping: Any = getattr(library("mmap"), "mmap", None)
         self._sizes: Dict[int, Any] = {id(plain): plain.__sizeof__}
 
     def is_buffer(self, type_: type) -> bool:
         """Returns whether objects of a type are arrays, bytes or their like."""
-        if self.array is not None and _is_subclass(self.array, type_):
+        if self.array is not None and is_subclass(self.array, type_):
             return True
         return any(type_ is each for each in self._buffers)  # by identity: a metaclass of the program may define equality
 
     def block(self, thing: Any) -> Block:
         """Returns the memory of an array or of bytes; none of a file that is mapped."""
-        if self.array is None or not _is_subclass(self.array, type(thing)):
+        if self.array is None or not is_subclass(self.array, type(thing)):
             n_bytes = self.of(thing)
             return Block(id(thing), n_bytes, n_bytes)
         n_own: int = self._n_bytes(thing)
@@ -85,25 +83,25 @@ class Sizes:
             base = self._base(thing)
             if base is None:
                 return Block(id(thing), self._n_bytes(thing), n_own)
-            if not _is_subclass(self.array, type(base)):
+            if not is_subclass(self.array, type(base)):
                 break
             thing = base
         return Block(id(base), 0, 0) if type(base) is self._mapping else Block(id(base), self._n_bytes(thing), n_own)
 
     def shape(self, thing: Any) -> Tuple[int, ...]:
         """Returns the shape of an array; nothing of bytes and their like."""
-        if self.array is None or not _is_subclass(self.array, type(thing)):
+        if self.array is None or not is_subclass(self.array, type(thing)):
             return ()
         shape: Tuple[int, ...] = self._shape(thing)
         return shape
 
     def base(self, thing: Any) -> Any:
         """Returns the owner of an array's memory if that is no array itself, such as a tensor; else None."""
-        if self.array is None or not _is_subclass(self.array, type(thing)):
+        if self.array is None or not is_subclass(self.array, type(thing)):
             return None
         for _ in range(BASES_MAX):
             thing = self._base(thing)
-            if thing is None or not _is_subclass(self.array, type(thing)):
+            if thing is None or not is_subclass(self.array, type(thing)):
                 return thing
         return None
 
@@ -111,8 +109,8 @@ class Sizes:
         """Returns the bytes of an object itself, without what it refers to and without an array's memory."""
         size = self._sizes.get(id(type(thing)))
         if size is None:
-            size = next((size for base, size in _SIZES if _is_subclass(base, type(thing))), None) or _basic(type(thing))
-            if type(self._attributes) is types.GetSetDescriptorType and _is_subclass(self._image, type(thing)):
+            size = next((size for base, size in _SIZES if is_subclass(base, type(thing))), None) or _basic(type(thing))
+            if type(self._attributes) is types.GetSetDescriptorType and is_subclass(self._image, type(thing)):
                 size = self._of_image
             self._sizes[id(type(thing))] = size
         n_bytes: int = size if type(size) is int else size(thing)
@@ -132,10 +130,3 @@ class Sizes:
         if len(size) == 2 and all(type(each) is int for each in size):
             n_bytes += size[0] * size[1] * (1 if mode in ("1", "L", "P") else 2 if mode[:4] == "I;16" else 4)
         return n_bytes
-
-
-def _class(module: str, name: str) -> Any:
-    """Returns a class of a module; None if the program has not imported it."""
-    imported = sys.modules.get(module)
-    found = _dict_of_module(imported).get(name) if type(imported) is types.ModuleType else None
-    return found if type(found) is type else None
