@@ -132,7 +132,7 @@ impl MarkSet {
     }
 }
 
-/// What a rank counts, by its own word.
+/// The unit that a rank counts, by its own word.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StepUnit {
@@ -240,7 +240,7 @@ pub struct Identity {
     /// What its program does when memory runs out soon; `None` where it can do nothing.
     #[serde(default)]
     pub on_deadline: Option<OnDeadline>,
-    /// What its steps are.
+    /// The unit that it counts.
     #[serde(default)]
     pub unit: StepUnit,
 }

@@ -79,7 +79,7 @@ pub struct PressureEvidence {
     /// The holder that fills up and will take more than there is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub too_large: Option<Box<TooLarge>>,
-    /// What the steps of the rank are, where they are not those of training.
+    /// The unit that the rank counts, where that is not steps.
     #[serde(default, skip_serializing_if = "StepUnit::is_steps")]
     pub unit: StepUnit,
 }

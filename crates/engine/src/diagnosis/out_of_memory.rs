@@ -71,7 +71,7 @@ pub struct OutOfMemoryEvidence {
     /// The result of a memory snapshot of the error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub site: Option<Box<OomSite>>,
-    /// What the steps of the rank are, where they are not those of training.
+    /// The unit that the rank counts, where that is not steps.
     #[serde(default, skip_serializing_if = "StepUnit::is_steps")]
     pub unit: StepUnit,
 }

@@ -61,7 +61,7 @@ pub struct Seen<'a> {
     pub holder: Option<&'a TensorHolder>,
     /// Steps from one evaluation, checkpoint or epoch to the next.
     pub steps_per_event: Option<f64>,
-    /// What its steps are.
+    /// The unit that the rank counts.
     pub unit: StepUnit,
 }
 

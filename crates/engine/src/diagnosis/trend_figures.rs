@@ -152,7 +152,7 @@ pub struct TrendFigures {
     /// are unknown or none came.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steps_per_event: Option<f64>,
-    /// What its steps are, where they are not those of training.
+    /// The unit that the rank counts, where that is not steps.
     #[serde(default, skip_serializing_if = "StepUnit::is_steps")]
     pub unit: StepUnit,
 }

@@ -374,7 +374,7 @@ pub struct FindingStatus<E = Evidence> {
     pub sentence: String,
     /// The first thing to check.
     pub advice: Cow<'static, str>,
-    /// What both state, one by one.
+    /// The statements of both, one by one.
     #[serde(default)]
     pub statements: Vec<Statement>,
 }

@@ -198,8 +198,8 @@ impl RankState {
         (verdict, changed)
     }
 
-    /// Begins anew where the same process counts something else from a record on: one that only
-    /// made calls takes steps. Returns whether a trend ended by that.
+    /// Starts over when the same process counts another unit from a record on: one that only made
+    /// calls takes steps. Returns whether a trend ended by that.
     fn begin_unit(&mut self, sample: &StepSample, time: f64) -> bool {
         let is_other = sample.phase == Phase::Train
             && sample.identity.unit != self.identity.unit

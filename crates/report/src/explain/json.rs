@@ -52,7 +52,7 @@ pub struct StoryTold<'a> {
     events: Vec<EventTold<'a>>,
     /// The tests that outcomes name.
     tests: Vec<TestMeaning>,
-    /// What the text states, in its order.
+    /// The statements of the text, in its order.
     statements: Vec<Statement>,
 }
 
@@ -261,7 +261,7 @@ pub struct RankTold<'a> {
     acks: Vec<&'a AckStatus>,
     #[serde(flatten)]
     windows: WindowsRead,
-    /// What the text states, in its order.
+    /// The statements of the text, in its order.
     statements: Vec<Statement>,
 }
 

@@ -8,7 +8,7 @@ use crate::job::model::{Job, JobFinding, JobGrowth, JobRank, JobSlope};
 use crate::policy::{IssueSeverity, PeakMetric};
 use crate::summary::card::{listed, verdict};
 use crate::summary::model::{Issue, IssueEvidence, IssueKind};
-use crate::summary::neutral::{BALANCED_SO_FAR, unjudged};
+use crate::summary::neutral::{BALANCED_SO_FAR, LONGER, nothing, unjudged};
 use stepmem_engine::kind::{DiagnosisKind, Severity};
 use stepmem_types::claims::sentence::Sentence;
 use stepmem_types::claims::statement::Statement;
@@ -74,15 +74,14 @@ pub(super) fn nothing_wrong(n_judged: usize, n_ranks: usize) -> Issue {
     let calm = "no finding held when the ranks were last scraped";
     let (kind, status, told, action) = if n_judged == 0 {
         let calm = format!("{calm}, and too few steps to judge creep");
-        let longer = "Let a run take more steps: slow growth shows after a few hundred.";
-        let longer = Statement::new(Claim::AdviceLonger, longer);
+        let longer = Statement::new(Claim::AdviceLonger, LONGER);
         let calm = Sentence::from(Statement::new(Claim::CalmUnjudged, calm));
         (IssueKind::TooFewSteps, "TOO FEW STEPS", calm, longer)
     } else {
         let told = Sentence::from(Statement::new(Claim::Calm, calm));
         let (status, told, action) = match unjudged(n_judged, n_ranks, StepUnit::Steps) {
             Some((judged, action)) => (BALANCED_SO_FAR, told.then("; ", judged), action),
-            None => ("BALANCED", told, Statement::new(Claim::NothingToDo, "Nothing to do.")),
+            None => ("BALANCED", told, nothing()),
         };
         (IssueKind::Balanced, status, told, action)
     };

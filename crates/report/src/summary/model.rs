@@ -374,7 +374,7 @@ pub struct RankSummary {
     /// The end of the rank, as its process reported it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end: Option<EndReport>,
-    /// What its steps are, where they are not those of training.
+    /// The unit that the rank counts, where that is not steps.
     #[serde(default, skip_serializing_if = "StepUnit::is_steps")]
     pub unit: StepUnit,
     /// Train steps of its last incarnation.

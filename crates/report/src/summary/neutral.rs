@@ -151,11 +151,9 @@ fn by_time(is_judged: bool, end: Option<AbruptEnd>) -> NeutralWords {
     }
 }
 
-/// The advice where nothing is wrong.
-const NOTHING: &str = "Nothing to do.";
-
-fn nothing() -> Statement {
-    Statement::new(Claim::NothingToDo, NOTHING)
+/// States that nothing is wrong.
+pub fn nothing() -> Statement {
+    Statement::new(Claim::NothingToDo, "Nothing to do.")
 }
 
 /// The status, and the advice, where ranks of the run push elsewhere, if at all.
@@ -243,7 +241,7 @@ const NOT_ALL: &str =
     "Let the other ranks take more steps: slow growth shows after a few hundred.";
 
 /// The advice where a run was too short.
-const LONGER: &str = "Let a run take more steps: slow growth shows after a few hundred.";
+pub const LONGER: &str = "Let a run take more steps: slow growth shows after a few hundred.";
 
 /// The advice where a program made too few calls.
 const MORE_CALLS: &str = "Look again after more calls.";
