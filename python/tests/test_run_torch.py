@@ -123,7 +123,7 @@ def test_leak_is_found_under_accelerate(watched):
 TRAINER = """
     import resource, torch
     from transformers import Trainer, TrainerCallback, TrainingArguments
-    resource.setrlimit(resource.RLIMIT_DATA, (3 << 30, resource.getrlimit(resource.RLIMIT_DATA)[1]))
+    resource.setrlimit(resource.RLIMIT_DATA, (7 << 29, resource.getrlimit(resource.RLIMIT_DATA)[1]))
     torch.set_num_threads(1)
     class Model(torch.nn.Module):
         def __init__(self):
@@ -151,7 +151,7 @@ def test_leak_is_found_in_a_trainer_of_hugging_face(watched):
 def test_leak_is_found_in_a_trainer_of_lightning(watched):
     code = """
         import resource, torch, lightning.pytorch as pl
-        resource.setrlimit(resource.RLIMIT_DATA, (3 << 30, resource.getrlimit(resource.RLIMIT_DATA)[1]))
+        resource.setrlimit(resource.RLIMIT_DATA, (7 << 29, resource.getrlimit(resource.RLIMIT_DATA)[1]))
         torch.set_num_threads(1)
         class Model(pl.LightningModule):
             def __init__(self):

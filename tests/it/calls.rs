@@ -97,6 +97,52 @@ fn first_step_of_the_same_process_begins_anew_and_is_no_restart() {
     assert_eq!(status["findings"], json!([]), "{status:#}");
     let rank = &status["ranks"][0];
     assert_eq!((&rank["unit"], &rank["step"]), (&json!("steps"), &json!(30)), "{rank:#}");
+    assert_eq!(rank["steps_total"], json!(30), "{rank:#}");
+}
+
+/// Steps that leak, and a call after each, as of two pushers with one name that give no
+/// `instance`.
+fn mixed(n: u64) -> Vec<Value> {
+    let part = |start: f64, more: Value| {
+        Job::new(1, n)
+            .seconds_per_step(0.1)
+            .starting_at(start)
+            .capacity(2 * GIB)
+            .device("cpu")
+            .live(|_, number| leak(number))
+            .more(move |_, _| more.clone())
+            .records()
+    };
+    let (steps, calls) = (part(0.0, json!({})), part(0.05, json!({"unit": "calls"})));
+    steps.into_iter().zip(calls).flat_map(|(step, call)| [step, call]).collect()
+}
+
+#[test]
+fn calls_between_steps_are_late_and_do_not_hide_a_leak() {
+    let exporter = Exporter::start(&[]);
+    exporter.push(&mixed(400));
+    let status = exporter.status();
+    assert_eq!(status["findings"][0]["kind"], "CREEP_CONFIRMED", "{status:#}");
+    let rank = &status["ranks"][0];
+    assert_eq!((&rank["unit"], &rank["steps_total"]), (&json!("steps"), &json!(400)), "{rank:#}");
+    assert_eq!(rank["late_records_total"], json!(400), "{rank:#}");
+}
+
+#[test]
+fn nothing_but_calls_after_steps_begins_anew() {
+    let exporter = Exporter::start(&[]);
+    exporter.push(&mixed(1));
+    let serves = Job::new(1, 400)
+        .seconds_per_step(0.1)
+        .starting_at(60.0)
+        .capacity(2 * GIB)
+        .device("cpu")
+        .live(|_, number| leak(number))
+        .more(|_, _| json!({"unit": "calls"}));
+    exporter.push(&serves.records());
+    let status = exporter.status();
+    assert_eq!(status["findings"][0]["kind"], "CREEP_CONFIRMED", "{status:#}");
+    assert_eq!(status["ranks"][0]["unit"], "calls", "{status:#}");
 }
 
 #[test]

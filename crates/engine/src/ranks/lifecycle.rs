@@ -262,6 +262,17 @@ impl Lifecycle {
         verdict
     }
 
+    /// Judges a call of a process that takes steps: late, since the first step ends the counting of
+    /// calls, unless there is nothing but calls any more, as where one rank's name serves two
+    /// programs in turn.
+    pub fn judge_stray_call(&self) -> RecordVerdict {
+        if self.is_ended || self.lates_in_a_row >= LATES_IN_A_ROW {
+            RecordVerdict::Restarted
+        } else {
+            RecordVerdict::Late
+        }
+    }
+
     fn judge_attempt(&self, newest: &Newest, sample: &StepSample, time: f64) -> RecordVerdict {
         let is_other = newest.pid.zip(sample.identity.pid).is_some_and(|(a, b)| a != b);
         let is_same = newest.instance.is_some() && newest.instance == sample.instance;

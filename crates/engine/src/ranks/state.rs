@@ -198,13 +198,17 @@ impl RankState {
         (verdict, changed)
     }
 
-    /// Starts over when the same process counts another unit from a record on: one that only made
-    /// calls takes steps. Returns whether a trend ended by that.
-    fn begin_unit(&mut self, sample: &StepSample, time: f64) -> bool {
-        let is_other = sample.phase == Phase::Train
+    /// Returns whether the same process counted another unit before this record.
+    fn has_other_unit(&self, sample: &StepSample, time: f64) -> bool {
+        sample.phase == Phase::Train
             && sample.identity.unit != self.identity.unit
-            && self.lifecycle.counts_before(sample, time);
-        if !is_other {
+            && self.lifecycle.counts_before(sample, time)
+    }
+
+    /// Starts over when a process that only made calls takes its first step. Returns whether a
+    /// trend ended by that.
+    fn begin_unit(&mut self, sample: &StepSample, time: f64) -> bool {
+        if !sample.identity.unit.is_steps() || !self.has_other_unit(sample, time) {
             return false;
         }
         let had_trend = self.detectors().trends().next().is_some();
@@ -212,6 +216,7 @@ impl RankState {
         self.by_time = None;
         self.lifetime.begin_steps();
         self.lifecycle.begin_steps();
+        self.totals.begin_unit();
         self.life_steps = 0;
         self.checkpoint = None;
         had_trend
@@ -220,7 +225,11 @@ impl RankState {
     /// Judges whether a record is new, and counts one that comes too late.
     fn accept(&mut self, sample: &StepSample, at: Arrival) -> RecordVerdict {
         let end = self.ended.as_ref().map(|ended| &ended.report);
-        let verdict = self.lifecycle.judge(sample, at, end);
+        let verdict = if self.has_other_unit(sample, at.time) {
+            self.lifecycle.judge_stray_call()
+        } else {
+            self.lifecycle.judge(sample, at, end)
+        };
         match verdict {
             RecordVerdict::Duplicate => {}
             RecordVerdict::Late => {

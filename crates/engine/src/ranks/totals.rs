@@ -11,7 +11,7 @@ pub struct RankTotals {
     /// Number of times that it ran out of memory.
     #[serde(rename = "oom_events_total", deserialize_with = "saved::counts")]
     pub ooms: u64,
-    /// Train steps that it reported.
+    /// Train steps that it reported, or calls, whichever it counts now.
     #[serde(rename = "steps_total", deserialize_with = "saved::counts")]
     pub steps: u64,
     /// The train steps whose memory its client did not read, because reading would have taken
@@ -21,4 +21,12 @@ pub struct RankTotals {
     /// Records of it that came too late.
     #[serde(rename = "late_records_total", deserialize_with = "saved::counts")]
     pub late_records: u64,
+}
+
+impl RankTotals {
+    /// Starts to count another unit.
+    pub fn begin_unit(&mut self) {
+        self.steps = 0;
+        self.unread_steps = 0;
+    }
 }
