@@ -28,6 +28,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 SHARE_MAX = 0.001
 STEPS_OF_BLOCK = 200
+SEARCHED_PAIRS = 8
+"""Pairs of blocks of a program whose memory grows, which must not run out of it."""
 PAIRS = {0.001: 40, 0.005: 16, 0.025: 6}
 """Pairs of blocks by the seconds of a step."""
 
@@ -42,7 +44,7 @@ if hasattr(torch, "malloc"):
     torch.cuda.is_up = True
     torch.malloc(1 << 20)
     def grow():
-        torch.malloc(1 << 20)
+        torch.malloc(1 << 17)
 else:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.set_num_threads(1)
@@ -50,7 +52,7 @@ else:
     weight.grad = torch.zeros_like(weight)
     optimizer = torch.optim.SGD([weight], lr=0.1)
     def grow():
-        kept.append(torch.ones(1 << 18, device=device))
+        kept.append(torch.ones(1 << 15, device=device))
 kept = []
 chain = [{"next": i * 7919 % 4096} for i in range(4096)]
 heap = [[[n] for n in range(1000)] for _ in range(1000)] if kind == "search" else None
@@ -137,7 +139,8 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         for seconds, n_pairs in sorted(PAIRS.items(), reverse=True):
             for case in CASES:
-                pairs, stride = measured(options, seconds, max(4, n_pairs // (4 if options.quick else 1)), case, folder)
+                n_pairs_of_case = SEARCHED_PAIRS if case == "a search" else max(4, n_pairs // (4 if options.quick else 1))
+                pairs, stride = measured(options, seconds, n_pairs_of_case, case, folder)
                 n_searched = sum(searched > 0.5 for _, _, searched in pairs)
                 if case == "a search":
                     pairs = [pair for pair in pairs if pair[2] > 0.5]
