@@ -192,24 +192,47 @@ def test_steps_follow_replays_from_one_on_and_all_is_as_it_was(fake, train):
     assert numbers(exporter, "steps") == list(range(1, 31))
 
 
-def test_capture_records_what_it_records_without_stepmem_and_no_thread_calls_cuda_meanwhile(fake, train):
-    exporter = fake(200)
-    code = """
-    captures, ended = threading.Event(), threading.Event()
+CAPTURES = """
+    from stepmem import _process_memory, _readers, _recorder
+    _recorder.CAPACITY_EVERY = _readers.PINNED_EVERY = 0.001  # each step would read both
+    _process_memory.READ_EVERY = _process_memory.READ_MOVING_EVERY = 0.001
+    class Driver:
+        call_seconds = 0.0
+        def memory_kind(self, device): torch._C.forbid("NVML")
+        def used_by(self, process, device): asked.append(process); return 1
+    asked, _process_memory.Driver = [], Driver
+    torch._C.pinned = 1
+    ended = threading.Event()
     def other():
         optimizer = Optimizer()
-        while not ended.is_set(): step(optimizer); time.sleep(0.0005)
-    for n in range(50): step(); time.sleep(0.001)
+        while not ended.is_set(): TURN; time.sleep(0.0005)
+    from torch._modules import Module
+    class Model(Module):
+        def __init__(self): self._parameters, self._modules = {"weight": 1}, {}
+        def forward(self, seconds): time.sleep(seconds)
+    model, rollout = Model(), captured(work)
     thread = threading.Thread(target=other); thread.start()
-    for _ in range(20):
+    while not asked: time.sleep(0.001)
+    for _ in range(6):
         graph = CUDAGraph()
         with torch.cuda.graph(graph):
-            for _ in range(5): step(); time.sleep(0.06)
+            for _ in range(5): PART(); time.sleep(0.06)
+        graph.replay()
     ended.set(); thread.join()
-    print(lengths, broken)
-    """
-    assert ran(train, exporter, code) == f"{[5] * 20} []\n"
-    assert records_of(exporter, "steps")
+    # One call of NVML may have begun before each capture.
+    print(lengths, sorted(set(broken) - {"NVML"}), broken.count("NVML") <= 6)
+"""
+
+
+@pytest.mark.parametrize(
+    "turn, part, unit",
+    [("step(optimizer)", "step", "steps"), ("rollout.replay()", "work", "replays"), ("model(0.002)", "work", "calls")],
+    ids=["steps", "replays", "calls"],
+)
+def test_capture_records_what_it_does_without_stepmem_and_nothing_calls_cuda_or_nvml_meanwhile(turn, part, unit, fake, train):
+    exporter = fake(200)
+    assert ran(train, exporter, CAPTURES.replace("TURN", turn).replace("PART", part)) == f"{[1] + [5] * 6} [] True\n"
+    assert records_of(exporter, unit)
 
 
 def test_capture_that_fails_is_over(fake, train):
