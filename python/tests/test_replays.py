@@ -357,3 +357,26 @@ def test_holder_of_outputs_of_replays_is_named(run, script, tmp_path):
     await_line(started, r"^stepmem: MEMORY (RISING|CREEP) \(\w+\), rank 0 of script0-\S+: host memory grows by \S+ KiB/replay.*`kept`")
     (tmp_path / "stop").touch()
     assert started.ended().code == 0
+
+
+def test_graphs_that_are_captured_for_each_new_shape_are_named_where_no_object_holds_the_memory(run, script, tmp_path):
+    code = LEAK.replace("        graph.replay()\n        kept.append(malloc())", "        graph = captured()\n        graph.replay()").replace(
+        "    for _ in range(3):",
+        """
+    graphs = {}
+
+    def captured():
+        graph = graphs[len(graphs)] = CUDAGraph()
+        with torch.cuda.graph(graph):
+            malloc()  # of the graph's private pool
+            train()
+        return graph
+
+    for _ in range(3):""",
+    )
+    path = script(code)
+    started = python(run, path)
+    named = r"live memory grows by 8\.00 MiB/replay.*no growing tensor was found .*CUDA graphs, private pools"
+    await_line(started, rf"^stepmem: MEMORY CREEP \(\w+\), rank 0 of script0-\S+: {named}")
+    (tmp_path / "stop").touch()
+    assert started.ended().code == 0
