@@ -114,7 +114,7 @@ impl PushRefusal {
             PushResult::Accepted
             | PushResult::Malformed
             | PushResult::OutOfRange
-            | PushResult::Interrupted => (StatusCode::BAD_REQUEST, "Not a push"),
+            | PushResult::Interrupted => (StatusCode::BAD_REQUEST, "Bad request"),
         }
     }
 }
