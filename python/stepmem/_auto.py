@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 from _frozen_importlib import _find_spec  # type: ignore[attr-defined]
+from _thread import get_ident
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Optional, Sequence
 
+from ._captures import running
 from ._client import CLIENT
 from ._process import SCATTER, SCATTERED
 from ._signals import raise_if_of_handler
@@ -44,7 +46,7 @@ def _install(module: "ModuleType | Any") -> None:
     try:
         module.register_optimizer_step_post_hook(untraced(_after_step))
         watch_memory_fraction()
-        CLIENT.watch_time()
+        CLIENT.watch_time(_after_step)
     except Exception as error:
         raise_if_of_handler(error)
         warn_once("hook", f"optimizer steps are not counted, because PyTorch 2.0 or newer is required: {error!r}")
@@ -52,11 +54,14 @@ def _install(module: "ModuleType | Any") -> None:
 
 def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
     try:
+        if running and get_ident() in running:  # recorded, not taken
+            running[get_ident()].note(optimizer)
+            return
         if CLIENT.is_explicit and not CLIENT.counts_steps():
             return
         process = CLIENT.process
-        if process.counts_calls:
-            CLIENT.calls_end()
+        if process.unit:
+            CLIENT.steps_beside(optimizer)
         iterations = process.iterations
         if iterations.others or iterations.leader() is not optimizer:
             n_begun = iterations.begun_by(optimizer, process.n_steps)
@@ -72,7 +77,7 @@ def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
             process.step_began_at = monotonic()
         else:
             CLIENT.record()
-            if process.n_steps >= process.looks_at:
+            if process.n_steps >= process.looks_at and not process.unit:
                 look(process)
     except Exception as error:
         raise_if_of_handler(error)

@@ -15,10 +15,13 @@ from types import CodeType, FrameType
 from typing import Callable, Optional, Tuple
 
 from ._calls import Calls, application_of, class_of_self
+from ._captures import running
 from ._environment import environment
 from ._isolation import library
 from ._model_calls import DEPTH_MAX, ModelCalls, codes
-from ._process import Process
+from ._peaks import step_lock
+from ._process import CALLS, STEPS, Process
+from ._replays import Replays
 from ._threads import Event, Thread
 from ._warn import warn_once
 from ._wire import PHASES
@@ -60,10 +63,16 @@ FAILURES_MAX = 10
 class ByTime:
     """The thread, and the runs of the model that it has seen."""
 
-    def __init__(self, process: Process, sample: Callable[[int], None], counted: Calls) -> None:
-        """`sample` appends a record of a phase; `counted` counts the calls of classes that are seen to run."""
+    def __init__(self, process: Process, sample: Callable[[int], None], counted: Calls, replays: Replays, watch: Callable[[], None]) -> None:
+        """`sample` appends a record of a phase; `counted` counts the calls of classes that are seen to run, `replays` those of graphs.
+
+        `watch` follows the captures of graphs, which PyTorch may have by now.
+        """
         self._process = process
         self._counted = counted
+        self._replays, self._watch = replays, watch
+        self._n_replays = self._n_replayed = 0
+        """Replays so far, and checks in a row that saw some, and no run of the model."""
         self._model: Optional[type] = None
         self._application: Optional[type] = None
         """Classes of a model and of an application that are seen to run, until they are counted."""
@@ -126,11 +135,14 @@ class ByTime:
         return min(max(CHECK_SECONDS[0], age / AGE_PER_SAMPLE), STEPS_SECONDS)
 
     def _quiet(self) -> float:
-        return IDLE_SECONDS if self._process.counts_calls else max(QUIET_SECONDS, QUIET_GAPS * self._longest_gap)
+        return IDLE_SECONDS if self._process.unit else max(QUIET_SECONDS, QUIET_GAPS * self._longest_gap)
 
     def _check(self, now: float) -> bool:
         """Checks what the process does, and samples its memory if that is due. Returns False if it never has to again."""
         process = self._process
+        self._watch()
+        if running:  # what looks at the memory calls CUDA
+            return True
         if process.n_steps != self._n_steps:
             if self._n_steps:
                 self._longest_gap = max(self._longest_gap, now - self._stepped_at)
@@ -144,6 +156,8 @@ class ByTime:
             return self._show_alive(now)
         is_running, is_training, is_in_call = self._activity()
         was_called = self._calls.any_since_last()
+        if self._count_replays(is_running or was_called):
+            return True
         is_new = not self._is_running or self._newest_run != self._seen_run
         self._seen_run = self._newest_run
         if was_called or (is_running and is_new):
@@ -174,20 +188,32 @@ class ByTime:
         self._sampling_since = now
         return True
 
+    def _count_replays(self, has_run: bool) -> bool:
+        """Has the replays counted of a program that replays graphs again and again, and runs no model. Returns whether they are from now on."""
+        n_before, self._n_replays = self._n_replays, self._replays.n_seen
+        if self._n_replays != n_before or has_run:
+            self._n_replayed = 0 if has_run else self._n_replayed + 1
+        if self._n_replayed < RUNS_MIN or is_helper() or (self._process.n_steps and self._process.unit == STEPS):
+            return False
+        self._n_replayed = 0
+        return self._replays.begin_loop()
+
     def _count_calls(self) -> None:
         """Has the calls counted of what was seen to run, in a process that never took a step."""
-        if self._process.n_steps and not self._process.counts_calls:
+        if self._process.n_steps and self._process.unit != CALLS:
             return
         self._counted.begin(self._model or self._calls.model, self._application)
         self._model = self._application = None
 
     def _follow_calls(self) -> None:
         """Looks for further classes whose calls count; in a process that takes steps, none count any more."""
-        if self._process.counts_calls:
+        if self._process.unit == CALLS:
             self._activity()
             self._count_calls()
         elif self._counted.is_on:
             self._counted.end()
+        if self._process.unit == STEPS:
+            self._replays.rest()
 
     def _show_alive(self, now: float) -> bool:
         """Records that the process is alive, if it was ever recorded and that is due."""
@@ -245,8 +271,10 @@ class ByTime:
         if cuda is None or not cuda.is_initialized():
             return False
         stats = sys.modules["torch"]._C._cuda_memoryStats
-        # Which device is the current one differs by thread.
-        devices = [stats(idx)["allocated_bytes"]["all"] for idx in range(cuda.device_count())]
+        with step_lock():
+            # Which device is the current one differs by thread.
+            n_devices = 0 if running else cuda.device_count()
+        devices = [stats(idx)["allocated_bytes"]["all"] for idx in range(n_devices)]
         before, self._allocated = self._allocated, sum(int(each["current"]) for each in devices)
         self._is_running = False  # each check that finds some is a run
         return self._allocated < before or any(each["peak"] > each["current"] for each in devices)

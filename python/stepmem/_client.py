@@ -12,15 +12,19 @@ from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from ._by_time import ByTime
 from ._calls import Calls
+from ._captures import install as watch_captures
+from ._captures import running
 from ._descriptors import in_child as close_files
 from ._ending import Ending
 from ._environment import environment
 from ._holders.requests import HeapScanRequests
 from ._malloc import Malloc
-from ._peaks import in_child
-from ._process import Process
+from ._peaks import in_child, step_lock
+from ._iterations import Iterations
+from ._process import CALLS, REPLAYS, STEPS, Process
 from ._readers import MemorySample
 from ._recorder import UNPACKED_MAX, Recorder
+from ._replays import Replays
 from ._sender import Sender
 from ._signals import raise_if_of_handler
 from ._snapshots import Snapshots
@@ -31,6 +35,7 @@ from ._warn import announce_once, note_once, warn_once
 from ._wire import (
     CHECKPOINT,
     EVENT_MARKERS,
+    OF_REPLAYS,
     OUTCOMES,
     PHASE_BYTES_MAX,
     PHASE_CHARACTERS,
@@ -49,7 +54,7 @@ from ._wire import (
 
 if TYPE_CHECKING:
     from types import TracebackType
-    from typing import Type
+    from typing import List, Type
 
     from ._deadline import Deadlines
 
@@ -94,6 +99,7 @@ class Client:
         """Set once there is one of these two, which then may have work at a step's end."""
         self._by_time: Optional[ByTime] = None
         self._calls: Optional[Calls] = None
+        self._replays = Replays(self.process, self._replays_begin)
         self._snapshots: Optional[Snapshots] = None
         self._heap_scans: Optional[HeapScanRequests] = None
         self._malloc = Malloc()
@@ -102,10 +108,13 @@ class Client:
 
     def in_child(self) -> None:
         """Runs in each forked child, which has no sender: forgets the parent's state, closes its files."""
-        sender, recorder, heap_scans, calls = self._sender, self._recorder, self._heap_scans, self._calls
+        sender, recorder, heap_scans, calls, replays = self._sender, self._recorder, self._heap_scans, self._calls, self._replays
         forget_threads()
+        running.clear()
         self._reset()
         self.process.is_forked = True
+        self._replays.step = replays.step
+        replays.end()
         if calls is not None:
             calls.end()
         if heap_scans is not None:
@@ -124,8 +133,8 @@ class Client:
     def step_end(self, n: Optional[int] = None) -> None:
         """Records the end of an optimizer step that the program or a callback reports."""
         self.is_explicit = True
-        if self.process.counts_calls:
-            self.calls_end()
+        if self.process.unit:
+            self._begin_unit(STEPS)
         self.record(n, TRAIN)
 
     def training_begins(self, package: str) -> None:
@@ -220,17 +229,29 @@ class Client:
         else:
             warn_once(f"mark {name}", f"mark {name!r} is not one of {', '.join(EVENT_MARKERS)}")
 
-    def watch_time(self) -> None:
-        """Begins to sample memory by time while the program runs a model without steps."""
+    def watch_time(self, step: "Callable[[Any, Any, Any], None]") -> None:
+        """Begins to sample memory by time while the program runs a model without steps, and to count what it does then.
+
+        `step` counts the step of an optimizer.
+        """
         try:
             settings = self.process.settings()
             if self._by_time is None and settings is not None and not settings.is_disabled:
                 self._calls = Calls(self.process, self._level, self._record_calls)
-                self._by_time = ByTime(self.process, self._sample, self._calls)
+                self._replays.step = step
+                self.watch_captures()
+                self._by_time = ByTime(self.process, self._sample, self._calls, self._replays, self.watch_captures)
                 self._by_time.start()
         except Exception as error:
             raise_if_of_handler(error)
             warn_once("by time", f"memory is not sampled by time: {error!r}")
+
+    def watch_captures(self) -> None:
+        """Follows the captures of graphs, once PyTorch has them."""
+        watch_captures(self._captured)
+
+    def _captured(self, graph: Any, optimizers: "List[Any]") -> None:
+        self._replays.captured(graph, optimizers)
 
     def _sample(self, phase_idx: int) -> None:
         """Appends a record by time. Runs on a thread of its own."""
@@ -239,28 +260,47 @@ class Client:
             recorder.sample(phase_idx)
 
     def _level(self) -> Optional[MemorySample]:
-        """Returns the memory as it is; None if nothing is recorded. Runs on the program's threads."""
+        """Returns the memory as it is; None if nothing is recorded, or a graph is captured. Runs on the program's threads."""
         recorder = self._recorder or self._start_once()
         return None if recorder is None else recorder.level()
 
     def _record_calls(self, n: int, sample: MemorySample) -> None:
         """Records the memory after `n` calls of a program without steps, and does the part of requests that is due."""
         recorder, process, calls = self._recorder, self.process, self._calls
-        if recorder is None or calls is None or not calls.is_on or (process.n_steps and not process.counts_calls):
+        if recorder is None or calls is None or not calls.is_on or (process.n_steps and process.unit != CALLS):
             return
-        process.counts_calls = True
+        process.unit = CALLS
         recorder.calls(n, sample)
         if self._has_requests:
             self._serve_requests()
 
-    def calls_end(self) -> None:
-        """Begins to count steps, from 1 on, in a process that has only made calls so far."""
-        process, calls = self.process, self._calls
-        process.counts_calls = False
-        if calls is not None:
-            calls.end()
-        process.step = process.n_steps = process.n_recorded = process.noted_calls = 0
-        self._heap_scans = None  # it counts in calls
+    def _begin_unit(self, unit: int) -> None:
+        """Counts another unit, from 1 on."""
+        process = self.process
+        with step_lock():
+            if self._calls is not None:
+                self._calls.end()
+            if unit == STEPS:
+                self._replays.end()
+            process.unit, process.iterations = unit, Iterations()
+            process.step = process.n_steps = process.n_recorded = process.noted_calls = 0
+            self._heap_scans = None  # it counts in the other unit
+
+    def _replays_begin(self) -> bool:
+        """Counts replays of graphs from now on; returns False in a program that reports steps itself."""
+        if self.is_explicit and not self.counts_steps():
+            return False
+        if self.process.unit != REPLAYS:
+            self._begin_unit(REPLAYS)
+        return True
+
+    def steps_beside(self, optimizer: Any) -> None:
+        """Takes a step while another unit is counted: begins to count steps, but where graphs repeat steps and this one is an iteration, too."""
+        replays = self._replays
+        if self.process.unit == REPLAYS and (optimizer is replays or replays.has_steps):
+            self.process.noted_calls |= OF_REPLAYS
+        else:
+            self._begin_unit(STEPS)
 
     def begin(self) -> None:
         """Marks the beginning of the next step or phase, from which its duration counts."""
@@ -284,6 +324,8 @@ class Client:
 
     def _serve_requests(self) -> None:
         """Does the part of snapshots and of searches for holders that is due at a step's end."""
+        if running:
+            return  # at the end of the next step
         snapshots, heap_scans = self._snapshots, self._heap_scans
         self.process.is_followed = False  # first: another thread may plan a snapshot or begin a search meanwhile
         try:
@@ -311,7 +353,7 @@ class Client:
 
     def _start_once(self) -> Optional[Recorder]:
         """Starts recording, or returns the recorder that another thread has started; None if it is off or failed lately."""
-        if self._is_off or time.monotonic() < self._starts_at:
+        if self._is_off or running or time.monotonic() < self._starts_at:
             return None
         with self._start_lock:
             if self._recorder is None and not self._is_starting and time.monotonic() >= self._starts_at:

@@ -95,6 +95,8 @@ class Pacing:
         """Chooses the steps that are read from `now` on, on the monotonic clock. Runs on the sender's thread."""
         process = self._process
         n_steps = process.n_steps
+        if n_steps < self._n_steps:  # another unit is counted now
+            self._n_steps, self._growth = 0, Growth()
         n_new, elapsed = n_steps - self._n_steps, now - self._settled_at
         if n_new <= 0 or elapsed <= 0.0:
             return

@@ -17,6 +17,10 @@ SCATTER, SCATTERED = 0x9E3779B1, 1 << 32
 (Knuth, TAOCP 3, 6.4)."""
 
 
+STEPS, CALLS, REPLAYS = range(3)
+"""Units that are counted: steps, calls of a program that takes none, and replays of CUDA graphs."""
+
+
 class Process:
     """State of this process that several modules need. Settings and identity are read once, when first needed."""
 
@@ -39,8 +43,8 @@ class Process:
         """Calls since the last record of a step that may be event markers, see `_event_markers`."""
         self.is_sampled = False
         """Set once it was sampled by time."""
-        self.counts_calls = False
-        """Set while what is counted are calls, of a program that takes no steps."""
+        self.unit = STEPS
+        """What is counted: steps, or what takes their place in a program that takes none."""
         self.has_short_calls = False
         """Set while a slice of a search would be a large part of such a call."""
         self.has_lost_rank = False

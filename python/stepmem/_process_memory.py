@@ -12,6 +12,7 @@ import sys
 from time import monotonic
 from typing import Any, List, Optional, Tuple
 
+from ._captures import running
 from ._process import Process
 from ._signals import raise_if_of_handler
 from ._threads import Event, Thread
@@ -125,6 +126,9 @@ class ProcessMemory:
         result = UNKNOWN
         while not self._is_closed:
             self._wake.clear()
+            if running:
+                thread.pause(self._wake, READ_MOVING_EVERY)
+                continue
             before, device, result = result, self._device, UNSUPPORTED
             self._asked_at = began = monotonic()
             try:

@@ -11,6 +11,7 @@ import time
 from time import monotonic
 from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
 
+from ._captures import running
 from ._cgroup import tightest
 from ._children import ChildProcesses
 from ._descriptors import PROC_BYTES, KeptFile, Reading
@@ -275,7 +276,7 @@ class CudaReader:
         2.7, and of a program that never had any."""
         now = monotonic()
         read = getattr(self._torch._C, "_cuda_hostMemoryStats", None)
-        if read is None or now < self._pinned_due_at:
+        if read is None or now < self._pinned_due_at or running:
             return UNKNOWN
         self._pinned_due_at = now + PINNED_EVERY
         stats = read()

@@ -12,6 +12,7 @@ from time import monotonic
 from time import time as unix_time
 from typing import Any, Callable, Deque, Dict, List, Optional, Tuple, Union
 
+from ._captures import running
 from ._cgroup import NO_READING, Container
 from ._event_markers import EventMarkers, install
 from ._malloc import Malloc
@@ -79,7 +80,8 @@ class Recorder:
         """Makes it read more than each step takes, as long as that has not failed."""
         self._capacity_due_at = self._sample_capacity_due_at = 0.0
         self._sample_capacity = NO_CAPACITY
-        self._reader = find_reader(settings)
+        with step_lock():
+            self._reader = find_reader(settings)
         self._is_cuda_up: Optional[Callable[[], bool]] = self._is_cuda_found
         """Returns whether the process uses CUDA; None once the reader reads the GPU that holds its tensors, and stays the same."""
         self._source: Source = (self._reader, sender.add_device(self._reader.device), NO_CAPACITY)
@@ -129,7 +131,9 @@ class Recorder:
     def sample(self, phase_idx: int) -> None:
         """Records the memory as it is now, at the last step, for a record by time. Runs on a thread of its own."""
         with step_lock():
-            self._append(self.level(), phase_idx, 0, 1)
+            sample = self.level()
+            if sample is not None:
+                self._append(sample, phase_idx, 0, 1)
 
     def calls(self, n: int, sample: MemorySample) -> None:
         """Records the memory after the `n`th call, for all calls since the last record."""
@@ -140,9 +144,11 @@ class Recorder:
                 process.step = process.n_steps = process.n_recorded = n
                 self._append(sample, 0, NOTED_CALLS, min(n_new, STEPS_PER_RECORD_MAX))
 
-    def level(self) -> MemorySample:
-        """Returns the memory as it is now, on any thread."""
+    def level(self) -> Optional[MemorySample]:
+        """Returns the memory as it is now, on any thread; None while a graph is captured."""
         with step_lock():
+            if running:
+                return None
             now = monotonic()
             if self._is_cuda_up is not None and self._is_cuda_up():
                 self._settle()
@@ -273,6 +279,8 @@ class Recorder:
 
     def _refresh(self, now: float) -> None:
         """Finds the GPU that the program uses; if that is due, reads its capacity, and wraps functions of new modules."""
+        if running:
+            return  # at the end of the next step
         if self._is_cuda_up is not None and self._is_cuda_up():
             self._settle()
         if now >= self._capacity_due_at:

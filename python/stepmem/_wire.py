@@ -31,8 +31,9 @@ UNKNOWN_PHASE = "a phase of the program's own"
 EVENT_MARKERS = ("eval", "checkpoint", "epoch")
 """Event markers of a record of a step. A set of them is an integer with a bit for each, in this order."""
 
-UNIT, CALLS, OF_CALLS = "unit", "calls", 1 << 7
-"""JSON key and value of a record whose steps are calls of a program that takes none, and its bit among the event markers."""
+UNIT, OF_REPLAYS, OF_CALLS = "unit", 1 << len(EVENT_MARKERS), 1 << 7
+UNITS = {OF_REPLAYS: "replays", OF_CALLS: "calls"}
+"""JSON key of what the steps of a record are, if others than steps; bits of the two others among the event markers, and their names."""
 
 OUTCOMES = ("completed", "failed", "oom")
 """Outcomes of a rank."""
@@ -452,10 +453,11 @@ class Encoder:
             line += f', "step_seconds": {seconds:.6f}'
         if phase_idx:
             line += f', "phase": "{self._phase(phase_idx)}"'
-        if markers & OF_CALLS and UNIT not in unknown:
-            line += f', "{UNIT}": "{CALLS}"'
-        elif markers and "marks" not in unknown:
-            line += f', "marks": {json.dumps(marker_names(markers))}'
+        if markers and UNIT not in unknown:
+            line += "".join(f', "{UNIT}": "{name}"' for bit, name in UNITS.items() if markers & bit)
+        marks = marker_names(markers)
+        if marks and "marks" not in unknown:
+            line += f', "marks": {json.dumps(marks)}'
         for name, value in zip(FIGURES, figures):
             if value >= 0 and name not in unknown:
                 line += f', "{name}": {value}' if name != CONTAINER[0] else f', "{name}": "{value:016x}"'
@@ -517,6 +519,8 @@ def unknown_key(body: bytes) -> str:
     """Returns the key that a refusal names as unknown; empty if it names none."""
     if b"phase: " in body and b"is not one of" in body:
         return UNKNOWN_PHASE
+    if b'"unit: ' in body or b" unit: " in body:  # one that it does not know
+        return UNIT
     return body.partition(b"unknown field `")[2][:KEY_BYTES_MAX].partition(b"`")[0].decode("utf-8", "replace")
 
 

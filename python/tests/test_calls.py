@@ -16,7 +16,7 @@ from stepmem._holders.allowance import CALL_SLICE_SECONDS, SLICE_SECONDS
 from stepmem._holders.requests import HeapScanRequests
 from stepmem._holders.search import Search
 from stepmem._malloc import Malloc
-from stepmem._process import Process
+from stepmem._process import CALLS, Process
 from stepmem._readers import NO_PARTS, MemorySample
 from stepmem._wire import UNKNOWN, HeapScanRequest
 
@@ -310,6 +310,6 @@ def test_slices_of_a_search_are_shorter_at_the_ends_of_short_calls(counted: Any,
             counted.clock.now += seconds
             model(lambda: None)
             process.n_recorded = counted.records[-1][0] if counted.records else 0
-        process.counts_calls = True
+        process.unit = CALLS
         requests.at_step_end(process.step)
     assert lengths == [SLICE_SECONDS, CALL_SLICE_SECONDS, SLICE_SECONDS]

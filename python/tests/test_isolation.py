@@ -116,7 +116,7 @@ def test_client_adds_no_modules_but_its_own(run, fake, script):  # noqa: F811
     code = f"import sys\nbefore = set(sys.modules)\n{IMPORTS}{STEPS}print(sorted(each for each in set(sys.modules) - before if 'stepmem' not in each))"
     exporter, out = watched(run, fake, script, code)
     assert "`kept`" in named(exporter)
-    assert set(eval(out)) <= {"torch", "types", *(f"torch.{each}" for each in ("_C", "cuda", "cuda.memory", "optim", "optim.optimizer"))}
+    assert set(eval(out)) <= {"torch", "types", *(f"torch.{each}" for each in ("_C", "cuda", "cuda.graphs", "cuda.memory", "optim", "optim.optimizer"))}
 
 
 def test_modules_that_the_program_forgets_or_refuses_are_the_clients_still(run, fake, script):  # noqa: F811

@@ -44,6 +44,57 @@ def test_optimizer_steps_are_counted_and_the_loss_is_the_same(exporter, train):
     assert (rank["step"], rank["steps_total"], rank["device"]) == (4, 4, "cpu")
 
 
+GRAPHED = """
+    import inspect, torch
+    from torch.cuda import graphs
+
+    class Native:
+        "Stands for PyTorch's own, which needs a GPU: what is captured runs at once."
+        _has_graph_exec = True
+        def __new__(cls, keep_graph=False): return object.__new__(cls)
+        def capture_begin(self, *arguments, **named): pass
+        def capture_end(self, *arguments): pass
+        capture_end_pre = capture_end_post = instantiate = replay = capture_end
+        def __getattr__(self, name):
+            if name.startswith("capture_end_"): return lambda *arguments: None
+            raise AttributeError(name)
+
+    source = "from __future__ import annotations\\n" + inspect.getsource(graphs.CUDAGraph)
+    graphs._CUDAGraph = Native
+    exec(source, vars(graphs))
+    AUTO
+    parameter = torch.nn.Parameter(torch.zeros(4))
+    parameter.grad = torch.ones(4)
+    optimizer = torch.optim.SGD([parameter], lr=0.1)
+    for _ in range(3):
+        optimizer.step()
+    graph = graphs.CUDAGraph()
+    graph.capture_begin()
+    optimizer.step()
+    graph.capture_end()
+    for _ in range(40):
+        graph.replay()
+    print(*(inspect.signature(getattr(graphs.CUDAGraph, name)) for name in ("capture_begin", "capture_end", "replay")))
+"""
+
+
+def test_captures_of_pytorchs_own_class_are_followed(fake, train):
+    code = """
+    import torch
+    print([hasattr(vars(torch.cuda.CUDAGraph)[name], "__wrapped__") for name in ("capture_begin", "capture_end", "replay")])
+    """
+    ended = train(code, fake(200).url, through=("-m", "stepmem")).ended()
+    assert (ended.code, ended.out) == (0, "[True, True, False]\n")
+
+
+def test_replays_of_pytorchs_own_class_are_counted(exporter, train):
+    plain = train(GRAPHED.replace("AUTO", ""), None).ended()
+    ended = train(GRAPHED.replace("AUTO", "import stepmem; stepmem.auto()"), exporter.url, STEPMEM_RUN="graphed").ended()
+    assert (ended.code, ended.out, ended.err) == (0, plain.out, plain.err)
+    rank = exporter.rank()
+    assert (rank["step"], rank["unit"]) == (40, "replays")
+
+
 @pytest.fixture
 def cuda_with(monkeypatch):
     """PyTorch's own functions, over allocators modelled on its own, as there is no GPU."""

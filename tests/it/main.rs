@@ -67,6 +67,7 @@ mod requested_bytes;
 
 mod by_time;
 mod calls;
+mod replays;
 
 mod invariance;
 

@@ -182,7 +182,7 @@ pub fn quantity(value: Option<Bytes>) -> Cell {
 
 /// Returns the rate at which a signal grows: per step, or per hour where none are taken.
 pub fn slope(signal: &SignalStatus, unit: StepUnit) -> Option<String> {
-    let slope = signal.slope_bytes_per_step.filter(|_| unit.is_steps());
+    let slope = signal.slope_bytes_per_step.filter(|_| !unit.is_calls());
     let ends = (signal.slope_lower_bytes_per_step, signal.slope_upper_bytes_per_step);
     let per_step = told_rate(slope, ends.0, ends.1).map(bytes);
     let by_time = || signal.slope_bytes_per_second.filter(|_| slope.is_none()).map(hourly);

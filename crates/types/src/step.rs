@@ -141,17 +141,20 @@ pub enum StepUnit {
     Steps,
     /// Calls of a program that takes no steps: requests to a server, answers of a model.
     Calls,
+    /// Iterations that replay CUDA graphs, of a program whose steps are in them or that has none.
+    Replays,
 }
 
 impl StepUnit {
     /// Every unit.
-    pub const ALL: [Self; 2] = [Self::Steps, Self::Calls];
+    pub const ALL: [Self; 3] = [Self::Steps, Self::Calls, Self::Replays];
 
     /// Returns its name in records.
     pub fn as_label(self) -> &'static str {
         match self {
             Self::Steps => "steps",
             Self::Calls => "calls",
+            Self::Replays => "replays",
         }
     }
 
@@ -160,6 +163,7 @@ impl StepUnit {
         match self {
             Self::Steps => "step",
             Self::Calls => "call",
+            Self::Replays => "replay",
         }
     }
 
@@ -168,10 +172,15 @@ impl StepUnit {
         *self == Self::Steps
     }
 
+    /// Returns whether it counts calls, which come as they like, and not the iterations of a loop.
+    pub fn is_calls(self) -> bool {
+        self == Self::Calls
+    }
+
     /// Writes a rate of growth. A call is so short that a thousand of them count.
     pub fn rate(self, bytes_per_unit: f64) -> String {
         match self {
-            Self::Steps => rate(bytes_per_unit, self.noun()),
+            Self::Steps | Self::Replays => rate(bytes_per_unit, self.noun()),
             Self::Calls => format!("{}{}", bytes(1000.0 * bytes_per_unit), self.per()),
         }
     }
@@ -181,6 +190,7 @@ impl StepUnit {
         match self {
             Self::Steps => "/step",
             Self::Calls => " per 1,000 calls",
+            Self::Replays => "/replay",
         }
     }
 }

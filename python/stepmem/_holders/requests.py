@@ -9,7 +9,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Callable, Deque, Optional, Tuple
 
 from .._malloc import Malloc
-from .._process import Process
+from .._process import CALLS, Process
 from .._warn import warn_once
 from .._wire import HeapScanRequest, HoldersResult
 from .allowance import CALL_SLICE_SECONDS, OVERRUN, SLICE_SECONDS, Allowance, clock
@@ -181,7 +181,7 @@ class HeapScanRequests:
         if not self._may_search(search, step):
             return
         process = self._process
-        search.slice_by(CALL_SLICE_SECONDS if process.counts_calls and process.has_short_calls else SLICE_SECONDS)
+        search.slice_by(CALL_SLICE_SECONDS if process.unit == CALLS and process.has_short_calls else SLICE_SECONDS)
         limit, began = max(search.next_seconds, SLICE_SECONDS), clock()
         try:
             search.at_step_end(step)

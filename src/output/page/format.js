@@ -41,7 +41,7 @@ export function duration(seconds) {
 }
 
 /** What a rank counts, or a figure of it is in. */
-export const nounOf = ({ unit }) => (unit === "calls" ? "call" : "step");
+export const nounOf = ({ unit }) => ({ calls: "call", replays: "replay" })[unit] ?? "step";
 
 /** What orders by the time to out-of-memory, or by the least where it is not known. */
 export const timeLeft = (of) =>

@@ -17,7 +17,7 @@ export function slopeCell(cell) {
 
 export const perStep = ({ slope_bytes_per_step: slope }) => known(slope, bytes);
 /** Of a rank that counts calls, a thousand of them: one is short. */
-export const perUnit = (signal, of) => (nounOf(of) === "call" ? `${known(signal.slope_bytes_per_step, (value) => bytes(1000 * value))} per 1,000 calls` : `${perStep(signal)} per step`);
+export const perUnit = (signal, of) => (nounOf(of) === "call" ? `${known(signal.slope_bytes_per_step, (value) => bytes(1000 * value))} per 1,000 calls` : `${perStep(signal)} per ${nounOf(of)}`);
 export const perHour = ({ slope_bytes_per_second: slope }) => known(slope, (value) => bytes(3600 * value));
 
 function directionOf(signal) {
@@ -39,5 +39,5 @@ function rate(signal) {
   if (nounOf(signal) === "call") return `${perUnit(signal, signal)}, ${perHour(signal)} per hour`;
   const lower = bytes(signal.slope_lower_bytes_per_step);
   const upper = bytes(signal.slope_upper_bytes_per_step);
-  return `${perStep(signal)} per step (95% interval ${lower} to ${upper})`;
+  return `${perStep(signal)} per ${nounOf(signal)} (95% interval ${lower} to ${upper})`;
 }

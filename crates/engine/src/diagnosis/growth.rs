@@ -214,7 +214,7 @@ impl TrendFigures {
 
     /// Returns the advice for growth that is judged by time, of which nothing else is known.
     fn advice_without_steps(&self) -> Option<Statement> {
-        let is_by_time = !self.unit.is_steps()
+        let is_by_time = self.unit.is_calls()
             || (self.slope_bytes_per_step.is_none() && self.onset_step.is_none());
         match self.signal {
             Signal::Process => Some(Statement::new(Claim::AdviceProcess, PROCESS_ADVICE)),
@@ -289,7 +289,7 @@ impl TrendFigures {
 
     /// Returns the rate by time beside that by calls, which come as they like.
     fn hourly(&self) -> String {
-        let by_time = self.slope_bytes_per_second.filter(|_| !self.unit.is_steps());
+        let by_time = self.slope_bytes_per_second.filter(|_| self.unit.is_calls());
         by_time.map_or_else(String::new, |slope| format!(" ({})", hourly(slope)))
     }
 
@@ -431,7 +431,7 @@ impl Figures for TrendFigures {
         let fixed = if self.is_of_container() {
             Some((Claim::AdviceContainer, CONTAINER_ADVICE))
         } else if self.is_level() && self.is_full {
-            let is_server = self.signal == Signal::Allocated && !self.unit.is_steps();
+            let is_server = self.signal == Signal::Allocated && self.unit.is_calls();
             let advice = if is_server { SERVER_FULL_ADVICE } else { full_advice(self.signal) };
             Some((Claim::AdviceFull, advice))
         } else if self.is_level() {

@@ -285,7 +285,7 @@ impl Figures for PressureEvidence {
         if self.is_unified {
             return Some(Statement::new(Claim::AdvicePressure, UNIFIED_ADVICE));
         }
-        if !self.unit.is_steps() && self.never_live_ratio.is_none() {
+        if self.unit.is_calls() && self.never_live_ratio.is_none() {
             return Some(Statement::new(Claim::AdvicePressure, SERVER_ADVICE));
         }
         advice(self.is_on_host, self.never_live_ratio)

@@ -218,17 +218,18 @@ impl OutOfMemoryEvidence {
         }
         if self.is_fatal {
             // Of calls not each is read.
-            let word = if self.unit.is_steps() { "at" } else { "after" };
+            let word = if self.unit.is_calls() { "after" } else { "at" };
             return format!("ended out of memory{}", at(word));
         }
         if self.is_last {
             let end = match self.ending {
                 Some(EndOutcome::Failed) => "then ended with an error",
                 Some(EndOutcome::Oom) => "then ended out of memory",
-                Some(EndOutcome::Completed) | None if self.unit.is_steps() => {
-                    "ended without another step"
-                }
-                Some(EndOutcome::Completed) | None => "ended without another call",
+                Some(EndOutcome::Completed) | None => match self.unit {
+                    StepUnit::Steps => "ended without another step",
+                    StepUnit::Calls => "ended without another call",
+                    StepUnit::Replays => "ended without another replay",
+                },
             };
             let errors = errors(self.ooms);
             return format!("caught {errors}{} and {end}", at("after"));
@@ -315,7 +316,7 @@ impl Figures for OutOfMemoryEvidence {
             (Claim::AdviceGrown, GROWN_ADVICE)
         } else if self.limit.is_some() {
             (Claim::AdviceLimit, LIMIT_ADVICE)
-        } else if !self.unit.is_steps() {
+        } else if self.unit.is_calls() {
             (Claim::AdviceCallsOom, SERVER_ADVICE)
         } else {
             return None;

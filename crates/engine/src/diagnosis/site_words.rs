@@ -104,7 +104,7 @@ impl Seen<'_> {
     }
 
     fn remedy_of_tensors(&self) -> &'static str {
-        if self.unit.is_steps() { REMEDY } else { REMEDY_OF_SERVER }
+        if self.unit.is_calls() { REMEDY_OF_SERVER } else { REMEDY }
     }
 
     /// Returns the remedy of growth that an object holds.
@@ -114,7 +114,7 @@ impl Seen<'_> {
             holder_kind::OPTIMIZER_STATE => REMEDY_OF_OPTIMIZER,
             holder_kind::HOOKS => REMEDY_OF_HOOKS,
             _ if holder.fill.is_some() => REMEDY_OF_BOUNDED,
-            _ if !self.unit.is_steps() => REMEDY_OF_SERVER,
+            _ if self.unit.is_calls() => REMEDY_OF_SERVER,
             _ if holder.tensors.get() == 0 => REMEDY_OF_DATA,
             _ => REMEDY,
         }

@@ -11,7 +11,7 @@ use stepmem_detect::stats::median::median;
 use stepmem_types::end::EndReport;
 use stepmem_types::launch::{Instance, Launch};
 use stepmem_types::saved;
-use stepmem_types::step::{Phase, StepSample};
+use stepmem_types::step::{Phase, StepSample, StepUnit};
 use stepmem_types::units::{Bytes, Count, Uptime};
 
 /// The largest fall of a step, without a time of its own or a newer attempt, of a record that
@@ -25,6 +25,9 @@ pub const LIVE_PAUSES: u32 = 5;
 /// The number of late records in a row that show that the newest record is the odd one: the
 /// next newer record begins an incarnation.
 pub const LATES_IN_A_ROW: u32 = 20;
+/// A process changes the unit that it counts at most so often: calls or steps that warm up, then
+/// replays of graphs, then steps.
+pub const UNIT_CHANGES_MAX: u8 = 2;
 /// A push that resumes a run on the very next step shows as a fall of allocated below this
 /// share of its last value…
 const RESUME_FALL_RATIO: f64 = 0.75;
@@ -74,6 +77,8 @@ pub struct Lifecycle {
     #[serde(deserialize_with = "saved::counts")]
     n_pauses: usize,
     lates_in_a_row: u32,
+    /// The number of times that the process began to count another unit.
+    unit_changes: u8,
     /// Set when the end of this incarnation was announced.
     is_ended: bool,
 }
@@ -145,8 +150,15 @@ impl Lifecycle {
         })
     }
 
-    /// Forgets what the process has counted so far: it counts something else from now on.
-    pub fn begin_steps(&mut self) {
+    /// Returns whether the process may count another unit from now on: calls only come first, and
+    /// two that take turns are not two programs' loops.
+    pub fn may_begin(&self, unit: StepUnit) -> bool {
+        !unit.is_calls() && self.unit_changes < UNIT_CHANGES_MAX
+    }
+
+    /// Forgets what the process has counted so far: it counts another unit from now on.
+    pub fn begin_unit(&mut self) {
+        self.unit_changes = self.unit_changes.saturating_add(1);
         if let Some(newest) = &mut self.newest {
             newest.train = None;
         }
@@ -262,10 +274,9 @@ impl Lifecycle {
         verdict
     }
 
-    /// Judges a call of a process that takes steps: late, since the first step ends the counting of
-    /// calls, unless there is nothing but calls any more, as where one rank's name serves two
-    /// programs in turn.
-    pub fn judge_stray_call(&self) -> RecordVerdict {
+    /// Judges a record of a unit that its process may not count any more: late, unless there is
+    /// nothing else any more, as where one rank's name serves two programs in turn.
+    pub fn judge_stray(&self) -> RecordVerdict {
         if self.is_ended || self.lates_in_a_row >= LATES_IN_A_ROW {
             RecordVerdict::Restarted
         } else {

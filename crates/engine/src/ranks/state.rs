@@ -205,17 +205,18 @@ impl RankState {
             && self.lifecycle.counts_before(sample, time)
     }
 
-    /// Starts over when a process that only made calls takes its first step. Returns whether a
-    /// trend ended by that.
+    /// Starts over when a process begins to count another unit, as with the first step after calls.
+    /// Returns whether a trend ended by that.
     fn begin_unit(&mut self, sample: &StepSample, time: f64) -> bool {
-        if !sample.identity.unit.is_steps() || !self.has_other_unit(sample, time) {
+        let unit = sample.identity.unit;
+        if !self.has_other_unit(sample, time) || !self.lifecycle.may_begin(unit) {
             return false;
         }
         let had_trend = self.detectors().trends().next().is_some();
         self.detectors.restart();
         self.by_time = None;
         self.lifetime.begin_steps();
-        self.lifecycle.begin_steps();
+        self.lifecycle.begin_unit();
         self.totals.begin_unit();
         self.life_steps = 0;
         self.checkpoint = None;
@@ -226,7 +227,7 @@ impl RankState {
     fn accept(&mut self, sample: &StepSample, at: Arrival) -> RecordVerdict {
         let end = self.ended.as_ref().map(|ended| &ended.report);
         let verdict = if self.has_other_unit(sample, at.time) {
-            self.lifecycle.judge_stray_call()
+            self.lifecycle.judge_stray()
         } else {
             self.lifecycle.judge(sample, at, end)
         };

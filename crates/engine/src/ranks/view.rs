@@ -159,7 +159,7 @@ impl RankView<'_> {
     /// Returns the seconds that its process has gone on after its last step without another. A
     /// server that waits for calls has not.
     pub fn seconds_without_steps(&self) -> Option<f64> {
-        let goes_on = self.identity.unit.is_steps() || self.is_by_time();
+        let goes_on = !self.identity.unit.is_calls() || self.is_by_time();
         self.lifetime.seconds_without_steps().filter(|_| goes_on)
     }
 

@@ -254,9 +254,9 @@ keys! {
          whose memory was not read. Its peaks are the maxima over all of them";
     #[serde(borrow)]
     unit: Option<Text<'a>> = Some(of.identity.unit).filter(|unit| !unit.is_steps()).map(StepUnit::as_label),
-        "`steps`, `calls`",
+        "`steps`, `calls`, `replays`",
         "what `step` and `steps` count, `steps` if absent: [calls](#calls) of a program that takes no \
-         steps, such as requests to a server";
+         steps, such as requests to a server, or iterations that [replay CUDA graphs](#replays)";
     time: Option<Number> = of.time,
         "Unix seconds, 0..=253402300799",
         "when the step ended; the arrival if absent. A time more than 300 s ahead of the \

@@ -106,7 +106,8 @@ fn head(page: &mut Telling, status: &Status, rank: &RankStatus) {
             format!("last push {} ago", duration(age))
         }
     };
-    let unit = if rank.identity.unit.is_steps() { "train step" } else { "call" };
+    let unit = rank.identity.unit;
+    let unit = if unit.is_steps() { "train step" } else { unit.noun() };
     let n_steps = many(rank.totals.steps, unit);
     let attempt = rank.identity.attempt.get();
     let words =

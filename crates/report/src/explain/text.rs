@@ -219,6 +219,7 @@ fn picture(page: &mut Telling, story: &Story, of: Signal, columns: Option<usize>
         _ if story.has_readings() => ("", "reading"),
         StepUnit::Steps => (" after each step", "step"),
         StepUnit::Calls => (" after calls", "record"),
+        StepUnit::Replays => (" after each replay", "replay"),
     };
     let each = match n_each {
         1 => unit.to_owned(),

@@ -7,6 +7,7 @@ use crate::limits::limited_quantity;
 use crate::policy::PeakMetric;
 use crate::rates::told_rate;
 use crate::summary::model::{FigureSummary, Issue, RankOutcome, RankSummary, Summary};
+use crate::summary::neutral::unit_of;
 use stepmem_types::claims::sentence::Sentence;
 use stepmem_types::claims::statement::Statement;
 use stepmem_types::claims::table::Claim;
@@ -193,7 +194,7 @@ fn scope(page: &mut Telling, summary: &Summary) {
 
 /// Returns what the steps of a run are.
 fn unit(summary: &Summary) -> StepUnit {
-    summary.ranks.first().map_or(StepUnit::Steps, |rank| rank.unit)
+    unit_of(&summary.ranks)
 }
 
 /// Returns the part of the steps that was read, unless all were.
@@ -208,7 +209,7 @@ fn read_share(summary: &Summary) -> String {
     };
     let (n_steps, n_unread): (f64, f64) =
         (sum(|rank| rank.steps), sum(|rank| rank.unread_steps));
-    if unit(summary).is_steps() && n_unread > 0.0 && n_unread < n_steps {
+    if !unit(summary).is_calls() && n_unread > 0.0 && n_unread < n_steps {
         format!(", {} of them read", percent(1.0 - n_unread / n_steps))
     } else {
         String::new()
@@ -492,8 +493,8 @@ fn row(rank: &RankSummary, n_sparks: usize) -> [String; 9] {
         let ends = (trend.slope_lower_bytes_per_step, trend.slope_upper_bytes_per_step);
         told_rate(trend.slope_bytes_per_step, ends.0, ends.1)
     });
-    let is_hourly = rank.steps == 0 || !rank.unit.is_steps();
-    let per_step = per_step.filter(|_| rank.unit.is_steps());
+    let is_hourly = rank.steps == 0 || rank.unit.is_calls();
+    let per_step = per_step.filter(|_| !rank.unit.is_calls());
     let by_time = || trend?.slope_bytes_per_second.filter(|_| is_hourly).map(hourly);
     [
         rank.rank.to_string(),

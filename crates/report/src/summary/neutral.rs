@@ -26,8 +26,7 @@ const RISE_SECONDS_MAX: f64 = 30.0 * 86_400.0;
 pub fn neutral(coverage: &Coverage, ranks: &[RankSummary], highest: Option<Rank>) -> Issue {
     let steps_used = ranks.iter().map(|rank| rank.steps).max().unwrap_or(0);
     let rise = StraightRise::of(ranks);
-    let makes_calls = !ranks.is_empty() && ranks.iter().all(|rank| !rank.unit.is_steps());
-    let unit = if makes_calls { StepUnit::Calls } else { StepUnit::Steps };
+    let unit = unit_of(ranks);
     let NeutralWords { kind, status, told, action } = match steps_used {
         0 if ranks.iter().any(|rank| rank.samples > 0) => {
             by_time(coverage.ranks_judged > 0, abrupt_end(ranks))
@@ -74,6 +73,13 @@ pub fn neutral(coverage: &Coverage, ranks: &[RankSummary], highest: Option<Rank>
         evidence: IssueEvidence::Neutral(Neutral { steps_used, worst_rank: about }),
         statements: told.then(". ", action).into_statements(),
     }
+}
+
+/// Returns the unit that all ranks count; steps where they differ.
+pub fn unit_of(ranks: &[RankSummary]) -> StepUnit {
+    let unit = ranks.first().map_or(StepUnit::Steps, |rank| rank.unit);
+    let is_of_all = ranks.iter().all(|rank| rank.unit == unit);
+    if is_of_all { unit } else { StepUnit::Steps }
 }
 
 /// Returns a number of ranks as a figure.
@@ -176,6 +182,7 @@ fn words(
     let (too_few, longer) = match unit {
         StepUnit::Steps => ("TOO FEW STEPS", LONGER),
         StepUnit::Calls => ("TOO FEW CALLS", MORE_CALLS),
+        StepUnit::Replays => ("TOO FEW REPLAYS", MORE_REPLAYS),
     };
     let is_judged = coverage.ranks_judged > 0;
     let (kind, calm) = if is_judged {
@@ -219,6 +226,7 @@ pub fn unjudged(
     let (took, not_all) = match unit {
         StepUnit::Steps => ("took enough steps", NOT_ALL),
         StepUnit::Calls => ("made enough calls", MORE_CALLS),
+        StepUnit::Replays => ("made enough replays", MORE_REPLAYS),
     };
     let words = format!("{n_judged} of {n_seen} ranks {took} to judge creep");
     let judged = Statement::new(Claim::JudgedRanks, words).of(count(n_judged));
@@ -245,6 +253,10 @@ pub const LONGER: &str = "Let a run take more steps: slow growth shows after a f
 
 /// The advice where a program made too few calls.
 const MORE_CALLS: &str = "Look again after more calls.";
+
+/// The advice where a program replayed its graphs too few times.
+const MORE_REPLAYS: &str =
+    "Let a run replay its graphs more often: slow growth shows after a few hundred.";
 
 /// The advice where the memory of workers rises.
 const WORKERS_ADVICE: &str = "Look at what each worker keeps: a list or cache that its dataset fills, or Python objects that it shares with \
@@ -303,7 +315,7 @@ impl StraightRise {
         } else {
             return None;
         };
-        let advice = if rank.unit.is_steps() { RISE_ADVICE } else { CALLS_RISE_ADVICE };
+        let advice = if rank.unit.is_calls() { CALLS_RISE_ADVICE } else { RISE_ADVICE };
         let advice = Statement::new(Claim::AdviceRise, advice);
         let bytes = slope * steps_of(rank);
         Some(Self { rank: rank.rank, told, advice, left, bytes })

@@ -14,6 +14,16 @@ observers = []
 history = None
 fraction_set = 1.0
 trace = []
+capturing = set()
+"""Graphs that are captured."""
+broken = []
+"""Calls of CUDA while a graph was captured."""
+
+
+def forbid(name):
+    """Notes a call that is not safe while any thread captures."""
+    if capturing:
+        broken.append(name)
 
 
 def _cuda_memoryStats(device):
@@ -42,6 +52,7 @@ def _cuda_memoryStats(device):
 
 
 def _cuda_hostMemoryStats():
+    forbid("hostMemoryStats")
     return {"allocated_bytes": {"current": pinned, "peak": pinned, "allocated": pinned, "freed": 0}}
 
 
@@ -57,6 +68,7 @@ def _cuda_setMemoryFraction(fraction, device):
 
 
 def _cuda_getMemoryFraction(device):
+    forbid("getMemoryFraction")
     return int(fraction_set * TOTAL) / TOTAL
 
 

@@ -1,7 +1,9 @@
 from types import SimpleNamespace
 
 from .. import _C
-from . import memory  # noqa: F401
+from .._C import forbid
+from . import graphs, memory  # noqa: F401
+from .graphs import CUDAGraph, graph, is_current_stream_capturing, make_graphed_callables  # noqa: F401
 from .memory import set_per_process_memory_fraction  # noqa: F401
 
 is_up = True
@@ -12,10 +14,12 @@ def is_initialized():
 
 
 def current_device():
+    forbid("current_device")
     return 0
 
 
 def device_count():
+    forbid("device_count")
     return 1
 
 
@@ -28,14 +32,12 @@ def memory_stats_as_nested_dict(device=None):
 
 
 def mem_get_info(device=None):
+    forbid("mem_get_info")
     return _C.TOTAL - _C.allocated, _C.TOTAL
 
 
-def is_current_stream_capturing():
-    return False
-
-
 def get_device_properties(device):
+    forbid("get_device_properties")
     return SimpleNamespace(uuid="01234567-89ab-cdef-0123-456789abcdef", total_memory=_C.TOTAL)
 
 
@@ -44,6 +46,7 @@ def reset_peak_memory_stats(device=None):
 
 
 def empty_cache():
+    forbid("empty_cache")
     _C.cached = 0
 
 
