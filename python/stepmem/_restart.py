@@ -30,7 +30,9 @@ class PlannedRestart:
     def __init__(self, process: Process) -> None:
         self._process = process
         self._directory = environment().get(DIRECTORY, "")
-        self._has_begun = False
+        self._looks = 0
+        """Ends of steps so far, up to 2: by the second it is known who counts them."""
+        self._began_at, self._counted = 0.0, False
         self._is_leaving = False
 
     @property
@@ -44,16 +46,19 @@ class PlannedRestart:
     @property
     def needs_next_step(self) -> bool:
         """Returns whether `at_step_end` has to be called at the next step's end."""
-        return self._is_leaving
+        return self._is_leaving or self._looks == 1
 
     def at_step_end(self, is_counted: bool) -> None:
         """Leaves the first file at the first step. `is_counted` is set if the client counts the steps."""
         if self._is_leaving:  # the program caught its end, and goes on
             self._is_leaving = False
             self._remove("ended")
-        if not self._has_begun:
-            self._has_begun = True
-            self._write("began", time.time(), is_counted)
+        if self._looks == 1 and self._counted and not is_counted:
+            self._write("began", self._began_at, False)  # the hook had counted the first step
+        if self._looks == 0:
+            self._began_at, self._counted = time.time(), is_counted
+            self._write("began", self._began_at, is_counted)
+        self._looks = min(2, self._looks + 1)
 
     def end(self, asked_at: float) -> None:
         """Ends the program by SystemExit, once the checkpoint is written that it began at the Unix time `asked_at`."""

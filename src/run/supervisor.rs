@@ -209,7 +209,8 @@ impl CommandLaunch {
         let options = self.restarts.as_ref()?;
         let folder = ready.folder.as_ref().ok_or_else(|| io::Error::other(UNWATCHED));
         let restarts = folder.and_then(|folder| Restarts::prepare(options, folder.as_ref()));
-        let without = |error: &io::Error| say(&format!("stepmem: no planned restarts: {error}\n"));
+        let without =
+            |error: &io::Error| say(&format!("stepmem: no planned restarts: {error}\n"));
         restarts.inspect_err(without).ok()
     }
 
