@@ -27,8 +27,11 @@ TRIES_MAX = 6
 
 YES, NO = "yes", "no"
 
-OTHERS_SECONDS, LOOK_SECONDS = 1800.0, 0.05
-"""Time for which a rank waits until the others have written their parts of a checkpoint, and between two looks."""
+OTHERS_SECONDS = 1800.0
+"""Time for which a rank waits until the others have written their parts of a checkpoint."""
+
+LOOK_SECONDS = 0.05
+"""Time between two looks meanwhile."""
 
 LEAVE_SECONDS = 10.0
 """Time for which rank 0, whose process may have the store, waits until the others have read the decision to end."""
