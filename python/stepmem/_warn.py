@@ -79,7 +79,7 @@ def _print_on_terminal(message: str) -> bool:
 
 
 def log(message: str, level: str) -> None:
-    """Logs `message` to the logger `stepmem`; prints it if the program does not use `logging`."""
+    """Logs `message` to the logger `stepmem`; prints a warning if the program does not use `logging`."""
     try:
         logging: Any = library("logging")  # importing it would take a MiB
         if logging is not None:
@@ -90,7 +90,7 @@ def log(message: str, level: str) -> None:
             finally:
                 if not is_known:
                     threads.pop(get_ident(), None)  # a record has the name of its thread, which makes the program know it
-        elif level != "debug":
+        elif level not in ("debug", "info"):
             write(f"stepmem: {message}\n")
     except Exception as error:
         raise_if_of_handler(error)

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use std::sync::LazyLock;
 
 use stepmem_engine::metrics::readers;
-use stepmem_engine::metrics::table::METRICS;
-use stepmem_engine::metrics::types::{Kind, Metric, Read};
+use stepmem_engine::metrics::table::{METRICS, RANK};
+use stepmem_engine::metrics::types::{Kind, Metric, Read, SeriesLabels, Visit};
 use stepmem_engine::output::status::Status;
 use stepmem_types::units::{DurationBucket, DurationCounts};
 
@@ -65,6 +65,9 @@ impl Format {
 const USUAL_BYTES: usize = 16 * 1024;
 const USUAL_BYTES_OF_RANK: usize = 3 * 1024;
 
+/// From here on not every whole number is a value.
+const WHOLE_END: f64 = 9_007_199_254_740_992.0;
+
 /// The lines above a metric's samples, in each format: they never change.
 static HEADS: LazyLock<Vec<[String; 2]>> = LazyLock::new(|| {
     let in_both =
@@ -75,7 +78,8 @@ static HEADS: LazyLock<Vec<[String; 2]>> = LazyLock::new(|| {
 /// Renders the whole table. Omits metrics without a series, with their HELP and TYPE.
 pub fn render(status: &Status, format: Format) -> String {
     let usual = USUAL_BYTES + status.ranks.len().saturating_mul(USUAL_BYTES_OF_RANK);
-    let mut page = Exposition { text: String::with_capacity(usual) };
+    let mut page =
+        Exposition { text: String::with_capacity(usual), of_ranks: RankLabels::of(status) };
     for (metric, [of_text, of_open_metrics]) in METRICS.iter().zip(HEADS.iter()) {
         let head = if format == Format::Text { of_text } else { of_open_metrics };
         page.family(metric, head, status);
@@ -91,13 +95,42 @@ struct SampleName<'a> {
     name: &'a str,
     suffix: &'a str,
     label_names: &'a [&'a str],
-    label_values: &'a [&'a str],
+    labels: SeriesLabels<'a>,
     /// Set when a label without a value is left out.
     leaves_out_empty: bool,
 }
 
+/// The labels that all series of a rank have, as text: escaped once, and not for each sample.
+struct RankLabels {
+    text: String,
+    /// The ends of the ranks' parts of the text, in the order of the status.
+    ends: Vec<usize>,
+}
+
+impl RankLabels {
+    fn of(status: &Status) -> Self {
+        let (mut text, mut ends) = (String::new(), Vec::with_capacity(status.ranks.len()));
+        for rank in &status.ranks {
+            let mut separator = '{';
+            for (label, value) in RANK.iter().zip(readers::rank_labels(rank)) {
+                write_label(&mut text, separator, label, value);
+                separator = ',';
+            }
+            ends.push(text.len());
+        }
+        Self { text, ends }
+    }
+
+    fn get(&self, rank: usize) -> &str {
+        let begin = rank.checked_sub(1).and_then(|before| self.ends.get(before));
+        let end = self.ends.get(rank).copied().unwrap_or_default();
+        self.text.get(begin.copied().unwrap_or_default()..end).unwrap_or_default()
+    }
+}
+
 struct Exposition {
     text: String,
+    of_ranks: RankLabels,
 }
 
 impl Exposition {
@@ -105,7 +138,7 @@ impl Exposition {
         match metric.read {
             Read::Series(read) | Read::Subjects(read) => {
                 let mut is_begun = false;
-                read(status, &mut |labels, value| {
+                let mut take = |labels: SeriesLabels<'_>, value| {
                     if !is_begun {
                         self.text.push_str(head);
                         is_begun = true;
@@ -114,11 +147,12 @@ impl Exposition {
                         name: metric.name,
                         suffix: "",
                         label_names: metric.labels,
-                        label_values: labels,
+                        labels,
                         leaves_out_empty: matches!(metric.read, Read::Subjects(_)),
                     };
                     self.sample(&series, value);
-                });
+                };
+                read(status, &mut Visit::new(&mut take));
             }
             Read::Durations(read) => {
                 self.text.push_str(head);
@@ -132,35 +166,38 @@ impl Exposition {
             name: metric.name,
             suffix,
             label_names: &[],
-            label_values: &[],
+            labels: SeriesLabels { rank: None, more: &[] },
             leaves_out_empty: false,
         };
         let bucket = SampleName { label_names: &["le"], ..part("_bucket") };
         for DurationBucket { within_seconds, count } in &durations.buckets {
             let upper = float(*within_seconds);
-            self.sample(
-                &SampleName { label_values: &[&upper], ..bucket },
-                readers::float(*count),
-            );
+            let labels = SeriesLabels { rank: None, more: &[&upper] };
+            self.sample(&SampleName { labels, ..bucket }, readers::float(*count));
         }
         let all = readers::float(durations.count);
-        self.sample(&SampleName { label_values: &["+Inf"], ..bucket }, all);
+        let labels = SeriesLabels { rank: None, more: &["+Inf"] };
+        self.sample(&SampleName { labels, ..bucket }, all);
         self.sample(&part("_sum"), durations.sum_seconds);
         self.sample(&part("_count"), all);
     }
 
     fn sample(&mut self, series: &SampleName<'_>, value: f64) {
-        let SampleName { name, suffix, label_names, label_values, leaves_out_empty } = *series;
-        self.line(&[name, suffix]);
+        let SampleName { name, suffix, label_names, labels, leaves_out_empty } = *series;
+        self.text.push_str(name);
+        self.text.push_str(suffix);
         let mut separator = '{';
-        for (label, label_value) in label_names.iter().zip(label_values) {
-            if leaves_out_empty && label_value.is_empty() {
+        let mut names = label_names;
+        if let Some(rank) = labels.rank {
+            self.text.push_str(self.of_ranks.get(rank));
+            separator = ',';
+            names = label_names.get(RANK.len()..).unwrap_or_default();
+        }
+        for (label, value) in names.iter().zip(labels.more) {
+            if leaves_out_empty && value.is_empty() {
                 continue;
             }
-            self.text.push(separator);
-            self.line(&[label, "=\""]);
-            escape(&mut self.text, label_value, true);
-            self.text.push('"');
+            write_label(&mut self.text, separator, label, value);
             separator = ',';
         }
         if separator == ',' {
@@ -170,12 +207,14 @@ impl Exposition {
         write_value(&mut self.text, value);
         self.text.push('\n');
     }
+}
 
-    fn line(&mut self, parts: &[&str]) {
-        for part in parts {
-            self.text.push_str(part);
-        }
-    }
+fn write_label(text: &mut String, separator: char, label: &str, value: &str) {
+    text.push(separator);
+    text.push_str(label);
+    text.push_str("=\"");
+    escape(text, value, true);
+    text.push('"');
 }
 
 /// Returns the lines above a metric's samples.
@@ -210,10 +249,23 @@ fn write_value(text: &mut String, value: f64) {
         text.push_str("NaN");
     } else if value.is_infinite() {
         text.push_str(if value > 0.0 { "+Inf" } else { "-Inf" });
+    } else if let Some(whole) = whole(value) {
+        // Writing into a string cannot fail; a whole number is written in a third of the time.
+        write!(text, "{whole}").ok();
     } else {
-        // Writing into a string cannot fail.
         write!(text, "{value}").ok();
     }
+}
+
+/// Returns a value that is a whole number of at least 1 as an integer.
+#[expect(
+    clippy::as_conversions,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "whole and in range"
+)]
+fn whole(value: f64) -> Option<u64> {
+    ((1.0..WHOLE_END).contains(&value) && value.fract() == 0.0).then_some(value as u64)
 }
 
 /// A bucket's bound as OpenMetrics requires it: always with a fraction.

@@ -124,7 +124,11 @@ fn calls_between_steps_are_late_and_do_not_hide_a_leak() {
     let status = exporter.status();
     assert_eq!(status["findings"][0]["kind"], "CREEP_CONFIRMED", "{status:#}");
     let rank = &status["ranks"][0];
-    assert_eq!((&rank["unit"], &rank["steps_total"]), (&json!("steps"), &json!(400)), "{rank:#}");
+    assert_eq!(
+        (&rank["unit"], &rank["steps_total"]),
+        (&json!("steps"), &json!(400)),
+        "{rank:#}"
+    );
     assert_eq!(rank["late_records_total"], json!(400), "{rank:#}");
 }
 

@@ -15,7 +15,7 @@ use crate::output::otlp::config::OtlpConfig;
 use crate::output::otlp::delivery::{ExportCounts, ReportingExporter};
 use crate::output::otlp::resource::resource;
 use stepmem_engine::metrics::table::METRICS;
-use stepmem_engine::metrics::types::{Kind, Metric, Read, Visit};
+use stepmem_engine::metrics::types::{Kind, Metric, Read, SeriesLabels, Visit};
 use stepmem_engine::output::status::Status;
 use stepmem_types::device::DeviceMemory;
 
@@ -135,9 +135,11 @@ fn series(
 ) -> impl Fn(&dyn AsyncInstrument<f64>) + Send + Sync + 'static {
     let latest = latest.clone();
     move |observer| {
-        read(&last(&latest), &mut |values, value| {
-            observer.observe(value, &attributes(metric, values));
-        });
+        let status = last(&latest);
+        let mut observe = |labels: SeriesLabels<'_>, value| {
+            observer.observe(value, &attributes(metric, &labels.values(&status)));
+        };
+        read(&status, &mut Visit::new(&mut observe));
     }
 }
 

@@ -33,10 +33,15 @@ pub(super) fn whole(value: Option<u64>) -> Option<f64> {
 }
 
 pub(super) fn size(value: usize, visit: &mut Visit<'_>) {
-    visit(&[], float(u64::try_from(value).unwrap_or(u64::MAX)));
+    visit.series(&[], float(u64::try_from(value).unwrap_or(u64::MAX)));
 }
 
-pub(super) fn uuid(rank: &RankStatus) -> &str {
+/// Returns the labels of a rank that all of its series have.
+pub fn rank_labels(rank: &RankStatus) -> [&str; 3] {
+    [rank.run.as_str(), &rank.rank_label, uuid(rank)]
+}
+
+fn uuid(rank: &RankStatus) -> &str {
     rank.identity.device.as_ref().map_or("", |device| device.as_str())
 }
 
@@ -45,9 +50,9 @@ pub(super) fn ranks(
     visit: &mut Visit<'_>,
     read: fn(&RankStatus) -> Option<f64>,
 ) {
-    for rank in &status.ranks {
+    for (at, rank) in status.ranks.iter().enumerate() {
         if let Some(value) = read(rank) {
-            visit(&[rank.run.as_str(), &rank.rank_label, uuid(rank)], value);
+            visit.of_rank(at, &[], value);
         }
     }
 }
@@ -59,14 +64,14 @@ pub(super) fn children(
     visit: &mut Visit<'_>,
     read: fn(u32, Option<Bytes>, Option<f64>) -> Option<f64>,
 ) {
-    for rank in &status.ranks {
+    for (at, rank) in status.ranks.iter().enumerate() {
         let Some(host) = &rank.host else { continue };
         for (kind, children) in [("worker", host.workers), ("other", host.child_processes)] {
             let value = children
                 .filter(|children| !children.ended)
                 .and_then(|of| read(of.count, of.bytes, of.bytes_per_step));
             if let Some(value) = value {
-                visit(&[rank.run.as_str(), &rank.rank_label, uuid(rank), kind], value);
+                visit.of_rank(at, &[kind], value);
             }
         }
     }
@@ -77,63 +82,55 @@ pub(super) fn signals(
     visit: &mut Visit<'_>,
     read: fn(&SignalStatus) -> Option<f64>,
 ) {
-    for rank in &status.ranks {
+    for (at, rank) in status.ranks.iter().enumerate() {
         for signal in &rank.creep {
             if let Some(value) = read(signal) {
-                let labels =
-                    [rank.run.as_str(), &rank.rank_label, uuid(rank), signal.signal.as_label()];
-                visit(&labels, value);
+                visit.of_rank(at, &[signal.signal.as_label()], value);
             }
         }
     }
 }
 
 pub(super) fn ended(status: &Status, visit: &mut Visit<'_>) {
-    for rank in &status.ranks {
+    for (at, rank) in status.ranks.iter().enumerate() {
         if let Some(end) = &rank.end {
             let time = end.time.map_or(rank.last_push_time, Seconds::get);
-            let outcome = end.outcome.as_label();
-            visit(&[rank.run.as_str(), &rank.rank_label, uuid(rank), outcome], time);
+            visit.of_rank(at, &[end.outcome.as_label()], time);
         }
     }
 }
 
 pub(super) fn marks(status: &Status, visit: &mut Visit<'_>) {
-    for rank in &status.ranks {
+    for (at, rank) in status.ranks.iter().enumerate() {
         for (mark, n) in &rank.marks_total {
-            visit(&[rank.run.as_str(), &rank.rank_label, uuid(rank), mark], float(*n));
+            visit.of_rank(at, &[mark], float(*n));
         }
     }
 }
 
 pub(super) fn pressures(status: &Status, visit: &mut Visit<'_>) {
-    for rank in &status.ranks {
+    for (at, rank) in status.ranks.iter().enumerate() {
         for (basis, ratio) in &rank.pressures {
-            let labels = [rank.run.as_str(), &rank.rank_label, uuid(rank), basis.as_label()];
-            visit(&labels, *ratio);
+            visit.of_rank(at, &[basis.as_label()], *ratio);
         }
     }
 }
 
 pub(super) fn own_limits(status: &Status, visit: &mut Visit<'_>) {
-    for rank in &status.ranks {
+    for (at, rank) in status.ranks.iter().enumerate() {
         if let Some((origin, limit)) = rank.capacity_set_by.zip(rank.capacity) {
-            let labels = [rank.run.as_str(), &rank.rank_label, uuid(rank), origin.as_label()];
-            visit(&labels, limit.as_f64());
+            visit.of_rank(at, &[origin.as_label()], limit.as_f64());
         }
     }
 }
 
 pub(super) fn rank_info(status: &Status, visit: &mut Visit<'_>) {
     let text = |value: Option<String>| value.unwrap_or_default();
-    for rank in &status.ranks {
+    for (at, rank) in status.ranks.iter().enumerate() {
         let identity = &rank.identity;
         let container = rank.host.as_ref().and_then(|host| host.container.as_ref());
         let labels = [
-            rank.run.as_str(),
-            &rank.rank_label,
-            uuid(rank),
-            &text(identity.local_rank.map(|local_rank| local_rank.to_string())),
+            &*text(identity.local_rank.map(|local_rank| local_rank.to_string())),
             &text(identity.node_rank.map(|node_rank| node_rank.to_string())),
             &text(identity.world_size.map(|world_size| world_size.to_string())),
             &identity.attempt.get().to_string(),
@@ -141,7 +138,7 @@ pub(super) fn rank_info(status: &Status, visit: &mut Visit<'_>) {
             container.map_or("", |container| container.id.as_str()),
             rank.launch.as_ref().map_or("", Launch::as_str),
         ];
-        visit(&labels, 1.0);
+        visit.of_rank(at, &labels, 1.0);
     }
 }
 
@@ -174,24 +171,17 @@ pub(super) fn leaking_share(rank: &RankStatus) -> Option<f64> {
 }
 
 pub(super) fn site_info(status: &Status, visit: &mut Visit<'_>) {
-    for rank in &status.ranks {
+    for (idx, rank) in status.ranks.iter().enumerate() {
         let Some((_, at)) = leaking(rank) else { continue };
-        let labels = [
-            rank.run.as_str(),
-            &rank.rank_label,
-            uuid(rank),
-            label(at.file.as_ref()),
-            &line(at.line),
-            label(at.function.as_ref()),
-        ];
-        visit(&labels, 1.0);
+        let labels = [label(at.file.as_ref()), &line(at.line), label(at.function.as_ref())];
+        visit.of_rank(idx, &labels, 1.0);
     }
 }
 
 pub(super) fn holder_info(status: &Status, visit: &mut Visit<'_>) {
-    for rank in &status.ranks {
+    for (idx, rank) in status.ranks.iter().enumerate() {
         if let Some(holder) = &rank.holder {
-            visit_holder(rank, holder, visit);
+            visit_holder(idx, holder, visit);
         }
     }
 }
@@ -201,26 +191,23 @@ pub(super) fn host_holder_info(status: &Status, visit: &mut Visit<'_>) {
     for finding in status.findings.iter().filter(|finding| finding.kind.is_of_host()) {
         let holder = finding.evidence.growth().and_then(|growth| growth.holder.as_deref());
         let (Some(holder), Some(id)) = (holder, finding.subject.rank()) else { continue };
-        let is_own = |rank: &&RankStatus| rank.rank == id.rank && rank.run == id.run;
-        if let Some(rank) = status.ranks.iter().find(is_own) {
-            visit_holder(rank, holder, visit);
+        let is_own = |rank: &RankStatus| rank.rank == id.rank && rank.run == id.run;
+        if let Some(idx) = status.ranks.iter().position(is_own) {
+            visit_holder(idx, holder, visit);
         }
     }
 }
 
-fn visit_holder(rank: &RankStatus, holder: &TensorHolder, visit: &mut Visit<'_>) {
+fn visit_holder(idx: usize, holder: &TensorHolder, visit: &mut Visit<'_>) {
     let at = holder.at.as_ref();
     let labels = [
-        rank.run.as_str(),
-        &rank.rank_label,
-        uuid(rank),
         label(Some(&holder.name)),
         label(Some(&holder.kind)),
         label(at.and_then(|at| at.file.as_ref())),
         &line(at.and_then(|at| at.line)),
         label(at.and_then(|at| at.function.as_ref())),
     ];
-    visit(&labels, 1.0);
+    visit.of_rank(idx, &labels, 1.0);
 }
 
 pub(super) fn runs(
@@ -230,7 +217,7 @@ pub(super) fn runs(
 ) {
     for run in &status.runs {
         if let Some(value) = read(run) {
-            visit(&[run.run.as_str()], value);
+            visit.series(&[run.run.as_str()], value);
         }
     }
 }
@@ -244,12 +231,20 @@ pub(super) fn findings(
         let kind = finding.kind.label();
         match &finding.subject {
             SubjectId::Rank(id) => {
-                visit(&[id.run.as_str(), &id.rank.to_string(), "", "", kind], read(finding));
+                visit.series(
+                    &[id.run.as_str(), &id.rank.to_string(), "", "", kind],
+                    read(finding),
+                );
             }
             SubjectId::Process(id) => {
-                visit(&["", "", id.uuid.as_str(), &id.pid.to_string(), kind], read(finding));
+                visit.series(
+                    &["", "", id.uuid.as_str(), &id.pid.to_string(), kind],
+                    read(finding),
+                );
             }
-            SubjectId::Device(uuid) => visit(&["", "", uuid.as_str(), "", kind], read(finding)),
+            SubjectId::Device(uuid) => {
+                visit.series(&["", "", uuid.as_str(), "", kind], read(finding))
+            }
         }
     }
 }
@@ -261,7 +256,7 @@ pub(super) fn processes(
 ) {
     for process in &status.processes {
         if let Some(value) = read(process) {
-            visit(&[process.id.uuid.as_str(), &process.id.pid.to_string()], value);
+            visit.series(&[process.id.uuid.as_str(), &process.id.pid.to_string()], value);
         }
     }
 }
@@ -293,7 +288,7 @@ pub(super) fn containers(
     });
     for (id, figures) in of_ranks.chain(of_pods) {
         if let Some(value) = read(&figures) {
-            visit(&[id.as_str()], value);
+            visit.series(&[id.as_str()], value);
         }
     }
 }
@@ -302,7 +297,7 @@ pub(super) fn container_info(status: &Status, visit: &mut Visit<'_>) {
     for of in &status.pod_memory {
         let container = of.container_id.as_deref().unwrap_or_default();
         let group = of.group.as_ref().map_or("", ContainerId::as_str);
-        visit(&[group, &of.pod_uid, container], 1.0);
+        visit.series(&[group, &of.pod_uid, container], 1.0);
     }
 }
 
@@ -313,7 +308,7 @@ pub(super) fn container_growth(
 ) {
     for container in &status.containers {
         if let Some(value) = read(container) {
-            visit(&[container.reading.id.as_str()], value);
+            visit.series(&[container.reading.id.as_str()], value);
         }
     }
 }
@@ -325,7 +320,7 @@ pub(super) fn devices(
 ) {
     for device in &status.devices {
         if let Some(value) = read(device) {
-            visit(&[device.uuid.as_str()], value);
+            visit.series(&[device.uuid.as_str()], value);
         }
     }
 }
@@ -344,7 +339,7 @@ pub(super) fn device_info(status: &Status, visit: &mut Visit<'_>) {
             info.memory_kind.map_or("", DeviceMemoryKind::as_label),
             device.attribution.as_label(),
         ];
-        visit(&labels, 1.0);
+        visit.series(&labels, 1.0);
     }
 }
 
@@ -357,7 +352,7 @@ fn listed_memory(status: &Status, visit: &mut Visit<'_>) {
                 .as_ref()
                 .map_or(("", String::new()), |id| (id.run.as_str(), id.rank.to_string()));
             let labels = [device.uuid.as_str(), &process.pid.to_string(), &rank, run];
-            visit(&labels, used.as_f64());
+            visit.series(&labels, used.as_f64());
         }
     }
 }
@@ -372,16 +367,15 @@ pub(super) fn process_memory(status: &Status, visit: &mut Visit<'_>) {
             (rank.process_used_bytes, &identity.device, identity.pid)
         {
             let (pid, run) = (pid.to_string(), rank.run.as_str());
-            visit(&[device.as_str(), &pid, &rank.rank_label, run], used.as_f64());
+            visit.series(&[device.as_str(), &pid, &rank.rank_label, run], used.as_f64());
         }
     }
 }
 
 pub(super) fn process_unknown(status: &Status, visit: &mut Visit<'_>) {
-    for rank in &status.ranks {
+    for (at, rank) in status.ranks.iter().enumerate() {
         if let Some(state) = rank.process_used_state {
-            let device = rank.identity.device.as_ref().map_or("", |device| device.as_str());
-            visit(&[rank.run.as_str(), &rank.rank_label, device, state.as_label()], 1.0);
+            visit.of_rank(at, &[state.as_label()], 1.0);
         }
     }
 }
@@ -402,20 +396,20 @@ pub(super) fn process_info(status: &Status, visit: &mut Visit<'_>) {
                     .unwrap_or_default(),
                 process.name.as_deref().unwrap_or_default(),
             ];
-            visit(&labels, 1.0);
+            visit.series(&labels, 1.0);
         }
     }
 }
 
 pub(super) fn device_pods(status: &Status, visit: &mut Visit<'_>) {
     for of in &status.device_pods {
-        visit(&[of.uuid.as_str(), &of.namespace, &of.pod, &of.container], 1.0);
+        visit.series(&[of.uuid.as_str(), &of.namespace, &of.pod, &of.container], 1.0);
     }
 }
 
 pub(super) fn xid_errors(status: &Status, visit: &mut Visit<'_>) {
     for error in &status.gpu.xids {
-        visit(&[error.uuid.as_str(), &error.xid.to_string()], float(error.count));
+        visit.series(&[error.uuid.as_str(), &error.xid.to_string()], float(error.count));
     }
 }
 
@@ -429,18 +423,18 @@ pub(super) fn records(status: &Status, visit: &mut Visit<'_>) {
         ("late", records.late),
         ("restarted", records.restarted),
     ] {
-        visit(&[result], float(n_records));
+        visit.series(&[result], float(n_records));
     }
 }
 
 pub(super) fn counts(counts: &LabelCounts, visit: &mut Visit<'_>) {
     for (label, n_events) in counts {
-        visit(&[label], float(*n_events));
+        visit.series(&[label], float(*n_events));
     }
 }
 
 pub(super) fn process(status: &Status, visit: &mut Visit<'_>, name: &str) {
     if let Some(value) = status.exporter.process.get(name) {
-        visit(&[], *value);
+        visit.series(&[], *value);
     }
 }

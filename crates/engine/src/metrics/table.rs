@@ -8,7 +8,7 @@ use crate::metrics::readers::{
     process_unknown, processes, rank_info, ranks, records, runs, signals, site_info, size,
     whole, xid_errors,
 };
-use crate::metrics::types::{Group, Kind, Metric, Read, Unit};
+use crate::metrics::types::{Group, Kind, Metric, Read, Unit, Visit};
 use crate::output::status::Status;
 use stepmem_detect::signal::Signal;
 use stepmem_types::end::EndOutcome;
@@ -19,7 +19,7 @@ pub fn count_series(status: &Status) -> usize {
     for metric in METRICS {
         match metric.read {
             Read::Series(read) | Read::Subjects(read) => {
-                read(status, &mut |_, _| n_series += 1);
+                read(status, &mut Visit::new(&mut |_, _| n_series += 1));
             }
             Read::Durations(read) => n_series += read(status).buckets.len() + 3,
         }
@@ -54,7 +54,8 @@ pub fn document() -> String {
     page
 }
 
-const RANK: &[&str] = &["run", "rank", "uuid"];
+/// The labels that all series of a rank begin with.
+pub const RANK: &[&str] = &["run", "rank", "uuid"];
 const RANK_SIGNAL: &[&str] = &["run", "rank", "uuid", "signal"];
 const RANK_STATE: &[&str] = &["run", "rank", "uuid", "state"];
 const RANK_OUTCOME: &[&str] = &["run", "rank", "uuid", EndOutcome::KEY];
@@ -320,20 +321,20 @@ pub const METRICS: &[Metric] = &[
     row!(@ Derived Gauge "stepmem_diagnosis_since_timestamp_seconds" Some("stepmem.diagnosis.since_timestamp"), SECONDS, SUBJECT_KIND,
         "When the diagnosis began to hold, as a Unix time.", Read::Subjects(|s, v| findings(s, v, |f| f.since))),
 
-    row!(Own Gauge "stepmem_up" "up", STATES, NONE, "1 while the exporter answers.", |_, v| v(&[], 1.0)),
+    row!(Own Gauge "stepmem_up" "up", STATES, NONE, "1 while the exporter answers.", |_, v| v.series(&[], 1.0)),
     row!(Own Info "stepmem_build_info" "build.info", STATES, VERSION, "The exporter's version.",
-        |s, v| v(&[s.exporter.version.as_ref()], 1.0)),
+        |s, v| v.series(&[s.exporter.version.as_ref()], 1.0)),
     row!(Own Gauge "stepmem_ends_with_command" "ends_with_command", STATES, NONE,
         "1 for the exporter of stepmem run, which is gone once its command has ended; absent for others.",
-        |s, v| if s.exporter.ends_with_command { v(&[], 1.0); }),
+        |s, v| if s.exporter.ends_with_command { v.series(&[], 1.0); }),
     row!(Own Gauge "stepmem_startup_problem" "startup.problem", STATES, SETTING,
         "1 for each setting that was wrong, unreadable or taken at the start of the exporter, which runs without it (--sidecar); the log gives the reason.",
-        |s, v| s.exporter.startup_problems.iter().for_each(|setting| v(&[setting], 1.0))),
+        |s, v| s.exporter.startup_problems.iter().for_each(|setting| v.series(&[setting], 1.0))),
     row!(Own Gauge "stepmem_nvml_up" "nvml.up", STATES, NONE,
         "1 while NVML answers, 0 without NVML or while it fails (a normal state on a machine without a GPU); absent when it is not polled.",
-        |s, v| s.gpu.is_up.into_iter().for_each(|is_up| v(&[], f64::from(u8::from(is_up))))),
+        |s, v| s.gpu.is_up.into_iter().for_each(|is_up| v.series(&[], f64::from(u8::from(is_up))))),
     row!(Own Gauge "stepmem_nvml_last_success_timestamp_seconds" "nvml.last_success_timestamp", SECONDS, NONE,
-        "When NVML last answered, as a Unix time.", |s, v| s.gpu.last_success_time.into_iter().for_each(|time| v(&[], time))),
+        "When NVML last answered, as a Unix time.", |s, v| s.gpu.last_success_time.into_iter().for_each(|time| v.series(&[], time))),
     row!(Own Counter "stepmem_nvml_errors_total" "nvml.errors", EVENTS, CODE,
         "NVML failures by error code.", |s, v| counts(&s.gpu.errors, v)),
     row!(Own Counter "stepmem_pushes_total" "pushes", EVENTS, RESULT,
@@ -364,7 +365,7 @@ pub const METRICS: &[Metric] = &[
         |s, v| counts(&s.exporter.recording_lines, v)),
     row!(Own Counter "stepmem_recordings_given_up_total" "recordings.given_up", EVENTS, NONE,
         "Recording files that were removed to stay within --record.max-bytes. Absent where nothing is recorded.",
-        |s, v| if let Some(n) = whole(s.exporter.recordings_given_up) { v(&[], n); }),
+        |s, v| if let Some(n) = whole(s.exporter.recordings_given_up) { v.series(&[], n); }),
     row!(Own Counter "stepmem_snapshot_analyses_total" "snapshot.analyses", EVENTS, OUTCOME,
         "Analyses of memory snapshots by outcome; absent without --snapshot.read-directory.",
         |s, v| counts(&s.exporter.snapshot_analyses, v)),
@@ -375,13 +376,13 @@ pub const METRICS: &[Metric] = &[
         "Heap scans, in which a rank searches its live objects, by result.", |s, v| counts(&s.exporter.looks, v)),
     row!(Own Gauge "stepmem_collector_duration_seconds" "collector.duration", SECONDS, COLLECTOR,
         "How long the collector's last round took.",
-        |s, v| s.exporter.collectors.iter().for_each(|c| v(&[c.collector.as_ref()], c.duration_seconds))),
+        |s, v| s.exporter.collectors.iter().for_each(|c| v.series(&[c.collector.as_ref()], c.duration_seconds))),
     row!(Own Gauge "stepmem_collector_success" "collector.success", STATES, COLLECTOR,
         "1 when the collector's last round succeeded, else 0.",
-        |s, v| s.exporter.collectors.iter().for_each(|c| v(&[c.collector.as_ref()], f64::from(u8::from(c.is_success))))),
+        |s, v| s.exporter.collectors.iter().for_each(|c| v.series(&[c.collector.as_ref()], f64::from(u8::from(c.is_success))))),
     row!(Own Counter "stepmem_oom_kills_total" "oom_kills", EVENTS, NONE,
         "Processes that the kernel killed for lack of memory, by oom_kill of the control groups of the command and of its ranks; only with stepmem run.",
-        |s, v| if let Some(n) = whole(s.exporter.oom_kills) { v(&[], n); }),
+        |s, v| if let Some(n) = whole(s.exporter.oom_kills) { v.series(&[], n); }),
     row!(Own Gauge "stepmem_series" "series", EVENTS, NONE,
         "Number of series in this table.", |s, v| size(s.exporter.series, v)),
     row!(Own Counter "stepmem_series_dropped_total" "series.dropped", EVENTS, REASON,
@@ -391,7 +392,7 @@ pub const METRICS: &[Metric] = &[
         "OTLP exports by result; absent where OTLP is not configured.", |s, v| counts(&s.exporter.otlp_exports, v)),
     row!(Own Counter "stepmem_otlp_rejected_points_total" "otlp.rejected_points", EVENTS, NONE,
         "Points that the collector refused of exports that it took, by its answers over HTTP; absent where OTLP is not configured.",
-        |s, v| if let Some(n) = whole(s.exporter.otlp_rejected_points) { v(&[], n); }),
+        |s, v| if let Some(n) = whole(s.exporter.otlp_rejected_points) { v.series(&[], n); }),
     row!(Own Counter "process_cpu_seconds_total", SECONDS, NONE,
         "Processor time of the exporter.", |s, v| process(s, v, "process_cpu_seconds_total")),
     row!(Own Gauge "process_resident_memory_bytes", BYTES, NONE,

@@ -1,5 +1,6 @@
 //! The description of a metric: name, kind, unit, help, labels and reader.
 
+use crate::metrics::readers::rank_labels;
 use crate::output::status::Status;
 use stepmem_types::units::DurationCounts;
 
@@ -121,5 +122,42 @@ pub enum Read {
     Durations(fn(&Status) -> &DurationCounts),
 }
 
-/// Takes the values of a series' labels, in the order of [`Metric::labels`], and its value.
-pub type Visit<'v> = dyn FnMut(&[&str], f64) + 'v;
+/// The series that a reader hands on, one after another.
+pub struct Visit<'v> {
+    take: &'v mut dyn FnMut(SeriesLabels<'_>, f64),
+}
+
+/// The values of a series' labels, in the order of [`Metric::labels`].
+#[derive(Clone, Copy, Debug)]
+pub struct SeriesLabels<'a> {
+    /// The place in [`Status::ranks`] of the rank whose run, rank and device are the first three.
+    pub rank: Option<usize>,
+    /// The values; of a rank, those after the first three.
+    pub more: &'a [&'a str],
+}
+
+impl<'a> SeriesLabels<'a> {
+    /// Returns all values.
+    pub fn values(self, status: &'a Status) -> Vec<&'a str> {
+        let rank = self.rank.and_then(|rank| status.ranks.get(rank));
+        let of_rank = rank.into_iter().flat_map(rank_labels);
+        of_rank.chain(self.more.iter().copied()).collect()
+    }
+}
+
+impl<'v> Visit<'v> {
+    /// A visitor that `take`s each series' labels and value.
+    pub fn new(take: &'v mut dyn FnMut(SeriesLabels<'_>, f64)) -> Self {
+        Self { take }
+    }
+
+    /// Hands on a series.
+    pub(super) fn series(&mut self, labels: &[&str], value: f64) {
+        (self.take)(SeriesLabels { rank: None, more: labels }, value);
+    }
+
+    /// Hands on a series of the rank in that place, with the labels that it has besides.
+    pub(super) fn of_rank(&mut self, rank: usize, more: &[&str], value: f64) {
+        (self.take)(SeriesLabels { rank: Some(rank), more }, value);
+    }
+}

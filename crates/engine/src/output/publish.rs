@@ -162,7 +162,8 @@ impl Engine {
     pub fn status(&self, now: Uptime, exporter: ExporterStatus) -> Status {
         let input = self.diagnosis_input(now);
         let mut runs = Vec::new();
-        let mut ranks = Vec::new();
+        let n_ranks = input.runs.iter().map(|run| run.ranks.len()).sum();
+        let mut ranks = Vec::with_capacity(n_ranks);
         for run in &input.runs {
             let balance = balance(&run.ranks.iter());
             let challengers = self.ranks.n_claimants(run.run, now);
