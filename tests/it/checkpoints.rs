@@ -165,9 +165,9 @@ fn growth_of_memory_that_is_nearly_full_is_asked_however_long_it_may_last() {
     assert_eq!(asked_with(CAPACITY / 10 * 7), [0]);
 }
 
-/// What is asked of a process whose memory is nearly full, and whose live memory rose by a GiB at
-/// each of these steps. Findings of a trend are acknowledged, so that only the stairs are left.
-fn asked_after_stairs(at: &'static [u64], more: fn() -> Value) -> Vec<Value> {
+/// What is asked of a process whose memory is nearly full from a step on, and whose live memory
+/// rose by a GiB at each of these steps. Findings of a trend are acknowledged, so that only the stairs are left.
+fn asked_after_stairs(at: &'static [u64], full: u64, more: fn() -> Value) -> Vec<Value> {
     let exporter = Exporter::start(&[]);
     let live = |_, step: u64| {
         let n = at.iter().filter(|stair| **stair <= step).count();
@@ -175,7 +175,8 @@ fn asked_after_stairs(at: &'static [u64], more: fn() -> Value) -> Vec<Value> {
     };
     let peak = move |rank, step| live(rank, step) + CAPACITY / 3;
     let job = Job::new(1, 4_000).capacity(CAPACITY).live(live).peak(peak);
-    let job = job.reserved(|_, _| CAPACITY / 100 * 95).more(move |_, _| {
+    let held = move |_, step| CAPACITY / 100 * if step < full { 85 } else { 95 };
+    let job = job.reserved(held).more(move |_, _| {
         let mut more = more();
         more["on_deadline"] = json!("checkpoint");
         more
@@ -193,18 +194,18 @@ fn asked_after_stairs(at: &'static [u64], more: fn() -> Value) -> Vec<Value> {
 #[test]
 fn memory_that_rises_in_uneven_stairs_is_asked_near_a_full_device() {
     let uneven = &[150, 900, 1_000, 1_700, 2_600, 2_750, 3_300, 3_650];
-    let asked = asked_after_stairs(uneven, || json!({}));
+    let asked = asked_after_stairs(uneven, 0, || json!({}));
     let [ask, ..] = asked.as_slice() else { panic!("{asked:#?}") };
     let reason = ask["reason"].as_str().unwrap();
     assert!(reason.contains("live memory rose in ") && reason.contains("95%"), "{reason}");
-    assert_eq!(asked_after_stairs(uneven, || json!({"total_steps": 4_100})), NONE);
+    assert_eq!(asked_after_stairs(uneven, 0, || json!({"total_steps": 4_100})), NONE);
 }
 
 #[test]
 fn memory_that_rose_at_first_or_once_is_not_asked() {
-    let early = &[30, 40, 55, 60, 70, 80, 95, 99];
-    assert_eq!(asked_after_stairs(early, || json!({})), NONE);
-    assert_eq!(asked_after_stairs(&[3_000], || json!({})), NONE);
+    let early = &[150, 300, 410, 480, 620, 800, 900, 1_000];
+    assert_eq!(asked_after_stairs(early, 2_500, || json!({})), NONE);
+    assert_eq!(asked_after_stairs(&[3_000], 0, || json!({})), NONE);
 }
 
 #[test]
