@@ -10,9 +10,9 @@ use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 
 use crate::run::terminal::say;
 use stepmem_types::format::clean::clean;
@@ -54,6 +54,9 @@ pub(super) struct Restarts {
     /// The present one, once it is over.
     last: Option<Began>,
     run: Option<Run>,
+    /// Attempts of an earlier `run`.
+    n_kept: usize,
+    since: Instant,
 }
 
 /// One attempt that ended as planned.
@@ -93,7 +96,9 @@ impl Restarts {
         let folder = private.join("restarts");
         DirBuilder::new().mode(0o700).create(&folder)?;
         let attempts = options.kept.as_deref().map_or(Ok(Vec::new()), kept)?;
-        Ok(Self { options: options.clone(), folder, attempts, last: None, run: None })
+        let n_kept = attempts.len();
+        let (options, since) = (options.clone(), Instant::now());
+        Ok(Self { options, folder, attempts, last: None, run: None, n_kept, since })
     }
 
     /// Returns the variables of the next attempt. If that is the last one, a file says so: its
@@ -139,18 +144,16 @@ impl Restarts {
 
     /// Returns what the restarts gained and cost, as a line; `None` if there were none.
     pub(super) fn summary(&self) -> Option<String> {
-        let first = self.attempts.first()?;
+        (!self.attempts.is_empty()).then_some(())?;
         let n = u32::try_from(self.attempts.len()).unwrap_or(u32::MAX);
-        let mut text = format!("stepmem: {}", counted(f64::from(n), "planned restart"));
-        if let Some(lost) = self.lost_steps() {
-            text += &format!(", {} lost", counted(lost, "step"));
-        }
-        let took = now() - first.began.first_time;
-        let ratio = self.lost_seconds().filter(|_| took > 0.0).map(|lost| lost / took);
-        if let Some(ratio) = ratio.filter(|ratio| (0.0..=1.0).contains(ratio)) {
-            text += &format!("; the leak costs {} of the time", percent(ratio));
-        }
-        Some(text + "\n")
+        let restarts = counted(f64::from(n), "planned restart");
+        let lost = self.lost_steps().map(|lost| format!(", {} lost", counted(lost, "step")));
+        let ratio = self.lost_seconds() / self.since.elapsed().as_secs_f64();
+        let cost = (0.0..=1.0)
+            .contains(&ratio)
+            .then(|| format!("; the leak costs {} of the time", percent(ratio)));
+        let (lost, cost) = (lost.unwrap_or_default(), cost.unwrap_or_default());
+        Some(format!("stepmem: {restarts}{lost}{cost}\n"))
     }
 
     /// Returns whether the next attempt may end as planned, too.
@@ -194,11 +197,11 @@ impl Restarts {
         u32::try_from(lost).ok().map(f64::from)
     }
 
-    /// Returns the time from the begin of each last checkpoint to the next attempt's first step.
-    fn lost_seconds(&self) -> Option<f64> {
-        (self.seams().count() == self.attempts.len()).then(|| {
-            self.seams().map(|(before, next)| next.first_time - before.asked_time).sum()
-        })
+    /// Returns the time from the begin of each last checkpoint to the next attempt's first step,
+    /// of the restarts of this `run`.
+    fn lost_seconds(&self) -> f64 {
+        let own = self.seams().skip(self.n_kept);
+        own.map(|(before, next)| next.first_time - before.asked_time).sum()
     }
 
     /// Removes the files of one kind. Returns what that of the lowest rank has.
@@ -258,8 +261,4 @@ fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     } else {
         Err(io::Error::other(format!("it is longer than {bytes_max} bytes")))
     }
-}
-
-fn now() -> f64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |now| now.as_secs_f64())
 }

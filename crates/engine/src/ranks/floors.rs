@@ -85,12 +85,12 @@ impl Floors {
         let rise = |pair: &[f64]| if let [a, b] = pair { (b - a) / growth } else { 0.0 };
         let rises: Vec<f64> = kept.windows(2).map(rise).collect();
         let stairs = || rises.iter().enumerate().filter(|(_, rise)| **rise > STAIR_RATIO_MIN);
-        let (first, last) = (stairs().next()?.0, stairs().last()?.0);
+        let (begin, end) = (stairs().next()?.0, stairs().next_back()?.0);
         // What was there before, and was given back, comes and goes.
-        let comes_and_goes = floors.iter().take(first).any(|floor| f64::from(*floor) >= newest);
+        let comes_and_goes = floors.iter().take(begin).any(|floor| f64::from(*floor) >= newest);
         let is_phase = rises.iter().any(|rise| *rise > STAIR_RATIO_MAX);
         let n_stairs = stairs().count();
-        let goes_on = number(last) >= LAST_AFTER * number(floors.len());
+        let goes_on = number(end) >= LAST_AFTER * number(floors.len());
         let is_leak = growth > 0.0 && n_stairs >= STAIRS_MIN && goes_on;
         (is_leak && !is_phase && !comes_and_goes).then(|| Stairs {
             n_stairs,
