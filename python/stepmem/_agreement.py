@@ -2,13 +2,15 @@
 
 A rank proposes a step that is still to come. The others find that out at their own steps' ends, and each that has not come so far
 notes that it knows. At the step, the first rank to arrive writes the decision: yes, if all had noted it by then. The others read it.
-So either all ranks act at the end of that step or none does, and none waits for another.
+So either all ranks act at the end of that step or none does, and none waits for another. Only ranks that end after that, to be started
+again, wait until all have done their part.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import time
 from typing import Any, Callable, Dict, Optional
 
 KEY = "stepmem/deadline"
@@ -24,6 +26,15 @@ TRIES_MAX = 6
 """Proposals for one ask, at most."""
 
 YES, NO = "yes", "no"
+
+OTHERS_SECONDS = 1800.0
+"""Time for which a rank waits until the others have written their parts of a checkpoint."""
+
+LOOK_SECONDS = 0.05
+"""Time between two looks meanwhile."""
+
+LEAVE_SECONDS = 10.0
+"""Time for which rank 0, whose process may have the store, waits until the others have read the decision to end."""
 
 
 def world_size() -> int:
@@ -103,6 +114,28 @@ class Agreement:
         self._number, self._step = self._number + 1, None  # first: after an error, the step is past
         own = YES if store.add(known, 0) == world else NO
         return self._subject if _text(store.compare_set(decision, "", own)) == YES else None
+
+    def all_may(self, world: int, is_first: bool, may_end: bool) -> bool:
+        """Returns whether all ranks may end after what they agreed on last. Waits for the others, unless this one may not."""
+        store = self._store()
+        ready, decision = self._last_key("ready"), self._last_key("end")
+        if may_end:
+            until = time.monotonic() + OTHERS_SECONDS
+            may_end = store.add(ready, 1) == world
+            while not may_end and time.monotonic() < until and not store.check([decision]):
+                time.sleep(LOOK_SECONDS)
+                may_end = store.add(ready, 0) == world
+        if _text(store.compare_set(decision, "", YES if may_end else NO)) != YES:
+            return False
+        left, until = self._last_key("left"), time.monotonic() + LEAVE_SECONDS
+        n_left = store.add(left, 1)
+        while is_first and n_left < world and time.monotonic() < until:
+            time.sleep(LOOK_SECONDS)
+            n_left = store.add(left, 0)
+        return True
+
+    def _last_key(self, name: str) -> str:
+        return f"{KEY}/{self._number - 1}/{name}"
 
     def _key(self, name: str) -> str:
         return f"{KEY}/{self._number}/{name}"

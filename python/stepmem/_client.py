@@ -177,7 +177,7 @@ class Client:
         else:
             warn_once("deadline function", "on_memory_deadline was not given a function, or None")
 
-    def on_deadline(self, act: "Callable[[Any], None]", base: int) -> None:
+    def on_deadline(self, act: "Callable[[Any], Optional[bool]]", base: int) -> None:
         """Calls `act` at a step's end when memory runs out soon. `base` is a step that is the same in all ranks at this moment."""
         from ._deadline import Deadlines
 
@@ -186,6 +186,11 @@ class Client:
         self._deadlines.replace(act, base)
         self._has_requests = True
         self.process.on_deadline = CHECKPOINT
+
+    def deadline_served(self, is_written: bool) -> None:
+        """Ends the program for a planned restart, if it is to be: the checkpoint is written, or failed, for which `act` was called."""
+        if self._deadlines is not None:
+            self._deadlines.finish(is_written)
 
     def _signal_on_deadline(self, number: int) -> None:
         """Sends a signal of the operator's when memory runs out soon, if this is the only rank and the program did not opt in itself."""
@@ -344,7 +349,7 @@ class Client:
             self.process.follow()
         if self._deadlines is not None and self.process.on_deadline is not None:
             try:
-                self._deadlines.at_step_end()
+                self._deadlines.at_step_end(not self.is_explicit)
             except Exception as error:
                 raise_if_of_handler(error)
                 warn_once("deadline", f"the ask to checkpoint failed: {error!r}")

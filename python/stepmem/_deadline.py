@@ -15,6 +15,7 @@ from ._agreement import Agreement
 from ._descriptors import read_file
 from ._environment import environment
 from ._process import Process
+from ._restart import PlannedRestart
 from ._settings import world_size
 from ._signals import getsignal, raise_if_of_handler
 from ._warn import log, printable, warn_once
@@ -44,7 +45,8 @@ class MemoryDeadline:
         return f"MemoryDeadline(seconds_left={self.seconds_left}, steps_left={self.steps_left}, reason={self.reason!r})"
 
 
-Act = Callable[[MemoryDeadline], None]
+Act = Callable[[MemoryDeadline], Optional[bool]]
+"""Returns whether the checkpoint is written; None if that shows later, or never."""
 
 
 class Deadlines:
@@ -59,6 +61,9 @@ class Deadlines:
         self._acted_at: Optional[float] = None
         self._agreement = Agreement(process.step)
         self._is_acting = False
+        self._restart = PlannedRestart(process)
+        self._acted_time = 0.0
+        """Unix time of the last call."""
 
     def replace(self, act: Act, base: int) -> None:
         """Calls another function from now on. `base` is a step that is the same in all ranks at this moment."""
@@ -67,7 +72,7 @@ class Deadlines:
     @property
     def needs_next_step(self) -> bool:
         """Returns whether `at_step_end` has to be called at the next step's end."""
-        return self._ask is not None or self._agreement.is_under_way
+        return self._ask is not None or self._agreement.is_under_way or self._restart.needs_next_step
 
     def on_ask(self, request: CheckpointRequest) -> None:
         """Takes an ask of the exporter, unless it is a repeated one, or comes too soon. Runs on the sender's thread."""
@@ -79,10 +84,11 @@ class Deadlines:
             self._ask = (request, now)
             self._process.follow()
 
-    def at_step_end(self) -> None:
-        """Calls the function if it is time. Runs on the training thread."""
+    def at_step_end(self, is_counted: bool) -> None:
+        """Calls the function if it is time. Runs on the training thread. `is_counted` is set if the client counts the steps."""
         if self._is_acting:
             return
+        self._restart.at_step_end(is_counted)
         now = time.monotonic()
         if self._ask is not None and now - self._ask[1] >= self._ask[0].every_seconds:
             self._ask = None
@@ -106,11 +112,28 @@ class Deadlines:
     def _call(self, fields: "Dict[str, object]", now: float) -> None:
         deadline = MemoryDeadline(fields)
         self._ask, self._acted_at, self._is_acting = None, now, True
+        self._acted_time = time.time()
         try:
             log(f"[step {self._process.step}] memory may run out soon: {printable(deadline.reason)}", "info")
-            self._act(deadline)
+            is_written = self._act(deadline)
         finally:
             self._is_acting = False
+        if is_written is not None:
+            self.finish(is_written)
+
+    def finish(self, is_written: bool) -> None:
+        """Ends the program by SystemExit if it is started again then, and the checkpoint is written, by all ranks. Runs on the training thread."""
+        try:
+            n_ranks = self._agreement.world_size()
+            may_end = is_written and self._restart.is_wanted
+            if n_ranks > 1:
+                may_end = self._agreement.all_may(n_ranks, self._process.identity().rank == 0, may_end)
+        except Exception as error:
+            raise_if_of_handler(error)
+            may_end = False
+            warn_once("deadline end", f"no planned restart, because the ranks cannot agree on it: {error!r}")
+        if may_end:
+            self._restart.end(self._acted_time)
 
 
 def calling(function: Act, begin: Callable[[], None], end: Callable[[str], None]) -> Act:
@@ -119,14 +142,17 @@ def calling(function: Act, begin: Callable[[], None], end: Callable[[str], None]
     An error of it is logged: the training is worth more than a checkpoint that it would not have had without the ask.
     """
 
-    def act(deadline: MemoryDeadline) -> None:
+    def act(deadline: MemoryDeadline) -> bool:
         begin()
+        is_written = False
         try:
             function(deadline)
+            is_written = True
         except Exception as error:
             raise_if_of_handler(error)
             warn_once(f"deadline error {type(error).__name__}", f"the function of on_memory_deadline failed, and training goes on: {error!r}")
         end(CHECKPOINT)
+        return is_written
 
     return act
 

@@ -17,11 +17,12 @@ class StepmemCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
 
     def __init__(self, checkpoint_before_oom: bool = False) -> None:
         """With `checkpoint_before_oom`, the trainer saves when memory may soon run out, at most once in the exporter's
-        `--checkpoint.before`. Without it, the callback changes nothing of the training."""
+        `--checkpoint.before`. Below `stepmem run --restart-on-deadline` the program ends after that, and is started again. Without
+        it, the callback changes nothing of the training."""
         self._before = 0
         """Steps that the process had taken before this trainer, which go on being counted."""
         self._checkpoints = checkpoint_before_oom
-        self._is_due = False
+        self._is_due = self._is_saving = False
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Turns automatic step counting off until training ends."""
@@ -45,7 +46,7 @@ class StepmemCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
         self._name_total(state)
         CLIENT.step_end(self._before + state.global_step)
         if self._is_due:
-            self._is_due, control.should_save = False, True
+            self._is_due, self._is_saving, control.should_save = False, True, True
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Adds the event marker of an epoch."""
@@ -62,6 +63,9 @@ class StepmemCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Records a checkpoint, which has been written."""
         CLIENT.phase_end("checkpoint", self._before + state.global_step)
+        if self._is_saving:
+            self._is_saving = False
+            CLIENT.deadline_served(True)
 
     def _name_total(self, state: Any) -> None:
         total = getattr(state, "max_steps", None)

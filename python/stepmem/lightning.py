@@ -22,7 +22,8 @@ class StepmemCallback(Callback):  # type: ignore[misc, unused-ignore]
     def __init__(self, checkpoint_before_oom: bool = False) -> None:
         """With `checkpoint_before_oom`, the trainer saves when memory may soon run out, at most once in the exporter's
         `--checkpoint.before`: `memory-deadline-step=N.ckpt`, next to its other checkpoints, in place of the last one by that
-        name. Without it, the callback changes nothing of the training."""
+        name. Below `stepmem run --restart-on-deadline` the program ends after that, and is started again. Without it, the callback
+        changes nothing of the training."""
         self._checkpoints = checkpoint_before_oom
         self._is_due = False
         self._saved = ""
@@ -60,16 +61,19 @@ class StepmemCallback(Callback):  # type: ignore[misc, unused-ignore]
 
     def _save(self, trainer: Any) -> None:
         """Saves a checkpoint, and then removes the last one. An error is logged: the training is worth more."""
+        is_written = False
         try:
             directory = getattr(trainer.checkpoint_callback, "dirpath", None) or os.path.join(trainer.default_root_dir, "checkpoints")
             path = os.path.join(directory, f"memory-deadline-step={self._step}.ckpt")
             trainer.save_checkpoint(path)
+            is_written = True
             before, self._saved = self._saved, path
             if before and before != path:
                 trainer.strategy.remove_checkpoint(before)
         except Exception as error:
             raise_if_of_handler(error)
             warn_once(f"deadline error {type(error).__name__}", f"no checkpoint before memory runs out, and training goes on: {error!r}")
+        CLIENT.deadline_served(is_written)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Adds the event marker of an epoch."""

@@ -66,7 +66,7 @@ class Rank:
         if self.deadlines is not None:
             for request in due:
                 self.deadlines.on_ask(request)
-            self.deadlines.at_step_end()
+            self.deadlines.at_step_end(False)
         self.is_busy = False
 
 
@@ -141,7 +141,7 @@ class Schedule:
 @pytest.fixture
 def simulated(monkeypatch):
     """Gives the modules the clock of the schedule."""
-    monkeypatch.setattr(_deadline, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(_deadline, "time", SimpleNamespace(monotonic=lambda: clock.now, time=lambda: clock.now))
     monkeypatch.setattr(_deadline, "log", lambda *_: None)
 
     def run(seed: int) -> Schedule:

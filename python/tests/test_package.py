@@ -34,7 +34,8 @@ def test_wheel_is_small_and_typed_and_has_no_dependencies(tmp_path):
     # It names phases of the program's own since it was 208 KiB.
     # It counts the calls of programs without steps since it was 217 KiB.
     # It counts the replays of CUDA graphs, and knows while one is captured, since it was 223 KiB.
-    assert wheel.stat().st_size < 231 * 1024
+    # It ends for a planned restart since it was 225 KiB.
+    assert wheel.stat().st_size < 233 * 1024
     with zipfile.ZipFile(wheel) as files:
         names = files.namelist()
         metadata = files.read(f"stepmem_client-{stepmem.__version__}.dist-info/METADATA").decode()

@@ -17,6 +17,7 @@ use crate::config::{keys, table};
 use crate::exporter::log;
 use crate::run::exporter::{self, RunOptions};
 use crate::run::processes::RunPart;
+use crate::run::restarts::{RESTARTS_MAX, RestartOptions};
 use crate::run::signal_monitor;
 use crate::run::supervisor::{self, CommandLaunch, GateCodes};
 use crate::run::world;
@@ -46,12 +47,15 @@ const HOST_LINES: &str = "host-lines";
 const ANNOTATIONS: &str = "annotations";
 const NO_RECORD: &str = "no-record";
 const LIVE: &str = "live";
+const RESTART: &str = "restart-on-deadline";
+const MAX_RESTARTS: &str = "max-restarts";
+const ATTEMPTS: &str = "attempts";
 
 fn arguments() -> clap::Command {
     let defaults = DEFAULTS.iter().filter(|(_, default)| !default.is_empty());
     let defaults: Vec<String> =
         defaults.map(|(key, default)| shown_default(key, default)).collect();
-    let command = clap::Command::new("run")
+    let command = restart_arguments(clap::Command::new("run"))
         .about("Run a training command and watch its memory: findings while it runs, a summary at its end")
         .override_usage("stepmem run [OPTIONS] [--] COMMAND…")
         .after_help(format!(
@@ -108,6 +112,34 @@ fn arguments() -> clap::Command {
     with_settings_by_default(command, |_| true, DEFAULTS)
 }
 
+fn restart_arguments(command: clap::Command) -> clap::Command {
+    command
+        .arg(switch(RESTART, "Start the command again after it has checkpointed because its memory may soon run out, if its program opted in"))
+        .arg(
+            Arg::new(MAX_RESTARTS)
+                .long(MAX_RESTARTS)
+                .value_name("N")
+                .value_parser(clap::value_parser!(u32))
+                .requires(RESTART)
+                .help(format!("With --{RESTART}: start it again at most so many times [default: {RESTARTS_MAX}]")),
+        )
+        .arg(
+            Arg::new(ATTEMPTS)
+                .long(ATTEMPTS)
+                .value_name("FILE")
+                .value_parser(clap::value_parser!(PathBuf))
+                .requires(RESTART)
+                .help(format!("With --{RESTART}: keep the attempts in this file, next to the checkpoint, and go on with those that it has")),
+        )
+}
+
+fn restarts(matches: &ArgMatches) -> Option<RestartOptions> {
+    matches.get_flag(RESTART).then(|| RestartOptions {
+        max: matches.get_one::<u32>(MAX_RESTARTS).copied().unwrap_or(RESTARTS_MAX),
+        kept: matches.get_one::<PathBuf>(ATTEMPTS).cloned(),
+    })
+}
+
 fn switch(name: &'static str, help: &'static str) -> Arg {
     Arg::new(name).long(name).action(ArgAction::SetTrue).help(help)
 }
@@ -153,6 +185,7 @@ fn start(matches: &ArgMatches) -> Result<Exit, CommandError> {
             unjudged: UNJUDGED_CODE,
             needs_watching: gate.needs_watching(),
         },
+        restarts: restarts(matches),
     };
     match supervisor::run(&launch) {
         Ok(code) => Ok(Exit::Command(code)),

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 
 use stepmem_engine::metrics::readers;
 use stepmem_engine::metrics::table::{METRICS, RANK};
-use stepmem_engine::metrics::types::{Kind, Metric, Read, SeriesLabels, Visit};
+use stepmem_engine::metrics::types::{Kind, Metric, Read, SeriesLabels, Visit, rank_labels};
 use stepmem_engine::output::status::Status;
 use stepmem_types::units::{DurationBucket, DurationCounts};
 
@@ -112,7 +112,7 @@ impl RankLabels {
         let (mut text, mut ends) = (String::new(), Vec::with_capacity(status.ranks.len()));
         for rank in &status.ranks {
             let mut separator = '{';
-            for (label, value) in RANK.iter().zip(readers::rank_labels(rank)) {
+            for (label, value) in RANK.iter().zip(rank_labels(rank)) {
                 write_label(&mut text, separator, label, value);
                 separator = ',';
             }

@@ -122,6 +122,7 @@ impl Console {
                         self.is_started = true;
                         self.start(&pages, &problems);
                     }
+                    Some(CommandState::Restarted(_)) => {}
                     Some(CommandState::Ended(code)) => {
                         self.code.get_or_init(|| code);
                         return Ok(());
@@ -293,7 +294,7 @@ impl Follower {
         if let Some(words) = &mut self.words {
             let line = words.next_line().await.ok().flatten();
             let state = line.and_then(|line| serde_json::from_str(&line).ok());
-            if let Some(CommandState::Started(pid)) = state {
+            if let Some(CommandState::Started(pid) | CommandState::Restarted(pid)) = state {
                 self.command = process(pid);
             }
             if state.is_some() {

@@ -19,15 +19,21 @@ const SNAPSHOT_ON_OOM: &str = "STEPMEM_SNAPSHOT_ON_OOM";
 const TRACEMALLOC: &str = "STEPMEM_TRACEMALLOC";
 const PYTHON_PATH: &str = "PYTHONPATH";
 
-/// Returns every variable of the command.
-pub(super) fn variables(ready: &Ready) -> Vec<(OsString, OsString)> {
-    watched(environment::all(), ready)
+/// Variables that replace what was given.
+pub(super) type Replaced = Vec<(&'static str, OsString)>;
+
+/// Returns every variable of the command, some of them replaced.
+pub(super) fn variables(ready: &Ready, replaced: &Replaced) -> Vec<(OsString, OsString)> {
+    let mut variables = watched(environment::all(), ready);
+    variables.retain(|(name, _)| replaced.iter().all(|(other, _)| name != other));
+    variables.extend(replaced.iter().map(|(name, value)| (name.into(), value.clone())));
+    variables
 }
 
 /// Returns `NAME=value` of every variable of the command.
-pub(super) fn environment(ready: &Ready) -> Words {
-    let pairs =
-        variables(ready).into_iter().map(|(name, value)| [name, value].join(OsStr::new("=")));
+pub(super) fn environment(ready: &Ready, replaced: &Replaced) -> Words {
+    let pairs = variables(ready, replaced).into_iter();
+    let pairs = pairs.map(|(name, value)| [name, value].join(OsStr::new("=")));
     c_strings(&pairs.collect::<Vec<_>>())
 }
 

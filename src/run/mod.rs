@@ -11,6 +11,7 @@ pub mod exporter;
 mod inherited;
 mod private_directory;
 pub mod processes;
+pub mod restarts;
 pub mod signal_monitor;
 mod signals;
 mod snapshots;

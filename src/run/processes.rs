@@ -87,6 +87,8 @@ pub(super) struct Ready {
 pub(super) enum CommandState {
     /// The command runs as this process.
     Started(i32),
+    /// The command ended as planned, and runs again as this process.
+    Restarted(i32),
     /// The command ended with this exit code, in a shell's form.
     Ended(u8),
 }

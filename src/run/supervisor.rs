@@ -23,9 +23,10 @@ use nix::unistd::{Pid, getpid, getsid};
 use rustix::process::{WaitOptions, WaitStatus};
 use tokio::time::Instant;
 
-use crate::run::environment::{Words, c_strings, environment, variables};
+use crate::run::environment::{Replaced, Words, c_strings, environment, variables};
 use crate::run::inherited;
 use crate::run::processes::{CommandState, ExporterProcess, Ready, SignalMonitor, end};
+use crate::run::restarts::{RestartOptions, Restarts};
 use crate::run::signals::{self, STOPS, SignalReceipt};
 use crate::run::terminal::say;
 
@@ -50,6 +51,8 @@ pub struct CommandLaunch {
     pub options: Vec<OsString>,
     /// The exit codes of `--fail-on`.
     pub gate: GateCodes,
+    /// Planned restarts, if they are wanted.
+    pub restarts: Option<RestartOptions>,
 }
 
 /// Exit codes of the exporter for the verdict of `--fail-on`, which are then those of `run`.
@@ -104,21 +107,42 @@ pub fn run(launch: &CommandLaunch) -> Result<u8, NotStarted> {
     monitor = monitor.take_if(SignalMonitor::is_ready);
     // Signals from before the command's start did not reach it.
     let early = signals::received(&signals);
-    let command = launch.spawn(&ready, mask).map_err(|error| {
+    let restarts = launch.restarts(&ready);
+    let replaced = restarts.as_ref().map(Restarts::variables).unwrap_or_default();
+    let command = launch.spawn(&ready, &replaced, mask).map_err(|error| {
         let has_no_file = error.raw_os_error() == Some(libc::EMFILE);
         launch.not_started(if has_no_file { launch.replace_us(Ok(mask)) } else { error })
     })?;
     for receipt in early.into_iter().filter(|receipt| receipt.signal != Signal::SIGCHLD) {
         pass_on(command, receipt.signal);
     }
-    let mut supervisor =
-        Supervisor { signals, exporter, monitor, command, undecided: Vec::new() };
+    let mut supervisor = Supervisor {
+        signals,
+        exporter,
+        monitor,
+        command,
+        undecided: Vec::new(),
+        is_told_to_end: false,
+    };
     if let Some(exporter) = &mut supervisor.exporter {
         exporter.tell(CommandState::Started(command.as_raw()));
     }
     let code = catch_unwind(AssertUnwindSafe(|| supervisor.watch()));
-    let code = code.unwrap_or_else(|_| wait_for(command));
-    Ok(supervisor.finish(code, launch.gate))
+    let mut code = code.unwrap_or_else(|_| wait_for(command));
+    let Some(mut restarts) = restarts else { return Ok(supervisor.finish(code, launch.gate)) };
+    while !supervisor.is_told_to_end && restarts.is_planned(code) {
+        match launch.spawn(&ready, &restarts.variables(), mask) {
+            Ok(command) => code = supervisor.watch_again(command),
+            Err(error) => {
+                say(&format!("stepmem: the command is not started again: {error}\n"));
+                break;
+            }
+        }
+    }
+    let line = restarts.summary();
+    let code = supervisor.finish(code, launch.gate);
+    say(&line.unwrap_or_default());
+    Ok(code)
 }
 
 fn unwatched(error: &io::Error) {
@@ -128,9 +152,9 @@ fn unwatched(error: &io::Error) {
 impl CommandLaunch {
     /// Starts the command as it would start without this program: with the inherited signal
     /// mask and dispositions.
-    fn spawn(&self, ready: &Ready, mask: SigSet) -> io::Result<Pid> {
+    fn spawn(&self, ready: &Ready, replaced: &Replaced, mask: SigSet) -> io::Result<Pid> {
         if inherited::ignores(Signal::SIGCHLD) {
-            let child = self.command(ready, mask).spawn()?;
+            let child = self.command(variables(ready, replaced), mask).spawn()?;
             return Ok(Pid::from_raw(i32::try_from(child.id()).map_err(io::Error::other)?));
         }
         let mut attributes = PosixSpawnAttr::init()?;
@@ -142,7 +166,7 @@ impl CommandLaunch {
         }
         attributes.set_flags(flags)?;
         let files = PosixSpawnFileActions::init()?;
-        let variables = environment(ready);
+        let variables = environment(ready, replaced);
         let spawn = |words: &Words| {
             let program = words.first().ok_or(Errno::EINVAL)?;
             posix_spawnp(program, &files, &attributes, words, &variables)
@@ -160,22 +184,34 @@ impl CommandLaunch {
     /// Becomes the command. Returns only if that fails.
     fn replace_us(&self, mask: Result<SigSet, Errno>) -> io::Error {
         match mask {
-            Ok(mask) => self.command(&Ready::default(), mask).exec(),
+            Ok(mask) => {
+                self.command(variables(&Ready::default(), &Replaced::new()), mask).exec()
+            }
             Err(error) => error.into(),
         }
     }
 
     /// Returns the command for a start that passes descriptors, unlike `posix_spawn`, and can
     /// have it ignore a signal.
-    fn command(&self, ready: &Ready, mask: SigSet) -> Command {
+    fn command(&self, variables: Vec<(OsString, OsString)>, mask: SigSet) -> Command {
         let (program, arguments) = match self.command.split_first() {
             Some((program, arguments)) => (program.as_os_str(), arguments),
             None => ("".as_ref(), [].as_slice()),
         };
         let mut command = Command::new(program);
-        command.args(arguments).env_clear().envs(variables(ready));
+        command.args(arguments).env_clear().envs(variables);
         inherited::hand_on(&mut command, mask);
         command
+    }
+
+    /// Prepares planned restarts, if they are wanted and possible.
+    fn restarts(&self, ready: &Ready) -> Option<Restarts> {
+        let options = self.restarts.as_ref()?;
+        let folder = ready.folder.as_ref().ok_or_else(|| io::Error::other(UNWATCHED));
+        let restarts = folder.and_then(|folder| Restarts::prepare(options, folder.as_ref()));
+        let without =
+            |error: &io::Error| say(&format!("stepmem: no planned restarts: {error}\n"));
+        restarts.inspect_err(without).ok()
     }
 
     fn not_started(&self, reason: io::Error) -> NotStarted {
@@ -192,6 +228,8 @@ struct Supervisor {
     monitor: Option<SignalMonitor>,
     command: Pid,
     undecided: Vec<Undecided>,
+    /// Set once a signal came that ends programs: the command is not started again.
+    is_told_to_end: bool,
 }
 
 /// A signal of which it is not yet known whether the command got it, too.
@@ -205,6 +243,17 @@ struct Undecided {
 }
 
 impl Supervisor {
+    /// Watches the command, which runs again as another process. Returns its exit code.
+    fn watch_again(&mut self, command: Pid) -> u8 {
+        self.command = command;
+        self.undecided.clear();
+        if let Some(exporter) = &mut self.exporter {
+            exporter.tell(CommandState::Restarted(command.as_raw()));
+        }
+        let code = catch_unwind(AssertUnwindSafe(|| self.watch()));
+        code.unwrap_or_else(|_| wait_for(command))
+    }
+
     /// Passes signals on until the command has ended. Returns its exit code.
     fn watch(&mut self) -> u8 {
         loop {
@@ -271,6 +320,7 @@ impl Supervisor {
 
     /// Takes a signal, in the order in which they came.
     fn take(&mut self, receipt: SignalReceipt, now: Instant) {
+        self.is_told_to_end |= ends_patience(&receipt);
         for before in &mut self.undecided {
             before.is_overtaken |= signals::discards(receipt.signal, before.receipt.signal);
         }

@@ -80,6 +80,23 @@ fn every_rank_of_a_run_is_asked_once_when_one_of_them_may_soon_be_out_of_memory(
 }
 
 #[test]
+fn series_of_an_ask_is_there_only_while_its_process_is() {
+    let exporter = Exporter::start(&[]);
+    let series = |exporter: &Exporter| -> Vec<f64> {
+        let of_ask = "stepmem_rank_checkpoint_asked_timestamp_seconds";
+        let all = exporter.scrape().into_iter();
+        all.filter(|(series, _)| series.starts_with(of_ask)).map(|(_, value)| value).collect()
+    };
+    exporter.push(&able(1, (0, FOUND)));
+    assert_eq!(series(&exporter), Vec::<f64>::new());
+    assert_eq!(asked_ranks(&exporter, &able(1, (FOUND, SOON))), [0]);
+    let asked = exporter.status()["ranks"][0]["checkpoint_asked_time"].as_f64().unwrap();
+    assert_eq!(series(&exporter), [asked]);
+    exporter.end("job", &json!({"rank": 0, "outcome": "completed"}));
+    assert_eq!(series(&exporter), Vec::<f64>::new());
+}
+
+#[test]
 fn answer_that_was_lost_is_repeated_with_the_same_ask() {
     let exporter = Exporter::start(&[]);
     exporter.push(&job(1, (0, SOON)).records());
@@ -146,6 +163,49 @@ fn growth_of_memory_that_is_nearly_full_is_asked_however_long_it_may_last() {
     };
     assert_eq!(asked_with(CAPACITY / 2), NOBODY);
     assert_eq!(asked_with(CAPACITY / 10 * 7), [0]);
+}
+
+/// What is asked of a process whose memory is nearly full from a step on, and whose live memory
+/// rose by a GiB at each of these steps. Findings of a trend are acknowledged, so that only the stairs are left.
+fn asked_after_stairs(at: &'static [u64], full: u64, more: fn() -> Value) -> Vec<Value> {
+    let exporter = Exporter::start(&[]);
+    let live = |_, step: u64| {
+        let n = at.iter().filter(|stair| **stair <= step).count();
+        BASE + noise(0, step, MIB) + u64::try_from(n).unwrap() * GIB
+    };
+    let peak = move |rank, step| live(rank, step) + CAPACITY / 3;
+    let job = Job::new(1, 4_000).capacity(CAPACITY).live(live).peak(peak);
+    let held = move |_, step| CAPACITY / 100 * if step < full { 85 } else { 95 };
+    let job = job.reserved(held).more(move |_, _| {
+        let mut more = more();
+        more["on_deadline"] = json!("checkpoint");
+        more
+    });
+    let records = job.records();
+    let (first, others) = records.split_at(100);
+    exporter.push(first);
+    for kind in ["CREEP_EARLY", "CREEP_CONFIRMED"] {
+        let ack = json!({"rank": 0, "kind": kind, "for_seconds": 3600, "reason": "known"});
+        exporter.take("/v1/runs/job/ack", &ack);
+    }
+    asks(&exporter, others)
+}
+
+#[test]
+fn memory_that_rises_in_uneven_stairs_is_asked_near_a_full_device() {
+    let uneven = &[150, 900, 1_000, 1_700, 2_600, 2_750, 3_300, 3_650];
+    let asked = asked_after_stairs(uneven, 0, || json!({}));
+    let [ask, ..] = asked.as_slice() else { panic!("{asked:#?}") };
+    let reason = ask["reason"].as_str().unwrap();
+    assert!(reason.contains("live memory rose in ") && reason.contains("95%"), "{reason}");
+    assert_eq!(asked_after_stairs(uneven, 0, || json!({"total_steps": 4_100})), NONE);
+}
+
+#[test]
+fn memory_that_rose_at_first_or_once_is_not_asked() {
+    let early = &[150, 300, 410, 480, 620, 800, 900, 1_000];
+    assert_eq!(asked_after_stairs(early, 2_500, || json!({})), NONE);
+    assert_eq!(asked_after_stairs(&[3_000], 0, || json!({})), NONE);
 }
 
 #[test]

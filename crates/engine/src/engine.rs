@@ -10,6 +10,7 @@ use crate::devices::{DeviceTable, device_view, view_at_record};
 use crate::diagnosis::input::{DiagnosisInput, RunInput};
 use crate::event::{Event, Handled, Receipt, Told};
 use crate::findings::acks::{Ack, Acks};
+use crate::findings::checkpoints::due_by_stairs;
 use crate::findings::{Finding, Findings, Transition, TransitionState};
 use crate::kind::DiagnosisKind;
 use crate::processes::{ProcessTable, ProcessView, Reading};
@@ -559,14 +560,18 @@ impl Engine {
     /// their severity.
     pub(super) fn judged(&mut self, now: Uptime) -> (Vec<Finding>, Vec<Finding>) {
         self.last_judged = now;
-        let found = self.findings.judge(&self.diagnosis_input(now), &self.acks, now);
+        let before = self.config.checkpoint_before;
+        let input = self.diagnosis_input(now);
+        let found = self.findings.judge(&input, &self.acks, now);
+        let due = due_by_stairs(&input, &found, before);
         if found.is_empty() && self.findings.is_empty() {
             return (Vec::new(), Vec::new());
         }
         let time = self.unix_time(now);
         let changed = self.findings.replace(found, time);
-        let before = self.config.checkpoint_before;
-        self.checkpoints_due = self.findings.checkpoints_due(before);
+        self.checkpoints_due = self
+            .findings
+            .checkpoints_due(before, due, |of| self.acks.lowers(&of.subject, of.kind, now));
         changed
     }
 

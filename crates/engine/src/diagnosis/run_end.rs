@@ -118,6 +118,12 @@ impl RunEnd {
         [by_steps, by_deadline].into_iter().flatten().reduce(f64::min)
     }
 
+    /// Returns whether the run clearly ends before a rank has taken so many more steps.
+    pub fn is_reached_within(&self, rank: &RankView<'_>, steps: f64) -> bool {
+        let ends = [self.by_steps(rank, Axis::Steps), self.by_deadline(rank, Axis::Steps)];
+        ends.into_iter().flatten().any(|left| steps > FIRST_FROM * left.units_max)
+    }
+
     /// Returns the steps that a rank still takes.
     fn steps_left(&self, rank: &RankView<'_>) -> Option<f64> {
         let (total, last) = (self.total_steps?, rank.last_train?.step);

@@ -1,7 +1,7 @@
 //! The findings: what holds, since when, and what changed since they were last evaluated.
 
 pub mod acks;
-mod checkpoints;
+pub mod checkpoints;
 
 use std::collections::BTreeMap;
 

@@ -36,15 +36,6 @@ pub(super) fn size(value: usize, visit: &mut Visit<'_>) {
     visit.series(&[], float(u64::try_from(value).unwrap_or(u64::MAX)));
 }
 
-/// Returns the labels of a rank that all of its series have.
-pub fn rank_labels(rank: &RankStatus) -> [&str; 3] {
-    [rank.run.as_str(), &rank.rank_label, uuid(rank)]
-}
-
-fn uuid(rank: &RankStatus) -> &str {
-    rank.identity.device.as_ref().map_or("", |device| device.as_str())
-}
-
 pub(super) fn ranks(
     status: &Status,
     visit: &mut Visit<'_>,
@@ -243,7 +234,7 @@ pub(super) fn findings(
                 );
             }
             SubjectId::Device(uuid) => {
-                visit.series(&["", "", uuid.as_str(), "", kind], read(finding))
+                visit.series(&["", "", uuid.as_str(), "", kind], read(finding));
             }
         }
     }

@@ -1,7 +1,6 @@
 //! The description of a metric: name, kind, unit, help, labels and reader.
 
-use crate::metrics::readers::rank_labels;
-use crate::output::status::Status;
+use crate::output::status::{RankStatus, Status};
 use stepmem_types::units::DurationCounts;
 
 pub struct Metric {
@@ -134,6 +133,15 @@ pub struct SeriesLabels<'a> {
     pub rank: Option<usize>,
     /// The values; of a rank, those after the first three.
     pub more: &'a [&'a str],
+}
+
+/// Returns the labels of a rank that all of its series have.
+pub fn rank_labels(rank: &RankStatus) -> [&str; 3] {
+    [rank.run.as_str(), &rank.rank_label, uuid(rank)]
+}
+
+fn uuid(rank: &RankStatus) -> &str {
+    rank.identity.device.as_ref().map_or("", |device| device.as_str())
 }
 
 impl<'a> SeriesLabels<'a> {

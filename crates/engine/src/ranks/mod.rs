@@ -8,6 +8,7 @@ pub mod table;
 pub mod container_view;
 pub mod detectors;
 pub mod ended;
+pub mod floors;
 pub mod history;
 pub mod host;
 pub mod lifecycle;

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ranks::detectors::RankDetectors;
 use crate::ranks::ended::{OomEvent, RankEnded};
+use crate::ranks::floors::Floors;
 use crate::ranks::history::{Figures, History, MarkerKind};
 use crate::ranks::host::{HostMemory, child_bytes, host_sample};
 use crate::ranks::lifecycle::{Arrival, Lifecycle, RecordVerdict};
@@ -104,6 +105,9 @@ pub struct RankState {
     phase_floors: PhaseFloors,
     /// The last ask of this incarnation to checkpoint.
     checkpoint: Option<CheckpointAsk>,
+    /// The floors of its live memory; a restored state begins anew.
+    #[serde(skip)]
+    floors: Floors,
 }
 
 /// The place of a record in the history of its rank.
@@ -146,6 +150,7 @@ impl RankState {
             process_now: None,
             outside: RecentMedian::default(),
             own_process: None,
+            floors: Floors::default(),
             phase_floors: PhaseFloors::default(),
             checkpoint: None,
         }
@@ -469,6 +474,9 @@ impl RankState {
             self.history.mark(kind, Some(time));
         }
         let is_comparable = kind.is_some();
+        if kind == Some(MarkerKind::Train) {
+            self.floors.take(sample.figures.allocated);
+        }
         self.history.add(&Figures {
             time,
             step: Some(sample.figures.step.get()).filter(|_| sample.phase == Phase::Train),
@@ -567,6 +575,7 @@ impl RankState {
         self.by_time = None;
         self.detectors.release();
         self.phase_floors = PhaseFloors::default();
+        self.floors = Floors::default();
         let time = report.time.map(Seconds::get);
         self.history.mark(MarkerKind::End(report.outcome), time);
         self.history.release();
@@ -801,6 +810,7 @@ impl RankState {
             asked: self.asked(now),
             planned_end: self.end.planned(self.lifetime.seconds_without_steps()),
             phase_floors: &self.phase_floors,
+            floors: &self.floors,
         }
     }
 
@@ -947,6 +957,7 @@ impl RankState {
         self.identity.reserved_limit = None;
         self.end = NamedEnd::default();
         self.checkpoint = None;
+        self.floors = Floors::default();
     }
 
     /// A field that a record leaves out keeps its last value; the attempt is always given, and

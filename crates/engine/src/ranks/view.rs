@@ -10,6 +10,7 @@ use crate::ranks::basis::Basis;
 use crate::ranks::container_view::ContainerView;
 use crate::ranks::detectors::RankDetectors;
 use crate::ranks::ended::{OomEvent, RankEnded};
+use crate::ranks::floors::Floors;
 use crate::ranks::host::{HostMemory, child_bytes};
 use crate::ranks::lifetime::LifetimeStats;
 use crate::ranks::limits::{LimitOrigin, Limits};
@@ -128,6 +129,8 @@ pub struct RankView<'a> {
     pub planned_end: PlannedEnd,
     /// The memory that it keeps after phases that its program names.
     pub phase_floors: &'a PhaseFloors,
+    /// The floors of its live memory.
+    pub floors: &'a Floors,
 }
 
 /// The kernel's kill, for lack of memory, of a process that fell silent.

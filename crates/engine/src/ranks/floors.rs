@@ -1,0 +1,147 @@
+//! The least live memory of each part of a process's life: what it never gave back since then.
+
+use stepmem_types::units::Bytes;
+
+/// Parts at most; then each covers twice as many steps.
+pub const PARTS_MAX: usize = 128;
+/// Parts from which on stairs are told from the noise of the start.
+const PARTS_MIN: usize = PARTS_MAX / 2;
+/// Steps at the start that do not count: the model and its optimizer are still being built.
+const WARMUP_STEPS: u32 = 24;
+/// The newest sixteenth of life counts together: what is there for a moment is no floor.
+const NEWEST: usize = 16;
+/// Stairs at least, and the least part of all growth that each has.
+const STAIRS_MIN: usize = 4;
+const STAIR_RATIO_MIN: f64 = 0.05;
+/// The greatest part of all growth that one stair may have: else it is a phase that began.
+const STAIR_RATIO_MAX: f64 = 0.6;
+/// The last stair is in the rest of life after this part of it: else it is over.
+const LAST_AFTER: f64 = 0.6;
+/// The unit of the floors, in bytes.
+const PAGE_BYTES: u64 = 4096;
+const PAGE: f64 = 4096.0;
+
+/// The floors of one process.
+#[derive(Clone, Debug, Default)]
+pub struct Floors {
+    // Invariant: fewer than PARTS_MAX.
+    /// The floor of each part, in pages.
+    parts: Vec<u32>,
+    /// A part covers 2 to this power of steps.
+    doublings: u32,
+    /// The floor of the part that goes on, and its steps.
+    open: Option<(u32, u32)>,
+    n_skipped: u32,
+}
+
+/// Live memory that rose again and again in stairs, none of which was given back.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Stairs {
+    pub n_stairs: usize,
+    pub growth_bytes: f64,
+    /// Steps in which it rose so far.
+    pub steps: f64,
+}
+
+impl Floors {
+    /// Takes the live memory at the end of a train step.
+    pub fn take(&mut self, live: Bytes) {
+        if self.n_skipped < WARMUP_STEPS {
+            self.n_skipped += 1;
+            return;
+        }
+        let pages = u32::try_from(live.get() / PAGE_BYTES).unwrap_or(u32::MAX);
+        let (floor, n_steps) = self.open.unwrap_or((pages, 0));
+        let open = (floor.min(pages), n_steps + 1);
+        self.open = Some(open);
+        if open.1 < 1 << self.doublings {
+            return;
+        }
+        self.open = None;
+        self.parts.push(open.0);
+        if self.parts.len() >= PARTS_MAX {
+            let pairs = self.parts.chunks(2).filter_map(|pair| pair.iter().copied().min());
+            self.parts = pairs.collect();
+            self.doublings = (self.doublings + 1).min(u32::BITS - 2);
+        }
+    }
+
+    /// Returns the stairs in which it rose, if they go on; `None` while it is too early to tell,
+    /// and where it rose evenly: that is the detector's.
+    pub fn stairs(&self) -> Option<Stairs> {
+        // The first part has what is left of the start.
+        let floors = self.parts.get(1..).filter(|floors| floors.len() + 1 >= PARTS_MIN)?;
+        let mut kept: Vec<f64> = floors.iter().rev().copied().map(f64::from).collect();
+        let mut least = f64::INFINITY;
+        for floor in &mut kept {
+            least = least.min(*floor);
+            *floor = least;
+        }
+        kept.reverse();
+        let until = kept.len() - kept.len() / NEWEST;
+        let kept = kept.get(..until)?;
+        let newest = *kept.last()?;
+        let growth = newest - kept.first()?;
+        let rise = |pair: &[f64]| if let [a, b] = pair { (b - a) / growth } else { 0.0 };
+        let rises: Vec<f64> = kept.windows(2).map(rise).collect();
+        let stairs = || rises.iter().enumerate().filter(|(_, rise)| **rise > STAIR_RATIO_MIN);
+        let (begin, end) = (stairs().next()?.0, stairs().next_back()?.0);
+        // What was there before, and was given back, comes and goes.
+        let comes_and_goes = floors.iter().take(begin).any(|floor| f64::from(*floor) >= newest);
+        let is_phase = rises.iter().any(|rise| *rise > STAIR_RATIO_MAX);
+        let n_stairs = stairs().count();
+        let goes_on = number(end) >= LAST_AFTER * number(floors.len());
+        let is_leak = growth > 0.0 && n_stairs >= STAIRS_MIN && goes_on;
+        (is_leak && !is_phase && !comes_and_goes).then(|| Stairs {
+            n_stairs,
+            growth_bytes: growth * PAGE,
+            steps: number(floors.len()) * f64::from(1_u32 << self.doublings),
+        })
+    }
+}
+
+fn number(n: usize) -> f64 {
+    u32::try_from(n).map_or(f64::INFINITY, f64::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::ranks::floors::{Floors, PARTS_MAX};
+    use stepmem_types::units::Bytes;
+
+    const MIB: u64 = 1 << 20;
+
+    fn floors(n_steps: u64, live_mib: impl Fn(u64) -> u64) -> Floors {
+        let mut floors = Floors::default();
+        for step in 0..n_steps {
+            floors.take(Bytes::new(live_mib(step) * MIB).unwrap());
+            assert!(floors.parts.len() < PARTS_MAX);
+        }
+        floors
+    }
+
+    #[test]
+    fn stairs_that_go_on_are_found_under_what_comes_and_goes() {
+        let live = |step: u64| 1000 + step / 1500 * 100 + (step * 7919 % 13) * 30;
+        let stairs = floors(20_000, live).stairs().unwrap();
+        assert_eq!(stairs.n_stairs, 12);
+        assert!((stairs.growth_bytes / 1_048_576.0 - 1200.0).abs() < 1e-9, "{stairs:?}");
+        assert!(stairs.steps > 18_000.0 && stairs.steps <= 20_000.0, "{stairs:?}");
+    }
+
+    #[test]
+    fn what_is_even_single_given_back_or_over_has_no_stairs() {
+        let cases: [fn(u64) -> u64; 6] = [
+            |_| 1000,
+            |step| 1000 + step,
+            |step| 1000 + step / 10_000 * 5000,
+            |step| 1000 + step % 5000 / 500 * 100,
+            |step| 1000 + (step / 1000).min(8) * 100,
+            |step| 1000 + (step * 7919 % 131) * 30,
+        ];
+        for (n, live) in cases.into_iter().enumerate() {
+            assert_eq!(floors(20_000, live).stairs(), None, "case {n}");
+        }
+        assert_eq!(floors(60, |step| 1000 + step / 10 * 100).stairs(), None, "too early");
+    }
+}
