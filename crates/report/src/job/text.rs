@@ -160,7 +160,7 @@ fn grows(rank: &JobRank, growth: &JobGrowth, is_over: bool) -> Sentence {
         let of = Sentence::from(Statement::new(Claim::Growth, bytes(grown)).of(grown));
         match growth.onset_step {
             Some(step) => {
-                of.then(" ", Statement::new(Claim::Since, format!("since step {step}")))
+                of.then(" ", Statement::new(Claim::Since, format!("since step {}", grouped(step))))
             }
             None => of.end(" so far"),
         }
