@@ -158,7 +158,11 @@ pub(super) fn say_launches<'p>(paths: impl IntoIterator<Item = &'p PathBuf>) {
     for path in paths {
         if let Some(launch) = launch_of_runs(path) {
             let (path, launch) = (path.display(), launch.display());
-            writeln!(io::stderr(), "stepmem: {path}: reading the launch that wrote last, {launch}").ok();
+            writeln!(
+                io::stderr(),
+                "stepmem: {path}: reading the launch that wrote last, {launch}"
+            )
+            .ok();
         }
     }
 }

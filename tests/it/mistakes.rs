@@ -88,7 +88,9 @@ fn directory_of_a_run_stands_for_its_latest_launch_in_every_command() {
             let answer = |path: &str| stepmem(&[command, &[path]].concat(), &[], b"");
             let answered = answer(&of);
             // Of several runs it is said which was read.
-            let is_said = answered.err.contains("logs: reading the launch that wrote last, llm/2026-11-22T16-43-11\n");
+            let is_said = answered.err.contains(
+                "logs: reading the launch that wrote last, llm/2026-11-22T16-43-11\n",
+            );
             assert_eq!(is_said, of.ends_with("logs"), "{command:?} {of}: {}", answered.err);
             assert_eq!(answered.done(), answer(&latest).quiet(), "{command:?} {of}");
         }

@@ -205,7 +205,8 @@ impl OutOfMemoryEvidence {
     fn course_words(&self) -> String {
         let at = |word: &str| {
             let noun = self.unit.noun();
-            self.oom_step.map_or_else(String::new, |step| format!(" {word} {noun} {}", grouped(step)))
+            self.oom_step
+                .map_or_else(String::new, |step| format!(" {word} {noun} {}", grouped(step)))
         };
         if let Some(likely) = self.likely_kill {
             let (silent, why) = (at("after"), likely.words());

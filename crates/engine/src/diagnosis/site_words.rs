@@ -429,9 +429,9 @@ fn extent(search: EmptySearch, unit: StepUnit) -> (String, Option<Statement>) {
         (false, None) => " among the objects scanned".to_owned(),
         (false, Some(share)) => format!(" among the objects scanned ({share} of those met)"),
     };
-    let step = search
-        .step
-        .map_or_else(String::new, |step| format!(" by {} {}", unit.noun(), grouped(step.get())));
+    let step = search.step.map_or_else(String::new, |step| {
+        format!(" by {} {}", unit.noun(), grouped(step.get()))
+    });
     (format!("{among}{step}"), scanned)
 }
 

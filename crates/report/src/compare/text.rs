@@ -6,7 +6,9 @@ use crate::compare::comparison::{
 use crate::policy::PolicyName;
 use stepmem_types::end::EndOutcome;
 use stepmem_types::format::page::{COLUMNS, Column, Indent, Page, Table};
-use stepmem_types::format::units::{bytes, many, or_unknown, percent, rate, signed_bytes, whole};
+use stepmem_types::format::units::{
+    bytes, many, or_unknown, percent, rate, signed_bytes, whole,
+};
 
 /// A rise by this share or more of the old figure is told as a factor, not in percent.
 const PERCENT_BELOW: f64 = 9.0;
@@ -134,7 +136,9 @@ fn difference(change: &Change) -> String {
     // What shrinks has no share of its size.
     let is_relative = is_relative && change.old >= Some(0.0) && change.new >= Some(0.0);
     let ratio = match change.delta_ratio {
-        Some(ratio) if is_relative && ratio < PERCENT_BELOW => format!(" ({:+.1}%)", 100.0 * ratio),
+        Some(ratio) if is_relative && ratio < PERCENT_BELOW => {
+            format!(" ({:+.1}%)", 100.0 * ratio)
+        }
         Some(ratio) if is_relative => format!(" (×{})", whole(1.0 + ratio)),
         _ => String::new(),
     };

@@ -1,8 +1,8 @@
 //! Verdicts as one HTML document, which loads nothing and runs no script.
 
-use crate::judge::{Judged, Verdict};
 use crate::judge::json::SourceTold;
 use crate::judge::text;
+use crate::judge::{Judged, Verdict};
 use crate::series::model::Series;
 use stepmem_types::format::units::{bytes, date, duration, hourly, many, time_left_cell};
 
@@ -30,7 +30,11 @@ pub fn document(
     let charts = text::told(judged).map(|of| {
         let name = escaped(&of.series.name());
         let figures = escaped(&figures(of));
-        format!("<h2>{name}: {}</h2>\n<p>{figures}</p>\n{}\n", of.verdict.words(), chart(&of.series, &name))
+        format!(
+            "<h2>{name}: {}</h2>\n<p>{figures}</p>\n{}\n",
+            of.verdict.words(),
+            chart(&of.series, &name)
+        )
     });
     let charts: String = charts.collect();
     let names: Vec<&str> = sources.iter().map(|source| &*source.name).collect();
@@ -48,7 +52,8 @@ pub fn document(
 fn figures(of: &Judged) -> String {
     let growth = of.growth.as_ref();
     let rate = growth.and_then(|growth| growth.slope_bytes_per_second);
-    let interval = of.interval().map_or_else(String::new, |ends| format!(" (95% interval {ends})"));
+    let interval =
+        of.interval().map_or_else(String::new, |ends| format!(" (95% interval {ends})"));
     let since = growth.map(|growth| format!("since {}", date(growth.onset_time.get())));
     let left = growth.filter(|_| of.verdict != Verdict::Ended).and_then(|growth| {
         time_left_cell(growth.oom_eta_seconds, growth.oom_eta_lower_seconds)

@@ -384,7 +384,9 @@ fn snapshots(page: &mut Telling, summary: &Summary) {
     let written = summary.snapshots.iter().flatten().filter(|of| of.outcome == "written");
     for snapshot in written {
         let path = snapshot.path.as_deref().unwrap_or(UNKNOWN);
-        let step = snapshot.step.map_or(String::new(), |step| format!(", step {}", grouped(step.get())));
+        let step = snapshot
+            .step
+            .map_or(String::new(), |step| format!(", step {}", grouped(step.get())));
         let words = format!(
             "Snapshot of rank {}{step} ({}): {path}",
             snapshot.rank.rank, snapshot.reason
