@@ -111,6 +111,7 @@ bench-client: ## Measure what the Python client costs a training thread, next to
 	python3 benches/recording.py
 	python3 benches/calls.py
 	python3 benches/run.py target/dist/stepmem
+	python3 benches/step.py target/dist/stepmem
 
 bench-snapshot: ## Measure the snapshot reader next to pickle.load and other programs on the same files (minutes, 4 GB of memory)
 	$(CARGO) build --quiet --profile dist

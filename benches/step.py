@@ -133,7 +133,7 @@ def main():
     arguments.add_argument("--quick", action="store_true")
     options = arguments.parse_args()
     row(f"a step, on {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}", "processor time, bounds of the median, noise, share", "target")
-    holds_from = None
+    holds_from, has_missed = None, False
     with tempfile.TemporaryDirectory() as folder:
         for seconds, n_pairs in sorted(PAIRS.items(), reverse=True):
             for case in CASES:
@@ -149,7 +149,8 @@ def main():
                 target = ()
                 if case == "run":
                     holds = middle <= SHARE_MAX * seconds
-                    holds_from = seconds if holds and holds_from is not False else (holds_from or False)
+                    has_missed = has_missed or not holds
+                    holds_from = holds_from if has_missed else seconds
                     target = ("<= 0.1 %", "PASS" if holds else "MISS")
                 read = f", 1 in {stride}" if stride > 1 else f", {n_searched} blocks" if case == "a search" else ""
                 figures = f"{middle * 1e6:+.1f} us ({low * 1e6:+.1f} to {high * 1e6:+.1f}) [{noise * 1e6:.1f}], {middle / seconds:+.3%}"

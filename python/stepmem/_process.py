@@ -72,6 +72,8 @@ class Process:
         if self._settings is None:
             try:
                 self._settings = Settings.read(environment())
+                if self._settings.problems:
+                    warn_once("invalid settings", self._settings.problems)
             except (OSError, ValueError) as error:
                 raise_if_of_handler(error)
                 warn_once("settings", f"nothing is pushed, because a setting is invalid: {error}")

@@ -441,7 +441,7 @@ class Sender:
         warn_once(
             f"status {answer.status}",
             f"the exporter at {self._connection.target} refused a push with status {answer.status}: "
-            + printable(answer.body[:400].decode("utf-8", "replace")),
+            + printable(answer.body[:400].decode("utf-8", "replace").strip()),
         )
         if answer.status in REJECTED_STATUSES:
             self._backoff.fail(BACKOFF_SECONDS[1])

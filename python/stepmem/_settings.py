@@ -6,7 +6,7 @@ import _signal as signal  # type: ignore[import-not-found]
 import os
 import stat
 import sys
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from ._descriptors import OwnFile, opened
 from ._launch import LAUNCH_BYTES_MAX, RANK_VARIABLES, launch_id, launch_suffix, script_name, spans_nodes
@@ -87,32 +87,48 @@ class Settings(NamedTuple):
     """Lets the client trace the lines that allocate growing host memory. None: only if an operator requests it."""
     deadline_signal: Optional[int] = None
     """Signal that the process gets when memory runs out soon, if the program has a handler for it."""
+    problems: str = ""
+    """A sentence about the variables that are invalid, and what is taken instead; empty if none is."""
 
     @staticmethod
     def read(environment: Mapping[str, str]) -> "Settings":
-        """Parses the settings. Raises ValueError or OSError, naming the variable, if one is invalid."""
+        """Parses the settings. Raises ValueError or OSError, naming the variable, if one is invalid that decides where to push.
+
+        Of the others an invalid one counts as what does least to the program.
+        """
+        problems: List[str] = []
+
+        def lenient(parse: Callable[..., Any], instead: Any, shown: str, *name: str) -> Any:
+            try:
+                return parse(environment, *name)
+            except ValueError as error:
+                raise_if_of_handler(error)
+                problems.append(f"{error}, so {shown}")
+                return instead
+
         url = environment.get("STEPMEM_PUSH_URL") or None
         if url is not None:
             parse_url(url)
         token_file = environment.get("STEPMEM_PUSH_TOKEN_FILE") or None
-        return Settings(
+        read = Settings(
             url=url,
             token=read_token(token_file) if token_file else None,
-            counts_peaks=_counts_peaks(environment),
+            counts_peaks=lenient(_counts_peaks, False, "peaks are observed, and no counter is reset"),
             snapshot_directory=environment.get("STEPMEM_SNAPSHOT_DIRECTORY") or None,
-            is_disabled=_switch(environment, "STEPMEM_DISABLED"),
-            capacity_bytes=_bytes(environment, "STEPMEM_CAPACITY"),
-            names_holders=_names_holders(environment),
+            is_disabled=lenient(_switch, True, "nothing is pushed", "STEPMEM_DISABLED"),
+            capacity_bytes=lenient(_bytes, None, "no capacity is set", "STEPMEM_CAPACITY"),
+            names_holders=lenient(_names_holders, False, "no holder is searched for"),
             socket_uid=_uid(environment, "STEPMEM_PUSH_SOCKET_UID"),
             token_file=token_file,
             ca_file=environment.get("STEPMEM_PUSH_CA_FILE") or None,
             cert_file=environment.get("STEPMEM_PUSH_CERT_FILE") or None,
             key_file=environment.get("STEPMEM_PUSH_KEY_FILE") or None,
-            writes_on_oom=_switch(environment, "STEPMEM_SNAPSHOT_ON_OOM"),
-            reads_every_step=_switch(environment, "STEPMEM_EVERY_STEP"),
-            traces_lines=_traces_lines(environment),
-            deadline_signal=_signal_number(environment, "STEPMEM_DEADLINE_SIGNAL"),
+            writes_on_oom=lenient(_switch, False, "out-of-memory errors leave no snapshot", "STEPMEM_SNAPSHOT_ON_OOM"),
+            reads_every_step=lenient(_switch, False, "short steps are not all read", "STEPMEM_EVERY_STEP"),
+            traces_lines=lenient(_traces_lines, False, "no line is traced"),
+            deadline_signal=lenient(_signal_number, None, "no signal is sent", "STEPMEM_DEADLINE_SIGNAL"),
         )
+        return read._replace(problems="; ".join(problems))
 
     def target(self) -> Target:
         """Returns where to push now; without an address, the Unix socket if it exists at this moment."""
@@ -201,7 +217,11 @@ LAUNCHERS = tuple(
 
 def read_token(path: str) -> str:
     """Reads a token: one word of printable ASCII. Raises ValueError or OSError."""
-    token = _first_bytes(path, TOKEN_FILE_BYTES_MAX).decode("utf-8", "replace").strip()
+    try:
+        token = _first_bytes(path, TOKEN_FILE_BYTES_MAX).decode("utf-8", "replace").strip()
+    except OSError as error:
+        raise_if_of_handler(error)
+        raise OSError(f"STEPMEM_PUSH_TOKEN_FILE: {error}") from None
     if any(character < "!" or character > "~" for character in token):
         raise ValueError(f"STEPMEM_PUSH_TOKEN_FILE: {path} does not hold a single word of printable ASCII")
     return token

@@ -242,9 +242,13 @@ def test_capacity_of_a_gpu_is_its_own(fake, train):
     assert {record["total_bytes"] for record in exporter.records} == {1 << 30}
 
 
-def test_invalid_kind_of_peaks_causes_a_warning(train):
-    ended = train(STEPS, None, PATHS=STUB, STEPMEM_PEAKS="some").ended()
-    assert "STEPMEM_PEAKS: 'some' is neither exact nor observe" in ended.err
+def test_invalid_kind_of_peaks_resets_no_counter_and_is_told(fake, train):
+    exporter = fake(200)
+    ended = train(STEPS, exporter.url, PATHS=STUB, STEPMEM_PEAKS="some", STEPMEM_CAPACITY="20GG", STEPMEM_EVERY_STEP="yes").ended()
+    assert "STEPMEM_PEAKS: 'some' is neither exact nor observe, so peaks are observed, and no counter is reset" in ended.err
+    assert "STEPMEM_CAPACITY: '20GG' " in ended.err and "so no capacity is set" in ended.err
+    assert "STEPMEM_EVERY_STEP: 'yes' is neither 1 nor 0, so short steps are not all read" in ended.err
+    assert exporter.records and ended.out.split()[0] == "0"
 
 
 def test_cuda_is_not_initialized_by_the_client(exporter, train):

@@ -265,6 +265,11 @@ impl Answer {
         let Self { status, text, problem } = self;
         let line = || shortened(text.lines().next().unwrap_or_default(), REFUSAL_CHARS_MAX);
         let detail = problem.detail.map(|detail| shortened(&detail, DETAIL_CHARS_MAX));
+        let is_page = detail.is_none() && text.trim_start().starts_with('<');
+        anyhow::ensure!(
+            status.is_success() || !is_page,
+            "{place} answers {status} with a page: it is no stepmem"
+        );
         let detail = detail.unwrap_or_else(line);
         anyhow::ensure!(status.is_success(), "{place} answers {status}: {detail}");
         Ok(text)

@@ -348,7 +348,7 @@ fn command(matches: &ArgMatches) -> Result<Exit, CommandError> {
     };
     let Some(summary) = launch_summary::of_folder(folder)? else {
         let summed = run(files, settings.engine, &question, out);
-        summed.with_context(|| format!("{}: there is no summary", folder.display()))?;
+        summed.context("there is no summary")?;
         return Ok(Exit::Success);
     };
     let text = question.form.text(&summary)?;

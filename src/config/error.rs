@@ -140,7 +140,7 @@ pub enum ValueError {
     #[error("a duration of 0 makes no sense here")]
     ZeroDuration,
     /// Not a size above 0.
-    #[error("{0:?} is not a size such as 2GiB, 512MB or 1000000, from 1 byte to 8192TiB")]
+    #[error("{0:?} is not a size such as 2GiB, 512MB or 1000000, from 1 byte to 8PiB")]
     Size(String),
     #[error("{value:?} is not a size of {} to {}", shown_size(*.min), shown_size(*.max))]
     SizeRange {

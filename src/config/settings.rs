@@ -64,6 +64,9 @@ pub struct Settings {
     pub warnings: Vec<String>,
 }
 
+/// The port that clients push to unless told another.
+pub const PUSH_PORT_DEFAULT: u16 = 9478;
+
 /// The behavior of an exporter when a setting is wrong, or an address is taken, at its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StartMode {
@@ -153,7 +156,7 @@ impl Default for Settings {
             telemetry_path: "/metrics".to_owned(),
             web_hosts: Vec::new(),
             web_file: None,
-            push_addresses: vec![(Ipv4Addr::LOCALHOST, 9478).into()],
+            push_addresses: vec![(Ipv4Addr::LOCALHOST, PUSH_PORT_DEFAULT).into()],
             push_socket: None,
             push: PushConfig {
                 body_bytes_max: 1024 * 1024,

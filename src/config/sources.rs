@@ -328,7 +328,7 @@ mod tests {
         check("imbalance.critical", "NaN", "\"NaN\" is not a number of 0..=10");
         check("creep.warmup-steps", "1000001", "\"1000001\" is not an integer of 0..=1000000");
         for size in ["GiB", "2 GiBs", "0", "-1GiB", "9000TiB", "1e3", "1..5GB"] {
-            let sizes = "is not a size such as 2GiB, 512MB or 1000000, from 1 byte to 8192TiB";
+            let sizes = "is not a size such as 2GiB, 512MB or 1000000, from 1 byte to 8PiB";
             check("creep.capacity", size, &format!("{size:?} {sizes}"));
         }
         check(

@@ -12,7 +12,7 @@ use rustix::fs::Mode;
 use tokio::net::{TcpListener, TcpSocket, UnixListener, UnixStream};
 
 use crate::config::keys;
-use crate::config::settings::{PushSocket, StartMode};
+use crate::config::settings::{PUSH_PORT_DEFAULT, PushSocket, StartMode};
 use crate::exporter::startup::Startup;
 use crate::net::listener::Listener;
 use crate::net::server::UNSENT_BYTES_MAX;
@@ -151,10 +151,11 @@ fn bind(
     }
 }
 
-/// Binds the next free port, so that a person finds it again. Binds any free one if the next
-/// [`NEXT_PORTS`] are taken.
+/// Binds the next free port, so that a person finds it again, but never the one to which clients
+/// push by default. Binds any free one if the next [`NEXT_PORTS`] are taken.
 fn bind_above(address: SocketAddr) -> io::Result<TcpListener> {
-    for port in (1..=NEXT_PORTS).filter_map(|more| address.port().checked_add(more)) {
+    let next = (1..=NEXT_PORTS).filter_map(|more| address.port().checked_add(more));
+    for port in next.filter(|port| *port != PUSH_PORT_DEFAULT) {
         match bind_to(SocketAddr::new(address.ip(), port)) {
             Err(error) if error.kind() == ErrorKind::AddrInUse => {}
             bound => return bound,

@@ -143,10 +143,10 @@ impl Console {
             || "watching, without a page".to_owned(),
             |url| format!("watching; page {url}/"),
         );
-        self.writer.line(format!("stepmem: {page}\n"));
         for problem in problems {
             self.writer.line(format!("stepmem: {problem}\n"));
         }
+        self.writer.line(format!("stepmem: {page}\n"));
     }
 
     fn take(&mut self, notice: Notice) {

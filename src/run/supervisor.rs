@@ -368,7 +368,7 @@ impl Supervisor {
             None => gate.without_verdict(code, UNSUMMED),
             Some(failure) => {
                 say(&format!(
-                    "stepmem: no summary: the exporter ended early ({failure}); the command was not affected\n"
+                    "stepmem: no summary: the exporter ended early ({failure}); the command ran on without it\n"
                 ));
                 gate.without_verdict(code, UNSUMMED)
             }

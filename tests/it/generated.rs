@@ -361,6 +361,7 @@ fn the_chart_accepts_the_settings_that_exist_with_values_of_their_kind() {
             "" => "switch",
             "N" | "BYTES" => "integer",
             "RATIO" => "ratio",
+            "SIZE" => "size",
             "DURATION" => "duration",
             _ => return None,
         };

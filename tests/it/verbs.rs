@@ -214,7 +214,7 @@ fn operator_who_names_what_never_pushed_is_told_so() {
     let nope = refused(&["end", "--run", "nope"]);
     assert!(nope.contains("404") && nope.contains("no run nope has pushed here"), "{nope}");
     let rank = refused(&["end", "--run", "llm/7b", "--rank", "4"]);
-    assert!(rank.contains("no rank 4 of that run has pushed here"), "{rank}");
+    assert!(rank.contains("no rank 4 of that run pushes here now"), "{rank}");
     // A client may end before its first step.
     let end =
         json!({"outcome": "failed", "rank": 0, "instance": "00000000000000aa"}).to_string();
@@ -386,4 +386,20 @@ fn status_of_many_ranks_shows_the_worst_unless_all_are_asked_for() {
     assert_eq!(ranks(&["--all", "--sort", "pressure"])[..2], ["77", "49"]);
     assert_eq!(ranks(&["--rank", "12"]), ["12"]);
     assert_eq!(ranks(&["--run", "other"]), [""; 0]);
+}
+
+#[test]
+fn end_that_changes_nothing_is_refused_and_not_confirmed() {
+    let exporter = Exporter::start(&[]);
+    let url = format!("http://{}", exporter.push);
+    exporter.push(&[pressed(0, 50)]);
+    let end = |outcome: &str, more: &[&str]| {
+        run(&[&["end", "--run", "llm/7b", "--outcome", outcome], more].concat(), &url)
+    };
+    assert_eq!(done(&end("completed", &[])), "Ended (completed): llm/7b.");
+    assert_eq!(done(&end("completed", &[])), "Ended (completed): llm/7b.");
+    let known = "rank 0 of llm/7b ended before (completed), and the first end counts";
+    end("failed", &["--rank", "0"]).fails(1, known);
+    end("failed", &[]).fails(1, "llm/7b ended before (completed), and the first end counts");
+    assert_eq!(exporter.status()["ranks"][0]["end"]["outcome"], "completed");
 }

@@ -34,7 +34,7 @@ use stepmem_detect::shifts::HolderGrowth;
 use stepmem_detect::signal::Signal;
 use stepmem_detect::trend::Stage;
 use stepmem_types::device::{Attribution, GpuSample, OwnProcessMemory};
-use stepmem_types::end::RankEnd;
+use stepmem_types::end::{EndOutcome, RankEnd};
 use stepmem_types::host::ContainerId;
 use stepmem_types::ids::{ProcessId, Rank, RankId, Run, SubjectId};
 use stepmem_types::site::TensorHolder;
@@ -188,8 +188,20 @@ impl Engine {
                 Err(Refusal::UnknownSubject(SubjectId::Rank(id)))
             }
             None if !has_run => Err(Refusal::UnknownRun(run.clone())),
-            Some(_) | None => Ok(()),
+            Some(_) | None => self.check_first_end(run, end),
         }
+    }
+
+    /// Checks that an operator's end changes something, or says what is known.
+    fn check_first_end(&self, run: &Run, end: &RankEnd) -> Result<(), Refusal> {
+        let states = self.ranks.run(run).into_iter().flat_map(|(_, states)| states);
+        let asked = states.filter(|(rank, _)| end.rank.is_none_or(|asked| asked == **rank));
+        let others: Option<Vec<EndOutcome>> =
+            asked.map(|(_, state)| state.other_end(&end.report)).collect();
+        let first = others.and_then(|others| others.first().copied());
+        first.map_or(Ok(()), |outcome| {
+            Err(Refusal::HasEnded { run: run.clone(), rank: end.rank, outcome })
+        })
     }
 
     fn snapshot_report(&mut self, report: &SnapshotReport, now: Uptime) -> Result<(), Refusal> {

@@ -371,7 +371,7 @@ pub fn checked_text<T: for<'t> From<&'t str>>(
 }
 
 /// The units of a size in small letters, and how many bytes they are.
-const SIZE_UNITS: [(&str, f64); 10] = [
+const SIZE_UNITS: [(&str, f64); 12] = [
     ("", 1.0),
     ("b", 1.0),
     ("kb", 1e3),
@@ -382,6 +382,8 @@ const SIZE_UNITS: [(&str, f64); 10] = [
     ("mib", MEBIBYTE),
     ("gib", GIBIBYTE),
     ("tib", 1024.0 * GIBIBYTE),
+    ("pb", 1e15),
+    ("pib", 1024.0 * 1024.0 * GIBIBYTE),
 ];
 /// The greatest size, in bytes: 2^53, as for any byte count.
 const SIZE_MAX: f64 = 8192.0 * 1024.0 * GIBIBYTE;

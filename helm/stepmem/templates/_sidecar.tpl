@@ -128,6 +128,9 @@ Volume mounts of the training containers. Connecting to a socket writes nothing:
 {{- $_ := set $settings "state.file" (printf "%s/state" (include "stepmem.stateDirectory" $root)) }}
 {{- /* As `stepmem run` does. */}}
 {{- $_ := set $settings "holders.on-creep" true }}
+{{- if and (eq (toString (get (.settings | default dict) "web.admin")) "true") (not (and (get (.secrets | default dict) "adminToken") (get (.secrets | default dict) "webConfig"))) }}
+{{- fail "settings.web.admin: an exporter refuses to start with it without secrets.adminToken and secrets.webConfig" }}
+{{- end }}
 {{- if get (.secrets | default dict) "webConfig" }}{{ $_ := set $settings "web.config.file" "/etc/stepmem/web-config/web.yml" }}{{ end }}
 {{- if not .nvml.enabled }}{{ $_ := set $settings "no-nvml" true }}{{ end }}
 {{- $resources := mergeOverwrite (dict "limits" (dict "memory" (include "stepmem.memoryLimit" $root))) (deepCopy (.resources | default dict)) }}

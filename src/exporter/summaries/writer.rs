@@ -372,7 +372,9 @@ impl Round {
         for (mut waiting, current) in self.summaries {
             let summary = &waiting.summary;
             let (verdict, card) = (&*summary.diagnosis.status, &*summary.text);
-            tracing::info!(run = %summary.run, verdict, "summary\n{card}");
+            tracing::info!(run = %summary.run, verdict, "summary");
+            // An event is one line of the log.
+            card.lines().for_each(|line| tracing::info!("{line}"));
             let folders = self.folders.as_ref();
             let files = folders.map(|to| result.write(to, &mut waiting, &current)).transpose();
             let (files, problem) = match files {

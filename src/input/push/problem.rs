@@ -78,9 +78,9 @@ impl PushRefusal {
             Self::Submit(SubmitError::Refused(
                 Refusal::UnknownSubject(_) | Refusal::UnknownRun(_),
             )) => PushResult::UnknownRank,
-            Self::Submit(SubmitError::Refused(Refusal::Held(_) | Refusal::OfAnother(_))) => {
-                PushResult::NameTaken
-            }
+            Self::Submit(SubmitError::Refused(
+                Refusal::Held(_) | Refusal::OfAnother(_) | Refusal::HasEnded { .. },
+            )) => PushResult::NameTaken,
             Self::Submit(SubmitError::Refused(_)) => PushResult::TooMany,
             Self::Flooded(_)
             | Self::Submit(SubmitError::Full | SubmitError::Closed | SubmitError::Hanging) => {
@@ -101,12 +101,20 @@ impl PushRefusal {
             PushResult::Timeout => (StatusCode::REQUEST_TIMEOUT, "Body too slow"),
             PushResult::TooMany => (StatusCode::TOO_MANY_REQUESTS, "Too many"),
             PushResult::UnknownRank => (StatusCode::NOT_FOUND, "No such rank"),
+            PushResult::NameTaken
+                if matches!(
+                    self,
+                    Self::Submit(SubmitError::Refused(Refusal::HasEnded { .. }))
+                ) =>
+            {
+                (StatusCode::CONFLICT, "Ended before")
+            }
             PushResult::NameTaken => (StatusCode::CONFLICT, "Run name taken"),
             PushResult::Busy => (StatusCode::SERVICE_UNAVAILABLE, "Busy"),
             PushResult::Accepted
             | PushResult::Malformed
             | PushResult::OutOfRange
-            | PushResult::Interrupted => (StatusCode::BAD_REQUEST, "Not a push"),
+            | PushResult::Interrupted => (StatusCode::BAD_REQUEST, "Bad request"),
         }
     }
 }

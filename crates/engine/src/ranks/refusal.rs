@@ -1,7 +1,8 @@
 //! The reason why a batch or an acknowledgement may not enter.
 
 use crate::ranks::name_conflicts::{Claim, NameConflict};
-use stepmem_types::ids::{RankId, Run, SubjectId};
+use stepmem_types::end::EndOutcome;
+use stepmem_types::ids::{Rank, RankId, Run, SubjectId};
 
 /// The reason why a batch or an acknowledgement may not enter, with the limit that it breaks.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -39,14 +40,21 @@ pub enum Refusal {
     /// The end is about a run that is not held.
     #[error("no run {0} has pushed here")]
     UnknownRun(Run),
+    /// The end is about ranks that have all ended, and otherwise.
+    #[error("{} ended before ({}), and the first end counts", subject_text(.run, *.rank), .outcome.as_label())]
+    HasEnded { run: Run, rank: Option<Rank>, outcome: EndOutcome },
     /// The acknowledgement would exceed the bound on their number.
     #[error("the acknowledgements would exceed {max}")]
     TooManyAcks { max: usize },
 }
 
+fn subject_text(run: &Run, rank: Option<Rank>) -> String {
+    rank.map_or_else(|| run.to_string(), |rank| format!("rank {rank} of {run}"))
+}
+
 fn unknown(subject: &SubjectId) -> String {
     match subject {
-        SubjectId::Rank(id) => format!("no rank {} of that run has pushed here", id.rank),
+        SubjectId::Rank(id) => format!("no rank {} of that run pushes here now", id.rank),
         SubjectId::Process(id) => format!("no process {} is judged on that device", id.pid),
         SubjectId::Device(_) => "that device is neither read nor failing here".to_owned(),
     }

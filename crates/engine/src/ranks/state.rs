@@ -583,6 +583,13 @@ impl RankState {
         self.identity.reserved_limit = Some(known.unwrap_or(allowed));
     }
 
+    /// Returns how it ended, if that is another end than a later report says and stays.
+    pub fn other_end(&self, report: &EndReport) -> Option<EndOutcome> {
+        let known = self.ended.as_ref()?.report.outcome;
+        let is_corrected = report.outcome == EndOutcome::Oom && self.may_have_died_of_oom();
+        (known != report.outcome && !is_corrected).then_some(known)
+    }
+
     /// Corrects the end of a process that called itself completed although its last event was
     /// an out-of-memory error. A process does not know its own exit code; this report comes
     /// from somebody who does.

@@ -9,6 +9,10 @@ use stepmem_types::format::clean::{clean, is_raw};
 pub const ECHO_CHARS_MAX: usize = 64;
 /// Characters of a message of the JSON parser.
 const MESSAGE_CHARS_MAX: usize = 800;
+/// Characters of such a message that are read for the names that it lists.
+const READ_CHARS_MAX: usize = 8000;
+/// What a message says between an unknown field and the names of all known ones.
+const EXPECTED: &str = ", expected one of ";
 
 /// Returns the clean form of a text of at most so many characters: a longer one ends in an
 /// ellipsis.
@@ -19,13 +23,33 @@ pub fn shortened(text: &str, chars_max: usize) -> Cow<'_, str> {
     }
 }
 
-/// Returns a message in which no quoted text has more than [`ECHO_CHARS_MAX`] characters.
-/// Writes no more than it returns.
+/// Returns a message in which no quoted text has more than [`ECHO_CHARS_MAX`] characters, and an
+/// unknown field stands beside the nearest known one instead of beside all. Writes a bounded
+/// text, whatever the message quotes.
 pub(super) fn message(message: &impl Display) -> String {
     let mut echo = Echo::default();
     // An error means that the rest is left out.
     write!(echo, "{message}").ok();
-    echo.text
+    let text = with_nearest(&echo.text).unwrap_or(echo.text);
+    let end = text.char_indices().nth(MESSAGE_CHARS_MAX).map(|(end, _)| end);
+    end.and_then(|end| text.get(..end)).map_or_else(|| text.clone(), str::to_owned)
+}
+
+/// Returns what a message about an unknown field says, with the nearest of the known ones; `None`
+/// of another message.
+fn with_nearest(message: &str) -> Option<String> {
+    let (field, expected) =
+        message.strip_prefix("unknown field `").and_then(|rest| rest.split_once(EXPECTED))?;
+    let name = field.strip_suffix('`')?;
+    let known: Vec<&str> = expected.split('`').skip(1).step_by(2).collect();
+    let place = expected.rsplit_once(" at line ").map(|(_, place)| format!(" at line {place}"));
+    let distance = |known: &&&str| strsim::osa_distance(name, known);
+    let is_near = |known: &&&str| distance(known) <= 1 + name.chars().count() / 4;
+    let nearest = known.iter().filter(is_near).min_by_key(distance).map_or_else(
+        || format!("not one of the {} that are known", known.len()),
+        |nearest| format!("perhaps `{nearest}`"),
+    );
+    Some(format!("unknown field `{name}`, {nearest}{}", place.unwrap_or_default()))
 }
 
 /// A message while it is written.
@@ -40,7 +64,7 @@ struct Echo {
 
 impl Echo {
     fn push(&mut self, c: char) -> fmt::Result {
-        if self.n_chars >= MESSAGE_CHARS_MAX {
+        if self.n_chars >= READ_CHARS_MAX {
             return Err(fmt::Error);
         }
         self.n_chars += 1;
@@ -99,6 +123,13 @@ mod tests {
         let quoted = format!("string {:?}, expected a number", "\"".repeat(5000));
         assert_eq!(message(&quoted), expected);
         assert_eq!(message(&"missing field `step`"), "missing field `step`");
+        let of_two = |field| {
+            format!("unknown field `{field}`, expected one of `run`, `step` at line 1 column 9")
+        };
+        let near = "unknown field `stepp`, perhaps `step` at line 1 column 9";
+        assert_eq!(message(&of_two("stepp")), near);
+        let other = "unknown field `bytes`, not one of the 2 that are known at line 1 column 9";
+        assert_eq!(message(&of_two("bytes")), other);
     }
 
     #[test]
