@@ -184,10 +184,8 @@ fn severity(story: &Story, event: &StoryEvent) -> String {
             format!("info; {} until the run was known to end first", before.as_label())
         }
         Some(before) if !event.transition.evidence.is_level() => {
-            let why = match event.has_ended {
-                true => "the rank ended",
-                false => "the finding was acknowledged",
-            };
+            let why =
+                if event.has_ended { "the rank ended" } else { "the finding was acknowledged" };
             format!("info; {} until {why}", before.as_label())
         }
         _ => severity.as_label().to_owned(),
