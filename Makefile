@@ -7,7 +7,8 @@ CARGO ?= cargo
 TOOLS := target/tools
 
 help: ## Show the targets
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | while IFS="$$(printf '\t')" read -r target what; do \
+		printf '%s\n' "$$what" | fold -s -w 60 | sed -e "1s/^/$$(printf '%-19s ' "$$target")/" -e '2,$$s/^/                    /' -e 's/ *$$//'; done
 
 demo: ## Run the exporter with a simulated job of 8 ranks; one leaks
 	$(CARGO) run --release -- demo

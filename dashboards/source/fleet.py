@@ -53,13 +53,15 @@ FIGURES = [
         "Next OOM",
         (3, 4),
         "Shortest time to out-of-memory of all ranks and unmanaged processes, or its lower bound "
-        "where it is not known; empty while nothing creeps.",
+        "where it is not known, and whose it is; empty while nothing creeps. Unmanaged processes are on the Exporter dashboard.",
         [
             instant(
-                "min(run:stepmem_oom_eta_seconds:min{<PLACE>}"
-                " or run:stepmem_oom_eta_lower_seconds:min{<PLACE>}"
-                " or process:stepmem_oom_eta_seconds:min{<PLACE>}"
-                " or process:stepmem_oom_eta_lower_seconds:min{<PLACE>})"
+                "bottomk(1,"
+                ' label_replace(min by (run) (run:stepmem_oom_eta_seconds:min{<PLACE>}'
+                ' or run:stepmem_oom_eta_lower_seconds:min{<PLACE>}), "whose", "$1", "run", "(.+)")'
+                ' or label_replace(min by (pid) (process:stepmem_oom_eta_seconds:min{<PLACE>}'
+                ' or process:stepmem_oom_eta_lower_seconds:min{<PLACE>}), "whose", "process $1", "pid", "(.+)"))',
+                "{{whose}}",
             )
         ],
         "s",

@@ -10,20 +10,20 @@ from typing import List
 
 PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs/diagnoses.md"
 
-# From the mildest diagnosis up, so that a new worst one leaves the others their colours.
+# From the mildest diagnosis up, the worse the redder. Neither green, which is healthy elsewhere, nor blue, which is info.
 COLOURS = [
+    "super-light-yellow",
+    "light-yellow",
     "yellow",
-    "semi-dark-green",
-    "blue",
-    "purple",
+    "semi-dark-yellow",
+    "dark-yellow",
+    "light-orange",
     "orange",
+    "dark-orange",
+    "light-red",
     "red",
     "dark-red",
     "dark-purple",
-    "dark-orange",
-    "dark-blue",
-    "dark-yellow",
-    "dark-green",
 ]
 
 

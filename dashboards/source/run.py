@@ -62,8 +62,8 @@ VERDICT = [
     Stat(
         "Highest pressure",
         (4, 4),
-        "Recent peak of live memory as a share of capacity, of the fullest rank. Reserved memory "
-        "does not count: a healthy caching allocator fills its device.",
+        "Recent peak of live memory, or all memory in use on the device, as a share of capacity, of the fullest rank. Reserved "
+        "memory does not count: a healthy caching allocator fills its device.",
         [instant('max(stepmem_pressure_ratio{<RANKS>,basis=~"allocated|high_water|device"})')],
         "percentunit",
         thresholds=PRESSURE,
@@ -74,7 +74,7 @@ VERDICT = [
         "Imbalance",
         (4, 4),
         "Highest recent peak divided by the median of all ranks of the run, over all pods, minus "
-        "1.",
+        "1. A peak counts for one to two --rank.peak-interval, also after a restart.",
         [instant("max(<PEAKS>) / quantile(0.5, <PEAKS>) - 1")],
         "percentunit",
         thresholds=SKEW,
@@ -228,7 +228,8 @@ ROOM = [
     Heatmap(
         "Every rank against the median",
         (24, 10),
-        "Each rank's recent peak divided by the median of the run's ranks, over all pods, minus 1.",
+        "Each rank's recent peak divided by the median of the run's ranks, over all pods, minus 1. A peak counts for one to two "
+        "--rank.peak-interval, also after a restart.",
         [query("max by (rank) (stepmem_rank_interval_peak_allocated_bytes{<RANKS>})"
                 " / scalar(quantile(0.5, <PEAKS>)) - 1", "rank {{rank}}")],
         "percentunit",
@@ -334,7 +335,7 @@ PACE = [
             Column(
                 "Pressure",
                 "max by (run, rank, namespace, pod)"
-                ' (stepmem_pressure_ratio{<RANKS>,basis=~"allocated|high_water"})'
+                ' (stepmem_pressure_ratio{<RANKS>,basis=~"allocated|high_water|device"})'
                 " and <WORST_RANKS>",
                 "percentunit",
                 PRESSURE_CELLS,

@@ -146,8 +146,8 @@ def of_card(summary: Dict, card: str) -> Iterator:
     ooms = sum(rank["ooms"] or 0 for rank in summary["ranks"])
     counted = re.search(r"^Out-of-memory errors: (\d+)", card, re.M)
     yield "card and JSON", (TRUE if (int(counted[1]) if counted else 0) == ooms else FALSE), last, 0, counted[0] if counted else "", f"{ooms} errors"
-    for step in re.findall(r"at step (\d+)", " ".join(re.findall(r"^  Ended with an error.*$", card, re.M))):
-        yield "card and JSON", (TRUE if abs(int(step) - last) <= 1 else FALSE), last, 0, f"ended at step {step}", f"step {last}"
+    for step in re.findall(r"at step ([\d,]+)", " ".join(re.findall(r"^  Ended with an error.*$", card, re.M))):
+        yield "card and JSON", (TRUE if abs(int(step.replace(",", "")) - last) <= 1 else FALSE), last, 0, f"ended at step {step}", f"step {last}"
 
 
 def cells_of(card: str) -> Dict[int, List[str]]:

@@ -578,10 +578,10 @@ def _line_of_the_run(facts, card) -> Iterator:
     records = [record for of_rank in facts.values() for record in of_rank]
     first, last = min(record["step"] for record in records), max(record["step"] for record in records)
     flat = " ".join(card.split())
-    steps = re.search(r"steps (\d+) to (\d+) in ((?:\d+ (?:s|min|h|d) ?)+)", flat)
+    steps = re.search(r"steps ([\d,]+) to ([\d,]+) in ((?:\d+ (?:s|min|h|d) ?)+)", flat)
     if not steps:
         return
-    is_true = (int(steps[1]), int(steps[2])) == (first, last)
+    is_true = tuple(int(step.replace(",", "")) for step in steps.groups()[:2]) == (first, last)
     yield "card: steps", (TRUE if is_true else FALSE), last, 0, steps[0], f"{first} to {last}"
     said = sum(int(number) * SECONDS[unit] for number, unit in re.findall(r"(\d+) (s|min|h|d)", steps[3]))
     times = [record["time"] for record in records]

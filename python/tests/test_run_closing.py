@@ -73,7 +73,7 @@ def test_rank_that_was_killed_is_named_though_others_completed(run, script):  # 
     both = f"RANK=1 {sys.executable} {killed} & RANK=0 {sys.executable} {going_on}; wait"
     ended = run("bash", "-c", both, PYTHONPATH=STUB, STEPMEM_RUN="job", WORLD_SIZE="2").ended()
     assert ended.code == 0, ended.err
-    assert "2 of 2 ranks, steps 1 to 2000" in ended.err, ended.err
+    assert "2 of 2 ranks, steps 1 to 2,000" in ended.err, ended.err
     assert "Ended without a word, as by a signal: rank 1, last heard of at step " in ended.err, ended.err
 
 

@@ -1,6 +1,7 @@
 //! Parts that commands share: the shape of a command, exit codes, and common arguments.
 
-use std::path::PathBuf;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
@@ -10,6 +11,7 @@ use crate::config::keys::FILE_VARIABLE;
 use crate::config::settings::Settings;
 use crate::config::sources::{Leniency, Sources};
 use crate::config::table::{SETTINGS, Setting};
+use crate::store::launches::LATEST;
 use crate::store::open::Unread;
 use stepmem_report::gate::{FAILED_ON_CODE, UNJUDGED_CODE};
 use stepmem_types::format::clean::plain_json;
@@ -148,6 +150,40 @@ pub(super) const SETTINGS_HINT: &str = "Settings: stepmem help settings";
 /// The files given for [`recordings`].
 pub(super) fn files(matches: &ArgMatches) -> impl Iterator<Item = &PathBuf> {
     matches.get_many::<PathBuf>("FILE").into_iter().flatten()
+}
+
+/// Reports on standard error which launch a directory of several runs stands for: that of
+/// whichever run wrote last.
+pub(super) fn say_launches<'p>(paths: impl IntoIterator<Item = &'p PathBuf>) {
+    for path in paths {
+        if let Some(launch) = launch_of_runs(path) {
+            let (path, launch) = (path.display(), launch.display());
+            writeln!(
+                io::stderr(),
+                "stepmem: {path}: reading the launch that wrote last, {launch}"
+            )
+            .ok();
+        }
+    }
+}
+
+/// Returns `RUN/LAUNCH` of the launch that a directory of several runs stands for.
+fn launch_of_runs(path: &Path) -> Option<PathBuf> {
+    let root = path.canonicalize().ok()?;
+    let launch = path.join(LATEST).canonicalize().ok()?;
+    let below = launch.strip_prefix(&root).ok()?.to_owned();
+    (below.components().count() > 1).then_some(below)
+}
+
+/// Names a document that was written on standard output, unless it went to a device.
+///
+/// # Errors
+/// Standard output cannot be written.
+pub(super) fn say_written(to: &Path) -> anyhow::Result<()> {
+    if to.is_file() {
+        writeln!(io::stdout().lock(), "{}", to.display())?;
+    }
+    Ok(())
 }
 
 pub(super) fn json_arg(help: &'static str) -> Arg {

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::{Arg, ArgAction, ArgMatches};
 
-use crate::commands::args::{CommandError, CommandRow, Exit, json, json_arg};
+use crate::commands::args::{CommandError, CommandRow, Exit, json, json_arg, say_launches};
 use crate::commands::credentials::credential_args;
 use crate::commands::launch_summary::{self, SUMMARY_BYTES_MAX};
 use crate::commands::prometheus::{self, Prometheus, prometheus_args};
@@ -126,6 +126,7 @@ fn of_prometheus(url: &str, matches: &ArgMatches) -> anyhow::Result<OldNew<RunFi
 fn read_figures(path: &PathBuf) -> anyhow::Result<RunFigures> {
     let shown = || path.display().to_string();
     if path.is_dir() {
+        say_launches([path]);
         // A launch's directory stands for the summaries in it, a run's for those of its latest
         // launch. Recordings alone are summarized.
         let summary = match launch_summary::of_folder(path)? {

@@ -223,6 +223,7 @@ fn command(matches: &ArgMatches) -> Result<Exit, CommandError> {
         of_exporter(url, &question, matches)?
     } else {
         let settings = args::settings(matches, is_replay_setting)?;
+        args::say_launches(args::files(matches));
         let story = story_in(args::files(matches), &settings.engine, &question)?;
         let is_json = matches.get_flag("json");
         if is_json {

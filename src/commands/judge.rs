@@ -191,8 +191,9 @@ fn write(
 ) -> anyhow::Result<()> {
     if let Some(to) = matches.get_one::<PathBuf>("html") {
         let document = html::document(sources, judged, escaped);
-        return atomic::replace(to, &[document.as_bytes()])
-            .with_context(|| to.display().to_string());
+        atomic::replace(to, &[document.as_bytes()])
+            .with_context(|| to.display().to_string())?;
+        return args::say_written(to);
     }
     let text = if matches.get_flag("json") {
         args::json(&JudgedTold::of(sources, judged))?

@@ -31,6 +31,7 @@ fn arguments() -> clap::Command {
 fn command(matches: &ArgMatches) -> Result<Exit, CommandError> {
     let settings = args::settings(matches, is_replay_setting)?;
     let files = args::files(matches);
+    args::say_launches(args::files(matches));
     let out = io::stdout().lock();
     match policy(matches)? {
         Policy::Stepmem => run(files, settings.engine, out),

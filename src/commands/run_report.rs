@@ -168,12 +168,15 @@ impl RunReport {
     /// The sentence about the file.
     fn about(&self, n_past: usize) -> String {
         let number = |n: usize| grouped(u64::try_from(n).unwrap_or(u64::MAX));
+        let ranks = match self.summary.ranks.len() {
+            1 if n_past == 1 => "its rank".to_owned(),
+            n_ranks if n_ranks == n_past => format!("all {} ranks", number(n_ranks)),
+            n_ranks => format!("the worst {} of {} ranks", number(n_past), number(n_ranks)),
+        };
         format!(
-            "Written by stepmem summary {VERSION}; as of {}. This file loads nothing and has at most {}: the memory over time of {} of {} ranks, the worst first.",
+            "Written by stepmem summary {VERSION}; as of {}. This file loads nothing and has at most {}: the memory over time of {ranks}.",
             rfc3339(self.status.time),
             whole_bytes(u64::try_from(REPORT_BYTES_MAX).unwrap_or(u64::MAX)),
-            number(n_past),
-            number(self.summary.ranks.len()),
         )
     }
 }

@@ -20,6 +20,7 @@ use crate::commands::reader::Reader;
 use crate::commands::run_report;
 use crate::input::recording;
 use crate::input::unpacked::has_document;
+use crate::store::open::Unread;
 use stepmem_engine::config::EngineConfig;
 use stepmem_engine::engine::Engine;
 use stepmem_engine::event::Event;
@@ -245,6 +246,14 @@ fn write_html(matches: &ArgMatches, run: Option<Run>, to: &Path) -> anyhow::Resu
         let summary = live_summary(&exporter, url, run)?;
         return run_report::of_exporter(&exporter, summary, to);
     }
+    let summary = args::files(matches).find(|path| has_document(path));
+    if let Some(path) = summary {
+        anyhow::bail!(Unread(format!(
+            "{}: it is a summary, and --html needs the recording, such as the steps.jsonl.zst beside it",
+            path.display()
+        )));
+    }
+    args::say_launches(args::files(matches));
     let settings = args::settings(matches, is_replay_setting)?;
     // No rank leaves the status before the end of the recording.
     let config = EngineConfig { rank_ttl: Duration::MAX, ..settings.engine };
@@ -306,6 +315,7 @@ fn command(matches: &ArgMatches) -> Result<Exit, CommandError> {
     let question = question(matches)?;
     if let Some(to) = matches.get_one::<PathBuf>("html") {
         write_html(matches, question.run, to)?;
+        args::say_written(to)?;
         return Ok(Exit::Success);
     }
     let mut out = io::stdout().lock();
@@ -320,6 +330,7 @@ fn command(matches: &ArgMatches) -> Result<Exit, CommandError> {
         return Ok(Exit::Success);
     }
     let settings = args::settings(matches, is_replay_setting)?;
+    args::say_launches(args::files(matches));
     let mut files = args::files(matches);
     let of_launch = match (files.next(), files.next()) {
         (Some(path), None) if question.policy == Policy::Stepmem => Some(path),

@@ -97,7 +97,7 @@ pub const SETTINGS: &[Setting] = &[
         |d, v| put(&mut d.settings.telemetry_path, v, telemetry_path)).by_default("/metrics"),
     setting("web.allowed-hosts", "NAME",
         "Host name by which browsers reach the page, such as that of an ingress. Addresses, names without a dot, and names \
-         that end in .localhost, .local, .internal, .svc or .svc.cluster.local need no setting; scrapes need none either.",
+         that end in .localhost, .local, .internal, .svc, .svc.cluster.local or .test need no setting; scrapes need none either.",
         |d, v| { d.settings.web_hosts = hosts(v)?; Ok(()) }).repeatable(),
     setting(keys::WEB_FILE, "PATH",
         "File with TLS, client certificates, users with passwords, headers and a rate for the page, /metrics and pushes over TCP, in \

@@ -68,7 +68,7 @@ fn card_of_a_server_is_about_calls() {
     let card = |job: Job| text(&summary(&job.recording())["text"]).to_owned();
     let leaking = card(calls(400, leak));
     assert!(leaking.starts_with("MEMORY CREEP (critical) on rank 0"), "{leaking}");
-    assert!(leaking.contains("1 rank, calls 200 to 80000 in 39 s."), "{leaking}");
+    assert!(leaking.contains("1 rank, calls 200 to 80,000 in 39 s."), "{leaking}");
     assert!(leaking.contains("70.3 GiB/h"), "{leaking}");
     let level = card(calls(400, |_| GIB));
     assert!(level.starts_with("BALANCED"), "{level}");

@@ -45,7 +45,7 @@ fn sigterm_leaves_the_card_in_the_log_and_the_verdict_in_the_message() {
         assert!(text.contains("MEMORY CREEP (critical) on rank 1"), "{text}");
         assert!(text.contains("8.00 MiB/step"), "the rate: {text}");
         assert!(text.contains("Next: "), "{text}");
-        assert!(text.contains("Run job: 2 of 2 ranks, steps 0 to 1499"), "{text}");
+        assert!(text.contains("Run job: 2 of 2 ranks, steps 0 to 1,499"), "{text}");
     }
     assert!(card.contains("RANK") && !message.contains("RANK"), "{message}");
     assert!(message.starts_with("MEMORY CREEP"), "{message}");

@@ -126,9 +126,16 @@ fn recorded_story_is_the_same_as_text_and_as_json() {
         if text.contains(&all) {
             assert!(told.iter().all(|(_, last)| *last == told[0].1), "{told:?}");
         } else {
-            assert_eq!(told, rows(text, RECORDED_TITLE), "{text}");
+            // Windows of two levels that are equally long share a row.
+            let mut in_rows = told.clone();
+            in_rows.reverse();
+            in_rows.dedup_by_key(|(records, _)| *records);
+            in_rows.reverse();
+            assert_eq!(in_rows, rows(text, RECORDED_TITLE), "{text}");
+            assert!(glossary(text) > 0, "{text}");
         }
-        assert_eq!(list(&story["tests"]).len(), glossary(text), "{text}");
+        // Only the words of a table are explained.
+        assert!(glossary(text) <= list(&story["tests"]).len(), "{text}");
         for window in list(&live["windows"]) {
             let counts =
                 list(&window["outcomes"]).iter().map(|it| it["count"].as_u64().unwrap());

@@ -163,7 +163,7 @@ fn logs_of_processes_are_judged_process_by_process() {
 fn text_names_verdict_rate_since_when_and_time_left_and_what_samples_cannot_show() {
     let out = judge(&["-"], smi_log().as_bytes()).quiet();
     let row = out.lines().find(|line| line.contains("index=1")).unwrap();
-    for part in ["CREEP", "GiB/h (", "2026-11-20 07:", "80.0 GiB", "300", "30 s"] {
+    for part in ["CREEP", "GiB/h  ", "2026-11-20 07:", "80.0 GiB", "300", "30 s"] {
         assert!(row.contains(part), "no {part} in {row}");
     }
     assert!(words(&out).contains("or a peak between two of them"), "{out}");

@@ -189,7 +189,7 @@ fn what_the_code_does_to_a_holder_is_told_in_words() {
     for (removal, words) in [
         (
             json!({"outcome": "nothing", "file": "/app/train.py"}),
-            "; nothing that was read in app/train.py removes from it;",
+            "; no line found in app/train.py removes from it;",
         ),
         (
             json!({"outcome": "emptied", "file": "/app/evaluate.py", "line": 40}),

@@ -85,11 +85,18 @@ fn directory_of_a_run_stands_for_its_latest_launch_in_every_command() {
         for command in
             [&["summary"][..], &["explain", "--rank", "2"], &["replay"], &["compare", &latest]]
         {
-            let answer = |path: &str| stepmem(&[command, &[path]].concat(), &[], b"").quiet();
-            assert_eq!(answer(&of), answer(&latest), "{command:?} {of}");
+            let answer = |path: &str| stepmem(&[command, &[path]].concat(), &[], b"");
+            let answered = answer(&of);
+            // Of several runs it is said which was read.
+            let is_said = answered.err.contains(
+                "logs: reading the launch that wrote last, llm/2026-11-22T16-43-11\n",
+            );
+            assert_eq!(is_said, of.ends_with("logs"), "{command:?} {of}: {}", answered.err);
+            assert_eq!(answered.done(), answer(&latest).quiet(), "{command:?} {of}");
         }
         let to = path("report.html");
-        stepmem(&["summary", "--html", &to, &of], &[], b"").quiet();
+        let written = stepmem(&["summary", "--html", &to, &of], &[], b"").done();
+        assert_eq!(written, format!("{to}\n"));
         assert!(fs::read_to_string(&to).unwrap().contains("Run llm: 4 ranks"));
     }
     // A summary is itself read, and a directory of recordings compared.

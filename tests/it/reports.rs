@@ -71,8 +71,8 @@ fn report_of_a_live_run_shows_its_story_offline_and_only_that_run() {
     let shown = recorded(&html);
     assert_eq!(shown["status"]["ranks"].as_array().unwrap().len(), 4);
     assert_eq!(shown["answers"].as_object().unwrap().len(), 9);
-    let held = format!("{HOLDER} (list) of {FILE}:7 in <i>");
-    holds(&out, &["MEMORY CREEP", RUN, &held, "memory over time of 4 of 4 ranks"]);
+    let held = format!("{HOLDER} (list) of {}:7 in <i>", short(FILE));
+    holds(&out, &["MEMORY CREEP", RUN, &held, "memory over time of all 4 ranks"]);
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn report_of_a_recorded_end_has_the_past_before_it() {
     exporter.stop();
     let out = text(&folder.path("report.html"));
     stepmem(&["summary", &recordings, "--html", &out], &[], b"").quiet();
-    holds(&out, &["OUT OF MEMORY", "ended (oom)", "memory over time of 4 of 4 ranks"]);
+    holds(&out, &["OUT OF MEMORY", "ended (oom)", "memory over time of all 4 ranks"]);
 }
 
 #[test]
@@ -125,7 +125,13 @@ fn report_of_a_run_that_ended_is_as_red_as_the_run_was() {
     let shown = recorded(&fs::read_to_string(&out).unwrap());
     let findings = shown["status"]["findings"].as_array().unwrap();
     assert!(findings.iter().all(|finding| finding["severity"] == "info"), "{findings:?}");
-    holds(&out, &["MEMORY CREEP", "critical until the rank ended", "ended (completed)"]);
+    holds(&out, &["MEMORY CREEP", "1 critical", "ended (completed)"]);
+}
+
+/// A path as sentences have it: the file and its folder.
+fn short(path: &str) -> String {
+    let parts: Vec<&str> = path.rsplit('/').take(2).collect();
+    parts.into_iter().rev().collect::<Vec<_>>().join("/")
 }
 
 /// A name as a path has it.
@@ -162,7 +168,7 @@ fn report_of_many_ranks_is_bounded_and_has_the_past_of_the_worst() {
     let answers = shown["answers"].as_object().unwrap();
     let n_past = answers.keys().filter(|key| key.ends_with("/history")).count();
     assert!(answers.contains_key("ranks/1099/history") && n_past < 1024, "{n_past}");
-    let words = format!("memory over time of {n_past} of 1,100 ranks, the worst first");
+    let words = format!("memory over time of the worst {n_past} of 1,100 ranks");
     assert!(html.contains(&words), "{words}");
 }
 

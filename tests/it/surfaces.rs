@@ -387,7 +387,7 @@ fn page_agrees(moment: &Moment, shown: &Value) {
         of_cell(&shown["runs"][0], "OOM in"),
         seconds.clone(),
     );
-    moment.says("page: Creep per step", of_cell(row, "Creep per step"), slope.clone());
+    moment.says("page: Slope per step", of_cell(row, "Slope per step"), slope.clone());
     moment.says("page: Capacity", of_cell(row, "Capacity"), capacity);
     moment.says(
         "page: Allocated",

@@ -31,7 +31,7 @@ export function acknowledge(finding, view) {
   return {
     verb: "Acknowledge",
     title: `Acknowledge ${status} on ${subjectName(finding, view.shortName)}`,
-    note: "It is info and pages nobody for this time.",
+    note: "Until then it is info, and pages nobody.",
     fields: [field("Reason", input("text", { required: true, maxLength: 256 })), field("For", select(DURATIONS, "86400"))],
     path: isKnown(run) ? ofRun(run, "ack") : `api/v1/devices/${encodeURIComponent(uuid)}/ack`,
     body: ([reason, seconds]) => ({ ...subject, kind, for_seconds: Number(seconds), reason }),
@@ -44,11 +44,11 @@ export function requestSnapshot({ run, rank }) {
   return {
     verb: "Request a snapshot",
     title: `Request a memory snapshot of rank ${rank} of run ${run}`,
-    note: "The training process records its allocations for some steps and writes them below its STEPMEM_SNAPSHOT_DIRECTORY.",
+    note: "The training process records its allocations for some steps, below its STEPMEM_SNAPSHOT_DIRECTORY.",
     fields: [],
     path: ofRun(run, "snapshot"),
     body: () => ({ rank }),
-    done: "It is requested. The page shows what becomes of it.",
+    done: "It is requested.",
   };
 }
 
@@ -57,7 +57,7 @@ export function endRun({ run }) {
   return {
     verb: "End the run",
     title: `End run ${run}`,
-    note: "The exporter takes all its ranks here as ended, and writes the summary. No process is stopped.",
+    note: "The exporter takes all its ranks as ended, and writes the summary. No process is stopped.",
     fields: [field("How it ended", select(OUTCOMES, "failed"))],
     path: ofRun(run, "end"),
     body: ([outcome]) => ({ outcome }),

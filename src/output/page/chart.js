@@ -193,7 +193,8 @@ export class Chart {
     ctx.font = `${11 * ratio}px system-ui, sans-serif`;
     ctx.lineWidth = ratio;
     [ctx.textAlign, ctx.textBaseline] = ["left", "alphabetic"];
-    if (ceiling && ceiling.value <= plot.scales.y.max) drawCeiling(plot, ceiling, ratio);
+    const crossed = markers.filter(({ isTick }) => !isTick).map(({ time }) => plot.valToPos(time, "x", true));
+    if (ceiling && ceiling.value <= plot.scales.y.max) drawCeiling(plot, ceiling, ratio, crossed);
     const labels = [];
     for (const marker of markers) {
       const x = Math.round(plot.valToPos(marker.time, "x", true));
@@ -230,7 +231,8 @@ function drawLabels({ ctx, bbox }, labels, ratio) {
   }
 }
 
-function drawCeiling(plot, { value, label, color: of }, ratio) {
+/** Draws the line of a ceiling, and its label where no marker of those at `crossed` strikes it out. */
+function drawCeiling(plot, { value, label, color: of }, ratio, crossed) {
   const { ctx, bbox } = plot;
   const y = Math.round(plot.valToPos(value, "y", true));
   [ctx.strokeStyle, ctx.fillStyle] = [color(of), color(of)];
@@ -240,9 +242,12 @@ function drawCeiling(plot, { value, label, color: of }, ratio) {
   ctx.lineTo(bbox.left + bbox.width, y);
   ctx.stroke();
   ctx.setLineDash([]);
-  // In the middle: growth meets the line at the right end, and markers stand at both ends.
+  // In the middle if it can: growth meets the line at the right end.
   ctx.textAlign = "center";
-  ctx.fillText(label, bbox.left + bbox.width / 2, y + 13 * ratio);
+  const half = ctx.measureText(label).width / 2 + LABEL_GAP * ratio;
+  const places = [0.5, 0.3, 0.7].map((share) => bbox.left + share * bbox.width);
+  const free = places.find((x) => crossed.every((at) => Math.abs(at - x) > half));
+  ctx.fillText(label, free ?? places[0], y + 13 * ratio);
   ctx.textAlign = "left";
 }
 

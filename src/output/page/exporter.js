@@ -47,5 +47,5 @@ function facts({ exporter, records, gpu }, now) {
 }
 
 function collector({ collector: name, is_success: isSuccess, duration_seconds: seconds }) {
-  return `${name} ${isSuccess ? "succeeds" : "fails"} (${milliseconds(seconds)})`;
+  return `${name} ${isSuccess ? "succeeded" : "failed"} in ${milliseconds(seconds)}`;
 }

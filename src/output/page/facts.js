@@ -51,7 +51,7 @@ function ends({ end_step: step, end_time: time }, now) {
 function growing(rank, growth, now) {
   if (!growth) {
     const own = rank.creep.find(({ signal }) => signal === "allocated");
-    return own ? `none found; ${perUnit(own, rank)} now` : "not known yet";
+    return own ? `none found; now ${perUnit(own, rank)}` : "not known yet";
   }
   const { growth_bytes: grown, onset_step: step, onset_time: time, level_since_step: levelStep, level_since_time: levelTime } = growth;
   const began = isKnown(step) ? `${nounOf(rank)} ${number(step)}` : known(time, date);
@@ -110,11 +110,14 @@ function judged(rank, windows = []) {
 const steps = ({ records, first_step: first, last_step: last }, rank) =>
   isKnown(first) && isKnown(last) ? `${nounOf(rank)}s ${number(first)} to ${number(last)}` : plural(records, "record");
 
-export const place = ({ file, line, function: name }) => `${file}${isKnown(line) ? `:${line}` : ""}${name ? ` in ${name}` : ""}`;
+/** A place in the code, by the file and its folder, as sentences have it. */
+export const place = (frame) => inFull({ ...frame, file: frame.file?.split(/[/\\]/).slice(-2).join("/") });
+
+const inFull = ({ file, line, function: name }) => `${file}${isKnown(line) ? `:${line}` : ""}${name ? ` in ${name}` : ""}`;
 
 function allocated({ at, share_ratio: share, stack = [] }) {
   const part = isKnown(share) ? ` (${percent(share)} of the growth)` : "";
-  return { sentence: at ? [{ strong: `\`${place(at)}\`` }, part] : "no line of it is known", lines: stack.map(place) };
+  return { sentence: at ? [{ strong: `\`${place(at)}\`` }, part] : "no line of it is known", lines: stack.map(inFull) };
 }
 
 function held({ name, kind, at, bytes: size, bytes_per_step: slope, fill }, rank) {
@@ -135,7 +138,7 @@ function snapshot(rank, { status }) {
   const [newest, timeline] = [snapshotsOf(rank, status.snapshots).at(-1), timelineOf(rank, status.snapshots)];
   if (!newest) return null;
   const step = isKnown(newest.step) ? ` at step ${number(newest.step)}` : "";
-  const sentence = `${newest.outcome}${step}${newest.verdict ? `: ${newest.verdict}` : ""}`;
+  const sentence = `${newest.outcome}${step}${newest.verdict ? `; found: ${newest.verdict}` : ""}`;
   return { term: "Snapshot", sentence, link: timeline && { words: "Timeline", path: timeline } };
 }
 

@@ -4,7 +4,7 @@ import { attribute, element, show, text } from "./dom.js";
 
 /**
  * Fits a table into its box. A head with `data-drop` may be left out, the lowest number first; the others stay, and the
- * box scrolls if even they do not fit. A button shows all columns.
+ * box scrolls if even they do not fit. One with 0 says what stands elsewhere, and is not missed. A button shows all columns.
  */
 export class Fitted {
   constructor(tbody, redraw) {
@@ -58,7 +58,8 @@ export class Fitted {
   }
 
   tell() {
-    const names = this.heads.filter((head) => this.out.has(head)).map((head) => head.textContent);
+    // What 0 may drop says nothing new.
+    const names = this.heads.filter((head) => this.out.has(head) && head.dataset.drop !== "0").map((head) => head.textContent);
     text(this.words, names.length > 0 ? `No space for: ${names.join(", ")}. ` : "");
     text(this.button, this.isWhole ? "Fit the columns to the window" : "Show all columns");
     attribute(this.button, "aria-pressed", String(this.isWhole));

@@ -12,7 +12,7 @@ export const plural = (n, noun) => `${number(n)} ${noun}${n === 1 ? "" : noun.en
 export const percent = (ratio) => minus(`${Math.round(100 * ratio) || 0}%`);
 export const signed = (ratio) => (Math.round(100 * ratio) > 0 ? "+" : "") + percent(ratio);
 export const milliseconds = (seconds) => `${(1000 * seconds).toFixed(2)} ms`;
-export const date = (unix) => new Date(1000 * unix).toLocaleString();
+export const date = (unix, options) => new Date(1000 * unix).toLocaleString([], options);
 export const age = (unix, now) => duration(Math.max(now - unix, 0));
 export const ago = (unix, now) => (now - unix < 1 ? "now" : `${age(unix, now)} ago`);
 

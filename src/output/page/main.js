@@ -53,7 +53,7 @@ function answered(status) {
   last = status;
   failedSince = null;
   remember(status);
-  live(recorded ? `as of ${date(status.time)}` : "live", !recorded);
+  live(recorded ? `as of ${date(status.time, { timeZoneName: "short" })}` : "live", !recorded);
   show($("unanswered"), false);
   document.body.classList.remove("is-stale");
 }

@@ -40,8 +40,8 @@ export function ranksSection(redraw) {
     text($("ranks-note"), hostNote(wanted));
     show($("ranks-note"), wanted.some((rank) => rank.host?.sentence));
     show($("ranks"), ranks.length > 0);
-    // One run is named above.
-    attribute($("ranks-run"), "data-drop", view.runs.length === 1 ? "0" : "9");
+    // One run is named above; of several, a rank is none without its run.
+    attribute($("ranks-run"), "data-drop", view.runs.length === 1 ? "0" : "99");
     fitted.fit(`${wanted.length} ${view.findings.length}`);
   };
 }

@@ -2,7 +2,7 @@
 
 import { $, attribute, element, show, text } from "./dom.js";
 import { Chart, color, dark, levelColor } from "./chart.js";
-import { bytes, isKnown, number, plural, timeLeft } from "./format.js";
+import { bytes, isKnown, most, number, plural, timeLeft } from "./format.js";
 
 /** The ranks that are drawn as lines; more are a heat map. */
 const LINES_MAX = 32;
@@ -16,11 +16,16 @@ export function runChart(height, picked) {
   const map = new HeatMap($("run-map"), { height, picked });
   return (past, members, selected) => {
     const known = new Map(members.map((member) => [member.rank, member]));
-    const all = past.ranks.map(({ rank, allocated_bytes: values }) => ({ rank, values, level: known.get(rank)?.level ?? 0, left: timeLeft(known.get(rank) ?? {}) }));
+    // What the status knows since the past was asked for, so that it is of the same moment as the chart of a rank.
+    const last = most(members.map((member) => member.last_push_time));
+    const isNewer = last > (past.time.at(-1) ?? 0) + 0.2;
+    const time = isNewer ? [...past.time, last] : past.time;
+    const tail = (rank = {}) => (isNewer ? [rank.end ? null : rank.allocated_bytes] : []);
+    const all = past.ranks.map(({ rank, allocated_bytes: values }) => ({ rank, values: [...values, ...tail(known.get(rank))], level: known.get(rank)?.level ?? 0, left: timeLeft(known.get(rank) ?? {}) }));
     const isMap = all.length > LINES_MAX;
     show($("run-lines"), !isMap);
     show($("run-map"), isMap);
-    if (isMap) return map.draw(past, all.sort((a, b) => b.level - a.level || a.left - b.left || rises(b) - rises(a)), selected);
+    if (isMap) return map.draw({ run: past.run, time }, all.sort((a, b) => b.level - a.level || a.left - b.left || rises(b) - rises(a)), selected);
     // Lines that are drawn later are on top.
     ranks = all.sort((a, b) => Number(a.rank === selected) - Number(b.rank === selected) || a.level - b.level || b.rank - a.rank);
     const lines = ranks.map(({ rank, values, level }) => {
@@ -29,7 +34,7 @@ export function runChart(height, picked) {
     });
     chart.draw({
       name: `Live memory of ${plural(ranks.length, "rank")} of run ${past.run}, laid over each other`,
-      time: past.time,
+      time,
       lines,
       range: rangeOf(ranks),
       hover: (idx) => (ranks[idx] ? `rank ${ranks[idx].rank}` : ""),

@@ -43,7 +43,7 @@ function update(row, run) {
   const steps = run.members.map((rank) => rank.step);
   const [first, newest] = [least(steps), most(steps)];
   text(name, run.run, run.run);
-  text(ranks, number(run.ranks) + expected);
+  text(ranks, number(run.members.length) + expected);
   const total = isKnown(run.end_step) ? ` of ${number(run.end_step)}` : "";
   text(step, (first === newest ? known(newest, number) : `${number(first)} to ${number(newest)}`) + total);
   const worst = isKnown(run.worst_rank) ? ` (rank ${run.worst_rank})` : "";

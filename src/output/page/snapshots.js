@@ -20,7 +20,7 @@ export function snapshotNote({ evidence }, newest) {
   if (outcome === "recording") return "A memory snapshot is being recorded.";
   if (outcome === "unanswered") return "A memory snapshot was requested, but did not arrive.";
   if (outcome === "failed") return `No memory snapshot: ${error}.`;
-  if (!analysis) return `A memory snapshot was written to ${path}; the exporter reads it where --snapshot.read-directory is set and the client reports its place below STEPMEM_SNAPSHOT_DIRECTORY.`;
+  if (!analysis) return `A memory snapshot was written to ${path}; the exporter reads only what is below --snapshot.read-directory.`;
   if (analysis === "waiting") return "A memory snapshot is being analyzed.";
   return analysis === "analysed" ? "" : `The memory snapshot ${path} was not analyzed (${analysis}): ${reason}.`;
 }

@@ -4,10 +4,9 @@ import { clientCommand, pushExample } from "./commands.js";
 import { $, show, text, tone, words } from "./dom.js";
 import { place } from "./facts.js";
 import { isKnown, most, number, plural } from "./format.js";
-import { severitiesOf } from "./recorded.js";
 import { PENDING, SEVERITIES, levelOf } from "./severity.js";
 import { perUnit } from "./slopes.js";
-import { rankKey, straightRises, subjectName } from "./view.js";
+import { straightRises, subjectName } from "./view.js";
 
 export function verdictSection() {
   text($("client"), clientCommand());
@@ -50,23 +49,12 @@ function worst(view) {
     .filter(([n]) => n > 0)
     .map(([n, severity]) => `${number(n)} ${severity}`);
   const counted = `${plural(findings.length, "finding")} (${tally.join(", ")})`;
-  const before = levelOf(beforeTheEnd(view));
-  const level = Math.max(levelOf(findings), before);
-  const until = level > levelOf(findings) ? `${SEVERITIES[SEVERITIES.length - before]} until the rank ended` : "";
   return {
-    level,
+    level: levelOf(findings),
     headline: [{ strong: `${first.status} on ${subject}` }, ": ", ...stressed(briefly(first))],
-    more: `${[counted, until, who(view)].filter(Boolean).join("; ")}.`,
+    more: `${[counted, who(view)].filter(Boolean).join("; ")}.`,
     said: `${first.severity}: ${first.status} on ${subject}`,
   };
-}
-
-/** The findings of ended ranks of a report at each severity that they had, but for those that somebody acknowledged. */
-function beforeTheEnd({ findings, ranks, status }) {
-  const ended = new Set(ranks.filter((rank) => rank.end).map(rankKey));
-  const isAcknowledged = (of) => status.acks.some(({ run, rank, kind }) => run === of.run && rank === of.rank && kind === of.kind);
-  const own = findings.filter((finding) => isKnown(finding.run) && ended.has(rankKey(finding)) && !isAcknowledged(finding));
-  return own.flatMap((finding) => severitiesOf(finding).map((severity) => ({ severity })));
 }
 
 /** What rises in a straight line is not called wrong yet, and not right either. */
@@ -93,7 +81,7 @@ function who({ ranks, processes }) {
   const [nPushing, nProcesses] = [pushing.length, processes.length];
   const [nSilent, nEnded] = ["silent", "ended"].map((state) => ranks.filter((rank) => rank.state === state).length);
   return [
-    [nPushing, `${plural(nPushing, "rank")} of ${plural(nRuns, "run")} ${nPushing === 1 ? "pushes" : "push"}`],
+    [nPushing, `${plural(nPushing, "rank")} of ${plural(nRuns, "run")} ${nPushing === 1 ? "is" : "are"} pushing`],
     [nSilent, `${plural(nSilent, "rank")} ${nSilent === 1 ? "is" : "are"} silent`],
     [nEnded, `${plural(nEnded, "rank")} ended`],
     [nProcesses, plural(nProcesses, "unmanaged process")],

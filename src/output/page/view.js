@@ -1,7 +1,8 @@
 // A status as the page shows it: each rank, process, device and run with its findings, the worst first.
 
 import { isKnown, number, shortUuid } from "./format.js";
-import { levelOf, worstFirst } from "./severity.js";
+import { severitiesOf } from "./recorded.js";
+import { SEVERITIES, levelOf, worstFirst } from "./severity.js";
 
 export const rankKey = ({ run, rank }) => `rank ${rank} ${run}`;
 export const processKey = ({ uuid, pid }) => `process ${pid} ${uuid}`;
@@ -24,7 +25,7 @@ const EMPTY = { acks: [], device_pods: [], devices: [], findings: [], processes:
 
 export function viewOf(given) {
   const status = { ...EMPTY, ...given, devices: (given.devices ?? []).map((device) => ({ processes: [], ...device })) };
-  const findings = [...status.findings].sort(worstFirst);
+  const findings = beforeTheEnd(status).sort(worstFirst);
   const bySubject = grouped(findings, subjectKey);
   const about = (key) => bySubject.get(key) ?? [];
   const devices = devicesOf(status, findings).map((device) => judged(device, about(deviceKey(device))));
@@ -44,6 +45,21 @@ export function viewOf(given) {
   const indices = new Map(status.devices.map((device) => [device.uuid, device.index]));
   const indexOf = (uuid) => indices.get(uuid) ?? null;
   return { status, now: status.time, findings, ranks, processes, devices, runs, ...deviceNames(indexOf) };
+}
+
+/**
+ * The findings, those of ended ranks of a report with the severity that they had: it is info since the end, while the summary tells of
+ * the run. What was acknowledged, or became level before the end, is info all the same.
+ */
+function beforeTheEnd({ findings, ranks, acks }) {
+  const ended = new Set(ranks.filter((rank) => rank.end).map(rankKey));
+  const acknowledged = new Set(acks.map((ack) => ack.kind + rankKey(ack)));
+  return findings.map((finding) => {
+    const key = rankKey(finding);
+    if (!ended.has(key) || acknowledged.has(finding.kind + key) || isKnown(finding.evidence.level_since_time)) return finding;
+    const had = severitiesOf(finding);
+    return { ...finding, severity: SEVERITIES.find((severity) => had.includes(severity)) ?? finding.severity };
+  });
 }
 
 export function grouped(items, key) {

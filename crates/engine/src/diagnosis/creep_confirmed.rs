@@ -12,8 +12,8 @@ use stepmem_detect::trend::Stage;
 pub const ABOUT: About = About {
     title: "MEMORY CREEP",
     mark: 'C',
-    help: "Live tensor memory at the end of the step, or all memory of an unmanaged process, grows \
-           steadily and has used a significant share of the headroom; critical when the time to out-of-memory is \
+    help: "Live tensor memory at the end of the step (in the GPU's memory, or in the host's where there is no GPU), or \
+           all memory of an unmanaged process, grows steadily and has used a significant share of the headroom; critical when the time to out-of-memory is \
            short or live memory is near the capacity. A buffer that is still filling looks the same until it stops.",
     advice: "First look at tensors kept across steps: losses or logits appended with their graph, caches, \
              metrics that hold tensors, validation code.",

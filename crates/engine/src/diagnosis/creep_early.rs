@@ -12,8 +12,8 @@ use stepmem_detect::trend::Stage;
 pub const ABOUT: About = About {
     title: "MEMORY RISING",
     mark: 'e',
-    help: "Live tensor memory at the end of the step, or all memory of an unmanaged process, grows \
-           steadily; it has not yet used enough of the headroom to be called creep.",
+    help: "Live tensor memory at the end of the step (in the GPU's memory, or in the host's where there is no GPU), or \
+           all memory of an unmanaged process, grows steadily; it has not yet used enough of the headroom to be called creep.",
     advice: "Compare with a known stable run (stepmem compare). Where its memory stays level, look at tensors kept \
              across steps; if the growth goes on, it becomes MEMORY CREEP.",
     signal: Some(Signal::Allocated),

@@ -251,7 +251,7 @@ impl TrendFigures {
         let growth = growth.of(self.growth_bytes);
         let fast = || Statement::new(Claim::Accelerates, format!("{what} faster and faster"));
         let since = |step: Count| {
-            let words = format!("since {} {}", self.unit.noun(), step.get());
+            let words = format!("since {} {}", self.unit.noun(), grouped(step.get()));
             Statement::new(Claim::Since, words).of(step.as_f64())
         };
         let (rate, joint) = match (self.slope_bytes_per_step, self.slope_bytes_per_second) {

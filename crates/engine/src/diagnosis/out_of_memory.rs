@@ -12,7 +12,7 @@ use stepmem_types::claims::sentence::Sentence;
 use stepmem_types::claims::statement::Statement;
 use stepmem_types::claims::table::Claim;
 use stepmem_types::end::EndOutcome;
-use stepmem_types::format::units::{bytes, percent};
+use stepmem_types::format::units::{bytes, grouped, percent};
 use stepmem_types::site::OomSite;
 use stepmem_types::step::StepUnit;
 use stepmem_types::units::{Bytes, Count};
@@ -170,8 +170,8 @@ const KILL_ADVICE: &str = "Look at host memory: DataLoader workers, pinned buffe
                            kernel's log names the process. Use fewer workers or a smaller prefetch, or raise the limit.";
 
 /// The advice where the allocation would have fit but for growth.
-const GROWN_ADVICE: &str = "It would have fit but for what memory had grown by: look first at the line and the object that MEMORY CREEP or \
-                            MEMORY RISING names. A smaller batch only delays the next error.";
+const GROWN_ADVICE: &str = "Without that growth it would have fit: look first at the line and the object that MEMORY CREEP or MEMORY RISING \
+                            names. A smaller batch only delays the next error.";
 
 /// The advice for a program that takes no steps.
 const SERVER_ADVICE: &str = "Look at the inputs of the last calls and at what grew before; a memory snapshot of the error names the lines. Bound the \
@@ -205,7 +205,8 @@ impl OutOfMemoryEvidence {
     fn course_words(&self) -> String {
         let at = |word: &str| {
             let noun = self.unit.noun();
-            self.oom_step.map_or_else(String::new, |step| format!(" {word} {noun} {step}"))
+            self.oom_step
+                .map_or_else(String::new, |step| format!(" {word} {noun} {}", grouped(step)))
         };
         if let Some(likely) = self.likely_kill {
             let (silent, why) = (at("after"), likely.words());

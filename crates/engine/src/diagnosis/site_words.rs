@@ -289,7 +289,7 @@ fn of_object(holder: &TensorHolder, slope: Option<f64>, unit: StepUnit) -> Sente
 fn of_removal(removal: &Removal, holder: &TensorHolder, unit: StepUnit) -> String {
     let Removal { outcome, at } = removal;
     match outcome {
-        RemovalOutcome::Nothing => format!("nothing that was read in {at} removes from it"),
+        RemovalOutcome::Nothing => format!("no line found in {at} removes from it"),
         RemovalOutcome::Emptied => {
             let since = holder.since_step.map_or_else(String::new, |step| {
                 format!("; it has not shrunk since {} {}", unit.noun(), grouped(step.get()))
@@ -429,9 +429,9 @@ fn extent(search: EmptySearch, unit: StepUnit) -> (String, Option<Statement>) {
         (false, None) => " among the objects scanned".to_owned(),
         (false, Some(share)) => format!(" among the objects scanned ({share} of those met)"),
     };
-    let step = search
-        .step
-        .map_or_else(String::new, |step| format!(" by {} {}", unit.noun(), step.get()));
+    let step = search.step.map_or_else(String::new, |step| {
+        format!(" by {} {}", unit.noun(), grouped(step.get()))
+    });
     (format!("{among}{step}"), scanned)
 }
 

@@ -6,7 +6,12 @@ use crate::compare::comparison::{
 use crate::policy::PolicyName;
 use stepmem_types::end::EndOutcome;
 use stepmem_types::format::page::{COLUMNS, Column, Indent, Page, Table};
-use stepmem_types::format::units::{bytes, many, or_unknown, percent, rate, signed_bytes};
+use stepmem_types::format::units::{
+    bytes, many, or_unknown, percent, rate, signed_bytes, whole,
+};
+
+/// A rise by this share or more of the old figure is told as a factor, not in percent.
+const PERCENT_BELOW: f64 = 9.0;
 
 /// The ranks with rows of their own, at most; the rest is counted.
 const RANKS_MAX: usize = 16;
@@ -123,13 +128,19 @@ fn difference(change: &Change) -> String {
     };
     let sign = if delta < 0.0 { '-' } else { '+' };
     let (amount, is_relative) = match change.unit {
-        ChangeUnit::Bytes | ChangeUnit::BytesPerStep => (signed_bytes(delta), true),
+        ChangeUnit::Bytes => (signed_bytes(delta), true),
+        ChangeUnit::BytesPerStep => (format!("{}/step", signed_bytes(delta)), true),
         ChangeUnit::Ratio => (format!("{sign}{:.1} points", 100.0 * delta.abs()), false),
         ChangeUnit::Count => (format!("{sign}{:.0}", delta.abs()), false),
     };
-    let ratio = change
-        .delta_ratio
-        .filter(|ratio| is_relative && ratio.abs() < 100.0)
-        .map_or_else(String::new, |ratio| format!(" ({:+.1}%)", 100.0 * ratio));
+    // What shrinks has no share of its size.
+    let is_relative = is_relative && change.old >= Some(0.0) && change.new >= Some(0.0);
+    let ratio = match change.delta_ratio {
+        Some(ratio) if is_relative && ratio < PERCENT_BELOW => {
+            format!(" ({:+.1}%)", 100.0 * ratio)
+        }
+        Some(ratio) if is_relative => format!(" (×{})", whole(1.0 + ratio)),
+        _ => String::new(),
+    };
     format!("{amount}{ratio}{word}")
 }

@@ -35,7 +35,7 @@ pub fn tell(status: &Status, rank: &RankStatus, columns: Option<usize>) -> Telli
     let mut page = Telling::on(Page::default().within(columns));
     head(&mut page, status, rank);
     page.blank();
-    page.heading("Findings, and why");
+    page.heading("Findings");
     for finding in &findings {
         let is_acknowledged =
             status.acks.iter().any(|ack| ack.subject == subject && ack.kind == finding.kind);

@@ -173,6 +173,8 @@ pub struct StoryEvent {
     pub by_blocks: Option<KeptBlocks>,
     /// The reason that a finding was cleared.
     pub cause: Cause,
+    /// Set when the rank had ended by then.
+    pub has_ended: bool,
 }
 
 /// The reason that a finding was cleared.
@@ -393,6 +395,7 @@ impl Story {
             is_rapid: shown_by == Some(ShownBy::Rapid),
             is_between_events: matches!(shown_by, Some(ShownBy::Shifts | ShownBy::Intervals)),
             cause,
+            has_ended: has_ended(view),
         });
     }
 
@@ -414,7 +417,7 @@ impl Story {
             }
         }
         // A rank that ended has no windows any more.
-        let has_ended = matches!(view, SubjectFigures::Rank(rank) if rank.ended.is_some());
+        let has_ended = has_ended(view);
         if !has_ended {
             self.kept_blocks = KeptBlocks::of(view.detector(Signal::Allocated));
         }
@@ -441,6 +444,11 @@ impl Story {
             *closest = Closest { window: *window, step };
         }
     }
+}
+
+/// Returns whether the subject is a rank that ended.
+fn has_ended(view: &SubjectFigures<'_>) -> bool {
+    matches!(view, SubjectFigures::Rank(rank) if rank.ended.is_some())
 }
 
 /// Orders windows by how far they got: to which test, then how near to passing it.

@@ -58,7 +58,7 @@ const GROWTH: TestWords = TestWords {
     unit: TestUnit::Bytes,
     did: "hardly grew",
     reason: |value, limit| {
-        format!("without its largest increment, its growth is {value} and needs {limit}")
+        format!("without its largest increment it grew {value}, and has to grow {limit}")
     },
     meaning: "hardly grew but for one increment: level, or one level shift",
 };
@@ -69,7 +69,7 @@ const RANDOM_WALK: TestWords = TestWords {
     did: "went up and down as a random walk may",
     reason: |value, limit| {
         format!(
-            "its increments differ: t is {value}, and a random walk reaches {limit} by chance"
+            "its increments differ: it grew by {value} standard deviations of a random walk, which reaches {limit} by chance"
         )
     },
     meaning: "goes up and down as a random walk may, or in a few jumps",
@@ -100,7 +100,7 @@ const SEEN_BEFORE: TestWords = TestWords {
     unit: TestUnit::Bytes,
     did: "was as high before",
     reason: |value, limit| {
-        format!("it was as high before: it ends at {value} and needs {limit}")
+        format!("it was as high before: it ends at {value}, and has to end at {limit}")
     },
     meaning: "ends not far enough above what this incarnation had before: a sawtooth",
 };
@@ -122,7 +122,7 @@ const COMES_AND_GOES: TestWords = TestWords {
     unit: TestUnit::Share,
     did: "grew by too little of what was left",
     reason: |value, limit| {
-        format!("it has used {value} of what there was to grow into, and needs {limit}")
+        format!("it has used {value} of what there was to grow into, and has to use {limit}")
     },
     meaning: "has used too little of what is left: short ramps come and go",
 };
@@ -133,7 +133,7 @@ const CACHE: TestWords = TestWords {
     did: "slowed down like a cache that fills",
     reason: |value, limit| {
         format!(
-            "it slows down like a cache that fills: it has used {value} of what there was to grow into, and needs {limit}"
+            "it slows down like a cache that fills: it has used {value} of what there was to grow into, and has to use {limit}"
         )
     },
     meaning: "slows down, and would end as a healthy cache does",

@@ -11,7 +11,7 @@ use crate::explain::words::{measure, reason};
 use stepmem_detect::detector::WindowReport;
 use stepmem_detect::sample::Axis;
 use stepmem_detect::signal::Signal;
-use stepmem_detect::tests::{Shown, Stopped, Test};
+use stepmem_detect::tests::{Shown, Stopped, T_MAX, Test};
 use stepmem_detect::trend::Stage;
 use stepmem_engine::diagnosis::growth::LIVE_SIGNALS;
 use stepmem_engine::findings::{Transition, TransitionState};
@@ -149,7 +149,7 @@ fn seen_words(story: &Story, (first, last): (StoryPoint, StoryPoint)) -> String 
     if story.is_by_time {
         let n_samples = many(story.n_steps, "sample");
         return format!(
-            "{n_samples} by time, no optimizer steps{restarts}; {from} to {to} ({lasted})"
+            "{n_samples} by time, no optimizer steps{restarts}; {from} to {to} ({lasted}, times in UTC)"
         );
     }
     if let (Some(first), Some(last)) = (first.step, last.step) {
@@ -157,15 +157,15 @@ fn seen_words(story: &Story, (first, last): (StoryPoint, StoryPoint)) -> String 
         let unit = if story.unit.is_steps() { "train step" } else { noun };
         let (n_steps, first, last) = (many(story.n_steps, unit), grouped(first), grouped(last));
         return format!(
-            "{n_steps}{restarts}, from {noun} {first} at {from} to {noun} {last} at {to} ({lasted})"
+            "{n_steps}{restarts}, from {noun} {first} at {from} to {noun} {last} at {to} ({lasted}, times in UTC)"
         );
     }
     if story.series.is_some() {
         let n_samples = many(story.n_steps, "sample");
-        return format!("{n_samples} by time; {from} to {to} ({lasted})");
+        return format!("{n_samples} by time; {from} to {to} ({lasted}, times in UTC)");
     }
     let n_readings = many(story.n_steps, "reading");
-    format!("{n_readings}, unmanaged; {from} to {to} ({lasted})")
+    format!("{n_readings}, unmanaged; {from} to {to} ({lasted}, times in UTC)")
 }
 
 /// Returns the severity of a finding that was raised, and why it is info where it was more
@@ -183,10 +183,11 @@ fn severity(story: &Story, event: &StoryEvent) -> String {
         Some(before) if event.transition.evidence.is_run_first() => {
             format!("info; {} until the run was known to end first", before.as_label())
         }
-        Some(before) if !event.transition.evidence.is_level() => format!(
-            "info; {} until the rank ended or the finding was acknowledged",
-            before.as_label()
-        ),
+        Some(before) if !event.transition.evidence.is_level() => {
+            let why =
+                if event.has_ended { "the rank ended" } else { "the finding was acknowledged" };
+            format!("info; {} until {why}", before.as_label())
+        }
         _ => severity.as_label().to_owned(),
     }
 }
@@ -396,12 +397,17 @@ fn grown(place: &str, shown: &Shown, story: &Story) -> String {
     let stand_in = if story.capacity.is_some() { "" } else { " (of an assumed capacity)" };
     format!(
         "seen in {place}: +{} without its largest increment, {} of that and the {} \
-         left{stand_in}; t of the walk {:.1}",
+         left{stand_in}; {} standard deviations of a random walk",
         bytes(shown.growth_bytes),
         share(shown.share_ratio),
         bytes(shown.headroom_bytes),
-        shown.t,
+        deviations(shown.t),
     )
+}
+
+/// Writes how many deviations a growth is; many are cut off.
+fn deviations(t: f64) -> String {
+    if t < T_MAX { format!("{t:.1}") } else { format!("{} or more", whole(T_MAX)) }
 }
 
 /// Returns the part of an incarnation that a window spans.
@@ -428,20 +434,27 @@ fn is_unknown(story: &Story, of: Signal) -> bool {
     }
 }
 
-fn windows(page: &mut Telling, story: &Story, of: Signal) {
-    let levels: Vec<&LevelTests> = story
-        .windows
-        .iter()
+/// Returns the levels of a signal with windows that were tested.
+fn tested_levels(story: &Story, of: Signal) -> Vec<&LevelTests> {
+    let levels = story.windows.iter();
+    levels
         .filter(|((signal, _), level)| *signal == of && level.n_tests > 0)
         .map(|(_, level)| level)
-        .collect();
-    let mut ends: Vec<End> =
-        levels.iter().flat_map(|level| level.ends.keys().copied()).collect();
-    ends.sort();
-    ends.dedup();
+        .collect()
+}
+
+/// Returns whether windows have outcomes that differ: one is said in words alone.
+fn is_in_table(levels: &[&LevelTests]) -> bool {
+    let mut ends = levels.iter().flat_map(|level| level.ends.keys());
+    let first = ends.next();
+    ends.any(|end| Some(end) != first)
+}
+
+fn windows(page: &mut Telling, story: &Story, of: Signal) {
+    let levels = tested_levels(story, of);
     let records = records(of);
     page.blank();
-    match ends.as_slice() {
+    match levels.as_slice() {
         [] if is_unknown(story, of) => {
             let words = format!("{}: unknown, as the figures for it did not come", what(of));
             page.say(Indent::hanging(0), Statement::new(Claim::Unread, words));
@@ -451,12 +464,12 @@ fn windows(page: &mut Telling, story: &Story, of: Signal) {
                 format!("{}: no window was long enough to be tested", told_as(story, of));
             page.say(Indent::hanging(0), Statement::new(Claim::Untested, words));
         }
-        ends => {
+        _ => {
             let words = format!("{}: {}", told_as(story, of), in_words(records, &levels));
             let n_tests: u32 = levels.iter().map(|level| level.n_tests).sum();
             let outcomes = Statement::new(Claim::Outcomes, words).of(f64::from(n_tests));
             page.say(Indent::hanging(0), outcomes);
-            if ends.len() > 1 {
+            if is_in_table(&levels) {
                 page.table(&table(records, &levels));
             }
         }
@@ -494,8 +507,13 @@ fn in_words(records: &str, levels: &[&LevelTests]) -> String {
     let share_of = |n: u32| f64::from(n) / f64::from(n_tests);
     let told: Vec<String> = ends
         .iter()
-        .filter(|(n, _)| share_of(*n) >= TOLD_SHARE_MIN)
-        .map(|(n, end)| format!("in {} it {}", percent(share_of(*n)), did(*end)))
+        // Those that crept are the finding.
+        .filter(|(n, end)| share_of(*n) >= TOLD_SHARE_MIN || *end == End::Creeps)
+        .map(|(n, end)| {
+            // Few that crept are not none.
+            let written = if *end == End::Creeps { share } else { percent };
+            format!("in {} it {}", written(share_of(*n)), did(*end))
+        })
         .collect();
     let n_tests = grouped(n_tests.into());
     format!("of {n_tests} windows {of_longest}, {}", told.join(", "))
@@ -521,22 +539,30 @@ fn table(records: &'static str, levels: &[&LevelTests]) -> Table {
         Column::left(2, "mostly").at_least(MOSTLY_WIDTH),
         Column::left(2, "the last one"),
     ]);
-    for level in levels {
+    let length = |level: &LevelTests| whole(level.last.n_samples);
+    // The longest window of a level may be as long as that of the next.
+    for alike in levels.chunk_by(|a, b| length(a) == length(b)) {
+        let Some(longest) = alike.last() else { continue };
+        let mut ends = BTreeMap::new();
+        for (end, n) in alike.iter().flat_map(|level| &level.ends) {
+            *ends.entry(*end).or_default() += n;
+        }
+        let n_tests: u32 = alike.iter().map(|level| level.n_tests).sum();
         table.row([
-            whole(level.last.n_samples),
-            grouped(level.n_tests.into()),
-            mostly(level),
-            last_word(&level.last),
+            length(longest),
+            grouped(n_tests.into()),
+            mostly(&ends, n_tests),
+            last_word(&longest.last),
         ]);
     }
     table
 }
 
-/// Returns the two most frequent outcomes, or the first where both do not fit.
-fn mostly(level: &LevelTests) -> String {
-    let mut ends: Vec<_> = level.ends.iter().map(|(end, n)| (*n, *end)).collect();
+/// Returns the two most frequent outcomes of so many tests, or the first where both do not fit.
+fn mostly(ends: &BTreeMap<End, u32>, n_tests: u32) -> String {
+    let mut ends: Vec<_> = ends.iter().map(|(end, n)| (*n, *end)).collect();
     ends.sort_by(|a, b| b.cmp(a));
-    let of_tests = |n: u32| percent(f64::from(n) / f64::from(level.n_tests));
+    let of_tests = |n: u32| percent(f64::from(n) / f64::from(n_tests));
     ends.retain(|(n, _)| of_tests(*n) != "0%");
     let words: Vec<_> = ends
         .iter()
@@ -595,7 +621,9 @@ fn closest_word(page: &mut Telling, closest: &Closest, unit: StepUnit) {
 }
 
 fn glossary(page: &mut Telling, story: &Story) {
-    meanings(page, story.windows.values().flat_map(|level| level.ends.keys().copied()));
+    let levels = signals(story).filter(|of| is_readable(story, *of));
+    let levels = levels.map(|of| tested_levels(story, of)).filter(|levels| is_in_table(levels));
+    meanings(page, levels.flatten().flat_map(|level| level.ends.keys().copied()));
 }
 
 /// Returns the tests of some outcomes, in the order of asking.

@@ -54,7 +54,7 @@ mod tests {
             (
                 failure(Test::RandomWalk, 4.96, 5.04),
                 "5.0 < 5.0",
-                "t is 5.0, and a random walk reaches 5.0",
+                "it grew by 5.0 standard deviations of a random walk, which reaches 5.0",
             ),
             (
                 failure(Test::Blocks, 1.0, 8.0),
@@ -64,7 +64,7 @@ mod tests {
             (
                 failure(Test::ComesAndGoes, 0.02, 0.1),
                 "2.0% < 10%",
-                "it has used 2.0% of what there was to grow into, and needs 10%",
+                "it has used 2.0% of what there was to grow into, and has to use 10%",
             ),
             (
                 failure(Test::FarOff, 345_600.0, 259_200.0),

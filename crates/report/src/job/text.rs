@@ -159,9 +159,10 @@ fn grows(rank: &JobRank, growth: &JobGrowth, is_over: bool) -> Sentence {
     let grown = growth.growth_bytes.map(|grown| {
         let of = Sentence::from(Statement::new(Claim::Growth, bytes(grown)).of(grown));
         match growth.onset_step {
-            Some(step) => {
-                of.then(" ", Statement::new(Claim::Since, format!("since step {step}")))
-            }
+            Some(step) => of.then(
+                " ",
+                Statement::new(Claim::Since, format!("since step {}", grouped(step))),
+            ),
             None => of.end(" so far"),
         }
     });

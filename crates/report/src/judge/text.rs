@@ -84,11 +84,12 @@ fn table(judged: &[Judged]) -> Table {
     let mut table = Table::new([
         Column::left(2, "series").shortenable(),
         Column::left(2, "verdict"),
-        Column::left(2, "grows by (95 %)").droppable(4),
-        Column::left(2, "since").droppable(3),
+        Column::right(2, "grows by"),
+        Column::left(2, "95% interval").droppable(3),
+        Column::left(2, "since").droppable(2),
         Column::right(2, "time left"),
-        Column::right(2, "capacity").droppable(1),
-        Column::right(2, "samples").droppable(2),
+        Column::right(2, "capacity").droppable(4),
+        Column::right(2, "samples").droppable(1),
         Column::right(2, "each").droppable(0),
     ]);
     for of in judged {
@@ -99,7 +100,8 @@ fn table(judged: &[Judged]) -> Table {
         table.row([
             of.series.name(),
             of.verdict.words().to_owned(),
-            or_unknown(of.rate()),
+            or_unknown(growth.and_then(|growth| growth.slope_bytes_per_second).map(hourly)),
+            or_unknown(of.interval()),
             or_unknown(growth.map(|growth| date(growth.onset_time.get()))),
             or_unknown(left),
             or_unknown(of.series.capacity.map(bytes)),
@@ -111,13 +113,10 @@ fn table(judged: &[Judged]) -> Table {
 }
 
 impl Judged {
-    /// Returns the rate of its growth with its interval.
-    fn rate(&self) -> Option<String> {
+    /// Returns the interval of the rate of its growth.
+    pub(super) fn interval(&self) -> Option<String> {
         let growth = self.growth.as_ref()?;
-        let rate = hourly(growth.slope_bytes_per_second?);
         let ends = growth.slope_lower_bytes_per_second.zip(growth.slope_upper_bytes_per_second);
-        let ends = ends
-            .map(|(lower, upper)| format!(" ({} to {})", bytes(3600.0 * lower), hourly(upper)));
-        Some(rate + &ends.unwrap_or_default())
+        ends.map(|(lower, upper)| format!("{} to {}", bytes(3600.0 * lower), hourly(upper)))
     }
 }

@@ -27,8 +27,8 @@ const RANKS_MAX: usize = 16;
 /// The ranks named in a line, at most.
 const NAMED_MAX: usize = 8;
 /// Explanation of the table's column HEADROOM.
-const HEADROOM: &str = "HEADROOM: capacity less what others hold and less the peak; of memory that grows, also less the \
-                        cache that would not be given back.";
+const HEADROOM: &str = "HEADROOM: capacity less what others hold and less the peak, or less live memory where no peak is known; of memory \
+                        that grows, also less the cache that would not be given back.";
 /// The memory outside a rank's allocator from which the card tells of it, in bytes…
 const OUTSIDE_BYTES_MIN: f64 = GIBIBYTE;
 /// …or as a share of the capacity. A CUDA context takes half a gibibyte.
@@ -157,8 +157,8 @@ fn scope(page: &mut Telling, summary: &Summary) {
         Some((first, last)) => format!(
             ", {} {} to {}{}{}",
             unit(summary).as_label(),
-            first.step,
-            last.step,
+            grouped(first.step),
+            grouped(last.step),
             summary.duration_s.map_or(String::new(), |took| format!(" in {}", duration(took))),
             read_share(summary)
         ),
@@ -243,7 +243,7 @@ fn without_steps(page: &mut Telling, summary: &Summary) {
             unit(summary).as_label(),
             duration(longest),
             unit(summary).noun(),
-            last.step
+            grouped(last.step)
         );
         page.say(Indent::hanging(2), Statement::new(Claim::WithoutSteps, words).of(longest));
     }
@@ -273,7 +273,7 @@ fn missing(page: &mut Telling, summary: &Summary) {
     }
     let lost = coverage.ranks_lost.iter().map(|lost| match lost.last {
         Some(last) => {
-            format!("rank {} after {} {}", lost.rank, unit(summary).noun(), last.step)
+            format!("rank {} after {} {}", lost.rank, unit(summary).noun(), grouped(last.step))
         }
         None => format!("rank {} before its first {}", lost.rank, unit(summary).noun()),
     });
@@ -370,7 +370,7 @@ fn words_of_host(rank: &RankSummary) -> Option<&str> {
 fn ended_at(rank: &RankSummary) -> String {
     let last = rank.last.map_or("before its first step".to_owned(), |last| {
         let place = if rank.end.is_some() { "at" } else { "last heard of at" };
-        format!("{place} {} {}", rank.unit.noun(), last.step)
+        format!("{place} {} {}", rank.unit.noun(), grouped(last.step))
     });
     let end = rank.end.as_ref().filter(|end| !end.is_keyboard_interrupt());
     let error = end.and_then(|end| end.error_type.as_deref().zip(Some(end)));
@@ -385,7 +385,9 @@ fn snapshots(page: &mut Telling, summary: &Summary) {
     let written = summary.snapshots.iter().flatten().filter(|of| of.outcome == "written");
     for snapshot in written {
         let path = snapshot.path.as_deref().unwrap_or(UNKNOWN);
-        let step = snapshot.step.map_or(String::new(), |step| format!(", step {}", step.get()));
+        let step = snapshot
+            .step
+            .map_or(String::new(), |step| format!(", step {}", grouped(step.get())));
         let words = format!(
             "Snapshot of rank {}{step} ({}): {path}",
             snapshot.rank.rank, snapshot.reason

@@ -17,7 +17,7 @@ use stepmem_engine::ranks::view::RankView;
 use stepmem_types::claims::sentence::Sentence;
 use stepmem_types::claims::statement::Statement;
 use stepmem_types::claims::table::Claim;
-use stepmem_types::format::units::{bytes, percent};
+use stepmem_types::format::units::{bytes, grouped, percent};
 use stepmem_types::ids::Rank;
 
 /// One diagnosis of one rank.
@@ -178,7 +178,7 @@ impl RankIssue {
     ) -> Self {
         let LifetimePressure { ratio, basis, capacity, step } = pressure;
         let at = match (step, basis) {
-            (Some(step), _) => format!(" at step {step}"),
+            (Some(step), _) => format!(" at step {}", grouped(step)),
             (None, Basis::HighWater) => String::new(),
             (None, _) => " outside train steps".to_owned(),
         };

@@ -13,7 +13,7 @@ use stepmem_types::claims::sentence::Sentence;
 use stepmem_types::claims::statement::Statement;
 use stepmem_types::claims::table::Claim;
 use stepmem_types::end::EndOutcome;
-use stepmem_types::format::units::{bytes, counted, date, time_left, whole};
+use stepmem_types::format::units::{bytes, counted, date, grouped, time_left, whole};
 use stepmem_types::ids::Rank;
 use stepmem_types::step::StepUnit;
 use stepmem_types::units::{Count, MEBIBYTE};
@@ -520,7 +520,7 @@ fn abrupt_end(ranks: &[RankSummary]) -> Option<AbruptEnd> {
     let noun = rank.unit.noun();
     let step = rank.last.map_or(Cow::Owned(format!("before its first {noun}")), |last| {
         let place = if failed.is_some() { "at" } else { "and was last heard of at" };
-        format!("{place} {noun} {}", last.step).into()
+        format!("{place} {noun} {}", grouped(last.step)).into()
     });
     let error = rank.end.as_ref().and_then(|end| end.error_type.as_deref());
     let error = error.map_or_else(String::new, |kind| format!(" ({kind})"));

@@ -377,6 +377,12 @@ pub(crate) fn width_left(before: &str) -> usize {
     WIDTH.saturating_sub(before.chars().count())
 }
 
+/// Names the rows that are left out.
+fn others_of(n_others: u64) -> String {
+    let noun = if n_others == 1 { "other" } else { "others" };
+    format!("{} {noun} (--top N shows more)", grouped(n_others))
+}
+
 fn rest(page: &mut String, rows: impl Iterator<Item = Sum>, total: u64) {
     let (mut others, mut n_others) = (Sum::default(), 0_u64);
     for sum in rows {
@@ -384,7 +390,7 @@ fn rest(page: &mut String, rows: impl Iterator<Item = Sum>, total: u64) {
         n_others += 1;
     }
     if n_others > 0 {
-        let name = format!("{} others (--top N shows more)", grouped(n_others));
+        let name = others_of(n_others);
         row_named(page, &name, others, total);
     }
 }
@@ -501,8 +507,7 @@ fn private_pools(page: &mut String, pools: &[PoolSums], top: usize) {
     let mut others = Totals::default();
     private.iter().skip(top).for_each(|pool| others.join(pool.totals));
     if others.segments > 0 {
-        let n_others = grouped(count(private.len() - top));
-        row(page, others, &format!("{n_others} others (--top N shows more)"));
+        row(page, others, &others_of(count(private.len() - top)));
     }
     let texts = [Some(words::PRIVATE_POOLS.to_owned()), words::pools_of_graphs(pools)];
     for text in texts.into_iter().flatten() {

@@ -137,7 +137,8 @@ fn changes(page: &mut String, device: &DeviceDiff, top: usize) {
     }
     let n_more = grown.len().saturating_sub(top) + shrunk.len().saturating_sub(top);
     if n_more > 0 {
-        line(page, format_args!("  and {n_more} more lines (--top N shows them)"));
+        let noun = if n_more == 1 { "line" } else { "lines" };
+        line(page, format_args!("  and {n_more} more {noun} (--top N shows more)"));
     }
 }
 
@@ -206,7 +207,8 @@ fn two_ranks(page: &mut String, ranks: &Ranks, top: usize) {
     }
     let n_more = ranks.differences.len().saturating_sub(top);
     if n_more > 0 {
-        line(page, format_args!("  and {n_more} more lines (--top N shows them)"));
+        let noun = if n_more == 1 { "line" } else { "lines" };
+        line(page, format_args!("  and {n_more} more {noun} (--top N shows more)"));
     }
     line(page, format_args!("\nby category, at the end"));
     for row in &ranks.category_differences {

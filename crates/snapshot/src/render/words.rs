@@ -582,7 +582,7 @@ fn scaling(Bounds { low, high }: Bounds) -> String {
     let known = format!("{} scale with it", whole_bytes(low));
     match high - low {
         0 => known,
-        unsure => format!("{known}, of {} it is not known", whole_bytes(unsure)),
+        unsure => format!("{known}, and another {} may", whole_bytes(unsure)),
     }
 }
 

@@ -67,7 +67,7 @@ claims! {
             needs ["holder", "slope_bytes_per_step"], when "the holder's rate and that of the growth are known", MEASURED;
         HolderLine "holder_line"(BytesPerStep): "allocated at … (… more/step)",
             needs ["holder"], when "tracing found the line that allocates", RATE;
-        Removal "removal": "nothing that was read in … removes from it",
+        Removal "removal": "no line found in … removes from it",
             needs ["holder"], when "the code of the holder was read", WORDS;
         NoTensor "no_tensor": "no growing tensor was found",
             needs ["searched"], when "a search ended, complete or not, and named nothing", WORDS;
@@ -203,7 +203,7 @@ claims! {
             needs ["pressure_ratio"], when "pressure on the host, on memory that is shared, or of a cache that is never live", WORDS;
         AdviceKill "advice_kill": "Look at host memory …",
             needs ["is_kill"], when "the kernel killed the process", WORDS;
-        AdviceGrown "advice_grown": "It would have fit but for what memory had grown by …",
+        AdviceGrown "advice_grown": "Without that growth it would have fit …",
             needs ["growth_bytes"], when "the request fits into headroom and growth together", WORDS;
         AdviceLimit "advice_limit": "The process reached its own limit, and its device had more …",
             needs ["limit"], when "the error is one of the process's own limit", WORDS;

@@ -44,7 +44,7 @@ impl Telling {
 
     /// Adds a row of a glossary: a word, and its meaning.
     pub fn meaning(&mut self, name: &'static str, meaning: &'static str) {
-        self.page.paragraph(Indent::hanging(2), &format!("{name:14} {meaning}"));
+        self.page.paragraph(Indent::hanging(2), &format!("{name:14}  {meaning}"));
     }
 
     pub fn blank(&mut self) {
