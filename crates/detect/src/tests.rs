@@ -16,7 +16,7 @@ use crate::trend::Stage;
 /// The fewest blocks whose quarters and changepoint are asked for.
 const QUARTERS_BLOCKS_MIN: usize = 8;
 /// The largest t that is reported: of growth whose increments are all equal.
-pub const T_MAX: f64 = 1000.0;
+pub const LARGEST_T: f64 = 1000.0;
 /// Increments of less than this share of the largest one are not compared with it.
 const COMPARED_OF_LARGEST: f64 = 0.1;
 /// Growth worth this share of its increments in equal ones is no matter of a few large
@@ -324,7 +324,7 @@ impl Growth {
     pub(super) fn t(&self) -> f64 {
         let k = f64::from(self.n_increments);
         let variance = ((self.squares - self.bytes * self.bytes / k) / (k - 1.0)).max(0.0);
-        (self.bytes / (variance * k).sqrt()).min(T_MAX)
+        (self.bytes / (variance * k).sqrt()).min(LARGEST_T)
     }
 
     /// Returns the t that a random walk reaches by chance.

@@ -11,7 +11,7 @@ use crate::explain::words::{measure, reason};
 use stepmem_detect::detector::WindowReport;
 use stepmem_detect::sample::Axis;
 use stepmem_detect::signal::Signal;
-use stepmem_detect::tests::{Shown, Stopped, T_MAX, Test};
+use stepmem_detect::tests::{LARGEST_T, Shown, Stopped, Test};
 use stepmem_detect::trend::Stage;
 use stepmem_engine::diagnosis::growth::LIVE_SIGNALS;
 use stepmem_engine::findings::{Transition, TransitionState};
@@ -407,7 +407,7 @@ fn grown(place: &str, shown: &Shown, story: &Story) -> String {
 
 /// Writes how many deviations a growth is; many are cut off.
 fn deviations(t: f64) -> String {
-    if t < T_MAX { format!("{t:.1}") } else { format!("{} or more", whole(T_MAX)) }
+    if t < LARGEST_T { format!("{t:.1}") } else { format!("{} or more", whole(LARGEST_T)) }
 }
 
 /// Returns the part of an incarnation that a window spans.
