@@ -14,7 +14,7 @@ use crate::config::table::{SETTINGS, Setting};
 use crate::store::launches::LATEST;
 use crate::store::open::Unread;
 use stepmem_report::gate::{FAILED_ON_CODE, UNJUDGED_CODE};
-use stepmem_types::format::clean::plain_json;
+use stepmem_types::format::clean::{clean, plain_json};
 
 /// The prefixes of settings that `replay` takes.
 const REPLAY_PREFIXES: [&str; 5] = ["rank.", "run.", "creep.", "pressure.", "imbalance."];
@@ -157,7 +157,9 @@ pub(super) fn files(matches: &ArgMatches) -> impl Iterator<Item = &PathBuf> {
 pub(super) fn say_launches<'p>(paths: impl IntoIterator<Item = &'p PathBuf>) {
     for path in paths {
         if let Some(launch) = launch_of_runs(path) {
-            let (path, launch) = (path.display(), launch.display());
+            let [path, launch] =
+                [path.as_path(), &launch].map(|path| path.display().to_string());
+            let (path, launch) = (clean(&path), clean(&launch));
             writeln!(
                 io::stderr(),
                 "stepmem: {path}: reading the launch that wrote last, {launch}"
@@ -173,17 +175,6 @@ fn launch_of_runs(path: &Path) -> Option<PathBuf> {
     let launch = path.join(LATEST).canonicalize().ok()?;
     let below = launch.strip_prefix(&root).ok()?.to_owned();
     (below.components().count() > 1).then_some(below)
-}
-
-/// Names a document that was written on standard output, unless it went to a device.
-///
-/// # Errors
-/// Standard output cannot be written.
-pub(super) fn say_written(to: &Path) -> anyhow::Result<()> {
-    if to.is_file() {
-        writeln!(io::stdout().lock(), "{}", to.display())?;
-    }
-    Ok(())
 }
 
 pub(super) fn json_arg(help: &'static str) -> Arg {

@@ -193,7 +193,7 @@ fn write(
         let document = html::document(sources, judged, escaped);
         atomic::replace(to, &[document.as_bytes()])
             .with_context(|| to.display().to_string())?;
-        return args::say_written(to);
+        return Ok(());
     }
     let text = if matches.get_flag("json") {
         args::json(&JudgedTold::of(sources, judged))?

@@ -118,6 +118,7 @@ fn restart_arguments(command: clap::Command) -> clap::Command {
         .arg(
             Arg::new(MAX_RESTARTS)
                 .long(MAX_RESTARTS)
+                .hide_short_help(true)
                 .value_name("N")
                 .value_parser(clap::value_parser!(u32))
                 .requires(RESTART)
@@ -126,6 +127,7 @@ fn restart_arguments(command: clap::Command) -> clap::Command {
         .arg(
             Arg::new(ATTEMPTS)
                 .long(ATTEMPTS)
+                .hide_short_help(true)
                 .value_name("FILE")
                 .value_parser(clap::value_parser!(PathBuf))
                 .requires(RESTART)

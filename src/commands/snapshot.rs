@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::{Arg, ArgMatches, Command};
 
-use crate::commands::args::{CommandError, CommandRow, Exit, say_written};
+use crate::commands::args::{CommandError, CommandRow, Exit};
 use crate::commands::snapshot_columns;
 use crate::commands::snapshot_common::{
     Common, ensure_moment, file, json, named_moment, path, with_common, with_html,
@@ -262,8 +262,7 @@ fn rank_in(path: &Path) -> Option<u64> {
 
 /// Writes a document.
 fn put(to: &Path, document: &str) -> anyhow::Result<()> {
-    atomic::replace(to, &[document.as_bytes()]).with_context(|| shown(to))?;
-    say_written(to)
+    atomic::replace(to, &[document.as_bytes()]).with_context(|| shown(to))
 }
 
 /// The name of a file without its folder.

@@ -315,7 +315,6 @@ fn command(matches: &ArgMatches) -> Result<Exit, CommandError> {
     let question = question(matches)?;
     if let Some(to) = matches.get_one::<PathBuf>("html") {
         write_html(matches, question.run, to)?;
-        args::say_written(to)?;
         return Ok(Exit::Success);
     }
     let mut out = io::stdout().lock();

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::Value;
 use tracing_subscriber::filter::{LevelFilter, Targets};
@@ -11,6 +12,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::config::settings::LogSettings;
 use stepmem_types::format::clean::{is_raw, plain_json, shortened};
+use stepmem_types::ids::Run;
 
 /// The longest event of the log, in bytes.
 pub const EVENT_BYTES_MAX: usize = 16 * 1024;
@@ -19,8 +21,23 @@ const TEXT_CHARS_MAX: usize = 512;
 /// The beginning of a sequence that colors text.
 const SEQUENCE: &str = "\u{1b}[";
 
+/// Set where the log is in JSON.
+static IS_JSON: AtomicBool = AtomicBool::new(false);
+
+/// Logs the card of a run: one event in JSON; in text, of which an event is a line, one for each
+/// of its lines.
+pub fn card(run: &Run, verdict: &str, card: &str) {
+    if IS_JSON.load(Ordering::Relaxed) {
+        tracing::info!(%run, verdict, "summary\n{card}");
+        return;
+    }
+    tracing::info!(%run, verdict, "summary");
+    card.lines().for_each(|line| tracing::info!("{line}"));
+}
+
 /// Installs the log of the process.
 pub fn to_stderr(log: &LogSettings) {
+    IS_JSON.store(log.is_json, Ordering::Relaxed);
     let level: LevelFilter = log.level.parse().unwrap_or(LevelFilter::INFO);
     let of_sdk = level.min(LevelFilter::WARN);
     let targets = Targets::new().with_default(level).with_target("opentelemetry_sdk", of_sdk);

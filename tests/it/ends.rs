@@ -179,11 +179,13 @@ fn end_as_completed_after_a_last_error_is_corrected_by_whoever_knows_the_exit_co
         let exporter = Exporter::start(&[]);
         exporter.push(&caught(caught_before).records());
         exporter.end("job", &caught_end("completed", n_ooms));
-        exporter.end("job", &correction);
-        exporter.end("job", &json!({"rank": 0, "outcome": "failed"}));
-        (exporter.status()["ranks"][0].clone(), found(&exporter))
+        let failed = json!({"rank": 0, "outcome": "failed"});
+        let end = |body: &Value| exporter.post_to("/v1/runs/job/end", body.to_string()).status;
+        let statuses = [end(&correction), end(&failed)];
+        (statuses, exporter.status()["ranks"][0].clone(), found(&exporter))
     };
-    let (rank, found) = corrected(0, 1);
+    let (statuses, rank, found) = corrected(0, 1);
+    assert_eq!(statuses, [200, 409]);
     let found = found.unwrap();
     assert_eq!(found["severity"], "critical");
     let words = text_of(&found, "sentence");
@@ -191,7 +193,8 @@ fn end_as_completed_after_a_last_error_is_corrected_by_whoever_knows_the_exit_co
     has(&rank, &json!({"end": {"outcome": "oom"}, "oom_events_total": 1}));
     // It went on after its error, or had none: its own end counts.
     for (caught_before, n_ooms) in [(1, 1), (0, 0)] {
-        let (rank, _) = corrected(caught_before, n_ooms);
+        let (statuses, rank, _) = corrected(caught_before, n_ooms);
+        assert_eq!(statuses, [409, 409]);
         assert_eq!(rank["end"]["outcome"], "completed", "{rank:#}");
     }
 }

@@ -8,6 +8,7 @@ use anyhow::Context;
 use tokio::task::JoinHandle;
 
 use crate::config::settings::StartMode;
+use crate::exporter::log;
 use crate::exporter::notices::{Notice, Notices, SummaryNotice};
 use crate::exporter::process_state::has_exited;
 use crate::exporter::summaries::directory::{LaunchOfRun, SummaryFolders, WrittenFiles};
@@ -372,9 +373,7 @@ impl Round {
         for (mut waiting, current) in self.summaries {
             let summary = &waiting.summary;
             let (verdict, card) = (&*summary.diagnosis.status, &*summary.text);
-            tracing::info!(run = %summary.run, verdict, "summary");
-            // An event is one line of the log.
-            card.lines().for_each(|line| tracing::info!("{line}"));
+            log::card(&summary.run, verdict, card);
             let folders = self.folders.as_ref();
             let files = folders.map(|to| result.write(to, &mut waiting, &current)).transpose();
             let (files, problem) = match files {

@@ -44,7 +44,7 @@ export function requestSnapshot({ run, rank }) {
   return {
     verb: "Request a snapshot",
     title: `Request a memory snapshot of rank ${rank} of run ${run}`,
-    note: "The training process records its allocations for some steps, below its STEPMEM_SNAPSHOT_DIRECTORY.",
+    note: "The process records its allocations for some steps, below its STEPMEM_SNAPSHOT_DIRECTORY.",
     fields: [],
     path: ofRun(run, "snapshot"),
     body: () => ({ rank }),

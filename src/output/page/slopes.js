@@ -39,5 +39,5 @@ function rate(signal) {
   if (nounOf(signal) === "call") return `${perUnit(signal, signal)}, ${perHour(signal)} per hour`;
   const lower = bytes(signal.slope_lower_bytes_per_step);
   const upper = bytes(signal.slope_upper_bytes_per_step);
-  return `${perStep(signal)} per ${nounOf(signal)} (95% interval ${lower} to ${upper})`;
+  return `${perStep(signal)} per step (95% interval ${lower} to ${upper})`;
 }

@@ -20,7 +20,7 @@ export function snapshotNote({ evidence }, newest) {
   if (outcome === "recording") return "A memory snapshot is being recorded.";
   if (outcome === "unanswered") return "A memory snapshot was requested, but did not arrive.";
   if (outcome === "failed") return `No memory snapshot: ${error}.`;
-  if (!analysis) return `A memory snapshot was written to ${path}; the exporter reads only what is below --snapshot.read-directory.`;
+  if (!analysis) return `A memory snapshot was written to ${path}; only those below --snapshot.read-directory are read.`;
   if (analysis === "waiting") return "A memory snapshot is being analyzed.";
   return analysis === "analysed" ? "" : `The memory snapshot ${path} was not analyzed (${analysis}): ${reason}.`;
 }

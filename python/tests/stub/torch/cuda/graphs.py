@@ -12,12 +12,12 @@ lengths = []
 
 
 def is_current_stream_capturing():
-    return getattr(Stream, "graph", None) is not None
+    return Stream.__dict__.get("graph") is not None
 
 
 def launch(work):
     """Runs a function on the device: at once, or when the graph is replayed that is captured now."""
-    graph = getattr(Stream, "graph", None)
+    graph = Stream.__dict__.get("graph")
     if graph is None:
         work()
     else:
