@@ -58,6 +58,7 @@ TRAINER = """
         kept = []
         def on_step_end(self, arguments, state, control, **named):
             self.kept.append(torch.ones(800_000))
+            time.sleep(0.02)  # an answer comes once a second
     data = [{"x": torch.ones(4)} for _ in range(64)]
     arguments = TrainingArguments("out", max_steps=1500, report_to=[], use_cpu=True, disable_tqdm=True, save_strategy="no", logging_strategy="no")
     trainer = Trainer(Model(), arguments, train_dataset=data, callbacks=[StepmemCallback(checkpoint_before_oom=OPTS_IN), Leaks()])
@@ -76,6 +77,7 @@ LIGHTNING = """
             self.layer, self.kept = torch.nn.Linear(4, 1), []
         def training_step(self, batch, batch_idx):
             self.kept.append(torch.ones(800_000))
+            time.sleep(0.02)  # an answer comes once a second
             return self.layer(batch).mean()
         def configure_optimizers(self):
             return torch.optim.SGD(self.parameters(), lr=0.01)
