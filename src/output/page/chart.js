@@ -193,8 +193,7 @@ export class Chart {
     ctx.font = `${11 * ratio}px system-ui, sans-serif`;
     ctx.lineWidth = ratio;
     [ctx.textAlign, ctx.textBaseline] = ["left", "alphabetic"];
-    const crossed = markers.filter(({ isTick }) => !isTick).map(({ time }) => plot.valToPos(time, "x", true));
-    if (ceiling && ceiling.value <= plot.scales.y.max) drawCeiling(plot, ceiling, ratio, crossed);
+    if (ceiling && ceiling.value <= plot.scales.y.max) drawCeiling(plot, ceiling, ratio);
     const labels = [];
     for (const marker of markers) {
       const x = Math.round(plot.valToPos(marker.time, "x", true));
@@ -231,8 +230,7 @@ function drawLabels({ ctx, bbox }, labels, ratio) {
   }
 }
 
-/** Draws the line of a ceiling, and its label where no marker of those at `crossed` strikes it out. */
-function drawCeiling(plot, { value, label, color: of }, ratio, crossed) {
+function drawCeiling(plot, { value, label, color: of }, ratio) {
   const { ctx, bbox } = plot;
   const y = Math.round(plot.valToPos(value, "y", true));
   [ctx.strokeStyle, ctx.fillStyle] = [color(of), color(of)];
@@ -242,12 +240,9 @@ function drawCeiling(plot, { value, label, color: of }, ratio, crossed) {
   ctx.lineTo(bbox.left + bbox.width, y);
   ctx.stroke();
   ctx.setLineDash([]);
-  // In the middle if it can: growth meets the line at the right end.
+  // In the middle: growth meets the line at the right end, and markers stand at both ends.
   ctx.textAlign = "center";
-  const half = ctx.measureText(label).width / 2 + LABEL_GAP * ratio;
-  const places = [0.5, 0.3, 0.7].map((share) => bbox.left + share * bbox.width);
-  const free = places.find((x) => crossed.every((at) => Math.abs(at - x) > half));
-  ctx.fillText(label, free ?? places[0], y + 13 * ratio);
+  ctx.fillText(label, bbox.left + bbox.width / 2, y + 13 * ratio);
   ctx.textAlign = "left";
 }
 
