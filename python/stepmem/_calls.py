@@ -20,7 +20,7 @@ from ._model_calls import CALL
 from ._process import Process
 from ._readers import MemorySample
 from ._signals import raise_if_of_handler
-from ._torch import leave_out, untraced
+from ._torch import leave_out, like, untraced
 from ._warn import warn_once
 
 FUNCTIONS = (
@@ -183,7 +183,7 @@ class Calls:
                 if monotonic() >= (calls._busy_due_at if running else calls._due_at):
                     ends(n)
 
-        self._replace(class_, name, _like(counted, function))
+        self._replace(class_, name, like(counted, function))
 
     def _count_application(self, class_: type) -> bool:
         """Counts the requests to an ASGI application, and nothing else from now on. Returns whether it can."""
@@ -210,7 +210,7 @@ class Calls:
                 if monotonic() >= (calls._busy_due_at if running else calls._due_at):
                     ends(n)
 
-        self._replace(class_, "__call__", _like(counted, function))
+        self._replace(class_, "__call__", like(counted, function))
         return True
 
     def _call_ends(self, n: int) -> None:
@@ -243,14 +243,6 @@ class Calls:
             warn_once("calls", f"the end of a call was not recorded: {error!r}")
         finally:
             self._lock.release()
-
-
-def _like(wrapper: Any, function: Any) -> Any:
-    """Returns a wrapper with the names of what it wraps."""
-    for each in ("__name__", "__qualname__", "__module__", "__doc__", "__annotations__"):
-        setattr(wrapper, each, getattr(function, each, None) or getattr(wrapper, each))
-    wrapper.__wrapped__ = function
-    return wrapper
 
 
 def class_of_self(frame: FrameType) -> Optional[type]:

@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, List, Optional
 from ._foreign import dict_of_type, imported_class
 from ._peaks import step_lock
 from ._signals import raise_if_of_handler
-from ._torch import leave_out
+from ._torch import leave_out, like
 from ._warn import warn_once
 
 GRAPH = ("torch.cuda.graphs", "CUDAGraph")
@@ -98,8 +98,5 @@ def _end(graph: Any) -> Optional[Capture]:
 
 def replace(class_: type, name: str, function: Any, wrapper: Any) -> None:
     """Gives a class a function of the client's instead of one that it stands for."""
-    for each in ("__name__", "__qualname__", "__module__", "__doc__", "__annotations__"):
-        setattr(wrapper, each, getattr(function, each, None) or getattr(wrapper, each))
-    wrapper.__wrapped__ = function
-    leave_out(wrapper)
+    leave_out(like(wrapper, function))
     setattr(class_, name, wrapper)  # not as `type` does: PyTorch's class is one of pybind11

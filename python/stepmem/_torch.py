@@ -216,3 +216,11 @@ def _most(wanted: List[Tuple[int, bool]]) -> Tuple[int, bool]:
 def _record(torch: Any, max_entries: int, is_full: bool) -> None:
     context, stacks = ("all", "all") if is_full else ("alloc", "python")
     torch.cuda.memory._record_memory_history(enabled="all", context=context, stacks=stacks, max_entries=max_entries)
+
+
+def like(wrapper: Any, function: Any) -> Any:
+    """Returns a wrapper with the names of what it wraps."""
+    for each in ("__name__", "__qualname__", "__module__", "__doc__", "__annotations__"):
+        setattr(wrapper, each, getattr(function, each, None) or getattr(wrapper, each))
+    wrapper.__wrapped__ = function
+    return wrapper

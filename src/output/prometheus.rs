@@ -65,7 +65,7 @@ impl Format {
 const USUAL_BYTES: usize = 16 * 1024;
 const USUAL_BYTES_OF_RANK: usize = 3 * 1024;
 
-/// From here on not every whole number is a value.
+/// 2^53: larger whole numbers are not all exact.
 const WHOLE_END: f64 = 9_007_199_254_740_992.0;
 
 /// The lines above a metric's samples, in each format: they never change.

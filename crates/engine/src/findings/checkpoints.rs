@@ -27,7 +27,7 @@ const CAPACITY_RATIO_MIN: f64 = 0.01;
 
 impl Findings {
     /// Returns the runs that should checkpoint, as their memory may run out within a time.
-    /// `runs` has those of which memory rises in stairs; what was acknowledged is no reason.
+    /// `runs` has those of which memory rises in stairs; what was acknowledged does not count.
     pub(crate) fn checkpoints_due(
         &self,
         before: Duration,

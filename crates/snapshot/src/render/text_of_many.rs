@@ -136,10 +136,7 @@ fn changes(page: &mut String, device: &DeviceDiff, top: usize) {
         line(page, format_args!("  no line holds more or less"));
     }
     let n_more = grown.len().saturating_sub(top) + shrunk.len().saturating_sub(top);
-    if n_more > 0 {
-        let noun = if n_more == 1 { "line" } else { "lines" };
-        line(page, format_args!("  and {n_more} more {noun} (--top N shows more)"));
-    }
+    more_lines(page, n_more);
 }
 
 /// The page of the rank that differs.
@@ -186,6 +183,14 @@ pub fn ranks(ranks: &Ranks, top: usize) -> String {
 }
 
 /// Two ranks side by side, by line and by category.
+/// Names the lines that are left out, if any are.
+fn more_lines(page: &mut String, n_more: usize) {
+    if n_more > 0 {
+        let noun = if n_more == 1 { "line" } else { "lines" };
+        line(page, format_args!("  and {n_more} more {noun} (--top N shows more)"));
+    }
+}
+
 fn two_ranks(page: &mut String, ranks: &Ranks, top: usize) {
     if ranks.differences.is_empty() && ranks.category_differences.is_empty() {
         page.push_str(&wrapped(words::SAME_RANKS, "", WIDTH));
@@ -206,10 +211,7 @@ fn two_ranks(page: &mut String, ranks: &Ranks, top: usize) {
         line(page, format_args!("{figures}{}", row.site.name_within(width_left(&figures))));
     }
     let n_more = ranks.differences.len().saturating_sub(top);
-    if n_more > 0 {
-        let noun = if n_more == 1 { "line" } else { "lines" };
-        line(page, format_args!("  and {n_more} more {noun} (--top N shows more)"));
-    }
+    more_lines(page, n_more);
     line(page, format_args!("\nby category, at the end"));
     for row in &ranks.category_differences {
         let [a, b] = row.bytes.map(whole_bytes);
