@@ -106,7 +106,7 @@ fn check(settings: &Settings, mut out: impl Write) -> anyhow::Result<()> {
     }
     for gone in &poll.unavailable {
         let state =
-            if gone.code == LIBRARY_MISSING { "no driver here" } else { "not available" };
+            if gone.code == LIBRARY_MISSING { "no NVIDIA driver here" } else { "not available" };
         writeln!(out, "NVML:             {state} ({}): {}", gone.code, gone.message)?;
     }
     if poll.is_released {
