@@ -104,7 +104,7 @@ claims! {
         ContainerLimit "container_limit"(Bytes): "of its container's …",
             needs ["container"], when "the container runs out first", EXACT;
         TimeLeft "time_left"(Seconds): "out of memory in about …",
-            needs ["headroom_bytes", "slope_bytes_per_second"], when "it is known to a factor of ten, and neither a bound nor the end of the rank comes first", LEFT;
+            needs ["headroom_bytes", "slope_bytes_per_second"], when "it is known within a factor of three, and neither a bound nor the end of the rank comes first", LEFT;
         StepsLeft "steps_left"(Steps): "… steps",
             needs ["headroom_bytes", "slope_bytes_per_step"], when "the same, and it has steps", LEFT;
         LeastTimeLeft "least_time_left"(Seconds): "out of memory in at least …",
