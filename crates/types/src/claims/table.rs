@@ -155,6 +155,8 @@ claims! {
             needs ["capacity_bytes"], when "it is known", EXACT;
         NeverLive "never_live"(Ratio): "…% of it was never live at the same time",
             needs ["never_live_ratio"], when "a fifth or more of the capacity was reserved and never live", EXACT;
+        PrivatePools "private_pools"(Bytes): "… of it is in private pools (CUDA graphs, MemPools)",
+            needs ["private_pools_bytes"], when "a fifth or more of the capacity", EXACT;
         Imbalance "imbalance"(Ratio): "its peak is …% above the median of the other ranks",
             needs ["imbalance_ratio", "median_bytes"], when "the peak of a rank stands out", EXACT;
         LowPeak "low_peak"(Ratio): "its peak is …% below the median of the other ranks",
