@@ -25,8 +25,8 @@ BARS = {
         Bar("error of the slope, p50", ("ranks", "slope_error", "p50"), "<=", 0.015, "percent"),
         Bar("error of the slope, p90", ("ranks", "slope_error", "p90"), "<=", 0.11, "percent"),
         Bar("interval has the true slope", ("ranks", "in_interval"), ">=", 0.94, "count"),
-        Bar("error of the time left, p50", ("ranks", "time_left_error", "p50"), "<=", 0.12, "percent"),
-        Bar("error of the time left, p90", ("ranks", "time_left_error", "p90"), "<=", 0.50, "percent"),
+        Bar("error of the time left, p50", ("ranks", "time_left_error", "p50"), "<=", 0.10, "percent"),
+        Bar("error of the time left, p90", ("ranks", "time_left_error", "p90"), "<=", 0.40, "percent"),
     ),
     "real": (
         Bar("healthy GPU series paged", ("gpu_healthy_paged",), "<=", 0.0, "count"),

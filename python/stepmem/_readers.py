@@ -24,7 +24,7 @@ from ._torch import cuda_torch, device_uuid, is_integrated, memory_fraction
 from ._warn import warn_once
 from ._wire import HOST_PARTS, STEP_MAX, UNIFIED, UNKNOWN
 
-Figures = Tuple[int, int, int, int, int, int, int, int, int]
+Figures = Tuple[int, int, int, int, int, int, int, int, int, int]
 """Allocated, peak allocated, reserved, peak reserved and inactive split bytes, allocation retries, OOMs, requested bytes.
 
 UNKNOWN where the reader cannot read one.
@@ -46,6 +46,9 @@ HOST_EVERY = 0.02
 
 PINNED_EVERY = 5.0
 """Interval at which pinned memory is read, in seconds. A program that frees it on another thread meanwhile makes the reading wait."""
+
+PRIVATE_POOLS_MAX = 64
+"""Private pools whose bytes are added up at the end of a step; of more they are unknown."""
 
 LIMIT_EVERY = 10.0
 """Interval at which the limit of host memory next to a device's is read, in seconds."""
@@ -140,7 +143,7 @@ class HostReader:
             pairs = ((limit, of) if limit != UNKNOWN else (UNKNOWN, UNKNOWN) for limit, of in zip(self._limits, used))
             parts = (*parts[: -len(NO_LIMITS)], *(value for pair in pairs for value in pair))
         # There is no caching allocator in between: reserved is what is allocated.
-        return (allocated, UNKNOWN, allocated, *(UNKNOWN,) * 6), parts
+        return (allocated, UNKNOWN, allocated, *(UNKNOWN,) * 7), parts
 
     def n_ooms(self) -> int:
         """Returns UNKNOWN: nothing counts the errors of the host."""
@@ -355,12 +358,20 @@ class CudaReader:
         return self._reserved_limit
 
 
-def _further(stats: Dict[str, Any]) -> Tuple[int, int, int, int, int]:
-    """Returns inactive split bytes, allocation retries, OOMs, requested bytes and live blocks; an allocator need not count them."""
+def _further(stats: Dict[str, Any]) -> Tuple[int, int, int, int, int, int]:
+    """Returns inactive split bytes, retries, OOMs, requested bytes, live blocks and the bytes of private pools; an allocator need not count them."""
     inactive = stats["inactive_split_bytes"]["all"]["current"] if "inactive_split_bytes" in stats else UNKNOWN
     # 0 next to live bytes: this allocator (cudaMallocAsync) counts neither requested bytes nor blocks.
     requested, blocks = (stats[name]["all"]["current"] if name in stats else 0 for name in ("requested_bytes", "allocation"))
-    return inactive, stats.get("num_alloc_retries", UNKNOWN), stats.get("num_ooms", UNKNOWN), requested or UNKNOWN, blocks or UNKNOWN
+    return inactive, stats.get("num_alloc_retries", UNKNOWN), stats.get("num_ooms", UNKNOWN), requested or UNKNOWN, blocks or UNKNOWN, _of_private_pools(stats)
+
+
+def _of_private_pools(stats: Dict[str, Any]) -> int:
+    """Returns the reserved bytes of private pools; UNKNOWN where there are none, or more than PRIVATE_POOLS_MAX, and before PyTorch counts them."""
+    pools = stats.get("reserved_bytes_by_private_pools")
+    if not pools or len(pools) > PRIVATE_POOLS_MAX:
+        return UNKNOWN
+    return sum(int(of["all"]["current"]) for of in pools.values())
 
 
 def find_reader(settings: Settings) -> "CudaReader | HostReader":

@@ -110,6 +110,7 @@ FIGURES = (
     "ooms",
     "requested_bytes",
     "live_blocks",
+    "private_pools_bytes",
     "total_bytes",
     "free_bytes",
     RESERVED_LIMIT,

@@ -677,3 +677,21 @@ def test_snapshot_without_cuda_returns_none_and_warns(train):
     ended = train("import stepmem\nstepmem.step_end(1)\nprint(stepmem.snapshot('x'))", "http://127.0.0.1:9").ended()
     assert (ended.code, ended.out) == (0, "None\n")
     assert "does not use CUDA" in ended.err
+
+
+PRIVATE_POOLS = """
+    import torch, stepmem
+    torch.malloc(1000)
+    for held in (None, {}, {(0, 1): 3 << 30, (7, 0): 1 << 30}, {(0, pool): 1 for pool in range(1000)}):
+        torch._C.private_pools = held
+        stepmem.step_end()
+    assert stepmem.flush(60)
+"""
+
+
+def test_reserved_memory_of_private_pools_is_reported_where_pytorch_counts_it(fake, train):
+    exporter = fake(200)
+    ended = train(PRIVATE_POOLS, exporter.url, PATHS=STUB).ended()
+    assert (ended.code, ended.err) == (0, "")
+    pools = [record.get("private_pools_bytes") for record in exporter.records]
+    assert pools == [None, None, 4 << 30, None], "a thousand pools are too many to add up at a step's end"

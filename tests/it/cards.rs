@@ -234,6 +234,27 @@ fn pressure_of_memory_that_is_never_live_asks_for_expandable_segments() {
     // 27 % of the capacity was never live: without that memory there would be no pressure.
     let less = advice(17 * GIB);
     assert!(less.contains("PYTORCH_ALLOC_CONF=expandable_segments:True"), "{less}");
+    let pools = |bytes: u64| {
+        let exporter = Exporter::start(&[]);
+        let job = Job::new(1, 40).capacity(24 * GIB).live(|_, _| 9 * GIB);
+        let job = job.more(move |_, _| json!({"private_pools_bytes": bytes}));
+        exporter.push(&job.reserved(|_, _| 23 * GIB + 512 * MIB).records());
+        let summary = exporter.get("/api/v1/runs/job/summary", &[]).json();
+        let issue = issue(&summary, "HIGH_PRESSURE").unwrap().clone();
+        (
+            issue["summary"].as_str().unwrap().to_owned(),
+            issue["action"].as_str().unwrap().to_owned(),
+        )
+    };
+    let (told, advice_of_pools) = pools(10 * GIB);
+    assert!(
+        told.ends_with("; 10.0 GiB of it is in private pools (CUDA graphs, MemPools)"),
+        "{told}"
+    );
+    assert!(advice_of_pools.contains("let graphs share one"), "{advice_of_pools}");
+    let (told, advice_of_pools) = pools(GIB);
+    assert!(!told.contains("private pools"), "{told}");
+    assert!(advice_of_pools.contains("expandable_segments"), "{advice_of_pools}");
     let full = advice(22 * GIB);
     assert!(full.starts_with("Reduce the memory load"), "{full}");
 }

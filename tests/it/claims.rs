@@ -172,7 +172,7 @@ fn other_findings() -> Vec<Statement> {
         "items_max": 1000, "items_per_step": 1.0, "is_own": true}})),
         "filling": {"full_in_steps": 100.0, "full_bytes": 2e9, "remaining_bytes": 1e8}});
     let pressure = json!({"pressure_ratio": 0.95, "basis": "allocated", "capacity_bytes": 80 * GIB,
-        "never_live_ratio": 0.25});
+        "never_live_ratio": 0.25, "private_pools_bytes": 20 * GIB});
     let site =
         json!({"at": line(), "requested_bytes": GIB, "held": [{"at": line(), "bytes": GIB}]});
     let all = [

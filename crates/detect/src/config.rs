@@ -148,7 +148,7 @@ impl Default for Config {
             ended_samples: 24,
             ended_of_growth: 0.125,
             ended_gaps: 3.0,
-            known_within: 10.0,
+            known_within: 3.0,
             power_law_within: 3.0,
         }
     }

@@ -292,6 +292,9 @@ pub struct StepFigures {
     /// Maximum of reserved within these steps.
     #[serde(rename = "peak_reserved_bytes")]
     pub peak_reserved: Option<Bytes>,
+    /// Bytes that it held for private pools: those of CUDA graphs and of `MemPool`s.
+    #[serde(rename = "private_pools_bytes")]
+    pub private_pools: Option<Bytes>,
     /// Free parts of split blocks.
     #[serde(rename = "inactive_split_bytes")]
     pub inactive_split: Option<Bytes>,

@@ -85,7 +85,7 @@ function outOfMemory(growth) {
   const { oom_eta_lower_seconds: lower, oom_eta_upper_seconds: upper, headroom_bytes: left } = growth;
   const eta = oomEta(growth);
   const rest = isKnown(left) ? `; ${bytes(left)} left` : "";
-  if (eta === DASH) return `not known to a factor of ten${rest}`;
+  if (eta === DASH) return `not known within a factor of three${rest}`;
   const interval = isKnown(lower) && isKnown(upper) ? ` (${duration(lower)} to ${duration(upper)})` : "";
   return [{ strong: eta.startsWith("≥") ? eta : `in about ${eta}` }, interval + rest];
 }

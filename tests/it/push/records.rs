@@ -23,13 +23,13 @@ fn every_field_of_the_protocol_is_taken_and_null_is_absent() {
         "instance":"00c0ffee00c0ffee","launch":"job-1",
         "allocated_bytes":10,"requested_bytes":9,"live_blocks":3,"peak_allocated_bytes":20,"reserved_bytes":30,"peak_reserved_bytes":40,
         "high_water_allocated_bytes":25,"high_water_reserved_bytes":45,
-        "inactive_split_bytes":5,"alloc_retries":2,"ooms":1,"dropped_records":7,"total_bytes":100,"free_bytes":50}"#;
+        "inactive_split_bytes":5,"private_pools_bytes":6,"alloc_retries":2,"ooms":1,"dropped_records":7,"total_bytes":100,"free_bytes":50}"#;
     assert_eq!(exporter.post(full).status, 200);
     let sparse = r#"{"run":null,"attempt":null,"rank":0,"local_rank":null,"world_size":null,
         "node_rank":null,"step":0,"steps":null,"time":null,"step_seconds":null,"phase":null,"device":null,
         "pid":null,"instance":null,"launch":null,"allocated_bytes":9007199254740992,"requested_bytes":null,"live_blocks":null,"peak_allocated_bytes":null,
         "reserved_bytes":null,"peak_reserved_bytes":null,"high_water_allocated_bytes":null,
-        "high_water_reserved_bytes":null,"inactive_split_bytes":null,
+        "high_water_reserved_bytes":null,"inactive_split_bytes":null,"private_pools_bytes":null,
         "alloc_retries":null,"ooms":null,"dropped_records":null,"total_bytes":null,"free_bytes":null}"#;
     assert_eq!(exporter.post(sparse).status, 200);
     let metrics = exporter.scrape();
@@ -41,6 +41,7 @@ fn every_field_of_the_protocol_is_taken_and_null_is_absent() {
         ("rank_memory_peak_allocated_bytes", 20.0),
         ("rank_memory_reserved_bytes", 30.0),
         ("rank_memory_inactive_split_bytes", 5.0),
+        ("rank_memory_private_pools_bytes", 6.0),
         ("rank_interval_peak_allocated_bytes", 20.0),
         ("rank_alloc_retries_total", 2.0),
         ("rank_dropped_records_total", 7.0),

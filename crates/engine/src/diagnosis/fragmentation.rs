@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::diagnosis::figures::{Figures, Score};
 use crate::diagnosis::growth::creeping;
 use crate::diagnosis::growth_or::GrowthOr;
+use crate::diagnosis::high_pressure::{private_pools_bytes, private_pools_statement};
 use crate::diagnosis::input::{DiagnosisInput, RELEASE_MARGIN, Subject};
 use crate::kind::{About, DiagnosisKind, Place, Severity};
 use stepmem_detect::signal::Signal;
@@ -48,6 +49,9 @@ pub struct UnusedEvidence {
     /// Bytes that it held at its recent peak.
     pub peak_reserved_bytes: u64,
     pub capacity_bytes: u64,
+    /// The part of it that is held for private pools. Absent where it is small.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub private_pools_bytes: Option<u64>,
 }
 
 /// Judges reserved memory that creeps, or is large.
@@ -74,6 +78,7 @@ fn unused(subject: &Subject<'_, '_>) -> Option<UnusedEvidence> {
         peak_fragmentation_ratio: ratio,
         peak_reserved_bytes: reserved.get(),
         capacity_bytes: capacity.get(),
+        private_pools_bytes: private_pools_bytes(rank),
     })
 }
 
@@ -84,7 +89,9 @@ impl Figures for UnusedEvidence {
             percent(self.peak_fragmentation_ratio),
             whole_bytes(self.peak_reserved_bytes)
         );
-        Statement::new(Claim::Unused, words).of(self.peak_fragmentation_ratio).into()
+        let unused = Statement::new(Claim::Unused, words).of(self.peak_fragmentation_ratio);
+        Sentence::from(unused)
+            .then_if("; ", self.private_pools_bytes.map(private_pools_statement))
     }
 
     fn score(&self) -> Score {
@@ -97,6 +104,7 @@ impl Figures for UnusedEvidence {
             peak_fragmentation_ratio: 0.6,
             peak_reserved_bytes: 40 << 30,
             capacity_bytes: 80 << 30,
+            private_pools_bytes: Some(20 << 30),
         }]
     }
 }

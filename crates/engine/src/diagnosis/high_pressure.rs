@@ -76,6 +76,9 @@ pub struct PressureEvidence {
     /// never live at once. Absent where it is small.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub never_live_ratio: Option<f64>,
+    /// The part of it that the allocator holds for private pools. Absent where it is small.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub private_pools_bytes: Option<u64>,
     /// The holder that fills up and will take more than there is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub too_large: Option<Box<TooLarge>>,
@@ -104,13 +107,17 @@ impl TooLarge {
     }
 }
 
-/// Memory that was never live at once is named from this share of the capacity on. Without it,
-/// a full device is at 80 %, far below any pressure.
-const NEVER_LIVE_MIN: f64 = 0.20;
+/// Memory that was never live at once, or is in private pools, is named from this share of the
+/// capacity on. Without it, a full device is at 80 %, far below any pressure.
+const SET_ASIDE_MIN: f64 = 0.20;
 
 /// The advice where much of the memory is never live: the allocator should split less.
 const FRAGMENTED_ADVICE: &str = "Much of what the allocator reserves is never live at the same time: try PYTORCH_ALLOC_CONF=expandable_segments:True (before \
      PyTorch 2.9: PYTORCH_CUDA_ALLOC_CONF), and pad or bucket varying shapes. That alone takes the pressure away, without a smaller batch.";
+
+/// The advice where much of the memory is in private pools.
+const PRIVATE_POOLS_ADVICE: &str = "Private pools serve nothing but their own CUDA graphs or MemPool: let graphs share one (torch.cuda.graph(…, pool=…)), or \
+     capture fewer shapes.";
 
 /// The advice for pressure on the host.
 pub const HOST_ADVICE: &str = "Reduce the host's memory load: DataLoader workers and the batches that they prefetch, data sets and caches in memory, batch or \
@@ -136,9 +143,14 @@ const HOST_TOO_LARGE_ADVICE: &str =
     "Give it a lower bound or smaller items, or give the job more memory.";
 
 /// Returns the first thing to check on the host, or where an allocator held so much of the
-/// capacity that was never live.
-pub fn advice(is_on_host: bool, never_live_ratio: Option<f64>) -> Option<Statement> {
-    let of_device = never_live_ratio.map(|_| FRAGMENTED_ADVICE);
+/// capacity in private pools, or that was never live.
+pub fn advice(
+    is_on_host: bool,
+    private_pools_bytes: Option<u64>,
+    never_live_ratio: Option<f64>,
+) -> Option<Statement> {
+    let of_pools = private_pools_bytes.map(|_| PRIVATE_POOLS_ADVICE);
+    let of_device = of_pools.or_else(|| never_live_ratio.map(|_| FRAGMENTED_ADVICE));
     let words = if is_on_host { Some(HOST_ADVICE) } else { of_device };
     words.map(|words| Statement::new(Claim::AdvicePressure, words))
 }
@@ -147,7 +159,7 @@ pub fn advice(is_on_host: bool, never_live_ratio: Option<f64>) -> Option<Stateme
 /// much.
 pub fn never_live_ratio(reserved: Bytes, live: Bytes, capacity: Bytes) -> Option<f64> {
     let ratio = (reserved.as_f64() - live.as_f64()) / capacity.as_f64();
-    Some(ratio).filter(|ratio| *ratio >= NEVER_LIVE_MIN)
+    Some(ratio).filter(|ratio| *ratio >= SET_ASIDE_MIN)
 }
 
 /// Judges the pressures of a subject: the severest counts, and of several the highest. What
@@ -186,6 +198,10 @@ pub fn judge(
         capacity_bytes: capacity.get(),
         capacity_set_by: set_by,
         never_live_ratio: subject.rank().filter(|_| !is_live(basis)).and_then(of_rank),
+        private_pools_bytes: subject
+            .rank()
+            .filter(|_| !is_live(basis))
+            .and_then(private_pools_bytes),
         too_large,
         unit: subject.unit(),
     };
@@ -211,6 +227,7 @@ pub fn judge_host(
         capacity_bytes: of.capacity.get(),
         capacity_set_by: of.set_by,
         never_live_ratio: None,
+        private_pools_bytes: None,
         too_large,
         unit: subject.unit(),
     };
@@ -222,6 +239,21 @@ pub fn judge_host(
 fn of_rank(rank: &RankView<'_>) -> Option<f64> {
     let live = rank.recent_peak_allocated.or(rank.high_water_allocated)?;
     never_live_ratio(rank.recent_reserved?, live, rank.capacity?)
+}
+
+/// Returns what a rank's allocator holds for private pools, where that is much of the capacity.
+pub fn private_pools_bytes(rank: &RankView<'_>) -> Option<u64> {
+    let pools = rank.last_train?.private_pools?;
+    let is_notable = pools.as_f64() >= SET_ASIDE_MIN * rank.capacity?.as_f64();
+    is_notable.then_some(pools.get())
+}
+
+/// States what is in private pools.
+pub(crate) fn private_pools_statement(pools_bytes: u64) -> Statement {
+    let pools = whole_bytes(pools_bytes);
+    let words = format!("{pools} of it is in private pools (CUDA graphs, MemPools)");
+    let bytes = Count::new(pools_bytes).ok().map(Count::as_f64);
+    Statement::new(Claim::PrivatePools, words).of(bytes)
 }
 
 /// Returns whether memory of that basis is live.
@@ -266,7 +298,11 @@ impl Figures for PressureEvidence {
         let pressure = Statement::new(Claim::Pressure, words).of(self.pressure_ratio);
         let bytes = Count::new(self.capacity_bytes).ok().map(Count::as_f64);
         let capacity = Statement::new(Claim::Capacity, capacity).of(bytes);
-        let pressure = Sentence::from(pressure).with(capacity).then_if("; ", never_live);
+        let private_pools = self.private_pools_bytes.map(private_pools_statement);
+        let pressure = Sentence::from(pressure)
+            .with(capacity)
+            .then_if("; ", never_live)
+            .then_if("; ", private_pools);
         let ahead = self.too_large.as_ref();
         let ahead =
             ahead.map(|of| site_words::of_too_large(&of.holder, &of.filling, self.unit));
@@ -285,10 +321,9 @@ impl Figures for PressureEvidence {
         if self.is_unified {
             return Some(Statement::new(Claim::AdvicePressure, UNIFIED_ADVICE));
         }
-        if self.unit.is_calls() && self.never_live_ratio.is_none() {
-            return Some(Statement::new(Claim::AdvicePressure, SERVER_ADVICE));
-        }
-        advice(self.is_on_host, self.never_live_ratio)
+        let of_server =
+            self.unit.is_calls().then(|| Statement::new(Claim::AdvicePressure, SERVER_ADVICE));
+        advice(self.is_on_host, self.private_pools_bytes, self.never_live_ratio).or(of_server)
     }
 
     fn score(&self) -> Score {
@@ -307,6 +342,7 @@ impl Figures for PressureEvidence {
             capacity_bytes: 80 << 30,
             capacity_set_by: Some(LimitOrigin::Program),
             never_live_ratio: Some(0.25),
+            private_pools_bytes: Some(20 << 30),
             too_large: Some(Box::new(TooLarge { holder: holder(), filling: filling() })),
             unit: StepUnit::Calls,
         }]

@@ -97,7 +97,7 @@ pub struct TrendFigures {
     /// Bytes left to grow into; absent when the capacity is unknown, and after the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub headroom_bytes: Option<f64>,
-    /// Steps until the headroom is used up; absent when that is not known to a factor of ten.
+    /// Steps until the headroom is used up; absent when that is not known within a factor of three.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oom_eta_steps: Option<f64>,
     /// The least of them: the lower end of their interval.
@@ -106,7 +106,7 @@ pub struct TrendFigures {
     /// The most of them; absent when the lower end of the slope's interval is not growth.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oom_eta_upper_steps: Option<f64>,
-    /// Seconds until the headroom is used up; absent when that is not known to a factor of ten.
+    /// Seconds until the headroom is used up; absent when that is not known within a factor of three.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oom_eta_seconds: Option<f64>,
     /// The least of them.

@@ -22,6 +22,10 @@ const CRITICAL_LEFT_RATIO_MAX: f64 = 8.0;
 const CACHE_LEFT_RATIO_MAX: f64 = 1.0;
 const RISING_LEFT_RATIO_MAX: f64 = 0.5;
 
+/// A lower bound of the time left above this is no reason by itself: creep is critical also where
+/// live memory is merely high.
+const CRITICAL_SECONDS_MAX: f64 = 1800.0;
+
 /// Less than this part of the capacity is never said to be left: a peak may be anything below it.
 const CAPACITY_RATIO_MIN: f64 = 0.01;
 
@@ -123,7 +127,9 @@ fn due(
 /// Returns what may be left for each byte of growth where memory is nearly full, by how sure the
 /// growth is; `None` where it is no reason.
 fn left_ratio_max_under_pressure(finding: &Finding) -> Option<f64> {
-    let is_critical = finding.severity == Severity::Critical;
+    let soon = |left: f64| left < CRITICAL_SECONDS_MAX;
+    let is_critical = finding.severity == Severity::Critical
+        && finding.evidence.growth()?.oom_eta_lower_seconds.is_none_or(soon);
     match finding.kind {
         DiagnosisKind::CreepConfirmed | DiagnosisKind::HostCreep if is_critical => {
             Some(CRITICAL_LEFT_RATIO_MAX)

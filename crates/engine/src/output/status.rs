@@ -214,7 +214,7 @@ pub struct RankStatus {
     #[serde(default, skip_serializing_if = "is_zero")]
     pub phases_left_out_total: u64,
     /// Steps until the first creeping signal has used up its headroom; `None` when that is not
-    /// known to a factor of ten.
+    /// known within a factor of three.
     pub oom_eta_steps: Option<f64>,
     /// Seconds until then.
     pub oom_eta_seconds: Option<f64>,
@@ -225,7 +225,7 @@ pub struct RankStatus {
     #[serde(default)]
     pub oom_eta_lower_seconds: Option<f64>,
     /// Seconds until host memory that grows next to a device's reaches its limit; absent when
-    /// that is not known to a factor of ten.
+    /// that is not known within a factor of three.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_oom_eta_seconds: Option<f64>,
     /// The least of them.
@@ -257,7 +257,7 @@ pub struct ProcessStatus {
     /// The known facts of its growth.
     pub creep: Option<SignalStatus>,
     /// Seconds until it has used up its headroom, while it creeps; `None` when that is not
-    /// known to a factor of ten.
+    /// known within a factor of three.
     pub oom_eta_seconds: Option<f64>,
     /// The least of these seconds.
     #[serde(default)]
@@ -279,7 +279,7 @@ pub struct ContainerStatus {
     /// Growth since the onset, while it creeps.
     pub growth_bytes: Option<f64>,
     /// Seconds until the kernel kills one of its processes, while it creeps; `None` when that
-    /// is not known to a factor of ten.
+    /// is not known within a factor of three.
     pub oom_eta_seconds: Option<f64>,
     /// The least of these seconds.
     pub oom_eta_lower_seconds: Option<f64>,

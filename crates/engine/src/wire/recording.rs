@@ -382,7 +382,7 @@ mod tests {
             "time":1795347375.5,"step_seconds":0.25,"phase":"eval","device":"GPU-1","pid":71,
             "instance":"00c0ffee00c0ffee","launch":"job-1","allocated_bytes":1,"peak_allocated_bytes":2,
             "reserved_bytes":3,"peak_reserved_bytes":4,"high_water_allocated_bytes":5,
-            "high_water_reserved_bytes":6,"inactive_split_bytes":7,"alloc_retries":8,"ooms":9,
+            "high_water_reserved_bytes":6,"inactive_split_bytes":7,"private_pools_bytes":29,"alloc_retries":8,"ooms":9,
             "dropped_records":10,"total_bytes":11,"free_bytes":12,"process_used_bytes":21,"host_shared_bytes":13,"host_split_bytes":14,"host_pinned_bytes":25,
             "workers":15,"workers_bytes":16,"child_processes":17,"child_processes_bytes":18,
             "workers_own_bytes":26,"child_processes_own_bytes":27,"host_children_shared_bytes":28,"requested_bytes":1,"live_blocks":2,

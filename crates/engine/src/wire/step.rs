@@ -319,6 +319,9 @@ keys! {
          one process";
     high_water_reserved_bytes: Option<Number> = of.high_water_reserved,
         "bytes", "maximum of reserved memory since the pusher's process began";
+    private_pools_bytes: Option<Number> = of.figures.private_pools,
+        "bytes",
+        "the part of `reserved_bytes` in private pools, from which only a CUDA graph or a `MemPool` allocates";
     inactive_split_bytes: Option<Number> = of.figures.inactive_split,
         "bytes", "free parts of split blocks";
     alloc_retries: Option<Number> = of.figures.alloc_retries,
@@ -531,6 +534,7 @@ impl RawStep<'_> {
             peak_allocated: bytes("peak_allocated_bytes", self.peak_allocated_bytes)?,
             reserved: bytes("reserved_bytes", self.reserved_bytes)?,
             peak_reserved: bytes("peak_reserved_bytes", self.peak_reserved_bytes)?,
+            private_pools: bytes("private_pools_bytes", self.private_pools_bytes)?,
             inactive_split: bytes("inactive_split_bytes", self.inactive_split_bytes)?,
             alloc_retries: count("alloc_retries", self.alloc_retries)?,
             ooms: count("ooms", self.ooms)?,

@@ -551,6 +551,7 @@ mod tests {
             basis: Basis::Process,
             capacity_set_by: None,
             never_live_ratio: None,
+            private_pools_bytes: None,
             capacity_bytes: 100,
         };
         Transition {

@@ -109,7 +109,12 @@ fn past_pressures(
         let graded = own.chain(of_host).filter(|_| !is_found).filter_map(grade);
         let (severity, pressure) = graded.reduce(worse)?;
         let is_on_host = is_next_to || view.identity.is_host();
-        let advice = high_pressure::advice(is_on_host, never_live(view, pressure));
+        let advice = high_pressure::advice(
+            is_on_host,
+            high_pressure::private_pools_bytes(view)
+                .filter(|_| pressure.basis == Basis::Reserved),
+            never_live(view, pressure),
+        );
         let issue = RankIssue::of_pressure(*rank, pressure, severity, is_on_host);
         Some(RankIssue { advice, ..issue })
     };

@@ -499,7 +499,7 @@ pub struct RankTrend {
     pub ended: Option<EndedTrend>,
     /// The detector's confidence, 0 to 1.
     pub confidence_ratio: Option<f64>,
-    /// Steps until the headroom is used up; `None` when that is not known to a factor of ten.
+    /// Steps until the headroom is used up; `None` when that is not known within a factor of three.
     pub oom_eta_steps: Option<f64>,
     /// Seconds until then.
     pub oom_eta_seconds: Option<f64>,

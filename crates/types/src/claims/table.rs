@@ -104,7 +104,7 @@ claims! {
         ContainerLimit "container_limit"(Bytes): "of its container's …",
             needs ["container"], when "the container runs out first", EXACT;
         TimeLeft "time_left"(Seconds): "out of memory in about …",
-            needs ["headroom_bytes", "slope_bytes_per_second"], when "it is known to a factor of ten, and neither a bound nor the end of the rank comes first", LEFT;
+            needs ["headroom_bytes", "slope_bytes_per_second"], when "it is known within a factor of three, and neither a bound nor the end of the rank comes first", LEFT;
         StepsLeft "steps_left"(Steps): "… steps",
             needs ["headroom_bytes", "slope_bytes_per_step"], when "the same, and it has steps", LEFT;
         LeastTimeLeft "least_time_left"(Seconds): "out of memory in at least …",
@@ -155,6 +155,8 @@ claims! {
             needs ["capacity_bytes"], when "it is known", EXACT;
         NeverLive "never_live"(Ratio): "…% of it was never live at the same time",
             needs ["never_live_ratio"], when "a fifth or more of the capacity was reserved and never live", EXACT;
+        PrivatePools "private_pools"(Bytes): "… of it is in private pools (CUDA graphs, MemPools)",
+            needs ["private_pools_bytes"], when "a fifth or more of the capacity", EXACT;
         Imbalance "imbalance"(Ratio): "its peak is …% above the median of the other ranks",
             needs ["imbalance_ratio", "median_bytes"], when "the peak of a rank stands out", EXACT;
         LowPeak "low_peak"(Ratio): "its peak is …% below the median of the other ranks",

@@ -3,6 +3,8 @@ allocated = 0
 peak = 0
 cached = 1024
 pinned = 0
+private_pools = None
+"""Reserved bytes by the id of a private pool, where this PyTorch counts them."""
 n_ooms = 0
 n_allocations = 0
 n_frees = 0
@@ -35,7 +37,9 @@ def _cuda_memoryStats(device):
         return {"all": every, "small_pool": every, "large_pool": every}
 
     n_blocks = n_allocations - n_frees if counts_blocks else 0
+    pools = {} if private_pools is None else {"reserved_bytes_by_private_pools": {pool: stat(held, held) for pool, held in private_pools.items()}}
     return {
+        **pools,
         "allocation": {"all": {"current": n_blocks, "peak": n_blocks, "allocated": n_allocations, "freed": n_frees}},
         "segment": stat(1, 1),
         "active": stat(1, 1),
