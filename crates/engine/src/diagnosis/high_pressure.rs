@@ -14,7 +14,7 @@ use crate::kind::{About, DiagnosisKind, Place, Severity};
 use crate::ranks::basis::Basis;
 use crate::ranks::limits::LimitOrigin;
 use crate::ranks::view::RankView;
-use stepmem_detect::signal::Signal;
+use stepmem_detect::Signal;
 use stepmem_types::claims::sentence::Sentence;
 use stepmem_types::claims::statement::Statement;
 use stepmem_types::claims::table::Claim;

@@ -2,9 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use stepmem_detect::detector::Detector;
-use stepmem_detect::sample::Axis;
-use stepmem_detect::witness::Testimony;
+use stepmem_detect::{Axis, Detector, Testimony};
 use stepmem_types::claims::statement::Statement;
 use stepmem_types::claims::table::Claim;
 use stepmem_types::format::units::{bytes, grouped, whole};

@@ -5,9 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ranks::malloc::{MallocPoint, MallocReadings};
 use crate::ranks::view::RankView;
-use stepmem_detect::outlook::Outlook;
-use stepmem_detect::sample::Axis;
-use stepmem_detect::signal::Signal;
+use stepmem_detect::{Axis, Outlook, Signal};
 use stepmem_types::claims::statement::Statement;
 use stepmem_types::claims::table::Claim;
 use stepmem_types::format::units::{bytes, grouped, percent};

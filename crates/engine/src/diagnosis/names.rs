@@ -4,8 +4,7 @@ use crate::diagnosis::Evidence;
 use crate::diagnosis::figures::Score;
 use crate::diagnosis::trend_figures::TrendFigures;
 use crate::kind::{About, DiagnosisKind, Place};
-use stepmem_detect::signal::Signal;
-use stepmem_detect::trend::Stage;
+use stepmem_detect::{Signal, Stage};
 use stepmem_types::claims::sentence::Sentence;
 use stepmem_types::claims::statement::Statement;
 

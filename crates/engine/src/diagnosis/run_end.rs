@@ -3,9 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::ranks::view::RankView;
-use stepmem_detect::forecast::slope_interval::Bend;
-use stepmem_detect::outlook::{Outlook, TimeLeft};
-use stepmem_detect::sample::Axis;
+use stepmem_detect::{Axis, Bend, Outlook, TimeLeft};
 use stepmem_types::claims::sentence::Sentence;
 use stepmem_types::claims::statement::Statement;
 use stepmem_types::claims::table::Claim;

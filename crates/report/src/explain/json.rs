@@ -10,7 +10,7 @@ use crate::explain::json_windows::{ClosestWindow, LevelWindows, TestMeaning, Win
 use crate::explain::live;
 use crate::explain::story::{Cause, End, PartMinima, Story, StoryEvent, StoryPoint};
 use crate::explain::text::{held, signals, tell, tests};
-use stepmem_detect::signal::Signal;
+use stepmem_detect::Signal;
 use stepmem_engine::diagnosis::kept_blocks::KeptBlocks;
 use stepmem_engine::findings::{Transition, TransitionState};
 use stepmem_engine::kind::{DiagnosisKind, Severity};

@@ -5,7 +5,7 @@
 use crate::explain::story::End;
 use crate::explain::text::{LIVE_BLOCKS, last_word, meanings, what};
 use crate::rank_table::rises_straight;
-use stepmem_detect::signal::Signal;
+use stepmem_detect::Signal;
 use stepmem_engine::kind::Severity;
 use stepmem_engine::output::status::{FindingStatus, RankStatus, SignalStatus, Status};
 use stepmem_engine::ranks::limits::capacity_words;

@@ -12,7 +12,7 @@ use crate::job::text::{nothing_wrong, sentence};
 use crate::policy::IssueSeverity;
 use crate::summary::build::unseen;
 use crate::summary::model::{Issue, IssueEvidence, IssueKind};
-use stepmem_detect::signal::Signal;
+use stepmem_detect::Signal;
 use stepmem_engine::kind::{DiagnosisKind, Severity};
 use stepmem_engine::metrics::recorded::Figure;
 use stepmem_types::claims::statement::Statement;

@@ -9,8 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
 use crate::policy::{IssueSeverity, PeakMetric, PolicyName};
-use stepmem_detect::signal::Signal;
-use stepmem_detect::trend::Stage;
+use stepmem_detect::{Signal, Stage};
 use stepmem_engine::diagnosis::Evidence;
 use stepmem_engine::kind::DiagnosisKind;
 use stepmem_engine::output::snapshot_status::SnapshotStatus;
