@@ -9,9 +9,7 @@ use crate::diagnosis::high_pressure::{private_pools_bytes, private_pools_stateme
 use crate::diagnosis::input::{DiagnosisInput, RELEASE_MARGIN, Subject};
 use crate::kind::{About, DiagnosisKind, Place, Severity};
 use stepmem_detect::{Signal, Stage};
-use stepmem_types::claims::sentence::Sentence;
-use stepmem_types::claims::statement::Statement;
-use stepmem_types::claims::table::Claim;
+use stepmem_types::claims::{Claim, Sentence, Statement};
 use stepmem_types::format::units::{percent, whole_bytes};
 use stepmem_types::units::Bytes;
 

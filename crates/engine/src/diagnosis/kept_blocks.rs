@@ -3,8 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use stepmem_detect::{Axis, Detector, Testimony};
-use stepmem_types::claims::statement::Statement;
-use stepmem_types::claims::table::Claim;
+use stepmem_types::claims::{Claim, Statement};
 use stepmem_types::format::units::{bytes, grouped, whole};
 use stepmem_types::step::StepUnit;
 use stepmem_types::units::{Count, UnixTime};

@@ -5,8 +5,7 @@ use crate::diagnosis::figures::Score;
 use crate::diagnosis::trend_figures::TrendFigures;
 use crate::kind::{About, DiagnosisKind, Place};
 use stepmem_detect::{Signal, Stage};
-use stepmem_types::claims::sentence::Sentence;
-use stepmem_types::claims::statement::Statement;
+use stepmem_types::claims::{Sentence, Statement};
 
 impl DiagnosisKind {
     /// Returns the diagnosis that a person names, by its title or its label in any case.

@@ -29,8 +29,7 @@ use crate::ranks::table::RecordCounts;
 use crate::ranks::totals::RankTotals;
 use crate::ranks::view::RankActivity;
 use stepmem_detect::{Axis, Detector, Signal};
-use stepmem_types::claims::sentence::Sentence;
-use stepmem_types::claims::statement::Statement;
+use stepmem_types::claims::{Sentence, Statement};
 use stepmem_types::device::{
     Attribution, Container, DeviceInfo, DeviceMemory, DevicePod, GpuSample, OwnProcessState,
     ProcessMemory,

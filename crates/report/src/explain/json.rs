@@ -17,7 +17,7 @@ use stepmem_engine::kind::{DiagnosisKind, Severity};
 use stepmem_engine::output::status::{AckStatus, FindingStatus, RankStatus, Status};
 use stepmem_engine::ranks::limits::LimitOrigin;
 use stepmem_engine::ranks::view::RankView;
-use stepmem_types::claims::statement::Statement;
+use stepmem_types::claims::Statement;
 use stepmem_types::ids::{SubjectId, subject_fields};
 use stepmem_types::units::Bytes;
 

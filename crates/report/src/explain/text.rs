@@ -13,10 +13,7 @@ use stepmem_engine::diagnosis::growth::LIVE_SIGNALS;
 use stepmem_engine::findings::{Transition, TransitionState};
 use stepmem_engine::kind::Severity;
 use stepmem_engine::ranks::limits::capacity_words;
-use stepmem_types::claims::sentence::Sentence;
-use stepmem_types::claims::statement::Statement;
-use stepmem_types::claims::table::Claim;
-use stepmem_types::claims::telling::Telling;
+use stepmem_types::claims::{Claim, Sentence, Statement, Telling};
 use stepmem_types::format::page::{COLUMNS, Column, Indent, Page, Table};
 use stepmem_types::format::units::{
     bytes, date, duration, grouped, many, percent, share, whole,
