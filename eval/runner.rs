@@ -26,12 +26,9 @@ use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufWriter, Write};
 
 use serde_json::{Value, json};
-use stepmem_detect::config::Config;
-use stepmem_detect::detector::Detector;
-use stepmem_detect::outlook::{Asked, Outlook};
-use stepmem_detect::sample::{AxisPoint, DeviceReading, Sample};
-use stepmem_detect::signal::Signal;
-use stepmem_detect::trend::{Stage, Trend};
+use stepmem_detect::{
+    Asked, AxisPoint, Config, Detector, DeviceReading, Outlook, Sample, Signal, Stage, Trend,
+};
 use stepmem_types::units::UnixTime;
 
 use null_models::Model;

@@ -17,7 +17,7 @@ use crate::commands::failure;
 use crate::commands::live::{LiveExporter, STATUS_PATH};
 use crate::commands::prometheus::{self, Prometheus, prometheus_args};
 use crate::commands::reader::Reader;
-use stepmem_detect::signal::Signal;
+use stepmem_detect::Signal;
 use stepmem_engine::devices::FailingDevice;
 use stepmem_engine::output::status::{
     FindingStatus, ProcessStatus, RankStatus, RunStatus, Status,

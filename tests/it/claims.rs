@@ -8,10 +8,7 @@ use stepmem_engine::diagnosis::Evidence;
 use stepmem_engine::kind::DiagnosisKind;
 use stepmem_report::summary::card;
 use stepmem_report::summary::model::Summary;
-use stepmem_types::claims::sentence::Sentence;
-use stepmem_types::claims::statement::Statement;
-use stepmem_types::claims::table::Claim;
-use stepmem_types::claims::telling::contradictions;
+use stepmem_types::claims::{Claim, Sentence, Statement, contradictions};
 
 use crate::rig::command::stepmem;
 use crate::rig::exporter::Exporter;

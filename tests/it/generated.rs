@@ -12,7 +12,7 @@ use stepmem_engine::diagnosis::names;
 use stepmem_engine::kind::DiagnosisKind;
 use stepmem_engine::metrics::table::{self, METRICS};
 use stepmem_engine::wire::step::{KEYS, Key};
-use stepmem_types::claims::table::{self as claims, Claim};
+use stepmem_types::claims::{self, Claim};
 use stepmem_types::host::HostFigures;
 use stepmem_types::step::StepFigures;
 

@@ -3,7 +3,7 @@
 use std::fs;
 
 use serde_json::Value;
-use stepmem_detect::config::Config;
+use stepmem_detect::Config;
 
 use crate::rig::command::stepmem;
 use crate::rig::folder::{Folder, root};

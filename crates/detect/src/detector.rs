@@ -73,7 +73,9 @@ struct LastFigures {
 /// The result of one window of a ladder.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WindowReport {
+    /// The series that was judged.
     pub signal: Signal,
+    /// The axis that its blocks are placed on.
     pub axis: Axis,
     /// The level of the window; each has blocks twice as long as the one below.
     pub level_idx: usize,

@@ -1,28 +1,77 @@
-//! Does a series of memory figures grow, how fast, since when, how surely, and how long until
-//! the end. What grows, and what that is called, is decided elsewhere; so is what a restart is.
+//! Trends in a series of memory figures: whether it grows, how fast, since when, how surely, and
+//! how long until the end. What grows, and what that is called, is decided elsewhere; so is what a
+//! restart is.
+//!
+//! ```
+//! use stepmem_detect::{Asked, AxisPoint, Config, Detector, Sample, Signal, Stage};
+//! use stepmem_types::units::{GIBIBYTE, MEBIBYTE, UnixTime};
+//!
+//! let capacity = Some(24.0 * GIBIBYTE);
+//! let mut detector = Detector::new(Config::default());
+//! for step in (1..=400).map(f64::from) {
+//!     // Each step takes half a second and keeps 8 MiB.
+//!     let allocated = 8.0 * GIBIBYTE + 8.0 * MEBIBYTE * step;
+//!     let sample = Sample {
+//!         at: AxisPoint { position: step, time: UnixTime::new(1.76e9 + 0.5 * step).unwrap() },
+//!         allocated,
+//!         requested: None,
+//!         peak: Some(allocated),
+//!         peak_bound: Some(allocated),
+//!         reserved: None,
+//!         peak_reserved: None,
+//!         live_blocks: None,
+//!     };
+//!     detector.train(&sample, capacity);
+//! }
+//! let trend = detector.trend(Signal::Allocated).unwrap();
+//! assert_eq!(trend.stage, Stage::Creeping);
+//!
+//! let asked = Asked::default();
+//! let outlook = detector.outlook(Signal::Allocated, capacity, &asked).unwrap();
+//! let slope = outlook.bytes_per_unit().unwrap();
+//! assert!((slope.lower..=slope.upper).contains(&(8.0 * MEBIBYTE)));
+//! // 12.9 GiB are left.
+//! assert!(outlook.steps.unwrap().known.is_some_and(|steps| (1550.0..1750.0).contains(&steps)));
+//! ```
+
+#![warn(missing_docs)]
 
 mod batch;
 #[cfg(test)]
 mod behaviour;
-pub mod capacity;
-pub mod config;
-pub mod detector;
-pub mod forecast;
+mod capacity;
+mod config;
+mod detector;
+mod forecast;
 mod heights;
 mod intervals;
 mod ladder;
-pub mod outlook;
+mod outlook;
 mod pace;
 mod rapid;
 mod readings;
-pub mod sample;
+mod sample;
 mod series;
-pub mod shifts;
-pub mod signal;
+mod shifts;
+mod signal;
 mod slack;
-pub mod stats;
+mod stats;
 mod surroundings;
-pub mod tests;
-pub mod tracker;
-pub mod trend;
-pub mod witness;
+mod tests;
+mod tracker;
+mod trend;
+mod witness;
+
+pub use capacity::Capacity;
+pub use config::Config;
+pub use detector::{Detector, WindowReport};
+pub use forecast::slope_interval::Bend;
+pub use outlook::{Asked, Course, Outlook, TimeLeft};
+pub use sample::{Axis, AxisPoint, DeviceReading, Sample};
+pub use shifts::HolderGrowth;
+pub use signal::Signal;
+pub use stats::median::{RecentMedian, median};
+pub use tests::{Bound, LARGEST_T, Shown, Stopped, Test};
+pub use tracker::ShownBy;
+pub use trend::{EndedGrowth, Phase, Slope, Stage, Trend};
+pub use witness::{Accumulation, Testimony};

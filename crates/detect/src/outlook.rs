@@ -32,6 +32,7 @@ pub struct Asked {
 /// The course of an outlook's subject: it goes on, stalls or is over.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Course {
+    /// Samples arrive as usual.
     GoesOn,
     /// No sample has come for so many seconds: longer than it usually takes.
     Stalled(f64),
@@ -42,12 +43,17 @@ pub enum Course {
 /// Growth of a signal, and what comes of it, as of one moment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Outlook {
+    /// The series that grows.
     pub signal: Signal,
+    /// The axis that it is counted along.
     pub axis: Axis,
+    /// The urgency of the growth.
     pub stage: Stage,
+    /// The course of its subject.
     pub course: Course,
     /// The rate since the onset, with its 95 % interval, which excludes 0.
     pub slope: Slope,
+    /// The change of that rate since the onset.
     pub bend: Bend,
     /// The point where the growth begins.
     pub onset: AxisPoint,

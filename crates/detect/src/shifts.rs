@@ -31,11 +31,13 @@ pub(super) struct Shifts {
 /// Growth of an object of the process from one heap scan that saw it to the last.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct HolderGrowth {
-    /// The heap scans' positions on the axis.
+    /// The position of the first heap scan on the axis.
     #[serde(deserialize_with = "saved::figures")]
     pub from: f64,
+    /// The position of the last.
     #[serde(deserialize_with = "saved::figures")]
     pub to: f64,
+    /// Bytes that the object gained between them.
     #[serde(deserialize_with = "saved::figures")]
     pub bytes: f64,
 }

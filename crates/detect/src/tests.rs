@@ -70,6 +70,7 @@ impl Test {
 /// The test that stopped a window.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Stopped {
+    /// The test that asked.
     pub test: Test,
     /// The value, in the unit of the test.
     pub value: f64,
@@ -110,6 +111,7 @@ pub(super) struct Window<'a> {
 /// Growth that passed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Shown {
+    /// The urgency of the growth.
     pub stage: Stage,
     /// The test that keeps it from creeping.
     pub obstacle: Option<Stopped>,

@@ -22,6 +22,7 @@ pub enum Stage {
 /// The phase of a trend: its growth goes on, or has ended.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub enum Phase {
+    /// The growth goes on.
     Growing {
         /// The point where growth went on after it had been level; `None` if it never was.
         resumed: Option<AxisPoint>,
@@ -39,8 +40,10 @@ pub enum Phase {
 /// Growth that crept and ended.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct EndedGrowth {
+    /// Bytes that were gained.
     #[serde(deserialize_with = "saved::figures")]
     pub bytes: f64,
+    /// The point where the growth began.
     pub onset: AxisPoint,
     /// The point where the signal last rose.
     pub until: AxisPoint,
@@ -53,7 +56,9 @@ pub struct Trend {
     pub signal: Signal,
     /// The axis that it is counted along.
     pub axis: Axis,
+    /// The urgency of the growth.
     pub stage: Stage,
+    /// The phase: the growth goes on, or has ended.
     pub phase: Phase,
     /// The point where this stage was raised.
     pub raised: AxisPoint,

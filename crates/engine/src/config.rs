@@ -9,7 +9,7 @@ use crate::ranks::table::RankSettings;
 use crate::requests::causes::HEAP_SCAN_COOLDOWN;
 use crate::requests::checkpoint::CHECKPOINT_BEFORE;
 use crate::requests::snapshots::SnapshotSettings;
-use stepmem_detect::config::Config as DetectConfig;
+use stepmem_detect::Config as DetectConfig;
 use stepmem_types::ids::Run;
 
 /// The engine's limits and its settings for judging.

@@ -10,10 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::ranks::container_view::ContainerView;
 use crate::ranks::host::host_sample;
 use crate::ranks::state::RankState;
-use stepmem_detect::config::Config as DetectConfig;
-use stepmem_detect::detector::Detector;
-use stepmem_detect::outlook::Asked;
-use stepmem_detect::sample::AxisPoint;
+use stepmem_detect::{Asked, AxisPoint, Config as DetectConfig, Detector};
 
 use stepmem_types::host::{ContainerId, ContainerReading};
 use stepmem_types::ids::RankId;
@@ -258,9 +255,7 @@ mod tests {
     use std::time::Duration;
 
     use crate::containers::{ContainerTable, ReadingTime};
-    use stepmem_detect::config::Config;
-    use stepmem_detect::outlook::Asked;
-    use stepmem_detect::signal::Signal;
+    use stepmem_detect::{Asked, Config, Signal};
     use stepmem_types::host::{ContainerId, ContainerReading};
     use stepmem_types::units::{Bytes, MEBIBYTE, Uptime};
 

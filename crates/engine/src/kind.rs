@@ -7,8 +7,7 @@ use std::fmt;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use stepmem_detect::signal::Signal;
-use stepmem_detect::trend::Stage;
+use stepmem_detect::{Signal, Stage};
 
 /// Lists the kinds, the worst first, each with its name in labels and recordings.
 macro_rules! kinds {

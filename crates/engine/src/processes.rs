@@ -8,11 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::ranks::peaks::{RecentPeaks, StepPeaks};
-use stepmem_detect::config::Config as DetectConfig;
-use stepmem_detect::detector::Detector;
-use stepmem_detect::outlook::{Asked, Outlook};
-use stepmem_detect::sample::DeviceReading;
-use stepmem_detect::signal::Signal;
+use stepmem_detect::{Asked, Config as DetectConfig, Detector, DeviceReading, Outlook, Signal};
 use stepmem_types::device::{GpuSample, ProcessMemory};
 use stepmem_types::ids::{GpuUuid, ProcessId};
 use stepmem_types::saved;

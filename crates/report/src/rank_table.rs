@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use crate::closing::colour_of;
 use crate::limits::limited_quantity;
 use crate::rates::told_rate;
-use stepmem_detect::signal::Signal;
+use stepmem_detect::Signal;
 use stepmem_engine::kind::Severity;
 use stepmem_engine::output::status::{FindingStatus, RankStatus, SignalStatus, Status};
 use stepmem_engine::ranks::basis::Basis;

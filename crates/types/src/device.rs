@@ -84,8 +84,10 @@ pub struct DeviceInfo {
     /// NVML's index on this node, as text (`0`, or `0:1` for a MIG instance).
     #[serde(default, deserialize_with = "read_text")]
     pub index: Option<String>,
+    /// The name of its model.
     #[serde(default, deserialize_with = "read_text")]
     pub model: Option<String>,
+    /// The version of its driver.
     #[serde(default, deserialize_with = "read_text")]
     pub driver_version: Option<String>,
     /// The MIG profile (`1g.10gb`), for a MIG instance.
@@ -103,8 +105,10 @@ pub struct DeviceInfo {
     pub memory_of: Option<GpuUuid>,
 }
 
+/// The memory of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct DeviceMemory {
+    /// Bytes that the device has; 0 where that is unknown.
     #[serde(rename = "total_bytes")]
     pub total: Bytes,
     /// Bytes in use by everything on the device.
@@ -149,7 +153,9 @@ impl ProcessMemory {
 /// The memory of a training process on its device, as the process itself reads it from NVML.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub enum OwnProcessMemory {
+    /// The bytes that NVML lists for it.
     Known(Bytes),
+    /// The state in which no bytes are known.
     Unknown(OwnProcessState),
 }
 
@@ -224,16 +230,22 @@ pub struct Container {
 /// A pod, by the names that Kubernetes has for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodName {
+    /// The namespace that it is in.
     pub namespace: Box<str>,
+    /// The name within the namespace.
     pub name: Box<str>,
 }
 
 /// A container that the kubelet gave a device to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 pub struct DevicePod {
+    /// The device.
     pub uuid: GpuUuid,
+    /// The namespace of the pod.
     pub namespace: Box<str>,
+    /// The name of the pod.
     pub pod: Box<str>,
+    /// The name of the container.
     pub container: Box<str>,
     /// Set when it was given the device itself, not one of several shares: no other container
     /// has it.

@@ -21,6 +21,7 @@ pub const ERROR_MESSAGE_BYTES_MAX: usize = 256;
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EndOutcome {
+    /// An end without an error.
     Completed,
     /// A stop with an error.
     Failed,
@@ -59,6 +60,7 @@ pub struct RankEnd {
     pub rank: Option<Rank>,
     /// The process that ended; `None` where it does not name itself.
     pub instance: Option<Instance>,
+    /// The processes that it may end.
     pub authority: EndAuthority,
     /// The known facts of the end.
     pub report: EndReport,
@@ -74,6 +76,7 @@ impl RankEnd {
 /// The known facts of an end.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct EndReport {
+    /// The kind of the end.
     pub outcome: EndOutcome,
     /// The time of the end, as a Unix time.
     pub time: Option<Seconds>,
@@ -88,6 +91,7 @@ pub struct EndReport {
     /// The most that the allocator held since the last record.
     #[serde(rename = "peak_reserved_bytes")]
     pub peak_reserved: Option<Bytes>,
+    /// The type of the error.
     #[serde(default, deserialize_with = "saved::texts::<_, _, ERROR_TYPE_BYTES_MAX>")]
     pub error_type: Option<Box<str>>,
     /// The first line of the error.

@@ -14,6 +14,7 @@ pub struct HostParts {
     pub allocated: Option<Bytes>,
     /// The host memory that its process may use, likewise.
     pub total: Option<Bytes>,
+    /// The other figures of the host's memory.
     pub figures: HostFigures,
     /// `DataLoader` workers and other processes that `multiprocessing` started.
     pub workers: ProcessGroup,
@@ -30,7 +31,9 @@ pub struct HostParts {
 /// The bytes that glibc's allocator has given out, and those that were freed and stay with it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MallocReading {
+    /// Bytes that it has given out.
     pub used: Option<Bytes>,
+    /// Bytes that were freed and stay with it.
     pub free: Option<Bytes>,
     /// The part of both in arenas other than the first, which threads have.
     pub of_threads: Option<Bytes>,
@@ -88,13 +91,16 @@ impl HostFigures {
 /// A limit of the kernel, and the figure that it limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KernelLimit {
+    /// The limit; `None` where none is known.
     pub limit: Option<Bytes>,
+    /// The figure that it limits.
     pub used: Option<Bytes>,
 }
 
 /// Processes below a rank's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessGroup {
+    /// Number of processes.
     pub count: Option<u32>,
     /// The memory that they share with no other process; `None` where it could not be read.
     pub bytes: Option<Bytes>,
@@ -122,6 +128,7 @@ impl ContainerId {
         checked_name(text, Self::BYTES_MAX).map(Self)
     }
 
+    /// Returns the name.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -134,7 +141,9 @@ serialized!(ContainerId as Cow<'de, str>, serialize_str, as_str, |read| Containe
 /// A reading of the control group that limits the host memory of a rank's process.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct ContainerReading {
+    /// The name of the control group.
     pub id: ContainerId,
+    /// The most that its processes may use.
     #[serde(rename = "limit_bytes")]
     pub limit: Bytes,
     /// Memory that the kernel cannot reclaim: anonymous, shared and its own.
@@ -150,6 +159,7 @@ pub struct PodMemory {
     /// The process's control group, by the name that clients in it give it.
     #[serde(rename = "cgroup")]
     pub group: Option<ContainerId>,
+    /// The id of the pod.
     pub pod_uid: Box<str>,
     /// `None` of the pod itself.
     pub container_id: Option<Box<str>>,

@@ -26,6 +26,7 @@ impl Run {
         checked_name(name, Self::BYTES_MAX).map(Self)
     }
 
+    /// Returns the name.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -96,6 +97,7 @@ impl GpuUuid {
         Self(format!("index-{index}").into())
     }
 
+    /// Returns the id.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -121,14 +123,18 @@ impl fmt::Display for GpuUuid {
 /// A rank of a run.
 #[derive(Clone, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct RankId {
+    /// The run.
     pub run: Run,
+    /// The rank within the run.
     pub rank: Rank,
 }
 
 /// A process on a device, by the id that NVML lists it under.
 #[derive(Clone, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct ProcessId {
+    /// The device.
     pub uuid: GpuUuid,
+    /// The process's id, as NVML lists it.
     pub pid: u32,
 }
 
@@ -139,6 +145,7 @@ pub enum SubjectId {
     Rank(RankId),
     /// An unmanaged process.
     Process(ProcessId),
+    /// A device, whatever uses it.
     Device(GpuUuid),
 }
 

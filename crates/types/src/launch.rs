@@ -61,6 +61,7 @@ impl Launch {
         if is_file { Ok(Self(name)) } else { Err(OutOfRange::Form { what: form }) }
     }
 
+    /// Returns the name.
     pub fn as_str(&self) -> &str {
         &self.0
     }

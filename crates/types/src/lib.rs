@@ -10,6 +10,8 @@
 //! assert!(Bytes::new(u64::MAX).is_err());
 //! ```
 
+#![warn(missing_docs)]
+
 pub mod characters;
 pub mod claims;
 pub mod device;

@@ -45,6 +45,7 @@ impl SiteText {
         checked_text(text, bytes_max).map(Self)
     }
 
+    /// Returns the text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -97,6 +98,7 @@ pub enum CodeKind {
 /// Code that allocates memory.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct CodeLine {
+    /// The kind of code.
     pub kind: CodeKind,
     /// Path, of Python.
     pub file: Option<SiteText>,
@@ -138,8 +140,11 @@ pub fn short_path(path: &str) -> String {
 /// A frame of a stack of Python.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct CodeFrame {
+    /// The path of the source file.
     pub file: SiteText,
+    /// The line's number in the file.
     pub line: u64,
+    /// The name of the function.
     pub function: SiteText,
 }
 
@@ -151,12 +156,14 @@ pub enum SiteVerdict {
     InsufficientHistory,
     /// No single line explains the growth.
     None,
+    /// A line leaks.
     Leak,
 }
 
 /// The result of a memory snapshot on a rank's growth.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct LeakSite {
+    /// The result in one word.
     pub verdict: SiteVerdict,
     /// The line that leaks; without one, the line whose memory grew most in the recording.
     pub at: Option<CodeLine>,
@@ -184,7 +191,9 @@ impl LeakSite {
 /// A line and what it holds.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct LineBytes {
+    /// The line.
     pub at: CodeLine,
+    /// The bytes that it holds.
     pub bytes: Bytes,
 }
 
@@ -213,8 +222,10 @@ pub struct TensorHolder {
     pub tensors: Count,
     /// The storage of these, and other memory behind it.
     pub bytes: Bytes,
+    /// The rate at which the tensors behind it become more.
     #[serde(deserialize_with = "saved::figures")]
     pub tensors_per_step: f64,
+    /// The rate at which the bytes behind it become more.
     #[serde(deserialize_with = "saved::figures")]
     pub bytes_per_step: f64,
     /// The step at which it was measured.
@@ -244,6 +255,7 @@ pub struct TensorHolder {
 /// The use that the code of the program makes of a holder, as far as it was read.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Removal {
+    /// The answer.
     pub outcome: RemovalOutcome,
     /// The line of that; of nothing, a file that was read.
     pub at: CodeLine,
@@ -283,9 +295,11 @@ pub mod holder_kind {
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fill {
+    /// The items that it holds.
     pub items: Count,
     /// The most items that it holds; at least `items`.
     pub items_max: Count,
+    /// The rate at which they become more.
     #[serde(deserialize_with = "saved::figures")]
     pub items_per_step: f64,
     /// Set when the rank's own process reported it, over a connection that shows who it is.
@@ -299,9 +313,10 @@ pub struct EmptySearch {
     pub step: Option<Count>,
     /// Set when that scan saw all objects.
     pub is_complete: bool,
-    /// Objects that it read, and those that it met, read or not; `None` where they are not known.
+    /// Objects that it read; `None` where they are not known.
     #[serde(default)]
     pub objects_read: Option<Count>,
+    /// Objects that it met, read or not; `None` where they are not known.
     #[serde(default)]
     pub objects_met: Option<Count>,
     /// The search for lines that followed; `None` without one.
@@ -313,6 +328,7 @@ pub struct EmptySearch {
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct LineSearch {
+    /// The outcome of the search.
     pub outcome: LineOutcome,
     /// Steps of the window; `None` where it did not come to its end.
     #[serde(default)]
@@ -335,6 +351,7 @@ pub struct LineSearch {
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LineOutcome {
+    /// Lines were named.
     Named,
     /// Python allocates it at many lines, of which none has a telling share.
     Spread,
@@ -354,6 +371,7 @@ pub enum LineOutcome {
     Own,
     /// A Python that cannot stop tracing safely.
     Unsafe,
+    /// The tracing failed.
     Failed,
 }
 

@@ -12,12 +12,14 @@ use crate::ids::{GpuUuid, Rank, RankId, Run};
 use crate::launch::{Instance, Launch};
 use crate::units::{Bytes, Count, OutOfRange, Seconds, ascii_name, serialized};
 
-// Same name as detect::trend::Phase: there it is of growth, here of training.
+// Same name as detect::Phase: there it is of growth, here of training.
 /// The phases that ran since the rank's last record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Phase {
+    /// Steps of training.
     #[default]
     Train,
+    /// An evaluation.
     Eval,
     /// Writing a checkpoint.
     Checkpoint,
@@ -71,6 +73,7 @@ impl PhaseName {
         ascii_name(text, Self::BYTES_MAX, b"._-", form).map(Self)
     }
 
+    /// Returns the name.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -81,7 +84,9 @@ serialized!(PhaseName as Cow<'de, str>, serialize_str, as_str, |read| PhaseName:
 /// An event since the rank's last record after which its memory may hold more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StepMark {
+    /// An evaluation.
     Eval,
+    /// A checkpoint was written.
     Checkpoint,
     /// The training data began from its start again.
     Epoch,
@@ -232,6 +237,7 @@ pub struct Identity {
     pub pid: Option<u32>,
     /// The process's rank within the node.
     pub local_rank: Option<Rank>,
+    /// The rank of its node.
     pub node_rank: Option<Rank>,
     /// Number of ranks of the run, 1 to [`Rank::MAX`] + 1.
     pub world_size: Option<u32>,
@@ -312,9 +318,13 @@ pub struct StepFigures {
 /// One completed step of one rank as its training process saw it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepSample {
+    /// The run.
     pub run: Run,
+    /// The rank within the run.
     pub rank: Rank,
+    /// The names of the process and of its device.
     pub identity: Identity,
+    /// The memory and the time of the step.
     pub figures: StepFigures,
     /// Number of train steps that the record stands for: this one, and those before it whose
     /// memory was not read; 1 to [`STEPS_PER_RECORD_MAX`].

@@ -149,6 +149,7 @@ impl Bytes {
         Self::new(format!("{bytes:.0}").parse().unwrap_or(u64::MAX))
     }
 
+    /// Returns the number of bytes.
     pub fn get(self) -> u64 {
         self.0.get()
     }
@@ -184,6 +185,7 @@ impl Count {
         Self::new(count as u64).ok()
     }
 
+    /// Returns the number.
     pub fn get(self) -> u64 {
         self.0.get()
     }
@@ -265,6 +267,7 @@ fn figure<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
 /// An estimate with its 95 % interval, all in one unit.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Interval {
+    /// The estimate.
     #[serde(deserialize_with = "figure")]
     pub value: f64,
     /// The interval's lower end.
@@ -315,6 +318,7 @@ pub struct DurationCounts {
     pub buckets: Vec<DurationBucket>,
     /// Number of durations.
     pub count: u64,
+    /// The sum of all durations.
     pub sum_seconds: f64,
 }
 
@@ -323,6 +327,7 @@ pub struct DurationCounts {
 pub struct DurationBucket {
     /// The upper bound.
     pub within_seconds: f64,
+    /// Number of durations.
     pub count: u64,
 }
 

@@ -6,6 +6,7 @@ const HIDDEN: &str = "…";
 /// A URL without its user and password, and these.
 #[derive(Debug, PartialEq, Eq)]
 pub struct SplitUrl<'u> {
+    /// The URL without both.
     pub url: String,
     /// The user and password as they stand in the URL: percent-encoded, with a colon between
     /// them.

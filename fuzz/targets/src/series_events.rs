@@ -1,7 +1,7 @@
 //! Event files of TensorBoard: as they are, and with right checksums around each part between zeros, which no mutation finds.
 
+use stepmem_report::series::Wanted;
 use stepmem_report::series::decode;
-use stepmem_report::series::model::Wanted;
 
 use crate::series_tables::{is_plain, judged};
 

@@ -1,8 +1,8 @@
 //! Answers of Prometheus to two queries over time, as series, and the verdicts on them.
 
 use stepmem_report::job::answer::Answer;
+use stepmem_report::series::Wanted;
 use stepmem_report::series::matrix;
-use stepmem_report::series::model::Wanted;
 
 use crate::series_tables::{is_plain, judged};
 

@@ -4,7 +4,7 @@ use stepmem_engine::config::EngineConfig;
 use stepmem_report::judge::json::{JudgedTold, SourceTold};
 use stepmem_report::judge::{Judged, html, text};
 use stepmem_report::series::decode;
-use stepmem_report::series::model::{Decoded, POINTS_MAX, SERIES_MAX, Wanted};
+use stepmem_report::series::{Decoded, POINTS_MAX, SERIES_MAX, Wanted};
 
 /// Series that are judged.
 const JUDGED_MAX: usize = 4;

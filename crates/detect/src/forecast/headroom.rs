@@ -30,7 +30,7 @@ const SLACK_RATIO_MAX: f64 = 10.0;
 
 /// The most memory that some blocks used.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
-pub struct Usage {
+pub(crate) struct Usage {
     #[serde(deserialize_with = "saved::places")]
     peak: f64,
     #[serde(deserialize_with = "saved::places")]

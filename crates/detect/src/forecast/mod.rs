@@ -1,8 +1,8 @@
 //! The forecast of growth: the slope with its interval, the remaining bytes, and the time to
 //! OOM. Nothing here decides a finding.
 
-pub mod headroom;
-pub mod overview;
-pub mod power_law;
-pub mod slope_interval;
-pub mod time_to_oom;
+pub(crate) mod headroom;
+pub(crate) mod overview;
+pub(crate) mod power_law;
+pub(crate) mod slope_interval;
+pub(crate) mod time_to_oom;

@@ -29,6 +29,7 @@ const BENT_RATIO_SLOWER: f64 = -BENT_RATIO;
 /// The change of the rate of growth since its onset.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub enum Bend {
+    /// Growth along a line, as far as its halves tell.
     #[default]
     Straight,
     /// Growth that becomes faster and faster: its slope is the average.

@@ -5,7 +5,7 @@ use stepmem_types::units::Interval;
 /// The time until the remaining bytes are used up. Its interval follows from the slope's and
 /// theirs.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct TimeToOom {
+pub(crate) struct TimeToOom {
     /// The time with the likely bytes, at the slope.
     pub likely: f64,
     /// The time with the least bytes, at the upper end of the slope's interval, and less where

@@ -1,10 +1,10 @@
 //! Statistics on short slices of points: free functions without state, units or allocation.
 
-pub mod changepoint;
-pub mod least_squares;
-pub mod median;
-pub mod normal;
-pub mod quarters;
-pub mod slope_error;
-pub mod student;
-pub mod theil_sen;
+pub(crate) mod changepoint;
+pub(crate) mod least_squares;
+pub(crate) mod median;
+pub(crate) mod normal;
+pub(crate) mod quarters;
+pub(crate) mod slope_error;
+pub(crate) mod student;
+pub(crate) mod theil_sen;

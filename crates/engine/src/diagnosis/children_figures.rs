@@ -4,10 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::ranks::host::ChildView;
 use crate::ranks::view::RankView;
-use stepmem_detect::outlook::Outlook;
-use stepmem_detect::signal::Signal;
-use stepmem_types::claims::statement::Statement;
-use stepmem_types::claims::table::Claim;
+use stepmem_detect::{Outlook, Signal};
+use stepmem_types::claims::{Claim, Statement};
 use stepmem_types::format::units::bytes;
 use stepmem_types::units::Bytes;
 

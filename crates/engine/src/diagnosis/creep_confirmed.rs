@@ -5,8 +5,7 @@ use crate::diagnosis::growth::{LIVE_SIGNALS, creeping, creeping_container};
 use crate::diagnosis::input::{DiagnosisInput, Subject};
 use crate::diagnosis::trend_figures::TrendFigures;
 use crate::kind::{About, DiagnosisKind, Place, Severity};
-use stepmem_detect::signal::Signal;
-use stepmem_detect::trend::Stage;
+use stepmem_detect::{Signal, Stage};
 
 /// Live memory grows, and would reach the capacity.
 pub const ABOUT: About = About {

@@ -2,8 +2,7 @@
 //! root has.
 
 use crate::diagnosis::trend_figures::TrendFigures;
-use stepmem_types::claims::sentence::Sentence;
-use stepmem_types::claims::statement::Statement;
+use stepmem_types::claims::{Sentence, Statement};
 
 /// The figures behind a finding, as people and summaries read them.
 pub trait Figures {

@@ -4,10 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ranks::view::RankView;
 use crate::requests::causes::HeldView;
-use stepmem_detect::config::Config;
-use stepmem_detect::outlook::Outlook;
-use stepmem_detect::sample::Axis;
-use stepmem_detect::signal::Signal;
+use stepmem_detect::{Axis, Config, Outlook, Signal};
 use stepmem_types::site::{Fill, TensorHolder};
 
 /// The limits within which an end withholds a page.

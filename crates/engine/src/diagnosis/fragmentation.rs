@@ -8,11 +8,8 @@ use crate::diagnosis::growth_or::GrowthOr;
 use crate::diagnosis::high_pressure::{private_pools_bytes, private_pools_statement};
 use crate::diagnosis::input::{DiagnosisInput, RELEASE_MARGIN, Subject};
 use crate::kind::{About, DiagnosisKind, Place, Severity};
-use stepmem_detect::signal::Signal;
-use stepmem_detect::trend::Stage;
-use stepmem_types::claims::sentence::Sentence;
-use stepmem_types::claims::statement::Statement;
-use stepmem_types::claims::table::Claim;
+use stepmem_detect::{Signal, Stage};
+use stepmem_types::claims::{Claim, Sentence, Statement};
 use stepmem_types::format::units::{percent, whole_bytes};
 use stepmem_types::units::Bytes;
 

@@ -7,9 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::diagnosis::figures::{Figures, Score};
 use crate::diagnosis::input::{DiagnosisInput, Subject, SubjectView};
 use crate::kind::{About, DiagnosisKind, Place, Severity};
-use stepmem_types::claims::sentence::Sentence;
-use stepmem_types::claims::statement::Statement;
-use stepmem_types::claims::table::Claim;
+use stepmem_types::claims::{Claim, Sentence, Statement};
 
 /// The errors of NVML with which a device cannot be used until someone repairs the node.
 const LOST_CODES: [&str; 3] = ["gpu_is_lost", "gpu_not_found", "reset_required"];

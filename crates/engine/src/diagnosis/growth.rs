@@ -11,12 +11,8 @@ use crate::diagnosis::site_words;
 use crate::diagnosis::trend_figures::{ContainerFigures, TrendFigures};
 use crate::kind::Severity;
 use crate::ranks::view::RankView;
-use stepmem_detect::outlook::Outlook;
-use stepmem_detect::signal::Signal;
-use stepmem_detect::trend::Stage;
-use stepmem_types::claims::sentence::Sentence;
-use stepmem_types::claims::statement::Statement;
-use stepmem_types::claims::table::Claim;
+use stepmem_detect::{Outlook, Signal, Stage};
+use stepmem_types::claims::{Claim, Sentence, Statement};
 use stepmem_types::format::units::{
     bytes, counted, date, duration, grouped, hourly, least_time_left, time_left,
 };

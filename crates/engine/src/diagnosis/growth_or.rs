@@ -6,8 +6,7 @@ use serde_json::Value;
 
 use crate::diagnosis::figures::{Figures, Score};
 use crate::diagnosis::trend_figures::TrendFigures;
-use stepmem_types::claims::sentence::Sentence;
-use stepmem_types::claims::statement::Statement;
+use stepmem_types::claims::{Sentence, Statement};
 
 /// The key that JSON of growth has, and that of an amount has not.
 const SIGNAL: &str = "signal";

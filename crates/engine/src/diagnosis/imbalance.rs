@@ -7,11 +7,8 @@ use crate::diagnosis::figures::{Figures, Score};
 use crate::diagnosis::input::{DiagnosisInput, Subject, SubjectView, graded};
 use crate::kind::{About, DiagnosisKind, Place, Severity};
 use crate::ranks::basis::Basis;
-use stepmem_detect::signal::Signal;
-use stepmem_detect::trend::{Stage, Trend};
-use stepmem_types::claims::sentence::Sentence;
-use stepmem_types::claims::statement::Statement;
-use stepmem_types::claims::table::Claim;
+use stepmem_detect::{Signal, Stage, Trend};
+use stepmem_types::claims::{Claim, Sentence, Statement};
 use stepmem_types::format::units::{bytes, percent};
 
 /// Skew is noise on a device that is nearly empty: a warning needs this pressure of the rank…

@@ -12,10 +12,7 @@ use crate::diagnosis::trend_figures::TrendFigures;
 use crate::kind::Severity;
 use crate::processes::ProcessView;
 use crate::ranks::view::RankView;
-use stepmem_detect::forecast::slope_interval::Bend;
-use stepmem_detect::outlook::Outlook;
-use stepmem_detect::signal::Signal;
-use stepmem_detect::trend::{Stage, Trend};
+use stepmem_detect::{Bend, Outlook, Signal, Stage, Trend};
 use stepmem_types::ids::{GpuUuid, ProcessId, Rank, RankId, Run, SubjectId};
 use stepmem_types::step::StepUnit;
 

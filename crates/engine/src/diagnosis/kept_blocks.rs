@@ -2,11 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use stepmem_detect::detector::Detector;
-use stepmem_detect::sample::Axis;
-use stepmem_detect::witness::Testimony;
-use stepmem_types::claims::statement::Statement;
-use stepmem_types::claims::table::Claim;
+use stepmem_detect::{Axis, Detector, Testimony};
+use stepmem_types::claims::{Claim, Statement};
 use stepmem_types::format::units::{bytes, grouped, whole};
 use stepmem_types::step::StepUnit;
 use stepmem_types::units::{Count, UnixTime};

@@ -5,11 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::ranks::malloc::{MallocPoint, MallocReadings};
 use crate::ranks::view::RankView;
-use stepmem_detect::outlook::Outlook;
-use stepmem_detect::sample::Axis;
-use stepmem_detect::signal::Signal;
-use stepmem_types::claims::statement::Statement;
-use stepmem_types::claims::table::Claim;
+use stepmem_detect::{Axis, Outlook, Signal};
+use stepmem_types::claims::{Claim, Statement};
 use stepmem_types::format::units::{bytes, grouped, percent};
 use stepmem_types::site::TensorHolder;
 use stepmem_types::units::{Bytes, Count, MEBIBYTE};

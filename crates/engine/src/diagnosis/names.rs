@@ -4,10 +4,8 @@ use crate::diagnosis::Evidence;
 use crate::diagnosis::figures::Score;
 use crate::diagnosis::trend_figures::TrendFigures;
 use crate::kind::{About, DiagnosisKind, Place};
-use stepmem_detect::signal::Signal;
-use stepmem_detect::trend::Stage;
-use stepmem_types::claims::sentence::Sentence;
-use stepmem_types::claims::statement::Statement;
+use stepmem_detect::{Signal, Stage};
+use stepmem_types::claims::{Sentence, Statement};
 
 impl DiagnosisKind {
     /// Returns the diagnosis that a person names, by its title or its label in any case.

@@ -11,11 +11,8 @@ use crate::diagnosis::growth_or::GrowthOr;
 use crate::diagnosis::input::{DiagnosisInput, RELEASE_MARGIN, Subject};
 use crate::diagnosis::trend_figures::TrendFigures;
 use crate::kind::{About, DiagnosisKind, Place, Severity};
-use stepmem_detect::signal::Signal;
-use stepmem_detect::trend::Stage;
-use stepmem_types::claims::sentence::Sentence;
-use stepmem_types::claims::statement::Statement;
-use stepmem_types::claims::table::Claim;
+use stepmem_detect::{Signal, Stage};
+use stepmem_types::claims::{Claim, Sentence, Statement};
 use stepmem_types::format::units::{bytes, percent};
 
 /// The share of the capacity from which memory outside the allocator is worth a word: a CUDA

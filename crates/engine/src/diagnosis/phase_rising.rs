@@ -7,9 +7,7 @@ use crate::diagnosis::figures::{Figures, Score};
 use crate::diagnosis::input::{DiagnosisInput, Subject, SubjectView};
 use crate::kind::{About, DiagnosisKind, Place, Severity};
 use crate::ranks::phase_floors::FloorBasis;
-use stepmem_types::claims::sentence::Sentence;
-use stepmem_types::claims::statement::Statement;
-use stepmem_types::claims::table::Claim;
+use stepmem_types::claims::{Claim, Sentence, Statement};
 use stepmem_types::format::units::{bytes, counted, duration};
 use stepmem_types::units::MEBIBYTE;
 

@@ -6,7 +6,7 @@ use crate::ranks::basis::Basis;
 use crate::ranks::container_view::ContainerView;
 use crate::ranks::limits::{Limit, LimitOrigin};
 use crate::ranks::view::RankView;
-use stepmem_detect::signal::Signal;
+use stepmem_detect::Signal;
 use stepmem_types::host::ContainerReading;
 use stepmem_types::units::Bytes;
 

@@ -3,12 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::ranks::view::RankView;
-use stepmem_detect::forecast::slope_interval::Bend;
-use stepmem_detect::outlook::{Outlook, TimeLeft};
-use stepmem_detect::sample::Axis;
-use stepmem_types::claims::sentence::Sentence;
-use stepmem_types::claims::statement::Statement;
-use stepmem_types::claims::table::Claim;
+use stepmem_detect::{Axis, Bend, Outlook, TimeLeft};
+use stepmem_types::claims::{Claim, Sentence, Statement};
 use stepmem_types::format::units::{counted, duration, grouped};
 use stepmem_types::ids::Rank;
 use stepmem_types::units::{Count, Seconds, UnixTime};

@@ -2,9 +2,7 @@
 
 use crate::diagnosis::filling::{Filling, FillingDoubt};
 use crate::diagnosis::malloc_figures;
-use stepmem_types::claims::sentence::Sentence;
-use stepmem_types::claims::statement::Statement;
-use stepmem_types::claims::table::Claim;
+use stepmem_types::claims::{Claim, Sentence, Statement};
 use stepmem_types::format::units::{bytes, counted, grouped, many, percent, share as of_whole};
 use stepmem_types::site::{
     CodeLine, EmptySearch, LeakSite, LineOutcome, LineSearch, Removal, RemovalOutcome,

@@ -11,8 +11,7 @@ use crate::diagnosis::Evidence;
 use crate::diagnosis::input::{DiagnosisInput, Subject, SubjectView};
 use crate::findings::acks::Acks;
 use crate::kind::{DiagnosisKind, Severity};
-use stepmem_types::claims::statement::Statement;
-use stepmem_types::claims::table::Claim;
+use stepmem_types::claims::{Claim, Statement};
 use stepmem_types::ids::{SubjectId, subject_fields};
 use stepmem_types::units::Uptime;
 

@@ -10,7 +10,7 @@ use crate::metrics::readers::{
 };
 use crate::metrics::types::{Group, Kind, Metric, Read, Unit, Visit};
 use crate::output::status::Status;
-use stepmem_detect::signal::Signal;
+use stepmem_detect::Signal;
 use stepmem_types::end::EndOutcome;
 
 /// Returns the number of series that the table gives for a status.

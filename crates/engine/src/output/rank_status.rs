@@ -9,7 +9,7 @@ use crate::diagnosis::pressure;
 use crate::diagnosis::trend_figures::{TrendFigures, soonest};
 use crate::output::status::{RankStatus, SignalStatus};
 use crate::ranks::view::{RankActivity, RankView};
-use stepmem_detect::signal::Signal;
+use stepmem_detect::Signal;
 use stepmem_types::device::OwnProcessMemory;
 use stepmem_types::ids::RankId;
 use stepmem_types::site::TensorHolder;

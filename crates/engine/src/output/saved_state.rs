@@ -17,7 +17,7 @@ use crate::requests::causes::{ENDED_SITES_MAX, RankSites, SiteTable};
 use crate::requests::heap_scans::SavedHeapScans;
 use crate::requests::snapshot::Snapshot;
 use crate::requests::tracker::SavedRequests;
-use stepmem_detect::detector::Detector;
+use stepmem_detect::Detector;
 use stepmem_types::host::ContainerId;
 use stepmem_types::ids::{ProcessId, Rank, RankId, Run, SubjectId};
 use stepmem_types::saved;

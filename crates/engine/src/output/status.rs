@@ -28,11 +28,8 @@ use crate::ranks::limits::LimitOrigin;
 use crate::ranks::table::RecordCounts;
 use crate::ranks::totals::RankTotals;
 use crate::ranks::view::RankActivity;
-use stepmem_detect::detector::Detector;
-use stepmem_detect::sample::Axis;
-use stepmem_detect::signal::Signal;
-use stepmem_types::claims::sentence::Sentence;
-use stepmem_types::claims::statement::Statement;
+use stepmem_detect::{Axis, Detector, Signal};
+use stepmem_types::claims::{Sentence, Statement};
 use stepmem_types::device::{
     Attribution, Container, DeviceInfo, DeviceMemory, DevicePod, GpuSample, OwnProcessState,
     ProcessMemory,

@@ -1,9 +1,6 @@
 //! The container of a rank, as diagnoses see it.
 
-use stepmem_detect::detector::Detector;
-use stepmem_detect::outlook::{Asked, Outlook};
-use stepmem_detect::signal::Signal;
-use stepmem_detect::trend::Stage;
+use stepmem_detect::{Asked, Detector, Outlook, Signal, Stage};
 use stepmem_types::host::ContainerReading;
 
 /// A container, as one of its ranks sees it.

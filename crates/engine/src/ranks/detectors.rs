@@ -3,13 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use stepmem_detect::capacity::Capacity;
-use stepmem_detect::config::Config;
-use stepmem_detect::detector::Detector;
-use stepmem_detect::sample::Sample;
-use stepmem_detect::shifts::HolderGrowth;
-use stepmem_detect::signal::Signal;
-use stepmem_detect::trend::Trend;
+use stepmem_detect::{Capacity, Config, Detector, HolderGrowth, Sample, Signal, Trend};
 
 /// The detectors of a rank, all by steps or all by time.
 #[derive(Clone, Debug, Deserialize, Serialize)]

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ranks::limits::{Limit, LimitOrigin};
 use crate::ranks::malloc::MallocReadings;
-use stepmem_detect::sample::{AxisPoint, Sample};
+use stepmem_detect::{AxisPoint, Sample};
 use stepmem_types::host::{
     ContainerReading, HostFigures, HostParts, KernelLimit, ProcessGroup,
 };

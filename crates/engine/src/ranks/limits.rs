@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use stepmem_detect::capacity::Capacity;
+use stepmem_detect::Capacity;
 use stepmem_types::format::units::bytes;
 use stepmem_types::units::Bytes;
 

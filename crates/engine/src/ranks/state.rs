@@ -21,14 +21,10 @@ use crate::ranks::used_now::{ReadBy, UsedNow};
 use crate::ranks::view::{DeviceView, RankView};
 use crate::requests::causes::SiteView;
 use crate::requests::checkpoint::CheckpointAsk;
-use stepmem_detect::capacity::Capacity;
-use stepmem_detect::config::Config as DetectConfig;
-use stepmem_detect::outlook::Asked;
-use stepmem_detect::sample::{AxisPoint, DeviceReading, Sample};
-use stepmem_detect::shifts::HolderGrowth;
-use stepmem_detect::signal::Signal;
-use stepmem_detect::stats::median::RecentMedian;
-use stepmem_detect::trend::{Stage, Trend};
+use stepmem_detect::{
+    Asked, AxisPoint, Capacity, Config as DetectConfig, DeviceReading, HolderGrowth,
+    RecentMedian, Sample, Signal, Stage, Trend,
+};
 use stepmem_types::device::{DeviceMemoryKind, OwnProcessMemory};
 use stepmem_types::end::{EndOutcome, EndReport};
 use stepmem_types::host::ContainerReading;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use stepmem_detect::signal::Signal;
+use stepmem_detect::Signal;
 use stepmem_types::ids::{Rank, RankId, Run};
 use stepmem_types::launch::Instance;
 use stepmem_types::site::{

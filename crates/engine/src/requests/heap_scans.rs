@@ -11,7 +11,7 @@ use crate::requests::tracker::{
     Listed, Progress, RankRequest, RequestKind, RequestTracker, Requested, SavedRequests,
     UNANSWERED,
 };
-use stepmem_detect::signal::Signal;
+use stepmem_detect::Signal;
 use stepmem_types::ids::RankId;
 use stepmem_types::units::Uptime;
 
@@ -225,7 +225,7 @@ mod tests {
     use crate::requests::causes::{HEAP_SCAN_COOLDOWN, HoldersOutcome, HoldersReport};
     use crate::requests::schedule::Growth;
     use crate::requests::tracker::RankRequest;
-    use stepmem_detect::signal::Signal;
+    use stepmem_detect::Signal;
     use stepmem_types::ids::{Rank, RankId, Run};
     use stepmem_types::site::{Fill, SiteText, TensorHolder};
     use stepmem_types::units::{Bytes, Count, Uptime};

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use stepmem_detect::signal::Signal;
+use stepmem_detect::Signal;
 use stepmem_types::ids::{RankId, Run};
 use stepmem_types::saved;
 use stepmem_types::units::Uptime;
@@ -334,7 +334,7 @@ mod tests {
     use super::{
         Growth, REPORT_WITHIN, RequestPlan, RequestSchedule, ScheduleSettings, ScheduleStep,
     };
-    use stepmem_detect::signal::Signal;
+    use stepmem_detect::Signal;
     use stepmem_types::ids::{Rank, RankId, Run};
     use stepmem_types::units::Uptime;
 

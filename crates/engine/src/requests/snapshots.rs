@@ -17,7 +17,7 @@ use crate::requests::snapshot::{
 use crate::requests::tracker::{
     LISTED_MAX, Listed, Progress, RequestTracker, Requested, SavedRequests, SnapshotReason,
 };
-use stepmem_detect::signal::Signal;
+use stepmem_detect::Signal;
 use stepmem_types::ids::RankId;
 use stepmem_types::site::SiteVerdict;
 use stepmem_types::units::Uptime;
@@ -290,7 +290,7 @@ mod tests {
     use crate::requests::schedule::{Growth, REPORT_WITHIN};
     use crate::requests::snapshot::{SnapshotOutcome, SnapshotReport};
     use crate::requests::tracker::{LISTED_MAX, SnapshotReason};
-    use stepmem_detect::signal::Signal;
+    use stepmem_detect::Signal;
     use stepmem_types::ids::{Rank, RankId, Run};
     use stepmem_types::site::{LeakSite, SiteVerdict};
     use stepmem_types::units::Uptime;

@@ -9,7 +9,7 @@ use crate::requests::checkpoint::CheckpointDue;
 use crate::requests::schedule::{
     Growth, RequestPlan, RequestSchedule, SavedSchedule, ScheduleSettings, ScheduleStep,
 };
-use stepmem_detect::signal::Signal;
+use stepmem_detect::Signal;
 use stepmem_types::ids::{RankId, Run};
 use stepmem_types::saved;
 use stepmem_types::units::Uptime;

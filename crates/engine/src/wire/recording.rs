@@ -16,7 +16,7 @@ use crate::wire::field::{in_field, seconds_of};
 use crate::wire::json::{Object, parse};
 use crate::wire::number::Number;
 use crate::wire::step::{RawStep, StepText};
-use stepmem_detect::signal::Signal;
+use stepmem_detect::Signal;
 use stepmem_types::device::{GpuSample, GpuUnavailable};
 use stepmem_types::end::RankEnd;
 use stepmem_types::ids::{GpuUuid, RankId, Run, SubjectId};
@@ -355,7 +355,7 @@ mod tests {
     use crate::requests::causes::{Cause, FoundCause};
     use crate::wire::control::decode_end;
     use crate::wire::step::{Layout, decode};
-    use stepmem_detect::signal::Signal;
+    use stepmem_detect::Signal;
     use stepmem_types::device::{
         Attribution, DeviceInfo, DeviceMemory, GpuSample, GpuUnavailable, ProcessMemory,
     };

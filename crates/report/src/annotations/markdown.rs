@@ -8,9 +8,9 @@ use crate::summary::model::{Issue, Summary};
 use stepmem_types::format::clean::{clean, shortened};
 
 /// Bytes that one command adds to the summary of its job.
-pub const MARKDOWN_BYTES_MAX: usize = 65_536;
+pub(super) const MARKDOWN_BYTES_MAX: usize = 65_536;
 /// Characters of one text of others, before they are escaped.
-pub const TEXT_CHARS_MAX: usize = 1024;
+pub(super) const TEXT_CHARS_MAX: usize = 1024;
 /// The bytes that the last line takes at most.
 const LAST_LINE_BYTES: usize = 128;
 

@@ -1,6 +1,10 @@
 //! The findings of runs as GitHub Actions shows them: annotations at the lines that they name,
 //! and a summary in Markdown.
 
-pub mod markdown;
-pub mod place;
-pub mod workflow_commands;
+mod markdown;
+mod place;
+mod workflow_commands;
+
+pub use markdown::markdown;
+pub use place::Directories;
+pub use workflow_commands::workflow_commands;

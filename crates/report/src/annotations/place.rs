@@ -8,7 +8,7 @@ use stepmem_types::site::{CodeLine, LeakSite, SiteText, SiteVerdict};
 
 /// The longest path that is written, in characters; a longer one is left out, since a part of a
 /// path leads nowhere.
-pub const FILE_CHARS_MAX: usize = 1024;
+pub(super) const FILE_CHARS_MAX: usize = 1024;
 /// Stands in a text for the part of it that was cut.
 const CUT: char = '…';
 

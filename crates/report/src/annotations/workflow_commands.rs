@@ -8,12 +8,12 @@ use crate::summary::model::{Issue, Summary};
 use stepmem_types::format::clean::shortened;
 
 /// Annotations of one severity; GitHub shows no more of a step.
-pub const ANNOTATIONS_MAX: usize = 10;
+pub(super) const ANNOTATIONS_MAX: usize = 10;
 /// Characters of the title of an annotation, before they are escaped.
-pub const TITLE_CHARS_MAX: usize = 255;
+pub(super) const TITLE_CHARS_MAX: usize = 255;
 /// Characters of the evidence of an annotation, and of its advice; GitHub cuts a message of more
 /// than 4,096.
-pub const SENTENCE_CHARS_MAX: usize = 1536;
+pub(super) const SENTENCE_CHARS_MAX: usize = 1536;
 
 /// Returns the issues of the runs as workflow commands, and a line that reports how many did
 /// not fit.

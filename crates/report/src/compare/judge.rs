@@ -10,8 +10,7 @@ use crate::compare::comparison::{
 };
 use crate::compare::figures::{RunEnd, RunFigures, RunIssue};
 use crate::policy::{IssueSeverity, PolicyName};
-use stepmem_detect::signal::Signal;
-use stepmem_detect::trend::Stage;
+use stepmem_detect::{Signal, Stage};
 use stepmem_engine::kind::{About, DiagnosisKind};
 use stepmem_types::end::EndOutcome;
 use stepmem_types::format::units::{counted, whole};

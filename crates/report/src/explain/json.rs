@@ -10,14 +10,14 @@ use crate::explain::json_windows::{ClosestWindow, LevelWindows, TestMeaning, Win
 use crate::explain::live;
 use crate::explain::story::{Cause, End, PartMinima, Story, StoryEvent, StoryPoint};
 use crate::explain::text::{held, signals, tell, tests};
-use stepmem_detect::signal::Signal;
+use stepmem_detect::Signal;
 use stepmem_engine::diagnosis::kept_blocks::KeptBlocks;
 use stepmem_engine::findings::{Transition, TransitionState};
 use stepmem_engine::kind::{DiagnosisKind, Severity};
 use stepmem_engine::output::status::{AckStatus, FindingStatus, RankStatus, Status};
 use stepmem_engine::ranks::limits::LimitOrigin;
 use stepmem_engine::ranks::view::RankView;
-use stepmem_types::claims::statement::Statement;
+use stepmem_types::claims::Statement;
 use stepmem_types::ids::{SubjectId, subject_fields};
 use stepmem_types::units::Bytes;
 

@@ -5,10 +5,7 @@ use serde::Serialize;
 use crate::explain::story::{Closest, End, LevelTests};
 use crate::explain::test_words::{TestUnit, words_of};
 use crate::explain::words::reason;
-use stepmem_detect::detector::WindowReport;
-use stepmem_detect::sample::Axis;
-use stepmem_detect::tests::{Bound, Shown, Stopped, Test};
-use stepmem_detect::trend::Stage;
+use stepmem_detect::{Axis, Bound, Shown, Stage, Stopped, Test, WindowReport};
 use stepmem_types::units::Count;
 
 /// The windows of one level, over a whole story.
@@ -258,7 +255,7 @@ mod tests {
     use serde_json::json;
 
     use crate::explain::json_windows::StopShown;
-    use stepmem_detect::tests::{Stopped, Test};
+    use stepmem_detect::{Stopped, Test};
 
     #[test]
     fn test_has_its_figures_as_far_as_they_are_numbers() {

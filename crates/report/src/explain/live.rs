@@ -5,15 +5,12 @@
 use crate::explain::story::End;
 use crate::explain::text::{LIVE_BLOCKS, last_word, meanings, what};
 use crate::rank_table::rises_straight;
-use stepmem_detect::signal::Signal;
+use stepmem_detect::Signal;
 use stepmem_engine::kind::Severity;
 use stepmem_engine::output::status::{FindingStatus, RankStatus, SignalStatus, Status};
 use stepmem_engine::ranks::limits::capacity_words;
 use stepmem_engine::ranks::view::RankView;
-use stepmem_types::claims::sentence::Sentence;
-use stepmem_types::claims::statement::Statement;
-use stepmem_types::claims::table::Claim;
-use stepmem_types::claims::telling::Telling;
+use stepmem_types::claims::{Claim, Sentence, Statement, Telling};
 use stepmem_types::format::page::{Column, Indent, Page, Table};
 use stepmem_types::format::units::{
     bytes, counted, date, duration, grouped, hourly, least_time_left, many, percent, time_left,

@@ -4,11 +4,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use stepmem_detect::capacity::Capacity;
-use stepmem_detect::detector::{Detector, WindowReport};
-use stepmem_detect::signal::Signal;
-use stepmem_detect::tests::{Bound, Shown, Stopped, Test};
-use stepmem_detect::tracker::ShownBy;
+use stepmem_detect::{
+    Bound, Capacity, Detector, Shown, ShownBy, Signal, Stopped, Test, WindowReport,
+};
 use stepmem_engine::config::EngineConfig;
 use stepmem_engine::diagnosis::growth::LIVE_SIGNALS;
 use stepmem_engine::diagnosis::kept_blocks::KeptBlocks;
@@ -524,8 +522,7 @@ mod tests {
     use crate::explain::story::{
         Cause, LookTime, POINTS_MAX, PartMinima, Story, SubjectFigures,
     };
-    use stepmem_detect::detector::Detector;
-    use stepmem_detect::outlook::Asked;
+    use stepmem_detect::{Asked, Detector};
     use stepmem_engine::config::EngineConfig;
     use stepmem_engine::diagnosis::Evidence;
     use stepmem_engine::diagnosis::high_pressure::PressureEvidence;

@@ -1,6 +1,6 @@
 //! The name and the text of each test of the detector.
 
-use stepmem_detect::tests::Test;
+use stepmem_detect::Test;
 
 /// The unit of a test's value and limit.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -8,19 +8,12 @@ use crate::explain::story::{
 };
 use crate::explain::test_words::words_of;
 use crate::explain::words::{measure, reason};
-use stepmem_detect::detector::WindowReport;
-use stepmem_detect::sample::Axis;
-use stepmem_detect::signal::Signal;
-use stepmem_detect::tests::{LARGEST_T, Shown, Stopped, Test};
-use stepmem_detect::trend::Stage;
+use stepmem_detect::{Axis, LARGEST_T, Shown, Signal, Stage, Stopped, Test, WindowReport};
 use stepmem_engine::diagnosis::growth::LIVE_SIGNALS;
 use stepmem_engine::findings::{Transition, TransitionState};
 use stepmem_engine::kind::Severity;
 use stepmem_engine::ranks::limits::capacity_words;
-use stepmem_types::claims::sentence::Sentence;
-use stepmem_types::claims::statement::Statement;
-use stepmem_types::claims::table::Claim;
-use stepmem_types::claims::telling::Telling;
+use stepmem_types::claims::{Claim, Sentence, Statement, Telling};
 use stepmem_types::format::page::{COLUMNS, Column, Indent, Page, Table};
 use stepmem_types::format::units::{
     bytes, date, duration, grouped, many, percent, share, whole,

@@ -1,7 +1,7 @@
 //! The test that stopped a window, in words.
 
 use crate::explain::test_words::{TestUnit, words_of};
-use stepmem_detect::tests::{Bound, Stopped};
+use stepmem_detect::{Bound, Stopped};
 use stepmem_types::format::units::{bytes, duration, share, whole};
 
 /// Writes the value and the limit of a failure as short as it fits a table.
@@ -40,7 +40,7 @@ fn figures(failure: &Stopped) -> (String, String) {
 #[cfg(test)]
 mod tests {
     use super::{measure, reason};
-    use stepmem_detect::tests::{Stopped, Test};
+    use stepmem_detect::{Stopped, Test};
 
     #[test]
     fn failures_are_in_the_unit_and_direction_of_their_gate() {

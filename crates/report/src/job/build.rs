@@ -12,11 +12,10 @@ use crate::job::text::{nothing_wrong, sentence};
 use crate::policy::IssueSeverity;
 use crate::summary::build::unseen;
 use crate::summary::model::{Issue, IssueEvidence, IssueKind};
-use stepmem_detect::signal::Signal;
+use stepmem_detect::Signal;
 use stepmem_engine::kind::{DiagnosisKind, Severity};
 use stepmem_engine::metrics::recorded::Figure;
-use stepmem_types::claims::statement::Statement;
-use stepmem_types::claims::table::Claim;
+use stepmem_types::claims::{Claim, Statement};
 use stepmem_types::end::EndOutcome;
 use stepmem_types::ids::{GpuUuid, Rank, Run};
 

@@ -10,9 +10,7 @@ use crate::summary::card::{listed, verdict};
 use crate::summary::model::{Issue, IssueEvidence, IssueKind};
 use crate::summary::neutral::{BALANCED_SO_FAR, LONGER, nothing, unjudged};
 use stepmem_engine::kind::{DiagnosisKind, Severity};
-use stepmem_types::claims::sentence::Sentence;
-use stepmem_types::claims::statement::Statement;
-use stepmem_types::claims::table::Claim;
+use stepmem_types::claims::{Claim, Sentence, Statement};
 use stepmem_types::end::EndOutcome;
 use stepmem_types::format::page::{Cell, Column, Indent, Page, Table};
 use stepmem_types::format::units::{

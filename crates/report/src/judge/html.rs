@@ -3,7 +3,7 @@
 use crate::judge::json::SourceTold;
 use crate::judge::text;
 use crate::judge::{Judged, Verdict};
-use crate::series::model::Series;
+use crate::series::Series;
 use stepmem_types::format::units::{bytes, date, duration, hourly, many, time_left_cell};
 
 /// Points of a chart.

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::explain::json::StoryTold;
 use crate::judge::{BY_TIME, Judged, Verdict};
-use crate::series::model::LeftOut;
+use crate::series::LeftOut;
 use stepmem_engine::diagnosis::trend_figures::TrendFigures;
 
 /// The source of series.

@@ -8,7 +8,7 @@ pub mod text;
 use std::time::Duration;
 
 use crate::explain::story::{LookTime, Story, SubjectFigures};
-use crate::series::model::{Point, Series};
+use crate::series::{Point, Series};
 use stepmem_engine::config::EngineConfig;
 use stepmem_engine::diagnosis::trend_figures::TrendFigures;
 use stepmem_engine::engine::Engine;

@@ -2,12 +2,12 @@
 //! `nvidia-smi`), event files of TensorBoard, answers of Prometheus. Bytes go in, series in
 //! bytes and Unix times come out; nothing is judged here.
 
-pub mod error;
-pub mod figure;
+mod error;
+mod figure;
 mod gather;
 mod json_lines;
 pub mod matrix;
-pub mod model;
+mod model;
 mod names;
 mod packed;
 mod scale;
@@ -16,9 +16,12 @@ mod tensorboard;
 mod time;
 mod words;
 
-use crate::series::error::SeriesError;
 use crate::series::gather::Gather;
-use crate::series::model::{Decoded, Format, ROW_BYTES_MAX, Wanted};
+use crate::series::model::ROW_BYTES_MAX;
+
+pub use error::SeriesError;
+pub use figure::Unit;
+pub use model::{Decoded, Format, LeftOut, POINTS_MAX, Point, SERIES_MAX, Series, Wanted};
 
 /// Decodes a file, whose format its first bytes show.
 ///

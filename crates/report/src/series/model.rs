@@ -9,13 +9,13 @@ pub const SERIES_MAX: usize = 1_024;
 pub const POINTS_MAX: usize = 4_194_304;
 /// The longest line of a table, and the longest record of an event file that is decoded, in
 /// bytes.
-pub const ROW_BYTES_MAX: usize = 1 << 20;
+pub(super) const ROW_BYTES_MAX: usize = 1 << 20;
 /// Columns of a table, and names of an event file.
-pub const COLUMNS_MAX: usize = 4_096;
+pub(super) const COLUMNS_MAX: usize = 4_096;
 /// Objects of a JSON line that are within each other.
-pub const DEPTH_MAX: u8 = 8;
+pub(super) const DEPTH_MAX: u8 = 8;
 /// Characters of the name of a series that are shown.
-pub const NAME_CHARS_MAX: usize = 120;
+pub(super) const NAME_CHARS_MAX: usize = 120;
 
 /// The series that are wanted, and what is known of them.
 #[derive(Clone, Debug, Default)]

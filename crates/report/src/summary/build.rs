@@ -13,10 +13,7 @@ use crate::summary::model::{
 use crate::summary::neutral::neutral;
 use crate::summary::peaks::{LifetimePressure, Peaks};
 use crate::summary::run_metrics::{is_judged, run_metrics};
-use stepmem_detect::outlook::Outlook;
-use stepmem_detect::sample::Axis;
-use stepmem_detect::signal::Signal;
-use stepmem_detect::trend::Trend;
+use stepmem_detect::{Axis, Outlook, Signal, Trend};
 use stepmem_engine::diagnosis::growth::LIVE_SIGNALS;
 use stepmem_engine::diagnosis::host_words;
 use stepmem_engine::diagnosis::pressure;

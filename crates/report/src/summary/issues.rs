@@ -14,9 +14,7 @@ use stepmem_engine::kind::{DiagnosisKind, Severity};
 use stepmem_engine::output::run::RunView;
 use stepmem_engine::ranks::basis::Basis;
 use stepmem_engine::ranks::view::RankView;
-use stepmem_types::claims::sentence::Sentence;
-use stepmem_types::claims::statement::Statement;
-use stepmem_types::claims::table::Claim;
+use stepmem_types::claims::{Claim, Sentence, Statement};
 use stepmem_types::format::units::{bytes, grouped, percent};
 use stepmem_types::ids::Rank;
 

@@ -9,9 +9,7 @@ use crate::summary::model::{
 };
 use stepmem_engine::kind::DiagnosisKind;
 use stepmem_engine::ranks::host::ChildView;
-use stepmem_types::claims::sentence::Sentence;
-use stepmem_types::claims::statement::Statement;
-use stepmem_types::claims::table::Claim;
+use stepmem_types::claims::{Claim, Sentence, Statement};
 use stepmem_types::end::EndOutcome;
 use stepmem_types::format::units::{bytes, counted, date, grouped, time_left, whole};
 use stepmem_types::ids::Rank;

@@ -21,7 +21,7 @@ use crate::analyze::steps::Marker;
 use crate::integer::count;
 use crate::model::Snapshot;
 use crate::render::words::{self, name};
-use stepmem_types::claims::statement::Statement;
+use stepmem_types::claims::Statement;
 
 /// The version of this JSON.
 pub(crate) const SCHEMA: &str = "stepmem.snapshot/1";

@@ -16,8 +16,7 @@ use crate::analyze::steps::Marker;
 use crate::integer::{at, count, real};
 use crate::model::{Action, NO_STACK};
 use crate::replay::Allocation;
-use stepmem_types::claims::statement::Statement;
-use stepmem_types::claims::table::Claim;
+use stepmem_types::claims::{Claim, Statement};
 use stepmem_types::format::clean::shortened;
 use stepmem_types::format::units::{bytes, grouped, many, whole_bytes};
 

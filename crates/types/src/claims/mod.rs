@@ -4,7 +4,12 @@
 //! `telling`, which is text and a list of statements at once.
 
 mod row;
-pub mod sentence;
-pub mod statement;
-pub mod table;
-pub mod telling;
+mod sentence;
+mod statement;
+mod table;
+mod telling;
+
+pub use sentence::Sentence;
+pub use statement::Statement;
+pub use table::{Claim, document};
+pub use telling::{Telling, contradictions};

@@ -83,10 +83,12 @@ impl Sentence {
         Self { words, statements: statements.collect() }
     }
 
+    /// Returns the words, with those between its statements.
     pub fn words(&self) -> &str {
         &self.words
     }
 
+    /// Returns the statements, in order of the words.
     pub fn statements(&self) -> &[Statement] {
         &self.statements
     }

@@ -36,10 +36,12 @@ impl Statement {
         Self { lower: known(lower), upper: known(upper), ..self }
     }
 
+    /// Returns the claim that it makes.
     pub fn claim(&self) -> Claim {
         self.claim
     }
 
+    /// Returns the claim in words.
     pub fn words(&self) -> &str {
         &self.words
     }

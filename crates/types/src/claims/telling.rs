@@ -47,6 +47,7 @@ impl Telling {
         self.page.paragraph(Indent::hanging(2), &format!("{name:14}  {meaning}"));
     }
 
+    /// Adds an empty line.
     pub fn blank(&mut self) {
         self.page.blank();
     }

@@ -82,6 +82,7 @@ impl Page {
         Self { columns, ..self }
     }
 
+    /// Returns the text.
     pub fn into_text(self) -> String {
         self.text
     }
@@ -385,8 +386,11 @@ impl From<String> for Cell {
 /// A color of the terminal's own palette.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Colour {
+    /// Red, of what is critical.
     Red,
+    /// Yellow, of warnings.
     Yellow,
+    /// Cyan, of information.
     Cyan,
 }
 
