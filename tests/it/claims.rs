@@ -154,6 +154,7 @@ fn growths() -> Vec<Statement> {
         json!({"oom_eta_seconds": null, "oom_eta_lower_seconds": null}),
         run_end("run", 0.0),
         run_end("memory", 2.0),
+        run_end("memory", 21.0),
         patched(&run_end("run", 0.0), &json!({"is_over": true})),
         patched(&by_time(), &json!({"signal": "process"})),
     ];

@@ -63,7 +63,7 @@ fn run_that_ends_before_its_memory_is_told_so_on_every_surface_and_pages_nobody(
         sentence.split_once("; the run ends at step 1,600 in 10 min 0 s, ").unwrap();
     assert!(before.contains("out of memory in about "), "{sentence}");
     let (told, rest) = after.split_once(" steps ").unwrap();
-    assert_eq!(rest, "before memory does");
+    assert_eq!(rest, "before memory does: let it run");
     let told: f64 = told.replace(',', "").parse().unwrap();
     assert!((told - float(spare)).abs() < 0.1 * float(spare), "{told} of {spare}");
 
@@ -120,12 +120,24 @@ fn verdict_of_a_plan_is_how_many_restarts_it_takes() {
     let plan = |n: u64| {
         let exporter = Exporter::start(&[]);
         exporter.push(&leak(1, (0, FOUND), total(n)));
-        creep(&exporter, 0).1.split_once(" after memory does").unwrap().1.to_owned()
+        let words =
+            creep(&exporter, 0).1.split_once(" after memory does").unwrap().1.to_owned();
+        let finding = exporter.finding("CREEP_CONFIRMED").unwrap();
+        let is_buys = |of: &&Value| of["claim"] == "restart_buys";
+        let said = finding["statements"].as_array().unwrap();
+        (words, said.iter().find(is_buys).map(|of| of["value"].as_f64().unwrap()))
     };
-    // A start lasts for 2,560 steps.
-    assert_eq!(plan(4_000), ": one restart from a checkpoint is enough");
-    assert_eq!(plan(10_000), ": it takes 3 restarts from a checkpoint");
-    assert_eq!(plan(100_000), ": no restart gets it there");
+    // A start lasts for 2,560 steps of a second.
+    let lasts = float(LAST);
+    for (n, told) in [
+        (4_000, ": one restart from a checkpoint is enough, it buys 42 min "),
+        (10_000, ": it takes 3 restarts from a checkpoint, each buys 42 min "),
+    ] {
+        let (words, buys) = plan(n);
+        assert!(words.starts_with(told), "{words}");
+        assert!((buys.unwrap() - lasts).abs() < 0.1 * lasts, "{buys:?} of {lasts}");
+    }
+    assert_eq!(plan(100_000), (": stop it, no restart gets it there".to_owned(), None));
 }
 
 #[test]

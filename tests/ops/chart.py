@@ -84,7 +84,7 @@ def main():
     problems = []
     for check in [copies_are_current, lints, renders_alike, golden_files, fits_schemas, refuses, rules_are_the_source, monitors_where_it_can, notes_say_what_a_sidecar_waits_for_and_sees,
                   the_docs_have_the_table_of_the_cluster, survives_null,
-                  nothing_twice, pods_are_restricted, tests_itself, injects, injects_the_volume_of_snapshots, snapshots_have_their_values, training_writes_no_volume_of_the_exporter, sizes_follow_from_the_ranks, secrets_are_the_exporters_alone, extras_are_there, the_policy_selects_no_training, monitors_no_more_than_the_release, a_service_is_monitored_instead, alerts_of_a_release_link_to_its_documents, prometheus_shows_what_it_is_told, settings_take_precedence, arguments_are_known, examples_have_the_sidecar, the_readme_installs_it]:
+                  nothing_twice, pods_are_restricted, tests_itself, injects, injects_the_volume_of_snapshots, snapshots_have_their_values, training_writes_no_volume_of_the_exporter, sizes_follow_from_the_ranks, secrets_are_the_exporters_alone, extras_are_there, the_policy_selects_no_training, monitors_no_more_than_the_release, a_service_is_monitored_instead, alerts_of_a_release_link_to_its_documents, prometheus_shows_what_it_is_told, settings_take_precedence, arguments_are_known, examples_have_the_sidecar, the_example_of_restarts_keeps_its_attempts, the_readme_installs_it]:
         try:
             check(Bench(chart, stepmem, is_bless))
         except Problem as problem:
@@ -687,6 +687,22 @@ def examples_have_the_sidecar(bench):
             expect(all(volume in spec["volumes"] for volume in volumes), f"{path.relative_to(ROOT)}: its volumes are not the chart's")
             expect(any(mount in container.get("volumeMounts", []) for container in spec["containers"]), f"{path.relative_to(ROOT)}: nothing mounts the socket")
             expect(pod["metadata"]["labels"].get("stepmem.io/sidecar") == "true", f"{path.relative_to(ROOT)}: no label stepmem.io/sidecar")
+
+
+def the_example_of_restarts_keeps_its_attempts(bench):
+    """The program knows the options of the example's `stepmem run`, and its attempts are on the volume that outlasts the pod."""
+    [job] = load_all((ROOT / "examples/kubernetes/restarts.yaml").read_text())
+    spec = job["spec"]["template"]["spec"]
+    [trainer] = spec["containers"]
+    command = trainer["command"]
+    options = command[command.index("run") + 1:command.index("--")]
+    expect("--restart-on-deadline" in options, f"its command restarts nothing: {options}")
+    done = subprocess.run([bench.stepmem, "run", *options, "--help"], capture_output=True, text=True)
+    expect(done.returncode == 0, f"stepmem run {options}: {done.stderr}")
+    [attempts] = [option.removeprefix("--attempts=") for option in options if option.startswith("--attempts=")]
+    kept = {volume["name"] for volume in spec["volumes"] if "persistentVolumeClaim" in volume}
+    mounts = [mount["mountPath"] for mount in trainer["volumeMounts"] if mount["name"] in kept and not mount.get("readOnly")]
+    expect(any(pathlib.PurePath(attempts).is_relative_to(mount) for mount in mounts), f"{attempts} is on none of {mounts}")
 
 
 def the_readme_installs_it(bench):

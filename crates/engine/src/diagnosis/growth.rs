@@ -5,6 +5,7 @@ use crate::diagnosis::figures::{Figures, Score};
 use crate::diagnosis::high_pressure;
 use crate::diagnosis::input::{DiagnosisInput, RELEASE_MARGIN, Subject};
 use crate::diagnosis::malloc_figures::MallocFigures;
+use crate::diagnosis::plan::Plan;
 use crate::diagnosis::pressure;
 use crate::diagnosis::run_end::EndsFirst;
 use crate::diagnosis::site_words;
@@ -389,7 +390,8 @@ impl TrendFigures {
         told.then_if("; ", left)
             .then_if(", ", self.end_sentence())
             .then_if("; ", stalled)
-            .then_if("; ", self.run_end.map(|end| end.sentence()))
+            .then_if("; ", self.run_end.map(|end| end.statement()))
+            .then_if(": ", Plan::of(self).map(Plan::sentence))
     }
 }
 

@@ -24,6 +24,7 @@ pub mod names;
 pub mod out_of_memory;
 pub mod outside_allocator;
 pub mod phase_rising;
+pub mod plan;
 pub mod pressure;
 pub mod run_end;
 pub mod site_words;

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ranks::view::RankView;
 use stepmem_detect::{Axis, Bend, Outlook, TimeLeft};
-use stepmem_types::claims::{Claim, Sentence, Statement};
+use stepmem_types::claims::{Claim, Statement};
 use stepmem_types::format::units::{counted, duration, grouped};
 use stepmem_types::ids::Rank;
 use stepmem_types::units::{Count, Seconds, UnixTime};
@@ -15,8 +15,6 @@ const FIRST_FROM: f64 = 1.2;
 /// The factor down to which a run still ends first: what hovers around a limit is not paged
 /// again and again.
 const FIRST_UNTIL: f64 = 1.1;
-/// More restarts than these are no plan.
-const RESTARTS_MAX: f64 = 20.0;
 /// The last steps take at most so many times as long as the usual pace has it: evaluations and
 /// checkpoints come between them.
 const PACE_WITHIN: f64 = 1.5;
@@ -192,7 +190,7 @@ impl RunEndFigures {
     }
 
     /// States when the run ends, next to when its memory does.
-    pub fn sentence(&self) -> Sentence {
+    pub fn statement(&self) -> Statement {
         let when = match (self.step, self.in_seconds) {
             (Some(step), Some(seconds)) if seconds < 1.0 => {
                 format!("ends at step {} in less than a second", grouped(step.get()))
@@ -212,18 +210,8 @@ impl RunEndFigures {
             (EndsFirst::Memory, None) => "likely after".to_owned(),
             (EndsFirst::Memory, Some(by)) => format!("{by} after"),
         };
-        let plan = match self.restarts.filter(|_| self.first == EndsFirst::Memory) {
-            Some(1.0) => Some("one restart from a checkpoint is enough".to_owned()),
-            Some(n) if n <= RESTARTS_MAX => {
-                Some(format!("it takes {} from a checkpoint", counted(n, "restart")))
-            }
-            Some(_) => Some("no restart gets it there".to_owned()),
-            None => None,
-        };
-        let plan = plan.map(|words| Statement::new(Claim::Restarts, words).of(self.restarts));
         let words = format!("the run {when}, {order} memory does");
-        let ends = Statement::new(Claim::RunEnds, words).of(self.in_seconds);
-        Sentence::from(ends).then_if(": ", plan)
+        Statement::new(Claim::RunEnds, words).of(self.in_seconds)
     }
 
     /// States that it ended first, of a run that is over.

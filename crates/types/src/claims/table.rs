@@ -117,6 +117,12 @@ claims! {
             needs ["run_end"], when "the ranks agree on a last step, or have a deadline", LEFT;
         Restarts "restarts"(Count): "it takes … restarts from a checkpoint",
             needs ["run_end"], when "memory ends before the run, and its growth is straight", LEFT;
+        LetRun "let_run": "let it run",
+            needs ["run_end"], when "the run clearly ends first", WORDS;
+        RestartBuys "restart_buys"(Seconds): "each buys …",
+            needs ["run_end", "headroom_bytes", "growth_bytes", "slope_bytes_per_second"], when "restarts get the run to its end, and the growth is no container's", LEFT;
+        StopRun "stop_run": "stop it, no restart gets it there",
+            needs ["run_end"], when "it would take more than 20 restarts", WORDS;
         RunEnded "run_ended"(Step): "the run ended before, at step …",
             needs ["run_end"], when "the run is over, and took its last step", EXACT;
         EndOfRun "end_of_run": "The run ends …",
@@ -375,6 +381,7 @@ impl Claim {
             Self::NothingToDo => RISING,
             Self::NoFinding => &[Self::Raised, Self::NotJudged, Self::RisesUnfound],
             Self::Calm => &[Self::CalmUnjudged, Self::NoSteps],
+            Self::LetRun | Self::StopRun => &[Self::Restarts, Self::RestartBuys],
             Self::NothingLeft => &[Self::TimeLeft, Self::LeastTimeLeft],
             _ => &[],
         }
