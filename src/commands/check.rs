@@ -105,8 +105,11 @@ fn check(settings: &Settings, mut out: impl Write) -> anyhow::Result<()> {
         writeln!(out, "NVML:             {} {model}", sample.device)?;
     }
     for gone in &poll.unavailable {
-        let state =
-            if gone.code == LIBRARY_MISSING { "no driver here" } else { "not available" };
+        let state = if gone.code == LIBRARY_MISSING {
+            "no NVIDIA driver here"
+        } else {
+            "not available"
+        };
         writeln!(out, "NVML:             {state} ({}): {}", gone.code, gone.message)?;
     }
     if poll.is_released {

@@ -144,7 +144,10 @@ fn read_figures(path: &PathBuf) -> anyhow::Result<RunFigures> {
         "{} exceeds {SUMMARY_BYTES_MAX} bytes",
         shown()
     );
-    let no_summary = || format!("{}: not a summary (final_summary.json)", shown());
-    let value = serde_json::from_slice(&bytes).with_context(no_summary)?;
+    let value = serde_json::from_slice(&bytes).map_err(|error| {
+        let (line, column) = (error.line(), error.column());
+        let place = format!("no JSON at line {line}, column {column}");
+        anyhow::anyhow!("{}: not a summary (final_summary.json): {place}", shown())
+    })?;
     read::read(value).with_context(shown)
 }

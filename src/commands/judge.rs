@@ -81,7 +81,7 @@ fn arguments() -> clap::Command {
 
 /// Parses a size such as `80GiB`.
 fn size(text: &str) -> Result<f64, String> {
-    parse_size(text).ok_or_else(|| "it is no size such as 80GiB".to_owned())
+    parse_size(text).ok_or_else(|| "it is not a size such as 80GiB".to_owned())
 }
 
 fn command(matches: &ArgMatches) -> Result<Exit, CommandError> {

@@ -178,7 +178,9 @@ fn start(matches: &ArgMatches) -> Result<Exit, CommandError> {
     settings(matches)?;
     let command: Vec<OsString> =
         matches.get_many::<OsString>(COMMAND).into_iter().flatten().cloned().collect();
-    let gate = gate(matches, world::size(&command)).context("the command was not started")?;
+    let gate = gate(matches, world::size(&command))
+        .context("the command was not started")
+        .map_err(|error| CommandError { exit: Exit::Unread, error })?;
     let launch = CommandLaunch {
         command,
         options: options(matches),

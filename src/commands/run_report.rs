@@ -174,7 +174,7 @@ impl RunReport {
             n_ranks => format!("the worst {} of {} ranks", number(n_past), number(n_ranks)),
         };
         format!(
-            "Written by stepmem summary {VERSION}; as of {}. This file loads nothing and has at most {}: the memory over time of {ranks}.",
+            "Written by stepmem summary {VERSION}; as of {}. This file loads nothing. It has the memory over time of {ranks}, in at most {}.",
             rfc3339(self.status.time),
             whole_bytes(u64::try_from(REPORT_BYTES_MAX).unwrap_or(u64::MAX)),
         )

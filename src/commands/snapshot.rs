@@ -89,7 +89,7 @@ fn show_arguments() -> Command {
 }
 
 fn capacity(text: &str) -> Result<u64, String> {
-    parse_whole_size(text).ok_or_else(|| "expected a size, such as 80GiB".to_owned())
+    parse_whole_size(text).ok_or_else(|| "it is not a size such as 80GiB".to_owned())
 }
 
 /// The help of the later files of `diff`.

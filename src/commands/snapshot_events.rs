@@ -94,7 +94,7 @@ fn address(text: &str) -> Result<u64, String> {
 }
 
 fn size(text: &str) -> Result<u64, String> {
-    parse_whole_size(text).ok_or_else(|| "expected a size, such as 1MiB".to_owned())
+    parse_whole_size(text).ok_or_else(|| "it is not a size such as 1MiB".to_owned())
 }
 
 /// A moment of the window as it is given.

@@ -71,7 +71,7 @@ fn fetch(exporter: &LiveExporter, view: &StatusView, is_json: bool) -> anyhow::R
         return Ok(format!("{}\n", plain_json(text.trim_end())));
     }
     let (status, n_hidden) = selected(exporter.status()?, view);
-    Ok(render(&status, n_hidden, Reader::of_stdout()))
+    Ok(render(&status, n_hidden, &nobody(view), Reader::of_stdout()))
 }
 
 /// Asks Prometheus for the latest or the named launch of the run, as a table or as JSON.
@@ -120,12 +120,19 @@ fn selected(mut status: Status, view: &StatusView) -> (Status, usize) {
     (status, n_hidden)
 }
 
-/// Puts a status into words: the ranks, the unmanaged processes, then the findings, the worst
-/// first.
-fn render(status: &Status, n_hidden: usize, reader: Reader) -> String {
+/// Returns the sentence for a view that has no rank: others may push.
+fn nobody(view: &StatusView) -> String {
+    let rank = view.rank.map_or("rank".to_owned(), |rank| format!("rank {rank}"));
+    let run = view.run.as_ref().map_or(String::new(), |run| format!(" of run {run}"));
+    format!("No {rank}{run} pushes.")
+}
+
+/// Puts a status into words: the ranks, or the sentence that there is `nobody`, the unmanaged
+/// processes, then the findings, the worst first.
+fn render(status: &Status, n_hidden: usize, nobody: &str, reader: Reader) -> String {
     let mut page = Page::new(reader.is_terminal).within(reader.columns);
     if status.ranks.is_empty() {
-        page.line("No rank pushes.");
+        page.line(nobody);
     } else {
         page.table(&rank_table(status));
     }
@@ -421,7 +428,12 @@ mod tests {
         for (key, part) in parts.as_object().unwrap() {
             status[key] = part.clone();
         }
-        render(&serde_json::from_value(status).unwrap(), 0, Reader::default())
+        render(
+            &serde_json::from_value(status).unwrap(),
+            0,
+            "No rank pushes.",
+            Reader::default(),
+        )
     }
 
     fn finding(kind: &str, severity: &str, subject: &Value) -> Value {

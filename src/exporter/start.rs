@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -446,9 +447,15 @@ fn engine_of(config: EngineConfig, saved: Option<SavedState>, clock: Clock) -> E
     }
 }
 
-/// The address of the page that the push endpoint names.
+/// The address of the page that the push endpoint names. Nobody can open the address of all
+/// interfaces: loopback stands for it.
 fn page_url(addresses: &Addresses) -> String {
-    addresses.web.first().map(|address| addresses.url(*address)).unwrap_or_default()
+    let reached = |address: &SocketAddr| match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => (Ipv4Addr::LOCALHOST, address.port()).into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => (Ipv6Addr::LOCALHOST, address.port()).into(),
+        _ => *address,
+    };
+    addresses.web.first().map(|address| addresses.url(reached(address))).unwrap_or_default()
 }
 
 /// The push address that the page shows.
@@ -553,5 +560,24 @@ fn spawn_servers(service: Service, listeners: Vec<Listener>, tasks: &mut Tasks) 
             serving.await;
             Ok(())
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn address_of_all_interfaces_is_named_as_loopback() {
+        for (listened, expected) in [
+            ("0.0.0.0:9477", "http://127.0.0.1:9477"),
+            ("[::]:9477", "http://[::1]:9477"),
+            ("10.0.0.7:80", "http://10.0.0.7:80"),
+        ] {
+            let addresses =
+                Addresses { web: vec![listened.parse().unwrap()], ..Addresses::default() };
+            assert_eq!(page_url(&addresses), expected);
+        }
+        assert_eq!(page_url(&Addresses::default()), "");
     }
 }

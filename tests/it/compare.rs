@@ -408,7 +408,7 @@ fn file_that_is_not_a_summary_cannot_be_compared() {
     let grave = of_theirs(json!({ "diagnosis": balanced, "issues": grave }));
     let ours = |name: &str, of: &str| folder.write(name, &format!(r#"{{"generator":{of}}}"#));
     for (bad, part) in [
-        (folder.write("empty", ""), "EOF"),
+        (folder.write("empty", ""), "no JSON at line 1"),
         (folder.write("list", "[]"), "not a JSON object"),
         (folder.write("other", r#"{"a":1}"#), "no step_memory"),
         (folder.write("undiagnosed", &of_theirs(json!({}))), "no diagnosis"),

@@ -205,7 +205,7 @@ fn check_lists_addresses_token_export_and_devices() {
     let absent = stepmem(&["check", "--nvml.library", &unusable], &[], b"");
     assert_eq!(absent.code, Some(0), "{}", absent.err);
     assert!(
-        absent.out.contains("NVML:             no driver here (library_missing)"),
+        absent.out.contains("NVML:             no NVIDIA driver here (library_missing): "),
         "{}",
         absent.out
     );
@@ -227,6 +227,9 @@ fn status_is_a_table_for_people_and_json_for_programs() {
         ended.out
     };
     assert_eq!(status(&[]), "No rank pushes.\n");
+    assert_eq!(status(&["--run", "llm"]), "No rank of run llm pushes.\n");
+    assert_eq!(status(&["--rank", "7"]), "No rank 7 pushes.\n");
+    assert_eq!(status(&["--run", "llm", "--rank", "7"]), "No rank 7 of run llm pushes.\n");
     let gib = 1_u64 << 30;
     let pressed = json!({ "run": "llm", "rank": 12, "step": 7, "allocated_bytes": 79 * gib, "peak_allocated_bytes": 79 * gib, "total_bytes": 80 * gib });
     let batch = format!("[{},{pressed}]", record(0, 1, gib));

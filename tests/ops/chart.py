@@ -57,6 +57,8 @@ REFUSED = [
     ({"settings": {"creep.capacity": "20GG"}}, "creep.capacity"),
     ({"mode": "daemonset", "settings": {"web.admin": True}}, "secrets.adminToken"),
     ({"settings": {"rank.ttl": 10}}, "rank.ttl"),
+    ({"settings": {"rank.ttl": "5x"}}, "rank.ttl"),
+    ({"settings": {"creep.capacity": "1.2.3"}}, "creep.capacity"),
     ({"settings": {"no-nvml": "yes"}}, "no-nvml"),
     ({"rules": {"alerts": {"StepmemImbalanced": {"enabled": False}}}}, "StepmemImbalanced"),
     ({"rules": {"thresholds": {"creepPageHorizon": "6h"}}}, "creepPageHorizon"),

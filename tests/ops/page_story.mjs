@@ -197,6 +197,18 @@ const checks = {
     }
   },
 
+  async "commands to copy stay inside their card, with their buttons"(reader) {
+    for (const width of [1280, 390]) {
+      await reader.page.setViewportSize({ width, height: 900 });
+      await reader.open(STATES["a leak"][0], "#run=demo&rank=3");
+      for (const fold of await reader.page.locator("#story details:visible > summary").all()) await fold.click();
+      const right = await reader.page.locator("#story-panel").evaluate((card) => card.getBoundingClientRect().right);
+      const parts = await reader.page.locator("#story .commands pre, #story .commands .copy").evaluateAll((parts) => parts.map((part) => part.getBoundingClientRect().right));
+      assert.ok(parts.length >= 6);
+      for (const part of parts) assert.ok(part <= right, `${part} beyond ${right} at ${width} px`);
+    }
+  },
+
   async "no state has a violation of accessibility, in the light and in the dark"(reader) {
     for (const [colorScheme, width] of [["light", 1280], ["dark", 1280], ["dark", 390]]) {
       await reader.page.emulateMedia({ colorScheme });

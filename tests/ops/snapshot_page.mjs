@@ -233,6 +233,16 @@ const checks = {
     assert.ok(wide <= seen, `${wide} of ${seen}`);
     await holds(it, leak);
   },
+
+  async "a phone has space for the lines of code"() {
+    for (const url of [leak, oom]) {
+      const it = await open(url, { viewport: { width: 390, height: 800 } });
+      const lines = await it.page.locator(".box td:last-child").evaluateAll((cells) => cells.map((cell) => [cell.textContent, cell.clientWidth, cell.clientHeight]));
+      assert.ok(lines.length > 20);
+      for (const [text, wide, high] of lines) assert.ok(wide >= 120 && high < 120, `${text}: ${wide} x ${high} px`);
+      await holds(it, url);
+    }
+  },
 };
 
 await run(browser, checks);

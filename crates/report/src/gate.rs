@@ -116,7 +116,7 @@ impl FailOn {
             let known = budget.map_or_else(|| verdict(part), peak);
             let known = known.ok_or_else(|| match budget {
                 Some(size) if !size.starts_with('+') => {
-                    format!("{size:?} is no size, such as 20GiB or 20GB")
+                    format!("{size:?} is not a size such as 20GiB or 20GB")
                 }
                 _ => EXPECTED.to_owned(),
             })?;

@@ -364,7 +364,8 @@ fn log_gpu(failing: &mut Vec<GpuUnavailable>, unavailable: &[GpuUnavailable]) {
         }
         let device = gone.device.as_ref().map(ToString::to_string);
         if gone.code == LIBRARY_MISSING {
-            tracing::info!(device, code = gone.code, "NVML: {}", gone.message);
+            let why = &gone.message;
+            tracing::info!(device, code = gone.code, "NVML: no NVIDIA driver here: {why}");
         } else {
             tracing::warn!(device, code = gone.code, "NVML: {}", gone.message);
         }

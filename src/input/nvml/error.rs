@@ -12,6 +12,8 @@ use stepmem_types::units::OutOfRange;
 pub(super) enum GpuError {
     #[error("{call}: {reason}{}", code.advice())]
     Refused { call: &'static str, code: NvmlCode, reason: String },
+    #[error("{reason}")]
+    NoLibrary { reason: String },
     #[error("nvml counts 0 devices, {before} before")]
     NoDevices { before: usize },
     #[error("nvmlDeviceGetUUID: {reason}")]
@@ -22,6 +24,7 @@ impl GpuError {
     pub(super) fn code(&self) -> NvmlCode {
         match self {
             Self::Refused { code, .. } => *code,
+            Self::NoLibrary { .. } => NvmlCode::LibraryMissing,
             Self::NoDevices { .. } => NvmlCode::Nvml(28),
             Self::Uuid { .. } => NvmlCode::Nvml(999),
         }
@@ -50,6 +53,9 @@ impl GpuError {
 pub(super) fn refused(call: &'static str) -> impl Fn(NvmlError) -> GpuError {
     move |error| {
         let reason = match &error {
+            NvmlError::LibloadingError(error) => {
+                return GpuError::NoLibrary { reason: error.to_string() };
+            }
             NvmlError::UnexpectedVariant(number) => nvml_code(*number).replace('_', " "),
             other => other.to_string(),
         };

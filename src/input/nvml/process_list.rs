@@ -59,7 +59,7 @@ impl View {
     /// Returns whether the machine has no process with this id. Only the host's namespace shows
     /// that.
     fn is_gone(&self, pid: u32) -> bool {
-        self.namespace == PidNamespace::Host && !self.procfs.has_process(pid) && is_free(pid)
+        self.namespace == PidNamespace::Host && is_free(pid) && !self.procfs.has_process(pid)
     }
 
     fn identity(&mut self, pid: u32) -> &mut ProcessIdentity {
@@ -78,7 +78,8 @@ impl View {
     }
 }
 
-/// Returns whether no process of this namespace has this id: `/proc` may hide those of others.
+/// Returns whether no process of this namespace has this id: `/proc` may hide those of others,
+/// and is the slower one to ask.
 fn is_free(pid: u32) -> bool {
     let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
     pid.is_some_and(|pid| rustix::process::test_kill_process(pid) == Err(Errno::SRCH))

@@ -156,7 +156,10 @@ function updateFact(row, fact) {
 function makeCommand() {
   const [what, code, button] = [element("p"), element("code"), element("button", "copy", "Copy")];
   button.type = "button";
-  const row = { node: element("li", "", what, element("pre", "", code), button), what, code, button };
+  const box = element("pre", "", code);
+  // It scrolls.
+  box.tabIndex = 0;
+  const row = { node: element("li", "", what, box, button), what, code, button };
   button.addEventListener("click", () => copy(row));
   return row;
 }

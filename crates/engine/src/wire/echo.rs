@@ -49,7 +49,7 @@ fn with_nearest(message: &str) -> Option<String> {
         || format!("not one of the {} that are known", known.len()),
         |nearest| format!("perhaps `{nearest}`"),
     );
-    Some(format!("unknown field `{name}`, {nearest}{}", place.unwrap_or_default()))
+    Some(format!("unknown field `{name}`{}, {nearest}", place.unwrap_or_default()))
 }
 
 /// A message while it is written.
@@ -126,9 +126,9 @@ mod tests {
         let of_two = |field| {
             format!("unknown field `{field}`, expected one of `run`, `step` at line 1 column 9")
         };
-        let near = "unknown field `stepp`, perhaps `step` at line 1 column 9";
+        let near = "unknown field `stepp` at line 1 column 9, perhaps `step`";
         assert_eq!(message(&of_two("stepp")), near);
-        let other = "unknown field `bytes`, not one of the 2 that are known at line 1 column 9";
+        let other = "unknown field `bytes` at line 1 column 9, not one of the 2 that are known";
         assert_eq!(message(&of_two("bytes")), other);
     }
 

@@ -280,9 +280,13 @@ fn remarks(runs: Runs<'_>) -> Vec<String> {
     if !old.is_judged && !new.is_judged {
         remarks.push("neither run has enough steps to judge creep".to_owned());
     }
-    if !(old.peak_allocated.is_known() && new.peak_allocated.is_known()) {
-        remarks.push("a run does not know its peaks, so live memory is compared".to_owned());
-    }
+    let without_peaks = match (old.peak_allocated.is_known(), new.peak_allocated.is_known()) {
+        (true, true) => None,
+        (false, true) => Some("the old run does not know its peaks"),
+        (true, false) => Some("the new run does not know its peaks"),
+        (false, false) => Some("neither run knows its peaks"),
+    };
+    remarks.extend(without_peaks.map(|who| format!("{who}, so live memory is compared")));
     remarks.extend(leaking_lines(runs));
     if let (Some(before), Some(after)) = (old.steps, new.steps)
         && (before > 2.0 * after || after > 2.0 * before)

@@ -171,6 +171,11 @@ fn absence(rank: &RankStatus) -> Statement {
     }
 }
 
+/// Writes how sure a test is, which is never entirely.
+fn sure(confidence_ratio: f64) -> String {
+    if confidence_ratio > 0.99 { "more than 99%".to_owned() } else { percent(confidence_ratio) }
+}
+
 /// Returns the growth of a signal in words, with the interval of its slope.
 fn growth(signal: &SignalStatus, unit: StepUnit) -> Sentence {
     let mut parts = Vec::new();
@@ -193,7 +198,7 @@ fn growth(signal: &SignalStatus, unit: StepUnit) -> Sentence {
             "{} since {onset}{}, {} sure",
             bytes(trend.growth_bytes),
             date(trend.onset_time),
-            percent(trend.confidence_ratio)
+            sure(trend.confidence_ratio)
         ));
     }
     let words = format!("{}: {}", what(signal.signal), parts.join("; "));
