@@ -67,9 +67,9 @@ def test_a_search_that_cannot_begin_is_answered_with_the_reason(answer, fields, 
 
 def test_the_holder_of_a_program_without_pytorch_is_named(answer):
     program = "import sys, stepmem\nkept = []\nfor n in range(400):\n    kept.append(bytearray(100_000))\n    stepmem.step_end(n)\n"
-    (_, *_, result), ended = answer(program + "print('torch' in sys.modules)", request={"bytes_per_step": 100_000.0})
+    (_, *_, result), ended = answer(program + "print('torch' in sys.modules, stepmem.flush(10))", request={"bytes_per_step": 100_000.0})
     [holder] = result["holders"]
-    assert (holder["name"], holder["line"], ended.out) == ("`kept`", 2, "False\n")
+    assert (holder["name"], holder["line"], ended.out) == ("`kept`", 4, "False True\n")
     assert 0.9 < holder["bytes_per_step"] / 100_000 < 1.1
 
 
@@ -155,7 +155,7 @@ def test_search_that_the_programs_end_cuts_short_reports_what_goes_on_growing(ke
     assert [[holder["name"] for holder in result["holders"]] for result in results] == ([names] if names else [])
     for result in results:
         (holder,) = result["holders"]
-        assert 0.8 < holder["bytes_per_step"] / 100_000 < 1.2 and holder["line"] in (4, 7)
+        assert 0.8 < holder["bytes_per_step"] / 100_000 < 1.2 and holder["line"] in (4, 5, 7, 9)
 
 
 CUT_IN_SHIFTS = """
@@ -344,7 +344,7 @@ def test_both_scans_and_the_answer_fit_into_a_program_of_400_steps_of_10_ms(fake
     began, result = exporter.holders
     assert [each["name"] for each in result["holders"]] == ["`Trainer.history`"]
     (holder,) = result["holders"]
-    assert (holder["kind"], holder["line"], holder["function"]) == ("list", 5, "__init__")
+    assert (holder["kind"], holder["line"], holder.get("function")) == ("list", 8, None)
     assert holder["tensors_per_step"] == 1.0
     assert holder["bytes"] == holder["tensors"] * 400
 

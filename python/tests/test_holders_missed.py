@@ -327,6 +327,118 @@ def test_container_of_a_library_has_the_only_line_of_the_program_that_fills_it(w
     assert (holder.get("name"), holder.get("line"), holder.get("function")) == expected, result
 
 
+OWN = {
+    "an attribute": (
+        """
+class Log:
+    def __init__(self):
+        self.kept = []
+    def note(self, data):
+        self.kept.append(data)
+class Other:
+    def __init__(self):
+        self.kept = []
+    def note(self, data):
+        self.kept.append(1)
+log, other = Log(), Other()
+def keep(n):
+    log.note(bytearray(100_000))
+""",
+        ("`Log.kept`", 6, "note"),
+    ),
+    "a dictionary whose keys are made there": (
+        """
+class Log:
+    def __init__(self):
+        self.kept = {}
+        self.kept["first"] = None
+log = Log()
+def keep(n):
+    log.kept[f"step {n:06d}"] = bytearray(100_000)
+""",
+        ("`Log.kept`", 8, "keep"),
+    ),
+    "a global": (
+        """
+kept = []
+def keep(n):
+    kept.append(bytearray(100_000))
+""",
+        ("`kept`", 4, "keep"),
+    ),
+    "one that two lines fill": (
+        """
+class Log:
+    def __init__(self):
+        self.kept = []
+    def note(self, data):
+        self.kept.append(data)
+    def note_all(self, data):
+        self.kept.extend(data)
+log = Log()
+def keep(n):
+    log.note(bytearray(100_000)) if n % 2 else log.note_all([bytearray(100_000)])
+""",
+        ("`Log.kept`", 4, "__init__"),
+    ),
+    "one below an attribute that gets items": (
+        """
+class Box:
+    def __init__(self):
+        self.items = {}
+class Log:
+    def __init__(self):
+        self.box = {0: 1}
+        self.shelf = Box()
+log = Log()
+def keep(n):
+    log.shelf.items[n] = bytearray(100_000)
+def other(n):
+    log.box.items[n] = n
+""",
+        ("`Box.items`", 4, "__init__"),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", OWN)
+def test_container_of_the_program_has_the_only_line_that_fills_it(what, answer):
+    program, expected = OWN[what]
+    (_, *_, result), _ = answer(program + RUN + "assert stepmem.flush(10)\n", request={"bytes_per_step": 100_000.0, "is_on_host": True})
+    [holder, *_] = result.get("holders", [{}])
+    assert (holder.get("name"), holder.get("line"), holder.get("function")) == expected, result
+
+
+ADAPTERS = """
+    import torch, stepmem
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.adapters = MADE
+    net = Net()
+    def load(n):
+        KEEP
+    for n in range(300):
+        load(n)
+        stepmem.step_end(n)
+    assert stepmem.flush(10)
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "keep"),
+    [
+        pytest.param("torch.nn.ModuleDict()", "net.adapters[f'tenant {n}'] = torch.nn.Linear(100, 100)", marks=needs_torch),
+        pytest.param("torch.nn.ParameterList()", "net.adapters.append(torch.zeros(10_000))", marks=needs_torch),
+    ],
+)
+def test_modules_and_parameters_have_the_line_that_adds_them(made, keep, answer):
+    program = textwrap.dedent(ADAPTERS).replace("MADE", made).replace("KEEP", keep)
+    (_, *_, result), _ = answer(program, request={"bytes_per_step": 40_000.0})
+    [holder, *_] = result.get("holders", [{}])
+    assert (holder.get("name"), holder.get("line"), holder.get("function")) == ("`Net.adapters[…]`", 9, "load"), result
+
+
 HOOKS = """
     import torch, stepmem
     class Net(torch.nn.Module):

@@ -147,7 +147,7 @@ def test_steps_that_the_fixture_marks_are_judged(n_steps, run, tmp_path):
     assert f"test_it.py::test_training[False]: no growth in {n_steps} steps" in ended.out
     holders = sorted(line.partition(": ")[0] for line in ended.lines("  `"))
     file = f"{tmp_path}/test_it.py"
-    assert holders == [f"  `Trainer.history`, list, {file}:6, in __init__", f"  `kept`, dict, {file}:20, in test_training_by_calls"], ended.out
+    assert holders == [f"  `Trainer.history`, list, {file}:10, in train", f"  `kept`, dict, {file}:22, in test_training_by_calls"], ended.out
 
 
 def test_too_few_steps_are_no_proof(run):

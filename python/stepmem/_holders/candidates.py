@@ -94,7 +94,7 @@ class Holder(NamedTuple):
     def located(self, is_first: bool) -> "Holder":
         """Returns this holder with the line of its spot, and, if it comes first, with what removes from it. Reads source files and code."""
         found = removal(self.links) if is_first else None
-        return self._replace(name=self.name._replace(spot=filled(self.name.spot)), removal=found)
+        return self._replace(name=self.name._replace(spot=filled(self.name.spot, self.links)), removal=found)
 
 
 def together(holders: List[Holder]) -> List[Holder]:

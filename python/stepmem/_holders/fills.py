@@ -1,4 +1,4 @@
-"""Finds the program's line that fills a container which a library made: the one line that calls a method which adds to it.
+"""Finds the program's line that fills a container: the one line that adds to it, or that calls a method of a library which does.
 
 Read from compiled code, by names alone, as what removes from a holder. Where several lines may be the one, none is told.
 """
@@ -7,11 +7,28 @@ from __future__ import annotations
 
 import sys
 import types
-from typing import Any, Dict, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
+from .._signals import raise_if_of_handler
 from .heap import module_dict
 from .names import CODE_BYTES_MAX, Attribute, Spot, _mro, functions_of, line_at, located, size_of_code, spot_of_code
-from .removal import ADDS, CODES_MAX, INITIAL, INSTRUCTIONS_MAX, READS, REMOVES, Step, codes, is_own, steps_of
+from .removal import (
+    ADDS,
+    CODES_MAX,
+    INITIAL,
+    INSTRUCTIONS_MAX,
+    READS,
+    REMOVES,
+    Code,
+    Link,
+    Step,
+    adds_in_place,
+    certainty,
+    codes,
+    everywhere,
+    is_own,
+    steps_of,
+)
 from .texts import plain
 
 FILLS = ADDS | {"put", "put_nowait"}
@@ -21,32 +38,68 @@ CALLS_MAX = 2
 """Methods of one class between the one that the program calls and the one that adds, at most."""
 
 KEY_MAX = 8
-"""Instructions of the key at which an item is stored, at most."""
+KEY = ("LOAD_", "FORMAT_", "CONVERT_VALUE", "BUILD_STRING")
+"""Instructions of the key at which an item is stored, at most, and how they begin: names, constants and texts made of them."""
 
 
-def filled(spot: Spot) -> Spot:
-    """Returns the spot of the line that fills a library's container; the spot itself, with its line, where none is known."""
-    found = None if spot.attribute is None else _filling(spot.attribute)
-    return found or located(spot)
+def filled(spot: Spot, links: Tuple[Link, ...]) -> Spot:
+    """Returns the spot of the line that fills a container; the spot itself, with its line, where none is known.
+
+    `links`: the way to it, if all of that is the program's.
+    """
+    return _filling(spot, links) or located(spot)
 
 
-def _filling(attribute: Attribute) -> Optional[Spot]:
+def _filling(spot: Spot, links: Tuple[Link, ...]) -> Optional[Spot]:
+    try:
+        if spot.attribute is not None:
+            return _filling_librarys(spot.attribute)
+        return _filling_own(everywhere(links[-1])) if links else None
+    except RuntimeError as error:  # a namespace changed while it was read
+        raise_if_of_handler(error)
+        return None
+
+
+def _filling_librarys(attribute: Attribute) -> Optional[Spot]:
     class_: Any = (module_dict(sys.modules.get(attribute.module)) or {}).get(attribute.class_name)
-    names = _methods(class_, attribute.name) if type.__subclasscheck__(type, type(class_)) else set()
+    methods = _methods(class_, attribute.name) if type.__subclasscheck__(type, type(class_)) else set()
+    names = {attribute.name, attribute.owner} - {""}
+
+    def is_added(steps: List[Step], idx: int, of: Code) -> bool:
+        return _is_loaded(steps[idx], methods) or steps[idx].op.startswith("LOAD") and steps[idx].name in names and _adds(steps, idx)
+
+    return _only_line(methods | names, is_added)
+
+
+def _filling_own(link: Link) -> Optional[Spot]:
+    """Returns the line that adds to a variable or an attribute of the program."""
+
+    def is_added(steps: List[Step], idx: int, of: Code) -> bool:
+        operation = steps[idx].op
+        is_use = operation.startswith("LOAD") and _adds(steps, idx) or operation.startswith("STORE") and adds_in_place(steps, idx)
+        return is_use and certainty(steps, idx, link, of) is not None
+
+    return _only_line({link.name, *(name for _, name in link.modules)}, is_added)
+
+
+def _only_line(names: Set[str], is_added: Callable[[List[Step], int, Code], bool]) -> Optional[Spot]:
+    """Returns the one line of code with some of these names that adds; if several do, the one that does not when an object is made."""
     found: Dict[Tuple[str, Optional[int]], Spot] = {}
     n_instructions = 0
     for number, of in enumerate(codes()):
         code = of.code
         if number >= CODES_MAX or n_instructions > INSTRUCTIONS_MAX:
             return None
-        if (names.isdisjoint(code.co_names) and attribute.name not in code.co_names) or size_of_code(code) > CODE_BYTES_MAX:
+        if all(map(names.isdisjoint, (code.co_names, code.co_varnames, code.co_cellvars, code.co_freevars))):
+            continue
+        if size_of_code(code) > CODE_BYTES_MAX:
             continue
         steps = steps_of(code)
         n_instructions += len(steps)
         for idx, step in enumerate(steps):
-            if _is_loaded(step, names) or _is_loaded(step, {attribute.name}) and _adds(steps, idx):
+            if is_added(steps, idx, of):
                 spot = spot_of_code(code, line_at(code, step.offset))
-                found[spot.file or "", spot.line] = spot
+                found[spot.file or "", spot.line] = spot._replace(function=None) if spot.function == "<module>" else spot
     repeated = [spot for spot in found.values() if spot.function not in INITIAL]
     best = repeated or list(found.values())
     return best[0] if len(best) == 1 else None
@@ -84,7 +137,7 @@ def _is_loaded(step: Step, names: "Set[str] | frozenset[str]") -> bool:
 def _adds(steps: List[Step], idx: int) -> bool:
     """Returns whether an object that is loaded gets an item: not a constant, which is a sign to a queue's reader."""
     following = steps[idx + 1 : idx + 1 + KEY_MAX]
-    if following and _is_loaded(following[0], FILLS):
-        return len(following) > 1 and following[1].op != "LOAD_CONST"
-    key = next((n for n, step in enumerate(following) if not step.op.startswith("LOAD_")), -1)
+    if following and following[0].op in ("LOAD_ATTR", "LOAD_METHOD"):
+        return following[0].name in FILLS and len(following) > 1 and following[1].op != "LOAD_CONST"
+    key = next((n for n, step in enumerate(following) if not step.op.startswith(KEY)), -1)
     return key > 0 and following[key].op == "STORE_SUBSCR"

@@ -47,6 +47,8 @@ class Attribute(NamedTuple):
     module: str
     class_name: str
     name: str
+    owner: str = ""
+    """The program's attribute or variable that has that object; empty of an item."""
 
 
 class Spot(NamedTuple):
@@ -262,7 +264,8 @@ def _attribute(owner: Any, namespace: Any, child: Any, text: str, spot: Spot, is
     librarys = next(filter(_is_librarys, _mro(class_)))
     made = Attribute(_module_name(librarys), plain(_name_of(librarys)), name)
     if text and (is_container or _is_standard(class_)):
-        return _item(text), spot._replace(attribute=made)
+        owner = text.rpartition(".")[2]
+        return _item(text), spot._replace(attribute=made._replace(owner=owner if owner.isidentifier() else ""))
     stored = _where_stored(class_, name, is_replaced)
     if stored.line is None:
         stored = stored._replace(attribute=made, before=spot) if stored.file else spot._replace(attribute=made)

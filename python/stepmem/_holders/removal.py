@@ -162,7 +162,7 @@ def _names_of(namespace: Dict[str, Any], id_: int) -> List[str]:
     return [name for name, value in islice(dict.items(namespace), ATTRIBUTES_MAX) if id(value) == id_ and type(name) is str]
 
 
-def _everywhere(link: Link) -> Link:
+def everywhere(link: Link) -> Link:
     """Adds the names of a global in other modules."""
     found = list(link.modules)
     for module in Modules().programs if found else ():
@@ -187,7 +187,7 @@ def _class_key(class_: Any) -> Class:
 def removal(links: Tuple[Link, ...]) -> Optional[Removal]:
     """Returns what the program's code does to a holder; None where that is not known. Not for the training thread."""
     try:
-        return _Reading(tuple(map(_everywhere, links))).result() if links else None
+        return _Reading(tuple(map(everywhere, links))).result() if links else None
     except RuntimeError:  # a namespace changed while it was read
         return None
 
@@ -224,7 +224,7 @@ class _Reading:
         self._n_instructions += len(steps)
         loops = _loops(steps)
         for link in self._links:
-            uses = [(idx, _certainty(steps, idx, link, of)) for idx in range(len(steps))]
+            uses = [(idx, certainty(steps, idx, link, of)) for idx in range(len(steps))]
             uses = [(idx, is_sure) for idx, is_sure in uses if is_sure is not None]
             for idx, is_sure in uses:
                 if _replaces(steps, idx, link, of.code, loops):
@@ -244,7 +244,7 @@ class _Reading:
         open_: List[int] = []
         for idx, is_sure in uses:
             if steps[idx].op.startswith("STORE"):
-                if _adds_in_place(steps, idx) and open_:
+                if adds_in_place(steps, idx) and open_:
                     open_.pop()  # of the same statement
                     self._add(of)
             elif steps[idx].op.startswith("LOAD"):
@@ -269,7 +269,7 @@ class _Reading:
         return Removal(outcome, of.code.co_filename, line_at(of.code, step.offset))
 
 
-def _certainty(steps: List[Step], idx: int, link: Link, of: Code) -> Optional[bool]:
+def certainty(steps: List[Step], idx: int, link: Link, of: Code) -> Optional[bool]:
     """Returns whether an instruction uses a variable or an attribute: True, False if it may, else None."""
     step, code = steps[idx], of.code
     kind = step.op.partition("_")[2]
@@ -314,7 +314,7 @@ def _replaces(steps: List[Step], idx: int, link: Link, code: types.CodeType, loo
     step = steps[idx]
     if step.op.startswith("DELETE"):
         return True
-    if not step.op.startswith("STORE") or _adds_in_place(steps, idx):
+    if not step.op.startswith("STORE") or adds_in_place(steps, idx):
         return False
     is_repeated = any(begin <= step.offset <= end for begin, end in loops)
     if link.code is not None:
@@ -323,7 +323,7 @@ def _replaces(steps: List[Step], idx: int, link: Link, code: types.CodeType, loo
     return is_repeated or plain(code.co_name) not in (INITIAL if step.op == "STORE_ATTR" else ("<module>",))
 
 
-def _adds_in_place(steps: List[Step], idx: int) -> bool:
+def adds_in_place(steps: List[Step], idx: int) -> bool:
     """Returns whether an instruction stores the result of `+=` or `|=`."""
     before = idx - 1
     if before >= 0 and steps[before].op in ("SWAP", "ROT_TWO"):

@@ -49,7 +49,7 @@ fn every_field_of_the_protocol_is_taken_and_null_is_absent() {
         let series = format!("stepmem_{name}{{run=\"llm\",rank=\"5\",uuid=\"GPU-a\"}}");
         assert_eq!(metrics.get(&series), Some(&value), "{series}");
     }
-    let info = r#"stepmem_rank_info{run="llm",rank="5",uuid="GPU-a",local_rank="1",node_rank="0",world_size="8",attempt="2",pid="77",cgroup="",launch="job-1"}"#;
+    let info = r#"stepmem_rank_info{run="llm",rank="5",uuid="GPU-a",local_rank="1",node_rank="0",world_size="8",attempt="2",pid="77",cgroup="",launch="job-1",unit="steps"}"#;
     assert_eq!(metrics.get(info), Some(&1.0));
     let mut of_sparse: Vec<&str> = metrics
         .keys()

@@ -43,10 +43,15 @@ fn sentence(host: &HostView) -> String {
     });
     let pinned = notable(host.figures.pinned.filter(is_notable))
         .map(|pinned| format!("PyTorch holds {pinned} of pinned memory"));
-    let workers = host.workers.as_ref().map(|of| children(of, "worker", "workers"));
+    // Those that are level and small, as Python's own helpers are, are next to nothing.
+    let is_told =
+        |of: &&ChildView| rate(of).is_some() || of.bytes.as_ref().is_none_or(is_notable);
+    let workers = host.workers.as_ref().filter(is_told);
+    let workers = workers.map(|of| children(of, "worker", "workers"));
     let other = if workers.is_some() { "other " } else { "" };
     let names = (format!("{other}child process"), format!("{other}child processes"));
-    let others = host.child_processes.as_ref().map(|of| children(of, &names.0, &names.1));
+    let others = host.child_processes.as_ref().filter(is_told);
+    let others = others.map(|of| children(of, &names.0, &names.1));
     let of_limit = host.allocated_bytes.zip(host.total_bytes);
     let own = of_limit
         .map(|(held, limit)| (held.as_f64(), limit.as_f64()))
@@ -92,6 +97,11 @@ fn unshared(host: &HostView) -> Option<String> {
     })
 }
 
+/// Returns the rate at which child processes grow; `None` if they do not.
+fn rate(of: &ChildView) -> Option<f64> {
+    of.bytes_per_step.filter(|rate| rate.abs() >= 1.0)
+}
+
 fn children(of: &ChildView, one: &str, many: &str) -> String {
     let (name, holds) = match (of.count, of.ended) {
         (1, false) => (one, "holds"),
@@ -102,8 +112,7 @@ fn children(of: &ChildView, one: &str, many: &str) -> String {
     let Some(held) = of.bytes.map(Bytes::as_f64) else {
         return format!("the memory of {} {name} cannot be read", of.count);
     };
-    let rate = of.bytes_per_step.filter(|rate| rate.abs() >= 1.0);
-    let rate = rate.map_or(String::new(), |rate| format!(", {}/step", signed_bytes(rate)));
+    let rate = rate(of).map_or(String::new(), |rate| format!(", {}/step", signed_bytes(rate)));
     let at =
         if of.ended { format!(" at step {}", grouped(of.step.get())) } else { String::new() };
     format!("{} {name} {holds} {}{at}{rate}", of.count, bytes(held))

@@ -128,6 +128,7 @@ pub(super) fn rank_info(status: &Status, visit: &mut Visit<'_>) {
             &text(identity.pid.map(|pid| pid.to_string())),
             container.map_or("", |container| container.id.as_str()),
             rank.launch.as_ref().map_or("", Launch::as_str),
+            identity.unit.as_label(),
         ];
         visit.of_rank(at, &labels, 1.0);
     }

@@ -212,7 +212,7 @@ pub const METRICS: &[Metric] = &[
         "Records of the rank that arrived too late to count, since the exporter started: a later step had arrived before, or another process is live.",
         |s, v| ranks(s, v, |r| whole(Some(r.totals.late_records)))),
     row!(Pushed Info "stepmem_rank_info" "rank.info", STATES, RANK_INFO,
-        "Identity that the rank reports; a label is empty where the rank does not report it. cgroup is the control group that limits its host memory, launch the launch that all ranks and attempts of a job share.", rank_info),
+        "Identity that the rank reports; a label is empty where the rank does not report it. cgroup is the control group that limits its host memory, launch the launch that all ranks and attempts of a job share, unit what the rank counts: steps, calls or replays.", rank_info),
 
     row!(Derived Gauge "stepmem_rank_unjudged" "rank.unjudged", STATES, RANK,
         "1 until creep detection has seen enough of the rank since its process started to judge it, absent after.",
@@ -441,6 +441,7 @@ const RANK_INFO: &[&str] = &[
     "pid",
     "cgroup",
     "launch",
+    "unit",
 ];
 const RANK_CHILDREN: &[&str] = &["run", "rank", "uuid", "kind"];
 const RANK_BASIS: &[&str] = &["run", "rank", "uuid", "basis"];

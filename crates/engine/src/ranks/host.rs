@@ -29,6 +29,8 @@ const STRAIGHT_KEPT_MIN: f64 = 0.6;
 /// A straight rise is worth at least so many equal moves. A jump is worth 1, n readings on a
 /// line up to n - 1.
 const STRAIGHT_MOVES_MIN: f64 = 4.0;
+/// Processes whose memory moved by less than this, in bytes, do not grow: pages come and go.
+const MOVED_MIN: f64 = MEBIBYTE;
 /// Processes that hold less than this share of what they held before have been replaced.
 const REPLACED_RATIO: f64 = 0.75;
 
@@ -268,11 +270,16 @@ impl ChildProcesses {
     /// A reading at step x with y bytes weighs w, the steps of that span that are nearer to it
     /// than to any other reading. The slope is Σ w (x - X) (y - Y) / Σ w (x - X)², with the
     /// weighted means X and Y. So it does not matter that readings get sparser with time.
-    /// `None` for fewer than [`POINTS_MIN`] readings.
+    /// `None` for fewer than [`POINTS_MIN`] readings, 0 if they moved by less than
+    /// [`MOVED_MIN`].
     fn slope(&self) -> Option<f64> {
-        let (first, last) = (self.points.first()?.0, self.points.last()?.0);
+        let ((first, at_first), (last, at_last)) =
+            (*self.points.first()?, *self.points.last()?);
         if self.points.len() < POINTS_MIN {
             return None;
+        }
+        if (at_last - at_first).abs() < MOVED_MIN {
+            return Some(0.0);
         }
         let from = first + FILLING_RATIO * (last - first);
         let weighed = || {

@@ -18,6 +18,7 @@ use stepmem_engine::metrics::recorded::Figure;
 use stepmem_types::claims::{Claim, Statement};
 use stepmem_types::end::EndOutcome;
 use stepmem_types::ids::{GpuUuid, Rank, Run};
+use stepmem_types::step::StepUnit;
 
 /// A finding whose last scrape is so much earlier than its rank's no longer held then.
 const LATER_SECONDS_MIN: f64 = 1.0;
@@ -76,6 +77,7 @@ struct Identity {
     node_rank: Option<Rank>,
     world_size: Option<u64>,
     attempt: Option<u64>,
+    unit: StepUnit,
     last_scrape: f64,
 }
 
@@ -88,6 +90,7 @@ impl Identity {
             node_rank: number(series, "node_rank").and_then(|rank| Rank::new(rank).ok()),
             world_size: number(series, "world_size"),
             attempt: number(series, "attempt"),
+            unit: unit(series),
             last_scrape: series.last()?,
         })
     }
@@ -107,6 +110,12 @@ fn rank_of(series: &Series) -> Option<Rank> {
 
 fn text(series: &Series, label: &str) -> Option<String> {
     series.label(label).map(str::to_owned)
+}
+
+/// Returns what a rank counts: steps, unless it says otherwise.
+fn unit(series: &Series) -> StepUnit {
+    let label = series.label("unit");
+    StepUnit::ALL.into_iter().find(|unit| label == Some(unit.as_label())).unwrap_or_default()
 }
 
 fn number(series: &Series, label: &str) -> Option<u64> {
@@ -135,8 +144,7 @@ impl Job {
         let is_seen = |rank| ranks.binary_search_by_key(&rank, |of| of.rank.get()).is_ok();
         let (ranks_missing, n_ranks_missing) = unseen(n_expected, is_seen);
         let mut issues = issues(&ranks, launch.is_over);
-        let n_judged = ranks.iter().filter(|rank| rank.slope.is_some()).count();
-        let neutral = nothing_wrong(n_judged, ranks.len());
+        let neutral = nothing_wrong(&ranks);
         if issues.is_empty() {
             issues.push(neutral.clone());
         }
@@ -206,6 +214,7 @@ fn ranks(
             local_rank: identity.local_rank,
             node_rank: identity.node_rank,
             attempt: identity.attempt,
+            unit: identity.unit,
             last_scrape: identity.last_scrape,
             last_push,
             peak_allocated_bytes: recorded(&peak),
@@ -507,6 +516,41 @@ mod tests {
         assert!(card.contains("No longer held at the end: HIGH PRESSURE on rank 1"), "{card}");
         let line = from_job::figures(&job).leaking_line;
         assert_eq!(line.as_deref(), Some("job/t.py:7 in f"));
+    }
+
+    #[test]
+    fn a_server_is_told_in_the_unit_that_it_counts() {
+        let counting = |unit: &str| {
+            let mut series = creep();
+            for (figure, labels, _) in &mut series {
+                if *figure == Figure::Identity {
+                    labels["unit"] = json!(unit);
+                }
+            }
+            job(JobLaunch::default(), &series)
+        };
+        let server = counting("calls");
+        let expected = "live memory grows by 1000 KiB per 1,000 calls, 1.00 MiB since call 192";
+        assert!(server.diagnosis.summary.starts_with(expected), "{}", server.diagnosis.summary);
+        let card = text::card(&server, Shown::default());
+        assert!(
+            card.contains(", to call ~500;") && card.contains("SLOPE/1,000 CALLS"),
+            "{card}"
+        );
+        // The advice of a diagnosis is the same in every job.
+        let figures = |card: &str| card.replace("tensors kept across steps", "").to_lowercase();
+        assert!(!figures(&card).contains("step"), "{card}");
+        assert!(serde_json::to_string(&server).unwrap().contains(r#""unit":"calls""#));
+
+        let graphs = counting("replays");
+        assert!(graphs.diagnosis.summary.contains("/replay, "), "{}", graphs.diagnosis.summary);
+        assert!(!figures(&text::card(&graphs, Shown::default())).contains("step"));
+        let unjudged = creep()
+            .into_iter()
+            .take(1)
+            .map(|(figure, _, value)| (figure, json!({"rank": "0", "unit": "calls"}), value));
+        let unjudged = job(JobLaunch::default(), &unjudged.collect::<Vec<_>>());
+        assert_eq!(unjudged.diagnosis.status, "TOO FEW CALLS");
     }
 
     #[test]

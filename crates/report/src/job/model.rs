@@ -11,6 +11,7 @@ use stepmem_engine::kind::{DiagnosisKind, Severity};
 use stepmem_types::end::EndOutcome;
 use stepmem_types::ids::{GpuUuid, Rank, Run};
 use stepmem_types::site::short_path;
+use stepmem_types::step::StepUnit;
 
 /// One launch of a run, by its latest attempt.
 #[derive(Clone, Debug, Serialize)]
@@ -46,6 +47,9 @@ pub struct JobRank {
     pub local_rank: Option<Rank>,
     pub node_rank: Option<Rank>,
     pub attempt: Option<u64>,
+    /// The unit that it counts; absent of steps.
+    #[serde(skip_serializing_if = "StepUnit::is_steps")]
+    pub unit: StepUnit,
     /// The time of the last scrape, as a Unix time.
     pub last_scrape: f64,
     /// The time of the last push, as a Unix time; absent of launches that overlap.
@@ -138,6 +142,19 @@ pub struct JobHolder {
     pub kind: Option<String>,
     /// The line that made or fills it.
     pub at: Option<JobLine>,
+}
+
+impl Job {
+    /// Returns the unit that its ranks count; steps where they differ.
+    pub fn unit(&self) -> StepUnit {
+        unit_of(&self.ranks)
+    }
+}
+
+/// Returns the unit that all of some ranks count; steps where they differ.
+pub(super) fn unit_of(ranks: &[JobRank]) -> StepUnit {
+    let first = ranks.first().map_or_else(StepUnit::default, |rank| rank.unit);
+    if ranks.iter().all(|rank| rank.unit == first) { first } else { StepUnit::default() }
 }
 
 impl JobRank {

@@ -4,11 +4,11 @@ use std::cmp::Reverse;
 
 use crate::closing::colour_of;
 use crate::job::launches::JobLaunch;
-use crate::job::model::{Job, JobFinding, JobGrowth, JobRank, JobSlope};
+use crate::job::model::{Job, JobFinding, JobGrowth, JobRank, JobSlope, unit_of};
 use crate::policy::{IssueSeverity, PeakMetric};
 use crate::summary::card::{listed, verdict};
 use crate::summary::model::{Issue, IssueEvidence, IssueKind};
-use crate::summary::neutral::{BALANCED_SO_FAR, LONGER, nothing, unjudged};
+use crate::summary::neutral::{BALANCED_SO_FAR, nothing, too_few, unjudged};
 use stepmem_engine::kind::{DiagnosisKind, Severity};
 use stepmem_types::claims::{Claim, Sentence, Statement};
 use stepmem_types::end::EndOutcome;
@@ -66,18 +66,23 @@ fn tell(page: &mut Page, issue: &Issue) {
     page.blank();
 }
 
-/// Returns the issue of a job in which no finding holds, of so many ranks that were judged, and
-/// all.
-pub(super) fn nothing_wrong(n_judged: usize, n_ranks: usize) -> Issue {
+/// Returns the issue of a job in which no finding holds, of these ranks.
+pub(super) fn nothing_wrong(ranks: &[JobRank]) -> Issue {
+    let n_judged = ranks.iter().filter(|rank| rank.slope.is_some()).count();
+    calm(n_judged, ranks.len(), unit_of(ranks))
+}
+
+fn calm(n_judged: usize, n_ranks: usize, unit: StepUnit) -> Issue {
     let calm = "no finding held when the ranks were last scraped";
     let (kind, status, told, action) = if n_judged == 0 {
-        let calm = format!("{calm}, and too few steps to judge creep");
-        let longer = Statement::new(Claim::AdviceLonger, LONGER);
+        let calm = format!("{calm}, and too few {} to judge creep", unit.as_label());
+        let (status, longer) = too_few(unit);
+        let longer = Statement::new(Claim::AdviceLonger, longer);
         let calm = Sentence::from(Statement::new(Claim::CalmUnjudged, calm));
-        (IssueKind::TooFewSteps, "TOO FEW STEPS", calm, longer)
+        (IssueKind::TooFewSteps, status, calm, longer)
     } else {
         let told = Sentence::from(Statement::new(Claim::Calm, calm));
-        let (status, told, action) = match unjudged(n_judged, n_ranks, StepUnit::Steps) {
+        let (status, told, action) = match unjudged(n_judged, n_ranks, unit) {
             Some((judged, action)) => (BALANCED_SO_FAR, told.then("; ", judged), action),
             None => ("BALANCED", told, nothing()),
         };
@@ -127,10 +132,9 @@ fn ran_out(rank: &JobRank, finding: &JobFinding, is_over: bool) -> Statement {
     let at = |time: Option<f64>| {
         time.map_or(String::new(), |time| format!(" at {} UTC", date(time)))
     };
-    let step = rank
-        .sampled
-        .step
-        .map_or(String::new(), |step| format!(", after step ~{}", grouped(step)));
+    let step = rank.sampled.step.map_or(String::new(), |step| {
+        format!(", after {} ~{}", rank.unit.noun(), grouped(step))
+    });
     let died = match rank.end {
         Some(end) if end.outcome == EndOutcome::Oom => Some(Some(end.time)),
         _ if finding.severity == Severity::Critical => Some(finding.since),
@@ -159,7 +163,10 @@ fn grows(rank: &JobRank, growth: &JobGrowth, is_over: bool) -> Sentence {
         match growth.onset_step {
             Some(step) => of.then(
                 " ",
-                Statement::new(Claim::Since, format!("since step {}", grouped(step))),
+                Statement::new(
+                    Claim::Since,
+                    format!("since {} {}", rank.unit.noun(), grouped(step)),
+                ),
             ),
             None => of.end(" so far"),
         }
@@ -177,18 +184,18 @@ fn grows(rank: &JobRank, growth: &JobGrowth, is_over: bool) -> Sentence {
         let name = if name.contains('`') { name.clone() } else { format!("`{name}`") };
         Statement::new(Claim::Holder, format!("held by {name}{kind}{at}"))
     });
-    Sentence::from(pace(&what, &growth.slope))
+    Sentence::from(pace(&what, &growth.slope, rank.unit))
         .then_if(", ", grown)
         .then_if("; ", line)
         .then_if("; ", holder)
 }
 
 /// States how fast memory grows, as far as that is known.
-fn pace(what: &str, slope: &JobSlope) -> Statement {
+fn pace(what: &str, slope: &JobSlope, unit: StepUnit) -> Statement {
     let ends = (slope.lower_bytes_per_step, slope.upper_bytes_per_step);
     match (slope.bytes_per_step, slope.bytes_per_second) {
         (Some(slope), _) => {
-            let words = format!("{what} by {}/step", bytes(slope));
+            let words = format!("{what} by {}", unit.rate(slope));
             let (lower, upper) = ends;
             Statement::new(Claim::RatePerStep, words).of(slope).between(lower, upper)
         }
@@ -209,7 +216,8 @@ fn scope(page: &mut Page, job: &Job) {
         Some(attempt) => format!(", attempt {attempt}"),
     };
     let steps = job.ranks.iter().filter_map(|rank| rank.sampled.step).max();
-    let steps = steps.map_or(String::new(), |step| format!(", to step ~{}", grouped(step)));
+    let steps = steps
+        .map_or(String::new(), |step| format!(", to {} ~{}", job.unit().noun(), grouped(step)));
     let until = if is_over { format!("until {} UTC", date(end)) } else { "and goes on".into() };
     let took = duration((end - begin).max(0.0));
     let ended = if is_over { ended(&job.ranks) } else { String::new() };
@@ -302,15 +310,20 @@ fn table(page: &mut Page, job: &Job, n_ranks_max: usize) {
     if job.ranks.is_empty() {
         return;
     }
+    let (step, slope) = match job.unit() {
+        StepUnit::Steps => ("~STEP", "SLOPE/STEP"),
+        StepUnit::Calls => ("~CALL", "SLOPE/1,000 CALLS"),
+        StepUnit::Replays => ("~REPLAY", "SLOPE/REPLAY"),
+    };
     let mut table = Table::new([
         Column::right(1, "RANK"),
         Column::left(2, "POD").droppable(0),
-        Column::right(2, "~STEP").droppable(3),
+        Column::right(2, step).droppable(3),
         Column::right(2, "PUSHED").droppable(2),
         Column::right(2, "PEAK"),
         Column::right(2, "~ALLOCATED"),
         Column::right(2, "~RESERVED").droppable(1),
-        Column::right(2, "SLOPE/STEP"),
+        Column::right(2, slope),
         Column::right(2, "OOM IN"),
         Column::left(2, "DIAGNOSIS"),
     ]);
@@ -346,6 +359,15 @@ fn worst_first(job: &Job) -> Vec<&JobRank> {
     ranks
 }
 
+/// Returns a slope in a column of slopes per `of_column`; with its unit where that is another.
+fn rated(slope: f64, unit: StepUnit, of_column: StepUnit) -> String {
+    match unit {
+        _ if unit != of_column => unit.rate(slope),
+        StepUnit::Calls => bytes(1000.0 * slope),
+        StepUnit::Steps | StepUnit::Replays => bytes(slope),
+    }
+}
+
 fn row(job: &Job, rank: &JobRank) -> [Cell; 10] {
     let quantity = |value: Option<f64>| Cell::from(or_unknown(value.map(bytes)));
     let ago = |time: f64| duration((job.launch.end - time).max(0.0));
@@ -360,7 +382,7 @@ fn row(job: &Job, rank: &JobRank) -> [Cell; 10] {
         quantity(rank.sampled.allocated_bytes),
         quantity(rank.sampled.reserved_bytes),
         or_unknown(rank.slope.and_then(|slope| match slope.bytes_per_step {
-            Some(per_step) => Some(bytes(per_step)),
+            Some(per_step) => Some(rated(per_step, rank.unit, job.unit())),
             None => slope.bytes_per_second.map(hourly),
         }))
         .into(),
@@ -376,7 +398,7 @@ mod tests {
     #[test]
     fn nothing_is_to_do_only_where_all_ranks_were_judged() {
         let of = |n_judged, n_ranks| {
-            let issue = nothing_wrong(n_judged, n_ranks);
+            let issue = calm(n_judged, n_ranks, StepUnit::Steps);
             let claims: Vec<Claim> = issue.statements.iter().map(Statement::claim).collect();
             (issue.status.to_string(), claims)
         };

@@ -171,17 +171,22 @@ pub const BALANCED_SO_FAR: &str = "BALANCED SO FAR";
 /// The status of a run that failed, and not of memory.
 const BALANCED_UNTIL: &str = "BALANCED UNTIL IT FAILED";
 
+/// Returns the status of a run of which too little was seen, and its advice.
+pub fn too_few(unit: StepUnit) -> (&'static str, &'static str) {
+    match unit {
+        StepUnit::Steps => ("TOO FEW STEPS", LONGER),
+        StepUnit::Calls => ("TOO FEW CALLS", MORE_CALLS),
+        StepUnit::Replays => ("TOO FEW REPLAYS", MORE_REPLAYS),
+    }
+}
+
 fn words(
     coverage: &Coverage,
     end: Option<AbruptEnd>,
     rise: Option<&StraightRise>,
     unit: StepUnit,
 ) -> NeutralWords {
-    let (too_few, longer) = match unit {
-        StepUnit::Steps => ("TOO FEW STEPS", LONGER),
-        StepUnit::Calls => ("TOO FEW CALLS", MORE_CALLS),
-        StepUnit::Replays => ("TOO FEW REPLAYS", MORE_REPLAYS),
-    };
+    let (too_few, longer) = too_few(unit);
     let is_judged = coverage.ranks_judged > 0;
     let (kind, calm) = if is_judged {
         let calm = Statement::new(Claim::Calm, "no creep, pressure or imbalance");
