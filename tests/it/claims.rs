@@ -115,10 +115,9 @@ fn growths() -> Vec<Statement> {
             "spare_steps": -12.5, "restarts": restarts}})
     };
     let lower_only = json!({"oom_eta_steps": null, "oom_eta_seconds": null});
-    let of_removal = patched(
-        &holder(),
-        &json!({"removal": {"outcome": "nothing", "at": line()}, "bytes_per_step": 5e5}),
-    );
+    let removal =
+        json!({"removal": {"outcome": "nothing", "at": line()}, "bytes_per_step": 5e5});
+    let of_removal = patched(&holder(), &removal);
     let patches = [
         json!({}),
         json!({"is_accelerating": true}),
