@@ -95,7 +95,7 @@ def test_test_that_leaks_fails_with_the_holder_and_its_line(run, tmp_path):
     assert ended.code == 1 and ended.last == "1 failed, 2 passed", ended.out
     [grows] = ended.lines("Memory grows: host memory by ")
     assert "97.7 KiB a step (steps 5 to 16); growth='none' allows less than 1.00 KiB" in grows
-    assert ended.lines("  `") == [f"  `test_it.kept`, list, {tmp_path}/test_it.py:3: 97.7 KiB a step"], ended.out
+    assert ended.lines("  `") == [f"  `test_it.kept`, list, {tmp_path}/test_it.py:8, in test_leaks: 97.7 KiB a step"], ended.out
     assert "test_it.py::test_keeps_numbers: no growth in 16 steps" in ended.out.splitlines()
 
 

@@ -181,7 +181,7 @@ fn full_cache_does_not_make_a_creep_critical() {
 }
 
 #[test]
-fn time_left_that_is_not_known_to_a_factor_of_ten_is_absent_and_its_least_is_told() {
+fn time_left_that_is_not_known_within_a_factor_of_three_is_absent_and_its_least_is_told() {
     let exporter = Exporter::start(&[]);
     let push = |run: &str, reserved: u64| {
         let job = Job::new(1, 1500).capacity(80 * GB).seconds_per_step(20.0).run(run);
@@ -464,8 +464,6 @@ fn replay_gives_the_documented_lines_and_the_same_bytes_twice() {
             "onset_time",
             "oom_eta_lower_seconds",
             "oom_eta_lower_steps",
-            "oom_eta_seconds",
-            "oom_eta_steps",
             "oom_eta_upper_seconds",
             "oom_eta_upper_steps",
             "signal",
@@ -476,7 +474,12 @@ fn replay_gives_the_documented_lines_and_the_same_bytes_twice() {
             "slope_upper_bytes_per_second",
             "slope_upper_bytes_per_step",
         ];
-        assert_eq!(keys(&line["evidence"]), BTreeSet::from(of_creep));
+        let of_known_time = ["oom_eta_seconds", "oom_eta_steps"];
+        let bound = |name: &str| line["evidence"][name].as_f64().unwrap();
+        let is_known = bound("oom_eta_upper_steps") <= 3.0 * bound("oom_eta_lower_steps");
+        let expected =
+            of_creep.into_iter().chain(of_known_time.into_iter().filter(|_| is_known));
+        assert_eq!(keys(&line["evidence"]), expected.collect());
         assert_eq!((&line["run"], &line["rank"]), (&json!("leaky"), &json!(2)));
         let step = line["step"].as_f64().unwrap();
         assert_eq!(line["time"].as_f64().unwrap(), 1_764_000_000.0 + 10.0 * step);

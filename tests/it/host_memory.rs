@@ -56,7 +56,7 @@ fn memory_of_workers_is_a_part_of_its_own_in_every_output() {
         metrics.get("stepmem_rank_memory_shared_bytes{run=\"cow\",rank=\"0\",uuid=\"\"}"),
         None
     );
-    let words = "2 workers hold 659 MiB, +201 KiB/step";
+    let words = "2 workers hold 659 MiB, +201 KiB/step; 1 other child process holds 9.02 MiB";
     let status = exporter.status();
     assert_eq!(status["ranks"][0]["host"]["sentence"], words);
     assert_eq!(status["ranks"][0]["allocated_bytes"], json!(GIB), "the rank's own memory");

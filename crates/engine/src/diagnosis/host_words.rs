@@ -43,15 +43,10 @@ fn sentence(host: &HostView) -> String {
     });
     let pinned = notable(host.figures.pinned.filter(is_notable))
         .map(|pinned| format!("PyTorch holds {pinned} of pinned memory"));
-    // Those that are level and small, as Python's own helpers are, are next to nothing.
-    let is_told =
-        |of: &&ChildView| rate(of).is_some() || of.bytes.as_ref().is_none_or(is_notable);
-    let workers = host.workers.as_ref().filter(is_told);
-    let workers = workers.map(|of| children(of, "worker", "workers"));
+    let workers = host.workers.as_ref().map(|of| children(of, "worker", "workers"));
     let other = if workers.is_some() { "other " } else { "" };
     let names = (format!("{other}child process"), format!("{other}child processes"));
-    let others = host.child_processes.as_ref().filter(is_told);
-    let others = others.map(|of| children(of, &names.0, &names.1));
+    let others = host.child_processes.as_ref().map(|of| children(of, &names.0, &names.1));
     let of_limit = host.allocated_bytes.zip(host.total_bytes);
     let own = of_limit
         .map(|(held, limit)| (held.as_f64(), limit.as_f64()))
