@@ -75,7 +75,7 @@ pub struct LeftOut {
     pub points_repeated: u64,
     /// Records that are damaged.
     pub records_damaged: u64,
-    /// Records longer than [`ROW_BYTES_MAX`], such as those of images.
+    /// Records longer than `ROW_BYTES_MAX`, such as those of images.
     pub records_too_long: u64,
     /// Set when the end is missing.
     pub is_cut: bool,
@@ -104,7 +104,7 @@ pub struct Point {
 }
 
 impl Series {
-    /// Returns its name, in at most [`NAME_CHARS_MAX`] characters.
+    /// Returns its name, in at most `NAME_CHARS_MAX` characters.
     pub fn name(&self) -> String {
         let mut name = self.column.clone();
         for (label, value) in &self.labels {
