@@ -393,4 +393,4 @@ def test_graphs_of_kept_losses_are_found_on_the_cpu(width, run, tmp_path):
     ended = run(TORCH.replace("WIDTH", str(width)), "--stepmem")
     assert ended.code == 1 and ended.last == "1 failed, 2 passed", ended.out
     assert "Memory grows: host memory by " in ended.out and "FAILED test_it.py::test_keeps_graphs" in ended.out, ended.out
-    assert f"  `test_it.losses`, list, {tmp_path}/test_it.py:4" in ended.out, ended.out
+    assert f"  `test_it.losses`, list, {tmp_path}/test_it.py:15, in train" in ended.out, ended.out

@@ -352,7 +352,7 @@ APPLICATION = """
         application, n = Application(), 0
         async def receive(): return {"type": "http.request"}
         async def send(message): await asyncio.sleep(0)
-        ends = time.monotonic() + 15
+        ends = time.monotonic() + 40
         while time.monotonic() < ends:
             await asyncio.gather(*(application({"type": "http"}, receive, send) for _ in range(4)))
             n += 4
