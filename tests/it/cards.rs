@@ -255,6 +255,8 @@ fn pressure_of_memory_that_is_never_live_asks_for_expandable_segments() {
     let (told, advice_of_pools) = pools(GIB);
     assert!(!told.contains("private pools"), "{told}");
     assert!(advice_of_pools.contains("expandable_segments"), "{advice_of_pools}");
+    let (told, _) = pools(24 * GIB);
+    assert!(!told.contains("private pools"), "more than is reserved: {told}");
     let full = advice(22 * GIB);
     assert!(full.starts_with("Reduce the memory load"), "{full}");
 }

@@ -241,7 +241,10 @@ fn of_rank(rank: &RankView<'_>) -> Option<f64> {
 
 /// Returns what a rank's allocator holds for private pools, where that is much of the capacity.
 pub fn private_pools_bytes(rank: &RankView<'_>) -> Option<u64> {
-    let pools = rank.last_train?.private_pools?;
+    let last = rank.last_train?;
+    // They are a part of what is reserved: a larger figure is none.
+    let pools =
+        last.private_pools.filter(|pools| last.reserved.is_none_or(|of| *pools <= of))?;
     let is_notable = pools.as_f64() >= SET_ASIDE_MIN * rank.capacity?.as_f64();
     is_notable.then_some(pools.get())
 }
@@ -319,9 +322,12 @@ impl Figures for PressureEvidence {
         if self.is_unified {
             return Some(Statement::new(Claim::AdvicePressure, UNIFIED_ADVICE));
         }
-        let of_server =
-            self.unit.is_calls().then(|| Statement::new(Claim::AdvicePressure, SERVER_ADVICE));
-        advice(self.is_on_host, self.private_pools_bytes, self.never_live_ratio).or(of_server)
+        let is_set_aside =
+            self.private_pools_bytes.is_some() || self.never_live_ratio.is_some();
+        if self.unit.is_calls() && !is_set_aside {
+            return Some(Statement::new(Claim::AdvicePressure, SERVER_ADVICE));
+        }
+        advice(self.is_on_host, self.private_pools_bytes, self.never_live_ratio)
     }
 
     fn score(&self) -> Score {
@@ -344,5 +350,34 @@ impl Figures for PressureEvidence {
             too_large: Some(Box::new(TooLarge { holder: holder(), filling: filling() })),
             unit: StepUnit::Calls,
         }]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Figures, HOST_ADVICE, PRIVATE_POOLS_ADVICE, PressureEvidence, SERVER_ADVICE};
+    use stepmem_types::step::StepUnit;
+
+    #[test]
+    fn server_is_advised_as_one_on_the_host_too_unless_memory_is_set_aside() {
+        let [example] = &PressureEvidence::examples()[..] else { panic!("one example") };
+        let host = PressureEvidence {
+            is_unified: false,
+            never_live_ratio: None,
+            private_pools_bytes: None,
+            too_large: None,
+            ..example.clone()
+        };
+        let training = PressureEvidence { unit: StepUnit::Steps, ..host.clone() };
+        let pools = PressureEvidence {
+            is_on_host: false,
+            private_pools_bytes: Some(20 << 30),
+            ..host.clone()
+        };
+        for (evidence, expected) in
+            [(host, SERVER_ADVICE), (training, HOST_ADVICE), (pools, PRIVATE_POOLS_ADVICE)]
+        {
+            assert_eq!(evidence.advice().unwrap().words(), expected);
+        }
     }
 }

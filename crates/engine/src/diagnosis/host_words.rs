@@ -92,11 +92,6 @@ fn unshared(host: &HostView) -> Option<String> {
     })
 }
 
-/// Returns the rate at which child processes grow; `None` if they do not.
-fn rate(of: &ChildView) -> Option<f64> {
-    of.bytes_per_step.filter(|rate| rate.abs() >= 1.0)
-}
-
 fn children(of: &ChildView, one: &str, many: &str) -> String {
     let (name, holds) = match (of.count, of.ended) {
         (1, false) => (one, "holds"),
@@ -107,7 +102,8 @@ fn children(of: &ChildView, one: &str, many: &str) -> String {
     let Some(held) = of.bytes.map(Bytes::as_f64) else {
         return format!("the memory of {} {name} cannot be read", of.count);
     };
-    let rate = rate(of).map_or(String::new(), |rate| format!(", {}/step", signed_bytes(rate)));
+    let rate = of.bytes_per_step.filter(|rate| rate.abs() >= 1.0);
+    let rate = rate.map_or(String::new(), |rate| format!(", {}/step", signed_bytes(rate)));
     let at =
         if of.ended { format!(" at step {}", grouped(of.step.get())) } else { String::new() };
     format!("{} {name} {holds} {}{at}{rate}", of.count, bytes(held))

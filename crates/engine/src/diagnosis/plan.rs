@@ -7,7 +7,7 @@ use stepmem_types::claims::Sentence;
 use stepmem_types::claims::Statement;
 use stepmem_types::format::units::{counted, duration};
 
-/// More restarts than these are no plan.
+/// A run that needs more restarts is not worth them.
 const RESTARTS_MAX: f64 = 20.0;
 
 /// What is best done with a run whose end is known.

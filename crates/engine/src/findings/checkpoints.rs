@@ -22,8 +22,8 @@ const CRITICAL_LEFT_RATIO_MAX: f64 = 8.0;
 const CACHE_LEFT_RATIO_MAX: f64 = 1.0;
 const RISING_LEFT_RATIO_MAX: f64 = 0.5;
 
-/// A lower bound of the time left above this is no reason by itself: creep is critical also where
-/// live memory is merely high.
+/// Critical creep with more time left, by its lower bound, counts as a warning: it is critical
+/// because live memory is high.
 const CRITICAL_SECONDS_MAX: f64 = 1800.0;
 
 /// Less than this part of the capacity is never said to be left: a peak may be anything below it.
