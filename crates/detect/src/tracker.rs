@@ -227,8 +227,10 @@ impl Tracker {
                 }
             }
             Phase::Level { since, known_after } => {
-                plateau.iter_mut().for_each(|plateau| plateau.advance(block.minimum));
-                let is_left = plateau.is_none_or(|plateau| plateau.is_left_by(heights));
+                let is_left = plateau.as_mut().is_none_or(|plateau| {
+                    plateau.advance(block.minimum);
+                    plateau.is_left_by(heights)
+                });
                 let slope = heights.recent_slope(position, sampled);
                 let resumed = config.resumed_slope(trend.slope_bytes_per_unit.value);
                 if goes_on || is_left && slope.is_some_and(|slope| slope >= resumed) {
