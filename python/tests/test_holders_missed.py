@@ -381,6 +381,59 @@ def keep(n):
 """,
         ("`Log.kept`", 4, "__init__"),
     ),
+    "a list in a dictionary": (
+        """
+class Log:
+    def __init__(self):
+        self.store = {"kept": [], "other": []}
+        self.store["other"].append(bytearray(1))
+    def note(self, data):
+        self.store["kept"].append(data)
+    def forget(self, data):
+        self.store["other"].append(data)
+log = Log()
+def keep(n):
+    log.note(bytearray(100_000))
+""",
+        ("`Log.store[…]`", 7, "note"),
+    ),
+    "a list in a global dictionary whose key is a variable": (
+        """
+store = {}
+def note(name, data):
+    store.setdefault(name, []).append(data)
+def keep(n):
+    note("kept", bytearray(100_000))
+""",
+        ("`store[…]`", 4, "note"),
+    ),
+    "a list two dictionaries down": (
+        """
+import collections
+store = collections.defaultdict(lambda: {"x": []})
+def note(name, data):
+    store[name]["y"] = 1
+    store[name]["x"].append(data)
+def keep(n):
+    note("kept", bytearray(100_000))
+""",
+        ("`store[…]`", 6, "note"),
+    ),
+    "a list in a dictionary that two lines may fill": (
+        """
+class Log:
+    def __init__(self):
+        self.store = {"kept": []}
+    def note(self, name, data):
+        self.store[name].append(data)
+    def note_more(self, data):
+        self.store["kept"].append(data)
+log = Log()
+def keep(n):
+    log.note("kept", bytearray(100_000)) if n % 2 else log.note_more(bytearray(100_000))
+""",
+        ("`Log.store[…]`", 4, "__init__"),
+    ),
     "one below an attribute that gets items": (
         """
 class Box:
