@@ -129,6 +129,7 @@ fn growths() -> Vec<Statement> {
         kept("fades"),
         kept("level"),
         json!({"signal": "children", "children": {"workers": {"count": 3, "bytes": GIB}}}),
+        json!({"signal": "shm", "shm": {"used_bytes": GIB, "limit_bytes": 2 * GIB}}),
         json!({"stalled_seconds": 35.5}),
         site("leak"),
         site("none"),
