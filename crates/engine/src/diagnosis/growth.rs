@@ -135,7 +135,7 @@ const CONTAINER_ADVICE: &str = "Look at the container's other processes (DataLoa
 const RUN_FIRST_ADVICE: &str = "Let it run: it ends before memory does. If it goes on past that end, it is judged as if it had none.";
 
 /// The advice for a program that takes no steps: a server, or inference over a data set.
-const CALLS_ADVICE: &str = "Look at what the program keeps from call to call: a cache by request or by length, conversations, adapters that are loaded and never \
+pub const CALLS_ADVICE: &str = "Look at what the program keeps from call to call: a cache by request or by length, conversations, adapters that are loaded and never \
                             unloaded, results or metrics that are appended. Give each a bound, or evict what was not used for long.";
 
 /// The advice for a process that has no client.

@@ -6,7 +6,7 @@ use crate::metrics::readers::{
     device_info, device_pods, devices, ended, findings, holder_info, host_holder_info,
     leaking_share, marks, own_limits, pressures, process, process_info, process_memory,
     process_unknown, processes, rank_info, ranks, records, runs, signals, site_info, size,
-    whole, xid_errors,
+    slopes_by_time, whole, xid_errors,
 };
 use crate::metrics::types::{Group, Kind, Metric, Read, Unit, Visit};
 use crate::output::status::Status;
@@ -224,8 +224,8 @@ pub const METRICS: &[Metric] = &[
         "How fast the signal grows (Theil-Sen), of a rank that takes no steps per call; absent until there is an estimate, and, but for live memory, while the signal neither rises nor creeps.",
         |s, v| signals(s, v, |c| c.slope_bytes_per_step.filter(|_| c.trend.is_some() || c.signal == Signal::Allocated))),
     row!(Derived Gauge "stepmem_creep_slope_bytes_per_second" "creep.slope", Unit::BytesPerSecond, RANK_SIGNAL,
-        "The slope per second of a rank that is judged by time; of others it is the slope per step times rate(stepmem_rank_steps_total[5m]).",
-        |s, v| signals(s, v, |c| c.slope_bytes_per_second.filter(|_| c.slope_bytes_per_step.is_none() && (c.trend.is_some() || c.signal != Signal::Children)))),
+        "The slope per second of a rank that is judged by time, and, while the signal rises or creeps, of one that counts calls; of others it is the slope per step times rate(stepmem_rank_steps_total[5m]).",
+        slopes_by_time),
     row!(Derived Gauge "stepmem_creep_slope_lower_bytes_per_step" "creep.slope_lower_bytes_per_step", Unit::BytesPerStep, RANK_SIGNAL,
         "Lower end of the 95 % interval of the slope, while the signal rises or creeps.",
         |s, v| signals(s, v, |c| c.slope_lower_bytes_per_step.filter(|_| c.trend.is_some()))),

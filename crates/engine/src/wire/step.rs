@@ -667,10 +667,9 @@ fn on_deadline_of(text: &str) -> Result<OnDeadline, DecodeError> {
 }
 
 fn unit_of(text: &str) -> Result<StepUnit, DecodeError> {
-    let named = StepUnit::ALL.into_iter().find(|of| of.as_label() == text);
     let labels = || StepUnit::ALL.map(StepUnit::as_label).join(", ");
     let fault = || DecodeFault::NotOneOf(text.to_owned(), labels());
-    in_field("unit", named.ok_or_else(fault))
+    in_field("unit", StepUnit::from_label(text).ok_or_else(fault))
 }
 
 fn marks_of(names: &[Text<'_>]) -> Result<MarkSet, DecodeError> {
