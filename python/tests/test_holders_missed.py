@@ -381,6 +381,21 @@ def keep(n):
 """,
         ("`Log.kept`", 4, "__init__"),
     ),
+    "one that an argument of running code leads to": (
+        """
+class Sessions:
+    def __init__(self):
+        self.states = {}
+    def answers(self):
+        for n in range(1000):
+            self.states[f"user {n}"] = bytearray(100_000)
+            yield n
+running = Sessions().answers()
+def keep(n):
+    next(running)
+""",
+        ("`Sessions.states`", 7, "answers"),
+    ),
     "a list in a dictionary": (
         """
 class Log:

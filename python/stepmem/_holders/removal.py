@@ -121,7 +121,7 @@ class Step(NamedTuple):
 
 
 def links_of(key: Key, chain: List[Tuple[Any, int]], modules: Modules) -> Tuple[Link, ...]:
-    """Returns the way to the last object of a chain; nothing unless all of it is the program's."""
+    """Returns the way to the last object of a chain; nothing unless its end is the program's. A part that is not has no name."""
     last = chain[-1][0]
     if len(chain) < 2 or not any(type(last) is each for each in EXACT):
         return ()
@@ -135,14 +135,14 @@ def links_of(key: Key, chain: List[Tuple[Any, int]], modules: Modules) -> Tuple[
             continue
         owner = parent if parent_kind == RECORD else owner
         if owner is None or not _is_plain(type(owner), modules):
-            return ()
+            links.append(None)
+            owner = None
+            continue
         classes = tuple(_class_key(each) for each in _mro(type(owner)) if modules.is_programs(_module_of(each)))
         links.append(next((Link(name, classes) for name, value in attributes(owner).items() if value is child), None))
         owner = None
-    if None in links:
-        return ()
-    *others, to = (each for each in links if each is not None)
-    return (*others, to._replace(keys=keys))
+    *others, to = (each or Link("") for each in links)
+    return (*others, to._replace(keys=keys)) if to.name else ()
 
 
 def _without_keys(chain: List[Tuple[Any, int]]) -> Tuple[List[Tuple[Any, int]], Tuple[Optional[str], ...]]:
@@ -206,7 +206,7 @@ def _class_key(class_: Any) -> Class:
 def removal(links: Tuple[Link, ...]) -> Optional[Removal]:
     """Returns what the program's code does to a holder; None where that is not known. Not for the training thread."""
     try:
-        return _Reading(tuple(map(everywhere, links))).result() if links and not links[-1].keys else None
+        return _Reading(tuple(map(everywhere, links))).result() if links and all(link.name for link in links) and not links[-1].keys else None
     except RuntimeError:  # a namespace changed while it was read
         return None
 
