@@ -404,11 +404,12 @@ class Log:
         self.store["other"].append(bytearray(1))
     def note(self, data):
         self.store["kept"].append(data)
-    def forget(self, data):
-        self.store["other"].append(data)
+    def count(self, n):
+        self.store["other"].append(bytearray(n))
 log = Log()
 def keep(n):
     log.note(bytearray(100_000))
+    log.count(1000)
 """,
         ("`Log.store[…]`", 7, "note"),
     ),
