@@ -363,21 +363,20 @@ impl RankState {
     fn take_children(&mut self, sample: &StepSample, time: f64) -> bool {
         let was_read = sample.host.as_ref().is_some_and(|parts| parts.has_children());
         let own = self.host.as_ref().filter(|_| was_read).and_then(|host| host.children_own());
-        own.is_some_and(|own| self.take_beside(Signal::Children, own, sample, time))
+        own.is_some_and(|own| self.take_beside((Signal::Children, own), sample, time))
     }
 
     /// Takes what is in `/dev/shm`, likewise.
     fn take_shm(&mut self, sample: &StepSample, time: f64) -> bool {
         let used = sample.host.as_ref().and_then(|parts| parts.figures.shm_used);
-        used.is_some_and(|used| self.take_beside(Signal::Shm, used, sample, time))
+        used.is_some_and(|used| self.take_beside((Signal::Shm, used), sample, time))
     }
 
     /// Takes a reading of a signal on the host, at a train step or a sample by time. Returns
     /// whether a trend changed.
     fn take_beside(
         &mut self,
-        signal: Signal,
-        held: Bytes,
+        (signal, held): (Signal, Bytes),
         sample: &StepSample,
         time: f64,
     ) -> bool {

@@ -452,7 +452,7 @@ fn whole(value: f64) -> Option<u64> {
 mod tests {
     use serde_json::{Value, json};
     use stepmem_engine::metrics::recorded::Figure;
-    use stepmem_types::claims::Claim;
+    use stepmem_types::claims::{Claim, Statement};
     use stepmem_types::end::EndOutcome;
     use stepmem_types::ids::Run;
 
@@ -583,7 +583,7 @@ mod tests {
                 assert_ne!(*figure, Figure::Holder);
             }
             let found = job(JobLaunch::default(), &series).diagnosis;
-            let claims = found.statements.iter().map(|of| of.claim()).collect::<Vec<_>>();
+            let claims = found.statements.iter().map(Statement::claim).collect::<Vec<_>>();
             (found.summary, claims)
         };
         let (told, claims) = of("shm");
