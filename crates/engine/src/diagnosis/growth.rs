@@ -488,6 +488,7 @@ impl Figures for TrendFigures {
             bytes, count, empty_search, filling, holder, line, malloc, run_end, text,
         };
         use crate::diagnosis::kept_blocks::{KeptBlocks, KeptState};
+        use crate::diagnosis::shm_figures::ShmFigures;
         use crate::diagnosis::trend_figures::ContainerFigures;
         use stepmem_types::site::{CodeFrame, LeakSite, SiteVerdict};
         use stepmem_types::step::StepUnit;
@@ -549,10 +550,7 @@ impl Figures for TrendFigures {
             searched: Some(empty_search()),
             malloc: Some(malloc()),
             children: Some(Box::new(ChildrenFigures::example())),
-            shm: Some(crate::diagnosis::shm_figures::ShmFigures {
-                used: bytes(768 << 20),
-                limit: bytes(1 << 30),
-            }),
+            shm: Some(ShmFigures::example()),
             steps_per_event: Some(30.5),
             unit: StepUnit::Calls,
         }]

@@ -33,6 +33,12 @@ impl ShmFigures {
         let words = format!("it {verb} {} of {}", bytes(used), bytes(limit));
         Statement::new(Claim::ShmHolds, words).of(used)
     }
+
+    #[cfg(test)]
+    pub fn example() -> Self {
+        use crate::diagnosis::examples::bytes;
+        Self { used: bytes(768 << 20), limit: bytes(1 << 30) }
+    }
 }
 
 /// The advice where files in `/dev/shm` grow.
