@@ -221,7 +221,7 @@ fn files_that_stay_in_shared_memory_are_a_finding_of_their_rank_in_every_output(
     assert!((eta / 15.6 - 1.0).abs() < 0.1, "{eta}");
     let labels = r#"{run="job",rank="0",uuid="cpu",signal="shm"}"#;
     let slope = format!("stepmem_creep_slope_bytes_per_step{labels}");
-    assert!(exporter.scrape().get(&slope).is_some());
+    assert!(exporter.scrape().contains_key(&slope));
     let told = summary(&job().recording());
     assert_eq!(told["diagnosis"]["status"], "MEMORY CREEP (host)", "{}", told["diagnosis"]);
     let sentence = &told["ranks"][0]["host"]["sentence"];
@@ -265,9 +265,10 @@ fn of_files_that_the_process_maps_only_what_fills_first_is_judged() {
         let job = job.capacity(4 * GIB).device("cpu").seconds_per_step(0.05);
         job.more(move |_, step| {
             let used = KEPT(step);
-            match step.is_multiple_of(20) {
-                true => json!({"host_shm_used_bytes": used, "host_shm_limit_bytes": limit}),
-                false => json!({}),
+            if step.is_multiple_of(20) {
+                json!({"host_shm_used_bytes": used, "host_shm_limit_bytes": limit})
+            } else {
+                json!({})
             }
         })
     };

@@ -94,7 +94,7 @@ fn growths() -> Vec<Statement> {
     };
     let filling = |doubt: &str| {
         let fill =
-            json!({"items": 900, "items_max": 1000, "items_per_step": 1.0, "is_own": true});
+            json!({"items": 900, "items_max": 1000, "items_per_step": 1, "is_own": true});
         let holder = patched(&holder(), &json!({"fill": fill}));
         let doubt = Some(doubt).filter(|doubt| !doubt.is_empty());
         json!({"holder": holder, "filling": {"full_in_steps": 100.0, "full_bytes": 2e9,
