@@ -114,7 +114,6 @@ fn growths() -> Vec<Statement> {
         json!({"run_end": {"first": first, "step": 10_000, "in_steps": 0.0, "in_seconds": 9.0,
             "spare_steps": -12.5, "restarts": restarts}})
     };
-    let lower_only = json!({"oom_eta_steps": null, "oom_eta_seconds": null});
     let removal =
         json!({"removal": {"outcome": "nothing", "at": line()}, "bytes_per_step": 5e5});
     let of_removal = patched(&holder(), &removal);
@@ -150,7 +149,7 @@ fn growths() -> Vec<Statement> {
         json!({"headroom_bytes": 0.0}),
         json!({"container": {"limit_bytes": GIB, "ranks": 2}}),
         json!({"container": {"limit_bytes": GIB, "ranks": 2, "is_whole": true}}),
-        lower_only.clone(),
+        json!({"oom_eta_steps": null, "oom_eta_seconds": null}),
         json!({"oom_eta_seconds": null, "oom_eta_lower_seconds": null}),
         run_end("run", 0.0),
         run_end("memory", 2.0),
