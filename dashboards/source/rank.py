@@ -245,6 +245,26 @@ ROOM = [
         "bytes",
         min=0,
     ),
+    TimeSeries(
+        "Memory of child processes",
+        (12, 8),
+        "Host memory that child processes share with no other process: workers are those that "
+        "multiprocessing started, such as a DataLoader's.",
+        [query("sum by (kind) (stepmem_rank_child_memory_bytes{<RANK>})", "{{kind}}")],
+        "bytes",
+        min=0,
+    ),
+    TimeSeries(
+        "Child processes",
+        (12, 8),
+        "Their number. Not read are those beyond the 256 that the client reads.",
+        [
+            query("sum by (kind) (stepmem_rank_child_processes{<RANK>})", "{{kind}}"),
+            query("max(stepmem_rank_child_processes_unread{<RANK>})", "not read"),
+        ],
+        min=0,
+        fill=0,
+    ),
 ]
 
 PACE = [

@@ -140,6 +140,7 @@ class ByTime:
     def _check(self, now: float) -> bool:
         """Checks what the process does, and samples its memory if that is due. Returns False if it never has to again."""
         process = self._process
+        self._counted.look()
         self._watch()
         if running:  # what looks at the memory calls CUDA
             return True

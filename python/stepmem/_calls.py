@@ -54,6 +54,12 @@ SEARCH_EVERY = 0.05
 AGE_PER_READING = 300.0
 """…and else the time since the first, divided by this: growth must last for longer, the later it begins."""
 
+SKIPPED = 0.75
+"""Of the calls that come until the next reading is due, at the pace of the last ones, the share at whose ends nobody looks at the clock…"""
+
+SKIPPED_MIN = 32
+"""…if it is so many."""
+
 LONG_SECONDS = 0.05
 """Calls that take so long on average, also those that run at once, bear the slices of a search that a step does."""
 
@@ -79,6 +85,8 @@ class Calls:
         self._lock = allocate_lock()
         self._due_at = self._busy_due_at = 0.0
         """Times from which the end of a call is read after which no call runs, or some still do."""
+        self._look_at = self._n_read = 0
+        """The number of the next call at whose end the clock is looked at, and of the one at whose end the memory was read last."""
         self._recorded_at = self._began_at = 0.0
         self._least: Optional[MemorySample] = None
         self._ends = untraced(self._call_ends)
@@ -106,6 +114,10 @@ class Calls:
     def is_running(self) -> bool:
         """Returns whether a call runs that will be counted."""
         return self.is_on and bool(self._running)
+
+    def look(self) -> None:
+        """Has the next call's end look at the clock: calls may have become rare."""
+        self._look_at = 0
 
     def finish(self) -> None:
         """Records the calls since the last reading, at the end of the process."""
@@ -157,7 +169,7 @@ class Calls:
             finally:
                 remove(thread)
                 n = next(numbers)
-                if clock() >= (calls._busy_due_at if running else calls._due_at):
+                if n >= calls._look_at and clock() >= (calls._busy_due_at if running else calls._due_at):
                     ends(n)
 
         calls = self
@@ -180,7 +192,7 @@ class Calls:
             finally:
                 remove(thread)
                 n = next(numbers)
-                if monotonic() >= (calls._busy_due_at if running else calls._due_at):
+                if n >= calls._look_at and monotonic() >= (calls._busy_due_at if running else calls._due_at):
                     ends(n)
 
         self._replace(class_, name, like(counted, function))
@@ -207,7 +219,7 @@ class Calls:
             finally:
                 running.discard(number)
                 n = next(numbers)
-                if monotonic() >= (calls._busy_due_at if running else calls._due_at):
+                if n >= calls._look_at and monotonic() >= (calls._busy_due_at if running else calls._due_at):
                     ends(n)
 
         self._replace(class_, "__call__", like(counted, function))
@@ -234,9 +246,12 @@ class Calls:
                 if now - self._recorded_at < BUSY_SECONDS:
                     return
                 sample = self._least
-            self._process.has_short_calls = now - self._recorded_at < LONG_SECONDS * (n - self._process.n_recorded)
+            took = now - self._recorded_at
+            self._process.has_short_calls = took < LONG_SECONDS * (n - self._process.n_recorded)
             self._due_at = now + every
-            self._least, self._recorded_at = None, now
+            skipped = SKIPPED * (n - self._n_read) * min(1.0, every / took) if took > 0.0 else 0.0
+            self._look_at = n + int(skipped) if skipped >= SKIPPED_MIN else 0
+            self._least, self._recorded_at, self._n_read = None, now, n
             self._record(n, sample)
         except Exception as error:
             raise_if_of_handler(error)

@@ -24,7 +24,7 @@ PAGES_EVERY = 60.0
 child that maps memory waits. In between it is one number that is read."""
 
 PROCESSES_MAX = 256
-"""Child processes that are read, at most. With more, their memory is unknown."""
+"""Child processes that are read, at most. With more, their memory is unknown, and the rest is counted."""
 
 AGE_SECONDS_MIN = 0.5
 """A child is read from this age on: until it runs its program, that of `vfork` shows its parent's memory."""
@@ -47,6 +47,8 @@ class Children(NamedTuple):
     others_own: int
     shared: int
     """Anonymous memory that they share with others: what they take in addition if no page stays shared."""
+    unread: int
+    """Processes beyond PROCESSES_MAX; UNKNOWN until there are any."""
 
 
 class Child:
@@ -74,6 +76,7 @@ class ChildProcesses:
         self._pages_budget = Budget(SHARE_MAX, CREDIT_SECONDS, 0.0, 0.0)
         self._known: Dict[int, Child] = {}
         self._has_had_any = False
+        self._unread = UNKNOWN
 
     def read(self, now: float) -> Optional[Children]:
         """Returns the child processes at `now`, on the monotonic clock; None if there never was one, or if no reading is due."""
@@ -87,11 +90,11 @@ class ChildProcesses:
         return self._sum() if has_pages and self._has_had_any else None
 
     def _find(self, now: float) -> Dict[int, Child]:
-        """Returns the child processes with their anonymous memory; PROCESSES_MAX and one if there are more."""
+        """Returns the child processes with their anonymous memory, PROCESSES_MAX at most, and notes how many more there are."""
         workers = _started_by_multiprocessing()
         below = {pid: pid in workers for pid in children_of(self._pid) or workers}
         found: Dict[int, Child] = {}
-        while below and len(found) <= PROCESSES_MAX:
+        while below and len(found) < PROCESSES_MAX:
             pid, is_of_worker = below.popitem()
             started = started_of(pid)
             child = self._known.get(pid)
@@ -109,12 +112,13 @@ class ChildProcesses:
             child.anonymous, child.is_worker, child.is_of_worker = anonymous_of(pid), pid in workers, is_of_worker
             if child.anonymous or not is_over(pid):
                 found[pid] = child
+        self._unread = len(below) or min(self._unread, 0)
         return found
 
     def _read_pages(self, now: float) -> bool:
         """Reads what children share, of which that is due. Returns whether it is known of all."""
         due = [(pid, child) for pid, child in self._known.items() if now >= child.pages_due_at]
-        if not due or len(self._known) > PROCESSES_MAX:
+        if not due or self._unread > 0:
             return True
         if now < self._pages_budget.due_at:
             return all(child.pages_due_at > 0.0 for _, child in due)
@@ -132,7 +136,7 @@ class ChildProcesses:
 
     def _sum(self) -> Children:
         """Returns the sums over all."""
-        is_known = len(self._known) <= PROCESSES_MAX
+        is_known = self._unread <= 0
         counts, held, own = [0, 0], [0, 0], [0, 0]
         shared = 0
         for child in self._known.values():
@@ -141,7 +145,7 @@ class ChildProcesses:
             held[group] = _added(held[group], child.held(child.shared) if is_known else UNKNOWN)
             own[group] = _added(own[group], child.held(child.shared_first) if is_known else UNKNOWN)
             shared = _added(shared, min(child.shared, child.anonymous) if is_known else UNKNOWN)
-        return Children(counts[1], held[1], counts[0], held[0], own[1], own[0], shared)
+        return Children(counts[1], held[1], counts[0], held[0], own[1], own[0], shared, self._unread)
 
 
 def _added(n_bytes: int, more: int) -> int:

@@ -128,7 +128,7 @@ class HostReader:
         children, files = self._children.read(now), self._files.read(now)
         if children is None and files is None:
             return NO_PARTS
-        n = children or (UNKNOWN,) * 7
+        n = children or (UNKNOWN,) * 8
         return (*NO_PARTS[:3], *n[:4], UNKNOWN, UNKNOWN, *n[4:], *(files or (UNKNOWN, UNKNOWN)), *NO_LIMITS)
 
     def figures(self, taken: Reading, at: float) -> Tuple[Figures, Parts]:

@@ -338,7 +338,10 @@ class Sender:
         Whenever the ring is read, a training thread that runs Python hands over its lock, after which its caches are cold.
         """
         now = time.monotonic()
-        pause = max(self._sent_at + self._send_every(now), self._backoff.ends_at) - now
+        # The time between two requests grows meanwhile.
+        due_at = max(self._sent_at - SEND_OF_AGE * self._started_at, 0.0) / (1.0 - SEND_OF_AGE)
+        due_at = min(max(due_at, self._sent_at + POLL_SECONDS), self._sent_at + SEND_EVERY)
+        pause = max(due_at, self._backoff.ends_at) - now
         if self._steps_per_second > 0.0:
             pause = min(pause, UNPACKED_SHARE * self._unpacked_max / self._steps_per_second)
         return min(max(POLL_SECONDS, pause), SEND_EVERY)

@@ -408,6 +408,11 @@ def world_size(environment: Mapping[str, str]) -> Optional[int]:
     return _integer(environment, _launcher(environment)[2:3])
 
 
+def is_first_of_machine(environment: Mapping[str, str]) -> bool:
+    """Returns whether no other rank of this machine has a lower number."""
+    return not _integer(environment, _launcher(environment)[1:2])
+
+
 KUBERNETES_JOBS = (
     "STEPMEM_KUBERNETES_RAYJOB",
     "STEPMEM_KUBERNETES_JOBSET",

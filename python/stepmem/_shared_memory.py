@@ -9,11 +9,14 @@ A segment of PyTorch counts as a whole, because its maker has written all of it.
 from __future__ import annotations
 
 import ctypes
+import math
 import mmap
 import os
 from typing import Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
+from ._environment import environment
 from ._procfs import Budget, children_of, is_rank, kib, lines, parent_of, read, sizes
+from ._settings import is_first_of_machine
 from ._signals import raise_if_of_handler
 
 NOTABLE_BYTES = 1 << 20
@@ -52,7 +55,7 @@ PLASMA = b"/plasma"
 
 STATUS = (b"VmSize", b"RssAnon", b"RssFile", b"RssShmem")
 
-FILES_EVERY = 2.0
+FILES_EVERY = 1.0
 """Seconds between two readings of the files in `/dev/shm`."""
 
 FILES_GROWN = 32 << 20
@@ -94,15 +97,18 @@ class Reading(NamedTuple):
 
 
 class SharedFiles:
-    """Files in `/dev/shm`, whoever made them. One that nobody unlinks outlasts its process, and no process's memory shows it."""
+    """Files in `/dev/shm`, whoever made them: the first rank of a machine reads them.
+
+    One that nobody unlinks outlasts its process, and no process's memory shows it.
+    """
 
     def __init__(self) -> None:
         self._least = -1
-        self._due_at = 0.0
+        self._due_at = 0.0 if is_first_of_machine(environment()) else math.inf
         self._is_told = False
 
     def read(self, now: float) -> Optional[Tuple[int, int]]:
-        """Returns what they take and what fits, in bytes, at `now` on the monotonic clock; None until they have grown, or if no reading is due."""
+        """Returns what they take and what fits, in bytes, at `now` on the monotonic clock; None until they have grown, and if no reading is due."""
         if now < self._due_at:
             return None
         self._due_at = now + FILES_EVERY

@@ -60,11 +60,12 @@ HOST_PARTS = (
     "workers_own_bytes",
     "child_processes_own_bytes",
     "host_children_shared_bytes",
+    "host_children_unread",
     "host_shm_used_bytes",
     "host_shm_limit_bytes",
 )
 """JSON keys of shared memory in the rank's host memory, of pinned memory, of its child processes, of that memory and its limit next to a device's figures,
-of what the child processes hold of their own and share, and of files in `/dev/shm`."""
+of what the child processes hold of their own and share and how many are not read, and of files in `/dev/shm`."""
 
 PROCESS_LIMITS = ("data_limit_bytes", "data_used_bytes", "address_space_limit_bytes", "address_space_used_bytes")
 """JSON keys of the kernel's limits of the process (`ulimit -d`, `ulimit -v`), each with the figure that it limits."""

@@ -156,6 +156,28 @@ def test_readings_are_a_fifth_of_a_second_apart_however_many_calls_end(counted: 
     assert counted.records[-1][0] == 2000
 
 
+def test_clock_is_looked_at_for_few_of_many_calls_and_again_once_they_are_rare(counted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: List[float] = []
+    monkeypatch.setattr("stepmem._calls.monotonic", lambda: looks.append(counted.clock.now) or counted.clock.now)
+    counted.calls.begin(Model, None)
+    model = Model()
+    for _ in range(4000):
+        counted.clock.now += 0.0005
+        model(lambda: None)
+    assert 8 <= len(counted.records) <= 11 and len(looks) < 0.4 * 4000
+    for _ in range(5):
+        n_records = len(counted.records)
+        counted.clock.now += 5
+        counted.calls.look()  # as the thread does that samples by time
+        model(lambda: None)
+        assert len(counted.records) == n_records + 1
+    before = len(counted.records)
+    for _ in range(20):
+        counted.clock.now += 5
+        model(lambda: None)
+    assert len(counted.records) == before + 20
+
+
 def test_level_is_that_while_no_call_runs_else_the_least_of_a_window(counted: Any) -> None:
     counted.calls.begin(Model, None)
     model = Model()

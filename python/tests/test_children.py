@@ -12,6 +12,11 @@ from typing import Any, Dict, List
 import pytest
 from conftest import BINARY, await_true
 
+from stepmem import _children, _shared_memory
+from stepmem._settings import LAUNCHERS
+from stepmem._shared_memory import SharedFiles
+from stepmem._wire import UNKNOWN
+
 MIB = 1 << 20
 
 LOOP = """
@@ -211,7 +216,7 @@ HANDED_OVER = """
 """Hands over blocks of 1 MiB that are closed and not unlinked until the end."""
 
 
-def test_files_that_stay_in_shared_memory_are_told(exporter, runs):
+def test_files_that_stay_in_shared_memory_are_a_finding(exporter, runs):
     runs(shm=HANDED_OVER)
 
     def part() -> Any:
@@ -221,7 +226,43 @@ def test_files_that_stay_in_shared_memory_are_told(exporter, runs):
 
     (told,) = await_true("the growth of /dev/shm", part)
     assert 512 < float(told.rpartition("+")[2].split()[0]) * (1024 if "MiB/step" in told else 1) < 2048, told
-    assert findings(exporter, "shm") == []
+    (finding,) = await_true("the finding", lambda: [of for of in findings(exporter, "shm") if of["kind"] == "HOST_CREEP_CONFIRMED"])
+    assert finding["sentence"].startswith("what is in /dev/shm grows by 1"), finding
+    assert finding["evidence"]["signal"] == "shm"
+    assert finding["evidence"]["slope_bytes_per_step"] == pytest.approx(MIB, rel=0.1)
+
+
+@pytest.mark.parametrize(("local_rank", "reads"), [("", True), ("0", True), ("3", False)])
+def test_first_rank_of_a_machine_reads_the_files(monkeypatch, local_rank, reads):
+    for name in [name for variables in LAUNCHERS for name in variables]:
+        monkeypatch.delenv(name, raising=False)
+    if local_rank:
+        monkeypatch.setenv("RANK", "11")
+        monkeypatch.setenv("LOCAL_RANK", local_rank)
+    monkeypatch.setattr(_shared_memory, "FILES_GROWN", 0)
+    assert (SharedFiles().read(0.0) is not None) == reads
+
+
+def test_child_processes_beyond_the_bound_are_counted(monkeypatch):
+    monkeypatch.setattr(_children, "PROCESSES_MAX", 2)
+    monkeypatch.setattr(_children, "AGE_SECONDS_MIN", 0.0)
+    children = _children.ChildProcesses()
+    started = [subprocess.Popen(["sleep", "600"]) for _ in range(2)]
+    try:
+        few = children.read(0.0)
+        assert few is not None and few.others == 2 and few.unread == UNKNOWN
+        started += [subprocess.Popen(["sleep", "600"]) for _ in range(3)]
+        many = children.read(100.0)
+        assert many is not None and many.unread == 3 and many.others_bytes == many.others_own == UNKNOWN
+        for process in started[2:]:
+            process.kill()
+            process.wait()
+        again = children.read(200.0)
+        assert again is not None and again.others == 2 and again.unread == 0 and again.others_bytes > 0
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
 
 
 LOADER = """

@@ -381,6 +381,75 @@ def keep(n):
 """,
         ("`Log.kept`", 4, "__init__"),
     ),
+    "one that an argument of running code leads to": (
+        """
+class Sessions:
+    def __init__(self):
+        self.states = {}
+    def answers(self):
+        for n in range(1000):
+            self.states[f"user {n}"] = bytearray(100_000)
+            yield n
+running = Sessions().answers()
+def keep(n):
+    next(running)
+""",
+        ("`Sessions.states`", 7, "answers"),
+    ),
+    "a list in a dictionary": (
+        """
+class Log:
+    def __init__(self):
+        self.store = {"kept": [], "other": []}
+        self.store["other"].append(bytearray(1))
+    def note(self, data):
+        self.store["kept"].append(data)
+    def count(self, n):
+        self.store["other"].append(bytearray(n))
+log = Log()
+def keep(n):
+    log.note(bytearray(100_000))
+    log.count(1000)
+""",
+        ("`Log.store[…]`", 7, "note"),
+    ),
+    "a list in a global dictionary whose key is a variable": (
+        """
+store = {}
+def note(name, data):
+    store.setdefault(name, []).append(data)
+def keep(n):
+    note("kept", bytearray(100_000))
+""",
+        ("`store[…]`", 4, "note"),
+    ),
+    "a list two dictionaries down": (
+        """
+import collections
+store = collections.defaultdict(lambda: {"x": []})
+def note(name, data):
+    store[name]["y"] = 1
+    store[name]["x"].append(data)
+def keep(n):
+    note("kept", bytearray(100_000))
+""",
+        ("`store[…]`", 6, "note"),
+    ),
+    "a list in a dictionary that two lines may fill": (
+        """
+class Log:
+    def __init__(self):
+        self.store = {"kept": []}
+    def note(self, name, data):
+        self.store[name].append(data)
+    def note_more(self, data):
+        self.store["kept"].append(data)
+log = Log()
+def keep(n):
+    log.note("kept", bytearray(100_000)) if n % 2 else log.note_more(bytearray(100_000))
+""",
+        ("`Log.store[…]`", 4, "__init__"),
+    ),
     "one below an attribute that gets items": (
         """
 class Box:

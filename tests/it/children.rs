@@ -182,25 +182,128 @@ fn growth_of_children_that_have_ended_counts_down_no_more_and_clears() {
     assert_eq!(found["diagnosis"]["status"], "BALANCED", "{found}");
 }
 
+/// A rank of 376 MiB on a machine of 4 GiB that takes 20 steps a second. What is in `/dev/shm`, of which 1 GiB fits, is read each
+/// second.
+fn with_files(used: Course) -> Job {
+    let job = Job::new(1, 2000).live(|_, _| 376 * MIB).capacity(4 * GIB).device("cpu");
+    job.seconds_per_step(0.05).more(move |_, step| {
+        if !step.is_multiple_of(20) {
+            return json!({});
+        }
+        json!({"host_shm_used_bytes": used(step), "host_shm_limit_bytes": GIB})
+    })
+}
+
+/// 768 KiB a step that nobody unlinks.
+const KEPT: Course = |step| 40 * MIB + step * 768 * KIB;
+
 #[test]
-fn files_that_stay_in_shared_memory_are_told_with_what_fits() {
-    let job = |limit: u64| {
-        let job = Job::new(1, 1000).live(|_, _| 376 * MIB).capacity(4 * GIB).device("cpu");
-        job.seconds_per_step(0.05).more(move |_, step| {
-            if !step.is_multiple_of(40) {
-                return json!({});
-            }
-            json!({"host_shm_used_bytes": step * 768 * KIB, "host_shm_limit_bytes": limit})
-        })
+fn files_that_stay_in_shared_memory_are_a_finding_of_their_rank_in_every_output() {
+    let job = || with_files(KEPT).steps(1..1001);
+    let exporter = Exporter::start(&[]);
+    exporter.push(&job().records());
+    let status = exporter.status();
+    let [finding] = status["findings"].as_array().unwrap().as_slice() else {
+        panic!("{}", status["findings"])
     };
-    let told = summary(&job(GIB).recording());
+    assert_eq!(
+        (&finding["kind"], &finding["severity"]),
+        (&json!("HOST_CREEP_CONFIRMED"), &json!("critical"))
+    );
+    let words = finding["sentence"].as_str().unwrap();
+    assert!(words.starts_with("what is in /dev/shm grows by 768 KiB/step, "), "{words}");
+    // 234 MiB by 15 MiB a second.
+    let end = "; it holds 790 MiB of 1.00 GiB; 234 MiB left, out of memory in about 15 s";
+    assert!(words.contains(end), "{words}");
+    assert!(finding["advice"].as_str().unwrap().contains("never unlinked"), "{finding}");
+    assert_eq!(finding["evidence"]["signal"], "shm");
+    let eta = status["ranks"][0]["host_oom_eta_seconds"].as_f64().unwrap();
+    assert!((eta / 15.6 - 1.0).abs() < 0.1, "{eta}");
+    let labels = r#"{run="job",rank="0",uuid="cpu",signal="shm"}"#;
+    let slope = format!("stepmem_creep_slope_bytes_per_step{labels}");
+    assert!(exporter.scrape().contains_key(&slope));
+    let told = summary(&job().recording());
+    assert_eq!(told["diagnosis"]["status"], "MEMORY CREEP (host)", "{}", told["diagnosis"]);
+    let sentence = &told["ranks"][0]["host"]["sentence"];
+    assert_eq!(sentence, "/dev/shm holds 790 MiB of 1.00 GiB, +768 KiB/step");
+    let explained = stepmem(&["explain", "-"], &[], job().recording().as_bytes());
+    assert!(explained.out.contains("Files in /dev/shm"), "{}", explained.out);
+}
+
+#[test]
+fn files_are_told_as_a_rise_before_they_are_judged() {
+    let told = summary(&with_files(KEPT).steps(1..301).recording());
     let verdict = &told["diagnosis"];
     assert_eq!(verdict["status"], "BALANCED SO FAR", "{verdict}");
     let words = verdict["summary"].as_str().unwrap();
-    // 274 MiB by 15 MiB a second.
-    let rise = "what is in /dev/shm (750 MiB of 1.00 GiB) rises straight, by 768 KiB/step: at this rate out of memory in about 18 s";
+    // 759 MiB by 15 MiB a second.
+    let rise = "what is in /dev/shm (265 MiB of 1.00 GiB) rises straight, by 768 KiB/step: at this rate out of memory in about 50 s";
     assert!(words.contains(rise), "{words}");
     assert!(verdict["action"].as_str().unwrap().contains("never unlinked"), "{verdict}");
-    let sentence = &told["ranks"][0]["host"]["sentence"];
-    assert_eq!(sentence, "/dev/shm holds 750 MiB of 1.00 GiB, +768 KiB/step");
+}
+
+#[test]
+fn files_that_are_replaced_or_fill_up_are_healthy() {
+    let replaced: Course = |step| 100 * MIB + 8 * MIB * (step / 20 % 12);
+    let filling: Course = |step| 100 * MIB + 4 * MIB * (step / 20).min(40);
+    for course in [replaced, filling] {
+        let pages: Vec<Value> = transitions(&with_files(course))
+            .into_iter()
+            .filter(|found| found["severity"] != "info")
+            .collect();
+        assert_eq!(pages, Vec::<Value>::new());
+        let told = summary(&with_files(course).recording());
+        assert_eq!(told["diagnosis"]["status"], "BALANCED", "{}", told["diagnosis"]);
+    }
+}
+
+#[test]
+fn of_files_that_the_process_maps_only_what_fills_first_is_judged() {
+    // The process maps what it keeps: its own memory grows as much, and has 3.6 GiB more.
+    let mapped = |limit: u64| {
+        let job = Job::new(1, 1000).live(|_, step| 376 * MIB + step * 768 * KIB);
+        let job = job.capacity(4 * GIB).device("cpu").seconds_per_step(0.05);
+        job.more(move |_, step| {
+            let used = KEPT(step);
+            if step.is_multiple_of(20) {
+                json!({"host_shm_used_bytes": used, "host_shm_limit_bytes": limit})
+            } else {
+                json!({})
+            }
+        })
+    };
+    let signals = |limit: u64| {
+        let exporter = Exporter::start(&[]);
+        exporter.push(&mapped(limit).records());
+        let found = exporter.status()["findings"].take();
+        let signal = |of: &Value| of["evidence"]["signal"].as_str().unwrap().to_owned();
+        found.as_array().unwrap().iter().map(signal).collect::<Vec<String>>()
+    };
+    assert!(signals(GIB).contains(&"shm".to_owned()), "{:?}", signals(GIB));
+    assert_eq!(signals(64 * GIB), ["allocated"]);
+}
+
+#[test]
+fn child_processes_that_are_not_read_are_counted() {
+    let record = |step: u64, unread: u64| {
+        let job = Job::new(1, step + 1).live(|_, _| 376 * MIB).device("cpu");
+        let job = job
+            .more(move |_, _| json!({"child_processes": 256, "host_children_unread": unread}));
+        job.steps(step..step + 1).records()
+    };
+    let exporter = Exporter::start(&[]);
+    let series = r#"stepmem_rank_child_processes_unread{run="job",rank="0",uuid="cpu"}"#;
+    exporter.push(&record(1, 44));
+    assert_eq!(exporter.scrape().get(series), Some(&44.0));
+    exporter.push(&record(2, 0));
+    assert_eq!(exporter.scrape().get(series), None);
+}
+
+#[test]
+fn child_processes_that_hardly_move_have_no_rate() {
+    let course: Course = |_| 300 * MIB;
+    let exporter = Exporter::start(&[]);
+    exporter.push(&with_workers(course).steps(1..1000).records());
+    let workers = exporter.status()["ranks"][0]["host"]["workers"].take();
+    assert_eq!(workers["bytes_per_step"], Value::Null, "{workers}");
 }

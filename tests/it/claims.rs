@@ -94,7 +94,7 @@ fn growths() -> Vec<Statement> {
     };
     let filling = |doubt: &str| {
         let fill =
-            json!({"items": 900, "items_max": 1000, "items_per_step": 1.0, "is_own": true});
+            json!({"items": 900, "items_max": 1000, "items_per_step": 1, "is_own": true});
         let holder = patched(&holder(), &json!({"fill": fill}));
         let doubt = Some(doubt).filter(|doubt| !doubt.is_empty());
         json!({"holder": holder, "filling": {"full_in_steps": 100.0, "full_bytes": 2e9,
@@ -114,7 +114,6 @@ fn growths() -> Vec<Statement> {
         json!({"run_end": {"first": first, "step": 10_000, "in_steps": 0.0, "in_seconds": 9.0,
             "spare_steps": -12.5, "restarts": restarts}})
     };
-    let lower_only = json!({"oom_eta_steps": null, "oom_eta_seconds": null});
     let removal =
         json!({"removal": {"outcome": "nothing", "at": line()}, "bytes_per_step": 5e5});
     let of_removal = patched(&holder(), &removal);
@@ -129,6 +128,7 @@ fn growths() -> Vec<Statement> {
         kept("fades"),
         kept("level"),
         json!({"signal": "children", "children": {"workers": {"count": 3, "bytes": GIB}}}),
+        json!({"signal": "shm", "shm": {"used_bytes": GIB, "limit_bytes": 2 * GIB}}),
         json!({"stalled_seconds": 35.5}),
         site("leak"),
         site("none"),
@@ -149,7 +149,7 @@ fn growths() -> Vec<Statement> {
         json!({"headroom_bytes": 0.0}),
         json!({"container": {"limit_bytes": GIB, "ranks": 2}}),
         json!({"container": {"limit_bytes": GIB, "ranks": 2, "is_whole": true}}),
-        lower_only.clone(),
+        json!({"oom_eta_steps": null, "oom_eta_seconds": null}),
         json!({"oom_eta_seconds": null, "oom_eta_lower_seconds": null}),
         run_end("run", 0.0),
         run_end("memory", 2.0),

@@ -24,9 +24,11 @@ impl Capacity {
     pub fn of(self, signal: Signal) -> Self {
         match signal {
             Signal::Allocated | Signal::Reserved => self,
-            Signal::OutsideAllocator | Signal::Process | Signal::Host | Signal::Children => {
-                Self { own: None, ..self }
-            }
+            Signal::OutsideAllocator
+            | Signal::Process
+            | Signal::Host
+            | Signal::Children
+            | Signal::Shm => Self { own: None, ..self },
         }
     }
 

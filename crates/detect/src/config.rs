@@ -178,9 +178,10 @@ impl Config {
         self.share_ratio
             * match signal {
                 Signal::Allocated | Signal::Host => 1.0,
-                Signal::Reserved | Signal::OutsideAllocator | Signal::Children => {
-                    self.settling_factor
-                }
+                Signal::Reserved
+                | Signal::OutsideAllocator
+                | Signal::Children
+                | Signal::Shm => self.settling_factor,
                 Signal::Process => self.process_factor,
             }
     }

@@ -151,8 +151,8 @@ impl Detector {
         Self { axis: Axis::Seconds, ..Self::new(config) }
     }
 
-    /// Creates the detector of a rank's memory that is not a device's: [`Signal::Host`] or
-    /// [`Signal::Children`].
+    /// Creates the detector of a rank's memory that is not a device's: [`Signal::Host`],
+    /// [`Signal::Children`] or [`Signal::Shm`].
     pub fn of_host(config: Config, axis: Axis, signal: Signal) -> Self {
         Self { axis, live_signal: signal, ..Self::new(config) }
     }
@@ -507,7 +507,7 @@ impl Detector {
     /// rarely than steps.
     fn n_warmup(&self) -> u32 {
         match self.live_signal {
-            Signal::Children => self.config.warmup_readings,
+            Signal::Children | Signal::Shm => self.config.warmup_readings,
             _ => self.config.warmup_samples,
         }
     }
@@ -533,12 +533,12 @@ impl Detector {
     }
 
     /// Returns the series of a signal; `None` for [`Signal::Process`] of a rank, for whichever of
-    /// [`Signal::Allocated`], [`Signal::Host`] and [`Signal::Children`] is not its live memory, and for the others of an
+    /// [`Signal::Allocated`], [`Signal::Host`], [`Signal::Children`] and [`Signal::Shm`] is not its live memory, and for the others of an
     /// unmanaged process.
     fn series(&self, signal: Signal) -> Option<&Series> {
         let is_process = self.readings.is_of_process();
         let (series, is_there) = match signal {
-            Signal::Allocated | Signal::Host | Signal::Children => {
+            Signal::Allocated | Signal::Host | Signal::Children | Signal::Shm => {
                 (&self.live, !is_process && self.live_signal == signal)
             }
             Signal::Reserved => (&self.reserved, !is_process),
@@ -553,9 +553,11 @@ impl Detector {
     fn seconds_per_unit(&self, signal: Signal) -> Option<f64> {
         let of_samples = self.pace.seconds_per_unit();
         match signal {
-            Signal::Allocated | Signal::Reserved | Signal::Host | Signal::Children => {
-                of_samples
-            }
+            Signal::Allocated
+            | Signal::Reserved
+            | Signal::Host
+            | Signal::Children
+            | Signal::Shm => of_samples,
             Signal::OutsideAllocator => self.readings.pace.seconds_per_unit().or(of_samples),
             Signal::Process => self.readings.pace.seconds_per_unit(),
         }
@@ -576,7 +578,7 @@ impl Detector {
             steps_per_unit: self.steps_per_unit(config),
             // The budget is of a device.
             capacity: match signal {
-                Signal::Host | Signal::Children => capacity,
+                Signal::Host | Signal::Children | Signal::Shm => capacity,
                 _ => config.capacity(capacity),
             }
             .of(signal),

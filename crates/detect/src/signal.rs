@@ -18,6 +18,8 @@ pub enum Signal {
     Host,
     /// What the child processes of a rank hold of their own, on the host.
     Children,
+    /// Files in `/dev/shm`, whoever made them.
+    Shm,
     /// All memory of an unmanaged process, as the driver reports it; counted in seconds
     /// since the first reading instead of steps.
     Process,
@@ -25,12 +27,13 @@ pub enum Signal {
 
 impl Signal {
     /// Every signal, in order of declaration.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Allocated,
         Self::Reserved,
         Self::OutsideAllocator,
         Self::Host,
         Self::Children,
+        Self::Shm,
         Self::Process,
     ];
 
@@ -42,8 +45,14 @@ impl Signal {
             Self::OutsideAllocator => "outside_allocator",
             Self::Host => "host",
             Self::Children => "children",
+            Self::Shm => "shm",
             Self::Process => "process",
         }
+    }
+
+    /// Returns whether it is memory of the host beside the rank's own figures.
+    pub fn is_beside(self) -> bool {
+        matches!(self, Self::Host | Self::Children | Self::Shm)
     }
 
     /// Returns the axis of its slope and its time to out-of-memory, in a rank that steps.
@@ -53,7 +62,8 @@ impl Signal {
             | Self::Reserved
             | Self::OutsideAllocator
             | Self::Host
-            | Self::Children => Axis::Steps,
+            | Self::Children
+            | Self::Shm => Axis::Steps,
             Self::Process => Axis::Seconds,
         }
     }

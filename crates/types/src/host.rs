@@ -58,6 +58,8 @@ pub struct HostFigures {
     /// them: what they take in addition if no page stays shared.
     #[serde(rename = "children_shared_bytes")]
     pub children_shared: Option<Bytes>,
+    /// Child processes beyond those that the client reads.
+    pub children_unread: Option<u32>,
     /// Bytes of the files in `/dev/shm`, whoever made them.
     #[serde(rename = "shm_used_bytes")]
     pub shm_used: Option<Bytes>,
@@ -82,6 +84,7 @@ impl HostFigures {
             split: self.split.or(before.split),
             pinned: self.pinned.or(before.pinned),
             children_shared: self.children_shared.or(before.children_shared),
+            children_unread: self.children_unread.or(before.children_unread),
             shm_used: self.shm_used.or(before.shm_used),
             shm_limit: self.shm_limit.or(before.shm_limit),
         }

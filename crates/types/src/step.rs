@@ -163,6 +163,11 @@ impl StepUnit {
         }
     }
 
+    /// Returns the unit of a name in records.
+    pub fn from_label(label: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|unit| unit.as_label() == label)
+    }
+
     /// Returns the word for one of them.
     pub fn noun(self) -> &'static str {
         match self {

@@ -79,7 +79,9 @@ class Holder(NamedTuple):
         return sum(self.distances[each] for each in shared) < sum(other.distances[each] for each in shared)
 
     def joined(self, other: "Holder") -> "Holder":
-        """Returns this holder with the memory of another one of its name; the bound of one is not that of both."""
+        """Returns this holder with the memory of another one of its name; the bound of one is not that of both, the line that fills most of it is."""
+        less, most = sorted((self, other), key=lambda holder: holder.bytes_per_step)
+        is_most = less.bytes_per_step < EXPLAINED * (less.bytes_per_step + most.bytes_per_step)
         return Holder(
             self.name,
             self.n_tensors + other.n_tensors,
@@ -88,6 +90,7 @@ class Holder(NamedTuple):
             self.bytes_per_step + other.bytes_per_step,
             self.keeps_more or other.keeps_more,
             is_measured=self.is_measured and other.is_measured,
+            links=most.links if is_most and most.links and most.links[-1].keys else (),
             distances={**other.distances, **self.distances},
         )
 

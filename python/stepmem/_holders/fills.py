@@ -76,10 +76,36 @@ def _filling_own(link: Link) -> Optional[Spot]:
 
     def is_added(steps: List[Step], idx: int, of: Code) -> bool:
         operation = steps[idx].op
-        is_use = operation.startswith("LOAD") and _adds(steps, idx) or operation.startswith("STORE") and adds_in_place(steps, idx)
+        if operation.startswith("LOAD"):
+            place = _item(steps, idx + 1, link.keys)
+            is_use = place is not None and _adds(steps, place - 1)
+        else:
+            is_use = operation.startswith("STORE") and not link.keys and adds_in_place(steps, idx)
         return is_use and certainty(steps, idx, link, of) is not None
 
     return _only_line({link.name, *(name for _, name in link.modules)}, is_added)
+
+
+def _item(steps: List[Step], place: int, keys: Tuple[Optional[str], ...]) -> Optional[int]:
+    """Returns the place after the instructions that load an item by its keys, which may be in variables; None if others are there."""
+    for key in keys:
+        first = steps[place : place + 1]
+        is_call = bool(first) and first[0].op in ("LOAD_ATTR", "LOAD_METHOD") and first[0].name in ("get", "setdefault")
+        place += is_call
+        n = next((n for n, step in enumerate(steps[place : place + KEY_MAX]) if not step.op.startswith(KEY)), 0)
+        constant = steps[place] if n and steps[place].op == "LOAD_CONST" and (n == 1 or is_call) else None
+        if constant is not None and (constant.name if constant.argument < 0 else None) != key:
+            return None
+        place += n
+        if is_call:
+            n = next((n for n, step in enumerate(steps[place : place + KEY_MAX]) if "CALL" in step.op), KEY_MAX)
+            while "CALL" in "".join(step.op for step in steps[place + n + 1 : place + n + 2]):
+                n += 1
+            place += n
+        elif not n or steps[place : place + 1] == [] or steps[place].op != "BINARY_SUBSCR":
+            return None
+        place += 1
+    return place if place < len(steps) else None
 
 
 def _only_line(names: Set[str], is_added: Callable[[List[Step], int, Code], bool]) -> Optional[Spot]:

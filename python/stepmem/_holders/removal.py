@@ -96,6 +96,8 @@ class Link(NamedTuple):
     """Of a local variable: file, name and first line of its function."""
     id: int = 0
     """Of a global."""
+    keys: Tuple[Optional[str], ...] = ()
+    """Of the last one, where the holder is an item below it: the keys that lead there; None for others than texts."""
 
 
 class Code(NamedTuple):
@@ -119,10 +121,11 @@ class Step(NamedTuple):
 
 
 def links_of(key: Key, chain: List[Tuple[Any, int]], modules: Modules) -> Tuple[Link, ...]:
-    """Returns the way to the last object of a chain; nothing unless all of it is the program's."""
+    """Returns the way to the last object of a chain; nothing unless its end is the program's. A part that is not has no name."""
     last = chain[-1][0]
     if len(chain) < 2 or not any(type(last) is each for each in EXACT):
         return ()
+    chain, keys = _without_keys(chain)
     root, root_kind = chain[0]
     first = _of_frame(root, chain[1][0]) if root_kind == FRAME else _of_module(key, chain[1][0])
     links, owner = [first], None
@@ -132,11 +135,27 @@ def links_of(key: Key, chain: List[Tuple[Any, int]], modules: Modules) -> Tuple[
             continue
         owner = parent if parent_kind == RECORD else owner
         if owner is None or not _is_plain(type(owner), modules):
-            return ()
+            links.append(None)
+            owner = None
+            continue
         classes = tuple(_class_key(each) for each in _mro(type(owner)) if modules.is_programs(_module_of(each)))
         links.append(next((Link(name, classes) for name, value in attributes(owner).items() if value is child), None))
         owner = None
-    return () if None in links else tuple(each for each in links if each is not None)
+    *others, to = (each or Link("") for each in links)
+    return (*others, to._replace(keys=keys)) if to.name else ()
+
+
+def _without_keys(chain: List[Tuple[Any, int]]) -> Tuple[List[Tuple[Any, int]], Tuple[Optional[str], ...]]:
+    """Returns a chain up to the variable or attribute below which its last object is an item, and the keys from there on."""
+    keys: List[Optional[str]] = []
+    while len(chain) > 2:
+        (owner, kind), (parent, _), (child, _) = chain[-3:]
+        if kind == RECORD and namespace_of(owner) is parent or not type.__subclasscheck__(dict, type(parent)):
+            break
+        items = islice(dict.items(parent), ATTRIBUTES_MAX)
+        keys.append(next((key for key, value in items if value is child and type(key) is str), None))
+        chain = chain[:-1]
+    return chain, tuple(reversed(keys))
 
 
 def _of_frame(frame: Any, child: Any) -> Optional[Link]:
@@ -187,7 +206,7 @@ def _class_key(class_: Any) -> Class:
 def removal(links: Tuple[Link, ...]) -> Optional[Removal]:
     """Returns what the program's code does to a holder; None where that is not known. Not for the training thread."""
     try:
-        return _Reading(tuple(map(everywhere, links))).result() if links else None
+        return _Reading(tuple(map(everywhere, links))).result() if links and all(link.name for link in links) and not links[-1].keys else None
     except RuntimeError:  # a namespace changed while it was read
         return None
 

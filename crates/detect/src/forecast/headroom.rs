@@ -118,9 +118,11 @@ impl Usage {
         let free = around.capacity.reachable(outside).unwrap_or(capacity - outside);
         let config = around.config;
         let (untouched_ratio, least) = match around.signal {
-            Signal::Allocated | Signal::Reserved | Signal::Host | Signal::Children => {
-                (config.untouched_ratio, config.headroom_ratio_min)
-            }
+            Signal::Allocated
+            | Signal::Reserved
+            | Signal::Host
+            | Signal::Children
+            | Signal::Shm => (config.untouched_ratio, config.headroom_ratio_min),
             Signal::OutsideAllocator => (0.0, config.headroom_ratio_min),
             Signal::Process => (0.0, config.process_headroom_ratio_min),
         };
@@ -130,12 +132,16 @@ impl Usage {
     /// Returns the usage once growth has taken `bytes` more.
     pub(crate) fn grown(&self, bytes: f64, growth: &Growth) -> Self {
         let (of_peak, of_reserved) = match growth.signal {
-            Signal::Allocated | Signal::Host | Signal::Children if !growth.is_followed => {
+            Signal::Allocated | Signal::Host | Signal::Children | Signal::Shm
+                if !growth.is_followed =>
+            {
                 (bytes, 0.0)
             }
-            Signal::Allocated | Signal::Host | Signal::Children | Signal::Process => {
-                (bytes, bytes)
-            }
+            Signal::Allocated
+            | Signal::Host
+            | Signal::Children
+            | Signal::Shm
+            | Signal::Process => (bytes, bytes),
             Signal::Reserved | Signal::OutsideAllocator => (0.0, bytes),
         };
         let peak = self.peak + of_peak;
@@ -153,11 +159,13 @@ impl Usage {
             Signal::OutsideAllocator | Signal::Process => (unreserved, 0.0),
             // The growth stays in the cache; the rest of the cache is given back.
             Signal::Reserved => ((untouched - growth.bytes).max(unreserved), cache),
-            Signal::Allocated | Signal::Host | Signal::Children if growth.is_followed => {
+            Signal::Allocated | Signal::Host | Signal::Children | Signal::Shm
+                if growth.is_followed =>
+            {
                 (unreserved + GIVEN_BACK_RATIO * cache, cache)
             }
             // An allocator that takes segments keeps those that hold any live block.
-            Signal::Allocated | Signal::Host | Signal::Children => {
+            Signal::Allocated | Signal::Host | Signal::Children | Signal::Shm => {
                 (unreserved.max(REMAINING_OF_UNTOUCHED_MIN * untouched), cache)
             }
         };

@@ -1,7 +1,7 @@
 //! MEMORY CREEP: live memory grows steadily and has used a significant share of the headroom.
 //! Host memory next to a device is judged apart.
 
-use crate::diagnosis::growth::{LIVE_SIGNALS, creeping, creeping_container};
+use crate::diagnosis::growth::{LIVE_SIGNALS, creeping, creeping_container, host_signals};
 use crate::diagnosis::input::{DiagnosisInput, Subject};
 use crate::diagnosis::trend_figures::TrendFigures;
 use crate::kind::{About, DiagnosisKind, Place, Severity};
@@ -27,7 +27,7 @@ pub const HOST: About = About {
     title: "MEMORY CREEP (host)",
     mark: 'H',
     help: "Host memory of a rank on a device (anonymous and shared, no pages of files) grows steadily and has used \
-           a significant share of the headroom; or what the child processes of any rank hold of their own does; or all \
+           a significant share of the headroom; or what the child processes of any rank hold of their own does, or what is in /dev/shm; or all \
            memory of its container does and that of none of its ranks; \
            critical when the time to out-of-memory is short. The device's own memory is judged apart, as MEMORY CREEP.",
     advice: "Look at what the process keeps on the host from step to step: lists of batches, losses or metrics as \
@@ -46,12 +46,11 @@ pub fn judge(
     LIVE_SIGNALS.iter().find_map(|signal| creeping(input, subject, *signal))
 }
 
-/// Judges host memory that creeps, of the rank, of its child processes or of its container.
+/// Judges host memory that creeps, of the rank, of its child processes, in `/dev/shm` or of its container.
 pub fn judge_host(
     input: &DiagnosisInput<'_>,
     subject: &Subject<'_, '_>,
 ) -> Option<(Severity, Box<TrendFigures>)> {
-    let of_rank = [Signal::Host, Signal::Children];
-    let of_rank = of_rank.into_iter().find_map(|signal| creeping(input, subject, signal));
+    let of_rank = host_signals(subject).find_map(|signal| creeping(input, subject, signal));
     of_rank.or_else(|| creeping_container(input, subject))
 }

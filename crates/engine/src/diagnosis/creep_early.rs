@@ -1,7 +1,7 @@
 //! MEMORY RISING: live memory grows steadily, not yet far enough to be called creep. Host memory
 //! next to a device is judged apart.
 
-use crate::diagnosis::growth::LIVE_SIGNALS;
+use crate::diagnosis::growth::{LIVE_SIGNALS, host_signals};
 use crate::diagnosis::input::{DiagnosisInput, Subject};
 use crate::diagnosis::trend_figures::TrendFigures;
 use crate::kind::{About, DiagnosisKind, Place, Severity};
@@ -25,7 +25,7 @@ pub const ABOUT: About = About {
 pub const HOST: About = About {
     title: "MEMORY RISING (host)",
     mark: 'h',
-    help: "Host memory of a rank on a device, or of the child processes of any rank, grows steadily; it has not yet used enough of the headroom to be \
+    help: "Host memory of a rank on a device, or of the child processes of any rank, or what is in /dev/shm, grows steadily; it has not yet used enough of the headroom to be \
            called creep.",
     advice: "If the growth goes on, it becomes MEMORY CREEP (host): look at what the process keeps on the host \
              from step to step.",
@@ -40,7 +40,7 @@ pub fn judge(
     _: &DiagnosisInput<'_>,
     subject: &Subject<'_, '_>,
 ) -> Option<(Severity, Box<TrendFigures>)> {
-    rising(subject, &LIVE_SIGNALS)
+    rising(subject, LIVE_SIGNALS)
 }
 
 /// Judges host memory that rises.
@@ -48,14 +48,15 @@ pub fn judge_host(
     _: &DiagnosisInput<'_>,
     subject: &Subject<'_, '_>,
 ) -> Option<(Severity, Box<TrendFigures>)> {
-    rising(subject, &[Signal::Host, Signal::Children])
+    rising(subject, host_signals(subject))
 }
 
 /// Judges the first of some signals that has a trend at this stage.
 fn rising(
     subject: &Subject<'_, '_>,
-    signals: &[Signal],
+    signals: impl IntoIterator<Item = Signal>,
 ) -> Option<(Severity, Box<TrendFigures>)> {
-    let outlook = signals.iter().find_map(|signal| subject.outlook(*signal, Stage::Rising))?;
+    let mut signals = signals.into_iter();
+    let outlook = signals.find_map(|signal| subject.outlook(signal, Stage::Rising))?;
     outlook.is_growing().then(|| (Severity::Info, subject.figures(&outlook)))
 }

@@ -8,6 +8,7 @@ use crate::diagnosis::malloc_figures::MallocFigures;
 use crate::diagnosis::plan::Plan;
 use crate::diagnosis::pressure;
 use crate::diagnosis::run_end::EndsFirst;
+use crate::diagnosis::shm_figures::SHM_ADVICE;
 use crate::diagnosis::site_words;
 use crate::diagnosis::trend_figures::{ContainerFigures, TrendFigures};
 use crate::kind::Severity;
@@ -23,6 +24,22 @@ use stepmem_types::units::{Count, UnixTime};
 /// The signals of MEMORY CREEP and MEMORY RISING: live memory of a rank that pushes, else all
 /// that the driver reports.
 pub const LIVE_SIGNALS: [Signal; 2] = [Signal::Allocated, Signal::Process];
+
+/// Returns the signals of host memory beside a rank's own figures, in the order in which they are
+/// judged. What is in `/dev/shm` may be mapped by the process, and count as its own memory, too:
+/// where that grows, only what fills first is judged.
+pub fn host_signals(subject: &Subject<'_, '_>) -> impl Iterator<Item = Signal> {
+    let growing = |signal| {
+        let outlook = subject.rank()?.outlook(signal)?;
+        outlook.is_growing().then(|| outlook.seconds_at_newest.unwrap_or(f64::INFINITY))
+    };
+    let is_host = subject.rank().is_some_and(|rank| rank.identity.is_host());
+    let own = growing(if is_host { Signal::Allocated } else { Signal::Host });
+    let fills_first = growing(Signal::Shm).zip(own).map(|(files, own)| files < own);
+    let first = fills_first.filter(|is_first| *is_first).map(|_| Signal::Shm);
+    let last = fills_first.is_none().then_some(Signal::Shm);
+    first.into_iter().chain([Signal::Host, Signal::Children]).chain(last)
+}
 
 /// Growth that went on after it had been level is no more than a warning for this long, unless
 /// out-of-memory is near. Growth that comes and goes does not page each time.
@@ -97,6 +114,7 @@ fn full_advice(signal: Signal) -> &'static str {
              PYTORCH_ALLOC_CONF=expandable_segments:True (before PyTorch 2.9: PYTORCH_CUDA_ALLOC_CONF); pad or \
              bucket varying shapes."
         }
+        Signal::Shm => SHM_ADVICE,
         Signal::Host | Signal::Children => high_pressure::HOST_FULL_ADVICE,
         Signal::Allocated | Signal::OutsideAllocator | Signal::Process => {
             "The memory is full, so it is level because it cannot grow further. Look at what grew until then, or \
@@ -117,7 +135,7 @@ const CONTAINER_ADVICE: &str = "Look at the container's other processes (DataLoa
 const RUN_FIRST_ADVICE: &str = "Let it run: it ends before memory does. If it goes on past that end, it is judged as if it had none.";
 
 /// The advice for a program that takes no steps: a server, or inference over a data set.
-const CALLS_ADVICE: &str = "Look at what the program keeps from call to call: a cache by request or by length, conversations, adapters that are loaded and never \
+pub const CALLS_ADVICE: &str = "Look at what the program keeps from call to call: a cache by request or by length, conversations, adapters that are loaded and never \
                             unloaded, results or metrics that are appended. Give each a bound, or evict what was not used for long.";
 
 /// The advice for a process that has no client.
@@ -229,6 +247,7 @@ impl TrendFigures {
                 let of = self.children.as_ref();
                 return of.map_or_else(|| ChildrenFigures::default().what(), |of| of.what());
             }
+            Signal::Shm => "what is in /dev/shm grows",
             Signal::Host if self.is_of_container() => "the memory of its container grows",
             Signal::Host => "host memory grows",
             Signal::Allocated if self.is_on_host => "host memory grows",
@@ -407,6 +426,7 @@ impl Figures for TrendFigures {
         let told = self
             .rate_sentence(what)
             .then_if("; ", children)
+            .then_if("; ", self.shm.map(|of| of.held(self.is_over)))
             .then_if("; ", kept)
             .then_if("; ", self.site.as_deref().map(|site| site_words::of(site, self.unit)))
             .then_if("; ", self.held());
@@ -439,7 +459,9 @@ impl Figures for TrendFigures {
         } else if self.is_run_first() {
             Some((Claim::AdviceRunFirst, RUN_FIRST_ADVICE))
         } else {
-            self.children.as_ref().map(|of| (Claim::AdviceChildren, of.advice()))
+            let children = self.children.as_ref();
+            let of_children = children.map(|of| (Claim::AdviceChildren, of.advice()));
+            of_children.or(self.shm.map(|_| (Claim::AdviceShm, SHM_ADVICE)))
         };
         if let Some((claim, words)) = fixed {
             return Some(Statement::new(claim, words));
@@ -466,6 +488,7 @@ impl Figures for TrendFigures {
             bytes, count, empty_search, filling, holder, line, malloc, run_end, text,
         };
         use crate::diagnosis::kept_blocks::{KeptBlocks, KeptState};
+        use crate::diagnosis::shm_figures::ShmFigures;
         use crate::diagnosis::trend_figures::ContainerFigures;
         use stepmem_types::site::{CodeFrame, LeakSite, SiteVerdict};
         use stepmem_types::step::StepUnit;
@@ -527,6 +550,7 @@ impl Figures for TrendFigures {
             searched: Some(empty_search()),
             malloc: Some(malloc()),
             children: Some(Box::new(ChildrenFigures::example())),
+            shm: Some(ShmFigures::example()),
             steps_per_event: Some(30.5),
             unit: StepUnit::Calls,
         }]

@@ -8,6 +8,7 @@ use crate::diagnosis::filling::Filling;
 use crate::diagnosis::kept_blocks::KeptBlocks;
 use crate::diagnosis::malloc_figures::MallocFigures;
 use crate::diagnosis::run_end::{RunEnd, RunEndFigures};
+use crate::diagnosis::shm_figures::ShmFigures;
 use crate::diagnosis::trend_figures::TrendFigures;
 use crate::kind::Severity;
 use crate::processes::ProcessView;
@@ -166,8 +167,7 @@ impl<'a> Subject<'a, '_> {
         let held = site.held(outlook.signal);
         // A line of a snapshot explains no growth outside of live memory.
         let leak = site.leak.filter(|_| outlook.signal == Signal::Allocated);
-        let is_on_host = matches!(outlook.signal, Signal::Host | Signal::Children)
-            || device.is_some_and(GpuUuid::is_host);
+        let is_on_host = outlook.signal.is_beside() || device.is_some_and(GpuUuid::is_host);
         let figures = TrendFigures {
             is_on_host,
             unit: self.unit(),
@@ -185,10 +185,12 @@ impl<'a> Subject<'a, '_> {
                 .rank()
                 .and_then(|rank| rank.detectors.of(outlook.signal).steps_per_event()),
             children: self.rank().and_then(|rank| ChildrenFigures::of_rank(rank, outlook)),
+            shm: self.rank().and_then(|rank| ShmFigures::of_rank(rank, outlook)),
             ..TrendFigures::of(outlook)
         };
         let figures = figures.without_bystander();
-        let rank = self.rank().filter(|_| is_on_host && !figures.is_level());
+        let is_in_memory = is_on_host && outlook.signal != Signal::Shm;
+        let rank = self.rank().filter(|_| is_in_memory && !figures.is_level());
         Box::new(match rank.and_then(|rank| Some((rank, rank.container?))) {
             Some((rank, container)) => {
                 figures.in_container(&container, rank.end(outlook.signal).as_ref())

@@ -27,6 +27,7 @@ pub mod phase_rising;
 pub mod plan;
 pub mod pressure;
 pub mod run_end;
+pub mod shm_figures;
 pub mod site_words;
 pub mod trend_figures;
 

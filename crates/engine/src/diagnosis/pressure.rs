@@ -101,7 +101,7 @@ pub fn of_signal(subject: &Subject<'_, '_>, signal: Signal) -> impl Iterator<Ite
         (Signal::Allocated, Basis::Reserved) => is_on_host,
         (Signal::Allocated, Basis::Allocated | Basis::HighWater)
         | (Signal::Reserved | Signal::OutsideAllocator, Basis::Reserved | Basis::Device)
-        | (Signal::Host | Signal::Children, Basis::Host)
+        | (Signal::Host | Signal::Children | Signal::Shm, Basis::Host)
         | (Signal::Process, Basis::Process) => true,
         _ => false,
     };
@@ -116,7 +116,6 @@ pub fn of_signal(subject: &Subject<'_, '_>, signal: Signal) -> impl Iterator<Ite
 /// That fills a device in good health.
 pub fn of_live_memory(subject: &Subject<'_, '_>, signal: Signal) -> Option<Pressure> {
     let is_live = |of: &Pressure| matches!(of.basis, Basis::Allocated | Basis::HighWater);
-    let is_beside = matches!(signal, Signal::Host | Signal::Children);
-    let rank = subject.rank().filter(|_| !is_beside)?;
+    let rank = subject.rank().filter(|_| !signal.is_beside())?;
     of_rank(rank).find(is_live)
 }

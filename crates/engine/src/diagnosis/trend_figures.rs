@@ -9,6 +9,7 @@ use crate::diagnosis::filling::Filling;
 use crate::diagnosis::kept_blocks::KeptBlocks;
 use crate::diagnosis::malloc_figures::{MallocFigures, is_bystander};
 use crate::diagnosis::run_end::RunEndFigures;
+use crate::diagnosis::shm_figures::ShmFigures;
 use crate::ranks::container_view::ContainerView;
 use stepmem_detect::{Bend, Course, Outlook, Signal, Stage};
 use stepmem_types::site::{EmptySearch, LeakSite, TensorHolder};
@@ -145,6 +146,9 @@ pub struct TrendFigures {
     /// The child processes whose memory grows, of their memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub children: Option<Box<ChildrenFigures>>,
+    /// What is in `/dev/shm`, where that grows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shm: Option<ShmFigures>,
     /// Steps from one evaluation, checkpoint or epoch to the next, on average; absent where they
     /// are unknown or none came.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -224,6 +228,7 @@ impl TrendFigures {
             run_end: None,
             malloc: None,
             children: None,
+            shm: None,
             steps_per_event: None,
             unit: StepUnit::Steps,
         }

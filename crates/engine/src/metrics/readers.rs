@@ -6,6 +6,7 @@ use crate::output::status::{
     RunStatus, SignalStatus, Status,
 };
 use crate::ranks::view::RankActivity;
+use stepmem_detect::Signal;
 use stepmem_types::device::DeviceMemoryKind;
 use stepmem_types::end::EndOutcome;
 use stepmem_types::host::{ContainerId, ContainerReading, PodMemory};
@@ -77,6 +78,23 @@ pub(super) fn signals(
         for signal in &rank.creep {
             if let Some(value) = read(signal) {
                 visit.of_rank(at, &[signal.signal.as_label()], value);
+            }
+        }
+    }
+}
+
+/// Visits slopes in time: of ranks that have no others, and of those that count calls.
+pub(super) fn slopes_by_time(status: &Status, visit: &mut Visit<'_>) {
+    for (at, rank) in status.ranks.iter().enumerate() {
+        for signal in &rank.creep {
+            let is_growing = signal.trend.is_some();
+            let is_beside = matches!(signal.signal, Signal::Children | Signal::Shm);
+            let is_told = match signal.slope_bytes_per_step {
+                None => is_growing || !is_beside,
+                Some(_) => is_growing && rank.identity.unit.is_calls(),
+            };
+            if let Some(slope) = signal.slope_bytes_per_second.filter(|_| is_told) {
+                visit.of_rank(at, &[signal.signal.as_label()], slope);
             }
         }
     }

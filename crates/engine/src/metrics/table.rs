@@ -6,7 +6,7 @@ use crate::metrics::readers::{
     device_info, device_pods, devices, ended, findings, holder_info, host_holder_info,
     leaking_share, marks, own_limits, pressures, process, process_info, process_memory,
     process_unknown, processes, rank_info, ranks, records, runs, signals, site_info, size,
-    whole, xid_errors,
+    slopes_by_time, whole, xid_errors,
 };
 use crate::metrics::types::{Group, Kind, Metric, Read, Unit, Visit};
 use crate::output::status::Status;
@@ -193,6 +193,9 @@ pub const METRICS: &[Metric] = &[
     row!(Pushed Gauge "stepmem_rank_child_processes" "rank.child_processes", PROCESSES, RANK_CHILDREN,
         "Child processes of the rank, at any depth, that are not ranks themselves: worker (DataLoader workers and others that multiprocessing started) or other; absent where there are none.",
         |s, v| children(s, v, |count, _, _| Some(count.into()))),
+    row!(Pushed Gauge "stepmem_rank_child_processes_unread" "rank.child_processes.unread", PROCESSES, RANK,
+        "Child processes of a rank beyond those that its client reads, as last read: the memory of all is unknown then; absent if there are none.",
+        |s, v| ranks(s, v, |r| r.host.as_ref()?.figures.children_unread.filter(|n| *n > 0).map(Into::into))),
     row!(Pushed Gauge "stepmem_rank_child_memory_bytes" "rank.child.memory", BYTES, RANK_CHILDREN,
         "Host memory that these processes share with no other process, and that is not a part of allocated; absent where it cannot be read.",
         |s, v| children(s, v, |_, held, _| bytes(held))),
@@ -221,8 +224,8 @@ pub const METRICS: &[Metric] = &[
         "How fast the signal grows (Theil-Sen), of a rank that takes no steps per call; absent until there is an estimate, and, but for live memory, while the signal neither rises nor creeps.",
         |s, v| signals(s, v, |c| c.slope_bytes_per_step.filter(|_| c.trend.is_some() || c.signal == Signal::Allocated))),
     row!(Derived Gauge "stepmem_creep_slope_bytes_per_second" "creep.slope", Unit::BytesPerSecond, RANK_SIGNAL,
-        "The slope per second of a rank that is judged by time; of others it is the slope per step times rate(stepmem_rank_steps_total[5m]).",
-        |s, v| signals(s, v, |c| c.slope_bytes_per_second.filter(|_| c.slope_bytes_per_step.is_none() && (c.trend.is_some() || c.signal != Signal::Children)))),
+        "The slope per second of a rank that is judged by time, and, while the signal rises or creeps, of one that counts calls; of others it is the slope per step times rate(stepmem_rank_steps_total[5m]).",
+        slopes_by_time),
     row!(Derived Gauge "stepmem_creep_slope_lower_bytes_per_step" "creep.slope_lower_bytes_per_step", Unit::BytesPerStep, RANK_SIGNAL,
         "Lower end of the 95 % interval of the slope, while the signal rises or creeps.",
         |s, v| signals(s, v, |c| c.slope_lower_bytes_per_step.filter(|_| c.trend.is_some()))),

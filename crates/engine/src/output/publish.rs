@@ -89,7 +89,7 @@ impl Engine {
             let of_rank = self.findings.of(&subject);
             let growths = of_rank.filter_map(|finding| finding.evidence.growth());
             growths
-                .filter(|growth| growth.signal != Signal::Children)
+                .filter(|growth| !matches!(growth.signal, Signal::Children | Signal::Shm))
                 .filter(|growth| growth.is_on_host && !growth.is_level() && !growth.is_over)
                 .count()
                 > 0

@@ -112,8 +112,7 @@ fn ends(rank: &RankView<'_>) -> (Option<TrendFigures>, Option<TrendFigures>) {
         outlook.is_some() && !filling.is_some_and(|filling| filling.withholds())
     };
     let end = |is_of_host: bool| {
-        let is_beside = |of: &Signal| matches!(of, Signal::Host | Signal::Children);
-        let asked = Signal::ALL.into_iter().filter(|of| is_beside(of) == is_of_host);
+        let asked = Signal::ALL.into_iter().filter(|of| of.is_beside() == is_of_host);
         soonest(asked.filter(is_endless).filter_map(|signal| rank.end(signal)))
     };
     (end(false), end(true))

@@ -1,5 +1,6 @@
 //! The detectors of a rank: one of its own memory, one of the host's where the rank reports
-//! that next to a device's, and one of its child processes where it has any.
+//! that next to a device's, one of its child processes where it has any, and one of `/dev/shm`
+//! where that is read.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,24 +14,26 @@ pub struct RankDetectors {
     host: Option<Box<Detector>>,
     /// The detector of [`Signal::Children`]; its first sample creates it.
     children: Option<Box<Detector>>,
+    /// The detector of [`Signal::Shm`]; its first sample creates it.
+    shm: Option<Box<Detector>>,
 }
 
 impl RankDetectors {
     /// Upper bound on the memory of all, in bytes.
-    pub const BYTES_MAX: usize = Detector::BYTES_MAX + 2 * Detector::HOST_BYTES_MAX;
+    pub const BYTES_MAX: usize = Detector::BYTES_MAX + 3 * Detector::HOST_BYTES_MAX;
 
     /// Upper bound on the memory of all once their windows are freed, in bytes.
     pub const RELEASED_BYTES_MAX: usize =
-        Detector::RELEASED_BYTES_MAX + 2 * Detector::HOST_RELEASED_BYTES_MAX;
+        Detector::RELEASED_BYTES_MAX + 3 * Detector::HOST_RELEASED_BYTES_MAX;
 
     /// Creates the detectors of a rank that steps.
     pub fn new(config: Config) -> Self {
-        Self { own: Detector::new(config), host: None, children: None }
+        Self { own: Detector::new(config), host: None, children: None, shm: None }
     }
 
     /// Creates the detectors of a rank that takes no steps.
     pub fn by_time(config: Config) -> Self {
-        Self { own: Detector::by_time(config), host: None, children: None }
+        Self { own: Detector::by_time(config), host: None, children: None, shm: None }
     }
 
     /// Returns the detector that judges a signal.
@@ -38,6 +41,7 @@ impl RankDetectors {
         let beside = match signal {
             Signal::Host => &self.host,
             Signal::Children => &self.children,
+            Signal::Shm => &self.shm,
             _ => &None,
         };
         beside.as_deref().unwrap_or(&self.own)
@@ -78,19 +82,22 @@ impl RankDetectors {
         is_changed
     }
 
-    /// Takes host memory at the same time, as [`Detector::train`] does; `capacity` of the host in
-    /// bytes, if known.
-    pub fn train_host(&mut self, sample: &Sample, capacity: Option<f64>) -> bool {
+    /// Takes host memory at the same time, as [`Detector::train`] does: of a signal beside the
+    /// rank's own. `capacity` in bytes, if known.
+    pub fn train_beside(
+        &mut self,
+        signal: Signal,
+        sample: &Sample,
+        capacity: Option<f64>,
+    ) -> bool {
         let (config, axis) = (*self.own.config(), self.own.axis());
-        let of_host = || Box::new(Detector::of_host(config, axis, Signal::Host));
-        self.host.get_or_insert_with(of_host).train(sample, capacity)
-    }
-
-    /// Takes what child processes hold of their own, likewise.
-    pub fn train_children(&mut self, sample: &Sample, capacity: Option<f64>) -> bool {
-        let (config, axis) = (*self.own.config(), self.own.axis());
-        let of_children = || Box::new(Detector::of_host(config, axis, Signal::Children));
-        self.children.get_or_insert_with(of_children).train(sample, capacity)
+        let detector = match signal {
+            Signal::Children => &mut self.children,
+            Signal::Shm => &mut self.shm,
+            _ => &mut self.host,
+        };
+        let new = || Box::new(Detector::of_host(config, axis, signal));
+        detector.get_or_insert_with(new).train(sample, capacity)
     }
 
     /// Takes a sample of an evaluation or a checkpoint, as [`Detector::other_phase`] does.
@@ -116,7 +123,7 @@ impl RankDetectors {
     /// Forgets the previous incarnation, as [`Detector::restart`] does.
     pub fn restart(&mut self) {
         self.own.restart();
-        (self.host, self.children) = (None, None);
+        (self.host, self.children, self.shm) = (None, None, None);
     }
 
     /// Frees the windows of an incarnation that has ended, as [`Detector::release`] does.
@@ -130,7 +137,7 @@ impl RankDetectors {
     }
 
     fn beside(&mut self, change: impl Fn(&mut Detector)) {
-        let all = self.host.iter_mut().chain(&mut self.children);
+        let all = self.host.iter_mut().chain(&mut self.children).chain(&mut self.shm);
         all.for_each(|detector| change(detector));
     }
 }

@@ -136,14 +136,41 @@ impl HostMemory {
         own: Option<(f64, f64)>,
         container: Option<&ContainerReading>,
     ) -> Option<f64> {
+        let left = self.left(own, container)?;
+        Some((self.children_own()?.as_f64() + left).max(1.0))
+    }
+
+    /// Returns the capacity of the growth of files in `/dev/shm`, in bytes: what fits there, or
+    /// what they take and what is left of memory, whichever is less; arguments likewise.
+    pub fn shm_capacity(
+        &self,
+        own: Option<(f64, f64)>,
+        container: Option<&ContainerReading>,
+    ) -> Option<f64> {
+        let used = self.figures.shm_used?.as_f64();
+        let fits = self.figures.shm_limit.map(Bytes::as_f64);
+        let left = self.left(own, container).map(|left| used + left);
+        fits.into_iter().chain(left).reduce(f64::min).map(|capacity| capacity.max(1.0))
+    }
+
+    /// Returns the bytes of host memory that are left; arguments likewise.
+    fn left(
+        &self,
+        own: Option<(f64, f64)>,
+        container: Option<&ContainerReading>,
+    ) -> Option<f64> {
         let beside = || Some((self.total()?.as_f64(), self.allocated?.as_f64()));
         let on_device = self.on_device.map_or(0.0, Bytes::as_f64);
         let left = own
             .or_else(beside)
             .map(|(total, held)| (total - held - self.child_bytes() - on_device).max(0.0));
         let of_container = container.and_then(ContainerReading::headroom_bytes);
-        let left = left.into_iter().chain(of_container).reduce(f64::min)?;
-        Some((self.children_own()?.as_f64() + left).max(1.0))
+        left.into_iter().chain(of_container).reduce(f64::min)
+    }
+
+    /// Returns the files in `/dev/shm` and what fits there, as they were last read.
+    pub fn shm(&self) -> Option<(Bytes, Bytes)> {
+        self.figures.shm_used.zip(self.figures.shm_limit)
     }
 
     /// Returns the limit of the kernel for the process that leaves the least.
@@ -270,8 +297,8 @@ impl ChildProcesses {
     /// A reading at step x with y bytes weighs w, the steps of that span that are nearer to it
     /// than to any other reading. The slope is Σ w (x - X) (y - Y) / Σ w (x - X)², with the
     /// weighted means X and Y. So it does not matter that readings get sparser with time.
-    /// `None` for fewer than [`POINTS_MIN`] readings, 0 if they moved by less than
-    /// [`MOVED_MIN`].
+    /// `None` for fewer than [`POINTS_MIN`] readings, and if they moved by less than
+    /// [`MOVED_MIN`]: that is no rate.
     fn slope(&self) -> Option<f64> {
         let ((first, at_first), (last, at_last)) =
             (*self.points.first()?, *self.points.last()?);
@@ -279,7 +306,7 @@ impl ChildProcesses {
             return None;
         }
         if (at_last - at_first).abs() < MOVED_MIN {
-            return Some(0.0);
+            return None;
         }
         let from = first + FILLING_RATIO * (last - first);
         let weighed = || {

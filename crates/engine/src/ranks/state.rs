@@ -280,7 +280,8 @@ impl RankState {
         let allocated = sample.host.as_ref().and_then(|parts| parts.allocated);
         let host = allocated.is_some_and(|held| self.take_host(held, sample, at.time));
         let children = self.take_children(sample, at.time);
-        own || host || children
+        let shm = self.take_shm(sample, at.time);
+        own || host || children || shm
     }
 
     /// Notes that the allocator had to flush its cache since the last train step.
@@ -346,10 +347,12 @@ impl RankState {
         let record = host_sample(at, allocated);
         let capacity = self.host_capacity();
         match sample.phase {
-            Phase::Train => self.detectors.train_host(&record, capacity),
+            Phase::Train => self.detectors.train_beside(Signal::Host, &record, capacity),
             Phase::Sample => {
                 let by_time = self.by_time.as_mut();
-                by_time.is_some_and(|by_time| by_time.train_host(&record, capacity))
+                by_time.is_some_and(|by_time| {
+                    by_time.train_beside(Signal::Host, &record, capacity)
+                })
             }
             Phase::Eval | Phase::Checkpoint | Phase::Named | Phase::Idle => false,
         }
@@ -360,19 +363,33 @@ impl RankState {
     fn take_children(&mut self, sample: &StepSample, time: f64) -> bool {
         let was_read = sample.host.as_ref().is_some_and(|parts| parts.has_children());
         let own = self.host.as_ref().filter(|_| was_read).and_then(|host| host.children_own());
-        let (Some(own), Ok(time), false) = (own, UnixTime::new(time), self.is_ended()) else {
-            return false;
-        };
+        own.is_some_and(|own| self.take_beside((Signal::Children, own), sample, time))
+    }
+
+    /// Takes what is in `/dev/shm`, likewise.
+    fn take_shm(&mut self, sample: &StepSample, time: f64) -> bool {
+        let used = sample.host.as_ref().and_then(|parts| parts.figures.shm_used);
+        used.is_some_and(|used| self.take_beside((Signal::Shm, used), sample, time))
+    }
+
+    /// Takes a reading of a signal on the host, at a train step or a sample by time. Returns
+    /// whether a trend changed.
+    fn take_beside(
+        &mut self,
+        (signal, held): (Signal, Bytes),
+        sample: &StepSample,
+        time: f64,
+    ) -> bool {
+        let (Ok(time), false) = (UnixTime::new(time), self.is_ended()) else { return false };
         let at = AxisPoint { position: sample.figures.step.as_f64(), time };
-        let record = host_sample(at, own);
-        let capacity =
-            self.view(DeviceView::default(), self.last_seen).capacity_of(Signal::Children);
+        let record = host_sample(at, held);
+        let capacity = self.view(DeviceView::default(), self.last_seen).capacity_of(signal);
         let detectors = match sample.phase {
             Phase::Train => Some(&mut self.detectors),
             Phase::Sample => self.by_time.as_deref_mut(),
             Phase::Eval | Phase::Checkpoint | Phase::Named | Phase::Idle => None,
         };
-        detectors.is_some_and(|of| of.train_children(&record, capacity.shared))
+        detectors.is_some_and(|of| of.train_beside(signal, &record, capacity.shared))
     }
 
     /// Takes a reading of its container. Returns whether it is the first of this incarnation.
@@ -388,7 +405,7 @@ impl RankState {
     /// Returns whether its host memory grows and creeps.
     pub fn host_creeps(&self) -> bool {
         let own = if self.identity.is_host() { Signal::Allocated } else { Signal::Host };
-        [own, Signal::Children].into_iter().any(|signal| {
+        [own, Signal::Children, Signal::Shm].into_iter().any(|signal| {
             let trend = self.detectors().trend(signal);
             trend.is_some_and(|trend| trend.stage == Stage::Creeping && trend.is_growing())
         })
@@ -498,7 +515,7 @@ impl RankState {
     /// Returns whether its memory is judged by time: it takes no steps, and they left no trend
     /// of its own figures.
     fn is_by_time(&self) -> bool {
-        let is_own = |trend: &Trend| !matches!(trend.signal, Signal::Host | Signal::Children);
+        let is_own = |trend: &Trend| !trend.signal.is_beside();
         let has_trend = self.detectors.trends().any(is_own);
         self.by_time.is_some() && !has_trend
     }

@@ -174,6 +174,7 @@ impl RankView<'_> {
         match signal {
             Signal::Host => self.host.and_then(|host| host.capacity(self.own_container)).into(),
             Signal::Children => self.children_capacity().into(),
+            Signal::Shm => self.shm_capacity().into(),
             Signal::Allocated
             | Signal::Reserved
             | Signal::OutsideAllocator
@@ -183,10 +184,19 @@ impl RankView<'_> {
 
     /// Returns the capacity of the growth of its child processes, in bytes.
     fn children_capacity(&self) -> Option<f64> {
+        self.host?.children_capacity(self.own_on_host(), self.own_container)
+    }
+
+    /// Returns the capacity of the growth of files in `/dev/shm`, in bytes.
+    fn shm_capacity(&self) -> Option<f64> {
+        self.host?.shm_capacity(self.own_on_host(), self.own_container)
+    }
+
+    /// Returns the host memory that the rank's figures are about, and what it holds of it.
+    fn own_on_host(&self) -> Option<(f64, f64)> {
         let held = self.last_train.map(|last| last.allocated);
         let own = self.limits.shared.zip(held).filter(|_| self.identity.is_host());
-        let own = own.map(|(limit, held)| (limit.bytes.as_f64(), held.as_f64()));
-        self.host?.children_capacity(own, self.own_container)
+        own.map(|(limit, held)| (limit.bytes.as_f64(), held.as_f64()))
     }
 
     /// Returns the origin of its capacity, where that is a limit of the process's own.
@@ -223,9 +233,9 @@ impl RankView<'_> {
 
     /// Returns the container that memory of a signal runs out with, and its outlook.
     fn container_end(&self, signal: Signal) -> Option<(ContainerView<'_>, Outlook)> {
-        let is_beside = matches!(signal, Signal::Host | Signal::Children);
-        let is_on_host = is_beside || self.identity.is_host();
-        let container = self.container.filter(|_| is_on_host)?;
+        let is_on_host = signal.is_beside() || self.identity.is_host();
+        // What is in `/dev/shm` has a limit of its own.
+        let container = self.container.filter(|_| is_on_host && signal != Signal::Shm)?;
         Some((container, container.creeping()?))
     }
 
@@ -268,7 +278,7 @@ impl RankView<'_> {
         signals: impl IntoIterator<Item = Signal>,
     ) -> Option<f64> {
         let is_own = |signal: &Signal| match signal {
-            Signal::Host => false,
+            Signal::Host | Signal::Shm => false,
             Signal::Children => self.identity.is_host(),
             _ => true,
         };

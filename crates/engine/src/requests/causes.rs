@@ -287,6 +287,7 @@ impl<'a> SiteView<'a> {
             Signal::Reserved
             | Signal::OutsideAllocator
             | Signal::Children
+            | Signal::Shm
             | Signal::Process => HeldView::default(),
         }
     }

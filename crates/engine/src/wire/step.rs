@@ -375,8 +375,8 @@ keys! {
          a driver may hold it outside of `host_allocated_bytes`";
     host_shm_used_bytes: Option<Number> = host.figures.shm_used,
         "bytes",
-        "bytes of the files in `/dev/shm`, whoever made them. The client reads it every 2 s, and leaves it \
-         and the next out until they have grown by 32 MiB";
+        "bytes of the files in `/dev/shm`, whoever made them. The client reads it every second, where \
+         its rank is the first of its machine, and leaves it and the next out until they have grown by 32 MiB";
     host_shm_limit_bytes: Option<Number> = host.figures.shm_limit,
         "bytes", "the most that fits into `/dev/shm`";
     workers: Option<Number> = host.workers.count,
@@ -403,6 +403,10 @@ keys! {
         "bytes",
         "anonymous memory that these processes share with others, summed up: the most that they take if \
          all of it stops being shared";
+    host_children_unread: Option<Number> = host.figures.children_unread,
+        "integer 0..=4194304",
+        "processes below the rank's process beyond the 256 that the client reads; the memory of all is \
+         unknown then. Left out until there are any";
     data_limit_bytes: Option<Number> = host.data.limit,
         "bytes", "`ulimit -d` of the process; absence and 0 are as in `reserved_limit_bytes`";
     data_used_bytes: Option<Number> = host.data.used,
@@ -569,6 +573,7 @@ impl RawStep<'_> {
                 pinned: bytes("host_pinned_bytes", self.host_pinned_bytes)?,
                 shm_used: bytes("host_shm_used_bytes", self.host_shm_used_bytes)?,
                 shm_limit: bytes("host_shm_limit_bytes", self.host_shm_limit_bytes)?,
+                children_unread: count("host_children_unread", self.host_children_unread)?,
                 children_shared: bytes(
                     "host_children_shared_bytes",
                     self.host_children_shared_bytes,
@@ -662,10 +667,9 @@ fn on_deadline_of(text: &str) -> Result<OnDeadline, DecodeError> {
 }
 
 fn unit_of(text: &str) -> Result<StepUnit, DecodeError> {
-    let named = StepUnit::ALL.into_iter().find(|of| of.as_label() == text);
     let labels = || StepUnit::ALL.map(StepUnit::as_label).join(", ");
     let fault = || DecodeFault::NotOneOf(text.to_owned(), labels());
-    in_field("unit", named.ok_or_else(fault))
+    in_field("unit", StepUnit::from_label(text).ok_or_else(fault))
 }
 
 fn marks_of(names: &[Text<'_>]) -> Result<MarkSet, DecodeError> {

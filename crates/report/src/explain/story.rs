@@ -130,6 +130,7 @@ impl<'a> SubjectFigures<'a> {
             (Self::Rank(rank), Signal::Children) => {
                 rank.host?.children_own().map(Bytes::as_f64)
             }
+            (Self::Rank(rank), Signal::Shm) => rank.host?.shm().map(|(used, _)| used.as_f64()),
             (Self::Process(process), Signal::Process) => Some(process.used.as_f64()),
             _ => None,
         }
@@ -352,7 +353,7 @@ impl Story {
         }
         for signal in Signal::ALL {
             let bytes = view.bytes(signal);
-            if matches!(signal, Signal::Host | Signal::Children) && bytes.is_none() {
+            if signal.is_beside() && bytes.is_none() {
                 continue; // most ranks have none
             }
             let bytes = bytes.unwrap_or(f64::NAN);

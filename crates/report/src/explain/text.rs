@@ -77,9 +77,7 @@ pub fn signals(story: &Story) -> impl Iterator<Item = Signal> {
     Signal::ALL
         .into_iter()
         .filter(|signal| (signal.axis() == Axis::Seconds) == story.is_process())
-        .filter(|signal| {
-            !matches!(signal, Signal::Host | Signal::Children) || story.has(*signal)
-        })
+        .filter(|signal| !signal.is_beside() || story.has(*signal))
 }
 
 /// Returns whether a subject can have such a signal: a process on the host has no device's
@@ -87,7 +85,11 @@ pub fn signals(story: &Story) -> impl Iterator<Item = Signal> {
 fn is_readable(story: &Story, signal: Signal) -> bool {
     let device = story.device.as_deref().and_then(|device| GpuUuid::new(device).ok());
     let is_on_host = device.is_some_and(|device| device.is_host());
-    !is_on_host || matches!(signal, Signal::Allocated | Signal::Children | Signal::Process)
+    !is_on_host
+        || matches!(
+            signal,
+            Signal::Allocated | Signal::Children | Signal::Shm | Signal::Process
+        )
 }
 
 fn has_event(story: &Story, of: Signal) -> bool {
@@ -278,7 +280,9 @@ fn marks<'s>(
 fn records(of: Signal) -> &'static str {
     match of {
         Signal::Allocated | Signal::Reserved | Signal::Host => "pushes",
-        Signal::OutsideAllocator | Signal::Children | Signal::Process => "readings",
+        Signal::OutsideAllocator | Signal::Children | Signal::Shm | Signal::Process => {
+            "readings"
+        }
     }
 }
 
@@ -295,6 +299,7 @@ pub fn what(signal: Signal) -> &'static str {
         Signal::OutsideAllocator => "Memory outside the allocator",
         Signal::Host => "Host memory",
         Signal::Children => "Memory of child processes",
+        Signal::Shm => "Files in /dev/shm",
         Signal::Process => "Memory of the process",
     }
 }

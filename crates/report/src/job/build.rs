@@ -8,14 +8,13 @@ use crate::job::launches::{Chosen, JobLaunch};
 use crate::job::model::{
     Job, JobEnd, JobFinding, JobGrowth, JobHolder, JobLine, JobRank, JobSample, JobSlope,
 };
-use crate::job::text::{nothing_wrong, sentence};
+use crate::job::text::{advice, nothing_wrong, sentence};
 use crate::policy::IssueSeverity;
 use crate::summary::build::unseen;
 use crate::summary::model::{Issue, IssueEvidence, IssueKind};
 use stepmem_detect::Signal;
 use stepmem_engine::kind::{DiagnosisKind, Severity};
 use stepmem_engine::metrics::recorded::Figure;
-use stepmem_types::claims::{Claim, Statement};
 use stepmem_types::end::EndOutcome;
 use stepmem_types::ids::{GpuUuid, Rank, Run};
 use stepmem_types::step::StepUnit;
@@ -90,7 +89,7 @@ impl Identity {
             node_rank: number(series, "node_rank").and_then(|rank| Rank::new(rank).ok()),
             world_size: number(series, "world_size"),
             attempt: number(series, "attempt"),
-            unit: unit(series),
+            unit: series.label("unit").and_then(StepUnit::from_label).unwrap_or_default(),
             last_scrape: series.last()?,
         })
     }
@@ -110,12 +109,6 @@ fn rank_of(series: &Series) -> Option<Rank> {
 
 fn text(series: &Series, label: &str) -> Option<String> {
     series.label(label).map(str::to_owned)
-}
-
-/// Returns what a rank counts: steps, unless it says otherwise.
-fn unit(series: &Series) -> StepUnit {
-    let label = series.label("unit");
-    StepUnit::ALL.into_iter().find(|unit| label == Some(unit.as_label())).unwrap_or_default()
 }
 
 fn number(series: &Series, label: &str) -> Option<u64> {
@@ -280,7 +273,15 @@ impl<'a> Growths<'a> {
     }
 
     fn growth(&self, rank: Rank, kind: DiagnosisKind) -> Option<JobGrowth> {
-        let signal = kind.about().signal?;
+        let own = kind.about().signal?;
+        // Child processes and `/dev/shm` are judged as host memory is.
+        let beside = [Signal::Host, Signal::Children, Signal::Shm];
+        let is_growing = |of: &Signal| {
+            let [.., growth, _, _] = self.figures(rank, of.as_label());
+            growth.is_some()
+        };
+        let of_host = || beside.into_iter().find(is_growing);
+        let signal = if own == Signal::Host { of_host().unwrap_or(own) } else { own };
         let has_cause = matches!(signal, Signal::Allocated | Signal::Host);
         let signal = signal.as_label();
         let [.., growth_bytes, onset, confidence_ratio] = self.figures(rank, signal);
@@ -403,7 +404,7 @@ fn issues(ranks: &[JobRank], is_over: bool) -> Vec<Issue> {
         });
         let (worst, finding) = *found.first()?;
         let told = sentence(worst, finding, is_over);
-        let advice = Statement::new(Claim::Advice, kind.about().advice);
+        let advice = advice(worst, finding);
         Some(Issue {
             kind: IssueKind::Diagnosis(*kind),
             status: kind.about().title.into(),
@@ -413,7 +414,7 @@ fn issues(ranks: &[JobRank], is_over: bool) -> Vec<Issue> {
                 Severity::Critical => IssueSeverity::Crit,
             },
             summary: told.words().to_owned(),
-            action: kind.about().advice.into(),
+            action: advice.words().to_owned().into(),
             metric: finding.growth.as_ref().map_or("diagnosis", |of| of.signal).into(),
             phase: Some("memory".into()),
             score: finding.growth.as_ref().and_then(|of| of.growth_bytes),
@@ -451,6 +452,7 @@ fn whole(value: f64) -> Option<u64> {
 mod tests {
     use serde_json::{Value, json};
     use stepmem_engine::metrics::recorded::Figure;
+    use stepmem_types::claims::{Claim, Statement};
     use stepmem_types::end::EndOutcome;
     use stepmem_types::ids::Run;
 
@@ -537,20 +539,62 @@ mod tests {
             card.contains(", to call ~500;") && card.contains("SLOPE/1,000 CALLS"),
             "{card}"
         );
-        // The advice of a diagnosis is the same in every job.
-        let figures = |card: &str| card.replace("tensors kept across steps", "").to_lowercase();
-        assert!(!figures(&card).contains("step"), "{card}");
+        let advice = "Look at what the program keeps from call to call: ";
+        assert!(server.diagnosis.action.starts_with(advice), "{card}");
+        assert!(!card.to_lowercase().contains("step"), "{card}");
         assert!(serde_json::to_string(&server).unwrap().contains(r#""unit":"calls""#));
 
         let graphs = counting("replays");
         assert!(graphs.diagnosis.summary.contains("/replay, "), "{}", graphs.diagnosis.summary);
-        assert!(!figures(&text::card(&graphs, Shown::default())).contains("step"));
+        // The advice of a diagnosis is the same for steps and replays.
+        let told =
+            text::card(&graphs, Shown::default()).replace("tensors kept across steps", "");
+        assert!(!told.to_lowercase().contains("step"), "{told}");
         let unjudged = creep()
             .into_iter()
             .take(1)
             .map(|(figure, _, value)| (figure, json!({"rank": "0", "unit": "calls"}), value));
         let unjudged = job(JobLaunch::default(), &unjudged.collect::<Vec<_>>());
         assert_eq!(unjudged.diagnosis.status, "TOO FEW CALLS");
+    }
+
+    #[test]
+    fn a_server_is_told_by_the_hour_too_where_that_is_known() {
+        let mut series = creep();
+        let grows = json!({"rank": "1", "pod": "b", "uuid": "GPU-1", "signal": "allocated"});
+        series.push((Figure::SlopePerSecond, grows, 2_048_000.0));
+        series[1].1["unit"] = json!("calls");
+        let told = job(JobLaunch::default(), &series).diagnosis.summary;
+        let expected = "live memory grows by 1000 KiB per 1,000 calls (6.87 GiB/h), 1.00 MiB since call 192";
+        assert!(told.starts_with(expected), "{told}");
+    }
+
+    #[test]
+    fn growth_beside_the_process_is_named() {
+        let of = |signal: &str| {
+            let mut series = creep();
+            for (figure, labels, _) in &mut series {
+                if labels.get("signal").is_some() {
+                    labels["signal"] = json!(signal);
+                }
+                if labels["kind"] == json!("CREEP_CONFIRMED") {
+                    labels["kind"] = json!("HOST_CREEP_CONFIRMED");
+                }
+                assert_ne!(*figure, Figure::Holder);
+            }
+            let found = job(JobLaunch::default(), &series).diagnosis;
+            let claims = found.statements.iter().map(Statement::claim).collect::<Vec<_>>();
+            (found.summary, claims)
+        };
+        let (told, claims) = of("shm");
+        let expected = "what is in /dev/shm grows by 1.00 KiB/step, 1.00 MiB since step 192";
+        assert_eq!(told, expected);
+        assert!(claims.contains(&Claim::AdviceShm), "{claims:?}");
+        let (told, claims) = of("children");
+        let expected = "the memory of child processes grows by 1.00 KiB/step, ";
+        assert!(told.starts_with(expected), "{told}");
+        assert!(claims.contains(&Claim::Advice), "{claims:?}");
+        assert!(of("host").0.starts_with("host memory grows by 1.00 KiB/step, "));
     }
 
     #[test]

@@ -9,6 +9,8 @@ use crate::policy::{IssueSeverity, PeakMetric};
 use crate::summary::card::{listed, verdict};
 use crate::summary::model::{Issue, IssueEvidence, IssueKind};
 use crate::summary::neutral::{BALANCED_SO_FAR, nothing, too_few, unjudged};
+use stepmem_engine::diagnosis::growth::CALLS_ADVICE;
+use stepmem_engine::diagnosis::shm_figures::SHM_ADVICE;
 use stepmem_engine::kind::{DiagnosisKind, Severity};
 use stepmem_types::claims::{Claim, Sentence, Statement};
 use stepmem_types::end::EndOutcome;
@@ -127,6 +129,23 @@ pub(super) fn sentence(rank: &JobRank, finding: &JobFinding, is_over: bool) -> S
     of_growth.unwrap_or_else(since).then_if("; ", left)
 }
 
+/// Returns what to look at first. That of a program without steps is not of a loop.
+pub(super) fn advice(rank: &JobRank, finding: &JobFinding) -> Statement {
+    let growth = finding.growth.as_ref();
+    let is_by_time = |growth: &JobGrowth| {
+        rank.unit.is_calls()
+            || (growth.slope.bytes_per_step.is_none()
+                && growth.slope.bytes_per_second.is_some())
+    };
+    match growth.map(|growth| growth.signal) {
+        Some("shm") => Statement::new(Claim::AdviceShm, SHM_ADVICE),
+        Some("allocated" | "host") if growth.is_some_and(is_by_time) => {
+            Statement::new(Claim::AdviceCalls, CALLS_ADVICE)
+        }
+        _ => Statement::new(Claim::Advice, finding.kind.about().advice),
+    }
+}
+
 /// Says how a rank ran out of memory: it died, or went on.
 fn ran_out(rank: &JobRank, finding: &JobFinding, is_over: bool) -> Statement {
     let at = |time: Option<f64>| {
@@ -153,6 +172,8 @@ fn grows(rank: &JobRank, growth: &JobGrowth, is_over: bool) -> Sentence {
     let verb = if is_over { "grew" } else { "grows" };
     let what = match growth.signal {
         "host" => format!("host memory {verb}"),
+        "children" => format!("the memory of child processes {verb}"),
+        "shm" => format!("what is in /dev/shm {verb}"),
         "reserved" => format!("reserved memory {verb} without live memory"),
         "outside_allocator" => format!("memory outside the allocator {verb}"),
         _ if rank.is_host() => format!("host memory {verb}"),
@@ -194,8 +215,10 @@ fn grows(rank: &JobRank, growth: &JobGrowth, is_over: bool) -> Sentence {
 fn pace(what: &str, slope: &JobSlope, unit: StepUnit) -> Statement {
     let ends = (slope.lower_bytes_per_step, slope.upper_bytes_per_step);
     match (slope.bytes_per_step, slope.bytes_per_second) {
-        (Some(slope), _) => {
-            let words = format!("{what} by {}", unit.rate(slope));
+        (Some(slope), by_time) => {
+            let by_time = by_time.filter(|_| unit.is_calls());
+            let by_time = by_time.map_or(String::new(), |of| format!(" ({})", hourly(of)));
+            let words = format!("{what} by {}{by_time}", unit.rate(slope));
             let (lower, upper) = ends;
             Statement::new(Claim::RatePerStep, words).of(slope).between(lower, upper)
         }

@@ -7,6 +7,7 @@ use crate::policy::{IssueSeverity, PeakMetric};
 use crate::summary::model::{
     Coverage, Issue, IssueEvidence, IssueKind, Neutral, RankOutcome, RankSummary, RankTrend,
 };
+use stepmem_engine::diagnosis::shm_figures::SHM_ADVICE;
 use stepmem_engine::kind::DiagnosisKind;
 use stepmem_engine::ranks::host::ChildView;
 use stepmem_types::claims::{Claim, Sentence, Statement};
@@ -270,10 +271,6 @@ const WORKERS_ADVICE: &str = "Look at what each worker keeps: a list or cache th
 const CHILDREN_ADVICE: &str =
     "Look at what these processes keep, and whether they are ended or reused in time.";
 
-/// The advice where files in `/dev/shm` rise.
-const SHM_ADVICE: &str = "Look at shared memory that is closed but never unlinked (SharedMemory.unlink, ls -l /dev/shm): it stays when its process \
-                          ends. A process that writes to a full /dev/shm dies of a bus error; docker run --shm-size sets its size.";
-
 /// Memory of a rank that rises, most often in a straight line: its live memory, what its allocator
 /// keeps, or that of its child processes.
 struct StraightRise {
@@ -336,7 +333,7 @@ impl StraightRise {
         let (used, limit) = (bytes(used), bytes(limit));
         let what = format!("what is in /dev/shm ({used} of {limit}){}", of_rank(rank, is_one));
         let told = rises(&what, slope, &left, rank.unit);
-        let advice = Statement::new(Claim::AdviceRise, SHM_ADVICE);
+        let advice = Statement::new(Claim::AdviceShm, SHM_ADVICE);
         let bytes = slope * steps_of(rank);
         Some(Self { rank: rank.rank, told, advice, left, bytes })
     }

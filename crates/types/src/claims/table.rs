@@ -45,6 +45,8 @@ claims! {
             needs ["kept_blocks"], when "the number of live blocks is level", WORDS;
         ChildrenHold "children_hold"(Bytes): "they hold …",
             needs ["children"], when "the memory of child processes grows, and can be read", EXACT;
+        ShmHolds "shm_holds"(Bytes): "it holds … of …",
+            needs ["shm"], when "what is in `/dev/shm` grows", EXACT;
         Stalled "stalled"(Seconds): "no steps for …",
             needs ["stalled_seconds"], when "no step came for ten usual ones", EXACT;
         PhaseKeeps "phase_keeps"(Bytes): "after `…` the process keeps …, … ends ago it was …",
@@ -189,6 +191,8 @@ claims! {
             needs ["run_end"], when "the run clearly ends first", WORDS;
         AdviceChildren "advice_children": "Look at what each worker keeps …",
             needs ["children"], when "the memory of child processes grows", WORDS;
+        AdviceShm "advice_shm": "Look at shared memory that is closed but never unlinked …",
+            needs ["shm"], when "what is in `/dev/shm` grows", WORDS;
         AdviceHolder "advice_holder": "Look at … of …: it keeps more and more. …",
             needs ["holder"], when "a search named the object that grows", WORDS;
         AdviceLine "advice_line": "Look at …: what it allocates is kept across steps. …",
