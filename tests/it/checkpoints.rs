@@ -165,10 +165,26 @@ fn growth_of_memory_that_is_nearly_full_is_asked_however_long_it_may_last() {
     assert_eq!(asked_with(CAPACITY / 10 * 7), [0]);
 }
 
-/// What is asked of a process whose memory is nearly full from a step on, and whose live memory
-/// rose by a GiB at each of these steps. Findings of a trend are acknowledged, so that only the stairs are left.
+/// What is asked of a process with these stairs. Findings of a trend are acknowledged, so that only the stairs are left.
 fn asked_after_stairs(at: &'static [u64], full: u64, more: fn() -> Value) -> Vec<Value> {
     let exporter = Exporter::start(&[]);
+    let records = stairs(at, full, more);
+    let (first, others) = records.split_at(100);
+    push_known(&exporter, first);
+    asks(&exporter, others)
+}
+
+/// Pushes the first records of rank 0, of which findings of a trend are known.
+fn push_known(exporter: &Exporter, first: &[Value]) {
+    exporter.push(first);
+    for kind in ["CREEP_EARLY", "CREEP_CONFIRMED"] {
+        let ack = json!({"rank": 0, "kind": kind, "for_seconds": 3600, "reason": "known"});
+        exporter.take("/v1/runs/job/ack", &ack);
+    }
+}
+
+/// A process whose memory is nearly full from a step on, and whose live memory rises by a GiB at each of these steps.
+fn stairs(at: &'static [u64], full: u64, more: fn() -> Value) -> Vec<Value> {
     let live = |_, step: u64| {
         let n = at.iter().filter(|stair| **stair <= step).count();
         BASE + noise(0, step, MIB) + u64::try_from(n).unwrap() * GIB
@@ -181,14 +197,7 @@ fn asked_after_stairs(at: &'static [u64], full: u64, more: fn() -> Value) -> Vec
         more["on_deadline"] = json!("checkpoint");
         more
     });
-    let records = job.records();
-    let (first, others) = records.split_at(100);
-    exporter.push(first);
-    for kind in ["CREEP_EARLY", "CREEP_CONFIRMED"] {
-        let ack = json!({"rank": 0, "kind": kind, "for_seconds": 3600, "reason": "known"});
-        exporter.take("/v1/runs/job/ack", &ack);
-    }
-    asks(&exporter, others)
+    job.records()
 }
 
 #[test]
@@ -199,6 +208,36 @@ fn memory_that_rises_in_uneven_stairs_is_asked_near_a_full_device() {
     let reason = ask["reason"].as_str().unwrap();
     assert!(reason.contains("live memory rose in ") && reason.contains("95%"), "{reason}");
     assert_eq!(asked_after_stairs(uneven, 0, || json!({"total_steps": 4_100})), NONE);
+}
+
+#[test]
+fn exporter_that_restarts_amid_stairs_asks_when_one_that_went_on_does() {
+    let folder = Folder::new("stairs");
+    let records =
+        stairs(&[150, 900, 1_000, 1_700, 2_600, 2_750, 3_300, 3_650], 0, || json!({}));
+    let (known, others) = records.split_at(100);
+    let asked_with = |restarts_after: Option<usize>| {
+        let state = folder.path(&format!("state-{restarts_after:?}"));
+        let flags = ["--state.file", state.to_str().unwrap()];
+        let mut exporter = Exporter::start(&flags);
+        push_known(&exporter, known);
+        for (n, batch) in others.chunks(100).enumerate() {
+            if restarts_after == Some(n) {
+                exporter.stop();
+                exporter = Exporter::start(&flags);
+            }
+            if let [ask, ..] = asks(&exporter, batch).as_slice() {
+                return (n, ask["reason"].as_str().unwrap().to_owned());
+            }
+        }
+        panic!("nothing was asked");
+    };
+    let (n, reason) = asked_with(None);
+    assert!(reason.contains("live memory rose in "), "{reason}");
+    assert!(n > 15, "{n}");
+    for restarts_after in [n / 2, n] {
+        assert_eq!(asked_with(Some(restarts_after)), (n, reason.clone()), "{restarts_after}");
+    }
 }
 
 #[test]
