@@ -8,6 +8,7 @@ use crate::rig::folder::{Folder, text};
 use crate::rig::job::{Job, START};
 use crate::rig::units::{GIB, MIB, float};
 
+const KIB: u64 = 1 << 10;
 const LEAK: u64 = 8 * MIB;
 const CAPACITY: u64 = 24 * GIB;
 const BASE: u64 = 4 * GIB;
@@ -138,6 +139,51 @@ fn verdict_of_a_plan_is_how_many_restarts_it_takes() {
         assert!((buys.unwrap() - lasts).abs() < 0.1 * lasts, "{buys:?} of {lasts}");
     }
     assert_eq!(plan(100_000), (": stop it, no restart gets it there".to_owned(), None));
+}
+
+/// What HIGH PRESSURE on rank 0 says after these records, after its figures.
+#[track_caller]
+fn pressed(records: &[Value]) -> String {
+    let exporter = Exporter::start(&[]);
+    exporter.push(records);
+    let finding = exporter.finding("HIGH_PRESSURE").unwrap();
+    let sentence = finding["sentence"].as_str().unwrap();
+    let said = finding["statements"].as_array().unwrap();
+    let is_said = said.iter().any(|of| of["claim"] == "change_run");
+    assert_eq!(is_said, finding["evidence"]["is_level"] == true, "{finding}");
+    sentence.split_once("GiB").unwrap().1.to_owned()
+}
+
+/// A rank whose peaks are at 95 % of its memory, less than that by `below` until a step.
+fn full(n_steps: u64, below: impl Fn(u64) -> u64 + Copy + 'static) -> Job {
+    let peak = move |_, step: u64| CAPACITY / 100 * 95 - below(step);
+    let job = Job::new(1, 0).steps(0..n_steps).capacity(CAPACITY).seconds_per_step(1.0);
+    job.live(move |_, step| BASE - below(step)).peak(peak).reserved(peak)
+}
+
+#[test]
+fn verdict_on_memory_that_is_nearly_full_and_level_is_to_change_the_run() {
+    let change = "; its peaks are level: change the run, a restart gains nothing";
+    assert_eq!(pressed(&full(1_000, |_| 0).records()), change);
+    let total = |n: u64| full(1_000, |_| 0).more(total(n)).records();
+    assert_eq!(pressed(&total(100_000)), change, "far from its end");
+    assert_eq!(pressed(&total(1_400)), "", "sooner over than it was level");
+    assert_eq!(pressed(&full(60, |_| 0).records()), "", "too early to tell");
+}
+
+#[test]
+fn no_verdict_to_change_the_run_stands_beside_growth_or_peaks_that_rose() {
+    let leak = full(1_000, |step| (1_000 - step) * MIB);
+    assert_eq!(pressed(&leak.records()), "", "a leak");
+    let rose = full(1_000, |step| if step < 800 { GIB } else { 0 }).live(|_, _| BASE);
+    assert_eq!(pressed(&rose.records()), "", "peaks of late");
+    let slow = full(1_000, |step| (1_000 - step) * 8 * KIB);
+    assert_eq!(pressed(&slow.records()), "", "too slow for a trend");
+    let beside = |rank: u64, step: u64| if rank == 1 { step * MIB } else { 0 };
+    let of_two = Job::new(2, 0).steps(0..1_000).capacity(CAPACITY).seconds_per_step(1.0);
+    let peak = |_: u64, _: u64| CAPACITY / 100 * 95;
+    let of_two = of_two.live(move |rank, step| BASE + beside(rank, step));
+    assert_eq!(pressed(&of_two.peak(peak).reserved(peak).records()), "", "a leak of rank 1");
 }
 
 #[test]

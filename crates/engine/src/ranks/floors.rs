@@ -101,11 +101,16 @@ impl Floors {
         }
     }
 
+    /// Returns whether its life is long enough to tell stairs.
+    pub fn is_judged(&self) -> bool {
+        self.parts.len() >= PARTS_MIN
+    }
+
     /// Returns the stairs in which it rose, if they go on; `None` while it is too early to tell,
     /// and where it rose evenly: that is the detector's.
     pub fn stairs(&self) -> Option<Stairs> {
         // The first part has what is left of the start.
-        let floors = self.parts.get(1..).filter(|floors| floors.len() + 1 >= PARTS_MIN)?;
+        let floors = self.parts.get(1..).filter(|_| self.is_judged())?;
         let mut kept: Vec<f64> = floors.iter().rev().copied().map(f64::from).collect();
         let mut least = f64::INFINITY;
         for floor in &mut kept {

@@ -123,6 +123,8 @@ claims! {
             needs ["run_end", "headroom_bytes", "growth_bytes", "slope_bytes_per_second"], when "restarts get the run to its end, and the growth is no container's", LEFT;
         StopRun "stop_run": "stop it, no restart gets it there",
             needs ["run_end"], when "it would take more than 20 restarts", WORDS;
+        ChangeRun "change_run": "its peaks are level: change the run",
+            needs ["is_level"], when "live memory holds at HIGH PRESSURE, its peaks are level, and no memory of the run grows", WORDS;
         RunEnded "run_ended"(Step): "the run ended before, at step …",
             needs ["run_end"], when "the run is over, and took its last step", EXACT;
         EndOfRun "end_of_run": "The run ends …",
@@ -382,6 +384,9 @@ impl Claim {
             Self::NoFinding => &[Self::Raised, Self::NotJudged, Self::RisesUnfound],
             Self::Calm => &[Self::CalmUnjudged, Self::NoSteps],
             Self::LetRun | Self::StopRun => &[Self::Restarts, Self::RestartBuys],
+            Self::ChangeRun => {
+                &[Self::LetRun, Self::Restarts, Self::RestartBuys, Self::StopRun]
+            }
             Self::NothingLeft => &[Self::TimeLeft, Self::LeastTimeLeft],
             _ => &[],
         }
