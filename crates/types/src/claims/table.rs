@@ -309,6 +309,12 @@ claims! {
             needs ["end"], when "a rank failed, and not of memory, or ended without a word", EXACT;
         Coverage "coverage"(Count): "Run …: … of … ranks, steps … to … in …",
             needs ["coverage"], when "always", EXACT;
+        PlannedRestarts "planned_restarts"(Count): "… planned restarts",
+            needs ["planned_restarts"], when "`run` started the command again after a checkpoint", EXACT;
+        LostSteps "lost_steps"(Steps): "… steps lost",
+            needs ["planned_restarts"], when "the same, and attempts go on counting", EXACT;
+        LeakCosts "leak_costs"(Ratio): "the leak costs …% of the time",
+            needs ["planned_restarts"], when "the same, and this `run` made one", EXACT;
         NeverPushed "never_pushed"(Count): "Never pushed: …",
             needs ["coverage"], when "ranks launched here never pushed", EXACT;
         Lost "lost"(Count): "Lost: rank … after step …",
