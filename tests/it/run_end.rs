@@ -187,6 +187,35 @@ fn no_verdict_to_change_the_run_stands_beside_growth_or_peaks_that_rose() {
 }
 
 #[test]
+fn verdict_is_in_series_while_it_holds_and_a_healthy_rank_has_none() {
+    let plan = |exporter: &Exporter| -> Vec<(String, f64)> {
+        exporter
+            .scrape()
+            .into_iter()
+            .filter(|(name, _)| name.starts_with("stepmem_plan_"))
+            .collect()
+    };
+    let exporter = Exporter::start(&[]);
+    exporter.push(&leak(1, (0, 30), total(10_000)));
+    assert_eq!(plan(&exporter), []);
+    exporter.push(&leak(1, (30, FOUND), total(10_000)));
+    let series = |name: &str| {
+        format!(r#"stepmem_plan_{name}{{run="job",rank="0",kind="CREEP_CONFIRMED"}}"#)
+    };
+    let told = plan(&exporter);
+    let value =
+        |name: &str| told.iter().find(|(series, _)| series == name).map(|(_, value)| *value);
+    assert_eq!(value(&series("restarts")), Some(3.0), "{told:?}");
+    let buys = value(&series("restart_buys_seconds")).unwrap();
+    assert!((buys - float(LAST)).abs() < 0.1 * float(LAST), "{buys}");
+    let info = r#"stepmem_plan_info{run="job",rank="0",kind="CREEP_CONFIRMED",plan="restart"}"#;
+    assert_eq!(value(info), Some(1.0), "{told:?}");
+    assert_eq!(told.len(), 3, "{told:?}");
+    exporter.end("job", &json!({"rank": 0, "outcome": "completed"}));
+    assert_eq!(plan(&exporter), []);
+}
+
+#[test]
 fn total_that_is_exceeded_pages_at_once_and_none_is_believed_after_it() {
     let exporter = Exporter::start(&[]);
     exporter.push(&leak(1, (0, 1_201), total(1_200)));

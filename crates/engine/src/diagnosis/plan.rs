@@ -1,5 +1,6 @@
 //! The verdict on the plan of a run whose memory grows: what is best done with it.
 
+use crate::diagnosis::Evidence;
 use crate::diagnosis::input::{DiagnosisInput, Subject, SubjectView};
 use crate::diagnosis::run_end::{EndsFirst, RunEndFigures};
 use crate::diagnosis::trend_figures::TrendFigures;
@@ -50,6 +51,24 @@ impl Plan {
             }
             (EndsFirst::Memory, Some(_)) => Some(Self::Stop),
             (EndsFirst::Memory, None) | (EndsFirst::Open, _) => None,
+        }
+    }
+
+    /// Returns the verdict that a finding states.
+    pub fn of_evidence(evidence: &Evidence) -> Option<Self> {
+        match evidence {
+            Evidence::HighPressure(of) => of.is_level.then_some(Self::Change),
+            _ => evidence.growth().and_then(Self::of),
+        }
+    }
+
+    /// Returns the name in labels.
+    pub fn as_label(self) -> &'static str {
+        match self {
+            Self::LetRun => "let_run",
+            Self::Restart { .. } => "restart",
+            Self::Stop => "stop",
+            Self::Change => "change",
         }
     }
 
