@@ -186,6 +186,67 @@ fn no_verdict_to_change_the_run_stands_beside_growth_or_peaks_that_rose() {
     assert_eq!(pressed(&of_two.peak(peak).reserved(peak).records()), "", "a leak of rank 1");
 }
 
+/// Pushes records as two pushers of each rank do, the second one so many records later, and stops the exporter amid them.
+fn disturbed(records: &[Value], behind: usize, folder: &Folder) -> Exporter {
+    let state = folder.path("state");
+    let flags = ["--state.file", state.to_str().unwrap()];
+    let mut exporter = Exporter::start(&flags);
+    let n_batches = records.chunks(100).count();
+    for (n, batch) in records.chunks(100).enumerate() {
+        exporter.push(batch);
+        let until = (100 * (n + 1)).saturating_sub(behind);
+        exporter.push(&records[until.saturating_sub(100)..until]);
+        if n == n_batches / 2 {
+            exporter.stop();
+            exporter = Exporter::start(&flags);
+        }
+    }
+    exporter
+}
+
+/// The records with those from a step on an hour earlier.
+fn set_back(mut records: Vec<Value>, from: u64) -> Vec<Value> {
+    for record in records.iter_mut().filter(|record| record["step"].as_u64() >= Some(from)) {
+        record["time"] = json!(record["time"].as_f64().unwrap() - 3600.0);
+    }
+    records
+}
+
+#[test]
+fn verdicts_are_the_same_with_a_second_pusher_a_clock_that_goes_back_and_a_restart() {
+    // The verdict of a finding, and how many restarts it takes.
+    let verdict = |exporter: &Exporter, kind: &str| {
+        let finding = exporter.finding(kind).unwrap();
+        let said = finding["statements"].as_array().unwrap().clone();
+        let verdicts = ["let_run", "restarts", "stop_run", "change_run"];
+        let is_verdict = |of: &Value| verdicts.iter().any(|name| of["claim"] == *name);
+        let of: Vec<(Value, Value)> = said
+            .iter()
+            .filter(|of| is_verdict(of))
+            .map(|of| (of["claim"].clone(), of["value"].clone()))
+            .collect();
+        assert_eq!(of.len(), 1, "{finding}");
+        of[0].clone()
+    };
+    let plans = [(1_600, "let_run"), (9_000, "restarts"), (100_000, "stop_run")];
+    for (n, claim) in plans {
+        let records = leak(1, (0, FOUND), total(n));
+        let plain = Exporter::start(&[]);
+        plain.push(&records);
+        let expected = verdict(&plain, "CREEP_CONFIRMED");
+        assert_eq!(expected.0, claim);
+        for records in [records.clone(), set_back(records, FOUND / 3)] {
+            let exporter = disturbed(&records, 30, &Folder::new("plan"));
+            assert_eq!(verdict(&exporter, "CREEP_CONFIRMED"), expected, "{n}");
+        }
+    }
+    let records = full(1_000, |_| 0).records();
+    for records in [records.clone(), set_back(records, FOUND / 3)] {
+        let exporter = disturbed(&records, 30, &Folder::new("plan"));
+        assert_eq!(verdict(&exporter, "HIGH_PRESSURE").0, "change_run");
+    }
+}
+
 #[test]
 fn verdict_is_in_series_while_it_holds_and_a_healthy_rank_has_none() {
     let plan = |exporter: &Exporter| -> Vec<(String, f64)> {
