@@ -64,7 +64,7 @@ def test_leaking_command_finishes_by_planned_restarts(leaking, tmp_path):
     assert others and [attempt for _, attempt, _ in others] == [str(n) for n in range(1, len(others) + 1)]
     assert f"finished {others[-1][0]}" in ended.out
     n = len(others)
-    line = rf"stepmem: {n} planned restarts?, 0 steps lost; the leak costs [\d.]+% of the time\n"
+    line = rf"(?m)^{n} planned restarts?, 0 steps lost; the leak costs [\d.]+% of the time\.$"
     assert re.search(line, ended.err), ended.err
     assert ended.err.count("stepmem: planned restart ") == n
     kept = [json.loads(attempt) for attempt in (tmp_path / "attempts").read_text().splitlines()]
@@ -72,7 +72,10 @@ def test_leaking_command_finishes_by_planned_restarts(leaking, tmp_path):
     assert [attempt["first_step"] for attempt in kept] == [step + 1 for step, _, _ in [first, *others[:-1]]]
     # All attempts are one run.
     (latest,) = (tmp_path / "logs").glob("*/latest/final_summary.json")
-    assert json.loads(latest.read_text())["attempt"] == n
+    summary = json.loads(latest.read_text())
+    assert summary["attempt"] == n
+    planned = summary["planned_restarts"]
+    assert (planned["restarts"], planned["lost_steps"]) == (n, 0) and 0 < planned["lost_ratio"] < 1, planned
 
 
 @pytest.mark.parametrize(("options", "opts_in"), [((), True), (("--restart-on-deadline",), False)])
@@ -82,6 +85,8 @@ def test_command_dies_without_the_option_or_without_opting_in(leaking, tmp_path,
     assert len(begins(ended.out)) == 1
     assert (tmp_path / "checkpoint").exists() == opts_in
     assert "planned restart" not in ended.err
+    (latest,) = (tmp_path / "logs").glob("*/latest/final_summary.json")
+    assert "planned_restarts" not in json.loads(latest.read_text())
 
 
 def test_last_restart_goes_on_until_its_memory_ends(leaking):
@@ -89,7 +94,7 @@ def test_last_restart_goes_on_until_its_memory_ends(leaking):
     assert ended.code == 1 and "MemoryError" in ended.err, ended.err
     assert begins(ended.out) == [(0, "None", True), (0, "1", False)]
     assert "stepmem: no planned restart after that: --max-restarts 1\n" in ended.err
-    assert re.search(r"stepmem: 1 planned restart, \d\d+ steps lost; ", ended.err), ended.err
+    assert re.search(r"(?m)^1 planned restart, \d\d+ steps lost; ", ended.err), ended.err
 
 
 def test_command_that_does_not_go_on_from_its_checkpoint_is_not_started_again_and_again(leaking):
@@ -106,6 +111,7 @@ def test_attempts_of_an_earlier_run_count(leaking, tmp_path):
     ended = leaking("--restart-on-deadline", "--max-restarts", "1", "--attempts", "attempts").ended()
     assert ended.code == 1, ended.err
     assert begins(ended.out) == [(0, "1", False)]
+    assert re.search(r"(?m)^1 planned restart, 5 steps lost\.$", ended.err), ended.err
 
 
 def test_attempts_that_cannot_be_read_are_said_and_nothing_is_restarted(leaking, tmp_path):

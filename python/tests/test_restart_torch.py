@@ -147,7 +147,7 @@ def test_leaking_job_finishes_by_planned_restarts(job, name):
     ended = job(name, True, "--restart-on-deadline")
     assert ended.code == 0, ended.err
     assert re.search(r"(?m)^finished from [1-9]\d*$", ended.out), ended.out
-    assert re.search(r"stepmem: \d+ planned restarts?, 0 steps lost; the leak costs [\d.]+% of the time\n", ended.err), ended.err
+    assert re.search(r"(?m)^\d+ planned restarts?, 0 steps lost; the leak costs [\d.]+% of the time\.$", ended.err), ended.err
 
 
 @pytest.mark.parametrize("name", JOBS)

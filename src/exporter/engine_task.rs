@@ -130,7 +130,7 @@ impl EngineTask {
                 }
                 Some(group) = requests.summary.next(resting_until) => {
                     let now = self.now();
-                    let source = SummarySource { engine: &self.engine, now };
+                    let source = SummarySource { engine: &self.engine, now, restarts: self.notices.restarts() };
                     group.answer(&source);
                     resting_until = Instant::now() + SUMMARY_REST * self.now().since(now);
                 }
@@ -174,7 +174,8 @@ impl EngineTask {
     async fn close(&mut self) {
         self.look_for_oom_kills(true);
         let now = self.now();
-        let source = SummarySource { engine: &self.engine, now };
+        let source =
+            SummarySource { engine: &self.engine, now, restarts: self.notices.restarts() };
         self.summaries.stop(&source).await;
         StateFile::write_all(&mut self.state, &self.engine, now).await;
     }
@@ -214,7 +215,8 @@ impl EngineTask {
         // A run that has ended stays in the status for a while.
         let going_on = status.runs.iter().filter(|run| self.engine.is_going_on(&run.run, now));
         let present: BTreeSet<_> = going_on.map(|run| run.run.clone()).collect();
-        let source = SummarySource { engine: &self.engine, now };
+        let source =
+            SummarySource { engine: &self.engine, now, restarts: self.notices.restarts() };
         self.summaries.keep(&source, present).await;
         if let Some(recorder) = &mut self.recorder {
             recorder.retain(|run| self.engine.launch(run).is_some());
@@ -316,7 +318,11 @@ impl EngineTask {
             Effect::Record(event) => self.record(event, now),
             Effect::Announce(finding) => self.notices.send(|| Notice::Named(finding)),
             Effect::Summarize(run) => {
-                let source = SummarySource { engine: &self.engine, now };
+                let source = SummarySource {
+                    engine: &self.engine,
+                    now,
+                    restarts: self.notices.restarts(),
+                };
                 self.summaries.ended(&source, &run);
             }
             Effect::OpenDevices(devices) => {
@@ -357,7 +363,10 @@ impl EngineTask {
                 .filter_map(|sample| sample.identity.pid)
                 .for_each(|pid| kills.watch(pid));
         }
-        self.summaries.rivals(&SummarySource { engine: &self.engine, now }, batch)
+        self.summaries.rivals(
+            &SummarySource { engine: &self.engine, now, restarts: self.notices.restarts() },
+            batch,
+        )
     }
 
     /// Notes to which launches the runs of a batch belong, which the engine took.
@@ -365,7 +374,8 @@ impl EngineTask {
         let Event::Steps(batch) = event else { return };
         let by_run = batch.chunk_by(|a, b| a.run == b.run);
         let runs = by_run.filter_map(<[_]>::first).map(|sample| &sample.run);
-        let source = SummarySource { engine: &self.engine, now };
+        let source =
+            SummarySource { engine: &self.engine, now, restarts: self.notices.restarts() };
         self.summaries.pushed(&source, runs.clone(), rivals);
         if let Some(recorder) = &mut self.recorder {
             for run in runs {

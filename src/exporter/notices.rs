@@ -1,16 +1,24 @@
 //! The exporter's notices to a person at a terminal next to it: findings as they come,
 //! summaries as they are written.
 
-use std::sync::{Arc, OnceLock};
+use std::fs;
+use std::io::Read;
+use std::path::Path;
+use std::sync::{Arc, Mutex, OnceLock};
 
 use tokio::sync::mpsc;
 
 use crate::exporter::summaries::directory::WrittenFiles;
 use stepmem_engine::findings::Transition;
+use stepmem_engine::ranks::lifetime::Moment;
 use stepmem_report::summary::model::Summary;
+use stepmem_report::summary::planned::RestartsSoFar;
 
 /// Maximum number of notices that wait to be read. Later ones are lost; a person reads no more.
 const WAITING_MAX: usize = 1024;
+
+/// The longest file with a first step that is read.
+const BEGAN_BYTES_MAX: u64 = 4096;
 
 /// One notice.
 #[derive(Debug)]
@@ -40,17 +48,55 @@ pub struct Notices {
     sender: Option<mpsc::Sender<Notice>>,
     /// The exit code of the command: the reader of notices follows the command to its end.
     command_code: Arc<OnceLock<u8>>,
+    restarts: PlannedSoFar,
+}
+
+/// The planned restarts of the command so far: the reader of notices learns of them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PlannedSoFar(Arc<Mutex<Option<RestartsSoFar>>>);
+
+impl PlannedSoFar {
+    pub(crate) fn set(&self, so_far: RestartsSoFar) {
+        if let Ok(mut held) = self.0.lock() {
+            *held = Some(so_far);
+        }
+    }
+
+    /// Returns them, and the first step of the newest attempt once it has taken one.
+    pub(crate) fn get(&self) -> Option<(RestartsSoFar, Option<Moment>)> {
+        let so_far = self.0.lock().ok()?.clone()?;
+        let began = began(&so_far.folder);
+        Some((so_far, began))
+    }
+}
+
+/// Reads the first step that the lowest rank left.
+fn began(folder: &Path) -> Option<Moment> {
+    let rank_of = |path: &Path| -> Option<u64> {
+        let name = path.file_name()?.to_str()?;
+        name.strip_prefix("began-")?.strip_suffix(".json")?.parse().ok()
+    };
+    let paths = fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
+    let lowest = paths.filter_map(|path| Some((rank_of(&path)?, path))).min()?.1;
+    let mut text = Vec::new();
+    fs::File::open(lowest).ok()?.take(BEGAN_BYTES_MAX).read_to_end(&mut text).ok()?;
+    serde_json::from_slice(&text).ok()
 }
 
 impl Notices {
     pub(crate) fn channel() -> (Self, mpsc::Receiver<Notice>) {
         let (sender, receiver) = mpsc::channel(WAITING_MAX);
-        (Self { sender: Some(sender), command_code: Arc::default() }, receiver)
+        (Self { sender: Some(sender), ..Self::default() }, receiver)
     }
 
     /// Returns the command's exit code; empty until the command has ended.
     pub(crate) fn command_code(&self) -> &Arc<OnceLock<u8>> {
         &self.command_code
+    }
+
+    /// Returns the planned restarts of the command.
+    pub(crate) fn restarts(&self) -> &PlannedSoFar {
+        &self.restarts
     }
 
     /// Sends a notice, which is built only if there is a receiver.

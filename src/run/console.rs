@@ -19,7 +19,7 @@ use tokio::net::unix::OwnedReadHalf;
 use tokio::sync::mpsc;
 use tokio::task;
 
-use crate::exporter::notices::{Notice, SummaryNotice};
+use crate::exporter::notices::{Notice, PlannedSoFar, SummaryNotice};
 use crate::exporter::summaries::directory::WrittenFiles;
 use crate::run::processes::{CommandState, Ready};
 use crate::run::supervisor::KILLED_BY;
@@ -75,6 +75,8 @@ pub(super) struct Console {
     ends: BTreeMap<Run, SummaryNotice>,
     /// The exit code of the command, once it has ended and the supervisor reported it.
     code: Arc<OnceLock<u8>>,
+    /// The planned restarts, for the summaries.
+    restarts: PlannedSoFar,
 }
 
 impl Console {
@@ -82,7 +84,7 @@ impl Console {
     /// The system has no thread left.
     pub(super) fn new(
         notices: mpsc::Receiver<Notice>,
-        code: Arc<OnceLock<u8>>,
+        (code, restarts): (Arc<OnceLock<u8>>, PlannedSoFar),
     ) -> io::Result<Self> {
         Ok(Self {
             notices,
@@ -94,6 +96,7 @@ impl Console {
             n_over: 0,
             ends: BTreeMap::new(),
             code,
+            restarts,
         })
     }
 
@@ -123,6 +126,7 @@ impl Console {
                         self.start(&pages, &problems);
                     }
                     Some(CommandState::Restarted(_)) => {}
+                    Some(CommandState::Planned(so_far)) => self.restarts.set(so_far),
                     Some(CommandState::Ended(code)) => {
                         self.code.get_or_init(|| code);
                         return Ok(());

@@ -98,7 +98,10 @@ pub fn run(mut settings: Settings, options: &RunOptions) -> anyhow::Result<GateV
         traces_lines: options.traces_lines,
     };
     let (notices, receiver) = Notices::channel();
-    let mut console = Console::new(receiver, Arc::clone(notices.command_code()))?;
+    let mut console = Console::new(
+        receiver,
+        (Arc::clone(notices.command_code()), notices.restarts().clone()),
+    )?;
     let gpu = nvml_source(&settings);
     start::run(settings, gpu, notices, |addresses, _| {
         let ready = Ready { push_url: push_url(&addresses), ..ready };

@@ -16,6 +16,7 @@ use tokio::time::Instant;
 
 use crate::run::signal_monitor;
 use crate::run::signals::{self, STOPS, SignalReceipt, number};
+use stepmem_report::summary::planned::RestartsSoFar;
 
 /// Time after which the supervisor no longer waits for the exporter to be ready; the command
 /// starts without it.
@@ -82,13 +83,15 @@ pub(super) struct Ready {
 }
 
 /// The supervisor's message to the exporter about the command.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum CommandState {
     /// The command runs as this process.
     Started(i32),
     /// The command ended as planned, and runs again as this process.
     Restarted(i32),
+    /// The command ended as planned; it comes before what it runs as.
+    Planned(RestartsSoFar),
     /// The command ended with this exit code, in a shell's form.
     Ended(u8),
 }
@@ -116,8 +119,8 @@ impl ExporterProcess {
     }
 
     /// Sends it the command's state. The exporter may be gone.
-    pub(super) fn tell(&mut self, state: CommandState) {
-        let line = serde_json::to_string(&state).unwrap_or_default() + "\n";
+    pub(super) fn tell(&mut self, state: &CommandState) {
+        let line = serde_json::to_string(state).unwrap_or_default() + "\n";
         self.control
             .set_nonblocking(true)
             .and_then(|()| self.control.write_all(line.as_bytes()))

@@ -10,13 +10,14 @@ use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
 
 use serde::{Deserialize, Serialize};
-use tokio::time::Instant;
 
 use crate::run::terminal::say;
+use stepmem_report::summary::planned::RestartsSoFar;
 use stepmem_types::format::clean::clean;
-use stepmem_types::format::units::{counted, grouped, percent};
+use stepmem_types::format::units::{counted, grouped};
 use stepmem_types::ids::Run;
 
 /// Planned restarts at most, by default.
@@ -51,12 +52,11 @@ pub(super) struct Restarts {
     folder: PathBuf,
     /// Those that ended as planned.
     attempts: Vec<Attempt>,
-    /// The present one, once it is over.
-    last: Option<Began>,
     run: Option<Run>,
     /// Attempts of an earlier `run`.
     n_kept: usize,
-    since: Instant,
+    /// The Unix time when this `run` began.
+    since: f64,
 }
 
 /// One attempt that ended as planned.
@@ -97,8 +97,9 @@ impl Restarts {
         DirBuilder::new().mode(0o700).create(&folder)?;
         let attempts = options.kept.as_deref().map_or(Ok(Vec::new()), kept)?;
         let n_kept = attempts.len();
-        let (options, since) = (options.clone(), Instant::now());
-        Ok(Self { options, folder, attempts, last: None, run: None, n_kept, since })
+        let since = UNIX_EPOCH.elapsed().unwrap_or_default().as_secs_f64();
+        let options = options.clone();
+        Ok(Self { options, folder, attempts, run: None, n_kept, since })
     }
 
     /// Returns the variables of the next attempt. If that is the last one, a file says so: its
@@ -119,14 +120,15 @@ impl Restarts {
 
     /// Takes note of how an attempt ended. Returns whether the command is to be started again.
     pub(super) fn is_planned(&mut self, code: u8) -> bool {
-        let began = self.take("began").map(|(_, left)| Began {
+        // What the last attempt left stays for its summary.
+        let began = self.left("began").map(|(_, left)| Began {
             first_step: left.step,
             first_time: left.time,
             is_counted: left.is_counted,
         });
-        let ended = self.take("ended").filter(|_| code != 0);
-        self.last = began;
+        let ended = self.left("ended").filter(|_| code != 0);
         let (Some(began), Some((run, left))) = (began, ended) else { return false };
+        self.clear();
         let attempt = Attempt { began, last_step: left.step, asked_time: left.time };
         self.keep(&attempt);
         self.attempts.push(attempt);
@@ -142,18 +144,19 @@ impl Restarts {
         true
     }
 
-    /// Returns what the restarts gained and cost, as a line; `None` if there were none.
-    pub(super) fn summary(&self) -> Option<String> {
-        (!self.attempts.is_empty()).then_some(())?;
-        let n = u32::try_from(self.attempts.len()).unwrap_or(u32::MAX);
-        let restarts = counted(f64::from(n), "planned restart");
-        let lost = self.lost_steps().map(|lost| format!(", {} lost", counted(lost, "step")));
-        let ratio = self.lost_seconds() / self.since.elapsed().as_secs_f64();
-        let cost = (0.0..=1.0)
-            .contains(&ratio)
-            .then(|| format!("; the leak costs {} of the time", percent(ratio)));
-        let (lost, cost) = (lost.unwrap_or_default(), cost.unwrap_or_default());
-        Some(format!("stepmem: {restarts}{lost}{cost}\n"))
+    /// Returns the restarts so far, for the summary; `None` if there were none.
+    pub(super) fn so_far(&self) -> Option<RestartsSoFar> {
+        let newest = self.attempts.last()?;
+        Some(RestartsSoFar {
+            run: self.run.clone(),
+            restarts: u64::try_from(self.attempts.len()).unwrap_or(u64::MAX),
+            lost_steps: self.lost_steps(),
+            lost_seconds: self.lost_seconds(),
+            last_step: newest.last_step,
+            asked_time: (self.attempts.len() > self.n_kept).then_some(newest.asked_time),
+            since: self.since,
+            folder: self.folder.clone(),
+        })
     }
 
     /// Returns whether the next attempt may end as planned, too.
@@ -181,45 +184,55 @@ impl Restarts {
         !goes_on || last.gained() < GAIN_RATIO_MIN * before.gained()
     }
 
-    /// Returns each attempt's end as planned with the beginning of the next one.
+    /// Returns each attempt with the beginning of the next one, of those that ended as planned.
     fn seams(&self) -> impl Iterator<Item = (&Attempt, Began)> {
-        let next = self.attempts.iter().skip(1).map(|attempt| attempt.began).chain(self.last);
+        let next = self.attempts.iter().skip(1).map(|attempt| attempt.began);
         self.attempts.iter().zip(next)
     }
 
-    /// Returns the steps that were computed twice; `None` where each attempt counts from 1 on.
-    fn lost_steps(&self) -> Option<f64> {
+    /// Returns the steps that were computed twice before the newest restart; `None` where each
+    /// attempt counts from 1 on.
+    fn lost_steps(&self) -> Option<u64> {
+        let counts = |attempt: &Attempt| attempt.began.is_counted;
         let lost = self.seams().map(|(before, next)| {
-            let lost = (before.last_step + 1).saturating_sub(next.first_step);
-            (!next.is_counted).then_some(lost)
+            before.last_step.saturating_add(1).saturating_sub(next.first_step)
         });
-        let lost: u64 = lost.collect::<Option<Vec<_>>>()?.into_iter().sum();
-        u32::try_from(lost).ok().map(f64::from)
+        (!self.attempts.iter().any(counts)).then(|| lost.fold(0, u64::saturating_add))
     }
 
     /// Returns the time from the begin of each last checkpoint to the next attempt's first step,
-    /// of the restarts of this `run`.
+    /// of the restarts of this `run` but the newest.
     fn lost_seconds(&self) -> f64 {
         let own = self.seams().skip(self.n_kept);
-        own.map(|(before, next)| next.first_time - before.asked_time).sum()
+        own.map(|(before, next)| (next.first_time - before.asked_time).max(0.0)).sum()
     }
 
-    /// Removes the files of one kind. Returns what that of the lowest rank has.
-    fn take(&self, what: &str) -> Option<(Run, Left)> {
-        let names = fs::read_dir(&self.folder).ok()?.flatten().map(|entry| entry.path());
+    /// Returns the files of one kind, by rank.
+    fn files(&self, what: &str) -> Vec<(u64, PathBuf)> {
         let rank_of = |path: &Path| -> Option<u64> {
             let name = path.file_name()?.to_str()?.strip_suffix(".json")?;
             name.strip_prefix(what)?.strip_prefix('-')?.parse().ok()
         };
+        let paths = fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        let paths = paths.map(|entry| entry.path());
         let mut files: Vec<(u64, PathBuf)> =
-            names.filter_map(|path| Some((rank_of(&path)?, path))).collect();
+            paths.filter_map(|path| Some((rank_of(&path)?, path))).collect();
         files.sort();
-        let text = files.first().and_then(|(_, path)| read(path, LEFT_BYTES_MAX).ok());
-        for (_, path) in files {
+        files
+    }
+
+    /// Returns what the file of one kind of the lowest rank has.
+    fn left(&self, what: &str) -> Option<(Run, Left)> {
+        let (_, path) = self.files(what).into_iter().next()?;
+        let left: Left = serde_json::from_slice(&read(&path, LEFT_BYTES_MAX).ok()?).ok()?;
+        Some((left.run.clone(), left))
+    }
+
+    /// Removes the files of an attempt.
+    fn clear(&self) {
+        for (_, path) in ["began", "ended"].into_iter().flat_map(|what| self.files(what)) {
             fs::remove_file(path).ok();
         }
-        let left: Left = serde_json::from_slice(&text?).ok()?;
-        Some((left.run.clone(), left))
     }
 
     /// Adds an attempt to the file. An error costs only what a later `run` would know.

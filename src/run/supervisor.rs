@@ -125,12 +125,14 @@ pub fn run(launch: &CommandLaunch) -> Result<u8, NotStarted> {
         is_told_to_end: false,
     };
     if let Some(exporter) = &mut supervisor.exporter {
-        exporter.tell(CommandState::Started(command.as_raw()));
+        exporter.tell(&CommandState::Started(command.as_raw()));
     }
+    supervisor.tell_restarts(restarts.as_ref());
     let code = catch_unwind(AssertUnwindSafe(|| supervisor.watch()));
     let mut code = code.unwrap_or_else(|_| wait_for(command));
     let Some(mut restarts) = restarts else { return Ok(supervisor.finish(code, launch.gate)) };
     while !supervisor.is_told_to_end && restarts.is_planned(code) {
+        supervisor.tell_restarts(Some(&restarts));
         match launch.spawn(&ready, &restarts.variables(), mask) {
             Ok(command) => code = supervisor.watch_again(command),
             Err(error) => {
@@ -139,10 +141,7 @@ pub fn run(launch: &CommandLaunch) -> Result<u8, NotStarted> {
             }
         }
     }
-    let line = restarts.summary();
-    let code = supervisor.finish(code, launch.gate);
-    say(&line.unwrap_or_default());
-    Ok(code)
+    Ok(supervisor.finish(code, launch.gate))
 }
 
 fn unwatched(error: &io::Error) {
@@ -243,12 +242,20 @@ struct Undecided {
 }
 
 impl Supervisor {
+    /// Tells the exporter of planned restarts, if there were any.
+    fn tell_restarts(&mut self, restarts: Option<&Restarts>) {
+        let so_far = restarts.and_then(Restarts::so_far);
+        if let Some((exporter, so_far)) = self.exporter.as_mut().zip(so_far) {
+            exporter.tell(&CommandState::Planned(so_far));
+        }
+    }
+
     /// Watches the command, which runs again as another process. Returns its exit code.
     fn watch_again(&mut self, command: Pid) -> u8 {
         self.command = command;
         self.undecided.clear();
         if let Some(exporter) = &mut self.exporter {
-            exporter.tell(CommandState::Restarted(command.as_raw()));
+            exporter.tell(&CommandState::Restarted(command.as_raw()));
         }
         let code = catch_unwind(AssertUnwindSafe(|| self.watch()));
         code.unwrap_or_else(|_| wait_for(command))
@@ -394,7 +401,7 @@ impl Supervisor {
         let Some(exporter) = &mut self.exporter else {
             return gate.without_verdict(code, UNWATCHED);
         };
-        exporter.tell(CommandState::Ended(code));
+        exporter.tell(&CommandState::Ended(code));
         let until = Instant::now() + FINISH_WITHIN;
         loop {
             // The SIGCHLD of a child that has ended is always read before that child is asked:

@@ -165,10 +165,93 @@ fn growth_of_memory_that_is_nearly_full_is_asked_however_long_it_may_last() {
     assert_eq!(asked_with(CAPACITY / 10 * 7), [0]);
 }
 
-/// What is asked of a process whose memory is nearly full from a step on, and whose live memory
-/// rose by a GiB at each of these steps. Findings of a trend are acknowledged, so that only the stairs are left.
+/// What critical creep on memory that is nearly full asks for at its newest steps, and the lower bound of its time left.
+fn asked_of_critical(seconds_per_step: f64) -> (Vec<u64>, f64) {
+    let exporter = Exporter::start(&[]);
+    let live = |_, step: u64| BASE + step * LEAK / 16;
+    let peak = move |rank, step| live(rank, step) + CAPACITY / 100 * 75;
+    let steps = |steps, more: Value| {
+        let job = Job::new(1, 0).steps(steps).capacity(CAPACITY).live(live).peak(peak);
+        let job = job.reserved(peak).seconds_per_step(seconds_per_step);
+        job.more(move |_, _| more.clone()).records()
+    };
+    assert_eq!(asked_ranks(&exporter, &steps(0..1_000, json!({}))), NOBODY);
+    let able = steps(1_000..1_005, json!({"on_deadline": "checkpoint"}));
+    let asked = asked_ranks(&exporter, &able);
+    let creep = exporter.finding("CREEP_CONFIRMED").unwrap();
+    let evidence = &creep["evidence"];
+    let figure = |name: &str| evidence[name].as_f64().unwrap();
+    let left_ratio = figure("headroom_bytes") / figure("growth_bytes");
+    assert!(
+        creep["severity"] == "critical" && left_ratio > 2.0 && left_ratio < 8.0,
+        "{creep:#}"
+    );
+    (asked, figure("oom_eta_lower_seconds"))
+}
+
+#[test]
+fn critical_creep_on_memory_that_is_nearly_full_is_asked_early_only_within_half_an_hour() {
+    let (_, of_a_second) = asked_of_critical(1.0);
+    let within = |seconds: f64| asked_of_critical(seconds / of_a_second);
+    let (asked, left) = within(1_790.0);
+    assert!((left - 1_790.0).abs() < 5.0, "{left}");
+    assert_eq!(asked, [0]);
+    let (asked, left) = within(1_810.0);
+    assert!((left - 1_810.0).abs() < 5.0, "{left}");
+    assert_eq!(asked, NOBODY);
+}
+
+#[test]
+fn ask_is_one_with_a_second_pusher_a_clock_that_goes_back_and_a_restart() {
+    let mut records = able(1, (0, LAST));
+    for record in records.iter_mut().filter(|record| record["step"].as_u64() >= Some(FOUND / 2))
+    {
+        record["time"] = json!(record["time"].as_f64().unwrap() - 3600.0);
+    }
+    let plain = Exporter::start(&[]);
+    let expected = asks(&plain, &able(1, (0, LAST)));
+    let [expected] = expected.as_slice() else { panic!("{expected:#?}") };
+    let folder = Folder::new("checkpoints-disturbed");
+    let state = folder.path("state");
+    let flags = ["--state.file", state.to_str().unwrap()];
+    let mut exporter = Exporter::start(&flags);
+    let mut asked = Vec::new();
+    for (n, batch) in records.chunks(50).enumerate() {
+        asked.extend(asks(&exporter, batch));
+        // The second pusher of the rank is behind.
+        let until = (50 * n).saturating_sub(10);
+        asked.extend(asks(&exporter, &records[until.saturating_sub(50)..until]));
+        if n % 8 == 7 {
+            exporter.stop();
+            exporter = Exporter::start(&flags);
+        }
+    }
+    let [ask, others @ ..] = asked.as_slice() else { panic!("nothing was asked") };
+    assert!(others.iter().all(|other| other["id"] == ask["id"]), "{asked:#?}");
+    let left = |ask: &Value| ask["steps_left"].as_f64().unwrap();
+    assert!((left(ask) - left(expected)).abs() < 100.0, "{ask} {expected}");
+}
+
+/// What is asked of a process with these stairs. Findings of a trend are acknowledged, so that only the stairs are left.
 fn asked_after_stairs(at: &'static [u64], full: u64, more: fn() -> Value) -> Vec<Value> {
     let exporter = Exporter::start(&[]);
+    let records = stairs(at, full, more);
+    let (first, others) = records.split_at(100);
+    push_known(&exporter, first);
+    asks(&exporter, others)
+}
+
+/// Pushes the first records of rank 0, of which findings of a trend are known.
+fn push_known(exporter: &Exporter, first: &[Value]) {
+    exporter.push(first);
+    for kind in ["CREEP_EARLY", "CREEP_CONFIRMED"] {
+        let ack = json!({"rank": 0, "kind": kind, "for_seconds": 3600, "reason": "known"});
+        exporter.take("/v1/runs/job/ack", &ack);
+    }
+}
+
+/// A process whose memory is nearly full from a step on, and whose live memory rises by a GiB at each of these steps.
+fn stairs(at: &'static [u64], full: u64, more: fn() -> Value) -> Vec<Value> {
     let live = |_, step: u64| {
         let n = at.iter().filter(|stair| **stair <= step).count();
         BASE + noise(0, step, MIB) + u64::try_from(n).unwrap() * GIB
@@ -181,14 +264,7 @@ fn asked_after_stairs(at: &'static [u64], full: u64, more: fn() -> Value) -> Vec
         more["on_deadline"] = json!("checkpoint");
         more
     });
-    let records = job.records();
-    let (first, others) = records.split_at(100);
-    exporter.push(first);
-    for kind in ["CREEP_EARLY", "CREEP_CONFIRMED"] {
-        let ack = json!({"rank": 0, "kind": kind, "for_seconds": 3600, "reason": "known"});
-        exporter.take("/v1/runs/job/ack", &ack);
-    }
-    asks(&exporter, others)
+    job.records()
 }
 
 #[test]
@@ -199,6 +275,36 @@ fn memory_that_rises_in_uneven_stairs_is_asked_near_a_full_device() {
     let reason = ask["reason"].as_str().unwrap();
     assert!(reason.contains("live memory rose in ") && reason.contains("95%"), "{reason}");
     assert_eq!(asked_after_stairs(uneven, 0, || json!({"total_steps": 4_100})), NONE);
+}
+
+#[test]
+fn exporter_that_restarts_amid_stairs_asks_when_one_that_went_on_does() {
+    let folder = Folder::new("stairs");
+    let records =
+        stairs(&[150, 900, 1_000, 1_700, 2_600, 2_750, 3_300, 3_650], 0, || json!({}));
+    let (known, others) = records.split_at(100);
+    let asked_with = |restarts_after: Option<usize>| {
+        let state = folder.path(&format!("state-{restarts_after:?}"));
+        let flags = ["--state.file", state.to_str().unwrap()];
+        let mut exporter = Exporter::start(&flags);
+        push_known(&exporter, known);
+        for (n, batch) in others.chunks(100).enumerate() {
+            if restarts_after == Some(n) {
+                exporter.stop();
+                exporter = Exporter::start(&flags);
+            }
+            if let [ask, ..] = asks(&exporter, batch).as_slice() {
+                return (n, ask["reason"].as_str().unwrap().to_owned());
+            }
+        }
+        panic!("nothing was asked");
+    };
+    let (n, reason) = asked_with(None);
+    assert!(reason.contains("live memory rose in "), "{reason}");
+    assert!(n > 15, "{n}");
+    for restarts_after in [n / 2, n] {
+        assert_eq!(asked_with(Some(restarts_after)), (n, reason.clone()), "{restarts_after}");
+    }
 }
 
 #[test]

@@ -184,6 +184,11 @@ fn other_findings() -> Vec<Statement> {
         of_evidence(DiagnosisKind::HighPressure, &pressure),
         of_evidence(
             DiagnosisKind::HighPressure,
+            &json!({"pressure_ratio": 0.95,
+            "basis": "allocated", "capacity_bytes": 80 * GIB, "is_level": true}),
+        ),
+        of_evidence(
+            DiagnosisKind::HighPressure,
             &patched(&pressure, &json!({"too_large": too_large})),
         ),
         of_evidence(
@@ -287,8 +292,11 @@ fn cards() -> Vec<Statement> {
     let lost = json!({"coverage": {"ranks_lost": [{"rank": 3, "last": null, "state": "silent"}],
         "n_ranks_missing": 1, "ranks_missing": [1]}});
     let host = json!({"sentence": "its container uses 3.00 GiB of 4.00 GiB"});
+    let planned =
+        json!({"planned_restarts": {"restarts": 4, "lost_steps": 0, "lost_ratio": 0.019}});
     let all = [
         card_of(&level()),
+        card_with(&level(), &planned),
         card_of(&on_device(20, |_, _| 0)),
         card_of(&ranks(4, 400).world(8)),
         card_of(&ranks(18, 60)),

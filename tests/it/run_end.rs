@@ -8,6 +8,7 @@ use crate::rig::folder::{Folder, text};
 use crate::rig::job::{Job, START};
 use crate::rig::units::{GIB, MIB, float};
 
+const KIB: u64 = 1 << 10;
 const LEAK: u64 = 8 * MIB;
 const CAPACITY: u64 = 24 * GIB;
 const BASE: u64 = 4 * GIB;
@@ -138,6 +139,141 @@ fn verdict_of_a_plan_is_how_many_restarts_it_takes() {
         assert!((buys.unwrap() - lasts).abs() < 0.1 * lasts, "{buys:?} of {lasts}");
     }
     assert_eq!(plan(100_000), (": stop it, no restart gets it there".to_owned(), None));
+}
+
+/// What HIGH PRESSURE on rank 0 says after these records, after its figures.
+#[track_caller]
+fn pressed(records: &[Value]) -> String {
+    let exporter = Exporter::start(&[]);
+    exporter.push(records);
+    let finding = exporter.finding("HIGH_PRESSURE").unwrap();
+    let sentence = finding["sentence"].as_str().unwrap();
+    let said = finding["statements"].as_array().unwrap();
+    let is_said = said.iter().any(|of| of["claim"] == "change_run");
+    assert_eq!(is_said, finding["evidence"]["is_level"] == true, "{finding}");
+    sentence.split_once("GiB").unwrap().1.to_owned()
+}
+
+/// A rank whose peaks are at 95 % of its memory, less than that by `below` until a step.
+fn full(n_steps: u64, below: impl Fn(u64) -> u64 + Copy + 'static) -> Job {
+    let peak = move |_, step: u64| CAPACITY / 100 * 95 - below(step);
+    let job = Job::new(1, 0).steps(0..n_steps).capacity(CAPACITY).seconds_per_step(1.0);
+    job.live(move |_, step| BASE - below(step)).peak(peak).reserved(peak)
+}
+
+#[test]
+fn verdict_on_memory_that_is_nearly_full_and_level_is_to_change_the_run() {
+    let change = "; its peaks are level: change the run, a restart gains nothing";
+    assert_eq!(pressed(&full(1_000, |_| 0).records()), change);
+    let total = |n: u64| full(1_000, |_| 0).more(total(n)).records();
+    assert_eq!(pressed(&total(100_000)), change, "far from its end");
+    assert_eq!(pressed(&total(1_400)), "", "sooner over than it was level");
+    assert_eq!(pressed(&full(60, |_| 0).records()), "", "too early to tell");
+}
+
+#[test]
+fn no_verdict_to_change_the_run_stands_beside_growth_or_peaks_that_rose() {
+    let leak = full(1_000, |step| (1_000 - step) * MIB);
+    assert_eq!(pressed(&leak.records()), "", "a leak");
+    let rose = full(1_000, |step| if step < 800 { GIB } else { 0 }).live(|_, _| BASE);
+    assert_eq!(pressed(&rose.records()), "", "peaks of late");
+    let slow = full(1_000, |step| (1_000 - step) * 8 * KIB);
+    assert_eq!(pressed(&slow.records()), "", "too slow for a trend");
+    let beside = |rank: u64, step: u64| if rank == 1 { step * MIB } else { 0 };
+    let of_two = Job::new(2, 0).steps(0..1_000).capacity(CAPACITY).seconds_per_step(1.0);
+    let peak = |_: u64, _: u64| CAPACITY / 100 * 95;
+    let of_two = of_two.live(move |rank, step| BASE + beside(rank, step));
+    assert_eq!(pressed(&of_two.peak(peak).reserved(peak).records()), "", "a leak of rank 1");
+}
+
+/// Pushes records as two pushers of each rank do, the second one so many records later, and stops the exporter amid them.
+fn disturbed(records: &[Value], behind: usize, folder: &Folder) -> Exporter {
+    let state = folder.path("state");
+    let flags = ["--state.file", state.to_str().unwrap()];
+    let mut exporter = Exporter::start(&flags);
+    let n_batches = records.chunks(100).count();
+    for (n, batch) in records.chunks(100).enumerate() {
+        exporter.push(batch);
+        let until = (100 * (n + 1)).saturating_sub(behind);
+        exporter.push(&records[until.saturating_sub(100)..until]);
+        if n == n_batches / 2 {
+            exporter.stop();
+            exporter = Exporter::start(&flags);
+        }
+    }
+    exporter
+}
+
+/// The records with those from a step on an hour earlier.
+fn set_back(mut records: Vec<Value>, from: u64) -> Vec<Value> {
+    for record in records.iter_mut().filter(|record| record["step"].as_u64() >= Some(from)) {
+        record["time"] = json!(record["time"].as_f64().unwrap() - 3600.0);
+    }
+    records
+}
+
+#[test]
+fn verdicts_are_the_same_with_a_second_pusher_a_clock_that_goes_back_and_a_restart() {
+    // The verdict of a finding, and how many restarts it takes.
+    let verdict = |exporter: &Exporter, kind: &str| {
+        let finding = exporter.finding(kind).unwrap();
+        let said = finding["statements"].as_array().unwrap().clone();
+        let verdicts = ["let_run", "restarts", "stop_run", "change_run"];
+        let is_verdict = |of: &Value| verdicts.iter().any(|name| of["claim"] == *name);
+        let of: Vec<(Value, Value)> = said
+            .iter()
+            .filter(|of| is_verdict(of))
+            .map(|of| (of["claim"].clone(), of["value"].clone()))
+            .collect();
+        assert_eq!(of.len(), 1, "{finding}");
+        of[0].clone()
+    };
+    let plans = [(1_600, "let_run"), (9_000, "restarts"), (100_000, "stop_run")];
+    for (n, claim) in plans {
+        let records = leak(1, (0, FOUND), total(n));
+        let plain = Exporter::start(&[]);
+        plain.push(&records);
+        let expected = verdict(&plain, "CREEP_CONFIRMED");
+        assert_eq!(expected.0, claim);
+        for records in [records.clone(), set_back(records, FOUND / 3)] {
+            let exporter = disturbed(&records, 30, &Folder::new("plan"));
+            assert_eq!(verdict(&exporter, "CREEP_CONFIRMED"), expected, "{n}");
+        }
+    }
+    let records = full(1_000, |_| 0).records();
+    for records in [records.clone(), set_back(records, FOUND / 3)] {
+        let exporter = disturbed(&records, 30, &Folder::new("plan"));
+        assert_eq!(verdict(&exporter, "HIGH_PRESSURE").0, "change_run");
+    }
+}
+
+#[test]
+fn verdict_is_in_series_while_it_holds_and_a_healthy_rank_has_none() {
+    let plan = |exporter: &Exporter| -> Vec<(String, f64)> {
+        exporter
+            .scrape()
+            .into_iter()
+            .filter(|(name, _)| name.starts_with("stepmem_plan_"))
+            .collect()
+    };
+    let exporter = Exporter::start(&[]);
+    exporter.push(&leak(1, (0, 30), total(10_000)));
+    assert_eq!(plan(&exporter), []);
+    exporter.push(&leak(1, (30, FOUND), total(10_000)));
+    let series = |name: &str| {
+        format!(r#"stepmem_plan_{name}{{run="job",rank="0",kind="CREEP_CONFIRMED"}}"#)
+    };
+    let told = plan(&exporter);
+    let value =
+        |name: &str| told.iter().find(|(series, _)| series == name).map(|(_, value)| *value);
+    assert_eq!(value(&series("restarts")), Some(3.0), "{told:?}");
+    let buys = value(&series("restart_buys_seconds")).unwrap();
+    assert!((buys - float(LAST)).abs() < 0.1 * float(LAST), "{buys}");
+    let info = r#"stepmem_plan_info{run="job",rank="0",kind="CREEP_CONFIRMED",plan="restart"}"#;
+    assert_eq!(value(info), Some(1.0), "{told:?}");
+    assert_eq!(told.len(), 3, "{told:?}");
+    exporter.end("job", &json!({"rank": 0, "outcome": "completed"}));
+    assert_eq!(plan(&exporter), []);
 }
 
 #[test]

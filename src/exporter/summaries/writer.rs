@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 
 use crate::config::settings::StartMode;
 use crate::exporter::log;
-use crate::exporter::notices::{Notice, Notices, SummaryNotice};
+use crate::exporter::notices::{Notice, Notices, PlannedSoFar, SummaryNotice};
 use crate::exporter::process_state::has_exited;
 use crate::exporter::summaries::directory::{LaunchOfRun, SummaryFolders, WrittenFiles};
 use crate::exporter::summaries::launches::{CurrentLaunch, RunLaunches};
@@ -29,6 +29,8 @@ const WAITING_RANKS_MAX: usize = 8192;
 pub(in crate::exporter) struct SummarySource<'a> {
     pub(in crate::exporter) engine: &'a Engine,
     pub(in crate::exporter) now: Uptime,
+    /// The planned restarts of the command, if there is one.
+    pub(in crate::exporter) restarts: &'a PlannedSoFar,
 }
 
 /// Writes the summaries of runs.
@@ -296,7 +298,11 @@ impl Summaries {
 
 /// The summary of a run with ranks that push or have pushed.
 pub(in crate::exporter) fn summary(known: &SummarySource<'_>, view: &RunView<'_>) -> Summary {
-    Summary::of(view, Some(known.engine.snapshots(view.run)))
+    let mut summary = Summary::of(view, Some(known.engine.snapshots(view.run)));
+    if let Some((so_far, began)) = known.restarts.get() {
+        summary.add_restarts(&so_far, began, view.time);
+    }
+    summary
 }
 
 /// Returns whether a process is gone, as far as this machine shows.

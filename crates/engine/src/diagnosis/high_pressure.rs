@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::diagnosis::figures::{Figures, Score};
 use crate::diagnosis::filling::Filling;
 use crate::diagnosis::input::{DiagnosisInput, RELEASE_MARGIN, Subject, Thresholds, graded};
+use crate::diagnosis::plan::Plan;
 use crate::diagnosis::pressure::{self, Pressure};
 use crate::diagnosis::site_words;
 use crate::kind::{About, DiagnosisKind, Place, Severity};
@@ -53,6 +54,10 @@ pub const HOST: About = About {
 /// A peak near the capacity.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "keys of JSON that are absent unless they are set"
+)]
 pub struct PressureEvidence {
     pub pressure_ratio: f64,
     /// Set when it is host memory.
@@ -80,6 +85,9 @@ pub struct PressureEvidence {
     /// The holder that fills up and will take more than there is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub too_large: Option<Box<TooLarge>>,
+    /// Set while live memory itself is that full and known to be level: only a change helps.
+    #[serde(default, skip_serializing_if = "Not::not")]
+    pub is_level: bool,
     /// The unit that the rank counts, where that is not steps.
     #[serde(default, skip_serializing_if = "StepUnit::is_steps")]
     pub unit: StepUnit,
@@ -187,6 +195,15 @@ pub fn judge(
     let graded = pressure::of_subject(subject).filter_map(grade).reduce(worse);
     let (severity, Pressure { basis, ratio, capacity, set_by, .. }) =
         graded.or(ahead.map(|live| (Severity::Warning, live)))?;
+    let never_live_ratio = subject.rank().filter(|_| !is_live(basis)).and_then(of_rank);
+    let private_pools_bytes =
+        subject.rank().filter(|_| !is_live(basis)).and_then(private_pools_bytes);
+    let is_set_aside =
+        too_large.is_some() || never_live_ratio.is_some() || private_pools_bytes.is_some();
+    let is_full = || pressure::of_live_memory(subject, Signal::Allocated).and_then(grade);
+    let is_level = !is_set_aside
+        && is_full().is_some()
+        && Plan::of_full(input, subject) == Some(Plan::Change);
     let evidence = PressureEvidence {
         pressure_ratio: ratio,
         is_on_host: subject.rank().is_some_and(|rank| rank.identity.is_host()),
@@ -195,12 +212,10 @@ pub fn judge(
         basis,
         capacity_bytes: capacity.get(),
         capacity_set_by: set_by,
-        never_live_ratio: subject.rank().filter(|_| !is_live(basis)).and_then(of_rank),
-        private_pools_bytes: subject
-            .rank()
-            .filter(|_| !is_live(basis))
-            .and_then(private_pools_bytes),
+        never_live_ratio,
+        private_pools_bytes,
         too_large,
+        is_level,
         unit: subject.unit(),
     };
     Some((severity, evidence))
@@ -227,6 +242,7 @@ pub fn judge_host(
         never_live_ratio: None,
         private_pools_bytes: None,
         too_large,
+        is_level: false,
         unit: subject.unit(),
     };
     Some((severity, evidence))
@@ -303,7 +319,8 @@ impl Figures for PressureEvidence {
         let pressure = Sentence::from(pressure)
             .with(capacity)
             .then_if("; ", never_live)
-            .then_if("; ", private_pools);
+            .then_if("; ", private_pools)
+            .then_if("; ", self.is_level.then(|| Plan::Change.sentence()));
         let ahead = self.too_large.as_ref();
         let ahead =
             ahead.map(|of| site_words::of_too_large(&of.holder, &of.filling, self.unit));
@@ -348,6 +365,7 @@ impl Figures for PressureEvidence {
             never_live_ratio: Some(0.25),
             private_pools_bytes: Some(20 << 30),
             too_large: Some(Box::new(TooLarge { holder: holder(), filling: filling() })),
+            is_level: true,
             unit: StepUnit::Calls,
         }]
     }
@@ -366,6 +384,7 @@ mod tests {
             never_live_ratio: None,
             private_pools_bytes: None,
             too_large: None,
+            is_level: false,
             ..example.clone()
         };
         let training = PressureEvidence { unit: StepUnit::Steps, ..host.clone() };

@@ -66,6 +66,8 @@ pub struct RunInput<'a> {
     pub comparable: Option<Balance>,
     /// The end of the run itself.
     pub end: RunEnd,
+    /// Set while memory of any kind grows on one of its ranks.
+    pub is_growing: bool,
 }
 
 impl<'a> RunInput<'a> {
@@ -74,7 +76,9 @@ impl<'a> RunInput<'a> {
         let is_comparable =
             |(_, view): &&(Rank, RankView<'a>)| view.life_steps >= COMPARABLE_STEPS_MIN;
         let comparable = balance(&ranks.iter().filter(is_comparable));
-        Self { run, comparable, end: RunEnd::of(&ranks), ranks }
+        let is_growing =
+            ranks.iter().any(|(_, view)| view.detectors.trends().any(Trend::is_growing));
+        Self { run, comparable, end: RunEnd::of(&ranks), is_growing, ranks }
     }
 }
 

@@ -1,16 +1,26 @@
 //! The verdict on the plan of a run whose memory grows: what is best done with it.
 
+use crate::diagnosis::Evidence;
+use crate::diagnosis::input::{DiagnosisInput, Subject, SubjectView};
 use crate::diagnosis::run_end::{EndsFirst, RunEndFigures};
 use crate::diagnosis::trend_figures::TrendFigures;
+use crate::ranks::basis::Basis;
+use crate::ranks::lifetime::Kept;
+use crate::ranks::view::RankView;
+use stepmem_detect::{Signal, Slope, Trend};
 use stepmem_types::claims::Claim;
 use stepmem_types::claims::Sentence;
 use stepmem_types::claims::Statement;
 use stepmem_types::format::units::{counted, duration};
+use stepmem_types::ids::ProcessId;
 
 /// A run that needs more restarts is not worth them.
 const RESTARTS_MAX: f64 = 20.0;
 
-/// What is best done with a run whose end is known.
+/// Peaks are level if they rose by at most this part of what is left, over most of a life.
+const RISE_RATIO_MAX: f64 = 0.05;
+
+/// What is best done with a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Plan {
     /// It ends before its memory does.
@@ -23,13 +33,16 @@ pub enum Plan {
     },
     /// No number of restarts does that is worth it.
     Stop,
+    /// Its memory is nearly full and level: only a smaller step leaves more of it.
+    Change,
 }
 
 impl Plan {
     /// Returns the verdict on growth that goes on; `None` where it is open which end comes first,
-    /// or what a restart gains is not known.
+    /// what a restart gains is not known, or nothing is left.
     pub fn of(growth: &TrendFigures) -> Option<Self> {
-        let goes_on = !growth.is_over && !growth.is_level() && !growth.ends();
+        let is_full = growth.headroom_bytes == Some(0.0);
+        let goes_on = !growth.is_over && !growth.is_level() && !growth.ends() && !is_full;
         let RunEndFigures { first, restarts, .. } = growth.run_end.filter(|_| goes_on)?;
         match (first, restarts) {
             (EndsFirst::Run, _) => Some(Self::LetRun),
@@ -39,6 +52,40 @@ impl Plan {
             (EndsFirst::Memory, Some(_)) => Some(Self::Stop),
             (EndsFirst::Memory, None) | (EndsFirst::Open, _) => None,
         }
+    }
+
+    /// Returns the verdict that a finding states.
+    pub fn of_evidence(evidence: &Evidence) -> Option<Self> {
+        match evidence {
+            Evidence::HighPressure(of) => of.is_level.then_some(Self::Change),
+            _ => evidence.growth().and_then(Self::of),
+        }
+    }
+
+    /// Returns the name in labels.
+    pub fn as_label(self) -> &'static str {
+        match self {
+            Self::LetRun => "let_run",
+            Self::Restart { .. } => "restart",
+            Self::Stop => "stop",
+            Self::Change => "change",
+        }
+    }
+
+    /// Returns the verdict on a rank whose live memory is near its capacity. `None` beside growth
+    /// of any kind, before it is known that there is none, and where the rest of the run is
+    /// shorter than what was level.
+    pub fn of_full(input: &DiagnosisInput<'_>, subject: &Subject<'_, '_>) -> Option<Self> {
+        let SubjectView::Rank(run, _, rank) = subject.view else { return None };
+        let uses_its_device = |id: &ProcessId| rank.identity.device.as_ref() == Some(&id.uuid);
+        let process_grows = input.processes.iter().any(|(id, process)| {
+            let trend = process.creep.trend(Signal::Process);
+            uses_its_device(id) && trend.is_some_and(Trend::is_growing)
+        });
+        let is_over =
+            rank.is_over() || run.end.is_reached_within(rank, f64::from(rank.life_steps));
+        let is_level = is_level(rank) && !run.is_growing && !process_grows;
+        (is_level && !is_over).then_some(Self::Change)
     }
 
     /// States the verdict.
@@ -62,8 +109,32 @@ impl Plan {
             Self::Stop => {
                 Statement::new(Claim::StopRun, "stop it, no restart gets it there").into()
             }
+            Self::Change => {
+                let words = "its peaks are level: change the run, a restart gains nothing";
+                Statement::new(Claim::ChangeRun, words).into()
+            }
         }
     }
+}
+
+/// Returns whether the peaks of training steps, and what they leave behind, are known to be level.
+fn is_level(rank: &RankView<'_>) -> bool {
+    let detector = rank.detectors.own();
+    // A rise that is too slow for a trend counts, too.
+    let rises_not = |slope: Slope| {
+        !slope.is_straight && slope.bytes_per_step.is_some_and(|slope| slope.lower <= 0.0)
+    };
+    let is_judged = !rank.is_by_time()
+        && !rank.identity.unit.is_calls()
+        && detector.samples_until_judged() == 0
+        && rank.floors.is_judged()
+        && detector.slope(Signal::Allocated).is_some_and(rises_not);
+    let left = rank.headroom().filter(|left| is_judged && left.basis == Basis::Allocated);
+    let Some((left, peaks)) = left.zip(rank.lifetime.bands(Kept::PeakAllocated)) else {
+        return false;
+    };
+    let rise = peaks.recent_bytes - peaks.baseline_bytes.min(peaks.mid_bytes);
+    rise <= RISE_RATIO_MAX * left.bytes && rank.floors.stairs().is_none()
 }
 
 /// Returns the time that memory lasts from where its growth began; `None` next to other growth in

@@ -1,5 +1,6 @@
 //! The readers that take the values of metrics from a [`Status`]. Nothing is kept.
 
+use crate::diagnosis::plan::Plan;
 use crate::metrics::types::Visit;
 use crate::output::status::{
     ContainerStatus, DeviceStatus, FindingStatus, LabelCounts, ProcessStatus, RankStatus,
@@ -10,7 +11,7 @@ use stepmem_detect::Signal;
 use stepmem_types::device::DeviceMemoryKind;
 use stepmem_types::end::EndOutcome;
 use stepmem_types::host::{ContainerId, ContainerReading, PodMemory};
-use stepmem_types::ids::SubjectId;
+use stepmem_types::ids::{RankId, SubjectId};
 use stepmem_types::launch::Launch;
 use stepmem_types::site::{CodeLine, LeakSite, SiteText, SiteVerdict, TensorHolder};
 use stepmem_types::units::{Bytes, Count, Seconds};
@@ -228,6 +229,31 @@ pub(super) fn runs(
     for run in &status.runs {
         if let Some(value) = read(run) {
             visit.series(&[run.run.as_str()], value);
+        }
+    }
+}
+
+/// Visits the ranks whose findings state a verdict on the plan of their run.
+pub(super) fn plans(status: &Status, visit: &mut Visit<'_>, read: fn(Plan) -> Option<f64>) {
+    visit_plans(status, &mut |id, kind, plan| {
+        if let Some(value) = read(plan) {
+            visit.series(&[id.run.as_str(), &id.rank.to_string(), kind], value);
+        }
+    });
+}
+
+/// Reads the verdicts themselves.
+pub(super) fn plan_info(status: &Status, visit: &mut Visit<'_>) {
+    visit_plans(status, &mut |id, kind, plan| {
+        visit.series(&[id.run.as_str(), &id.rank.to_string(), kind, plan.as_label()], 1.0);
+    });
+}
+
+fn visit_plans(status: &Status, visit: &mut dyn FnMut(&RankId, &str, Plan)) {
+    for finding in &status.findings {
+        let plan = Plan::of_evidence(&finding.evidence);
+        if let Some((plan, id)) = plan.zip(finding.subject.rank()) {
+            visit(id, finding.kind.label(), plan);
         }
     }
 }

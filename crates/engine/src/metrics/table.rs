@@ -1,12 +1,13 @@
 //! THE TABLE: every metric's name, unit, help, labels and reader. Every output walks it; a
 //! metric's name stands in no other Rust file, but for those of `recorded`.
 
+use crate::diagnosis::plan::Plan;
 use crate::metrics::readers::{
     OUTCOME, bytes, children, container_growth, container_info, containers, count, counts,
     device_info, device_pods, devices, ended, findings, holder_info, host_holder_info,
-    leaking_share, marks, own_limits, pressures, process, process_info, process_memory,
-    process_unknown, processes, rank_info, ranks, records, runs, signals, site_info, size,
-    slopes_by_time, whole, xid_errors,
+    leaking_share, marks, own_limits, plan_info, plans, pressures, process, process_info,
+    process_memory, process_unknown, processes, rank_info, ranks, records, runs, signals,
+    site_info, size, slopes_by_time, whole, xid_errors,
 };
 use crate::metrics::types::{Group, Kind, Metric, Read, Unit, Visit};
 use crate::output::status::Status;
@@ -326,6 +327,15 @@ pub const METRICS: &[Metric] = &[
         "Severity of the diagnosis while it holds: 1 info, 2 warning, 3 critical.", Read::Subjects(|s, v| findings(s, v, |f| f.severity.level().into()))),
     row!(@ Derived Gauge "stepmem_diagnosis_since_timestamp_seconds" Some("stepmem.diagnosis.since_timestamp"), SECONDS, SUBJECT_KIND,
         "When the diagnosis began to hold, as a Unix time.", Read::Subjects(|s, v| findings(s, v, |f| f.since))),
+    row!(Derived Info "stepmem_plan_info" "plan.info", STATES, RANK_PLAN,
+        "The verdict on the plan of the run while a finding of the rank states one: let_run (the run ends first), restart, stop (no restart gets it to its end) or change (nearly full and level).",
+        plan_info),
+    row!(Derived Gauge "stepmem_plan_restarts" "plan.restarts", Unit::Countable("{restart}"), RANK_FINDING,
+        "Restarts from a checkpoint that the run takes to its end; only with the verdict restart.",
+        |s, v| plans(s, v, |plan| if let Plan::Restart { restarts, .. } = plan { Some(restarts) } else { None })),
+    row!(Derived Gauge "stepmem_plan_restart_buys_seconds" "plan.restart_buys", SECONDS, RANK_FINDING,
+        "Time that each of these restarts adds, where that is known.",
+        |s, v| plans(s, v, |plan| if let Plan::Restart { buys_seconds, .. } = plan { buys_seconds } else { None })),
 
     row!(Own Gauge "stepmem_up" "up", STATES, NONE, "1 while the exporter answers.", |_, v| v.series(&[], 1.0)),
     row!(Own Info "stepmem_build_info" "build.info", STATES, VERSION, "The exporter's version.",
@@ -452,6 +462,8 @@ const RANK_LIMIT: &[&str] = &["run", "rank", "uuid", "origin"];
 const RANK_SITE: &[&str] = &["run", "rank", "uuid", "file", "line", "function"];
 const RANK_HOLDER: &[&str] =
     &["run", "rank", "uuid", "holder", "kind", "file", "line", "function"];
+const RANK_FINDING: &[&str] = &["run", "rank", "kind"];
+const RANK_PLAN: &[&str] = &["run", "rank", "kind", "plan"];
 const VERSION: &[&str] = &["version"];
 const SETTING: &[&str] = &["setting"];
 const CODE: &[&str] = &["code"];

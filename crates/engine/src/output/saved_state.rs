@@ -8,6 +8,7 @@ use crate::findings::{ActiveFinding, Finding, Findings};
 use crate::kind::DiagnosisKind;
 use crate::processes::{PROCESSES_JUDGED_MAX, ProcessState, ProcessTable};
 use crate::ranks::detectors::RankDetectors;
+use crate::ranks::floors::Floors;
 use crate::ranks::history::History;
 use crate::ranks::lifetime::LifetimeStats;
 use crate::ranks::phase_floors::PhaseFloors;
@@ -30,6 +31,7 @@ const RANK_BYTES_MAX: usize = 2 * RankDetectors::BYTES_MAX
     + LifetimeStats::BYTES_MAX
     + History::BYTES_MAX
     + PhaseFloors::HEAP_BYTES_MAX
+    + Floors::BYTES_MAX
     + 4096;
 /// Bytes that an unmanaged process takes at most.
 const PROCESS_BYTES_MAX: usize = Detector::PROCESS_BYTES_MAX + 4096;

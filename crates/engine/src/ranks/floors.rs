@@ -1,5 +1,7 @@
 //! The least live memory of each part of a process's life: what it never gave back since then.
 
+use serde::{Deserialize, Serialize};
+
 use stepmem_types::units::Bytes;
 
 /// Parts at most; then each covers twice as many steps.
@@ -21,8 +23,12 @@ const LAST_AFTER: f64 = 0.6;
 const PAGE_BYTES: u64 = 4096;
 const PAGE: f64 = 4096.0;
 
+/// A part covers at most 2 to the power of this of steps.
+const DOUBLINGS_MAX: u32 = u32::BITS - 2;
+
 /// The floors of one process.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(try_from = "SavedFloors")]
 pub struct Floors {
     // Invariant: fewer than PARTS_MAX.
     /// The floor of each part, in pages.
@@ -32,6 +38,32 @@ pub struct Floors {
     /// The floor of the part that goes on, and its steps.
     open: Option<(u32, u32)>,
     n_skipped: u32,
+}
+
+/// Floors as they were saved.
+#[derive(Deserialize)]
+struct SavedFloors {
+    parts: Vec<u32>,
+    doublings: u32,
+    open: Option<(u32, u32)>,
+    n_skipped: u32,
+}
+
+impl TryFrom<SavedFloors> for Floors {
+    type Error = &'static str;
+
+    fn try_from(saved: SavedFloors) -> Result<Self, Self::Error> {
+        let SavedFloors { parts, doublings, open, n_skipped } = saved;
+        let is_right = parts.len() < PARTS_MAX
+            && doublings <= DOUBLINGS_MAX
+            && open.is_none_or(|(_, n_steps)| n_steps < 1 << doublings)
+            && n_skipped <= WARMUP_STEPS;
+        if is_right {
+            Ok(Self { parts, doublings, open, n_skipped })
+        } else {
+            Err("floors out of range")
+        }
+    }
 }
 
 /// Live memory that rose again and again in stairs, none of which was given back.
@@ -44,6 +76,9 @@ pub struct Stairs {
 }
 
 impl Floors {
+    /// The most that they take in addition to their own size, in bytes, in memory as in a state.
+    pub const BYTES_MAX: usize = 5 * PARTS_MAX;
+
     /// Takes the live memory at the end of a train step.
     pub fn take(&mut self, live: Bytes) {
         if self.n_skipped < WARMUP_STEPS {
@@ -62,15 +97,20 @@ impl Floors {
         if self.parts.len() >= PARTS_MAX {
             let pairs = self.parts.chunks(2).filter_map(|pair| pair.iter().copied().min());
             self.parts = pairs.collect();
-            self.doublings = (self.doublings + 1).min(u32::BITS - 2);
+            self.doublings = (self.doublings + 1).min(DOUBLINGS_MAX);
         }
+    }
+
+    /// Returns whether its life is long enough to tell stairs.
+    pub fn is_judged(&self) -> bool {
+        self.parts.len() >= PARTS_MIN
     }
 
     /// Returns the stairs in which it rose, if they go on; `None` while it is too early to tell,
     /// and where it rose evenly: that is the detector's.
     pub fn stairs(&self) -> Option<Stairs> {
         // The first part has what is left of the start.
-        let floors = self.parts.get(1..).filter(|floors| floors.len() + 1 >= PARTS_MIN)?;
+        let floors = self.parts.get(1..).filter(|_| self.is_judged())?;
         let mut kept: Vec<f64> = floors.iter().rev().copied().map(f64::from).collect();
         let mut least = f64::INFINITY;
         for floor in &mut kept {
@@ -106,6 +146,8 @@ fn number(n: usize) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use crate::ranks::floors::{Floors, PARTS_MAX};
     use stepmem_types::units::Bytes;
 
@@ -127,6 +169,28 @@ mod tests {
         assert_eq!(stairs.n_stairs, 12);
         assert!((stairs.growth_bytes / 1_048_576.0 - 1200.0).abs() < 1e-9, "{stairs:?}");
         assert!(stairs.steps > 18_000.0 && stairs.steps <= 20_000.0, "{stairs:?}");
+    }
+
+    #[test]
+    fn saved_floors_go_on_where_they_were_and_hostile_ones_are_refused() {
+        let live = |step: u64| 1000 + step / 1500 * 100 + (step * 7919 % 13) * 30;
+        let saved = serde_json::to_value(floors(10_001, live)).unwrap();
+        let mut resumed: Floors = serde_json::from_value(saved.clone()).unwrap();
+        for step in 10_001..20_000 {
+            resumed.take(Bytes::new(live(step) * MIB).unwrap());
+        }
+        assert_eq!(resumed.stairs(), floors(20_000, live).stairs());
+        assert!(resumed.stairs().is_some());
+        for (key, value) in [
+            ("parts", json!(vec![1; PARTS_MAX])),
+            ("doublings", json!(31)),
+            ("open", json!([1, u32::MAX])),
+            ("n_skipped", json!(25)),
+        ] {
+            let mut hostile = saved.clone();
+            hostile[key] = value;
+            assert!(serde_json::from_value::<Floors>(hostile).is_err(), "{key}");
+        }
     }
 
     #[test]

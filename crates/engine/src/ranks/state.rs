@@ -101,8 +101,7 @@ pub struct RankState {
     phase_floors: PhaseFloors,
     /// The last ask of this incarnation to checkpoint.
     checkpoint: Option<CheckpointAsk>,
-    /// The floors of its live memory; a restored state begins anew.
-    #[serde(skip)]
+    /// The floors of its live memory.
     floors: Floors,
 }
 

@@ -550,6 +550,7 @@ mod tests {
             capacity_set_by: None,
             never_live_ratio: None,
             private_pools_bytes: None,
+            is_level: false,
             capacity_bytes: 100,
         };
         Transition {

@@ -12,6 +12,7 @@ use crate::summary::model::{
 };
 use crate::summary::neutral::neutral;
 use crate::summary::peaks::{LifetimePressure, Peaks};
+use crate::summary::planned::{PlannedRestarts, RestartsSoFar};
 use crate::summary::run_metrics::{is_judged, run_metrics};
 use stepmem_detect::{Axis, Outlook, Signal, Trend};
 use stepmem_engine::diagnosis::growth::LIVE_SIGNALS;
@@ -74,6 +75,7 @@ impl Summary {
                 .ranks
                 .first()
                 .map_or_else(Count::default, |(_, view)| view.identity.attempt),
+            planned_restarts: None,
             duration_s: span
                 .map(|(first, last)| (first.time, last.time))
                 .or_else(|| by_time(run))
@@ -90,6 +92,16 @@ impl Summary {
         };
         card::put(&mut summary);
         summary
+    }
+
+    /// Adds the planned restarts of its run, and writes its card again. `began` is the first step
+    /// of the newest attempt, and `until` the Unix time of its last record.
+    pub fn add_restarts(&mut self, so_far: &RestartsSoFar, began: Option<Moment>, until: f64) {
+        if so_far.run.as_ref().is_some_and(|run| *run != self.run) {
+            return;
+        }
+        self.planned_restarts = PlannedRestarts::of(so_far, began, until);
+        card::put(self);
     }
 }
 

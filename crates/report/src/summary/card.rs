@@ -175,6 +175,9 @@ fn scope(page: &mut Telling, summary: &Summary) {
     let words =
         format!("Run {}{attempt}: {seen}{of} {ranks}{steps}{restarts}.", summary.run.as_str());
     page.say(Indent::hanging(0), Statement::new(Claim::Coverage, words).of(count(seen)));
+    if let Some(planned) = summary.planned_restarts {
+        page.say(Indent::hanging(0), planned.sentence());
+    }
     missing(page, summary);
     ends(page, summary);
     outside(page, summary);

@@ -57,6 +57,9 @@ pub fn merged(mut parts: Vec<Summary>) -> Result<Summary, MergeError> {
         parts.iter().filter_map(|part| part.snapshots.clone()).flatten().collect();
     snapshots.sort_by(|a, b| a.since.total_cmp(&b.since));
     let has_snapshots = parts.iter().any(|part| part.snapshots.is_some());
+    // Each launcher of the run restarts its own ranks, all at the same steps.
+    let planned = parts.iter().filter_map(|part| part.planned_restarts);
+    let planned_restarts = planned.max_by_key(|planned| planned.restarts);
     let mut whole = parts.into_iter().next().ok_or(MergeError::Nothing)?;
     if let Some(worst) = issues.first() {
         whole.diagnosis = worst.clone();
@@ -64,6 +67,7 @@ pub fn merged(mut parts: Vec<Summary>) -> Result<Summary, MergeError> {
     whole.generated_at = generated_at.unwrap_or_default();
     whole.duration_s = span.map(|(first, last)| (last.time - first.time).max(0.0));
     whole.worst_rank = whole.diagnosis.ranks.first().copied().or(highest);
+    whole.planned_restarts = planned_restarts;
     whole.snapshots = has_snapshots.then_some(snapshots);
     (whole.ranks, whole.issues) = (ranks, issues);
     (whole.coverage, whole.metrics) = (coverage, metrics);

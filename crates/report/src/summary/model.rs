@@ -9,6 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
 use crate::policy::{IssueSeverity, PeakMetric, PolicyName};
+use crate::summary::planned::PlannedRestarts;
 use stepmem_detect::{Signal, Stage};
 use stepmem_engine::diagnosis::Evidence;
 use stepmem_engine::kind::DiagnosisKind;
@@ -46,6 +47,9 @@ pub struct Summary {
     pub workload: Option<String>,
     /// The run's latest attempt, which the summary covers.
     pub attempt: Count,
+    /// The planned restarts that led to it; absent without any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub planned_restarts: Option<PlannedRestarts>,
     /// The time from the first to the last train step, in seconds.
     pub duration_s: Option<f64>,
     pub diagnosis: Issue,

@@ -125,6 +125,8 @@ claims! {
             needs ["run_end", "headroom_bytes", "growth_bytes", "slope_bytes_per_second"], when "restarts get the run to its end, and the growth is no container's", LEFT;
         StopRun "stop_run": "stop it, no restart gets it there",
             needs ["run_end"], when "it would take more than 20 restarts", WORDS;
+        ChangeRun "change_run": "its peaks are level: change the run",
+            needs ["is_level"], when "live memory holds at HIGH PRESSURE, its peaks are level, and no memory of the run grows", WORDS;
         RunEnded "run_ended"(Step): "the run ended before, at step …",
             needs ["run_end"], when "the run is over, and took its last step", EXACT;
         EndOfRun "end_of_run": "The run ends …",
@@ -311,6 +313,12 @@ claims! {
             needs ["end"], when "a rank failed, and not of memory, or ended without a word", EXACT;
         Coverage "coverage"(Count): "Run …: … of … ranks, steps … to … in …",
             needs ["coverage"], when "always", EXACT;
+        PlannedRestarts "planned_restarts"(Count): "… planned restarts",
+            needs ["planned_restarts"], when "`run` started the command again after a checkpoint", EXACT;
+        LostSteps "lost_steps"(Steps): "… steps lost",
+            needs ["planned_restarts"], when "the same, and attempts go on counting", EXACT;
+        LeakCosts "leak_costs"(Ratio): "the leak costs …% of the time",
+            needs ["planned_restarts"], when "the same, and this `run` made one", EXACT;
         NeverPushed "never_pushed"(Count): "Never pushed: …",
             needs ["coverage"], when "ranks launched here never pushed", EXACT;
         Lost "lost"(Count): "Lost: rank … after step …",
@@ -386,6 +394,9 @@ impl Claim {
             Self::NoFinding => &[Self::Raised, Self::NotJudged, Self::RisesUnfound],
             Self::Calm => &[Self::CalmUnjudged, Self::NoSteps],
             Self::LetRun | Self::StopRun => &[Self::Restarts, Self::RestartBuys],
+            Self::ChangeRun => {
+                &[Self::LetRun, Self::Restarts, Self::RestartBuys, Self::StopRun]
+            }
             Self::NothingLeft => &[Self::TimeLeft, Self::LeastTimeLeft],
             _ => &[],
         }
