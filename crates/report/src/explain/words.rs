@@ -12,7 +12,7 @@ pub fn measure(failure: &Stopped) -> String {
         Bound::AtMost => ">",
     };
     let (value, limit) = if row.unit == TestUnit::Count {
-        (whole(failure.value), whole(failure.limit))
+        (whole(failure.value), format!("{} blocks", whole(failure.limit)))
     } else {
         figures(failure)
     };
