@@ -58,7 +58,7 @@ mod tests {
             ),
             (
                 failure(Test::Blocks, 1.0, 8.0),
-                "1 < 8",
+                "1 < 8 blocks",
                 "it has 1 of the 8 blocks that it needs",
             ),
             (
