@@ -295,6 +295,17 @@ fn stairs_between_events_rise_with_the_third_and_creep_with_the_fourth() {
 }
 
 #[test]
+fn garbage_that_was_as_high_in_the_warm_up_is_no_rise() {
+    let collected = Watched::new().run(400, |step| 8.0 * MEBIBYTE * f64::from(step % 25));
+    assert_eq!((collected.rising, collected.creeping), (None, None));
+    // Memory that falls in the warm-up hides a leak no longer than it takes to exceed that.
+    let (rate, high) = (8.0 * MEBIBYTE, 20.0 * 8.0 * MEBIBYTE);
+    let leaking = Watched::new()
+        .run(900, |step| if step < 12 { high } else { rate * f64::from(step - 12) });
+    assert_eq!(leaking.rising.map(|step| step < 100), Some(true));
+}
+
+#[test]
 fn what_comes_and_goes_fills_or_wanders_does_not_creep() {
     // One larger buffer, from some step on.
     let shifted =
@@ -562,4 +573,23 @@ fn newest_readings_show_growth_but_none_between_two_steps() {
     let bytes = left.unwrap().headroom_bytes.unwrap();
     let truth = 10.0 * CAPACITY - BASE - TRANSIENT - 39.0 * 500.0 * MEBIBYTE;
     assert!((bytes / truth - 1.0).abs() < 1e-6, "{bytes} for {truth}");
+}
+
+#[test]
+fn growth_that_ended_goes_on_again_by_more_than_memory_varies() {
+    let rate = 2.0 * MEBIBYTE;
+    for seed in 0..16 {
+        // A list that was cleared, and then memory that varies by more than it held.
+        let mut next = noise(seed);
+        let varies: Vec<f64> = (0..2_000).map(|_| 600.0 * MEBIBYTE * next()).collect();
+        let mut watched = Watched::new();
+        for _ in 0..100 {
+            watched = watched.run(20, |step| match step {
+                ..100 => rate * f64::from(step),
+                _ => varies[usize::try_from(step - 1).unwrap()],
+            });
+            let grows = watched.trend().is_some_and(Trend::is_growing);
+            assert!(!grows || watched.step < 400, "seed {seed}, step {}", watched.step);
+        }
+    }
 }

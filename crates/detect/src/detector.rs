@@ -201,7 +201,9 @@ impl Detector {
         let block = Block { minimum: net, peak: narrow(peak), ..block_of(sample, at) };
         let counted = Counted { block, live_blocks: sample.live_blocks.map(narrow) };
         let slack = self.slack.add(sample, peak);
-        if self.n_samples <= self.n_warmup() {
+        let n_warmup = self.n_warmup();
+        if self.n_samples <= n_warmup {
+            self.live.warm_up(counted, self.n_samples == n_warmup);
             return false;
         }
         let config = &self.config;

@@ -28,6 +28,9 @@ pub(super) struct Heights {
     /// The point and the height of the last rise.
     #[serde(deserialize_with = "saved::figures")]
     pub(super) rose: (AxisPoint, f64),
+    /// The lowest block minimum since then.
+    #[serde(deserialize_with = "saved::figures")]
+    lowest: f64,
     /// Units between two rises, at most, as far as the samples resolve them.
     #[serde(deserialize_with = "saved::amounts")]
     longest_gap: f64,
@@ -40,6 +43,29 @@ pub(super) struct Heights {
     /// The place before the newest.
     #[serde(deserialize_with = "saved::figures")]
     before: f64,
+}
+
+/// Memory that is level after growth.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+pub(super) struct Plateau {
+    /// The height at which growth ended.
+    #[serde(deserialize_with = "saved::figures")]
+    top: f64,
+    /// The lowest block minimum since.
+    #[serde(deserialize_with = "saved::figures")]
+    lowest: f64,
+}
+
+impl Plateau {
+    /// Takes the minimum of the next block.
+    pub(super) fn advance(&mut self, minimum: f64) {
+        self.lowest = self.lowest.min(minimum);
+    }
+
+    /// Returns whether growth has left it: by at least as much as memory varied there.
+    pub(super) fn is_left_by(&self, heights: &Heights) -> bool {
+        heights.top - self.top >= self.top - self.lowest
+    }
 }
 
 impl Heights {
@@ -57,6 +83,7 @@ impl Heights {
             top: *minimum,
             onset: onset.position,
             rose: (*onset, *minimum),
+            lowest: *minimum,
             longest_gap: 0.0,
             reached,
             spacing: 0.0,
@@ -74,9 +101,11 @@ impl Heights {
     /// Takes the minimum of the next block.
     pub(super) fn advance(&mut self, at: AxisPoint, minimum: f64) {
         self.top = self.top.max(minimum);
+        self.lowest = self.lowest.min(minimum);
         if minimum >= self.rose.1 + RISE_OF_GROWTH * self.growth() {
             self.longest_gap = self.longest_gap.max(self.before - self.rose.0.position);
             self.rose = (at, minimum);
+            self.lowest = minimum;
         }
         self.before = at.position;
         let last = self.reached.last().map_or(f64::NEG_INFINITY, |(position, _)| *position);
@@ -98,6 +127,11 @@ impl Heights {
     /// Returns the growth since the onset.
     pub(super) fn growth(&self) -> f64 {
         self.top - self.base
+    }
+
+    /// Returns how memory varies at the height that it has reached.
+    pub(super) fn plateau(&self) -> Plateau {
+        Plateau { top: self.top, lowest: self.lowest }
     }
 
     /// Returns the growth since the onset up to `sample`. Since the newest block it goes on at

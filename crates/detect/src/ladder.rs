@@ -51,6 +51,8 @@ pub(super) struct Newest<'a> {
 pub(super) struct Before {
     pub(super) bytes: Option<f64>,
     pub(super) live_blocks: Option<f64>,
+    /// The highest minimum of the warm-up, which no window has.
+    pub(super) warmup_bytes: Option<f64>,
 }
 
 impl Block {
@@ -123,6 +125,7 @@ impl Row {
         let before = Before {
             bytes: bytes.reduce(f64::max),
             live_blocks: numbers.reduce(f32::max).map(f64::from),
+            warmup_bytes: None,
         };
         Some(Newest { blocks, live_blocks, before })
     }

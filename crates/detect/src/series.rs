@@ -5,7 +5,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::config::Config;
 use crate::forecast::overview::Overviews;
 use crate::intervals::{Intervals, Newest};
-use crate::ladder::{Counted, Ladder, count};
+use crate::ladder::{Before, Counted, Ladder, count};
 use crate::rapid::Rapid;
 use crate::sample::AxisPoint;
 use crate::shifts::Shifts;
@@ -44,6 +44,9 @@ pub(super) struct Series {
     open: Option<Counted>,
     #[serde(deserialize_with = "saved::at_most::<_, _, { SAMPLES_PER_BLOCK_MAX - 1 }>")]
     n_open: u32,
+    /// The highest block minimum of the warm-up.
+    #[serde(deserialize_with = "saved::figures")]
+    warmup_high: Option<f64>,
     pub(super) ladder: Ladder,
     #[serde(skip)]
     pub(super) overviews: Overviews,
@@ -63,10 +66,23 @@ impl Series {
             samples_per_block,
             open: None,
             n_open: 0,
+            warmup_high: None,
             ladder: Ladder::default(),
             overviews: Overviews::default(),
             tracker: Tracker::default(),
             suspected: None,
+        }
+    }
+
+    /// Takes one sample of the warm-up, as a block; `is_last` of the last one.
+    pub(super) fn warm_up(&mut self, sample: Counted, is_last: bool) {
+        let open = self.open.replace(sample);
+        if let Some(open) = open {
+            let minimum = open.join(sample).block.minimum;
+            self.warmup_high = Some(self.warmup_high.map_or(minimum, |high| high.max(minimum)));
+        }
+        if is_last {
+            self.open = None;
         }
     }
 
@@ -191,7 +207,7 @@ impl Series {
         Some(Window {
             blocks: newest.blocks,
             live_blocks: newest.live_blocks,
-            before: newest.before,
+            before: Before { warmup_bytes: self.warmup_high, ..newest.before },
             creeping_min: None,
             samples_per_block: Some(self.samples_per_block << level_idx),
             pages_within: None,

@@ -195,6 +195,7 @@ pub(super) fn judge(window: &Window<'_>, around: &Surroundings<'_>) -> Result<Sh
     };
     let is_line = deceleration.is_some_and(|kept| kept >= config.rising_line_ratio);
     if is_line || window.pages_within.is_some() || explained(config.rising_ratio).is_ok() {
+        window.check_above(window.before.warmup_bytes, &growth, config)?;
         return Ok(shown(Stage::Rising, Some(obstacle)));
     }
     Err(obstacle)
@@ -254,10 +255,19 @@ impl Window<'_> {
 
     /// Checks that its growth ends higher than everything before it.
     pub(super) fn check_new(&self, growth: &Growth, config: &Config) -> Result<(), Stopped> {
-        let Some((first, last)) = self.blocks.first().zip(self.blocks.last()) else {
-            return Ok(());
-        };
+        let Some(first) = self.blocks.first() else { return Ok(()) };
         let high = first.minimum.max(self.before.bytes.unwrap_or(first.minimum));
+        self.check_above(Some(high), growth, config)
+    }
+
+    /// Checks that its growth ends higher than what was seen before, if anything was.
+    fn check_above(
+        &self,
+        high: Option<f64>,
+        growth: &Growth,
+        config: &Config,
+    ) -> Result<(), Stopped> {
+        let Some((last, high)) = self.blocks.last().zip(high) else { return Ok(()) };
         Test::SeenBefore.check(last.minimum, high + config.new_high_ratio * growth.bytes)
     }
 

@@ -8,7 +8,7 @@ use crate::forecast::power_law;
 use crate::forecast::slope_interval::{
     Bend, SinceOnset, Spread, slope_interval, slope_since_onset,
 };
-use crate::heights::Heights;
+use crate::heights::{Heights, Plateau};
 use crate::ladder::{BLOCKS_MAX, Block, LEVELS_MAX, Ladder, Level, points_of};
 use crate::sample::AxisPoint;
 use crate::stats::student;
@@ -59,6 +59,8 @@ pub(super) struct Tracked {
     trend: Trend,
     shown_by: ShownBy,
     heights: Heights,
+    /// Set once growth has ended.
+    plateau: Option<Plateau>,
     /// Set while the number of live blocks alone shows it.
     is_by_number: bool,
 }
@@ -199,7 +201,7 @@ impl Tracker {
     /// `sampled` units of the axis bring as many samples as an end takes.
     pub(super) fn advance(&mut self, block: &Block, sampled: f64, around: &Surroundings<'_>) {
         let Some(tracked) = self.tracked.as_deref_mut() else { return };
-        let Tracked { trend, heights, is_by_number, .. } = tracked;
+        let Tracked { trend, heights, plateau, is_by_number, .. } = tracked;
         let goes_on = *is_by_number && around.is_accumulating;
         let config = around.config;
         heights.advance(block.at, block.minimum);
@@ -215,6 +217,7 @@ impl Tracker {
                     let since = heights.rose.0;
                     let known_after = position - since.position;
                     self.is_changed = true;
+                    *plateau = Some(heights.plateau());
                     trend.phase = Phase::Level { since, known_after };
                     self.level_since = Some(since);
                     if trend.stage == Stage::Creeping {
@@ -224,9 +227,11 @@ impl Tracker {
                 }
             }
             Phase::Level { since, known_after } => {
+                plateau.iter_mut().for_each(|plateau| plateau.advance(block.minimum));
+                let is_left = plateau.is_none_or(|plateau| plateau.is_left_by(heights));
                 let slope = heights.recent_slope(position, sampled);
                 let resumed = config.resumed_slope(trend.slope_bytes_per_unit.value);
-                if goes_on || slope.is_some_and(|slope| slope >= resumed) {
+                if goes_on || is_left && slope.is_some_and(|slope| slope >= resumed) {
                     trend.phase = Phase::Growing { resumed: Some(around.now) };
                     (self.ended, self.level_since, self.is_changed) = (None, None, true);
                 } else if position - since.position >= 2.0 * known_after.max(sampled) {
@@ -319,7 +324,8 @@ impl Tracked {
             share_ratio: shown.share_ratio,
             confidence_ratio: (stage_ratio * capacity_ratio * chance).clamp(0.0, 1.0),
         };
-        Some(Self { trend, shown_by: by, heights, is_by_number: shown.is_by_number })
+        let is_by_number = shown.is_by_number;
+        Some(Self { trend, shown_by: by, heights, plateau: None, is_by_number })
     }
 
     /// Takes over what a later window shows; keeps the onset unless that raises the stage.
