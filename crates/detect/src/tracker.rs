@@ -227,7 +227,9 @@ impl Tracker {
                 }
             }
             Phase::Level { since, known_after } => {
-                plateau.iter_mut().for_each(|plateau| plateau.advance(block.minimum));
+                if let Some(plateau) = plateau.as_mut() {
+                    plateau.advance(block.minimum);
+                }
                 let is_left = plateau.is_none_or(|plateau| plateau.is_left_by(heights));
                 let slope = heights.recent_slope(position, sampled);
                 let resumed = config.resumed_slope(trend.slope_bytes_per_unit.value);
