@@ -209,8 +209,8 @@ export class Chart {
       ctx.stroke();
       labels.push({ ...marker, x });
     }
-    if (ceiling && ceiling.value <= plot.scales.y.max) drawCeiling(plot, ceiling, ratio);
     drawLabels(plot, labels, ratio);
+    if (ceiling && ceiling.value <= plot.scales.y.max) drawCeiling(plot, ceiling, ratio);
     ctx.restore();
   }
 }
@@ -246,7 +246,6 @@ function drawCeiling(plot, { value, label, color: of }, ratio) {
   [ctx.strokeStyle, ctx.lineWidth] = [color("panel"), 6 * ratio];
   ctx.strokeText(...at);
   ctx.fillText(...at);
-  ctx.textAlign = "left";
 }
 
 /** The points of a line that have no neighbor, and are drawn as dots; `null` if it has none. */
