@@ -38,8 +38,11 @@ export MISSING_FILE=$PWD/$logs/missing
 announce() {
     local planned installs answer
     planned=$(plan) || exit 1
-    installs='nothing'
-    [ -z "$planned" ] || installs='once 1.1 GB below target/tools, and 0.6 GB of Debian packages (3 to 10 minutes)'
+    installs=''
+    ! grep -q '/target/tools/' <<<"$planned" || installs='1.1 GB below target/tools'
+    ! grep -q '^Debian packages' <<<"$planned" || installs="${installs:+$installs and }0.6 GB of Debian packages"
+    installs=${installs:+once $installs (3 to 10 minutes)}
+    installs=${installs:-nothing}
     printf 'make test: installs %s; builds 4.5 GB below target/debug; tests for 20 minutes on two cores that do nothing else; skips PyTorch (make test-torch, 6 GB) and what is named last.\n' "$installs"
     [ -n "$planned" ] || return 0
     printf '%s\n' "$planned" | sed "s|$PWD/||; s|^|  |"
@@ -109,7 +112,7 @@ while read -r package; do
     for module in ${tests_of[$package]-}; do
         left_out+=(--skip "$module")
     done
-    skip "tests of ${tests_of[$package]-nothing}: no $package, which needs root (apt-get install $package)"
+    skip "no $package, which needs root (apt-get install $package): tests of ${tests_of[$package]-nothing}"
 done < <(sort -u "$MISSING_FILE")
 # Without a program there is nothing to test.
 "$cargo" build --workspace || exit 1

@@ -152,12 +152,12 @@ def _format_share(figure: Optional[int], total: Optional[int]) -> str:
 
 
 def format_bytes(figure: Optional[int]) -> str:
-    """Returns three digits and a binary unit: `1.20 GiB`; `–` if unknown."""
+    """Returns three digits at most and a binary unit: `1.20 GiB`; `–` if unknown."""
     if figure is None:
         return "–"
     value = float(figure)
     for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1024:
+        if value < 999.5:
             break
         value /= 1024
     else:

@@ -33,7 +33,9 @@ def found() -> "Dict[str, Tuple[str, bool]]":
     """The interpreters by implementation and version, each with its path and whether the client knows it."""
     home = os.environ.get("PYENV_ROOT", os.path.expanduser("~/.pyenv"))
     candidates: List[str] = [sys.executable, *os.environ.get("STEPMEM_TEST_PYTHONS", "").split(":")]
-    candidates += [str(path) for path in sorted(pathlib.Path(home).glob("versions/*/bin/python"))]
+    # The variable may be of another user, whose folder this one may not read.
+    if os.access(home, os.R_OK | os.X_OK):
+        candidates += [str(path) for path in sorted(pathlib.Path(home).glob("versions/*/bin/python"))]
     named = [f"python3.{minor}" for minor in range(6, 16)] + ["python2.7", "pypy3"]
     candidates += [path for path in map(shutil.which, named) if path]
     interpreters: "Dict[str, Tuple[str, bool]]" = {}

@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
 use crate::commands::snapshot_file::NotASnapshot;
@@ -11,6 +12,7 @@ use crate::config::keys::FILE_VARIABLE;
 use crate::config::settings::Settings;
 use crate::config::sources::{Leniency, Sources};
 use crate::config::table::{SETTINGS, Setting};
+use crate::store::atomic;
 use crate::store::launches::LATEST;
 use crate::store::open::Unread;
 use stepmem_report::gate::{FAILED_ON_CODE, UNJUDGED_CODE};
@@ -146,6 +148,14 @@ pub(super) fn setting_help(setting: &Setting, defaults: Defaults) -> String {
 
 /// The last line of `-h` of a command that takes settings.
 pub(super) const SETTINGS_HINT: &str = "Settings: stepmem help settings";
+
+/// Writes a document to a file, and says on standard error that it is there.
+pub(super) fn write_document(to: &Path, document: &str) -> anyhow::Result<()> {
+    let shown = clean(&to.display().to_string()).into_owned();
+    atomic::replace(to, &[document.as_bytes()]).with_context(|| shown.clone())?;
+    writeln!(io::stderr(), "Written to {shown}").ok();
+    Ok(())
+}
 
 /// The files given for [`recordings`].
 pub(super) fn files(matches: &ArgMatches) -> impl Iterator<Item = &PathBuf> {

@@ -2,6 +2,7 @@
 //! available.
 
 use std::io::{self, Write};
+use std::net::SocketAddr;
 
 use anyhow::anyhow;
 use clap::{Arg, ArgMatches};
@@ -13,6 +14,7 @@ use crate::commands::live::LiveExporter;
 use crate::config::settings::{PushSocket, Settings};
 use crate::config::web_file::WebFile;
 use crate::exporter::collectors::nvml;
+use crate::exporter::listen::opened;
 use crate::exporter::reload::token_warnings;
 use crate::exporter::start::{problems, within_address_space};
 use crate::input::push::http::PushConfig;
@@ -55,6 +57,12 @@ fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
     }
 }
 
+/// Returns an address that can be opened, and what else is meant where that stands for all.
+fn shown(address: SocketAddr) -> (SocketAddr, &'static str) {
+    let opened = opened(address);
+    (opened, if opened == address { "" } else { " (and every address of this host)" })
+}
+
 fn check(settings: &Settings, mut out: impl Write) -> anyhow::Result<()> {
     let PushConfig { token_file, admin_token_file, .. } = &settings.push;
     let of_tokens =
@@ -65,10 +73,12 @@ fn check(settings: &Settings, mut out: impl Write) -> anyhow::Result<()> {
     let is_tls = settings.web_file.as_ref().is_some_and(WebFile::speaks_tls);
     let scheme = if is_tls { "https" } else { "http" };
     for address in &settings.web_addresses {
-        writeln!(out, "page and metrics: {scheme}://{address}{}", settings.telemetry_path)?;
+        let (page, of) = shown(*address);
+        writeln!(out, "page and metrics: {scheme}://{page}{}{of}", settings.telemetry_path)?;
     }
     for address in &settings.push_addresses {
-        writeln!(out, "pushes:           {scheme}://{address}/v1/steps")?;
+        let (pushed, of) = shown(*address);
+        writeln!(out, "pushes:           {scheme}://{pushed}/v1/steps{of}")?;
     }
     if let Some(PushSocket { path, mode }) = &settings.push_socket {
         writeln!(out, "pushes:           {} (mode {mode:o})", path.display())?;

@@ -15,7 +15,6 @@ use crate::commands::live::seconds;
 use crate::commands::prometheus::{Prometheus, access_args};
 use crate::commands::reader::Reader;
 use crate::input::series;
-use crate::store::atomic;
 use crate::store::open::Unread;
 use stepmem_engine::config::EngineConfig;
 use stepmem_report::job::answer::Answer;
@@ -189,10 +188,7 @@ fn write(
     judged: &[Judged],
 ) -> anyhow::Result<()> {
     if let Some(to) = matches.get_one::<PathBuf>("html") {
-        let document = html::document(sources, judged, escaped);
-        atomic::replace(to, &[document.as_bytes()])
-            .with_context(|| to.display().to_string())?;
-        return Ok(());
+        return args::write_document(to, &html::document(sources, judged, escaped));
     }
     let text = if matches.get_flag("json") {
         args::json(&JudgedTold::of(sources, judged))?

@@ -7,9 +7,9 @@ use std::path::Path;
 use anyhow::Context;
 use serde_json::Value;
 
+use crate::commands::args;
 use crate::commands::live::{LiveExporter, VERSION};
 use crate::output::report::Report;
-use crate::store::atomic;
 use stepmem_engine::engine::Engine;
 use stepmem_engine::kind::Severity;
 use stepmem_engine::output::status::{DeviceProcessStatus, ExporterStatus, Status};
@@ -17,7 +17,7 @@ use stepmem_report::explain::json::WindowsNow;
 use stepmem_report::summary::card;
 use stepmem_report::summary::model::Summary;
 use stepmem_snapshot::html::data;
-use stepmem_types::format::units::{grouped, rfc3339, whole_bytes};
+use stepmem_types::format::units::{grouped, whole_bytes};
 use stepmem_types::ids::{GpuUuid, Rank, SubjectId};
 use stepmem_types::units::Uptime;
 
@@ -115,8 +115,7 @@ impl RunReport {
             answers.push_str(&of_rank);
             (n_left, n_past) = (left, n_past + 1);
         }
-        atomic::replace(to, &[written(&answers, n_past).as_bytes()])
-            .with_context(|| to.display().to_string())
+        args::write_document(to, &written(&answers, n_past))
     }
 
     /// Leaves only the run in the status, and of its ranks at most [`REPORT_RANKS_MAX`]. Returns
@@ -174,8 +173,7 @@ impl RunReport {
             n_ranks => format!("the worst {} of {} ranks", number(n_past), number(n_ranks)),
         };
         format!(
-            "Written by stepmem summary {VERSION}; as of {}. This file loads nothing. It has the memory over time of {ranks}, in at most {}.",
-            rfc3339(self.status.time),
+            "Written by stepmem summary {VERSION}. This file loads nothing and is at most {} long; it has the memory over time of {ranks}.",
             whole_bytes(u64::try_from(REPORT_BYTES_MAX).unwrap_or(u64::MAX)),
         )
     }

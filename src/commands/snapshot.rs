@@ -4,10 +4,9 @@
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
 use clap::{Arg, ArgMatches, Command};
 
-use crate::commands::args::{CommandError, CommandRow, Exit};
+use crate::commands::args::{CommandError, CommandRow, Exit, write_document};
 use crate::commands::snapshot_columns;
 use crate::commands::snapshot_common::{
     Common, ensure_moment, file, json, named_moment, path, with_common, with_html,
@@ -15,7 +14,6 @@ use crate::commands::snapshot_common::{
 use crate::commands::snapshot_events::{self, EVENTS};
 use crate::commands::snapshot_file::{NotASnapshot, shown};
 use crate::commands::take;
-use crate::store::atomic;
 use stepmem_snapshot::html::{self, DocumentHead};
 use stepmem_snapshot::text::{self, Question, RowKind, ShownMoment};
 use stepmem_snapshot::{
@@ -150,7 +148,7 @@ fn print_show(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<()> {
     if let Some(to) = common.html.as_deref() {
         let head = DocumentHead { name: &name_of(&path), about: &about, moment };
         let document = html::write(head, &reports, host.as_ref())?;
-        return put(to, &document);
+        return write_document(to, &document);
     }
     let question = Question {
         moment,
@@ -204,7 +202,10 @@ fn print_compare(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<()
         diff.judge(&series, &after);
     }
     if let Some(to) = common.html.as_deref() {
-        return put(to, &html::diff(paths.each_ref().map(|path| name_of(path)), &diff));
+        return write_document(
+            to,
+            &html::diff(paths.each_ref().map(|path| name_of(path)), &diff),
+        );
     }
     if common.is_json {
         return json(&diff, out);
@@ -246,7 +247,7 @@ fn print_ranks(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<bool
     let is_read = summaries.iter().any(Option::is_some);
     let ranks = compare_ranks(rows, &summaries);
     if let Some(to) = common.html.as_deref() {
-        put(to, &html::ranks(&ranks))?;
+        write_document(to, &html::ranks(&ranks))?;
     } else if common.is_json {
         json(&ranks, out)?;
     } else {
@@ -258,11 +259,6 @@ fn print_ranks(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<bool
 /// The rank in a file's name.
 fn rank_in(path: &Path) -> Option<u64> {
     path.file_name().and_then(|name| rank_of(&name.to_string_lossy()))
-}
-
-/// Writes a document.
-fn put(to: &Path, document: &str) -> anyhow::Result<()> {
-    atomic::replace(to, &[document.as_bytes()]).with_context(|| shown(to))
 }
 
 /// The name of a file without its folder.

@@ -56,8 +56,10 @@ pub(super) fn sentences<'n>(names: impl IntoIterator<Item = &'n str>) -> Vec<Str
         .into_iter()
         .filter(|name| !known.iter().any(|known| known == name))
         .filter_map(|name| match nearest(name, &known) {
-            Some(known) => Some(format!("{name}: no such variable; did you mean {known}?")),
-            None => is_ours(name).then(|| format!("{name}: no such variable")),
+            Some(known) => {
+                Some(format!("{name}: no setting has this name; did you mean {known}?"))
+            }
+            None => is_ours(name).then(|| format!("{name}: no setting has this name")),
         })
         .collect();
     sentences.sort();
@@ -112,7 +114,7 @@ mod tests {
         let check = |name: &str, meant: Option<&str>| {
             let meant =
                 meant.map(|meant| format!("; did you mean {meant}?")).unwrap_or_default();
-            assert_eq!(sentences([name]), [format!("{name}: no such variable{meant}")]);
+            assert_eq!(sentences([name]), [format!("{name}: no setting has this name{meant}")]);
         };
         check("STEPMEM_PUSH_ADRESS", Some("STEPMEM_PUSH_LISTEN_ADDRESS"));
         check("STEPMEM_LISTEN_ADDRESS", Some("STEPMEM_WEB_LISTEN_ADDRESS"));

@@ -2,7 +2,7 @@
 
 use std::fs::{File, TryLockError};
 use std::io::{self, ErrorKind};
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -41,6 +41,16 @@ impl Addresses {
 
     pub(super) fn scheme(&self) -> &'static str {
         if self.speaks_tls { "https" } else { "http" }
+    }
+}
+
+/// Returns where a person on this host opens what listens on an address. Nobody can open the
+/// address of all interfaces: loopback stands for it.
+pub fn opened(address: SocketAddr) -> SocketAddr {
+    match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => (Ipv4Addr::LOCALHOST, address.port()).into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => (Ipv6Addr::LOCALHOST, address.port()).into(),
+        _ => address,
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,7 +23,7 @@ use crate::exporter::collectors::nvml::{GpuChannels, GpuSource, GpuTask};
 use crate::exporter::collectors::snapshot_analysis::AnalysisQueue;
 use crate::exporter::engine_task::{EngineTask, Requests};
 use crate::exporter::listen::{
-    Addresses, PUSH, SocketFile, WEB, bind_socket, listen, may_bind, may_listen,
+    Addresses, PUSH, SocketFile, WEB, bind_socket, listen, may_bind, may_listen, opened,
 };
 use crate::exporter::memory::{fewer_ranks, give_back_early, unmap_code};
 use crate::exporter::notices::Notices;
@@ -447,15 +446,9 @@ fn engine_of(config: EngineConfig, saved: Option<SavedState>, clock: Clock) -> E
     }
 }
 
-/// The address of the page that the push endpoint names. Nobody can open the address of all
-/// interfaces: loopback stands for it.
+/// The address of the page that the push endpoint names.
 fn page_url(addresses: &Addresses) -> String {
-    let reached = |address: &SocketAddr| match address.ip() {
-        IpAddr::V4(ip) if ip.is_unspecified() => (Ipv4Addr::LOCALHOST, address.port()).into(),
-        IpAddr::V6(ip) if ip.is_unspecified() => (Ipv6Addr::LOCALHOST, address.port()).into(),
-        _ => *address,
-    };
-    addresses.web.first().map(|address| addresses.url(reached(address))).unwrap_or_default()
+    addresses.web.first().map(|address| addresses.url(opened(*address))).unwrap_or_default()
 }
 
 /// The push address that the page shows.

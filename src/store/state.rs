@@ -16,7 +16,7 @@ use crate::store::{atomic, open};
 
 /// The first bytes of every state file. A version reads only its own files: another one may
 /// keep different values.
-pub const MAGIC: &str = concat!("stepmem state ", env!("CARGO_PKG_VERSION"), " 48\n");
+pub const MAGIC: &str = concat!("stepmem state ", env!("CARGO_PKG_VERSION"), " 49\n");
 /// The bytes of a length or a checksum.
 const WORD_BYTES: usize = 4;
 

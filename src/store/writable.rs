@@ -3,7 +3,10 @@
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
-use rustix::fs::{Access, AtFlags, CWD, accessat};
+use rustix::fs::{Access, AtFlags, CWD, FsWord, PROC_SUPER_MAGIC, accessat, statfs};
+
+/// The type of the file system at `/sys`.
+const SYSFS_MAGIC: FsWord = 0x6265_6572;
 
 /// Checks that files can be created in a directory, or below the nearest one above it that
 /// exists, in which it would be created.
@@ -42,6 +45,11 @@ pub fn file(path: &Path) -> io::Result<()> {
 fn inside(directory: &Path) -> io::Result<()> {
     if !std::fs::metadata(directory)?.is_dir() {
         return Err(ErrorKind::NotADirectory.into());
+    }
+    // They let root write anywhere, and make nothing.
+    if [PROC_SUPER_MAGIC, SYSFS_MAGIC].contains(&statfs(directory)?.f_type) {
+        let words = format!("nothing can be made in {}", directory.display());
+        return Err(io::Error::new(ErrorKind::Unsupported, words));
     }
     let access = Access::WRITE_OK | Access::EXEC_OK;
     Ok(accessat(CWD, directory, access, AtFlags::EACCESS)?)

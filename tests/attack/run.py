@@ -720,6 +720,41 @@ def endless_prometheus(victim: Victim) -> int:
     return 1
 
 
+def full_prometheus(victim: Victim) -> int:
+    """Answers each query of `status --prometheus` with many ranks, then many launches; the command shows them, within memory that grows with their number."""
+    now = time.time()
+
+    def body(name: str) -> bytes:
+        series = b",".join(
+            b'{"metric":{"run":"r","namespace":"n","pod":"pod-%d","rank":"%d","launch":"%d"},"value":[%f,"1"]}'
+            % ((k, k, 0, now) if name == "ranks" else (0, 0, k, now - k))
+            for k in range(16_384)
+        )
+        return b'{"status":"success","data":{"resultType":"vector","result":[' + series + b"]}}"
+
+    def serve(listener: socket.socket, answer: bytes) -> None:
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(answer)
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                with contextlib.suppress(OSError), connection:
+                    connection.recv(65536)
+                    connection.sendall(head + answer)
+
+    for name in ("ranks", "launches"):
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            threading.Thread(target=serve, args=(listener, body(name)), daemon=True).start()
+            url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+            process = subprocess.Popen([victim.binary, "status", "--prometheus", url, "--run", "r"], stdout=subprocess.PIPE)
+            shown = process.stdout.read() if process.stdout else b""
+            _, status, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+        assert process.returncode == 0 and b"Run r" in shown, f"{name}: it ended with {process.returncode}: {shown[:300]!r}"
+        assert 1024 * usage.ru_maxrss <= 256 * MIB, f"{name}: it took {usage.ru_maxrss / 1024:.0f} MiB"
+        assert usage.ru_utime <= 30, f"{name}: it computed for {usage.ru_utime:.1f} s"
+    return 2
+
+
 def steering_texts(victim: Victim) -> int:
     """Pushes texts that steer a terminal in every place; returns how many, of which none is in an answer or a page."""
     steering = ["\x1b[2J", "\x9b2J", "\u202e", "\u2066", "\x00", "\r", "\x07", "\x08", "\u200b", "x" * 100_000 + "\x1b"]
@@ -800,9 +835,10 @@ ATTACKS: List[Tuple[str, Callable[[Victim], int]]] = [
     ("exporters where nothing can be written or listened on", unusable_places),
     ("listeners on the default address that wait for tokens", waiting_listeners),
     ("answers of Prometheus without end", endless_prometheus),
+    ("16,384 ranks, and launches, in each answer of Prometheus", full_prometheus),
 ]
 
-OF_FILES = (hostile_states, killed_states, locked_sockets, shared_states, unusable_places, waiting_listeners, endless_prometheus)
+OF_FILES = (hostile_states, killed_states, locked_sockets, shared_states, unusable_places, waiting_listeners, endless_prometheus, full_prometheus)
 """Those that are about the start and the files of exporters, or about commands."""
 
 TLS_ATTACKS: List[Tuple[str, Callable[[Victim], int]]] = [

@@ -185,6 +185,55 @@ fn card_has_one_headroom() {
 }
 
 #[test]
+fn card_explains_of_capacity_and_headroom_what_its_ranks_have() {
+    const GROWTH: &str = "Of memory that grows, it is also less the cache";
+    let live = |_, _| 20 * GIB;
+    let job = || Job::new(2, 400).capacity(48 * GIB).live(live).reserved(|_, _| 30 * GIB);
+    let with_peak = card(&job().peak(|_, _| 21 * GIB).recording());
+    assert!(with_peak.contains("HEADROOM: capacity less what others hold and less the peak."));
+    for absent in [GROWTH, "no peak is known", "CAPACITY ("] {
+        assert!(!with_peak.contains(absent), "{absent}: {with_peak}");
+    }
+    let without = job().more(|_, _| json!({"peak_allocated_bytes": null}));
+    let without = card(&without.recording());
+    assert!(without.contains("less what the rank holds; no peak is known."), "{without}");
+    let of_one =
+        |rank, _| if rank == 0 { json!({}) } else { json!({"peak_allocated_bytes": null}) };
+    let mixed = card(&job().peak(|_, _| 21 * GIB).more(of_one).recording());
+    assert!(
+        mixed.contains("the peak, or what the rank holds where no peak is known."),
+        "{mixed}"
+    );
+    let limit = json!({"data_limit_bytes": GIB, "data_used_bytes": 402 * MIB});
+    let limited =
+        card(&on_cpu(|step| 126 * KIB * step).more(move |_, _| limit.clone()).recording());
+    assert!(limited.contains("CAPACITY (data): set by ulimit -d."), "{limited}");
+    assert!(limited.contains(GROWTH), "{limited}");
+}
+
+#[test]
+fn rank_without_a_gpu_has_reserved_nothing_on_any_surface() {
+    // As the client says it: what the process holds, and no peak.
+    let pushed = || {
+        on_cpu(|_| 0)
+            .more(|_, _| json!({"reserved_bytes": 400 * MIB, "peak_allocated_bytes": null}))
+    };
+    let card = card(&pushed().recording());
+    let columns = card.split_once("LIVE MEMORY ").unwrap().1.split(' ').collect::<Vec<_>>();
+    assert_eq!(columns[..6], ["0", "–", "400", "MiB", "400", "MiB"], "{card}");
+    assert_eq!(columns[6], "–", "{card}");
+    let exporter = Exporter::start(&[]);
+    exporter.push(&pushed().records());
+    let status = exporter.status();
+    assert_eq!(status["ranks"][0].get("reserved_bytes").unwrap_or(&Value::Null), &Value::Null);
+    let history = exporter.get("/api/v1/runs/job/ranks/0/history", &[]).json();
+    let reserved = history["reserved_bytes"].as_array().unwrap();
+    assert!(!reserved.is_empty() && reserved.iter().all(Value::is_null), "{history}");
+    let series = "stepmem_rank_memory_reserved_bytes";
+    assert!(exporter.scrape().keys().all(|key| !key.starts_with(series)));
+}
+
+#[test]
 fn crashed_run_is_not_called_balanced_with_nothing_to_do() {
     for (n_steps, status) in [(400, "BALANCED UNTIL IT FAILED"), (20, "TOO FEW STEPS")] {
         let exporter = Exporter::start(&[]);

@@ -87,6 +87,27 @@ fn straight_growth_is_never_said_to_be_of_stairs() {
 }
 
 #[test]
+fn window_spans_the_steps_of_its_pushes() {
+    let folder = Folder::new("spans");
+    // A push a step, and one for four: a window ends at the last step that it has.
+    for every in [1, 4] {
+        let job = Job::leaking("llm/7b", 0..1600, 24 * MIB).every(every);
+        let file = folder.write("steps.jsonl", &job.recording());
+        let explained = explain(&[&file, "--json"], "2");
+        let story = json_of(&explained);
+        let mut n_windows = 0;
+        for window in list(&story["events"]).iter().filter_map(|event| event.get("window")) {
+            let of = |key: &str| window[key].as_u64().unwrap();
+            let (first, last, records) = (of("first_step"), of("last_step"), of("records"));
+            assert_eq!(last % every, 0, "{window:#}");
+            assert_eq!((last - first) / every + 1, records, "{window:#}");
+            n_windows += 1;
+        }
+        assert!(n_windows > 0, "{story:#}");
+    }
+}
+
+#[test]
 fn recorded_story_is_the_same_as_text_and_as_json() {
     let folder = Folder::new("explained");
     let file =

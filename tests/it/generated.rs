@@ -363,6 +363,7 @@ fn the_chart_accepts_the_settings_that_exist_with_values_of_their_kind() {
             "RATIO" => "ratio",
             "SIZE" => "size",
             "DURATION" => "duration",
+            "TIME" => "time",
             _ => return None,
         };
         Some(format!("        {:?}: {{\"$ref\": \"#/definitions/{kind}\"}}", setting.key))

@@ -379,7 +379,7 @@ fn the_document_loads_nothing_and_runs_no_script() {
     let folder = Folder::new("judge-html");
     let out = text(&folder.path("out.html"));
     let log = smi_log().replace(", 1, ", ", <script>, ");
-    judge(&["-", "--html", &out], log.as_bytes()).quiet();
+    judge(&["-", "--html", &out], log.as_bytes()).done();
     let document = fs::read_to_string(&out).unwrap();
     assert!(document.contains("&lt;script&gt;: CREEP") && document.contains("<polyline"));
     for part in ["<script", "http", "href", "src="] {

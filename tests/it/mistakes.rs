@@ -95,7 +95,9 @@ fn directory_of_a_run_stands_for_its_latest_launch_in_every_command() {
             assert_eq!(answered.done(), answer(&latest).quiet(), "{command:?} {of}");
         }
         let to = path("report.html");
-        assert_eq!(stepmem(&["summary", "--html", &to, &of], &[], b"").done(), "");
+        let written = stepmem(&["summary", "--html", &to, &of], &[], b"");
+        assert!(written.err.contains(&format!("Written to {to}\n")), "{}", written.err);
+        assert_eq!(written.done(), "");
         assert!(fs::read_to_string(&to).unwrap().contains("Run llm: 4 ranks"));
     }
     // A summary is itself read, and a directory of recordings compared.
@@ -145,6 +147,7 @@ fn unusable(folder: &Folder, taken: &str) -> Vec<(&'static str, String, String)>
     let occupied = folder.write("file", "");
     let below = format!("{occupied}/below");
     let missing = text(&folder.path("missing/file"));
+    let kernels = "/proc/stepmem".to_owned();
     let (no_folder, no_file) = ("Not a directory", "No such file or directory");
     let listens = format!("cannot listen on {taken}");
     [
@@ -160,6 +163,10 @@ fn unusable(folder: &Folder, taken: &str) -> Vec<(&'static str, String, String)>
         ("web.listen-address", &taken.to_owned(), &listens),
         ("push.listen-address", &taken.to_owned(), &listens),
         ("nvml.library", &missing, no_file),
+        // Even root makes no file there, though it may write.
+        ("summary.dir", &kernels, "nothing can be made in /proc"),
+        ("record.directory", &kernels, "nothing can be made in /proc"),
+        ("state.file", &kernels, "nothing can be made in /proc"),
     ]
     .map(|(setting, value, why)| (setting, value.clone(), why.to_owned()))
     .to_vec()

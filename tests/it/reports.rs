@@ -62,7 +62,7 @@ fn report_of_a_live_run_shows_its_story_offline_and_only_that_run() {
     });
     exporter.push(&Job::leaking("other-run", 1..600, 16 * MIB).records());
     let out = text(&folder.path("report.html"));
-    exporter.asked(&["summary", "--run", RUN, "--html", &out]).quiet();
+    exporter.asked(&["summary", "--run", RUN, "--html", &out]).done();
     let html = fs::read_to_string(&out).unwrap();
     let device = &recorded(&html)["status"]["devices"][0];
     assert_eq!(device["other_processes_bytes"], 3 * GIB, "{device}");
@@ -81,11 +81,11 @@ fn report_of_a_recording_has_the_same_past_as_a_live_exporter() {
     let (job, _) = job();
     let out = text(&folder.path("report.html"));
     let records = folder.write("steps.jsonl", &job.recording());
-    stepmem(&["summary", &records, "--html", &out], &[], b"").quiet();
+    stepmem(&["summary", &records, "--html", &out], &[], b"").done();
     let exporter = Exporter::start(&[]);
     exporter.push(&job.records());
     let live = text(&folder.path("live.html"));
-    exporter.asked(&["summary", "--html", &live]).quiet();
+    exporter.asked(&["summary", "--html", &live]).done();
     let of = |path: &str| recorded(&fs::read_to_string(path).unwrap());
     let (replayed, live) = (of(&out), of(&live));
     for part in ["history", "ranks/2/history"] {
@@ -108,7 +108,7 @@ fn report_of_a_recorded_end_has_the_past_before_it() {
     exporter.end(&percent_encoded(RUN), &json!({ "rank": 2, "outcome": "oom" }));
     exporter.stop();
     let out = text(&folder.path("report.html"));
-    stepmem(&["summary", &recordings, "--html", &out], &[], b"").quiet();
+    stepmem(&["summary", &recordings, "--html", &out], &[], b"").done();
     holds(&out, &["OUT OF MEMORY", "ended (oom)", "memory over time of all 4 ranks"]);
 }
 
@@ -121,7 +121,7 @@ fn report_of_a_run_that_ended_is_as_red_as_the_run_was() {
     exporter.end(&percent_encoded(RUN), &json!({ "rank": 2, "outcome": "completed" }));
     exporter.stop();
     let out = text(&folder.path("report.html"));
-    stepmem(&["summary", &recordings, "--html", &out], &[], b"").quiet();
+    stepmem(&["summary", &recordings, "--html", &out], &[], b"").done();
     let shown = recorded(&fs::read_to_string(&out).unwrap());
     let findings = shown["status"]["findings"].as_array().unwrap();
     assert!(findings.iter().all(|finding| finding["severity"] == "info"), "{findings:?}");
@@ -151,7 +151,7 @@ fn report_of_many_ranks_is_bounded_and_has_the_past_of_the_worst() {
     let records = folder.write("steps.jsonl", &recording(&job.records()));
     let out = text(&folder.path("report.html"));
     let arguments = ["summary", &records, "--rank.max", "2000", "--html", &out];
-    stepmem(&arguments, &[], b"").quiet();
+    stepmem(&arguments, &[], b"").done();
     let html = fs::read_to_string(&out).unwrap();
     assert!(html.len() <= BYTES_MAX && html.len() > BYTES_MAX / 2, "{}", html.len());
     let shown = recorded(&html);

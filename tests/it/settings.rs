@@ -35,7 +35,8 @@ fn flag_is_stronger_than_variable_than_file_than_default() {
     let yaml = folder.write("b.yaml", "web:\n  telemetry-path: /yaml\n");
     let path = |arguments: &[&str], variables: &[(&str, &str)]| {
         let out = check(arguments, variables);
-        out.lines().next().unwrap().rsplit_once("9477").unwrap().1.to_owned()
+        let page = out.lines().next().unwrap().rsplit_once("9477").unwrap().1.to_owned();
+        page.split(' ').next().unwrap().to_owned()
     };
     let variable = ("STEPMEM_WEB_TELEMETRY_PATH", "/variable");
     let (file, flag) = (["--config.file", &toml], ["--web.telemetry-path", "/flag"]);
@@ -67,7 +68,7 @@ fn toml_and_yaml_nested_or_dotted_mean_the_same() {
     );
     let expected = "page and metrics: http://127.0.0.1:1/metrics\n\
                     page and metrics: http://127.0.0.1:2/metrics\n\
-                    pushes:           http://0.0.0.0:3/v1/steps\n\
+                    pushes:           http://127.0.0.1:3/v1/steps (and every address of this host)\n\
                     pushes:           /run/s.sock (mode 600)\n\
                     push token:       none\n\
                     admin token:      none: root and loopback are admins\n\
@@ -193,7 +194,7 @@ fn check_lists_addresses_token_export_and_devices() {
         &[],
     );
     for line in [
-        "page and metrics: http://0.0.0.0:9477/metrics",
+        "page and metrics: http://127.0.0.1:9477/metrics (and every address of this host)",
         "pushes:           http://127.0.0.1:9478/v1/steps",
         "push token:       required",
         "OTLP:             http://collector:4318/v1/metrics every 1 min 30 s",

@@ -349,8 +349,8 @@ fn what_to_do_is_said_of_a_taken_port_a_missing_exporter_and_a_mistyped_variable
         [("STEPMEM_PUSH_ADRESS", ":1"), ("STEPMEM_LIMIT", "1"), ("STEPMEM_SERVICE_HOST", "a")];
     let checked = stepmem(&["check", "--no-nvml"], &slips, b"");
     for words in [
-        "STEPMEM_PUSH_ADRESS: no such variable; did you mean STEPMEM_PUSH_LISTEN_ADDRESS?\n",
-        "STEPMEM_LIMIT: no such variable\n",
+        "STEPMEM_PUSH_ADRESS: no setting has this name; did you mean STEPMEM_PUSH_LISTEN_ADDRESS?\n",
+        "STEPMEM_LIMIT: no setting has this name\n",
     ] {
         assert!(checked.out.contains(words), "{}", checked.out);
     }

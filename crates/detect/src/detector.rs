@@ -81,10 +81,10 @@ pub struct WindowReport {
     pub level_idx: usize,
     /// Number of samples in it.
     pub n_samples: f64,
-    /// The point where its first block begins.
-    pub from: AxisPoint,
-    /// The point where its last block begins.
-    pub to: AxisPoint,
+    /// The place of its first sample.
+    pub from: f64,
+    /// The place of its last sample.
+    pub to: f64,
     /// The result of the tests.
     pub outcome: Result<Shown, Stopped>,
 }
@@ -495,8 +495,8 @@ impl Detector {
                     axis: self.axis,
                     level_idx,
                     n_samples: series.n_samples(level_idx),
-                    from: level.blocks().first()?.at,
-                    to: level.blocks().last()?.at,
+                    from: level.blocks().first()?.at.position,
+                    to: level.until,
                     outcome: series.outcome(level_idx, &around)?,
                 })
             })

@@ -168,6 +168,9 @@ pub(super) struct Level {
     pub(super) row: Row,
     /// A block that waits for its second half.
     half: Option<Counted>,
+    /// The place of the last sample in its blocks.
+    #[serde(deserialize_with = "saved::places")]
+    pub(super) until: f64,
 }
 
 impl Level {
@@ -199,8 +202,9 @@ impl Ladder {
     pub(super) const NUMBERS_BYTES_MAX: usize =
         LEVELS_MAX * ROW_CAPACITY * size_of::<Option<f32>>();
 
-    /// Adds a block of the lowest level; returns how many levels got one.
-    pub(super) fn push(&mut self, block: Counted) -> usize {
+    /// Adds a block of the lowest level, whose last sample is at `until`; returns how many levels
+    /// got one.
+    pub(super) fn push(&mut self, block: Counted, until: f64) -> usize {
         let mut block = block;
         let mut n_grown = 0;
         loop {
@@ -213,6 +217,7 @@ impl Ladder {
             }
             let Some(level) = self.levels.get_mut(n_grown) else { return n_grown };
             level.row.push(block);
+            level.until = until;
             n_grown += 1;
             let Some(half) = level.half.take() else {
                 level.half = Some(block);

@@ -97,7 +97,7 @@ impl Series {
             return None;
         }
         self.n_open = 0;
-        let n_grown = self.ladder.push(block);
+        let n_grown = self.ladder.push(block, sample.block.at.position);
         self.overviews.forget(n_grown);
         if self.tracker.trend().is_some() && !self.tracker.is_rapid() {
             let sampled = self.sampled(around);

@@ -193,7 +193,6 @@ export class Chart {
     ctx.font = `${11 * ratio}px system-ui, sans-serif`;
     ctx.lineWidth = ratio;
     [ctx.textAlign, ctx.textBaseline] = ["left", "alphabetic"];
-    if (ceiling && ceiling.value <= plot.scales.y.max) drawCeiling(plot, ceiling, ratio);
     const labels = [];
     for (const marker of markers) {
       const x = Math.round(plot.valToPos(marker.time, "x", true));
@@ -211,6 +210,7 @@ export class Chart {
       labels.push({ ...marker, x });
     }
     drawLabels(plot, labels, ratio);
+    if (ceiling && ceiling.value <= plot.scales.y.max) drawCeiling(plot, ceiling, ratio);
     ctx.restore();
   }
 }
@@ -240,10 +240,12 @@ function drawCeiling(plot, { value, label, color: of }, ratio) {
   ctx.lineTo(bbox.left + bbox.width, y);
   ctx.stroke();
   ctx.setLineDash([]);
-  // In the middle: growth meets the line at the right end, and markers stand at both ends.
+  // In the middle: growth meets the line at the right end, and markers stand at both ends. One behind it ends at its halo.
   ctx.textAlign = "center";
-  ctx.fillText(label, bbox.left + bbox.width / 2, y + 13 * ratio);
-  ctx.textAlign = "left";
+  const at = [label, bbox.left + bbox.width / 2, y + 13 * ratio];
+  [ctx.strokeStyle, ctx.lineWidth] = [color("panel"), 6 * ratio];
+  ctx.strokeText(...at);
+  ctx.fillText(...at);
 }
 
 /** The points of a line that have no neighbor, and are drawn as dots; `null` if it has none. */

@@ -21,7 +21,7 @@ const minus = (text) => text.replace("-", "\u2212");
 export function bytes(value) {
   if (Math.abs(value) < 0.5) return "0 B";
   let unit = 0;
-  while (Math.abs(value) >= 1024 && unit < BYTE_UNITS.length - 1) {
+  while (Math.abs(value) >= 999.5 && unit < BYTE_UNITS.length - 1) {
     value /= 1024;
     unit += 1;
   }

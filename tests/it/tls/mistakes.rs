@@ -115,7 +115,7 @@ fn check_says_what_is_spoken() {
     let ended = stepmem(&arguments, &[], b"");
     assert_eq!(ended.code, Some(0), "{}", ended.err);
     assert!(
-        ended.out.contains("page and metrics: https://0.0.0.0:9477/metrics"),
+        ended.out.contains("page and metrics: https://127.0.0.1:9477/metrics"),
         "{}",
         ended.out
     );
@@ -124,7 +124,7 @@ fn check_says_what_is_spoken() {
     let empty = folder.write("empty.yml", "# nothing yet\ntls_server_config: {}\n");
     let ended = stepmem(&["check", "--no-nvml", "--web.config.file", &empty], &[], b"");
     assert!(
-        ended.out.contains("page and metrics: http://0.0.0.0:9477/metrics"),
+        ended.out.contains("page and metrics: http://127.0.0.1:9477/metrics"),
         "{}",
         ended.out
     );

@@ -253,8 +253,9 @@ fn of_object(holder: &TensorHolder, slope: Option<f64>, unit: StepUnit) -> Sente
     let (name, kind, n) = (&holder.name, &holder.kind, grouped(tensors));
     let own = holder.bytes_per_step;
     let noun_of = unit.noun();
-    let step =
-        holder.step.map_or_else(String::new, |step| format!(" at {noun_of} {}", step.get()));
+    let step = holder
+        .step
+        .map_or_else(String::new, |step| format!(" at {noun_of} {}", grouped(step.get())));
     let is_small = slope.is_some_and(|slope| own < OWN_SHARE_MIN * slope);
     let keeps_more = is_small && holder.keeps_more != Some(false);
     let is_unmeasured =

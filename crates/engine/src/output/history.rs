@@ -80,7 +80,8 @@ pub struct RankLevels {
 impl Engine {
     /// Returns the history of a rank; `None` when it is not held.
     pub fn history(&self, run: &Run, rank: Rank) -> Option<RankHistory> {
-        let history = self.ranks.get(run, rank)?.history();
+        let state = self.ranks.get(run, rank)?;
+        let (history, is_host) = (state.history(), state.identity().is_host());
         let points: Vec<Figures> = history.points().collect();
         let column = |of: fn(&Figures) -> Option<Bytes>| points.iter().map(of).collect();
         let is_gap =
@@ -93,7 +94,12 @@ impl Engine {
             step: points.iter().map(|point| point.step).collect(),
             allocated_bytes: column(|point| point.allocated),
             peak_allocated_bytes: column(|point| point.peak_allocated),
-            reserved_bytes: column(|point| point.reserved),
+            // Nothing reserves host memory.
+            reserved_bytes: if is_host {
+                vec![None; points.len()]
+            } else {
+                column(|point| point.reserved)
+            },
             host_allocated_bytes: column(|point| point.host),
             gaps: points.iter().enumerate().filter_map(is_gap).collect(),
             markers: history.markers().map(|happened| MarkerStatus::of(&happened)).collect(),

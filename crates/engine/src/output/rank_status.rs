@@ -13,6 +13,7 @@ use stepmem_detect::Signal;
 use stepmem_types::device::OwnProcessMemory;
 use stepmem_types::ids::RankId;
 use stepmem_types::site::TensorHolder;
+use stepmem_types::step::StepFigures;
 
 impl RankStatus {
     /// A present rank, without its launch; `last_push_time` is a Unix time.
@@ -31,7 +32,7 @@ impl RankStatus {
             rank: id.rank,
             identity: view.identity.clone(),
             launch: None,
-            last_train: view.last_train.copied(),
+            last_train: last_train(view),
             host: host_words::described(view),
             state: RankActivity::of(view),
             silent_seconds: view.silent.map(|silent| silent.as_secs_f64()),
@@ -55,7 +56,9 @@ impl RankStatus {
                 .chain(pressure::of_host(view))
                 .map(|of| (of.basis, of.ratio))
                 .collect(),
-            fragmentation_ratio: view.fragmentation_ratio(),
+            fragmentation_ratio: view
+                .fragmentation_ratio()
+                .filter(|_| !view.identity.is_host()),
             outside_allocator_bytes: view.outside_allocator_bytes,
             process_estimated_bytes: view.device.process_estimated,
             process_used_bytes: view.own_process.and_then(OwnProcessMemory::bytes),
@@ -90,6 +93,14 @@ impl RankStatus {
     pub fn id(&self) -> RankId {
         RankId { run: self.run.clone(), rank: self.rank }
     }
+}
+
+/// Returns the figures of the last train step. Nothing reserves host memory, whatever a pusher
+/// says: its live memory.
+fn last_train(rank: &RankView<'_>) -> Option<StepFigures> {
+    let last = *rank.last_train?;
+    let reserved = last.reserved.filter(|_| !rank.identity.is_host());
+    Some(StepFigures { reserved, ..last })
 }
 
 /// Returns the object that holds the rank's own memory, unless it was only seen to grow beside that.

@@ -6,9 +6,7 @@ use crate::compare::comparison::{
 use crate::policy::PolicyName;
 use stepmem_types::end::EndOutcome;
 use stepmem_types::format::page::{COLUMNS, Column, Indent, Page, Table};
-use stepmem_types::format::units::{
-    bytes, many, or_unknown, percent, rate, signed_bytes, whole,
-};
+use stepmem_types::format::units::{bytes, many, or_unknown, rate, share, signed_bytes, whole};
 
 /// A rise by this share or more of the old figure is told as a factor, not in percent.
 const PERCENT_BELOW: f64 = 9.0;
@@ -57,7 +55,7 @@ pub fn value(unit: ChangeUnit, value: f64) -> String {
     match unit {
         ChangeUnit::Bytes => bytes(value),
         ChangeUnit::BytesPerStep => rate(value, "step"),
-        ChangeUnit::Ratio => percent(value),
+        ChangeUnit::Ratio => share(value),
         ChangeUnit::Count => format!("{value:.0}"),
     }
 }
@@ -130,7 +128,9 @@ fn difference(change: &Change) -> String {
     let (amount, is_relative) = match change.unit {
         ChangeUnit::Bytes => (signed_bytes(delta), true),
         ChangeUnit::BytesPerStep => (format!("{}/step", signed_bytes(delta)), true),
-        ChangeUnit::Ratio => (format!("{sign}{:.1} points", 100.0 * delta.abs()), false),
+        ChangeUnit::Ratio => {
+            (format!("{sign}{} points", share(delta.abs()).replace('%', "")), false)
+        }
         ChangeUnit::Count => (format!("{sign}{:.0}", delta.abs()), false),
     };
     // What shrinks has no share of its size.

@@ -98,7 +98,7 @@ impl WindowShown {
         };
         Self {
             records: whole_count(window.n_samples),
-            extent: ExtentShown::of(window.axis, window.from.position, window.to.position),
+            extent: ExtentShown::of(window.axis, window.from, window.to),
             outcome: outcome(End::of(&window.outcome)),
             stop: stop.map(|stop| StopShown::of(&stop)),
             trend: shown.map(|shown| TrendShown::of(&shown, window.axis, is_capacity_known)),

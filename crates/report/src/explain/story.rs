@@ -407,7 +407,7 @@ impl Story {
             for window in view.detector(signal).windows(signal, view.capacity_of(signal)) {
                 self.has_window |= LIVE_SIGNALS.contains(&signal);
                 let key = (signal, window.level_idx);
-                let is_new = |tests: &LevelTests| tests.last.to != window.to;
+                let is_new = |tests: &LevelTests| tests.last.to.total_cmp(&window.to).is_ne();
                 // A level has no new block unless the one below has.
                 if !self.windows.get(&key).is_none_or(is_new) {
                     break;

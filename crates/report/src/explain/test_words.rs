@@ -50,7 +50,7 @@ const BLOCKS: TestWords = TestWords {
     unit: TestUnit::Count,
     did: "had too few blocks",
     reason: |value, limit| format!("it has {value} of the {limit} blocks that it needs"),
-    meaning: "too few blocks",
+    meaning: "has too few blocks of pushes, since the start or since the last growth ended",
 };
 
 const GROWTH: TestWords = TestWords {

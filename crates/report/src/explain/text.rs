@@ -410,7 +410,7 @@ fn deviations(t: f64) -> String {
 
 /// Returns the part of an incarnation that a window spans.
 fn extent(window: &WindowReport, unit: StepUnit) -> String {
-    let (from, to) = (window.from.position, window.to.position);
+    let (from, to) = (window.from, window.to);
     if window.axis == Axis::Steps {
         format!("{} {} to {}", unit.as_label(), whole(from), whole(to))
     } else {
@@ -610,7 +610,7 @@ fn closest_word(page: &mut Telling, closest: &Closest, unit: StepUnit) {
             format!("{} {}, over {}", unit.noun(), grouped(step), extent(window, unit))
         }
         None => {
-            format!("its {}, over {}", duration(window.to.position), extent(window, unit))
+            format!("its {}, over {}", duration(window.to), extent(window, unit))
         }
     };
     let words = format!("Nearest to a creep at {when}: {words}");

@@ -12,7 +12,7 @@ pub fn measure(failure: &Stopped) -> String {
         Bound::AtMost => ">",
     };
     let (value, limit) = if row.unit == TestUnit::Count {
-        (whole(failure.value), whole(failure.limit))
+        (whole(failure.value), format!("{} blocks", whole(failure.limit)))
     } else {
         figures(failure)
     };
@@ -58,7 +58,7 @@ mod tests {
             ),
             (
                 failure(Test::Blocks, 1.0, 8.0),
-                "1 < 8",
+                "1 < 8 blocks",
                 "it has 1 of the 8 blocks that it needs",
             ),
             (

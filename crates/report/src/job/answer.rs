@@ -2,8 +2,10 @@
 //! another program, so keys that are not known are skipped.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::fmt::{self, Formatter};
 use std::marker::PhantomData;
+use std::rc::Rc;
 
 use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -34,7 +36,7 @@ pub struct Answer {
 /// A series with its finite values.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Series {
-    labels: Labels,
+    labels: Rc<Labels>,
     /// Ascending by time, as the engine gives them; one of an instant query.
     pub points: Vec<Point>,
 }
@@ -133,8 +135,8 @@ impl<'de, T: Deserialize<'de>, const MAX: usize> Visitor<'de> for BoundedVisitor
 }
 
 /// The labels of a series: the first [`LABELS_MAX`] whose values are not too long.
-#[derive(Clone, Debug, Default, PartialEq)]
-struct Labels(Vec<(Box<str>, Box<str>)>);
+#[derive(Clone, Debug, Default, Eq, Hash, PartialEq)]
+pub(super) struct Labels(Vec<(Box<str>, Box<str>)>);
 
 impl<'de> Deserialize<'de> for Labels {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -200,11 +202,21 @@ impl From<RawSeries> for Series {
     fn from(raw: RawSeries) -> Self {
         let point = |RawPoint(time, value)| value.is_finite().then_some(Point { time, value });
         let points = raw.value.into_iter().chain(raw.values.items).filter_map(point).collect();
-        Self { labels: raw.metric, points }
+        Self { labels: Rc::new(raw.metric), points }
     }
 }
 
 impl Series {
+    /// Shares its labels with series that have the same, and keeps its last value only.
+    pub(super) fn shrink(&mut self, known: &mut HashSet<Rc<Labels>>) {
+        match known.get(&self.labels) {
+            Some(same) => self.labels = Rc::clone(same),
+            None => drop(known.insert(Rc::clone(&self.labels))),
+        }
+        self.points.drain(..self.points.len().saturating_sub(1));
+        self.points.shrink_to_fit();
+    }
+
     /// Returns the value of a label, unless it is empty, which means absent, or too long.
     pub fn label(&self, name: &str) -> Option<&str> {
         let (_, value) = self.labels.0.iter().find(|(known, _)| **known == *name)?;

@@ -1,9 +1,10 @@
 //! Makes a job of the answers of an engine.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
+use std::rc::Rc;
 
-use crate::job::answer::{Answer, Series};
+use crate::job::answer::{Answer, Labels, Series};
 use crate::job::launches::{Chosen, JobLaunch};
 use crate::job::model::{
     Job, JobEnd, JobFinding, JobGrowth, JobHolder, JobLine, JobRank, JobSample, JobSlope,
@@ -25,18 +26,25 @@ const LATER_SECONDS_MIN: f64 = 1.0;
 /// The clocks of a rank and of its exporter differ by no more than so many seconds, as a rule.
 const BEFORE_END: f64 = 10.0;
 
-/// The answers to the queries of a launch.
+/// The answers to the queries of a launch. A job may have as many ranks as an answer has series,
+/// so that of each series only the last value is kept, and of equal labels one copy.
 #[derive(Clone, Debug, Default)]
-pub struct Answers(BTreeMap<Figure, Answer>);
+pub struct Answers {
+    by_figure: BTreeMap<Figure, Answer>,
+    labels: HashSet<Rc<Labels>>,
+}
 
 impl Answers {
     /// Adds the answer to the query for a figure.
-    pub fn add(&mut self, figure: Figure, answer: Answer) {
-        self.0.insert(figure, answer);
+    pub fn add(&mut self, figure: Figure, mut answer: Answer) {
+        for series in &mut answer.series {
+            series.shrink(&mut self.labels);
+        }
+        self.by_figure.insert(figure, answer);
     }
 
     fn series(&self, figure: Figure) -> &[Series] {
-        self.0.get(&figure).map_or(&[], |answer| answer.series.as_slice())
+        self.by_figure.get(&figure).map_or(&[], |answer| answer.series.as_slice())
     }
 
     /// Returns the value of a series of the whole run.
@@ -58,8 +66,11 @@ impl Answers {
     }
 
     fn warnings(&self) -> Vec<String> {
-        let mut all: Vec<String> =
-            self.0.values().flat_map(|answer| answer.warnings.iter().cloned()).collect();
+        let mut all: Vec<String> = self
+            .by_figure
+            .values()
+            .flat_map(|answer| answer.warnings.iter().cloned())
+            .collect();
         all.sort();
         all.dedup();
         all
@@ -532,7 +543,7 @@ mod tests {
             job(JobLaunch::default(), &series)
         };
         let server = counting("calls");
-        let expected = "live memory grows by 1000 KiB per 1,000 calls, 1.00 MiB since call 192";
+        let expected = "live memory grows by 0.98 MiB per 1,000 calls, 1.00 MiB since call 192";
         assert!(server.diagnosis.summary.starts_with(expected), "{}", server.diagnosis.summary);
         let card = text::card(&server, Shown::default());
         assert!(

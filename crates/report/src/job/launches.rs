@@ -93,19 +93,33 @@ pub fn launches(series: &[Series], grid: Grid) -> Vec<JobLaunch> {
             parts.filter_map(move |part| JobLaunch::of(key, part, grid)).collect::<Vec<_>>()
         })
         .collect();
+    mark_overlaps(&mut all);
     all.sort_by(|a, b| a.begin.total_cmp(&b.begin));
-    let is_both = |a: &JobLaunch, b: &JobLaunch| {
-        let is_near = a.cluster == b.cluster && a.namespace == b.namespace;
-        is_near && a.seen.0 <= b.seen.1 && b.seen.0 <= a.seen.1
-    };
-    let overlap = |idx: usize, of: &JobLaunch| {
-        all.iter().enumerate().any(|(other, it)| other != idx && is_both(it, of))
-    };
-    let overlaps: Vec<bool> = all.iter().enumerate().map(|(i, of)| overlap(i, of)).collect();
-    for (launch, overlaps) in all.iter_mut().zip(overlaps) {
-        launch.overlaps = overlaps;
-    }
     all
+}
+
+/// Marks the launches that were there at the same time as another of their namespace. Leaves them
+/// by namespace, and there by the time at which they were seen first.
+fn mark_overlaps(all: &mut [JobLaunch]) {
+    fn place(of: &JobLaunch) -> [Option<&str>; 2] {
+        [of.cluster.as_deref(), of.namespace.as_deref()]
+    }
+    all.sort_by(|a, b| place(a).cmp(&place(b)).then(a.seen.0.total_cmp(&b.seen.0)));
+    for near in all.chunk_by_mut(|a, b| place(a) == place(b)) {
+        // The one so far that was seen last.
+        let mut latest: Option<&mut JobLaunch> = None;
+        for launch in near {
+            latest = Some(match latest.take() {
+                None => launch,
+                Some(held) => {
+                    let are_both = launch.seen.0 <= held.seen.1;
+                    launch.overlaps |= are_both;
+                    held.overlaps |= are_both;
+                    if launch.seen.1 > held.seen.1 { launch } else { held }
+                }
+            });
+        }
+    }
 }
 
 impl JobLaunch {
@@ -272,6 +286,32 @@ mod tests {
         assert_eq!(name(&Choice::Named("a".to_owned())).unwrap(), "a");
         let error = name(&Choice::Named("d".to_owned())).unwrap_err().to_string();
         assert!(error.ends_with("but a, b, c"), "{error}");
+    }
+
+    #[test]
+    fn launches_overlap_where_any_two_are_seen_at_one_time() {
+        let mut state = 7_u64;
+        let mut next = |below: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) % below
+        };
+        for n_launches in 1..40 {
+            let times: Vec<[u64; 2]> = (0..n_launches)
+                .map(|_| (20 * next(60), 20 * next(8)))
+                .map(|(first, length)| [first, first + length])
+                .collect();
+            let names: Vec<String> = (0..times.len()).map(|n| format!("{n:02}")).collect();
+            let of = names.iter().zip(&times).map(|(name, times)| (&**name, 0, &times[..]));
+            for launch in seen(&of.collect::<Vec<_>>()) {
+                let own: usize = launch.name().parse().unwrap();
+                let [first, last] = times[own];
+                let is_both = |(other, [from, to]): (usize, &[u64; 2])| {
+                    other != own && *from <= last && first <= *to
+                };
+                let expected = times.iter().enumerate().any(is_both);
+                assert_eq!(launch.overlaps, expected, "{own} of {times:?}");
+            }
+        }
     }
 
     #[test]

@@ -8,6 +8,8 @@ use crate::policy::PeakMetric;
 use crate::rates::told_rate;
 use crate::summary::model::{FigureSummary, Issue, RankOutcome, RankSummary, Summary};
 use crate::summary::neutral::unit_of;
+use stepmem_engine::ranks::basis::Basis;
+use stepmem_engine::ranks::limits::LimitOrigin;
 use stepmem_types::claims::{Claim, Sentence, Statement, Telling};
 use stepmem_types::end::EndOutcome;
 use stepmem_types::format::page::{Column, Indent, Page, Table};
@@ -23,9 +25,15 @@ use stepmem_types::units::{Bytes, Count, GIBIBYTE};
 const RANKS_MAX: usize = 16;
 /// The ranks named in a line, at most.
 const NAMED_MAX: usize = 8;
-/// Explanation of the table's column HEADROOM.
-const HEADROOM: &str = "HEADROOM: capacity less what others hold and less the peak, or less live memory where no peak is known; of memory \
-                        that grows, also less the cache that would not be given back.";
+/// Explanations of the table's column HEADROOM: by the peak,…
+const OF_PEAK: &str = "HEADROOM: capacity less what others hold and less the peak.";
+/// …by what is held…
+const OF_HELD: &str =
+    "HEADROOM: capacity less what others hold and less what the rank holds; no peak is known.";
+/// …or by either.
+const OF_EITHER: &str = "HEADROOM: capacity less what others hold and less the peak, or what the rank holds where no peak is known.";
+const OF_GROWTH: &str =
+    "Of memory that grows, it is also less the cache that would not be given back.";
 /// The memory outside a rank's allocator from which the card tells of it, in bytes…
 const OUTSIDE_BYTES_MIN: f64 = GIBIBYTE;
 /// …or as a share of the capacity. A CUDA context takes half a gibibyte.
@@ -425,8 +433,8 @@ fn table(page: &mut Telling, summary: &Summary, columns: Option<usize>) {
         table.row(row(rank, n_sparks));
     }
     page.table(&table);
-    if shown.iter().any(|rank| headroom(rank).is_some()) {
-        page.explain(Indent::hanging(3), HEADROOM);
+    for words in capacity_words(&shown).chain(headroom_words(&shown)) {
+        page.explain(Indent::hanging(3), words);
     }
     let peaks = || rest.iter().filter_map(|rank| peak(rank));
     if let (Some(low), Some(high)) = (peaks().reduce(f64::min), peaks().reduce(f64::max)) {
@@ -487,6 +495,39 @@ pub fn peak_of(rank: &RankSummary, metric: PeakMetric) -> Option<f64> {
 /// Returns the bytes left until out-of-memory; by its finding where the rank grows.
 fn headroom(rank: &RankSummary) -> Option<f64> {
     rank.growth_headroom_bytes.or(rank.headroom_bytes)
+}
+
+/// Explains the limits of the process itself in the column CAPACITY.
+fn capacity_words(ranks: &[&RankSummary]) -> impl Iterator<Item = &'static str> {
+    let mut origins: Vec<LimitOrigin> = Vec::new();
+    for origin in ranks.iter().filter_map(|rank| rank.capacity_set_by) {
+        if !origins.contains(&origin) {
+            origins.push(origin);
+        }
+    }
+    origins.into_iter().filter_map(|origin| match origin {
+        LimitOrigin::Device => None,
+        LimitOrigin::Program => Some("CAPACITY (program): the program set it."),
+        LimitOrigin::Data => Some("CAPACITY (data): set by ulimit -d."),
+        LimitOrigin::AddressSpace => Some("CAPACITY (address_space): set by ulimit -v."),
+    })
+}
+
+/// Explains the column HEADROOM by what these ranks have.
+fn headroom_words(ranks: &[&RankSummary]) -> impl Iterator<Item = &'static str> {
+    let known = || ranks.iter().filter(|rank| headroom(rank).is_some());
+    let is_of_peak = |rank: &&&RankSummary| {
+        matches!(rank.headroom_basis, Some(Basis::Allocated | Basis::HighWater))
+    };
+    let n_of_peak = known().filter(is_of_peak).count();
+    let words = match known().count() {
+        0 => None,
+        n if n == n_of_peak => Some(OF_PEAK),
+        _ if n_of_peak == 0 => Some(OF_HELD),
+        _ => Some(OF_EITHER),
+    };
+    let has_growth = ranks.iter().any(|rank| rank.growth_headroom_bytes.is_some());
+    words.into_iter().chain(has_growth.then_some(OF_GROWTH))
 }
 
 fn row(rank: &RankSummary, n_sparks: usize) -> [String; 9] {

@@ -10,16 +10,19 @@ pub fn or_unknown(text: Option<String>) -> String {
     text.unwrap_or_else(|| UNKNOWN.to_owned())
 }
 
-/// Writes a byte count with a binary unit and three figures (`1.25 GiB`).
+/// The value from which a unit would need four figures.
+const FOUR_FIGURES: f64 = 999.5;
+
+/// Writes a byte count with a binary unit and three figures at most (`1.25 GiB`, `0.98 GiB`).
 pub fn bytes(value: f64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
-    if value.abs() < 1024.0 {
+    if value.abs() < FOUR_FIGURES {
         return format!("{value:.0} B");
     }
     let mut scaled = value / 1024.0;
     let mut unit = "KiB";
     for larger in UNITS.into_iter().skip(1) {
-        if scaled.abs() < 1024.0 {
+        if scaled.abs() < FOUR_FIGURES {
             break;
         }
         scaled /= 1024.0;
@@ -200,7 +203,10 @@ mod tests {
     #[test]
     fn byte_counts_have_three_figures_and_a_unit() {
         assert_eq!(bytes(0.0), "0 B");
-        assert_eq!(bytes(1023.0), "1023 B");
+        assert_eq!(bytes(999.0), "999 B");
+        assert_eq!(bytes(1023.0), "1.00 KiB");
+        assert_eq!(bytes(999.4 * MIB), "999 MiB");
+        assert_eq!(bytes(-1002.0 * MIB), "-0.98 GiB");
         assert_eq!(bytes(12.0 * MIB), "12.0 MiB");
         assert_eq!(bytes(1536.0 * MIB), "1.50 GiB");
         assert_eq!(bytes(-2.0 * MIB), "-2.00 MiB");

@@ -9,7 +9,7 @@ export const share = (part, whole) => `${(whole > 0 ? (100 * part) / whole : 0).
 
 export function bytes(value) {
   let unit = 0;
-  while (Math.abs(value) >= 1024 && unit < UNITS.length - 1) {
+  while (Math.abs(value) >= 999.5 && unit < UNITS.length - 1) {
     value /= 1024;
     unit += 1;
   }
