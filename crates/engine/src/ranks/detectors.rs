@@ -142,4 +142,4 @@ impl RankDetectors {
     }
 }
 
-const _: () = assert!(RankDetectors::BYTES_MAX <= 160 * 1024);
+const _: () = assert!(RankDetectors::BYTES_MAX <= 161 * 1024);
