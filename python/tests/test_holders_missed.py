@@ -35,7 +35,8 @@ def test_texts_that_are_kept_are_a_holder(made, keep, answer):
     program = textwrap.dedent(TEXTS).replace("MADE", made).replace("KEEP", keep)
     (_, *_, result), _ = answer(program, request={"bytes_per_step": 50_000.0, "is_on_host": True})
     [holder] = result["holders"]
-    assert (holder["name"], holder["line"]) == ("`Log.lines`", 5)
+    assert holder["name"] == "`Log.lines`"
+    assert holder["line"] in (5, 9), "where it is made, or where it is filled if that is known by then"
     assert holder["bytes_per_step"] == pytest.approx(50_000, rel=0.1)
 
 

@@ -261,7 +261,7 @@ def test_workers_that_end_between_two_readings_count_until_the_next_that_is_due(
     worker.end()
     due_at = children._budget.due_at
     assert due_at >= 101.0 and children.read(due_at - 0.001) is None, "it is not time"
-    assert children.read(due_at) == (0,) * 7, "all have ended"
+    assert children.read(due_at) == (*(0,) * 7, UNKNOWN), "all have ended"
 
 
 def test_worker_that_ends_while_it_is_read_is_left_out(worker, monkeypatch):
@@ -275,4 +275,4 @@ def test_worker_that_ends_while_it_is_read_is_left_out(worker, monkeypatch):
     monkeypatch.setattr(_children, "lines", read_late)
     children = _children.ChildProcesses()
     children.read(100.0)
-    assert children._sum() == (0,) * 7
+    assert children._sum() == (*(0,) * 7, UNKNOWN)

@@ -12,11 +12,13 @@ use crate::config::keys::FILE_VARIABLE;
 use crate::config::settings::Settings;
 use crate::config::sources::{Leniency, Sources};
 use crate::config::table::{SETTINGS, Setting};
+use crate::exporter::summaries::directory::folder_name;
 use crate::store::atomic;
 use crate::store::launches::LATEST;
 use crate::store::open::Unread;
 use stepmem_report::gate::{FAILED_ON_CODE, UNJUDGED_CODE};
 use stepmem_types::format::clean::{clean, plain_json};
+use stepmem_types::ids::Run;
 
 /// The prefixes of settings that `replay` takes.
 const REPLAY_PREFIXES: [&str; 5] = ["rank.", "run.", "creep.", "pressure.", "imbalance."];
@@ -160,6 +162,16 @@ pub(super) fn write_document(to: &Path, document: &str) -> anyhow::Result<()> {
 /// The files given for [`recordings`].
 pub(super) fn files(matches: &ArgMatches) -> impl Iterator<Item = &PathBuf> {
     matches.get_many::<PathBuf>("FILE").into_iter().flatten()
+}
+
+/// The files given for [`recordings`]; of a directory with several runs that of the one that is
+/// asked for.
+pub(super) fn files_of(matches: &ArgMatches, run: Option<&Run>) -> Vec<PathBuf> {
+    let of_run = |path: &PathBuf| {
+        let own = path.join(folder_name(run?));
+        (path.is_dir() && own.is_dir()).then_some(own)
+    };
+    files(matches).map(|path| of_run(path).unwrap_or_else(|| path.clone())).collect()
 }
 
 /// Reports on standard error which launch a directory of several runs stands for: that of

@@ -223,8 +223,10 @@ fn command(matches: &ArgMatches) -> Result<Exit, CommandError> {
         of_exporter(url, &question, matches)?
     } else {
         let settings = args::settings(matches, is_replay_setting)?;
-        args::say_launches(args::files(matches));
-        let story = story_in(args::files(matches), &settings.engine, &question)?;
+        let run = if let ExplainQuery::Rank(run, _) = &question { run.as_ref() } else { None };
+        let files = args::files_of(matches, run);
+        args::say_launches(&files);
+        let story = story_in(&files, &settings.engine, &question)?;
         let is_json = matches.get_flag("json");
         if is_json {
             args::json(&StoryTold::of(&story))?

@@ -413,8 +413,8 @@ fn address_at(url: &str, told: &str) -> Option<String> {
             || host == "localhost"
             || address.is_ok_and(|ip| ip.is_loopback())
     };
-    if let Some(path) = told.strip_prefix("unix:") {
-        return is_here(&known).then(|| format!("unix://{path}"));
+    if told.starts_with("unix://") {
+        return is_here(&known).then(|| told.to_owned());
     }
     let told = Url::parse(told).ok();
     let told = told.filter(|told| ["http", "https"].contains(&told.scheme()))?;
@@ -463,7 +463,7 @@ mod tests {
         let local = "http://127.0.0.1:9477";
         check(local, "http://127.0.0.1:19478", Some("http://127.0.0.1:19478"));
         check(local, "http://[::1]:19478", Some("http://127.0.0.1:19478"));
-        check(local, "unix:/run/stepmem/push.sock", Some("unix:///run/stepmem/push.sock"));
+        check(local, "unix:///run/stepmem/push.sock", Some("unix:///run/stepmem/push.sock"));
         check("http://node7:9477", "http://0.0.0.0:9478", Some("http://node7:9478"));
         check("https://node7:9477", "https://10.0.0.7:9478", Some("https://node7:9478"));
         check("http://[fd00::7]:9477", "http://[::]:9478", Some("http://[fd00::7]:9478"));
@@ -473,7 +473,7 @@ mod tests {
         check("http://node7:9477", "http://evil.example:9478", Some("http://node7:9478"));
         check("https://node7:9477", "http://node7:9478", None);
         check("http://node7:9477", "http://127.0.0.1:9478", None);
-        check("http://node7:9477", "unix:/run/stepmem/push.sock", None);
+        check("http://node7:9477", "unix:///run/stepmem/push.sock", None);
         for told in ["", "ftp://node7:21", "no such path; / links to all pages"] {
             check(local, told, None);
         }

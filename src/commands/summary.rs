@@ -246,18 +246,18 @@ fn write_html(matches: &ArgMatches, run: Option<Run>, to: &Path) -> anyhow::Resu
         let summary = live_summary(&exporter, url, run)?;
         return run_report::of_exporter(&exporter, summary, to);
     }
-    let summary = args::files(matches).find(|path| has_document(path));
-    if let Some(path) = summary {
+    let files = args::files_of(matches, run.as_ref());
+    if let Some(path) = files.iter().find(|path| has_document(path)) {
         anyhow::bail!(Unread(format!(
             "{}: it is a summary, and --html needs the recording, such as the steps.jsonl.zst beside it",
             path.display()
         )));
     }
-    args::say_launches(args::files(matches));
+    args::say_launches(&files);
     let settings = args::settings(matches, is_replay_setting)?;
     // No rank leaves the status before the end of the recording.
     let config = EngineConfig { rank_ttl: Duration::MAX, ..settings.engine };
-    let (engine, now, summary) = replayed(args::files(matches), config, run.as_ref())?;
+    let (engine, now, summary) = replayed(&files, config, run.as_ref())?;
     run_report::of_replay((&engine, now), summary, to)
 }
 
@@ -329,30 +329,37 @@ fn command(matches: &ArgMatches) -> Result<Exit, CommandError> {
         return Ok(Exit::Success);
     }
     let settings = args::settings(matches, is_replay_setting)?;
-    args::say_launches(args::files(matches));
-    let mut files = args::files(matches);
-    let of_launch = match (files.next(), files.next()) {
-        (Some(path), None) if question.policy == Policy::Stepmem => Some(path),
+    let files = args::files_of(matches, question.run.as_ref());
+    args::say_launches(&files);
+    let of_launch = match files.as_slice() {
+        [path] if question.policy == Policy::Stepmem => Some(path),
         _ => None,
     };
     if let Some(path) = of_launch.filter(|path| has_document(path)) {
-        let text = question.form.text(&launch_summary::at(path)?)?;
+        let text = question.form.text(&asked_for(launch_summary::at(path)?, &question)?)?;
         out.write_all(text.as_bytes()).map_err(anyhow::Error::from)?;
         return Ok(Exit::Success);
     }
-    let files = args::files(matches);
     let Some(folder) = of_launch.filter(|path| path.is_dir()) else {
-        run(files, settings.engine, &question, out)?;
+        run(&files, settings.engine, &question, out)?;
         return Ok(Exit::Success);
     };
     let Some(summary) = launch_summary::of_folder(folder)? else {
-        let summed = run(files, settings.engine, &question, out);
+        let summed = run(&files, settings.engine, &question, out);
         summed.context("there is no summary")?;
         return Ok(Exit::Success);
     };
-    let text = question.form.text(&summary)?;
+    let text = question.form.text(&asked_for(summary, &question)?)?;
     out.write_all(text.as_bytes()).map_err(anyhow::Error::from)?;
     Ok(Exit::Success)
+}
+
+/// Returns a summary if it is of the run that is asked for, or none is named.
+fn asked_for(summary: Summary, question: &SummaryQuestion) -> anyhow::Result<Summary> {
+    if let Some(run) = question.run.as_ref().filter(|run| **run != summary.run) {
+        anyhow::bail!("there is no run {run}; the summary is of {}", summary.run);
+    }
+    Ok(summary)
 }
 
 /// The arguments that [`policy`] reads.

@@ -455,7 +455,7 @@ fn page_url(addresses: &Addresses) -> String {
 fn push_url(addresses: &Addresses) -> String {
     match (addresses.push.first(), &addresses.socket) {
         (Some(address), _) => addresses.url(*address),
-        (None, Some(socket)) => format!("unix:{}", socket.display()),
+        (None, Some(socket)) => format!("unix://{}", socket.display()),
         (None, None) => String::new(),
     }
 }

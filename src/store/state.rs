@@ -17,6 +17,10 @@ use crate::store::{atomic, open};
 /// The first bytes of every state file. A version reads only its own files: another one may
 /// keep different values.
 pub const MAGIC: &str = concat!("stepmem state ", env!("CARGO_PKG_VERSION"), " 49\n");
+/// The first bytes of every version's.
+const NAME: &str = "stepmem state ";
+/// The names that files are set aside under.
+pub const ASIDE_MAX: u32 = 16;
 /// The bytes of a length or a checksum.
 const WORD_BYTES: usize = 4;
 
@@ -204,13 +208,30 @@ impl StateWriter {
     }
 }
 
-/// Renames a file that cannot be trusted, and returns its new path.
+/// Renames a file that cannot be trusted, and returns its new path. A state that was set aside
+/// before gives way; a file that never was one does not.
 ///
 /// # Errors
-/// The file system refused.
+/// The file system refused, or [`ASIDE_MAX`] files that are none have the names.
 pub fn set_aside(path: &Path) -> io::Result<PathBuf> {
-    let aside = atomic::beside(path, "set-aside");
+    let names = (1..=ASIDE_MAX).map(|n| match n {
+        1 => "set-aside".to_owned(),
+        n => format!("set-aside-{n}"),
+    });
+    let free = names
+        .map(|name| atomic::beside(path, &name))
+        .find(|aside| !aside.exists() || is_state(aside));
+    let aside = free.ok_or(io::ErrorKind::AlreadyExists)?;
     fs::rename(path, &aside).map(|()| aside)
+}
+
+/// Returns whether a file is empty, or begins as a state of any version.
+fn is_state(path: &Path) -> bool {
+    let mut begin = Vec::new();
+    let length = u64::try_from(NAME.len()).unwrap_or(u64::MAX);
+    let read =
+        open::own_file(path).and_then(|(file, _)| file.take(length).read_to_end(&mut begin));
+    read.is_ok() && (begin.is_empty() || begin == NAME.as_bytes())
 }
 
 /// Returns the number of processes of this boot that ended while they resumed this state, and

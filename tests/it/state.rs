@@ -171,6 +171,18 @@ fn corrupt_file_is_set_aside_with_one_warning() {
 }
 
 #[test]
+fn files_that_never_were_states_are_all_kept() {
+    let folder = Folder::new("state-foreign");
+    for (idx, aside) in ["state.set-aside", "state.set-aside-2"].iter().enumerate() {
+        let bytes = format!("the weights of model {idx}").into_bytes();
+        fs::write(folder.path("state"), &bytes).unwrap();
+        start(&folder).stop();
+        assert_eq!(fs::read(folder.path(aside)).unwrap(), bytes);
+    }
+    assert_eq!(fs::read(folder.path("state.set-aside")).unwrap(), b"the weights of model 0");
+}
+
+#[test]
 fn greatest_last_part_is_not_too_long_to_be_read_back() {
     let labels = DiagnosisKind::ALL.iter().map(|kind| kind.label());
     let kind = labels.max_by_key(|label| label.len()).unwrap();

@@ -141,6 +141,23 @@ fn latest_leads_to_the_last_launch_of_any_run() {
 }
 
 #[test]
+fn summary_of_a_directory_of_runs_is_that_of_the_run_that_is_named() {
+    let folder = Folder::new("summary-named");
+    let exporter = start(&folder);
+    for (n, run) in [(1.0, "first"), (2.0, "second")] {
+        push_launch(&exporter, run, "launch", 0.0);
+        complete(&exporter, run);
+        await_written(&exporter, n);
+    }
+    let logs = text(&folder.path(""));
+    let summary = |run| stepmem(&["summary", "--json", "--run", run, &logs], &[], b"");
+    for run in ["first", "second"] {
+        assert_eq!(summary(run).json()["run"], run);
+    }
+    summary("third").fails(1, "there is no run third; the summary is of second");
+}
+
+#[test]
 fn latest_that_is_somebody_elses_stays_and_the_summary_is_written() {
     let folder = Folder::new("summary-own-latest");
     let path = folder.path("latest");

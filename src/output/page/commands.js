@@ -31,13 +31,13 @@ function pushUrl() {
 
 /** The command of a training script that pushes here; without an address the client takes the usual one. */
 export function clientCommand() {
-  const url = pushUrl().replace(/^unix:\/*/, "unix:///");
+  const url = pushUrl();
   return `${url === PUSH_URL ? "" : `STEPMEM_PUSH_URL=${url} `}python -m stepmem train.py`;
 }
 
 export function pushExample() {
   const base = pushUrl();
   const record = '{"run":"demo","rank":0,"step":1,"allocated_bytes":1073741824}';
-  const where = base.startsWith("unix:") ? `--unix-socket ${base.slice(5)} http://localhost/v1/steps` : `${base}/v1/steps`;
+  const where = base.startsWith("unix:") ? `--unix-socket ${base.slice(7)} http://localhost/v1/steps` : `${base}/v1/steps`;
   return `curl -H 'content-type: application/json' -d '${record}' ${where}`;
 }

@@ -48,7 +48,7 @@ mod tests {
         for (failure, short, long) in [
             (
                 failure(Test::Blocks, 11.0, 12.0),
-                "11 < 12",
+                "11 < 12 blocks",
                 "it has 11 of the 12 blocks that it needs",
             ),
             (

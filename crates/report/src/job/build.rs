@@ -576,7 +576,7 @@ mod tests {
         series.push((Figure::SlopePerSecond, grows, 2_048_000.0));
         series[1].1["unit"] = json!("calls");
         let told = job(JobLaunch::default(), &series).diagnosis.summary;
-        let expected = "live memory grows by 1000 KiB per 1,000 calls (6.87 GiB/h), 1.00 MiB since call 192";
+        let expected = "live memory grows by 0.98 MiB per 1,000 calls (6.87 GiB/h), 1.00 MiB since call 192";
         assert!(told.starts_with(expected), "{told}");
     }
 
