@@ -55,7 +55,7 @@ LEAKING = 2
 DURATION = re.compile(r"\b([0-9]+)(h|m)\b(?=[\]:\s),]|$)", re.MULTILINE)
 
 # Metrics that these exporters cannot produce; their panels may be empty, but must not fail.
-UNSEEN = {"stepmem_device_xid_errors_total", "stepmem_rank_child_memory_bytes", "stepmem_rank_child_processes_unread"}
+UNSEEN = {"stepmem_device_xid_errors_total", "stepmem_rank_child_memory_bytes", "stepmem_rank_child_processes"}
 # Rules that record only what goes wrong, and does not here.
 UNRECORDED = {"rank:stepmem_alloc_retries:increase15m", "rank:stepmem_late_records:rate5m", "device:stepmem_residue_bytes:max"}
 
