@@ -1,14 +1,12 @@
 //! The exporter's notices to a person at a terminal next to it: findings as they come,
 //! summaries as they are written.
 
-use std::fs;
-use std::io::Read;
-use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use tokio::sync::mpsc;
 
 use crate::exporter::summaries::directory::WrittenFiles;
+use crate::store::left;
 use stepmem_engine::findings::Transition;
 use stepmem_engine::ranks::lifetime::Moment;
 use stepmem_report::summary::model::Summary;
@@ -16,9 +14,6 @@ use stepmem_report::summary::planned::RestartsSoFar;
 
 /// Maximum number of notices that wait to be read. Later ones are lost; a person reads no more.
 const WAITING_MAX: usize = 1024;
-
-/// The longest file with a first step that is read.
-const BEGAN_BYTES_MAX: u64 = 4096;
 
 /// One notice.
 #[derive(Debug)]
@@ -65,22 +60,9 @@ impl PlannedSoFar {
     /// Returns them, and the first step of the newest attempt once it has taken one.
     pub(crate) fn get(&self) -> Option<(RestartsSoFar, Option<Moment>)> {
         let so_far = self.0.lock().ok()?.clone()?;
-        let began = began(&so_far.folder);
+        let began = left::of_lowest(&so_far.folder, "began");
         Some((so_far, began))
     }
-}
-
-/// Reads the first step that the lowest rank left.
-fn began(folder: &Path) -> Option<Moment> {
-    let rank_of = |path: &Path| -> Option<u64> {
-        let name = path.file_name()?.to_str()?;
-        name.strip_prefix("began-")?.strip_suffix(".json")?.parse().ok()
-    };
-    let paths = fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
-    let lowest = paths.filter_map(|path| Some((rank_of(&path)?, path))).min()?.1;
-    let mut text = Vec::new();
-    fs::File::open(lowest).ok()?.take(BEGAN_BYTES_MAX).read_to_end(&mut text).ok()?;
-    serde_json::from_slice(&text).ok()
 }
 
 impl Notices {

@@ -7,7 +7,7 @@
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
@@ -15,6 +15,7 @@ use std::time::UNIX_EPOCH;
 use serde::{Deserialize, Serialize};
 
 use crate::run::terminal::say;
+use crate::store::left;
 use stepmem_report::summary::planned::RestartsSoFar;
 use stepmem_types::format::clean::clean;
 use stepmem_types::format::units::{counted, grouped};
@@ -22,8 +23,7 @@ use stepmem_types::ids::Run;
 
 /// Planned restarts at most, by default.
 pub const RESTARTS_MAX: u32 = 10;
-/// The longest file of a rank, and of the attempts that are kept, in bytes.
-pub const LEFT_BYTES_MAX: u64 = 4096;
+/// The longest file of attempts that are kept, in bytes.
 pub const KEPT_BYTES_MAX: u64 = 1 << 20;
 /// An attempt that gains less than this part of the steps of the one before is the last one that
 /// is planned: the memory fills faster and faster.
@@ -207,30 +207,17 @@ impl Restarts {
         own.map(|(before, next)| (next.first_time - before.asked_time).max(0.0)).sum()
     }
 
-    /// Returns the files of one kind, by rank.
-    fn files(&self, what: &str) -> Vec<(u64, PathBuf)> {
-        let rank_of = |path: &Path| -> Option<u64> {
-            let name = path.file_name()?.to_str()?.strip_suffix(".json")?;
-            name.strip_prefix(what)?.strip_prefix('-')?.parse().ok()
-        };
-        let paths = fs::read_dir(&self.folder).into_iter().flatten().flatten();
-        let paths = paths.map(|entry| entry.path());
-        let mut files: Vec<(u64, PathBuf)> =
-            paths.filter_map(|path| Some((rank_of(&path)?, path))).collect();
-        files.sort();
-        files
-    }
-
     /// Returns what the file of one kind of the lowest rank has.
-    fn left(&self, what: &str) -> Option<(Run, Left)> {
-        let (_, path) = self.files(what).into_iter().next()?;
-        let left: Left = serde_json::from_slice(&read(&path, LEFT_BYTES_MAX).ok()?).ok()?;
+    fn left(&self, kind: &str) -> Option<(Run, Left)> {
+        let left: Left = left::of_lowest(&self.folder, kind)?;
         Some((left.run.clone(), left))
     }
 
     /// Removes the files of an attempt.
     fn clear(&self) {
-        for (_, path) in ["began", "ended"].into_iter().flat_map(|what| self.files(what)) {
+        for (_, path) in
+            ["began", "ended"].into_iter().flat_map(|kind| left::files(&self.folder, kind))
+        {
             fs::remove_file(path).ok();
         }
     }
@@ -257,21 +244,11 @@ impl Attempt {
 
 /// Returns the attempts that an earlier `run` kept; none if there is no such file.
 fn kept(path: &Path) -> io::Result<Vec<Attempt>> {
-    let text = match read(path, KEPT_BYTES_MAX) {
+    let text = match left::read(path, KEPT_BYTES_MAX) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(error),
     };
     let lines = text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
     lines.map(|line| Ok(serde_json::from_slice(line)?)).collect()
-}
-
-fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
-    let mut text = Vec::new();
-    fs::File::open(path)?.take(bytes_max + 1).read_to_end(&mut text)?;
-    if u64::try_from(text.len()).is_ok_and(|bytes| bytes <= bytes_max) {
-        Ok(text)
-    } else {
-        Err(io::Error::other(format!("it is longer than {bytes_max} bytes")))
-    }
 }

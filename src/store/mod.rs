@@ -3,6 +3,7 @@
 pub mod atomic;
 pub mod directory;
 pub mod launches;
+pub mod left;
 pub mod open;
 pub mod recordings;
 pub mod state;
