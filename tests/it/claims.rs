@@ -189,6 +189,11 @@ fn other_findings() -> Vec<Statement> {
         ),
         of_evidence(
             DiagnosisKind::HighPressure,
+            &json!({"pressure_ratio": 0.95, "basis": "allocated",
+            "capacity_bytes": 80 * GIB, "taken_at_start_bytes": 75 * GIB}),
+        ),
+        of_evidence(
+            DiagnosisKind::HighPressure,
             &patched(&pressure, &json!({"too_large": too_large})),
         ),
         of_evidence(

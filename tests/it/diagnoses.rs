@@ -283,7 +283,7 @@ fn balanced(run: &str, peaks: &[u64], capacity: u64) -> Vec<Value> {
     let steps = 1..=COMPARABLE_STEPS_MIN;
     let of_step = |step: u32| {
         peaks.iter().enumerate().map(move |(rank, peak)| {
-            json!({"run": run, "rank": rank, "step": step, "allocated_bytes": peak, "peak_allocated_bytes": peak, "total_bytes": capacity})
+            json!({"run": run, "rank": rank, "step": step, "allocated_bytes": peak / 2, "peak_allocated_bytes": peak, "total_bytes": capacity})
         })
     };
     steps.flat_map(of_step).collect()

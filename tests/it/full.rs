@@ -2,9 +2,10 @@
 
 use serde_json::Value;
 
+use crate::rig::command::{replayed, stepmem};
 use crate::rig::exporter::Exporter;
 use crate::rig::job::Job;
-use crate::rig::units::{GIB, MIB};
+use crate::rig::units::{GIB, MIB, float};
 use crate::rig::wait::await_true;
 
 /// The sentence and the advice of a finding.
@@ -90,4 +91,82 @@ fn pressure_on_the_host_is_of_host_memory_and_not_of_a_device() {
     let words = issue["summary"].as_str().unwrap();
     assert!(words.starts_with("the peak of host memory was at 96% of "), "{words}");
     assert!(issue["action"].as_str().unwrap().starts_with("Reduce the host's"), "{issue:#}");
+}
+
+/// A rank of 80 GiB that holds so much after a step, and so much more in one; its allocator holds nothing beside.
+fn pressed(held: impl Fn(u64) -> u64 + Copy + 'static, of_step: u64) -> Job {
+    let most = move |_, step| held(step) + of_step;
+    let job = Job::new(1, 1000).capacity(80 * GIB).seconds_per_step(2.0);
+    let job = job.live(move |_, step| held(step));
+    job.peak(most).reserved(most)
+}
+
+/// The severities of HIGH PRESSURE, and by which steps they were told.
+fn severities(job: &Job) -> Vec<(u64, String)> {
+    let (transitions, _) = replayed(&job.recording());
+    let of_pressure = transitions.iter().filter(|it| it["kind"] == "HIGH_PRESSURE");
+    let told = |it: &Value| {
+        (it["step"].as_u64().unwrap(), it["severity"].as_str().unwrap().to_owned())
+    };
+    of_pressure.map(told).collect()
+}
+
+/// Checks the severities, each of which is told within ten seconds.
+#[track_caller]
+fn check_severities(job: &Job, expected: &[(u64, &str)]) {
+    let told = severities(job);
+    let is_as = |((told, severity), (step, expected)): (&(u64, String), &(u64, &str))| {
+        severity == expected && (*step..step + 5).contains(told)
+    };
+    let is_right = told.len() == expected.len() && told.iter().zip(expected).all(is_as);
+    assert!(is_right, "{told:?} instead of {expected:?}");
+}
+
+#[test]
+fn pressure_of_memory_that_was_taken_at_the_start_and_is_level_is_an_info() {
+    let preallocated = pressed(|_| 75 * GIB, 600 * MIB);
+    check_severities(&preallocated, &[(1, "info")]);
+    let recording = preallocated.recording();
+    let (_, status) = replayed(&recording);
+    let found = &status["findings"][0];
+    let sentence = found["sentence"].as_str().unwrap();
+    let words = "at 94% of 80.0 GiB; 75.0 GiB of it was taken at the start and is level";
+    assert!(sentence.ends_with(words), "{sentence}");
+    assert_eq!(found["evidence"]["taken_at_start_bytes"], 75 * GIB);
+    assert!(
+        found["advice"].as_str().unwrap().starts_with("Nothing, unless it grows"),
+        "{found}"
+    );
+    let card = stepmem(&["summary", "-"], &[], recording.as_bytes()).done();
+    assert!(card.starts_with("HIGH PRESSURE (info) on rank 0\n"), "{card}");
+    assert!(!card.contains("batch"), "{card}");
+    // Nearly all of the device, where steps take next to nothing.
+    check_severities(&pressed(|_| 79 * GIB, 20 * MIB), &[(1, "info")]);
+}
+
+#[test]
+fn pressure_that_grows_later_is_a_warning_at_once() {
+    let jump = |step| if step < 400 { 75 * GIB } else { 75 * GIB + 512 * MIB };
+    check_severities(&pressed(jump, 600 * MIB), &[(1, "info"), (400, "warning")]);
+    let to_the_brim = |step| if step < 400 { 75 * GIB } else { 77 * GIB };
+    check_severities(&pressed(to_the_brim, 700 * MIB), &[(1, "info"), (400, "critical")]);
+    let leak = |step: u64| 75 * GIB + step.saturating_sub(300) * 2 * MIB;
+    let severities = severities(&pressed(leak, 600 * MIB));
+    let (step, severity) = &severities[1];
+    assert_eq!(severity, "warning");
+    // By then a twentieth of what was left is gone.
+    let grown = float((step - 300) * 2 * MIB);
+    assert!(grown <= 0.06 * float(5 * GIB), "{severities:?}");
+}
+
+#[test]
+fn pressure_by_what_steps_take_or_by_a_late_start_is_a_warning() {
+    check_severities(&pressed(|_| 40 * GIB, 35 * GIB), &[(1, "warning")]);
+    check_severities(&pressed(|_| 40 * GIB, 38 * GIB), &[(1, "critical")]);
+    // A step that is twice as large does not fit.
+    check_severities(&pressed(|_| 75 * GIB, 2 * GIB + 600 * MIB), &[(1, "warning")]);
+    let late = |step: u64| 40 * GIB + (step * GIB / 4).min(35 * GIB);
+    let severities = severities(&pressed(late, 600 * MIB));
+    assert_eq!(severities.first().map(|(_, severity)| severity.as_str()), Some("warning"));
+    assert_eq!(severities.iter().filter(|(_, severity)| severity == "info").count(), 0);
 }

@@ -148,7 +148,7 @@ fn limit_above_what_the_device_has_left_does_not_bind() {
 
 #[test]
 fn peak_near_the_programs_limit_is_high_pressure_and_a_new_process_has_none() {
-    let job = |attempt| Job::new(1, 100).attempt(attempt).device("GPU-1").live(|_, _| 39 * GIB);
+    let job = |attempt| Job::new(1, 100).attempt(attempt).device("GPU-1").peak(|_, _| 39 * GIB);
     let limited = job(0).more(|_, _| json!({"reserved_limit_bytes": 40 * GIB}));
     let mut records = limited.records();
     let pressure = first(&of_job::recording(&records), "HIGH_PRESSURE");

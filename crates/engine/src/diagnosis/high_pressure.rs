@@ -11,6 +11,7 @@ use crate::diagnosis::input::{DiagnosisInput, RELEASE_MARGIN, Subject, Threshold
 use crate::diagnosis::plan::Plan;
 use crate::diagnosis::pressure::{self, Pressure};
 use crate::diagnosis::site_words;
+use crate::diagnosis::taken_at_start::TakenAtStart;
 use crate::kind::{About, DiagnosisKind, Place, Severity};
 use crate::ranks::basis::Basis;
 use crate::ranks::limits::LimitOrigin;
@@ -29,7 +30,7 @@ pub const ABOUT: About = About {
     help: "The recent peak of allocated or reserved memory, or what is in use on the device, is near the \
            capacity of the rank's own device, or the recent peak of an unmanaged process. Critical only \
            when that is live memory, or when the allocator had to flush its cache in the last 15 minutes: a \
-           healthy cache fills the device. Also a warning while a bounded buffer that will not fit fills up.",
+           healthy cache fills the device. An info while it is of memory that was taken at the start and is level. Also a warning while a bounded buffer that will not fit fills up.",
     advice: "Reduce the memory load: batch or sequence length, activation checkpointing, sharding; see who \
              else uses the device.",
     signal: None,
@@ -88,6 +89,9 @@ pub struct PressureEvidence {
     /// Set while live memory itself is that full and known to be level: only a change helps.
     #[serde(default, skip_serializing_if = "Not::not")]
     pub is_level: bool,
+    /// What was taken at the start and has been level since, where the pressure is of that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub taken_at_start_bytes: Option<u64>,
     /// The unit that the rank counts, where that is not steps.
     #[serde(default, skip_serializing_if = "StepUnit::is_steps")]
     pub unit: StepUnit,
@@ -141,6 +145,9 @@ const UNIFIED_ADVICE: &str = "Reduce the load of either side, since device and h
 pub const HOST_FULL_ADVICE: &str = "The memory is full, so it is level because it cannot grow further. Look at what grew until then, or reduce the host's \
      memory load: DataLoader workers and the batches that they prefetch, data sets and caches in memory.";
 
+/// The advice for memory that was taken at the start and is level.
+const TAKEN_AT_START_ADVICE: &str = "Nothing, unless it grows: it was taken at the start, and what comes on top could be twice as much.";
+
 /// The advice for a bound that is more than the memory.
 const TOO_LARGE_ADVICE: &str = "Give it a lower bound, smaller items, or memory of the host.";
 
@@ -169,44 +176,40 @@ pub fn never_live_ratio(reserved: Bytes, live: Bytes, capacity: Bytes) -> Option
 }
 
 /// Judges the pressures of a subject: the severest counts, and of several the highest. What
-/// fills up and will not fit is a warning ahead of time.
+/// fills up and will not fit is a warning ahead of time. What was taken at the start and is level
+/// is told, and no more.
 pub fn judge(
     input: &DiagnosisInput<'_>,
     subject: &Subject<'_, '_>,
 ) -> Option<(Severity, PressureEvidence)> {
-    let Thresholds { pressure_warning, pressure_critical, .. } = *input.thresholds;
-    let has_retried = subject.rank().is_some_and(|rank| rank.has_retried);
-    let grade = |pressure: Pressure| {
-        if pressure.ratio < pressure_warning - RELEASE_MARGIN {
-            return None;
-        }
-        let critical =
-            if is_in_use(pressure.basis, has_retried) { pressure_critical } else { f64::MAX };
-        let severity = graded(pressure.ratio, pressure_warning, critical, subject.active)?;
-        Some((severity, pressure))
-    };
+    let rank = subject.rank();
+    let grade = grade(input.thresholds, subject);
     let worse = |a: (Severity, Pressure), b: (Severity, Pressure)| {
         if (b.0, b.1.ratio) > (a.0, a.1.ratio) { b } else { a }
     };
-    let is_unified = subject.rank().is_some_and(|rank| rank.identity.is_unified());
+    let is_unified = rank.is_some_and(|rank| rank.identity.is_unified());
     let on_host = || TooLarge::of(subject, Signal::Host).filter(|_| is_unified);
     let too_large = TooLarge::of(subject, Signal::Allocated).or_else(on_host);
     let ahead = pressure::of_subject(subject).next().filter(|_| too_large.is_some());
-    let graded = pressure::of_subject(subject).filter_map(grade).reduce(worse);
+    let graded = pressure::of_subject(subject).filter_map(&grade).reduce(worse);
     let (severity, Pressure { basis, ratio, capacity, set_by, .. }) =
         graded.or(ahead.map(|live| (Severity::Warning, live)))?;
-    let never_live_ratio = subject.rank().filter(|_| !is_live(basis)).and_then(of_rank);
-    let private_pools_bytes =
-        subject.rank().filter(|_| !is_live(basis)).and_then(private_pools_bytes);
+    let taken = TakenAtStart::of(input, subject).filter(|taken| {
+        let mut graded = pressure::of_subject(subject).filter_map(&grade);
+        too_large.is_none() && graded.all(|(_, of)| taken.explains(&of))
+    });
+    let never_live_ratio = rank.filter(|_| !is_live(basis)).and_then(of_rank);
+    let private_pools_bytes = rank.filter(|_| !is_live(basis)).and_then(private_pools_bytes);
     let is_set_aside =
         too_large.is_some() || never_live_ratio.is_some() || private_pools_bytes.is_some();
-    let is_full = || pressure::of_live_memory(subject, Signal::Allocated).and_then(grade);
+    let is_full = || pressure::of_live_memory(subject, Signal::Allocated).and_then(&grade);
     let is_level = !is_set_aside
+        && taken.is_none()
         && is_full().is_some()
         && Plan::of_full(input, subject) == Some(Plan::Change);
     let evidence = PressureEvidence {
         pressure_ratio: ratio,
-        is_on_host: subject.rank().is_some_and(|rank| rank.identity.is_host()),
+        is_on_host: rank.is_some_and(|rank| rank.identity.is_host()),
         is_unified,
         is_of_container: false,
         basis,
@@ -216,9 +219,31 @@ pub fn judge(
         private_pools_bytes,
         too_large,
         is_level,
+        taken_at_start_bytes: taken.and_then(TakenAtStart::bytes),
         unit: subject.unit(),
     };
+    let severity = if taken.is_some() { Severity::Info } else { severity };
     Some((severity, evidence))
+}
+
+/// Returns what grades a pressure of a subject, with hysteresis.
+fn grade(
+    thresholds: &Thresholds,
+    subject: &Subject<'_, '_>,
+) -> impl Fn(Pressure) -> Option<(Severity, Pressure)> {
+    let Thresholds { pressure_warning, pressure_critical, .. } = *thresholds;
+    let has_retried = subject.rank().is_some_and(|rank| rank.has_retried);
+    // An info is of memory that is as full as for a warning.
+    let active = subject.active.map(|active| active.max(Severity::Warning));
+    move |pressure| {
+        if pressure.ratio < pressure_warning - RELEASE_MARGIN {
+            return None;
+        }
+        let critical =
+            if is_in_use(pressure.basis, has_retried) { pressure_critical } else { f64::MAX };
+        let severity = graded(pressure.ratio, pressure_warning, critical, active)?;
+        Some((severity, pressure))
+    }
 }
 
 /// Judges host memory against its limit.
@@ -243,6 +268,7 @@ pub fn judge_host(
         private_pools_bytes: None,
         too_large,
         is_level: false,
+        taken_at_start_bytes: None,
         unit: subject.unit(),
     };
     Some((severity, evidence))
@@ -316,8 +342,15 @@ impl Figures for PressureEvidence {
         let bytes = Count::new(self.capacity_bytes).ok().map(Count::as_f64);
         let capacity = Statement::new(Claim::Capacity, capacity).of(bytes);
         let private_pools = self.private_pools_bytes.map(private_pools_statement);
+        let taken_at_start = self.taken_at_start_bytes.map(|bytes| {
+            let words =
+                format!("{} of it was taken at the start and is level", whole_bytes(bytes));
+            let bytes = Count::new(bytes).ok().map(Count::as_f64);
+            Statement::new(Claim::TakenAtStart, words).of(bytes)
+        });
         let pressure = Sentence::from(pressure)
             .with(capacity)
+            .then_if("; ", taken_at_start)
             .then_if("; ", never_live)
             .then_if("; ", private_pools)
             .then_if("; ", self.is_level.then(|| Plan::Change.sentence()));
@@ -335,6 +368,9 @@ impl Figures for PressureEvidence {
             let is_on_host = self.is_on_host || self.is_unified;
             let advice = if is_on_host { HOST_TOO_LARGE_ADVICE } else { TOO_LARGE_ADVICE };
             return Some(Statement::new(Claim::AdviceTooLarge, advice));
+        }
+        if self.taken_at_start_bytes.is_some() {
+            return Some(Statement::new(Claim::AdviceTakenAtStart, TAKEN_AT_START_ADVICE));
         }
         if self.is_unified {
             return Some(Statement::new(Claim::AdvicePressure, UNIFIED_ADVICE));
@@ -366,6 +402,7 @@ impl Figures for PressureEvidence {
             private_pools_bytes: Some(20 << 30),
             too_large: Some(Box::new(TooLarge { holder: holder(), filling: filling() })),
             is_level: true,
+            taken_at_start_bytes: Some(70 << 30),
             unit: StepUnit::Calls,
         }]
     }
@@ -385,6 +422,7 @@ mod tests {
             private_pools_bytes: None,
             too_large: None,
             is_level: false,
+            taken_at_start_bytes: None,
             ..example.clone()
         };
         let training = PressureEvidence { unit: StepUnit::Steps, ..host.clone() };

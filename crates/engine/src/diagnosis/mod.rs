@@ -29,6 +29,7 @@ pub mod pressure;
 pub mod run_end;
 pub mod shm_figures;
 pub mod site_words;
+pub mod taken_at_start;
 pub mod trend_figures;
 
 use crate::diagnosis::trend_figures::TrendFigures;

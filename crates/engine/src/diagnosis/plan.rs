@@ -17,7 +17,8 @@ use stepmem_types::ids::ProcessId;
 /// A run that needs more restarts is not worth them.
 const RESTARTS_MAX: f64 = 20.0;
 
-/// Peaks are level if they rose by at most this part of what is left, over most of a life.
+/// Peaks and live memory are level if they rose by at most this part of what is left, over most
+/// of a life.
 const RISE_RATIO_MAX: f64 = 0.05;
 
 /// What is best done with a run.
@@ -77,14 +78,9 @@ impl Plan {
     /// shorter than what was level.
     pub fn of_full(input: &DiagnosisInput<'_>, subject: &Subject<'_, '_>) -> Option<Self> {
         let SubjectView::Rank(run, _, rank) = subject.view else { return None };
-        let uses_its_device = |id: &ProcessId| rank.identity.device.as_ref() == Some(&id.uuid);
-        let process_grows = input.processes.iter().any(|(id, process)| {
-            let trend = process.creep.trend(Signal::Process);
-            uses_its_device(id) && trend.is_some_and(Trend::is_growing)
-        });
         let is_over =
             rank.is_over() || run.end.is_reached_within(rank, f64::from(rank.life_steps));
-        let is_level = is_level(rank) && !run.is_growing && !process_grows;
+        let is_level = is_level(rank) && !run.is_growing && !others_grow(input, rank);
         (is_level && !is_over).then_some(Self::Change)
     }
 
@@ -117,6 +113,15 @@ impl Plan {
     }
 }
 
+/// Returns whether an unmanaged process grows on the device of a rank.
+pub(super) fn others_grow(input: &DiagnosisInput<'_>, rank: &RankView<'_>) -> bool {
+    let uses_its_device = |id: &ProcessId| rank.identity.device.as_ref() == Some(&id.uuid);
+    input.processes.iter().any(|(id, process)| {
+        let trend = process.creep.trend(Signal::Process);
+        uses_its_device(id) && trend.is_some_and(Trend::is_growing)
+    })
+}
+
 /// Returns whether the peaks of training steps, and what they leave behind, are known to be level.
 fn is_level(rank: &RankView<'_>) -> bool {
     let detector = rank.detectors.own();
@@ -134,7 +139,12 @@ fn is_level(rank: &RankView<'_>) -> bool {
         return false;
     };
     let rise = peaks.recent_bytes - peaks.baseline_bytes.min(peaks.mid_bytes);
-    rise <= RISE_RATIO_MAX * left.bytes && rank.floors.stairs().is_none()
+    !is_rise(rise, left.bytes) && rank.floors.stairs().is_none()
+}
+
+/// Returns whether memory that rose by so much, where so much is left, is not level.
+pub(super) fn is_rise(bytes: f64, left_bytes: f64) -> bool {
+    bytes > RISE_RATIO_MAX * left_bytes
 }
 
 /// Returns the time that memory lasts from where its growth began; `None` next to other growth in

@@ -551,6 +551,7 @@ mod tests {
             never_live_ratio: None,
             private_pools_bytes: None,
             is_level: false,
+            taken_at_start_bytes: None,
             capacity_bytes: 100,
         };
         Transition {

@@ -167,6 +167,8 @@ claims! {
             needs ["never_live_ratio"], when "a fifth or more of the capacity was reserved and never live", EXACT;
         PrivatePools "private_pools"(Bytes): "… of it is in private pools (CUDA graphs, MemPools)",
             needs ["private_pools_bytes"], when "a fifth or more of the capacity", EXACT;
+        TakenAtStart "taken_at_start"(Bytes): "… of it was taken at the start and is level",
+            needs ["taken_at_start_bytes"], when "live memory has not risen since the first part of its life, and all that comes on top could be twice as much", EXACT;
         Imbalance "imbalance"(Ratio): "its peak is …% above the median of the other ranks",
             needs ["imbalance_ratio", "median_bytes"], when "the peak of a rank stands out", EXACT;
         LowPeak "low_peak"(Ratio): "its peak is …% below the median of the other ranks",
@@ -215,6 +217,8 @@ claims! {
             needs ["too_large"], when "a holder's bound will not fit", WORDS;
         AdvicePressure "advice_pressure": "Reduce the load …",
             needs ["pressure_ratio"], when "pressure on the host, on memory that is shared, or of a cache that is never live", WORDS;
+        AdviceTakenAtStart "advice_taken_at_start": "Nothing, unless it grows: it was taken at the start …",
+            needs ["taken_at_start_bytes"], when "memory that was taken at the start and is level nearly fills the device", WORDS;
         AdviceKill "advice_kill": "Look at host memory …",
             needs ["is_kill"], when "the kernel killed the process", WORDS;
         AdviceGrown "advice_grown": "Without that growth it would have fit …",
