@@ -184,6 +184,30 @@ fn a_search_of_host_memory_that_named_no_holder_names_what_takes_host_memory() {
     assert!(advice.contains("look at texts") && !advice.contains("CUDA"), "{advice}");
 }
 
+#[test]
+fn a_search_of_host_memory_that_did_not_read_all_leaves_open_what_holds_it() {
+    let exporter = Exporter::start(&["--holders.on-creep"]);
+    let job = Job::leaking("leaky", 1..1500, 4 * MIB).device("cpu");
+    let id = exporter.actions(&job.records())[0]["id"].clone();
+    let partly = json!({"outcome": "gave_up", "error": "too many objects",
+        "objects_read": 30_000, "objects_met": 100_000});
+    let mut traced = partly.clone();
+    traced["lines"] = json!({"outcome": "unsafe"});
+    for (fields, sentence) in [
+        (&partly, "(30% of those met) by step 900; the rest of them was not read"),
+        (
+            &traced,
+            "by step 900; the rest of them was not read; no line is known: tracemalloc is not safe",
+        ),
+    ] {
+        let finding = searched(&exporter, &id, fields);
+        assert!(text_of(&finding, "sentence").contains(sentence), "{finding}");
+        let advice = text_of(&finding, "advice");
+        assert!(advice.starts_with("The search for the holder could not read all"), "{advice}");
+        assert!(!advice.contains("native code") && !advice.contains("snapshot"), "{advice}");
+    }
+}
+
 /// Reports what a search by step 900 came to, and returns the finding.
 fn searched(exporter: &Exporter, id: &Value, fields: &Value) -> Value {
     let mut body = json!({"run": "leaky", "rank": 2, "id": id, "last_step": 900});

@@ -174,7 +174,9 @@ pub fn without_tensors(search: &EmptySearch, is_on_host: bool) -> Statement {
         return if search.is_complete {
             Statement::new(Claim::AdviceNoTensor, WITHOUT_GPU_TENSORS)
         } else {
-            Statement::new(Claim::AdvicePartlyRead, NOT_ALL_READ)
+            let words =
+                format!("{PARTLY_READ} A memory snapshot names the line that allocates it.");
+            Statement::new(Claim::AdvicePartlyRead, words)
         };
     }
     let next = match search.lines.map(|lines| lines.outcome) {
@@ -185,6 +187,9 @@ pub fn without_tensors(search: &EmptySearch, is_on_host: bool) -> Statement {
         Some(LineOutcome::Native) => return Statement::new(Claim::AdviceNative, NATIVE),
         Some(_) => "",
     };
+    if !search.is_complete {
+        return Statement::new(Claim::AdvicePartlyRead, format!("{PARTLY_READ}{next}"));
+    }
     let words = format!("No growing tensor was found: look at {UNSEEN_ON_HOST}.{next}");
     Statement::new(Claim::AdviceNoTensor, words)
 }
@@ -200,8 +205,7 @@ const WITHOUT_GPU_TENSORS: &str = "No growing tensor was found: the memory is he
                                    pool, or by tensors that Python does not reach (cycles in the autograd graph). A memory \
                                    snapshot names the line that allocates it.";
 
-const NOT_ALL_READ: &str = "The search for the holder could not read all objects of the program, so what holds the memory may be any of \
-                            them. A memory snapshot names the line that allocates it.";
+const PARTLY_READ: &str = "The search for the holder could not read all objects of the program, so what holds the memory may be any of them.";
 
 /// The remedy of most leaks whose line is known, which fits losses with their graphs as well as
 /// kept batches.
@@ -393,11 +397,13 @@ pub fn of_search(search: EmptySearch, is_on_host: bool, unit: StepUnit) -> Sente
     let rest = match search.lines.filter(|_| is_on_host) {
         Some(lines) => {
             let none = Statement::new(Claim::NoTensor, format!("{NO_TENSOR}{extent}"));
-            let (joint, of_lines) = of_lines(lines, unit);
+            let (joint, of_lines) = of_lines(lines, search.is_complete, unit);
             return Sentence::from(none).with(scanned).then(joint, of_lines);
         }
-        None if search.is_complete => format!(": look at {}", unseen(is_on_host)),
-        None => "; the rest of them was not read".to_owned(),
+        None => {
+            let (joint, rest) = rest(search.is_complete, is_on_host);
+            format!("{joint}{rest}")
+        }
     };
     let none = Statement::new(Claim::NoTensor, format!("{NO_TENSOR}{extent}{rest}"));
     Sentence::from(none).with(scanned)
@@ -434,8 +440,9 @@ fn extent(search: EmptySearch, unit: StepUnit) -> (String, Option<Statement>) {
     (format!("{among}{step}"), scanned)
 }
 
-/// States what a search for lines came to that named none.
-fn of_lines(lines: LineSearch, unit: StepUnit) -> (&'static str, Statement) {
+/// States what a search for lines came to that named none, after one for objects that may not have
+/// read all.
+fn of_lines(lines: LineSearch, is_complete: bool, unit: StepUnit) -> (&'static str, Statement) {
     let why_not = match lines.outcome {
         LineOutcome::Native => {
             let words =
@@ -463,8 +470,18 @@ fn of_lines(lines: LineSearch, unit: StepUnit) -> (&'static str, Statement) {
     let ratio = lines.slowdown_ratio.filter(|_| lines.outcome == LineOutcome::Slow);
     let ratio =
         ratio.map_or_else(String::new, |ratio| format!(" ({} of the usual)", percent(ratio)));
-    let words = format!("look at {UNSEEN_ON_HOST}; no line is known: {why_not}{ratio}");
-    (": ", Statement::new(Claim::LineUnknown, words))
+    let (joint, rest) = rest(is_complete, true);
+    let words = format!("{rest}; no line is known: {why_not}{ratio}");
+    (joint, Statement::new(Claim::LineUnknown, words))
+}
+
+/// Returns where else the memory may be, and what comes before that.
+fn rest(is_complete: bool, is_on_host: bool) -> (&'static str, String) {
+    if is_complete {
+        (": ", format!("look at {}", unseen(is_on_host)))
+    } else {
+        ("; ", "the rest of them was not read".to_owned())
+    }
 }
 
 /// The holders of host memory that no search sees.
