@@ -394,18 +394,13 @@ fn rate(own: f64, slope: Option<f64>, unit: StepUnit) -> (String, f64, Option<St
 /// States that a search named no holder, and what else takes memory of that kind.
 pub fn of_search(search: EmptySearch, is_on_host: bool, unit: StepUnit) -> Sentence {
     let (extent, scanned) = extent(search, unit);
-    let rest = match search.lines.filter(|_| is_on_host) {
-        Some(lines) => {
-            let none = Statement::new(Claim::NoTensor, format!("{NO_TENSOR}{extent}"));
-            let (joint, of_lines) = of_lines(lines, search.is_complete, unit);
-            return Sentence::from(none).with(scanned).then(joint, of_lines);
-        }
-        None => {
-            let (joint, rest) = rest(search.is_complete, is_on_host);
-            format!("{joint}{rest}")
-        }
-    };
-    let none = Statement::new(Claim::NoTensor, format!("{NO_TENSOR}{extent}{rest}"));
+    if let Some(lines) = search.lines.filter(|_| is_on_host) {
+        let none = Statement::new(Claim::NoTensor, format!("{NO_TENSOR}{extent}"));
+        let (joint, of_lines) = of_lines(lines, search.is_complete, unit);
+        return Sentence::from(none).with(scanned).then(joint, of_lines);
+    }
+    let (joint, rest) = rest(search.is_complete, is_on_host);
+    let none = Statement::new(Claim::NoTensor, format!("{NO_TENSOR}{extent}{joint}{rest}"));
     Sentence::from(none).with(scanned)
 }
 
