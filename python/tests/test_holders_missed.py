@@ -80,6 +80,7 @@ GRADIENTS = """
         model(torch.ones(1, 64)).sum().backward()
         ensemble.append(model)
         stepmem.step_end(n)
+    assert stepmem.flush(10)
 """
 
 
@@ -88,7 +89,7 @@ def test_gradients_belong_to_what_keeps_their_parameters(kept, answer):
     program = textwrap.dedent(GRADIENTS).replace("append(model)", f"append({kept})")
     (_, *_, result), _ = answer(program, request={"bytes_per_step": 32_768.0})
     [holder] = result["holders"]
-    assert (holder["name"], holder["line"]) == ("`ensemble`", 3)
+    assert (holder["name"], holder["line"]) == ("`ensemble`", 7)
     assert holder["bytes_per_step"] == pytest.approx(32_768, rel=0.1)
 
 
@@ -200,6 +201,22 @@ def keep(n):
 """,
         ("the context variable `history`", 3),
     ),
+    "values that an interactive shell keeps of its cells": (
+        """
+import code, sys
+class Shell(code.InteractiveInterpreter):
+    def __init__(self):
+        self.Out = {}
+        super().__init__({"__name__": "__main__"})
+    def cell(self, n):
+        sys.displayhook = lambda value: self.Out.update({n: value})
+        self.runsource("bytearray(100_000)", f"<cell {n}>", "single")
+shell = Shell()
+def keep(n):
+    shell.cell(n)
+""",
+        ("`Shell.Out`", 5),
+    ),
     "a handler in the tree of loggers": (
         """
 import logging
@@ -283,6 +300,23 @@ def end():
 """,
         ("`Store._rows`", 5, "keep"),
     ),
+    "a list in each of several objects": (
+        """
+import collections
+class Meter:
+    def __init__(self):
+        self.values = []
+    def update(self, value):
+        self.values.append(value)
+meters = collections.defaultdict(Meter)
+def keep(n):
+    meters["loss"].update(bytearray(60_000))
+    meters["accuracy"].update(bytearray(40_000))
+def end():
+    meters.clear()
+""",
+        ("`Meter.values`", 7, "update"),
+    ),
     "a dictionary of a library that another line replaces": (
         """
 from store import Store
@@ -314,6 +348,39 @@ def end():
         ("`Store._rows`", 3, None),
     ),
 }
+
+
+FIT = """
+    import stepmem
+    class Trainer:
+        def __init__(self, callbacks):
+            self.callbacks = callbacks
+        def train(self):
+            for n in range(300):
+                for callback in self.callbacks:
+                    callback.on_step_end(n)
+                stepmem.step_end(n)
+"""
+
+CALLBACK = """
+from fit import Trainer
+class Keep:
+    def __init__(self):
+        self.kept = []
+    def on_step_end(self, n):
+        self.kept.append(bytearray(100_000))
+Trainer(callbacks=[Keep()]).train()
+assert __import__("stepmem").flush(10)
+"""
+
+
+def test_list_of_a_callback_that_only_a_running_trainer_refers_to_is_named(answer, tmp_path):
+    (tmp_path / "site-packages").mkdir()
+    (tmp_path / "site-packages/fit.py").write_text(textwrap.dedent(FIT))
+    request = {"bytes_per_step": 100_000.0, "is_on_host": True}
+    (_, *_, result), _ = answer(CALLBACK, request=request, PATHS=str(tmp_path / "site-packages"))
+    [holder] = result.get("holders", [{}])
+    assert (holder.get("name"), holder.get("line"), holder.get("function")) == ("`Keep.kept`", 7, "on_step_end"), result
 
 
 @pytest.mark.parametrize("what", FILLED)
@@ -507,6 +574,44 @@ def test_modules_and_parameters_have_the_line_that_adds_them(made, keep, answer)
     (_, *_, result), _ = answer(program, request={"bytes_per_step": 40_000.0})
     [holder, *_] = result.get("holders", [{}])
     assert (holder.get("name"), holder.get("line"), holder.get("function")) == ("`Net.adapters[…]`", 9, "load"), result
+
+
+SERVER = """
+    import torch, stepmem
+    class Adapted(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.base, self.adapters = torch.nn.Linear(100, 100), torch.nn.ModuleDict()
+        def forward(self, x, name):
+            down, up = self.adapters[name]
+            return self.base(x) + up(down(x))
+    class Server(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = torch.nn.ModuleList(Adapted() for _ in range(4))
+        def load(self, name):
+            for layer in self.layers:
+                layer.adapters[name] = torch.nn.ModuleList([torch.nn.Linear(100, 25, bias=False), torch.nn.Linear(25, 100, bias=False)])
+        def forward(self, x, name):
+            for layer in self.layers:
+                x = layer(x, name)
+            return x
+    server = Server().eval()
+    with torch.inference_mode():
+        for n in range(300):
+            server.load(f"tenant_{n}")
+            server(torch.ones(1, 100), f"tenant_{n}")
+            stepmem.step_end(n)
+    assert stepmem.flush(10)
+"""
+
+
+@pytest.mark.parametrize("_", [pytest.param(None, marks=needs_torch)])
+def test_adapters_that_each_layer_of_a_server_keeps_are_one_holder_with_all_of_the_growth(_, answer):
+    (_, *_, result), _ = answer(textwrap.dedent(SERVER), request={"bytes_per_step": 80_000.0})
+    [holder, *_] = result.get("holders", [{}])
+    assert (holder.get("name"), holder.get("line"), holder.get("function")) == ("`Adapted.adapters[…]`", 16, "load"), result
+    assert 80_000 <= holder["bytes_per_step"] <= 110_000, "with the objects around its tensors"
 
 
 HOOKS = """

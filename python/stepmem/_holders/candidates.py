@@ -79,7 +79,7 @@ class Holder(NamedTuple):
         return sum(self.distances[each] for each in shared) < sum(other.distances[each] for each in shared)
 
     def joined(self, other: "Holder") -> "Holder":
-        """Returns this holder with the memory of another one of its name; the bound of one is not that of both, the line that fills most of it is."""
+        """Returns this holder with the memory of another one of its name; the bound of one is not that of both, the line that fills both or most of it is."""
         less, most = sorted((self, other), key=lambda holder: holder.bytes_per_step)
         is_most = less.bytes_per_step < EXPLAINED * (less.bytes_per_step + most.bytes_per_step)
         return Holder(
@@ -90,7 +90,7 @@ class Holder(NamedTuple):
             self.bytes_per_step + other.bytes_per_step,
             self.keeps_more or other.keeps_more,
             is_measured=self.is_measured and other.is_measured,
-            links=most.links if is_most and most.links and most.links[-1].keys else (),
+            links=most.links if self.links == other.links or is_most and most.links and most.links[-1].keys else (),
             distances={**other.distances, **self.distances},
         )
 
