@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::rig::command::{stepmem, words};
+use crate::rig::command::{replayed, stepmem, words};
 use crate::rig::exporter::Exporter;
 use crate::rig::job::Job;
 use crate::rig::json::has;
@@ -257,6 +257,17 @@ fn advice_of_a_rise_is_to_compare_with_a_known_stable_run() {
     let action = rising["action"].as_str().unwrap();
     assert!(action.contains("ompare with a known stable run"), "{action}");
     assert!(!action.contains("Watch it"), "{action}");
+}
+
+#[test]
+fn log_of_numbers_that_outlasts_any_run_is_balanced() {
+    let live = |rank, step| 378 * MIB + 1700 * step + noise(rank, step, MIB / 16);
+    let job = Job::new(1, 1800).device("cpu").capacity(2 * GIB).seconds_per_step(0.02);
+    let recording = job.live(live).recording();
+    let (transitions, _) = replayed(&recording);
+    assert_eq!(transitions, Vec::<Value>::new());
+    let card = summary(&recording)["text"].as_str().unwrap().to_owned();
+    assert!(card.starts_with("BALANCED\n"), "{card}");
 }
 
 #[test]
