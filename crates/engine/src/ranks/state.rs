@@ -22,9 +22,10 @@ use crate::ranks::view::{DeviceView, RankView};
 use crate::requests::causes::SiteView;
 use crate::requests::checkpoint::CheckpointAsk;
 use stepmem_detect::{
-    Asked, AxisPoint, Capacity, Config as DetectConfig, DeviceReading, HolderGrowth,
-    RecentMedian, Sample, Signal, Stage, Trend,
+    Asked, AxisPoint, Capacity, Config as DetectConfig, DeviceReading, HolderGrowth, Sample,
+    Signal, Stage, Trend,
 };
+use stepmem_forecast::stats::median::RecentMedian;
 use stepmem_types::device::{DeviceMemoryKind, OwnProcessMemory};
 use stepmem_types::end::{EndOutcome, EndReport};
 use stepmem_types::host::ContainerReading;
