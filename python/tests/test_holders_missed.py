@@ -88,7 +88,7 @@ def test_gradients_belong_to_what_keeps_their_parameters(kept, answer):
     program = textwrap.dedent(GRADIENTS).replace("append(model)", f"append({kept})")
     (_, *_, result), _ = answer(program, request={"bytes_per_step": 32_768.0})
     [holder] = result["holders"]
-    assert (holder["name"], holder["line"]) == ("`ensemble`", 3)
+    assert (holder["name"], holder["line"]) == ("`ensemble`", 7)
     assert holder["bytes_per_step"] == pytest.approx(32_768, rel=0.1)
 
 
@@ -188,7 +188,7 @@ def keep(n):
     except RuntimeError as error:
         errors.append(error.with_traceback(None))
 """,
-        ("the traceback of a kept exception in `errors`", 2),
+        ("the traceback of a kept exception in `errors`", 15),
     ),
     "a context variable": (
         """
