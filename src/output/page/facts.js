@@ -111,7 +111,7 @@ const steps = ({ records, first_step: first, last_step: last }, rank) =>
   isKnown(first) && isKnown(last) ? `${nounOf(rank)}s ${number(first)} to ${number(last)}` : plural(records, "record");
 
 /** A place in the code, by the file and its folder, as sentences have it. */
-export const place = (frame) => inFull({ ...frame, file: frame.file?.split(/[/\\]/).slice(-2).join("/") });
+export const place = (frame) => inFull({ ...frame, file: frame.file?.split(/[/\\](?:\.[/\\])*/).slice(-2).join("/") });
 
 const inFull = ({ file, line, function: name }) => `${file}${isKnown(line) ? `:${line}` : ""}${name ? ` in ${name}` : ""}`;
 
