@@ -36,7 +36,7 @@ type Setter = fn(&mut Draft, &[String]) -> Result<(), ValueError>;
 
 impl Setting {
     pub fn variable(&self) -> String {
-        format!("STEPMEM_{}", self.key.to_ascii_uppercase().replace(['.', '-'], "_"))
+        variable_of(self.key)
     }
 
     /// Returns whether it takes no value.
@@ -75,6 +75,11 @@ impl Setting {
         self.is_repeatable = true;
         self
     }
+}
+
+/// Returns the variable of a key.
+pub(super) fn variable_of(key: &str) -> String {
+    format!("STEPMEM_{}", key.to_ascii_uppercase().replace(['.', '-'], "_"))
 }
 
 /// The bounds of the byte budget of recordings.
