@@ -107,9 +107,16 @@ fn directory_of_a_run_stands_for_its_latest_launch_in_every_command() {
         fs::remove_file(folder.path(&format!("logs/llm/{launch}/final_summary.json"))).unwrap();
     }
     let leaky = path("logs/llm/2026-11-21T16-43-11");
-    let compared = stepmem(&["compare", "--json", &leaky, &path("logs/llm")], &[], b"").quiet();
-    let compared: Value = serde_json::from_str(&compared).unwrap();
-    assert_eq!(compared["verdict"], "IMPROVEMENT", "{compared}");
+    for leaky in [format!("{leaky}/steps.jsonl"), leaky] {
+        let arguments = ["compare", "--json", &leaky, &path("logs/llm")];
+        let compared: Value =
+            serde_json::from_str(&stepmem(&arguments, &[], b"").quiet()).unwrap();
+        assert_eq!(compared["verdict"], "IMPROVEMENT", "{compared}");
+        let notes = compared["notes"].as_array().unwrap();
+        let is_going_on =
+            |of: &Value| of == "the new run was going on when its summary was written";
+        assert!(notes.iter().any(is_going_on), "{compared}");
+    }
     // The launch before it is never shown for one without a recording.
     fs::remove_file(folder.path("logs/llm/2026-11-22T16-43-11/steps.jsonl")).unwrap();
     let ended = stepmem(&["replay", &path("logs/llm")], &[], b"");
