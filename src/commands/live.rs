@@ -244,7 +244,7 @@ impl LiveExporter {
         let answer = request.send().map_err(reqwest::Error::without_url);
         let answer = answer.with_context(|| {
             format!(
-                "no exporter answers at {place}: start one (stepmem serve), or give the address of a running one (--url)"
+                "no exporter answers at {place}: start one (stepmem serve), or give the address of a running one (--url; that of stepmem run is on its page)"
             )
         })?;
         let status = answer.status();
