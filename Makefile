@@ -100,6 +100,7 @@ bench: ## Measure: benchmarks of the parts, then the load next to Pushgateway an
 	$(CARGO) build --quiet --profile dist --package fake-nvml
 	$(CARGO) build --quiet --profile dist --example bare-hyper
 	python3 benches/load target/dist/stepmem --bare-hyper target/dist/examples/bare-hyper --fake-nvml target/dist/libfake_nvml.so
+	python3 benches/push_pair.py target/dist/stepmem
 	python3 benches/summary.py target/dist/stepmem
 	node benches/page.mjs target/dist/stepmem
 

@@ -4,7 +4,7 @@
 hooks="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
     -Cllvm-args=-sanitizer-coverage-pc-table --cfg fuzzing"
 case " $* " in
-*" --crate-name stepmem_detect "*) exec "$@" $hooks ;;
+*" --crate-name stepmem_detect "* | *" --crate-name stepmem_forecast "*) exec "$@" $hooks ;;
 *" --crate-name stepmem "* | *" --crate-name stepmem_"*) exec "$@" $hooks -Cllvm-args=-sanitizer-coverage-trace-compares ;;
 *) exec "$@" ;;
 esac

@@ -17,6 +17,11 @@ LEAKING = sorted(HERE.glob("leaking/*.py"))
 HEALTHY = sorted(HERE.glob("healthy/*.py"))
 REQUEST = {"type": "holders", "id": "7-h1", "run": "llm", "rank": 0, "steps": 20}
 
+UNTIL_SENT = """
+__import__("stepmem").flush(10)
+"""
+"""The end of a program whose functions are there until its answer has been sent."""
+
 needs_torch = [
     pytest.mark.torch,
     pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed: make test-torch"),
@@ -32,7 +37,7 @@ def answer(fake, train, tmp_path):
         exporter.actions = [{**REQUEST, **variables.pop("request", {})}]
         if isinstance(program, str):
             path = tmp_path / "program.py"
-            path.write_text(program)
+            path.write_text(program + UNTIL_SENT)
             program = path
         code = (HERE / "run.py").read_text()
         ended = train(code, exporter.url, str(request_at), str(program), OMP_NUM_THREADS="1", **variables).ended()

@@ -88,7 +88,7 @@ def test_gradients_belong_to_what_keeps_their_parameters(kept, answer):
     program = textwrap.dedent(GRADIENTS).replace("append(model)", f"append({kept})")
     (_, *_, result), _ = answer(program, request={"bytes_per_step": 32_768.0})
     [holder] = result["holders"]
-    assert (holder["name"], holder["line"]) == ("`ensemble`", 3)
+    assert (holder["name"], holder["line"]) == ("`ensemble`", 7)
     assert holder["bytes_per_step"] == pytest.approx(32_768, rel=0.1)
 
 
@@ -188,7 +188,7 @@ def keep(n):
     except RuntimeError as error:
         errors.append(error.with_traceback(None))
 """,
-        ("the traceback of a kept exception in `errors`", 2),
+        ("the traceback of a kept exception in `errors`", 15),
     ),
     "a context variable": (
         """
@@ -232,6 +232,19 @@ def test_holder_is_reached_and_has_a_line_of_the_program(what, answer):
     (_, *_, result), _ = answer(program + RUN, request={"bytes_per_step": 100_000.0, "is_on_host": True})
     [holder, *_] = result.get("holders", [{}])
     assert (holder.get("name"), holder.get("line")) == (name, line), result
+    assert holder["bytes_per_step"] == pytest.approx(100_000, rel=0.1)
+
+@pytest.mark.parametrize("n_objects", [60, 150, 300])
+def test_chain_that_is_followed_over_many_steps_has_the_rate_of_its_memory(answer, n_objects):
+    """Each slice follows that many objects, and at the next one the chain has a newer link in front."""
+    program, (name, _) = REACHED["exceptions that are each other's cause"]
+    slices = (
+        "from stepmem._holders import heap_scan as scan\n"
+        f"scan.CLOCK_EVERY, scan.clock = {n_objects} * scan.CLOCK_COST, lambda: float('inf')\n"
+    )
+    (_, *_, result), _ = answer(slices + program + RUN, request={"bytes_per_step": 100_000.0, "is_on_host": True})
+    [holder, *_] = result.get("holders", [{}])
+    assert holder.get("name") == name, result
     assert holder["bytes_per_step"] == pytest.approx(100_000, rel=0.1)
 
 

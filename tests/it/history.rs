@@ -105,6 +105,39 @@ fn history_has_when_findings_began_and_outlasts_a_restart_of_the_exporter() {
 }
 
 #[test]
+fn history_has_the_number_of_live_blocks_where_the_allocator_counts_them() {
+    let folder = Folder::new("history-blocks");
+    let start = || Exporter::start(&["--state.file", &text(&folder.path("state"))]);
+    let exporter = start();
+    // The allocator of the second attempt does not count them.
+    let counted = |_, step: u64| match step {
+        50..60 => json!({}),
+        _ => json!({"live_blocks": 700 + step}),
+    };
+    exporter.push(&Job::new(1, 100).more(counted).records());
+    let uncounted = Job::new(1, 0).steps(101..151).attempt(1);
+    exporter.push(&uncounted.more(|_, _| json!({"live_blocks": 0})).records());
+    let before = history(&exporter, "job", 0);
+    let (step, blocks) = (column(&before, "step"), column(&before, "live_blocks"));
+    for (step, blocks) in step.iter().zip(&blocks) {
+        let known = step.filter(|step| *step <= 100.0 && !(50.0..60.0).contains(step));
+        assert_eq!(*blocks, known.map(|step| 700.0 + step), "{before:#}");
+    }
+    assert_eq!(before["gaps"].as_array().unwrap().len(), 1, "{before:#}");
+    exporter.stop();
+    assert_eq!(history(&start(), "job", 0), before);
+    let without = start_without_blocks();
+    assert!(column(&history(&without, "job", 0), "live_blocks").iter().all(Option::is_none));
+}
+
+/// An exporter of a rank whose client does not read the number.
+fn start_without_blocks() -> Exporter {
+    let exporter = Exporter::start(&[]);
+    exporter.push(&Job::new(1, 20).records());
+    exporter
+}
+
+#[test]
 fn history_of_an_ended_rank_stays_with_its_end() {
     let exporter = Exporter::start(&[]);
     exporter.push(&Job::new(2, 1000).records());
@@ -172,6 +205,7 @@ fn saved_history_takes_no_more_than_its_bound() {
             peak_allocated: bytes,
             reserved: bytes,
             host: bytes,
+            live_blocks: Some((1 << 31) - 2),
             follows_gap: true,
         });
         history.mark(MarkerKind::End(EndOutcome::Oom), None);

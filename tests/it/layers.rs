@@ -9,7 +9,7 @@ use crate::rig::folder::root;
 
 /// The modules of the program and of each crate, the highest row first. A part of a module that has a row of its own is below or
 /// above the rest.
-const LAYERS: [(&str, &[&[&str]]); 6] = [
+const LAYERS: [(&str, &[&[&str]]); 7] = [
     (
         "src",
         &[
@@ -72,14 +72,23 @@ const LAYERS: [(&str, &[&[&str]]); 6] = [
             &["shifts"],
             &["intervals", "rapid", "tracker"],
             &["tests"],
-            &["outlook"],
-            &["trend"],
-            &["forecast"],
-            &["heights", "surroundings"],
+            &["overview"],
+            &["headroom", "heights"],
+            &["surroundings"],
             &["config"],
-            &["capacity"],
-            &["batch", "ladder", "pace", "signal", "slack"],
-            &["sample", "stats"],
+            &["batch", "ladder", "slack"],
+            &["sample"],
+        ],
+    ),
+    (
+        "crates/forecast/src",
+        &[
+            &["outlook"],
+            &["power_law", "remaining"],
+            &["overview", "trend"],
+            &["capacity", "followed", "pace", "slope_interval"],
+            &["signal"],
+            &["axis", "stats", "time_to_oom", "usage"],
         ],
     ),
     (

@@ -56,10 +56,12 @@ fn block_a_step_is_known_by_step_60_and_rises_once_32_mebibytes_have_grown_in_la
     assert!(known["since_step"].as_u64().unwrap() <= 26, "{known}");
     let url = format!("http://{}", exporter.web);
     let shown = explained(&["--url", &url]).quiet();
-    assert!(
-        shown.contains("Live blocks of the allocator: each step keeps 1 block more"),
-        "{shown}"
-    );
+    let said = exporter.status()["ranks"][0]["kept_blocks_sentence"].clone();
+    let said = format!("Live blocks of the allocator: {}", said.as_str().unwrap());
+    assert!(said.contains(": each step keeps 1 block more, since step 2"), "{said}");
+    assert!(said.ends_with(", certain at step 47"), "{said}");
+    let words = shown.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains(&said), "{shown}");
     assert!(exporter.status()["findings"].as_array().unwrap().is_empty());
 
     exporter.push(&records[60..]);
@@ -255,4 +257,152 @@ fn programs_that_ran_on_a_gpu_keep_as_many_blocks_as_they_did() {
             None => assert_ne!(kept["state"], "accumulates", "{name}: {kept}"),
         }
     }
+}
+
+/// A rank that takes no steps: two samples a second, each of which keeps four blocks of 2 MiB.
+fn by_time(samples: std::ops::Range<u64>) -> Job {
+    let fields = |number| json!({"phase": "sample", "step": 0, "instance": "1111111111111111", "live_blocks": BASE_BLOCKS + 4 * number});
+    Job::new(1, 0)
+        .steps(samples)
+        .seconds_per_step(0.5)
+        .capacity(12 * GIB)
+        .live(|_, number| GIB + 8 * MIB * number)
+        .more(move |_, number| fields(number))
+}
+
+/// Holds what is said of [`by_time`].
+#[track_caller]
+fn keeps_eight_blocks_a_second(kept: &Value) {
+    assert_eq!(kept["state"], "accumulates", "{kept}");
+    let per_second = kept["blocks_per_second"].as_f64().unwrap();
+    assert!((per_second / 8.0 - 1.0).abs() < 0.02, "{kept}");
+    let each = kept["bytes_per_block"].as_f64().unwrap();
+    assert!((each / float(2 * MIB) - 1.0).abs() < 0.02, "{kept}");
+    for field in ["blocks_per_step", "since_step", "certain_step"] {
+        assert!(kept[field].is_null(), "{kept}");
+    }
+}
+
+#[test]
+fn number_of_a_rank_without_steps_is_told_by_time() {
+    let exporter = Exporter::start(&[]);
+    exporter.push(&by_time(1..201).records());
+    keeps_eight_blocks_a_second(&kept(&exporter));
+    let sentence = sentence(&exporter);
+    assert!(
+        sentence.contains("each hour keeps 28,800 blocks more, 2.00 MiB each"),
+        "{sentence}"
+    );
+}
+
+#[test]
+fn samples_by_time_that_come_twice_or_late_change_nothing() {
+    let (exporter, other) = (Exporter::start(&[]), Exporter::start(&[]));
+    let records = by_time(1..201).records();
+    exporter.push(&records);
+    for batch in records.chunks(20) {
+        other.push(batch);
+        other.push(batch);
+        other.push(&records[..10]);
+    }
+    assert_eq!(kept(&other), kept(&exporter));
+}
+
+#[test]
+fn another_process_of_the_same_name_says_nothing_of_the_number() {
+    let exporter = Exporter::start(&[]);
+    exporter.push(&by_time(1..101).records());
+    let before = kept(&exporter);
+    let mut other = by_time(101..131).records();
+    for record in &mut other {
+        record["instance"] = json!("2222222222222222");
+        record["live_blocks"] = json!(5);
+        assert_eq!(exporter.post(json!([record]).to_string()).status, 409);
+    }
+    assert_eq!(kept(&exporter), before);
+    exporter.push(&by_time(101..201).records());
+    keeps_eight_blocks_a_second(&kept(&exporter));
+}
+
+#[test]
+fn clock_that_is_set_back_changes_nothing_of_what_steps_show() {
+    let (exporter, other) = (Exporter::start(&[]), Exporter::start(&[]));
+    let records = small_leak(700).records();
+    exporter.push(&records);
+    let mut wrong = records.clone();
+    for (idx, record) in wrong.iter_mut().enumerate().skip(30) {
+        let off = if idx < 200 { -3600.0 } else { 1800.0 };
+        record["time"] = json!(record["time"].as_f64().unwrap() + off);
+    }
+    other.push(&wrong);
+    let steps_of = |kept: Value| {
+        let figures = ["state", "blocks_per_step", "since_step", "certain_step"];
+        figures.map(|name| kept[name].clone())
+    };
+    assert_eq!(steps_of(kept(&other)), steps_of(kept(&exporter)));
+}
+
+#[test]
+fn clock_that_is_set_back_or_jumps_makes_no_rate_up_of_samples_by_time() {
+    let exporter = Exporter::start(&[]);
+    exporter.push(&by_time(1..101).records());
+    let before = kept(&exporter);
+    keeps_eight_blocks_a_second(&before);
+    // Until the clock is where it was, its samples have no place.
+    let shifted = |samples: std::ops::Range<u64>, seconds: f64| {
+        exporter.push(&by_time(samples).starting_at(seconds).records());
+        kept(&exporter)
+    };
+    assert_eq!(shifted(101..121, -60.0), before);
+    keeps_eight_blocks_a_second(&shifted(121..201, 0.0));
+    // A jump ahead is time in which nothing was kept: the rate becomes less, and never more.
+    let after = shifted(201..301, 600.0);
+    let per_second = after["blocks_per_second"].as_f64();
+    assert!(after["state"] != "level" && per_second.is_none_or(|rate| rate < 8.2), "{after}");
+    let later = shifted(301..1301, 600.0);
+    assert_eq!(later["state"], "accumulates", "{later}");
+    assert!(later["blocks_per_second"].as_f64().unwrap() < 8.2, "{later}");
+}
+
+#[test]
+fn number_that_goes_absent_and_comes_back_is_told_as_before() {
+    let exporter = Exporter::start(&[]);
+    let is_absent = |step: &u64| (100..180).contains(step) || (300..301).contains(step);
+    let records = small_leak(1400)
+        .more(move |_, step| {
+            let known = Some(step).filter(|step| !is_absent(step));
+            known.map_or(json!({}), |step| json!({"live_blocks": BASE_BLOCKS + step}))
+        })
+        .records();
+    exporter.push(&records[..99]);
+    let before = kept(&exporter);
+    assert_eq!(
+        (&before["state"], &before["certain_step"]),
+        (&json!("accumulates"), &json!(47))
+    );
+    exporter.push(&records[99..179]);
+    assert_eq!(kept(&exporter), before, "what it said stays while it is unknown");
+    exporter.push(&records[179..700]);
+    exporter.push(&records[179..700]);
+    let after = kept(&exporter);
+    assert_eq!((&after["state"], &after["certain_step"]), (&json!("accumulates"), &json!(47)));
+    assert!((after["blocks_per_step"].as_f64().unwrap() - 1.0).abs() < 0.01, "{after}");
+    // A window with an unknown number shows nothing: 32 MiB must grow after it.
+    exporter.push(&records[700..]);
+    assert!(sentence(&exporter).contains("each step keeps 1 block more"));
+}
+
+#[test]
+fn number_that_comes_back_level_no_longer_accumulates() {
+    let exporter = Exporter::start(&[]);
+    let job = small_leak(700).more(|_, step| match step {
+        0..100 => json!({"live_blocks": BASE_BLOCKS + step}),
+        100..180 => json!({}),
+        _ => json!({"live_blocks": BASE_BLOCKS + 100}),
+    });
+    let records = job.records();
+    exporter.push(&records[..179]);
+    assert_eq!(kept(&exporter)["state"], "accumulates");
+    exporter.push(&records[179..]);
+    assert_ne!(kept(&exporter)["state"], "accumulates", "{}", kept(&exporter));
 }

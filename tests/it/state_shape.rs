@@ -74,7 +74,7 @@ fn names<'a>(item: &'a str, all: &'a Definitions) -> impl Iterator<Item = &'a St
 /// Returns the definitions that saved types consist of, in order.
 fn saved() -> String {
     let mut all = Definitions::new();
-    for name in ["types", "detect", "engine"] {
+    for name in ["types", "forecast", "detect", "engine"] {
         read(&root().join(format!("crates/{name}/src")), &mut all);
     }
     let mut roots = Definitions::new();

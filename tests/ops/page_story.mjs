@@ -23,6 +23,7 @@ const axe = readFileSync(createRequire(at("target/tools/npm/x.js")).resolve("axe
 /** A recording with another leaking rank, run or status: `change` gets the answers. */
 function changed(name, change = () => {}) {
   const answers = recorded(name);
+  answers.history.live_blocks ??= answers.history.time.map(() => null);
   const rank = answers.status.ranks.find(({ rank }) => rank === 3);
   const finding = answers.status.findings.find(({ kind }) => kind === "CREEP_CONFIRMED");
   change(answers, rank, finding);
@@ -82,6 +83,13 @@ const STATES = {
       rank.host = { allocated_bytes: 5 * 2 ** 30, total_bytes: 2 ** 36, shared_bytes: null, split_bytes: null, sentence: "2 workers hold 1.00 GiB" };
     }),
     ["Host memory of its process", "2 workers hold 1.00 GiB"],
+  ],
+  "live blocks beside the bytes": [
+    changed("creep", ({ history }, rank) => {
+      history.live_blocks = history.time.map((_, idx) => (idx < 20 ? null : 1700 + idx));
+      Object.assign(rank, { kept_blocks: { state: "accumulates" }, kept_blocks_sentence: "each step keeps 62 blocks more, since step 152" });
+    }),
+    ["Live blocks", "each step keeps 62 blocks more, since step 152"],
   ],
   "a process whose device memory is unknown": [
     changed("creep", (answers, rank) => (rank.process_used_state = "memory_hidden")),
@@ -195,6 +203,16 @@ const checks = {
         assert.equal(await reader.page.evaluate(() => document.documentElement.scrollWidth), width, name);
       }
     }
+  },
+
+  async "live blocks are drawn where there are some, up to their newest number"(reader) {
+    const answers = STATES["live blocks beside the bytes"][0];
+    await reader.open(answers, "#run=demo&rank=3");
+    await reader.page.locator("#story-blocks canvas").waitFor();
+    const newest = (1699 + answers.history.time.length).toLocaleString("en");
+    assert.equal(await reader.page.locator("#story-blocks figcaption").innerText(), `Live blocks ${newest}`);
+    await reader.open(STATES["a leak"][0], "#run=demo&rank=3");
+    await reader.page.locator("#story-blocks").waitFor({ state: "hidden" });
   },
 
   async "commands to copy stay inside their card, with their buttons"(reader) {

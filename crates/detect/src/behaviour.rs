@@ -4,13 +4,10 @@ use std::collections::BTreeSet;
 
 use crate::config::Config;
 use crate::detector::Detector;
-use crate::forecast::slope_interval::Bend;
-use crate::outlook::{Asked, Course, Outlook};
-use crate::sample::{AxisPoint, DeviceReading, Sample};
-use crate::signal::Signal;
+use crate::sample::{DeviceReading, Sample};
 use crate::tests::Test;
-use crate::trend::{Stage, Trend};
 use crate::witness::{Accumulation, Testimony};
+use stepmem_forecast::{Asked, AxisPoint, Bend, Course, Outlook, Signal, Stage, Trend};
 use stepmem_types::units::{GIBIBYTE, MEBIBYTE, UnixTime};
 
 const CAPACITY: f64 = 24.0 * GIBIBYTE;

@@ -1,9 +1,8 @@
 //! Every number that decides a finding or its forecast, with its unit and its reason.
 
 use serde::{Deserialize, Serialize};
+use stepmem_forecast::{Capacity, Signal};
 
-use crate::capacity::Capacity;
-use crate::signal::Signal;
 use stepmem_types::units::MEBIBYTE;
 
 /// The numbers of the detector. Experiments change them; no code is compiled in for one.
@@ -178,11 +177,8 @@ impl Config {
         self.share_ratio
             * match signal {
                 Signal::Allocated | Signal::Host => 1.0,
-                Signal::Reserved
-                | Signal::OutsideAllocator
-                | Signal::Children
-                | Signal::Shm => self.settling_factor,
                 Signal::Process => self.process_factor,
+                _ => self.settling_factor,
             }
     }
 }

@@ -3,25 +3,22 @@
 use serde::{Deserialize, Serialize};
 
 use crate::batch::BatchShare;
-use crate::capacity::Capacity;
 use crate::config::Config;
-use crate::forecast::headroom::Room;
 use crate::intervals::Intervals;
 use crate::ladder::{Block, Counted, Ladder, narrow};
-use crate::outlook::{Asked, Basis, Outlook};
-use crate::pace::Pace;
 use crate::rapid::Rapid;
 use crate::readings::{Readings, block_of, peak_of};
-use crate::sample::{Axis, AxisPoint, DeviceReading, Sample};
-use crate::series::{Between, Series};
+use crate::sample::{DeviceReading, Sample};
+use crate::series::Series;
 use crate::shifts::{HolderGrowth, Shifts};
-use crate::signal::Signal;
 use crate::slack::Slack;
 use crate::surroundings::Surroundings;
-use crate::tests::{Shown, Stopped};
+use crate::tests::{self, Shown, Stopped};
 use crate::tracker::ShownBy;
-use crate::trend::{EndedGrowth, Slope, Trend};
 use crate::witness::{Testimony, Witness};
+use stepmem_forecast::{
+    Asked, Axis, AxisPoint, Basis, Capacity, EndedGrowth, Outlook, Pace, Signal, Slope, Trend,
+};
 use stepmem_types::saved;
 
 /// Samples that make a block of the lowest level.
@@ -211,7 +208,7 @@ impl Detector {
             return false;
         };
         if self.intervals.add(counted, config.interval_samples_min) {
-            self.live.judge_between(Between::Events(&self.intervals), &around);
+            self.live.judge_between(&self.intervals, None, &around);
             self.witness.judge_between(&self.intervals, &around);
         }
         if let Some(grown) = self.live.add(counted, &around) {
@@ -219,7 +216,7 @@ impl Detector {
             self.live.tracker.take(shown, &around);
             let blocks_min = config.interval_samples_min.div_ceil(SAMPLES_PER_BLOCK);
             if self.shifts.add(grown.block.block, blocks_min, config) {
-                self.live.judge_between(Between::Shifts(&self.shifts), &around);
+                self.live.judge_between(&self.shifts.intervals, Some(&self.shifts), &around);
             }
         }
         if let Some(slack) = slack {
@@ -246,7 +243,7 @@ impl Detector {
         self.shifts.spanned_by(growth);
         let capacity = capacity.into();
         if let Some(around) = self.surroundings(&self.config, self.live_signal, capacity) {
-            self.live.judge_between(Between::Shifts(&self.shifts), &around);
+            self.live.judge_between(&self.shifts.intervals, Some(&self.shifts), &around);
         }
     }
 
@@ -307,7 +304,7 @@ impl Detector {
     /// device stays known.
     pub fn restart(&mut self) {
         let readings = self.readings.restarted();
-        let axis = if readings.is_of_process() { Axis::Seconds } else { Axis::Steps };
+        let axis = if readings.is_of_process { Axis::Seconds } else { Axis::Steps };
         *self = Self { axis, readings, ..Self::new(self.config) };
     }
 
@@ -346,10 +343,10 @@ impl Detector {
         let trend = self.trend(signal)?;
         let around = self.surroundings(&self.config, signal, capacity.into())?;
         // What is outside grows from reading to reading, and the newest knows how far.
-        let newest = self.readings.outside_newest();
+        let newest = self.readings.outside_newest;
         let newest = newest.filter(|_| signal == Signal::OutsideAllocator);
         let basis = Basis {
-            room: Room::of(around.capacity, newest.unwrap_or(around.outside_bytes)),
+            free_bytes: around.capacity.reachable(newest.unwrap_or(around.outside_bytes)),
             seconds_per_unit: self.seconds_per_unit(signal),
             known_within: self.config.known_within,
         };
@@ -417,13 +414,12 @@ impl Detector {
             return known.and_then(|(_, slope)| *slope);
         }
         let series = self.series(signal)?;
+        let pace = self.seconds_per_unit(signal);
         if let Some(trend) = series.tracker.trend().filter(|trend| trend.is_growing()) {
-            let pace = self.seconds_per_unit(signal);
             return Some(Slope::along(self.axis, trend.slope_bytes_per_unit, pace));
         }
         let ended = series.tracker.level_since();
         let overview = series.overviews.of_signal(&series.ladder, ended, &self.config)?;
-        let pace = self.seconds_per_unit(signal);
         let slope = Slope::along(self.axis, overview.slope, pace);
         Some(Slope { is_straight: overview.is_straight, ..slope })
     }
@@ -441,7 +437,7 @@ impl Detector {
     /// of a signal, and their distance in units of the axis. `None` unless those show it.
     pub fn increments_between_events(&self, signal: Signal) -> Option<(usize, f64)> {
         match self.shown_by(signal)? {
-            ShownBy::Shifts => self.shifts.intervals().apart(),
+            ShownBy::Shifts => self.shifts.intervals.apart(),
             ShownBy::Intervals => self.intervals.apart(),
             ShownBy::Window(_) | ShownBy::Rapid => None,
         }
@@ -497,7 +493,7 @@ impl Detector {
                     n_samples: series.n_samples(level_idx),
                     from: level.blocks().first()?.at.position,
                     to: level.until,
-                    outcome: series.outcome(level_idx, &around)?,
+                    outcome: tests::judge(&series.window(level_idx)?, &around),
                 })
             })
         })
@@ -536,14 +532,12 @@ impl Detector {
     /// [`Signal::Allocated`], [`Signal::Host`], [`Signal::Children`] and [`Signal::Shm`] is not its live memory, and for the others of an
     /// unmanaged process.
     fn series(&self, signal: Signal) -> Option<&Series> {
-        let is_process = self.readings.is_of_process();
+        let is_process = self.readings.is_of_process;
         let (series, is_there) = match signal {
-            Signal::Allocated | Signal::Host | Signal::Children | Signal::Shm => {
-                (&self.live, !is_process && self.live_signal == signal)
-            }
-            Signal::Reserved => (&self.reserved, !is_process),
-            Signal::OutsideAllocator => (&self.readings.series, !is_process),
             Signal::Process => (&self.readings.series, is_process),
+            Signal::OutsideAllocator => (&self.readings.series, !is_process),
+            Signal::Reserved => (&self.reserved, !is_process),
+            live => (&self.live, !is_process && live == self.live_signal),
         };
         is_there.then_some(series)
     }
@@ -553,13 +547,9 @@ impl Detector {
     fn seconds_per_unit(&self, signal: Signal) -> Option<f64> {
         let of_samples = self.pace.seconds_per_unit();
         match signal {
-            Signal::Allocated
-            | Signal::Reserved
-            | Signal::Host
-            | Signal::Children
-            | Signal::Shm => of_samples,
             Signal::OutsideAllocator => self.readings.pace.seconds_per_unit().or(of_samples),
             Signal::Process => self.readings.pace.seconds_per_unit(),
+            _ => of_samples,
         }
     }
 
@@ -577,11 +567,8 @@ impl Detector {
             now: self.newest?.at,
             steps_per_unit: self.steps_per_unit(config),
             // The budget is of a device.
-            capacity: match signal {
-                Signal::Host | Signal::Children | Signal::Shm => capacity,
-                _ => config.capacity(capacity),
-            }
-            .of(signal),
+            capacity: if signal.is_beside() { capacity } else { config.capacity(capacity) }
+                .of(signal),
             outside_bytes: self.readings.outside_bytes().unwrap_or(0.0),
             is_accumulating: signal == Signal::Allocated && self.witness.is_rising(),
         })
@@ -591,7 +578,7 @@ impl Detector {
     /// time its samples.
     fn steps_per_unit(&self, config: &Config) -> f64 {
         match (self.axis, self.newest) {
-            (Axis::Seconds, Some(newest)) if !self.readings.is_of_process() => {
+            (Axis::Seconds, Some(newest)) if !self.readings.is_of_process => {
                 f64::from(self.n_samples) / newest.at.position
             }
             (Axis::Seconds, _) => config.steps_per_second,

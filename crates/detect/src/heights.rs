@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
 use crate::ladder::Block;
-use crate::sample::AxisPoint;
+use stepmem_forecast::AxisPoint;
 use stepmem_types::saved;
 
 /// The heights that are remembered.

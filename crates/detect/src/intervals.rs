@@ -5,8 +5,8 @@ use std::iter::successors;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ladder::{BLOCKS_MAX, Before, Block, Counted, ROW_CAPACITY, Row, count};
-use crate::tests::Window;
+use crate::ladder::{Block, Counted, ROW_CAPACITY, Row, Window};
+use stepmem_forecast::stats::count;
 
 /// The newest intervals of an incarnation.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
@@ -16,14 +16,6 @@ pub(super) struct Intervals {
     n_open: u32,
     /// Set when an event came since the last sample.
     is_marked: bool,
-}
-
-/// The newest intervals, the last of them as it stands.
-pub(super) struct Newest {
-    blocks: [Block; BLOCKS_MAX],
-    live_blocks: [Option<f32>; BLOCKS_MAX],
-    n_blocks: usize,
-    before: Before,
 }
 
 impl Intervals {
@@ -53,11 +45,6 @@ impl Intervals {
         self.n_open == samples_min
     }
 
-    /// Returns the number of intervals, with the open one.
-    pub(super) fn count(&self) -> usize {
-        (self.closed.blocks().len() + 1).min(BLOCKS_MAX)
-    }
-
     /// Returns the number of known ends of intervals, and their distance; `None` before the
     /// second.
     pub(super) fn apart(&self) -> Option<(usize, f64)> {
@@ -66,32 +53,11 @@ impl Intervals {
         Some((closed.len(), (open.block.at.position - first.at.position) / count(closed.len())))
     }
 
-    /// Returns the newest intervals: first so many, then twice as many each time, until all are
-    /// among them.
-    pub(super) fn windows(&self, n_intervals: usize) -> impl Iterator<Item = Newest> {
-        let numbers = successors(Some(n_intervals), |n| (*n < self.count()).then_some(2 * n));
-        numbers.map_while(|n| self.newest(n))
-    }
-
-    /// Returns the newest intervals, at most so many; `None` if there are fewer than that and
-    /// none before them.
-    fn newest(&self, n_intervals: usize) -> Option<Newest> {
-        let open = self.open?;
-        let n_blocks = n_intervals.min(self.count());
-        let from_idx = (self.closed.blocks().len() + 1).checked_sub(n_blocks)?;
-        let closed = self.closed.since(from_idx)?;
-        let mut blocks = [open.block; BLOCKS_MAX];
-        for (slot, block) in blocks.iter_mut().zip(closed.blocks) {
-            *slot = *block;
-        }
-        let mut live_blocks = [None; BLOCKS_MAX];
-        for (slot, number) in live_blocks.iter_mut().zip(closed.live_blocks) {
-            *slot = *number;
-        }
-        if let Some(slot) = live_blocks.get_mut(closed.blocks.len()) {
-            *slot = open.live_blocks;
-        }
-        Some(Newest { blocks, live_blocks, n_blocks, before: closed.before })
+    /// Returns the intervals in a row, the open one as it stands.
+    pub(super) fn row(&self) -> Option<Row> {
+        let mut row = self.closed.clone();
+        row.push(self.open?);
+        Some(row)
     }
 
     /// Forgets the incarnation.
@@ -100,28 +66,10 @@ impl Intervals {
     }
 }
 
-impl Newest {
-    /// Returns them as a window that creeps with `creeping_min` of them.
-    pub(super) fn window(&self, creeping_min: usize) -> Window<'_> {
-        Window {
-            blocks: self.blocks(),
-            live_blocks: self.live_blocks.get(..self.n_blocks).unwrap_or_default(),
-            before: self.before,
-            creeping_min: Some(creeping_min),
-            samples_per_block: None,
-            pages_within: None,
-        }
-    }
-
-    /// Returns by how much the intervals that begin from one place to another rise.
-    pub(super) fn rise(&self, from: f64, to: f64) -> f64 {
-        let pairs = self.blocks().iter().zip(self.blocks().iter().skip(1));
-        let between =
-            pairs.filter(|(_, next)| from < next.at.position && next.at.position <= to);
-        between.map(|(block, next)| next.minimum - block.minimum).sum()
-    }
-
-    fn blocks(&self) -> &[Block] {
-        self.blocks.get(..self.n_blocks).unwrap_or_default()
-    }
+/// Returns the newest of a row of intervals as windows: first so many, then twice as many each
+/// time, until all are among them.
+pub(super) fn windows(row: &Row, n_intervals: usize) -> impl Iterator<Item = Window<'_>> {
+    let n_all = row.blocks().len();
+    let numbers = successors(Some(n_intervals), move |n| (*n < n_all).then_some(2 * n));
+    numbers.map_while(|n| row.newest(n))
 }

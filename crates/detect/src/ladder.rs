@@ -2,8 +2,8 @@
 //! of it.
 
 use serde::{Deserialize, Serialize};
+use stepmem_forecast::AxisPoint;
 
-use crate::sample::AxisPoint;
 use stepmem_types::saved;
 
 /// The blocks that a level keeps.
@@ -37,13 +37,34 @@ pub(super) struct Counted {
     pub(super) live_blocks: Option<f32>,
 }
 
-/// Blocks in a row with the highest minima of the incarnation before them.
+/// Blocks in a row that are judged, with the highest minima of the incarnation before them.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Newest<'a> {
+pub(super) struct Window<'a> {
+    /// The blocks, the oldest first, at most [`BLOCKS_MAX`].
     pub(super) blocks: &'a [Block],
     /// The number of live blocks of each; empty where none is known.
     pub(super) live_blocks: &'a [Option<f32>],
     pub(super) before: Before,
+    /// The number of intervals that the window must have to creep, where a block is an interval
+    /// between events. Each increment may then be a level shift.
+    pub(super) creeping_min: Option<usize>,
+    /// Samples that make a block; `None` where a block is an interval.
+    pub(super) samples_per_block: Option<u32>,
+    /// The seconds within which memory must run out for the growth to creep, where a block is
+    /// one reading.
+    pub(super) pages_within: Option<f64>,
+}
+
+impl<'a> Window<'a> {
+    /// Returns the first and the last block; `None` of an empty window.
+    pub(super) fn ends(&self) -> Option<(&'a Block, &'a Block)> {
+        self.blocks.first().zip(self.blocks.last())
+    }
+
+    /// Returns the units of the axis from the first block to the last.
+    pub(super) fn span(&self) -> f64 {
+        self.ends().map_or(0.0, |(first, last)| last.at.position - first.at.position)
+    }
 }
 
 /// The highest minima of an incarnation before some blocks.
@@ -65,6 +86,11 @@ impl Block {
             peak: self.peak.max(next.peak),
             reserved: self.reserved.max(next.reserved),
         }
+    }
+
+    /// Returns its reserved bytes.
+    pub(super) fn reserved(&self) -> f64 {
+        self.reserved.into()
     }
 
     /// Returns its place and its minimum.
@@ -115,8 +141,13 @@ impl Row {
         newest_of(&self.blocks)
     }
 
+    /// Returns the newest blocks, at most so many.
+    pub(super) fn newest(&self, n_blocks: usize) -> Option<Window<'_>> {
+        self.since(self.blocks().len().saturating_sub(n_blocks))
+    }
+
     /// Returns the blocks from an index on; `None` beyond the end.
-    pub(super) fn since(&self, from_idx: usize) -> Option<Newest<'_>> {
+    pub(super) fn since(&self, from_idx: usize) -> Option<Window<'_>> {
         let (before, blocks) = self.blocks().split_at_checked(from_idx)?;
         let (counted_before, live_blocks) =
             newest_of(&self.live_blocks).split_at_checked(from_idx).unwrap_or_default();
@@ -127,7 +158,14 @@ impl Row {
             live_blocks: numbers.reduce(f32::max).map(f64::from),
             warmup_bytes: None,
         };
-        Some(Newest { blocks, live_blocks, before })
+        Some(Window {
+            blocks,
+            live_blocks,
+            before,
+            creeping_min: None,
+            samples_per_block: None,
+            pages_within: None,
+        })
     }
 
     /// Adds the next block.
@@ -268,11 +306,6 @@ pub(super) fn points_of<'p>(
         *slot = block.point();
     }
     points.get(..blocks.len().min(BLOCKS_MAX)).unwrap_or_default()
-}
-
-/// Returns a number of blocks as a float.
-pub(super) fn count(n: usize) -> f64 {
-    u32::try_from(n).map_or(f64::INFINITY, f64::from)
 }
 
 /// Returns bytes that serve only to compute the headroom: to one part in 16 million.

@@ -39,39 +39,32 @@
 mod batch;
 #[cfg(test)]
 mod behaviour;
-mod capacity;
 mod config;
 mod detector;
-mod forecast;
+mod headroom;
 mod heights;
 mod intervals;
 mod ladder;
-mod outlook;
-mod pace;
+mod overview;
 mod rapid;
 mod readings;
 mod sample;
 mod series;
 mod shifts;
-mod signal;
 mod slack;
-mod stats;
 mod surroundings;
 mod tests;
 mod tracker;
-mod trend;
 mod witness;
 
-pub use capacity::Capacity;
 pub use config::Config;
 pub use detector::{Detector, WindowReport};
-pub use forecast::slope_interval::Bend;
-pub use outlook::{Asked, Course, Outlook, TimeLeft};
-pub use sample::{Axis, AxisPoint, DeviceReading, Sample};
+pub use sample::{DeviceReading, Sample};
 pub use shifts::HolderGrowth;
-pub use signal::Signal;
-pub use stats::median::{RecentMedian, median};
+pub use stepmem_forecast::{
+    Asked, Axis, AxisPoint, Bend, Capacity, Course, EndedGrowth, Outlook, Phase, Signal, Slope,
+    Stage, TimeLeft, Trend,
+};
 pub use tests::{Bound, LARGEST_T, Shown, Stopped, Test};
 pub use tracker::ShownBy;
-pub use trend::{EndedGrowth, Phase, Slope, Stage, Trend};
 pub use witness::{Accumulation, Testimony};

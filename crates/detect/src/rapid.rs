@@ -5,8 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
-use crate::ladder::{Block, ROW_CAPACITY, Row};
-use crate::tests::Window;
+use crate::ladder::{Block, ROW_CAPACITY, Row, Window};
 use stepmem_types::units::UnixTime;
 
 /// The numbers of readings that are judged, beyond the fewest.
@@ -45,17 +44,12 @@ impl Rapid {
         let fewest = config.rapid_readings_min;
         let more = MORE_READINGS.into_iter().filter(move |n| *n > fewest);
         let pages_within = self.pages_within(config);
-        std::iter::once(fewest).chain(more).map_while(move |n_readings| {
-            let from_idx = self.row.blocks().len().checked_sub(n_readings)?;
-            let newest = self.row.since(from_idx)?;
-            Some(Window {
-                blocks: newest.blocks,
-                live_blocks: &[],
-                before: newest.before,
-                creeping_min: Some(fewest),
-                samples_per_block: None,
-                pages_within: Some(pages_within),
-            })
+        let n_all = self.row.blocks().len();
+        let numbers = std::iter::once(fewest).chain(more).take_while(move |n| *n <= n_all);
+        numbers.filter_map(move |n_readings| {
+            let newest = self.row.newest(n_readings)?;
+            let (creeping_min, pages_within) = (Some(fewest), Some(pages_within));
+            Some(Window { creeping_min, pages_within, ..newest })
         })
     }
 
@@ -66,10 +60,8 @@ impl Rapid {
 
     /// Returns the units of the axis that the fewest readings that count span.
     pub(super) fn sampled(&self, config: &Config) -> f64 {
-        let blocks = self.row.blocks();
-        let from = blocks.iter().nth_back(config.rapid_readings_min.saturating_sub(1));
-        let span = from.or(blocks.first()).zip(blocks.last());
-        span.map_or(0.0, |(from, last)| last.at.position - from.at.position)
+        let fewest = self.row.newest(config.rapid_readings_min);
+        fewest.map_or(0.0, |window| window.span())
     }
 
     /// Frees the readings.
@@ -81,9 +73,10 @@ impl Rapid {
     /// and settle while a process starts: once the fewest readings that count are all later than
     /// that, any growth may page; before, only growth that ends before the start does.
     fn pages_within(&self, config: &Config) -> f64 {
-        let blocks = self.row.blocks();
-        let oldest = blocks.iter().nth_back(config.rapid_readings_min.saturating_sub(1));
-        let Some(((oldest, newest), began)) = oldest.zip(blocks.last()).zip(self.began) else {
+        let fewest = self.row.newest(config.rapid_readings_min);
+        let full = fewest.filter(|window| window.blocks.len() == config.rapid_readings_min);
+        let Some(((oldest, newest), began)) = full.and_then(|it| it.ends()).zip(self.began)
+        else {
             return 0.0;
         };
         let elapsed = newest.at.time.since(began);

@@ -5,12 +5,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
 use crate::ladder::{Block, narrow};
-use crate::pace::Pace;
 use crate::rapid::Rapid;
-use crate::sample::{AxisPoint, DeviceReading, Sample};
+use crate::sample::{DeviceReading, Sample};
 use crate::series::Series;
-use crate::stats::median::RecentMedian;
 use crate::surroundings::Surroundings;
+use stepmem_forecast::stats::median::RecentMedian;
+use stepmem_forecast::{AxisPoint, Pace};
 use stepmem_types::saved;
 use stepmem_types::units::UnixTime;
 
@@ -25,12 +25,12 @@ const SILENCE_SECONDS: f64 = 600.0;
 /// The readings of one rank's device, or of an unmanaged process.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Readings {
-    is_of_process: bool,
+    pub(super) is_of_process: bool,
     /// Bytes in use on the device outside the process.
     outside: RecentMedian,
     /// Bytes in use outside the process at the newest reading, not smoothed.
     #[serde(deserialize_with = "saved::figures")]
-    outside_newest: Option<f64>,
+    pub(super) outside_newest: Option<f64>,
     /// Bytes of the process outside its allocator.
     own: RecentMedian,
     /// The newest readings of that.
@@ -65,19 +65,10 @@ impl Readings {
         }
     }
 
-    pub(super) fn is_of_process(&self) -> bool {
-        self.is_of_process
-    }
-
     /// Returns the bytes in use on the device outside the process; `None` before the first
     /// reading.
     pub(super) fn outside_bytes(&self) -> Option<f64> {
         self.outside.median()
-    }
-
-    /// Returns the bytes in use on the device outside the process at the newest reading.
-    pub(super) fn outside_newest(&self) -> Option<f64> {
-        self.outside_newest
     }
 
     /// Returns the seconds from the first reading to `time`, which is the first if there was

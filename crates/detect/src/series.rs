@@ -2,17 +2,16 @@
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::config::Config;
-use crate::forecast::overview::Overviews;
-use crate::intervals::{Intervals, Newest};
-use crate::ladder::{Before, Counted, Ladder, count};
+use crate::intervals::{Intervals, windows};
+use crate::ladder::{Before, Counted, Ladder, Window};
+use crate::overview::Overviews;
 use crate::rapid::Rapid;
-use crate::sample::AxisPoint;
 use crate::shifts::Shifts;
 use crate::surroundings::Surroundings;
-use crate::tests::{self, Shown, Stopped, Window};
+use crate::tests;
 use crate::tracker::{ShownBy, Tracked, Tracker};
-use crate::trend::{EndedGrowth, Stage};
+use stepmem_forecast::stats::count;
+use stepmem_forecast::{AxisPoint, EndedGrowth, Stage};
 use stepmem_types::saved;
 
 /// The share of the growth that counts from which growth is suspected.
@@ -20,13 +19,6 @@ const SUSPECTED_RATIO: f64 = 0.5;
 
 /// The most samples that make a block of the lowest level.
 const SAMPLES_PER_BLOCK_MAX: u64 = 2;
-
-/// Intervals that are judged.
-#[derive(Clone, Copy)]
-pub(super) enum Between<'a> {
-    Shifts(&'a Shifts),
-    Events(&'a Intervals),
-}
 
 /// A block of the lowest level that a series has got.
 pub(super) struct Grown {
@@ -112,17 +104,24 @@ impl Series {
         Some(Grown { block, n_levels: n_grown })
     }
 
-    /// Judges the newest intervals: the fewest that show growth.
-    pub(super) fn judge_between(&mut self, between: Between<'_>, around: &Surroundings<'_>) {
-        let (by, intervals) = match between {
-            Between::Shifts(shifts) => (ShownBy::Shifts, shifts.intervals()),
-            Between::Events(intervals) => (ShownBy::Intervals, intervals),
-        };
+    /// Judges the newest intervals between event markers, or between level `shifts` if those are
+    /// given: the fewest that show growth.
+    pub(super) fn judge_between(
+        &mut self,
+        intervals: &Intervals,
+        shifts: Option<&Shifts>,
+        around: &Surroundings<'_>,
+    ) {
+        let by = if shifts.is_some() { ShownBy::Shifts } else { ShownBy::Intervals };
         if !self.tracker.asks(by) {
             return;
         }
-        for newest in intervals.windows(around.config.intervals_min) {
-            let window = newest.window(between.creeping_min(&newest, around.config));
+        let Some(row) = intervals.row() else { return };
+        let fewest = around.config.intervals_min;
+        for newest in windows(&row, fewest) {
+            let creeping_min =
+                shifts.map_or(fewest, |shifts| shifts.creeping_min(&newest, around.config));
+            let window = Window { creeping_min: Some(creeping_min), ..newest };
             if let Ok(shown) = tests::judge(&window, around) {
                 self.tracker.take(Tracked::of(&shown, by, &window, around), around);
                 return;
@@ -149,15 +148,6 @@ impl Series {
                 return;
             }
         }
-    }
-
-    /// Returns the outcome of a level's window; `None` where there is no such level.
-    pub(super) fn outcome(
-        &self,
-        level_idx: usize,
-        around: &Surroundings<'_>,
-    ) -> Option<Result<Shown, Stopped>> {
-        Some(tests::judge(&self.window(level_idx)?, around))
     }
 
     /// Returns the number of samples in a level's window.
@@ -205,33 +195,17 @@ impl Series {
         });
         let newest = level.row.since(from_idx)?;
         Some(Window {
-            blocks: newest.blocks,
-            live_blocks: newest.live_blocks,
             before: Before { warmup_bytes: self.warmup_high, ..newest.before },
-            creeping_min: None,
             samples_per_block: Some(self.samples_per_block << level_idx),
-            pages_within: None,
+            ..newest
         })
     }
 
     /// Returns the units of the axis that bring as many samples.
     pub(super) fn sampled(&self, around: &Surroundings<'_>) -> f64 {
-        let Some(level) = self.ladder.levels().first() else { return 0.0 };
-        let blocks = level.blocks();
-        let n_before = around.config.ended_blocks(self.samples_per_block);
-        let from = blocks.iter().rev().nth(n_before).or(blocks.first());
-        let span = from.zip(blocks.last());
-        span.map_or(0.0, |(from, last)| last.at.position - from.at.position)
-    }
-}
-
-impl Between<'_> {
-    /// Returns the number of intervals from which growth creeps.
-    fn creeping_min(self, newest: &Newest, config: &Config) -> usize {
-        match self {
-            Between::Shifts(shifts) => shifts.creeping_min(newest, config),
-            Between::Events(_) => config.intervals_min,
-        }
+        let n_blocks = around.config.ended_blocks(self.samples_per_block).saturating_add(1);
+        let lowest = self.ladder.levels().first();
+        lowest.and_then(|level| level.row.newest(n_blocks)).map_or(0.0, |newest| newest.span())
     }
 }
 

@@ -7,8 +7,9 @@ use std::collections::VecDeque;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
-use crate::intervals::{Intervals, Newest};
-use crate::ladder::{BLOCKS_MAX, Block, count};
+use crate::intervals::Intervals;
+use crate::ladder::{BLOCKS_MAX, Block, Window};
+use stepmem_forecast::stats::count;
 use stepmem_types::saved;
 
 /// Memory varies by at most this share of a shift before it.
@@ -20,7 +21,7 @@ const SPANNED_RATIO: f64 = 0.5;
 /// The newest intervals between level shifts of an incarnation.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct Shifts {
-    intervals: Intervals,
+    pub(super) intervals: Intervals,
     // Invariant: at most as many as an interval needs.
     /// The newest block minima, the last one first.
     #[serde(deserialize_with = "saved::figure_list::<_, _, BLOCKS_MAX>")]
@@ -71,17 +72,12 @@ impl Shifts {
         self.spanning = Some(growth);
     }
 
-    /// Returns the intervals.
-    pub(super) fn intervals(&self) -> &Intervals {
-        &self.intervals
-    }
-
     /// Returns the number of intervals from which growth creeps. It is that between event
     /// markers if an object of the process grew with one of their shifts at least. Else it is
     /// more than there are.
-    pub(super) fn creeping_min(&self, newest: &Newest, config: &Config) -> usize {
+    pub(super) fn creeping_min(&self, window: &Window<'_>, config: &Config) -> usize {
         let is_spanned = self.spanning.is_some_and(|growth| {
-            let between = newest.rise(growth.from, growth.to);
+            let between = rise(window, growth.from, growth.to);
             between > 0.0 && growth.bytes >= SPANNED_RATIO * between
         });
         if is_spanned { config.intervals_min } else { BLOCKS_MAX + 1 }
@@ -91,4 +87,11 @@ impl Shifts {
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }
+}
+
+/// Returns by how much the intervals of a window that begin from one place to another rise.
+fn rise(window: &Window<'_>, from: f64, to: f64) -> f64 {
+    let pairs = window.blocks.iter().zip(window.blocks.iter().skip(1));
+    let between = pairs.filter(|(_, next)| from < next.at.position && next.at.position <= to);
+    between.map(|(block, next)| next.minimum - block.minimum).sum()
 }

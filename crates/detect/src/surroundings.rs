@@ -1,9 +1,7 @@
 //! The surroundings that growth is judged against.
 
-use crate::capacity::Capacity;
 use crate::config::Config;
-use crate::sample::{Axis, AxisPoint};
-use crate::signal::Signal;
+use stepmem_forecast::{Axis, AxisPoint, Capacity, Signal};
 
 /// The series and the device around a window.
 #[derive(Clone, Copy, Debug)]

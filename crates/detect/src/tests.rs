@@ -2,16 +2,16 @@
 //! innocent explanation.
 
 use crate::config::Config;
-use crate::forecast::headroom::Usage;
+use crate::headroom::{headroom, usage_of_newer_half};
 use crate::heights::Heights;
-use crate::ladder::{BLOCKS_MAX, Before, Block, count, points_of};
-use crate::signal::Signal;
-use crate::stats::changepoint::changepoint;
-use crate::stats::quarters::deceleration_ratio;
-use crate::stats::student;
-use crate::stats::theil_sen::theil_sen;
+use crate::ladder::{BLOCKS_MAX, Block, Window, points_of};
 use crate::surroundings::Surroundings;
-use crate::trend::Stage;
+use stepmem_forecast::stats::changepoint::changepoint;
+use stepmem_forecast::stats::count;
+use stepmem_forecast::stats::quarters::deceleration_ratio;
+use stepmem_forecast::stats::student;
+use stepmem_forecast::stats::theil_sen::theil_sen;
+use stepmem_forecast::{Signal, Stage};
 
 /// The fewest blocks whose quarters and changepoint are asked for.
 const QUARTERS_BLOCKS_MIN: usize = 8;
@@ -57,16 +57,6 @@ pub enum Test {
     Cache,
 }
 
-impl Test {
-    /// Returns on which side of its limit a value passes.
-    pub fn bound(self) -> Bound {
-        match self {
-            Self::FarOff | Self::EverLarger => Bound::AtMost,
-            _ => Bound::AtLeast,
-        }
-    }
-}
-
 /// The test that stopped a window.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Stopped {
@@ -79,6 +69,14 @@ pub struct Stopped {
 }
 
 impl Test {
+    /// Returns on which side of its limit a value passes.
+    pub fn bound(self) -> Bound {
+        match self {
+            Self::FarOff | Self::EverLarger => Bound::AtMost,
+            _ => Bound::AtLeast,
+        }
+    }
+
     /// Passes a value on the right side of its limit.
     fn check(self, value: f64, limit: f64) -> Result<(), Stopped> {
         let is_passed = match self.bound() {
@@ -87,25 +85,6 @@ impl Test {
         };
         if is_passed { Ok(()) } else { Err(Stopped { test: self, value, limit }) }
     }
-}
-
-/// Block minima that are judged.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Window<'a> {
-    /// The blocks, the oldest first, at most [`BLOCKS_MAX`].
-    pub(super) blocks: &'a [Block],
-    /// The number of live blocks of each; empty where none is known.
-    pub(super) live_blocks: &'a [Option<f32>],
-    /// The highest block minima of the incarnation before them.
-    pub(super) before: Before,
-    /// The number of intervals that the window must have to creep, where a block is an interval
-    /// between events. Each increment may then be a level shift.
-    pub(super) creeping_min: Option<usize>,
-    /// Samples that make a block; `None` where a block is an interval.
-    pub(super) samples_per_block: Option<u32>,
-    /// The seconds within which memory must run out for the growth to creep, where a block is
-    /// one reading.
-    pub(super) pages_within: Option<f64>,
 }
 
 /// Growth that passed.
@@ -144,21 +123,20 @@ pub(super) fn judge(window: &Window<'_>, around: &Surroundings<'_>) -> Result<Sh
     };
     let n_blocks = count(window.blocks.len());
     Test::Blocks.check(n_blocks, count(rising_min))?;
-    let ends = window.blocks.first().zip(window.blocks.last());
-    let (first, last) = ends.ok_or(Stopped { test: Test::Blocks, value: 0.0, limit: 1.0 })?;
+    let none = Stopped { test: Test::Blocks, value: 0.0, limit: 1.0 };
+    let (first, last) = window.ends().ok_or(none)?;
     Test::Growth.check(last.minimum - first.minimum, config.growth_min)?;
 
     let growth = Growth::of(window);
     Test::Growth.check(growth.bytes, config.growth_min)?;
     Test::RandomWalk.check(growth.t(), growth.t_min(config))?;
 
-    let usage = Usage::of_newer_half(window.blocks);
-    let headroom = usage.headroom(around);
+    let headroom = headroom(&usage_of_newer_half(window.blocks), around);
     let (onset_idx, slope) = window
         .line()
         .filter(|(_, slope)| *slope > 0.0)
         .ok_or(Stopped { test: Test::Growth, value: 0.0, limit: config.growth_min })?;
-    let seconds = last.at.time.since(first.at.time) / (last.at.position - first.at.position);
+    let seconds = last.at.time.since(first.at.time) / window.span();
     let seconds_left = headroom / slope * seconds;
     Test::FarOff.check(seconds_left, window.horizon_seconds(config))?;
     window.check_going_on(onset_idx, slope, config)?;
@@ -188,7 +166,9 @@ pub(super) fn judge(window: &Window<'_>, around: &Surroundings<'_>) -> Result<Sh
         is_by_number: false,
     };
     let has_enough = Test::Blocks.check(n_blocks, count(blocks_min));
-    let may_page = || window.check_start(seconds_left);
+    // Of single readings, while the process starts.
+    let pages_within = window.pages_within.unwrap_or(f64::INFINITY);
+    let may_page = || Test::FarOff.check(seconds_left, pages_within);
     let Err(obstacle) = has_enough.and_then(|()| may_page()).and_then(|()| explained(1.0))
     else {
         return Ok(shown(Stage::Creeping, None));
@@ -222,11 +202,8 @@ impl Window<'_> {
     pub(super) fn line(&self) -> Option<(usize, f64)> {
         let mut points = [(0.0, 0.0); BLOCKS_MAX];
         let points = points_of(self.blocks, &mut points);
-        let onset_idx = if points.len() >= QUARTERS_BLOCKS_MIN {
-            changepoint(points).unwrap_or(0)
-        } else {
-            0
-        };
+        let enough = Some(points).filter(|points| points.len() >= QUARTERS_BLOCKS_MIN);
+        let onset_idx = enough.and_then(changepoint).unwrap_or(0);
         Some((onset_idx, theil_sen(points.get(onset_idx..)?)?.slope))
     }
 
@@ -234,7 +211,7 @@ impl Window<'_> {
     /// between two; `None` of other windows.
     fn evened(&self, block: &Block, next: &Block) -> Option<f64> {
         self.pages_within?;
-        let (first, last) = self.blocks.first().zip(self.blocks.last())?;
+        let (first, last) = self.ends()?;
         let usual = last.at.time.since(first.at.time) / count(self.blocks.len() - 1);
         Some(usual / next.at.time.since(block.at.time)).filter(|factor| factor.is_finite())
     }
@@ -245,12 +222,6 @@ impl Window<'_> {
             Some(_) => config.rapid_horizon_seconds,
             None => config.horizon_seconds,
         }
-    }
-
-    /// Checks, of single readings, that the growth may page although its process starts.
-    fn check_start(&self, seconds_left: f64) -> Result<(), Stopped> {
-        let within = self.pages_within.unwrap_or(f64::INFINITY);
-        Test::FarOff.check(seconds_left, within)
     }
 
     /// Checks that its growth ends higher than everything before it.
@@ -360,9 +331,7 @@ impl Growth {
     /// of few increments.
     fn share_required(&self, window: &Window<'_>, around: &Surroundings<'_>) -> f64 {
         let config = around.config;
-        let ends = window.blocks.first().zip(window.blocks.last());
-        let span = ends.map_or(0.0, |(first, last)| last.at.position - first.at.position);
-        let n_steps = around.steps_per_unit * span;
+        let n_steps = around.steps_per_unit * window.span();
         let short = (config.share_full_span / n_steps).sqrt().max(1.0);
         let few = (config.share_full_increments / f64::from(self.n_increments)).sqrt().max(1.0);
         (config.share_ratio(around.signal) * short).min(1.0) * few

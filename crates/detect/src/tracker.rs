@@ -3,20 +3,17 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::forecast::headroom::{Room, Usage, is_followed, slack_ratio};
-use crate::forecast::power_law;
-use crate::forecast::slope_interval::{
-    Bend, SinceOnset, Spread, slope_interval, slope_since_onset,
-};
+use crate::headroom::{usage_as_of, usage_of_newer_half};
 use crate::heights::{Heights, Plateau};
-use crate::ladder::{BLOCKS_MAX, Block, LEVELS_MAX, Ladder, Level, points_of};
-use crate::sample::AxisPoint;
-use crate::stats::student;
+use crate::ladder::{BLOCKS_MAX, Block, LEVELS_MAX, Ladder, Level, Window, points_of};
 use crate::surroundings::Surroundings;
-use crate::tests::{Shown, Window};
-use crate::trend::{EndedGrowth, Phase, Stage, Trend};
+use crate::tests::Shown;
+use stepmem_forecast::stats::student;
+use stepmem_forecast::{
+    AxisPoint, EndedGrowth, Phase, SinceOnset, Spread, Stage, Trend, is_followed, slack_ratio,
+    slope_of_test, slope_since_onset,
+};
 use stepmem_types::saved;
-use stepmem_types::units::Interval;
 
 /// Scales the confidence of a trend that only rises: one in seven of those is a cache that
 /// fills.
@@ -88,7 +85,7 @@ impl Tracker {
 
     /// Returns whether growth that the number of live blocks shows can change anything.
     pub(super) fn asks_number(&self) -> bool {
-        self.tracked.as_ref().is_none_or(|tracked| tracked.is_by_number)
+        self.tracked.is_none() || self.is_by_number()
     }
 
     /// Returns whether the number of live blocks alone shows the trend.
@@ -158,8 +155,7 @@ impl Tracker {
 
     /// Measures growth since its onset, in the shortest window that goes back to it. It does so
     /// when the window that shows it has got a block: when one of the lowest `n_grown` has.
-    /// Growth that intervals between event markers show stays as it was shown. Only growth that
-    /// creeps is believed to accelerate: the start of a run makes a line look as if it did.
+    /// Growth that intervals between event markers show stays as it was shown.
     pub(super) fn measure(
         &mut self,
         ladder: &Ladder,
@@ -173,28 +169,16 @@ impl Tracker {
         }
         let Some((blocks, onset_idx, _)) = ladder.since(trend.onset.position) else { return };
         if trend.is_followed {
-            trend.slack_ratio = slack_ratio(blocks);
+            trend.slack_ratio = slack_of(blocks);
         }
         let mut points = [(0.0, 0.0); BLOCKS_MAX];
         let points = points_of(blocks, &mut points);
         if let Some(found) = slope_since_onset(points, onset_idx > 0) {
-            trend.slope_bytes_per_unit = found.slope;
-            trend.ahead_bytes_per_unit = found.ahead;
-            trend.bend = found.bend;
-            trend.gain = found.gain;
+            trend.measure(&found);
         }
-        let Some(room) = Room::of(around.capacity, around.outside_bytes) else { return };
-        let remaining = trend.usage.remaining(room, &trend.growth()).interval().value;
-        if remaining < 1.0 {
-            return;
+        if let Some(free) = around.capacity.reachable(around.outside_bytes) {
+            trend.foresee(points, free, around.config.power_law_within);
         }
-        let line = remaining / trend.slope_bytes_per_unit.value;
-        let factor =
-            power_law::units_until(points, remaining).map_or(1.0, |units| units / line);
-        let factor = if trend.stage == Stage::Rising { factor.max(1.0) } else { factor };
-        let within = around.config.power_law_within;
-        let is_agreed = (within.recip()..=within).contains(&factor);
-        trend.time_factor = Some(factor).filter(|_| is_agreed);
     }
 
     /// Takes the newest block of the lowest level: growth ends, goes on again or is cleared.
@@ -251,7 +235,7 @@ impl Tracker {
         let Some((level, finer)) = levels else { return };
         let slope = if trend.is_growing() { trend.slope_bytes_per_unit.value } else { 0.0 };
         let finer = finer.iter().map(Level::blocks);
-        trend.usage = Usage::as_of(level.blocks(), finer, at.position, slope);
+        trend.usage = usage_as_of(level.blocks(), finer, at.position, slope);
         trend.used_at = at.position;
     }
 
@@ -290,21 +274,12 @@ impl Tracked {
         let is_since_changepoint = shown.onset_idx > 0;
         let found = slope_since_onset(points, is_since_changepoint).or_else(|| {
             if shown.is_by_number {
-                let slope =
-                    Interval { lower: 0.0, value: shown.slope, upper: 2.0 * shown.slope };
-                return Some(SinceOnset {
-                    slope,
-                    ahead: slope,
-                    bend: Bend::Straight,
-                    gain: 0.0,
-                });
+                return Some(SinceOnset::unsure(shown.slope));
             }
-            let spread = Some(Spread::of_test(shown.t, shown.n_increments));
-            let slope = slope_interval(points, shown.slope, is_since_changepoint, spread)?;
-            let ahead = slope_interval(points, shown.slope, is_since_changepoint, None)?;
-            Some(SinceOnset { slope, ahead, bend: Bend::Straight, gain: 0.0 })
+            let spread = Spread::of_test(shown.t, shown.n_increments);
+            slope_of_test(points, shown.slope, is_since_changepoint, spread)
         })?;
-        let is_followed = is_followed(blocks);
+        let is_followed = is_followed(blocks.iter().map(Block::reserved));
         let trend = Trend {
             signal: around.signal,
             axis: around.axis,
@@ -318,25 +293,25 @@ impl Tracked {
             bend: found.bend,
             gain: found.gain,
             growth_bytes: heights.growth(),
-            usage: Usage::of_newer_half(window.blocks),
+            usage: usage_of_newer_half(window.blocks),
             used_at: around.now.position,
             is_followed,
-            slack_ratio: if is_followed { slack_ratio(blocks) } else { 0.0 },
+            slack_ratio: if is_followed { slack_of(blocks) } else { 0.0 },
             time_factor: Some(1.0),
             share_ratio: shown.share_ratio,
             confidence_ratio: (stage_ratio * capacity_ratio * chance).clamp(0.0, 1.0),
         };
-        let is_by_number = shown.is_by_number;
+        let Shown { is_by_number, .. } = *shown;
         Some(Self { trend, shown_by: by, heights, plateau: None, is_by_number })
     }
 
     /// Takes over what a later window shows; keeps the onset unless that raises the stage.
     fn follow(&mut self, found: Self) {
         let is_raised = found.trend.stage > self.trend.stage;
+        let Trend { phase, onset, growth_bytes, time_factor, .. } = self.trend;
+        let raised = if is_raised { found.trend.raised } else { self.trend.raised };
         if self.is_by_number && !found.is_by_number {
             // The bytes have shown it, too: onset and slope are theirs.
-            let Trend { phase, raised, .. } = self.trend;
-            let raised = if is_raised { found.trend.raised } else { raised };
             *self = Self { trend: Trend { phase, raised, ..found.trend }, ..found };
             return;
         }
@@ -345,19 +320,18 @@ impl Tracked {
         {
             return;
         }
-        let Trend { phase, raised, onset, growth_bytes, time_factor, .. } = self.trend;
         let is_same = self.trend.is_growing() && onset.position <= found.trend.onset.position;
         if is_raised && !is_same {
-            let trend = Trend { phase, time_factor, ..found.trend };
-            *self = Self { trend, ..found };
-        } else if is_raised {
-            // It goes on from where it was first shown.
-            let trend = Trend { phase, onset, growth_bytes, time_factor, ..found.trend };
-            (self.trend, self.shown_by) = (trend, found.shown_by);
-        } else {
-            let trend =
-                Trend { phase, raised, onset, growth_bytes, time_factor, ..found.trend };
-            (self.trend, self.shown_by) = (trend, found.shown_by);
+            *self = Self { trend: Trend { phase, time_factor, ..found.trend }, ..found };
+            return;
         }
+        // It goes on from where it was first shown.
+        self.trend = Trend { phase, raised, onset, growth_bytes, time_factor, ..found.trend };
+        self.shown_by = found.shown_by;
     }
+}
+
+/// Returns the slack that grows with each byte of live memory.
+fn slack_of(blocks: &[Block]) -> f64 {
+    slack_ratio(blocks, |block| block.minimum, Block::reserved)
 }

@@ -9,17 +9,16 @@ use std::iter::repeat;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
-use crate::forecast::headroom::Usage;
+use crate::headroom::{headroom, usage_of_newer_half};
 use crate::heights::Heights;
-use crate::intervals::Intervals;
-use crate::ladder::{BLOCKS_MAX, Before, Block, Counted, Level};
-use crate::sample::AxisPoint;
+use crate::intervals::{Intervals, windows};
+use crate::ladder::{BLOCKS_MAX, Before, Block, Counted, Level, Window};
 use crate::series::{Grown, Series};
-use crate::stats::median::median;
 use crate::surroundings::Surroundings;
-use crate::tests::{Growth, Shown, Window};
+use crate::tests::{Growth, Shown};
 use crate::tracker::{ShownBy, Tracked};
-use crate::trend::Stage;
+use stepmem_forecast::stats::median::median;
+use stepmem_forecast::{AxisPoint, Stage};
 use stepmem_types::saved;
 
 /// The fewest blocks of a level of the ladder, and the lowest level, that show that the number is
@@ -115,10 +114,10 @@ impl Witness {
 
     /// Judges the newest intervals between event markers: the fewest that keep blocks.
     pub(super) fn judge_between(&mut self, intervals: &Intervals, around: &Surroundings<'_>) {
-        let config = around.config;
-        let mut windows = intervals.windows(config.intervals_min);
-        windows.any(|newest| {
-            let window = newest.window(config.intervals_min);
+        let fewest = around.config.intervals_min;
+        let row = intervals.row();
+        row.iter().flat_map(|row| windows(row, fewest)).any(|newest| {
+            let window = Window { creeping_min: Some(fewest), ..newest };
             self.judge(&window, ShownBy::Intervals, around).is_some()
         });
     }
@@ -270,7 +269,7 @@ impl Kept {
         if bytes < config.growth_min || self.growth.kept_ratio < config.fades_below {
             return None;
         }
-        let headroom = Usage::of_newer_half(window.blocks).headroom(around);
+        let headroom = headroom(&usage_of_newer_half(window.blocks), around);
         let seconds = last.at.time.since(first.at.time);
         if headroom / bytes * seconds > config.horizon_seconds {
             return None;

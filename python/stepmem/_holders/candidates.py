@@ -270,6 +270,8 @@ class Candidate:
             return Holder(name, round(growth.bytes_per_item), round(self.last), 0.0, rate)
         if growth.measure == "beneath":
             n_tensors, n_bytes, keeps_more, is_opaque = self.beneath
+            if self.middle_step and self.last > self.middle:  # counted at once, while a scan may miss what moved between its slices
+                rate = (self.last - self.middle) / (self.last_step - self.middle_step)
             of_piece = rate / max(1.0, self.last)
             rates = (of_piece * n_tensors, of_piece * n_bytes)
             return Holder(name, round(n_tensors), round(n_bytes), *rates, keeps_more, is_measured=not (keeps_more or is_opaque))

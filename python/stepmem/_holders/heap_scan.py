@@ -43,6 +43,9 @@ HOPS_MAX = 1500
 LAST_STAGE = 3
 """Stage of a scan in which libraries come: after the program's roots, functions of PyTorch and of the standard library, and special modules."""
 
+NEW_LINKS_MAX = 64
+"""Objects that have come below one since it was followed, of which what they lead to is looked at, at most."""
+
 ROWS, ROWS_MAX = (LIST, DEQUE, SET), 64
 """Containers with more items have rows of data in them, mostly: these come after what others refer to."""
 
@@ -131,7 +134,7 @@ class HeapScan:
         self._n_left_out = 0.0
         """Objects that were met and not followed: most items of large containers, and what is too deep."""
         self._n_probed = 0
-        """Objects below new items, since the clock was read."""
+        """Objects below new items and new links, since the clock was read."""
         self._n_stages = 0
         self._roots: Deque[Tuple[Key, int]] = deque()
         """Roots that are to be added, and their kinds."""
@@ -180,6 +183,8 @@ class HeapScan:
             thing = self._find(node, now)
             if thing is not None:
                 n_seen += self._expand(node, thing, now)
+            n_probed, self._n_probed = self._n_probed, 0
+            n_seen += n_probed
 
     def _next(self) -> int:
         """Returns the next node to follow; -1 if there is none for now."""
@@ -236,8 +241,25 @@ class HeapScan:
             kind = self.kinds[parent]
             size = now.heap.size(held, kind) if kind in SIZED else 0
             family = now.families[parent] = {id(each): each for each in now.children(held, kind, size)}
+        if self.ids[node] not in family and parent not in now.extended:
+            now.extended.add(parent)
+            self._add_behind_new(family, now)
         thing = family.get(self.ids[node])
         return thing if id(type(thing)) == self.type_ids[node] else None
+
+    def _add_behind_new(self, family: Dict[int, Any], now: Slice) -> None:
+        """Adds to the objects below one what new ones among them lead to: a chain's newest link takes the place of the one before."""
+        new = [each for each in family.values() if id(each) not in self.seen]
+        for thing in new:
+            kind = now.heap.kind(type(thing))
+            if kind in (LEAF, BUFFER, CLASS, TENSOR):
+                continue
+            for child in now.children(thing, kind, now.heap.size(thing, kind) if kind in SIZED else 0):
+                if id(child) not in family:
+                    family[id(child)] = child
+                    if id(child) not in self.seen and len(new) < NEW_LINKS_MAX:
+                        new.append(child)
+        self._n_probed += len(new)
 
     def _expand(self, node: int, thing: Any, now: Slice) -> int:
         """Adds the objects to which one refers, and compares it with the scan before. Returns their number."""
@@ -283,10 +305,9 @@ class HeapScan:
                     self._add_buffer(node, child, slot, now)
                 continue
             self._add(node, child, slot, child_kind, now)
-        n_probed, self._n_probed = self._n_probed, 0
         if size > len(children) > 0:
             self._n_left_out += (size / len(children) - 1.0) * (len(self.ids) - n_before)
-        return len(children) + n_probed
+        return len(children)
 
     def _filled(self, node: int, thing: Any, size: int, now: Slice) -> int:
         """Returns the items of a list; of one that had places for items to come at the first scan, those that are there."""

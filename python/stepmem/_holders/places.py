@@ -9,7 +9,7 @@ import threading
 import types
 import weakref
 from itertools import islice
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
 
 from .._isolation import library
 from . import frames
@@ -130,6 +130,8 @@ class Slice:
         self.roots = Roots(modules)
         self.live: Dict[int, Any] = {}
         self.families: Dict[int, Dict[int, Any]] = {}
+        self.extended: Set[int] = set()
+        """Nodes whose family has what new objects lead to, too."""
 
     def children(self, thing: Any, kind: int, size: int) -> List[Any]:
         """Returns the objects to which one refers; the index is the place."""

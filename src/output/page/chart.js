@@ -1,4 +1,4 @@
-// A chart of memory over time, drawn by uPlot: lines, a ceiling, markers, and a legend with the figures under the pointer.
+// A chart of memory, or of a number, over time, drawn by uPlot: lines, a ceiling, markers, and a legend with the figures under the pointer.
 
 import { attribute, element, text } from "./dom.js";
 import { DASH, bytes, isKnown } from "./format.js";
@@ -27,8 +27,6 @@ function clock(time, step) {
   return date.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hour12: false, ...seconds });
 }
 
-const tickBytes = (value) => bytes(value).replace(/\.0+ /, " ");
-
 /** A time as the legend has it. */
 const moment = (time) => {
   const isToday = Math.abs(Date.now() / 1000 - time) < DAY / 2;
@@ -37,9 +35,9 @@ const moment = (time) => {
 };
 
 export class Chart {
-  /** A chart in `figure`, as wide as it and `height` pixels high; `zoomed` is called when that changes. */
-  constructor(figure, { height, zoomed = () => {}, picked = () => {} }) {
-    Object.assign(this, { height, zoomed, picked, plot: null, shape: "", isZoomed: false, shown: null });
+  /** A chart in `figure`, as wide as it and `height` pixels high, of what `say` puts in words; `zoomed` is called when that changes. */
+  constructor(figure, { height, say = bytes, zoomed = () => {}, picked = () => {} }) {
+    Object.assign(this, { height, say, zoomed, picked, plot: null, shape: "", isZoomed: false, shown: null });
     this.box = element("div", "plot");
     this.box.style.height = `${height}px`;
     this.legend = element("figcaption", "legend");
@@ -90,7 +88,7 @@ export class Chart {
       scales: { x: { time: true, range: (plot, low, high) => this.times(low, high) }, y: { range: () => this.shown.range } },
       axes: [
         { ...axis, size: 28, gap: 7, space: 58, incrs: TIME_TICKS, values: (plot, ticks, idx, space, step) => ticks.map((tick) => clock(tick, step)) },
-        { ...axis, size: AXIS_WIDTH, gap: 3, incrs: BYTE_TICKS, values: (plot, ticks) => ticks.map(tickBytes) },
+        { ...axis, size: AXIS_WIDTH, gap: 3, incrs: BYTE_TICKS, values: (plot, ticks) => ticks.map((value) => this.say(value).replace(/\.0+ /, " ")) },
       ],
       series: [{}, ...lines.map((line) => this.series(line))],
       bands: bands.map(({ between, tone }) => ({ series: between, fill: color(tone) })),
@@ -176,7 +174,7 @@ export class Chart {
     const at = isKnown(idx) ? shown.time[idx] : null;
     shown.lines.forEach((line, nth) => {
       const value = isKnown(at) ? line.values[idx] : line.values.findLast(isKnown);
-      if (this.keys[nth]) text(this.keys[nth], isKnown(value) ? bytes(value) : DASH);
+      if (this.keys[nth]) text(this.keys[nth], isKnown(value) ? this.say(value) : DASH);
     });
     const near = isKnown(at) ? (shown.markers ?? []).filter((marker) => Math.abs(plot.valToPos(marker.time, "x") - plot.cursor.left) < 5) : [];
     const words = near.map((marker) => marker.words ?? marker.label).filter(Boolean);

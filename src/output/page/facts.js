@@ -19,6 +19,7 @@ export function factsOf(rank, tests, view) {
     rank.end && { term: "End", sentence: ending(rank.end, view.now, nounOf(rank)) },
     rank.state === "silent" && { term: "Silent", sentence: `for ${known(rank.silent_seconds, duration)}; its process has not said that it ended` },
     { term: "Growth", sentence: growing(rank, growth, view.now) },
+    rank.kept_blocks && { term: "Live blocks", sentence: rank.kept_blocks_sentence },
     growth && !isOver && !isKnown(growth.level_since_time) && { term: "Out of memory", sentence: outOfMemory(growth) },
     run && ends(run, view.now) && { term: "Run ends", sentence: ends(run, view.now) },
     site && { term: "Allocated at", ...allocated(site) },

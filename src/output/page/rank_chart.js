@@ -1,7 +1,7 @@
 // What the chart of a rank shows: its past, where its growth began, what happened, and when its memory runs out.
 
 import { levelColor } from "./chart.js";
-import { DASH, bytes, duration, isKnown, known, most, number, oomEta } from "./format.js";
+import { DASH, bytes, duration, isKnown, most, number, oomEta } from "./format.js";
 
 /** Points of a projection. */
 const AHEAD = 12;
@@ -48,17 +48,20 @@ export function rankShown(rank, past, scale) {
   };
 }
 
-/** The chart of host memory next to a device's; `null` where there is none. */
-export function hostShown(rank, past) {
-  if (!past.host_allocated_bytes.some(isKnown)) return null;
-  const rows = withGaps(past);
-  const total = rank.host?.total_bytes;
+/** The chart of host memory, or of another column of the past, next to a device's memory; `null` where nothing of that is known. */
+export function besideShown({ rank, host }, past, column) {
+  const { time, [column]: values } = withGaps(past);
+  const last = values.findLast(isKnown);
+  if (!isKnown(last)) return null;
+  const isHost = column === "host";
+  const total = isHost ? host?.total_bytes : null;
+  const label = isHost ? "Host memory of its process" : "Live blocks";
   return {
-    name: `Host memory of rank ${rank.rank}: ${known(rank.host?.allocated_bytes, bytes)}`,
-    time: rows.time,
-    lines: [{ label: "Host memory of its process", values: rows.host, color: "host", width: 2, spans: true }],
+    name: `${label}, rank ${rank}: ${(isHost ? bytes : number)(last)}`,
+    time,
+    lines: [{ label, values, color: "host", width: 2, spans: true }],
     ceiling: isKnown(total) ? { value: total, label: `limit ${bytes(total)}`, color: "quiet" } : null,
-    range: around(rows.host),
+    range: around(values),
   };
 }
 
@@ -71,6 +74,7 @@ function withGaps(past) {
     peak: past.peak_allocated_bytes,
     reserved: past.reserved_bytes,
     host: past.host_allocated_bytes,
+    blocks: past.live_blocks,
   };
   const rows = Object.fromEntries(Object.keys(columns).map((name) => [name, []]));
   const gaps = new Set(past.gaps);
@@ -86,12 +90,8 @@ function withGaps(past) {
 /** Adds what the status knows since the past was asked for. */
 function withTail(rank, rows) {
   if (isKnown(rank.allocated_bytes) && rank.last_push_time > (rows.time.at(-1) ?? 0) + 0.2) {
-    rows.time.push(rank.last_push_time);
-    rows.step.push(rank.step ?? null);
-    rows.live.push(rank.allocated_bytes);
-    rows.peak.push(rank.peak_allocated_bytes ?? null);
-    rows.reserved.push(rank.reserved_bytes ?? null);
-    rows.host.push(null);
+    const tail = { time: rank.last_push_time, step: rank.step, live: rank.allocated_bytes, peak: rank.peak_allocated_bytes, reserved: rank.reserved_bytes };
+    for (const [name, values] of Object.entries(rows)) values.push(tail[name] ?? null);
   }
   return rows;
 }
@@ -105,7 +105,7 @@ function projection(rank, growth, { time, peak, live }) {
   const now = time.at(-1);
   const start = peak.findLast(isKnown) ?? live.findLast(isKnown);
   const isOver = rank.end || rank.state === "silent" || isKnown(evidence.level_since_time);
-  if (isOver || !isKnown(start) || !isKnown(left) || !isKnown(likely ?? soonest)) return NO_PROJECTION;
+  if (isOver || ![start, left, likely ?? soonest].every(isKnown)) return NO_PROJECTION;
   const eta = likely ?? soonest;
   const past = Math.max(now - time[0], 10);
   const reach = eta <= SHOWN_ETA_RATIO * past ? eta : past;

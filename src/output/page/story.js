@@ -6,10 +6,10 @@ import { addressWith, changeState, stateOf } from "./address.js";
 import { Chart } from "./chart.js";
 import { canSnapshot, commandsOf } from "./commands.js";
 import { eventsOf, factsOf } from "./facts.js";
-import { isKnown, timeLeft } from "./format.js";
+import { isKnown, number, timeLeft } from "./format.js";
 import { badges, gauge } from "./parts.js";
 import { asked, rankPath, runPath, windowsPath } from "./past.js";
-import { hostShown, rankShown } from "./rank_chart.js";
+import { besideShown, rankShown } from "./rank_chart.js";
 import { recorded } from "./recorded.js";
 import { activity, rankLink } from "./rank_words.js";
 import { runChart } from "./run_chart.js";
@@ -25,6 +25,7 @@ const RUN_EVERY_MS = 5000;
 export function storySection() {
   const chart = new Chart($("story-chart"), { height: CHART_PX, zoomed: (isZoomed) => show($("story-unzoom"), isZoomed) });
   const host = new Chart($("story-host"), { height: HOST_PX });
+  const blocks = new Chart($("story-blocks"), { height: HOST_PX, say: number });
   const drawRun = runChart(CHART_PX, (rank) => (location.hash = addressWith({ run: shown.run, rank })));
   const drawBadges = badges($("story-badges"));
   const facts = new Rows($("story-facts"), makeFact, updateFact);
@@ -60,7 +61,7 @@ export function storySection() {
     const run = asked(runPath(rank.run), RUN_EVERY_MS, again);
     drawHead(rank, view, isChosen);
     drawBadges(rank.findings, rank.pending, activity(rank));
-    if (past) drawCharts({ chart, host }, rank, past);
+    if (past) drawCharts({ chart, host, blocks }, rank, past);
     // A file has no space for the past of any number of ranks.
     if (recorded) show($("story-chart"), Boolean(past));
     if (recorded && !past) text($("story-what"), "its memory over time is not in this file");
@@ -114,16 +115,18 @@ function drawHead(rank, { ranks, runs }, isChosen) {
   }
 }
 
-function drawCharts({ chart, host }, rank, past) {
+function drawCharts({ chart, ...beside }, rank, past) {
   const drawn = rankShown(rank, past, stateOf("scale"));
   chart.draw(drawn);
   const isLive = drawn.scale === "live";
   const button = $("story-scale");
   text(button, isLive ? "Show up to the capacity" : "Zoom to live memory");
   button.dataset.next = isLive ? "capacity" : "live";
-  const ofHost = hostShown(rank, past);
-  show($("story-host"), Boolean(ofHost));
-  if (ofHost) host.draw(ofHost);
+  for (const [column, of] of Object.entries(beside)) {
+    const shown = besideShown(rank, past, column);
+    show($(`story-${column}`), Boolean(shown));
+    if (shown) of.draw(shown);
+  }
 }
 
 function makeFact() {

@@ -31,6 +31,8 @@ pub struct RankHistory {
     pub reserved_bytes: Vec<Option<Bytes>>,
     /// Host memory of its process, where the rank's other figures are a device's.
     pub host_allocated_bytes: Vec<Option<Bytes>>,
+    /// The number of the allocator's live blocks at that step, where it counts them.
+    pub live_blocks: Vec<Option<u64>>,
     /// The positions of points before which the rank was silent, or another process.
     pub gaps: Vec<usize>,
     /// The markers of what happened, the oldest first.
@@ -101,6 +103,7 @@ impl Engine {
                 column(|point| point.reserved)
             },
             host_allocated_bytes: column(|point| point.host),
+            live_blocks: points.iter().map(|point| point.live_blocks).collect(),
             gaps: points.iter().enumerate().filter_map(is_gap).collect(),
             markers: history.markers().map(|happened| MarkerStatus::of(&happened)).collect(),
             markers_dropped: history.markers_dropped(),

@@ -25,6 +25,8 @@ impl RankStatus {
     ) -> Self {
         let (of_device, of_host) = ends(view);
         let headroom = view.headroom();
+        let kept_blocks = KeptBlocks::of(view.detectors.of(Signal::Allocated))
+            .filter(|_| view.ended.is_none());
         let growth_headroom = view.growth_headroom_bytes([Signal::Allocated, Signal::Children]);
         Self {
             rank_label: id.rank.to_string(),
@@ -70,8 +72,9 @@ impl RankStatus {
                 .into_iter()
                 .filter_map(|signal| SignalStatus::of(signal, view.detectors.of(signal)))
                 .collect(),
-            kept_blocks: KeptBlocks::of(view.detectors.of(Signal::Allocated))
-                .filter(|_| view.ended.is_none()),
+            kept_blocks,
+            kept_blocks_sentence: kept_blocks
+                .map(|kept| kept.full_statement(view.identity.unit).words().to_owned()),
             reserved_slope_bytes_per_step: view
                 .detectors
                 .of(Signal::Reserved)

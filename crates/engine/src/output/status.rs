@@ -202,6 +202,9 @@ pub struct RankStatus {
     /// The testimony of the number of the allocator's live blocks; `None` after its end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept_blocks: Option<KeptBlocks>,
+    /// That in words, with where it began and was certain.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept_blocks_sentence: Option<String>,
     /// The rate of all reserved memory in bytes per step. The growth of the signal `reserved` is
     /// of what no larger batch explains.
     #[serde(default, skip_serializing_if = "Option::is_none")]

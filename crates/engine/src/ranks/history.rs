@@ -103,8 +103,30 @@ struct Point {
     step: Option<Packed>,
     /// Memory in pages: the last live, the greatest peak, the last reserved, the last host.
     memory: [Option<Packed>; 4],
-    /// Set when the rank was silent, or another process, before its first record.
-    follows_gap: bool,
+    blocks: Blocks,
+}
+
+/// The last number of the allocator's live blocks, one more than it is; 0 is unknown. The highest
+/// bit is set when the rank was silent, or another process, before the first record of the point.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Blocks(u32);
+
+impl Blocks {
+    const FOLLOWS_GAP: u32 = 1 << 31;
+
+    fn new(number: Option<u64>, follows_gap: bool) -> Self {
+        let number = number.and_then(packed).map_or(0, Packed::get);
+        let number = if number < Self::FOLLOWS_GAP { number } else { 0 };
+        Self(number | if follows_gap { Self::FOLLOWS_GAP } else { 0 })
+    }
+
+    fn number(self) -> Option<u64> {
+        NonZeroU32::new(self.0 & !Self::FOLLOWS_GAP).map(unpacked)
+    }
+
+    fn follows_gap(self) -> bool {
+        self.0 & Self::FOLLOWS_GAP != 0
+    }
 }
 
 impl Point {
@@ -123,21 +145,23 @@ impl Point {
             reserved.or(own_reserved),
             host.or(own_host),
         ];
+        let number = next.blocks.number().or(self.blocks.number());
+        self.blocks = Blocks::new(number, self.blocks.follows_gap());
         true
     }
 }
 
 /// A point in as many bytes however large its figures are; 0 is unknown.
-type SavedPoint = ([[u8; 4]; 6], bool);
+type SavedPoint = [[u8; 4]; 7];
 
 impl From<SavedPoint> for Point {
-    fn from(([tick, step, memory @ ..], follows_gap): SavedPoint) -> Self {
+    fn from([tick, step, blocks, memory @ ..]: SavedPoint) -> Self {
         let figure = |bytes| NonZeroU32::new(u32::from_le_bytes(bytes));
         Self {
             tick: u32::from_le_bytes(tick),
             step: figure(step),
             memory: memory.map(figure),
-            follows_gap,
+            blocks: Blocks(u32::from_le_bytes(blocks)),
         }
     }
 }
@@ -146,8 +170,8 @@ impl From<Point> for SavedPoint {
     fn from(point: Point) -> Self {
         let bytes = |figure: Option<Packed>| figure.map_or(0, Packed::get).to_le_bytes();
         let [live, peak, reserved, host] = point.memory.map(bytes);
-        let figures = [point.tick.to_le_bytes(), bytes(point.step), live, peak, reserved, host];
-        (figures, point.follows_gap)
+        let (tick, blocks) = (point.tick.to_le_bytes(), point.blocks.0.to_le_bytes());
+        [tick, bytes(point.step), blocks, live, peak, reserved, host]
     }
 }
 
@@ -224,6 +248,10 @@ impl From<StepMark> for MarkerKind {
     }
 }
 
+/// The most bytes of a marker: in memory less, and 14 of a saved one.
+const MARKER_BYTES: usize = 16;
+const _: () = assert!(size_of::<Marker>() <= MARKER_BYTES);
+
 /// The figures of a record, or of a point.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Figures {
@@ -237,6 +265,8 @@ pub struct Figures {
     pub reserved: Option<Bytes>,
     /// Host memory of its process, where the other figures are a device's.
     pub host: Option<Bytes>,
+    /// The number of the allocator's live blocks, where it counts them.
+    pub live_blocks: Option<u64>,
     /// Set when the rank was silent, or another process, before.
     pub follows_gap: bool,
 }
@@ -250,6 +280,7 @@ impl Figures {
         self.peak_allocated = next.peak_allocated.max(self.peak_allocated);
         self.reserved = next.reserved.or(self.reserved);
         self.host = next.host.or(self.host);
+        self.live_blocks = next.live_blocks.or(self.live_blocks);
     }
 }
 
@@ -265,11 +296,10 @@ pub struct Happened {
 
 impl History {
     /// The most heap memory that it holds, in bytes; no less than what a saved one takes.
-    pub const BYTES_MAX: usize =
-        POINTS_MAX * size_of::<Point>() + MARKERS_MAX * size_of::<Marker>();
+    pub const BYTES_MAX: usize = POINTS_MAX * size_of::<Point>() + MARKERS_MAX * MARKER_BYTES;
     /// The most heap memory that it holds once the rank has ended, in bytes.
     pub const ENDED_BYTES_MAX: usize =
-        ENDED_POINTS_MAX * size_of::<Point>() + MARKERS_MAX * size_of::<Marker>();
+        ENDED_POINTS_MAX * size_of::<Point>() + MARKERS_MAX * MARKER_BYTES;
 
     /// Takes the figures of a record. One whose time is before the last one's counts as of that
     /// time.
@@ -354,7 +384,7 @@ impl History {
             step: figures.step.and_then(packed),
             memory: [figures.allocated, figures.peak_allocated, figures.reserved, figures.host]
                 .map(|bytes| bytes.and_then(pages)),
-            follows_gap: figures.follows_gap,
+            blocks: Blocks::new(figures.live_blocks, figures.follows_gap),
         }
     }
 
@@ -368,7 +398,8 @@ impl History {
             peak_allocated,
             reserved,
             host,
-            follows_gap: point.follows_gap,
+            live_blocks: point.blocks.number(),
+            follows_gap: point.blocks.follows_gap(),
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::ranks::name_conflicts::{Claim, Holder};
-use stepmem_detect::median;
+use stepmem_forecast::stats::median::median;
 use stepmem_types::end::EndReport;
 use stepmem_types::launch::{Instance, Launch};
 use stepmem_types::saved;

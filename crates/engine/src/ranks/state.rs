@@ -22,9 +22,10 @@ use crate::ranks::view::{DeviceView, RankView};
 use crate::requests::causes::SiteView;
 use crate::requests::checkpoint::CheckpointAsk;
 use stepmem_detect::{
-    Asked, AxisPoint, Capacity, Config as DetectConfig, DeviceReading, HolderGrowth,
-    RecentMedian, Sample, Signal, Stage, Trend,
+    Asked, AxisPoint, Capacity, Config as DetectConfig, DeviceReading, HolderGrowth, Sample,
+    Signal, Stage, Trend,
 };
+use stepmem_forecast::stats::median::RecentMedian;
 use stepmem_types::device::{DeviceMemoryKind, OwnProcessMemory};
 use stepmem_types::end::{EndOutcome, EndReport};
 use stepmem_types::host::ContainerReading;
@@ -496,6 +497,9 @@ impl RankState {
             peak_allocated: peaks.allocated,
             reserved: sample.figures.reserved.filter(|_| is_comparable),
             host: sample.host.as_ref().and_then(|parts| parts.allocated),
+            live_blocks: counted_blocks(&sample.figures)
+                .filter(|_| is_comparable)
+                .map(Count::get),
             follows_gap,
         });
     }
@@ -1005,6 +1009,12 @@ impl RankState {
     }
 }
 
+/// Returns the number of live blocks; `None` of an allocator that does not count them: it has
+/// bytes, but no block.
+fn counted_blocks(figures: &StepFigures) -> Option<Count> {
+    figures.live_blocks.filter(|number| number.get() > 0)
+}
+
 /// The record of a step that the detector takes.
 ///
 /// A high-water mark bounds a peak that is unknown, except where the allocator holds less than
@@ -1028,7 +1038,6 @@ fn memory_record(
         peak_bound: peak_bound.map(Bytes::as_f64),
         reserved: figures.reserved.map(Bytes::as_f64),
         peak_reserved: figures.peak_reserved.map(Bytes::as_f64),
-        // An allocator without a block, but with bytes, does not count them.
-        live_blocks: figures.live_blocks.map(Count::as_f64).filter(|number| *number > 0.0),
+        live_blocks: counted_blocks(figures).map(Count::as_f64),
     })
 }

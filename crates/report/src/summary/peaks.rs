@@ -1,10 +1,10 @@
 //! The peaks of ranks over their whole incarnations: against each other, and by their capacity.
 
 use crate::policy::PeakMetric;
-use stepmem_detect::median;
 use stepmem_engine::output::run::RunView;
 use stepmem_engine::ranks::basis::Basis;
 use stepmem_engine::ranks::view::RankView;
+use stepmem_forecast::stats::median::median;
 use stepmem_types::ids::Rank;
 use stepmem_types::units::Bytes;
 

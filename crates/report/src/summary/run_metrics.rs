@@ -6,11 +6,12 @@ use std::collections::BTreeMap;
 use crate::policy::PeakMetric;
 use crate::summary::model::{RankSummary, RunMetric, RunMetricTrend};
 use crate::summary::peaks::Peaks;
-use stepmem_detect::{Signal, Stage, median};
+use stepmem_detect::{Signal, Stage};
 use stepmem_engine::diagnosis::growth::LIVE_SIGNALS;
 use stepmem_engine::output::run::RunView;
 use stepmem_engine::ranks::lifetime::{Bands, Kept};
 use stepmem_engine::ranks::view::RankView;
+use stepmem_forecast::stats::median::median;
 use stepmem_types::ids::Rank;
 
 /// Returns the figures of every metric that a rank has.

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::policy::PeakMetric;
 use crate::summary::model::{FigureSummary, Issue, RankSummary, Summary};
-use stepmem_detect::median;
+use stepmem_forecast::stats::median::median;
 use stepmem_types::format::units::bytes;
 
 /// Version of TraceML's final summary.

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::policy::PeakMetric;
 use crate::traceml::trend::TraceMlTrend;
-use stepmem_detect::median;
+use stepmem_forecast::stats::median::median;
 use stepmem_types::ids::Rank;
 
 /// The figures of one metric over the common steps.

@@ -11,7 +11,7 @@ const HALVINGS: u32 = 40;
 
 /// Returns the quantile of Student's t with `n_free` degrees of freedom. It has the probability
 /// of a normal variable's quantile `z`, for `z` ≥ 0 and `n_free` ≥ 1.
-pub(crate) fn quantile(z: f64, n_free: u32) -> f64 {
+pub fn quantile(z: f64, n_free: u32) -> f64 {
     let probability = normal::below(z);
     let (mut low, mut high) = (0.0, QUANTILE_MAX);
     for _ in 0..HALVINGS {
@@ -26,7 +26,7 @@ pub(crate) fn quantile(z: f64, n_free: u32) -> f64 {
 ///
 /// A sum of `n_free` / 2 terms, exact (Abramowitz and Stegun, "Handbook of Mathematical
 /// Functions", 1964, 26.7.3 and 26.7.4).
-pub(crate) fn below(t: f64, n_free: u32) -> f64 {
+pub fn below(t: f64, n_free: u32) -> f64 {
     let angle = (t / f64::from(n_free).sqrt()).atan();
     let (sine, cosine) = angle.sin_cos();
     let is_odd = n_free % 2 == 1;

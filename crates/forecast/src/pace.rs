@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::sample::AxisPoint;
+use crate::axis::AxisPoint;
 use stepmem_types::saved;
 use stepmem_types::units::Seconds;
 
@@ -14,7 +14,7 @@ const SECONDS_MIN: f64 = 1e-9;
 /// Samples that have one time came together, as records of a batch do that say no time of their
 /// own. What lies between two such batches is measured, and never what lies within one.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
-pub(super) struct Pace {
+pub struct Pace {
     /// The first sample of the newest time.
     last: Option<AxisPoint>,
     #[serde(deserialize_with = "read_pace")]
@@ -36,7 +36,7 @@ impl Pace {
     const LATE_SECONDS: f64 = 2.0;
 
     /// Takes the place of the next sample; returns whether it follows a pause.
-    pub(super) fn advance(&mut self, now: AxisPoint) -> bool {
+    pub fn advance(&mut self, now: AxisPoint) -> bool {
         let Some(last) = self.last else {
             self.last = Some(now);
             return false;
@@ -64,14 +64,13 @@ impl Pace {
         is_late
     }
 
-    pub(super) fn seconds_per_unit(&self) -> Option<f64> {
+    /// Returns the seconds per unit; `None` until two samples show it.
+    pub fn seconds_per_unit(&self) -> Option<f64> {
         self.seconds_per_unit
     }
 }
 
 /// Reads seconds per unit of an axis.
-pub(super) fn read_pace<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<f64>, D::Error> {
+fn read_pace<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
     saved::within(deserializer, SECONDS_MIN, Seconds::MAX)
 }

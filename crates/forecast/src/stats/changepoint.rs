@@ -14,7 +14,7 @@ const ERROR_RATIO: f64 = 0.5;
 /// of the first three quarters. (Quandt, "The estimation of the parameters of a linear
 /// regression system obeying two separate regimes", JASA 53, 1958.) `points`: (x, y), x rising.
 /// `None` for fewer than four points or when all x are equal. Costs n steps.
-pub(crate) fn changepoint(points: &[(f64, f64)]) -> Option<usize> {
+pub fn changepoint(points: &[(f64, f64)]) -> Option<usize> {
     let n_candidates = points.len() - points.len() / 4;
     let n_points = points.iter().map(|_| 1.0).sum::<f64>();
     let mean = points.iter().map(|(_, y)| y / n_points).sum::<f64>();

@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::forecast::headroom::{Growth, Usage};
-use crate::forecast::slope_interval::Bend;
-use crate::forecast::time_to_oom::Rising;
-use crate::sample::{Axis, AxisPoint};
+use crate::axis::{Axis, AxisPoint};
 use crate::signal::Signal;
+use crate::slope_interval::{Bend, SinceOnset};
+use crate::time_to_oom::Rising;
+use crate::usage::Usage;
 use stepmem_types::saved;
 use stepmem_types::units::Interval;
 
@@ -69,30 +69,31 @@ pub struct Trend {
     /// The slope by the latest window that shows it, in bytes per unit of the axis, with its 95
     /// % interval, which has no slope in it that is not growth. Others see it in an
     /// [`Outlook`](crate::outlook::Outlook).
-    pub(super) slope_bytes_per_unit: Interval,
+    pub slope_bytes_per_unit: Interval,
     /// The slope with the interval of those that come next, by which the time left is told.
-    pub(super) ahead_bytes_per_unit: Interval,
-    pub(super) bend: Bend,
+    pub ahead_bytes_per_unit: Interval,
+    /// The change of the slope since the onset.
+    pub bend: Bend,
     /// The rise of the slope with each unit, where it surely rises; else 0.
     #[serde(deserialize_with = "saved::amounts")]
-    pub(super) gain: f64,
+    pub gain: f64,
     /// The growth since the onset, as measured.
     #[serde(deserialize_with = "saved::figures")]
     pub growth_bytes: f64,
     /// The memory in use, by the newer half of the window that shows it…
-    pub(super) usage: Usage,
+    pub usage: Usage,
     /// …when that last got a block: the place on the axis.
     #[serde(deserialize_with = "saved::places")]
-    pub(super) used_at: f64,
+    pub used_at: f64,
     /// Set when reserved memory is taken page by page as live memory grows.
-    pub(super) is_followed: bool,
+    pub is_followed: bool,
     /// The bytes by which it then grows beyond each byte of live memory.
     #[serde(deserialize_with = "saved::amounts")]
-    pub(super) slack_ratio: f64,
+    pub slack_ratio: f64,
     /// The time to gain those bytes as a multiple of the time at this slope: above 1 when
     /// growth fades. `None` where line and power law disagree, so that the time is unknown.
     #[serde(deserialize_with = "saved::amounts")]
-    pub(super) time_factor: Option<f64>,
+    pub time_factor: Option<f64>,
     /// The growth of the latest window as a share of itself and the headroom, 0 to 1.
     #[serde(deserialize_with = "saved::ratios")]
     pub share_ratio: f64,
@@ -103,14 +104,22 @@ pub struct Trend {
 }
 
 impl Trend {
-    /// Returns the growth that bytes are left for.
-    pub(super) fn growth(&self) -> Growth {
-        let Self { signal, growth_bytes, is_followed, slack_ratio, .. } = *self;
-        Growth { signal, bytes: growth_bytes, is_followed, slack_ratio }
+    /// Takes over what was measured since the onset.
+    pub fn measure(&mut self, found: &SinceOnset) {
+        self.slope_bytes_per_unit = found.slope;
+        self.ahead_bytes_per_unit = found.ahead;
+        self.bend = found.bend;
+        self.gain = found.gain;
+    }
+
+    /// Returns the rate at which growth at `rate` uses up what is left. The slack that grows with
+    /// it does so too, unless it is given back: in the later course of most jobs it is.
+    pub(crate) fn used_at(&self, rate: Interval) -> Interval {
+        Interval { upper: rate.upper * (1.0 + self.slack_ratio), ..rate }
     }
 
     /// Returns the rate that goes on rising.
-    pub(super) fn rising(&self) -> Rising {
+    pub(crate) fn rising(&self) -> Rising {
         let since_onset = self.seen.position - self.onset.position;
         let rate = self.slope_bytes_per_unit.value + 0.5 * self.gain * since_onset;
         Rising { rate, gain: self.gain }

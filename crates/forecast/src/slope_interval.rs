@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::ladder::count;
+use crate::stats::count;
 use crate::stats::slope_error::{errors_of_interval, slope_error};
 use crate::stats::student;
 use crate::stats::theil_sen::theil_sen;
@@ -39,25 +39,35 @@ pub enum Bend {
 }
 
 /// Growth since an onset.
-pub(crate) struct SinceOnset {
-    pub(crate) slope: Interval,
+pub struct SinceOnset {
+    /// The slope.
+    pub slope: Interval,
     /// The slope with an interval that covers the slopes that come next: the difference between
     /// those of both halves.
-    pub(crate) ahead: Interval,
-    pub(crate) bend: Bend,
+    pub ahead: Interval,
+    /// The change of the rate.
+    pub bend: Bend,
     /// The rise of the rate with each unit, where it surely rises; else 0.
-    pub(crate) gain: f64,
+    pub gain: f64,
+}
+
+impl SinceOnset {
+    /// Returns the slope of growth that the bytes do not show: it may be twice as much, or none.
+    pub fn unsure(slope: f64) -> Self {
+        let slope = Interval { lower: 0.0, value: slope, upper: 2.0 * slope };
+        Self { slope, ahead: slope, bend: Bend::Straight, gain: 0.0 }
+    }
 }
 
 /// Half the 95 % interval around the growth of a window, as a share of it, by the test that no
 /// random walk grows like that.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Spread(f64);
+pub struct Spread(f64);
 
 impl Spread {
     /// Returns the spread of a window whose growth is `t` standard deviations of a walk of as
     /// many increments.
-    pub(crate) fn of_test(t: f64, n_increments: u32) -> Self {
+    pub fn of_test(t: f64, n_increments: u32) -> Self {
         Self(student::quantile(WALK_SPREADS, n_increments.saturating_sub(1).max(1)) / t)
     }
 
@@ -102,7 +112,7 @@ pub(crate) fn slope_interval(
 /// Returns the slope of growth since its onset with its interval: that of a line where the
 /// growth is straight, else the average. `None` for fewer than [`SINCE_ONSET_POINTS_MIN`]
 /// points, and where the interval has slopes that are no growth.
-pub(crate) fn slope_since_onset(
+pub fn slope_since_onset(
     points: &[(f64, f64)],
     is_since_changepoint: bool,
 ) -> Option<SinceOnset> {
@@ -122,6 +132,19 @@ pub(crate) fn slope_since_onset(
     };
     let gain = if is_bent { rise.max(0.0) / (0.5 * (last - first)) } else { 0.0 };
     (slope.lower > 0.0).then_some(SinceOnset { slope, ahead, bend, gain })
+}
+
+/// Returns a line's `slope` with its intervals where the points are too few for
+/// [`slope_since_onset`], but a test has shown that they grow.
+pub fn slope_of_test(
+    points: &[(f64, f64)],
+    slope: f64,
+    is_since_changepoint: bool,
+    spread: Spread,
+) -> Option<SinceOnset> {
+    let ahead = slope_interval(points, slope, is_since_changepoint, None)?;
+    let slope = slope_interval(points, slope, is_since_changepoint, Some(spread))?;
+    Some(SinceOnset { slope, ahead, bend: Bend::Straight, gain: 0.0 })
 }
 
 /// Returns by how much the slope of the later half exceeds that of the earlier one; 0 where one

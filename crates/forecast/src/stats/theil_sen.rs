@@ -4,14 +4,14 @@ use crate::stats::median::median;
 
 /// The most points that [`theil_sen`] takes: it compares all pairs, so that its cost grows with
 /// the square.
-pub(crate) const POINTS_MAX: usize = 32;
+pub const POINTS_MAX: usize = 32;
 
 /// Number of pairs that [`POINTS_MAX`] points make.
 const PAIRS_MAX: usize = POINTS_MAX * (POINTS_MAX - 1) / 2;
 
 /// A line through points by the median of the slopes of all pairs.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct TheilSen {
+pub struct TheilSen {
     /// The median of the pairs' slopes: y per x.
     pub slope: f64,
     /// Kendall's tau-a, -1 to 1: the share of pairs that rise less the share of those that
@@ -28,7 +28,7 @@ pub(crate) struct TheilSen {
 /// Sources: Theil, "A rank-invariant method of linear and polynomial regression analysis"
 /// (1950); Sen, "Estimates of the regression coefficient based on Kendall's tau", JASA 63
 /// (1968), who also treats equal x.
-pub(crate) fn theil_sen(points: &[(f64, f64)]) -> Option<TheilSen> {
+pub fn theil_sen(points: &[(f64, f64)]) -> Option<TheilSen> {
     if points.len() > POINTS_MAX {
         return None;
     }

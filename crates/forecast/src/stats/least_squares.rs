@@ -2,7 +2,7 @@
 
 /// A line through points by least squares.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct LeastSquares {
+pub struct LeastSquares {
     /// y per unit of the abscissa.
     pub slope: f64,
     /// The sum of the squares of the distances in y.
@@ -11,7 +11,7 @@ pub(crate) struct LeastSquares {
 
 /// Fits y = level + slope × `abscissa`(x) by least squares; `None` when all abscissas are
 /// equal.
-pub(crate) fn least_squares(
+pub fn least_squares(
     points: &[(f64, f64)],
     abscissa: impl Fn(f64) -> f64,
 ) -> Option<LeastSquares> {

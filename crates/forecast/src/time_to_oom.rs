@@ -20,9 +20,9 @@ pub(crate) struct TimeToOom {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rising {
     /// The rate now.
-    pub(crate) rate: f64,
+    pub rate: f64,
     /// The rise of the rate with each unit; 0 where it does not rise.
-    pub(crate) gain: f64,
+    pub gain: f64,
 }
 
 impl Rising {

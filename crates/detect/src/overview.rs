@@ -3,28 +3,9 @@
 use std::sync::OnceLock;
 
 use crate::config::Config;
-use crate::forecast::slope_interval::slope_interval;
-use crate::ladder::{BLOCKS_MAX, Block, Ladder, Level, count, points_of};
-use crate::stats::quarters::deceleration_ratio;
-use crate::stats::theil_sen::theil_sen;
-use stepmem_types::units::{Interval, MEBIBYTE};
-
-/// The increments of a window that rises in a straight line are worth this share of themselves
-/// in equal ones.
-const STRAIGHT_RATIO: f64 = 0.7;
-/// The least gain of the last quarter of a straight line, as a share of what the first gains.
-const STRAIGHT_GAIN_RATIO: f64 = 0.6;
-/// Less growth in a window is not worth a word: a list of losses on the device takes 512 bytes
-/// a step.
-const STRAIGHT_BYTES_MIN: f64 = 4.0 * MEBIBYTE;
-
-/// The movement of a signal.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Overview {
-    pub(crate) slope: Interval,
-    /// Set when it rises in a straight line.
-    pub(crate) is_straight: bool,
-}
+use crate::ladder::{BLOCKS_MAX, Block, Ladder, Level, points_of};
+use stepmem_forecast::Overview;
+use stepmem_types::units::Interval;
 
 /// The movement of a signal by its windows, which is kept until one of those gets a block: it
 /// is asked for at each scrape, and the longest window changes once in many samples.
@@ -84,28 +65,23 @@ fn of(ladder: &Ladder, ended: Option<f64>, config: &Config) -> Kept<Overview> {
     });
     let longest_first = ladder.levels().iter().map(Level::blocks).enumerate().rev();
     let has_enough = |(_, blocks): &(usize, &[Block])| blocks.len() >= config.blocks_min;
-    let mut surest: Option<Interval> = None;
+    let mut surest: Option<Overview> = None;
     // A window that does not suffice yet, or that is the first of its length, changes it, too.
     let mut lowest_idx = since.map_or(ladder.levels().len(), |(level_idx, _)| level_idx);
     for (level_idx, blocks) in since.into_iter().chain(longest_first).filter(has_enough) {
         lowest_idx = lowest_idx.min(level_idx);
         let mut points = [(0.0, 0.0); BLOCKS_MAX];
-        let points = points_of(blocks, &mut points);
-        let Some(slope) = slope_of(points) else {
-            return Kept { figure: None, ended, lowest_idx };
+        let overview = Overview::of(points_of(blocks, &mut points));
+        let Some(overview) = overview.filter(|one| surest.is_some() || !one.is_straight) else {
+            return Kept { figure: overview, ended, lowest_idx };
         };
-        if surest.is_none() && is_straight(points, &slope) {
-            let figure = Some(Overview { slope, is_straight: true });
-            return Kept { figure, ended, lowest_idx };
-        }
-        let width = |slope: &Interval| slope.upper - slope.lower;
-        if surest.is_some_and(|surest| width(&surest) <= width(&slope)) {
+        let width = |one: &Overview| one.slope.upper - one.slope.lower;
+        if surest.is_some_and(|surest| width(&surest) <= width(&overview)) {
             break;
         }
-        surest = Some(slope);
+        surest = Some(Overview { is_straight: false, ..overview });
     }
-    let figure = surest.map(|slope| Overview { slope, is_straight: false });
-    Kept { figure, ended, lowest_idx: if figure.is_some() { lowest_idx } else { 0 } }
+    Kept { figure: surest, ended, lowest_idx: if surest.is_some() { lowest_idx } else { 0 } }
 }
 
 fn of_reserved(ladder: &Ladder, config: &Config) -> Kept<Interval> {
@@ -120,26 +96,6 @@ fn of_reserved(ladder: &Ladder, config: &Config) -> Kept<Interval> {
     }
     let is_known = blocks.iter().any(|block| block.reserved > 0.0);
     let points = points.get(..blocks.len().min(BLOCKS_MAX)).filter(|_| is_known);
-    Kept { figure: points.and_then(slope_of), ended: None, lowest_idx }
-}
-
-fn slope_of(points: &[(f64, f64)]) -> Option<Interval> {
-    let mut thinned = [(0.0, 0.0); BLOCKS_MAX.div_ceil(2)];
-    let with_newest = points.iter().skip(1 - points.len() % 2).step_by(2);
-    for (to, from) in thinned.iter_mut().zip(with_newest) {
-        *to = *from;
-    }
-    let thinned = thinned.get(..points.len().div_ceil(2))?;
-    slope_interval(thinned, theil_sen(thinned)?.slope, false, None)
-}
-
-/// Returns whether a window rises in a straight line, surely, and to its end.
-fn is_straight(points: &[(f64, f64)], slope: &Interval) -> bool {
-    let [(_, first), .., (_, last)] = points else { return false };
-    let growth = last - first;
-    let pairs = points.iter().zip(points.iter().skip(1));
-    let squares: f64 = pairs.map(|((_, y), (_, next))| (next - y) * (next - y)).sum();
-    let is_line = growth * growth >= STRAIGHT_RATIO * (count(points.len()) - 1.0) * squares;
-    let is_steady = deceleration_ratio(points).is_some_and(|kept| kept >= STRAIGHT_GAIN_RATIO);
-    is_line && is_steady && slope.lower > 0.0 && growth >= STRAIGHT_BYTES_MIN
+    let figure = points.and_then(Overview::of).map(|overview| overview.slope);
+    Kept { figure, ended: None, lowest_idx }
 }

@@ -4,11 +4,10 @@
 //! printed of it is computed here, for now: the memory in use is carried on from the last test
 //! by the slope, and time that passes without a sample counts.
 
-use crate::forecast::headroom::{RemainingBytes, Room};
-use crate::forecast::slope_interval::Bend;
-use crate::forecast::time_to_oom::TimeToOom;
-use crate::sample::{Axis, AxisPoint};
+use crate::axis::{Axis, AxisPoint};
 use crate::signal::Signal;
+use crate::slope_interval::Bend;
+use crate::time_to_oom::TimeToOom;
 use crate::trend::{Slope, Stage, Trend};
 use stepmem_types::units::Interval;
 
@@ -91,18 +90,18 @@ pub struct TimeLeft {
 
 /// The facts that a signal's outlook rests on besides its trend.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Basis {
-    /// The memory that it may take; `None` where that is unknown.
-    pub(crate) room: Option<Room>,
+pub struct Basis {
+    /// Bytes of the capacity that are not used outside its process; `None` where that is unknown.
+    pub free_bytes: Option<f64>,
     /// Seconds per unit of the axis, if known.
-    pub(crate) seconds_per_unit: Option<f64>,
+    pub seconds_per_unit: Option<f64>,
     /// The factor between the ends of an interval up to which a time is known.
-    pub(crate) known_within: f64,
+    pub known_within: f64,
 }
 
 impl Outlook {
     /// Returns the outlook of a trend.
-    pub(crate) fn of(trend: &Trend, basis: &Basis, asked: &Asked) -> Self {
+    pub fn of(trend: &Trend, basis: &Basis, asked: &Asked) -> Self {
         let course = Course::of(basis, asked);
         let slope = trend.slope_bytes_per_unit;
         let pace = basis.seconds_per_unit;
@@ -111,14 +110,14 @@ impl Outlook {
         let since_sample = if trend.axis == Axis::Seconds { silence } else { 0.0 };
         let units = (trend.seen.position - trend.used_at + since_sample).max(0.0);
         let is_over = course == Course::Over;
-        let remaining = basis.room.map(|room| {
+        let remaining = basis.free_bytes.map(|free| {
             let grown = if trend.is_growing() { slope.value * units } else { 0.0 };
-            trend.usage.grown(grown, &trend.growth()).remaining(room, &trend.growth())
+            trend.remaining(free, grown)
         });
         let at_newest = remaining.filter(|_| trend.is_growing()).and_then(|remaining| {
             let factor = trend.time_factor.unwrap_or(1.0);
-            let rate = trend.growth().used_at(trend.ahead_bytes_per_unit);
-            TimeToOom::of(remaining.interval(), rate, factor, trend.rising())
+            let rate = trend.used_at(trend.ahead_bytes_per_unit);
+            TimeToOom::of(remaining, rate, factor, trend.rising())
         });
         let left = at_newest.filter(|_| course == Course::GoesOn);
         let known = |time: TimeToOom| {
@@ -139,9 +138,7 @@ impl Outlook {
             onset: trend.onset,
             growth_bytes: trend.growth_bytes,
             level_since: trend.level_since(),
-            headroom_bytes: remaining
-                .filter(|_| !is_over)
-                .map(|remaining: RemainingBytes| remaining.interval().value),
+            headroom_bytes: remaining.filter(|_| !is_over).map(|remaining| remaining.value),
             seconds_at_newest: at_newest.zip(pace).map(|(time, pace)| time.likely * pace),
             units_at_newest: at_newest.map(|time| TimeLeft::of(time, known(time), 0.0)),
             steps: steps.map(|time| TimeLeft::of(time, known(time), 0.0)),

@@ -14,7 +14,7 @@ const CARRIED_MAX: f64 = 0.9;
 /// autocorrelation, less the bias of few points around a line, -(2 + 4r) / n. (Kendall, "Note
 /// on bias in the estimation of autocorrelation", Biometrika 41, 1954.) `points`: (x, y), x
 /// rising. `None` for fewer than six points or when all x are equal.
-pub(crate) fn slope_error(points: &[(f64, f64)], slope: f64) -> Option<f64> {
+pub fn slope_error(points: &[(f64, f64)], slope: f64) -> Option<f64> {
     let n_points = points.iter().map(|_| 1.0).sum::<f64>();
     let (first_x, first_y) = points.first().filter(|_| n_points >= SLOPE_ERROR_POINTS_MIN)?;
     let residual = |(x, y): &(f64, f64)| y - first_y - slope * (x - first_x);
@@ -45,7 +45,7 @@ pub(crate) fn slope_error(points: &[(f64, f64)], slope: f64) -> Option<f64> {
 /// Student's quantile for two points fewer, by the first term of Cornish and Fisher's expansion
 /// ("Moments and cumulants in the specification of distributions", 1938): at most 8 % low from
 /// six points on.
-pub(crate) fn errors_of_interval(n_points: f64) -> f64 {
+pub fn errors_of_interval(n_points: f64) -> f64 {
     const NORMAL: f64 = 1.96;
     NORMAL + (NORMAL.powi(3) + NORMAL) / (4.0 * (n_points - 2.0).max(1.0))
 }

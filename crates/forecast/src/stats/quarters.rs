@@ -5,7 +5,7 @@
 ///
 /// A quarter is a fourth of the points, rounded down; the four are spread evenly from the first
 /// to the last. The last two may be a point farther apart.
-pub(crate) fn deceleration_ratio(points: &[(f64, f64)]) -> Option<f64> {
+pub fn deceleration_ratio(points: &[(f64, f64)]) -> Option<f64> {
     let quarter = points.len() / 4;
     let room = points.len() - quarter;
     let sum = |start: usize| -> Option<f64> {
