@@ -210,6 +210,8 @@ def _growth(evidence, truth, facts, step, rank, has_ended) -> Iterator:
         outcome, error, is_covered = figure(
             slope, evidence.get("slope_lower_bytes_per_step"), evidence.get("slope_upper_bytes_per_step"), (least, greatest), tolerance
         )
+        if phase.shape == ACCELERATING:
+            is_covered = None  # it has no one rate that an interval could have in it
         yield "rate", outcome, step, rank, in_words(slope), f"{in_words(least)} to {in_words(greatest)} ({phase.shape})", error, is_covered
     onset = evidence.get("onset_step")
     if onset is not None:

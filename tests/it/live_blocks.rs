@@ -105,6 +105,21 @@ fn finding_says_how_many_blocks_each_step_keeps_and_how_large_they_are() {
 }
 
 #[test]
+fn run_that_is_over_is_told_by_both_witnesses_too() {
+    let exporter = Exporter::start(&[]);
+    let job = Job::new(1, 300).capacity(12 * GIB).live(|_, step| GIB + 8 * MIB * step);
+    let job = job.more(|_, step| json!({"live_blocks": BASE_BLOCKS + 32 * step}));
+    exporter.push(&job.records());
+    exporter.end("job", &json!({"rank": 0, "outcome": "completed"}));
+    let kept = "; each step kept 32 blocks more, 256 KiB each";
+    let sentence = sentence(&exporter);
+    assert!(sentence.contains(kept), "{sentence}");
+    let summary = exporter.summary("job");
+    let card = summary["text"].as_str().unwrap().split_whitespace().collect::<Vec<_>>();
+    assert!(card.join(" ").contains(kept), "{summary:#}");
+}
+
+#[test]
 fn level_number_beside_bytes_that_rise_says_that_the_same_tensors_get_larger() {
     let exporter = Exporter::start(&[]);
     let job = || Job::new(1, 300).capacity(12 * GIB).live(|_, step| GIB + 8 * MIB * step);

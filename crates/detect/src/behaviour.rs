@@ -119,6 +119,30 @@ fn straight_leak_creeps_with_its_rate_its_onset_and_its_end() {
 }
 
 #[test]
+fn interval_of_a_rate_has_its_scatter_alone_once_growth_has_gone_on() {
+    let rate = 4.0 * MEBIBYTE;
+    let (mut n_covered, mut n_narrow) = (0, 0);
+    for seed in 0..40 {
+        let values = std::cell::RefCell::new(noise(seed));
+        let bytes =
+            |step: u32| leak(rate, 300, 10_000)(step) + 64.0 * MEBIBYTE * values.borrow_mut()();
+        let mut watched = Watched::new().run(300, &bytes);
+        while watched.creeping.is_none() {
+            watched = watched.run(1, &bytes);
+        }
+        let raised = watched.trend().unwrap().slope_bytes_per_unit;
+        let later = watched.run(600, &bytes).trend().unwrap().slope_bytes_per_unit;
+        assert!(raised.lower <= rate && rate <= raised.upper, "{seed}: {raised:?}");
+        let ratio = (later.upper - later.lower) / (raised.upper - raised.lower);
+        n_narrow += u32::from(ratio < 0.1);
+        n_covered += u32::from(later.lower <= rate && rate <= later.upper);
+    }
+    assert!(n_covered >= 36, "{n_covered} of 40 intervals have the rate");
+    // By chance, the halves of a straight line often differ.
+    assert!(n_narrow >= 20, "{n_narrow} of 40 intervals are narrow");
+}
+
+#[test]
 fn time_left_is_that_of_now_up_to_the_last_step() {
     let rate = 4.0 * MEBIBYTE;
     let mut watched = Watched::new().run(2_000, leak(rate, 1, 100_000));

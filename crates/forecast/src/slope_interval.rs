@@ -40,8 +40,12 @@ pub enum Bend {
 
 /// Growth since an onset.
 pub struct SinceOnset {
-    /// The slope.
+    /// The slope, with an interval for growth that has just been raised: its points were chosen
+    /// for how much they look like growth, and where it begins is uncertain.
     pub slope: Interval,
+    /// The slope of growth that has gone on since: where it is straight, the interval has the
+    /// scatter of its points alone.
+    pub(crate) settled: Interval,
     /// The slope with an interval that covers the slopes that come next: the difference between
     /// those of both halves.
     pub ahead: Interval,
@@ -55,7 +59,7 @@ impl SinceOnset {
     /// Returns the slope of growth that the bytes do not show: it may be twice as much, or none.
     pub fn unsure(slope: f64) -> Self {
         let slope = Interval { lower: 0.0, value: slope, upper: 2.0 * slope };
-        Self { slope, ahead: slope, bend: Bend::Straight, gain: 0.0 }
+        Self { slope, settled: slope, ahead: slope, bend: Bend::Straight, gain: 0.0 }
     }
 }
 
@@ -119,7 +123,8 @@ pub fn slope_since_onset(
     let ((first, base), (last, top)) = (points.first()?, points.last()?);
     let line = theil_sen(points).filter(|_| points.len() >= SINCE_ONSET_POINTS_MIN)?.slope;
     let rise = slope_bend(points);
-    let is_bent = rise.abs() > BENT_ERRORS * slope_error(points, line)?;
+    let error = slope_error(points, line)?;
+    let is_bent = rise.abs() > BENT_ERRORS * error;
     let slope = if is_bent { (top - base) / (last - first) } else { line };
     let spread = Spread::of_points(points);
     let ahead = slope_interval(points, slope, is_since_changepoint, None)?;
@@ -131,7 +136,10 @@ pub fn slope_since_onset(
         _ => Bend::Straight,
     };
     let gain = if is_bent { rise.max(0.0) / (0.5 * (last - first)) } else { 0.0 };
-    (slope.lower > 0.0).then_some(SinceOnset { slope, ahead, bend, gain })
+    let scatter = errors_of_interval(count(points.len())) * error;
+    let is_narrower = !is_bent && scatter < slope.upper - slope.value;
+    let settled = if is_narrower { Interval::around(slope.value, scatter) } else { slope };
+    (slope.lower > 0.0).then_some(SinceOnset { slope, settled, ahead, bend, gain })
 }
 
 /// Returns a line's `slope` with its intervals where the points are too few for
@@ -144,7 +152,7 @@ pub fn slope_of_test(
 ) -> Option<SinceOnset> {
     let ahead = slope_interval(points, slope, is_since_changepoint, None)?;
     let slope = slope_interval(points, slope, is_since_changepoint, Some(spread))?;
-    Some(SinceOnset { slope, ahead, bend: Bend::Straight, gain: 0.0 })
+    Some(SinceOnset { slope, settled: slope, ahead, bend: Bend::Straight, gain: 0.0 })
 }
 
 /// Returns by how much the slope of the later half exceeds that of the earlier one; 0 where one

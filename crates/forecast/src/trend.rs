@@ -106,7 +106,8 @@ pub struct Trend {
 impl Trend {
     /// Takes over what was measured since the onset.
     pub fn measure(&mut self, found: &SinceOnset) {
-        self.slope_bytes_per_unit = found.slope;
+        let has_gone_on = self.seen.position > self.raised.position;
+        self.slope_bytes_per_unit = if has_gone_on { found.settled } else { found.slope };
         self.ahead_bytes_per_unit = found.ahead;
         self.bend = found.bend;
         self.gain = found.gain;

@@ -421,8 +421,7 @@ impl Figures for TrendFigures {
             return self.level_sentence(what);
         }
         let children = self.children.as_ref().and_then(|of| of.held(self.is_over));
-        let kept = self.kept_blocks.filter(|_| !self.is_over);
-        let kept = kept.map(|kept| kept.statement(self.unit));
+        let kept = self.kept_blocks.map(|kept| kept.statement(self.unit, self.is_over));
         let told = self
             .rate_sentence(what)
             .then_if("; ", children)

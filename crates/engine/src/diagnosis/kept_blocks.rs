@@ -79,9 +79,9 @@ impl KeptBlocks {
         }
     }
 
-    /// States it beside bytes that grow.
-    pub fn statement(&self, unit: StepUnit) -> Statement {
-        Statement::new(self.claim(), self.words(unit))
+    /// States it beside bytes that grow, or that grew until all was over.
+    pub fn statement(&self, unit: StepUnit, is_over: bool) -> Statement {
+        Statement::new(self.claim(), self.words(unit, is_over))
     }
 
     /// States it on its own, with where it began and was certain; for a person who asks what is
@@ -90,13 +90,17 @@ impl KeptBlocks {
         Statement::new(self.claim(), self.described(unit))
     }
 
-    fn words(&self, unit: StepUnit) -> String {
+    fn words(&self, unit: StepUnit, is_over: bool) -> String {
+        let (come, is, get, do_so) =
+            if is_over { ("came", "was", "got", "did") } else { ("come", "is", "get", "do") };
         match self.state {
-            KeptState::Accumulates => self.rate_words(unit),
+            KeptState::Accumulates => self.rate_words(unit, is_over),
             KeptState::Fades => {
-                "new blocks come ever more rarely, as in a cache that fills".to_owned()
+                format!("new blocks {come} ever more rarely, as in a cache that fills")
             }
-            KeptState::Level => "the number of blocks is level: the same tensors get larger, as longer batches do, or torch.cat in a loop".to_owned(),
+            KeptState::Level => format!(
+                "the number of blocks {is} level: the same tensors {get} larger, as longer batches {do_so}, or torch.cat in a loop"
+            ),
         }
     }
 
@@ -116,16 +120,16 @@ impl KeptBlocks {
                 } else {
                     ""
                 };
-                format!("{}{since}{certain}{fades}", self.rate_words(unit))
+                format!("{}{since}{certain}{fades}", self.rate_words(unit, false))
             }
         }
     }
 
     /// Returns the rate at which blocks are kept, and their size, in words.
-    fn rate_words(&self, unit: StepUnit) -> String {
+    fn rate_words(&self, unit: StepUnit, is_over: bool) -> String {
         let rate = match (self.blocks_per_step, self.blocks_per_second) {
-            (Some(rate), _) => per(rate, unit.noun()),
-            (None, Some(rate)) => per(3600.0 * rate, "hour"),
+            (Some(rate), _) => per(rate, unit.noun(), is_over),
+            (None, Some(rate)) => per(3600.0 * rate, "hour", is_over),
             (None, None) => return "blocks are kept".to_owned(),
         };
         let each =
@@ -136,13 +140,14 @@ impl KeptBlocks {
 
 /// Returns a rate of blocks to within a twentieth: the blocks that a unit keeps, or the units that
 /// keep one.
-fn per(rate: f64, unit: &str) -> String {
+fn per(rate: f64, unit: &str, is_over: bool) -> String {
+    let (keeps, keep) = if is_over { ("kept", "kept") } else { ("keeps", "keep") };
     if rate > 1.0 / (1.0 + WORDS_WITHIN) {
         let n = rounded(rate);
         let blocks = if n == "1" { "block" } else { "blocks" };
-        format!("each {unit} keeps {n} {blocks} more")
+        format!("each {unit} {keeps} {n} {blocks} more")
     } else {
-        format!("every {} {unit}s keep 1 block more", rounded(1.0 / rate))
+        format!("every {} {unit}s {keep} 1 block more", rounded(1.0 / rate))
     }
 }
 
@@ -186,7 +191,9 @@ mod tests {
             (0.0662, "every 15 steps keep 1 block more"),
         ];
         for (rate, words) in cases {
-            assert_eq!(per(rate, "step"), words, "{rate}");
+            assert_eq!(per(rate, "step", false), words, "{rate}");
+            let past = words.replace("keeps", "kept").replace("keep ", "kept ");
+            assert_eq!(per(rate, "step", true), past, "{rate}");
         }
     }
 
@@ -194,7 +201,7 @@ mod tests {
     fn each_state_and_a_rank_by_time_have_their_words() {
         let accumulates = kept(KeptState::Accumulates);
         assert_eq!(
-            accumulates.words(StepUnit::Steps),
+            accumulates.words(StepUnit::Steps, false),
             "each step keeps 62 blocks more, 159 KiB each"
         );
         assert_eq!(
@@ -203,8 +210,8 @@ mod tests {
         );
         let fades = kept(KeptState::Fades);
         assert!(
-            fades.words(StepUnit::Steps).contains("ever more rarely")
-                && !fades.words(StepUnit::Steps).contains("62")
+            fades.words(StepUnit::Steps, false).contains("come ever more rarely")
+                && !fades.words(StepUnit::Steps, false).contains("62")
         );
         assert!(fades.described(StepUnit::Steps).ends_with("; new ones come ever more rarely"));
         let by_time = KeptBlocks {
