@@ -72,7 +72,7 @@ if not TYPE_CHECKING:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
     def __dir__() -> "List[str]":
-        return sorted({*globals(), *__all__})
+        return sorted({*globals(), *__all__} - {"TYPE_CHECKING"})
 
 
 def step_end(n: "Optional[int]" = None) -> None:

@@ -293,7 +293,7 @@ def test_address_that_the_user_set_wins(run, script, exporter):
         (["-I", "-c", "pass"], "no Python started that could be watched"),
         (["-S", "-c", "pass"], "no Python started that could be watched"),
         (["-E", "-c", "pass"], "no Python started that could be watched"),
-        (["-c", "pass"], "Python ran, but did not import PyTorch"),
+        (["-c", "pass"], "Python ran, but imported no PyTorch, nor reported steps itself (stepmem.step() reports steps of any kind)"),
         (["-c", "import torch.optim.optimizer"], "none of its optimizers stepped"),
     ],
 )

@@ -91,9 +91,11 @@ print(left.stdout.readline().strip(), left.pid)
     assert "Ended without a word" not in ended.err and rank_of(tmp_path)["state"] == "pushing", ended.err
 
 
-def test_verdict_counts_where_its_copy_cannot_be_written(run, script, without_cuda):  # noqa: F811
+def test_verdict_counts_where_its_copy_cannot_be_written(run, script, without_cuda, tmp_path):  # noqa: F811
     options = ("--fail-on=creep:warning", "--summary-json=none\x1b[2J\u202e/out.json")
-    ended = python(run, script(LEAK), options=options, PYTHONPATH=without_cuda).ended()
+    folder = tmp_path / "none\x1b[2J\u202e"
+    folder.mkdir()
+    ended = python(run, script(f"import os; os.rmdir({str(folder)!r})\n" + textwrap.dedent(LEAK)), options=options, PYTHONPATH=without_cuda).ended()
     assert ended.code == 3, ended.err
     assert r"stepmem: --summary-json: none\u{1b}[2J\u{202e}/out.json is not written: No such file or directory" in ended.err
     assert "no summary" not in ended.err

@@ -189,7 +189,7 @@ def test_baseline_of_another_world_size_that_shows_at_the_end_is_not_judged(run,
 def test_condition_that_is_wrong_is_an_error_before_the_command_starts(run, tmp_path, condition):  # noqa: F811
     ended = run("touch", "ran", options=(f"--fail-on={condition}",)).ended()
     # Of a size that is none, what a size is; else every condition that there is.
-    helps = "is not a size such as 20GiB" if condition in ("peak:", "peak:lots") else "unwatched-ok"
+    helps = "is not a size with its unit, such as 20GiB" if condition in ("peak:", "peak:lots") else "unwatched-ok"
     assert ended.code in (1, 2) and helps in ended.err and not (tmp_path / "ran").exists(), ended.err
 
 

@@ -1,6 +1,9 @@
 //! `stepmem ack`: lowers a finding that a person has examined to info, for a time.
 
+use std::io::{Write, stdout};
+
 use clap::{Arg, ArgGroup, ArgMatches};
+use serde::Deserialize;
 
 use crate::commands::args::{CommandError, CommandRow, Exit};
 use crate::commands::live::{push_args, rank, rank_arg, seconds, send};
@@ -37,7 +40,7 @@ fn arguments() -> clap::Command {
                 .required(true)
                 .value_parser(|name: &str| {
                     let kind = DiagnosisKind::named(name);
-                    kind.ok_or_else(|| format!("expected one of {}", DiagnosisKind::titles()))
+                    kind.ok_or_else(|| format!("expected one of {}", DiagnosisKind::names()))
                 }),
         )
         .arg(
@@ -49,6 +52,13 @@ fn arguments() -> clap::Command {
         .args(push_args())
 }
 
+/// The exporter's answer.
+#[derive(Default, Deserialize)]
+struct Answer {
+    /// Whether the diagnosis is found on the subject; `None` of an exporter that does not say.
+    found: Option<bool>,
+}
+
 fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
     let ack = ack(matches)?;
     let done = format!(
@@ -57,7 +67,12 @@ fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
         ack.kind().about().title,
         ack.subject()
     );
-    send(matches, &ControlRequest::ack(&ack), &done)?;
+    let answer = send(matches, &ControlRequest::ack(&ack), &done)?;
+    let answer: Answer = serde_json::from_str(&answer).unwrap_or_default();
+    if answer.found == Some(false) {
+        writeln!(stdout().lock(), "It is not found there now: is that the right one?")
+            .map_err(anyhow::Error::from)?;
+    }
     Ok(Exit::Success)
 }
 
@@ -74,9 +89,11 @@ fn ack(matches: &ArgMatches) -> anyhow::Result<Ack> {
     let kind = kind.unwrap_or(DiagnosisKind::CreepConfirmed);
     let for_seconds = matches.get_one::<u64>("for").copied().unwrap_or_default();
     let for_seconds = u32::try_from(for_seconds).unwrap_or(u32::MAX);
+    let given = matches.get_raw("for").into_iter().flatten().last().unwrap_or_default();
     anyhow::ensure!(
         (1..=FOR_SECONDS_MAX).contains(&for_seconds),
-        "--for: {for_seconds} s is outside 1 s to 30 d"
+        "--for: {} is outside 1 s to 30 d",
+        given.to_string_lossy()
     );
     Ok(Ack::new(subject, kind, for_seconds, text("reason"))?)
 }

@@ -8,6 +8,7 @@ use anyhow::Context;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
 use crate::commands::snapshot_file::NotASnapshot;
+use crate::config::error::ConfigError;
 use crate::config::keys::FILE_VARIABLE;
 use crate::config::settings::Settings;
 use crate::config::sources::{Leniency, Sources};
@@ -154,6 +155,7 @@ pub(super) const SETTINGS_HINT: &str = "Settings: stepmem help settings";
 /// Writes a document to a file, and says on standard error that it is there.
 pub(super) fn write_document(to: &Path, document: &str) -> anyhow::Result<()> {
     let shown = clean(&to.display().to_string()).into_owned();
+    anyhow::ensure!(!to.is_dir(), "{shown}: is a directory: name a file");
     atomic::replace(to, &[document.as_bytes()]).with_context(|| shown.clone())?;
     writeln!(io::stderr(), "Written to {shown}").ok();
     Ok(())
@@ -227,14 +229,14 @@ pub(super) const UNKNOWN_ARGUMENT: &str = "unknown-argument";
 ///
 /// # Errors
 /// Every mistake in any source, unless the exporter is a sidecar.
-pub(super) fn lenient_settings(matches: &ArgMatches) -> anyhow::Result<Settings> {
+pub(super) fn lenient_settings(matches: &ArgMatches) -> Result<Settings, ConfigError> {
     let unknown = matches.get_many::<String>(UNKNOWN_ARGUMENT).into_iter().flatten();
     let sources = Sources {
         unknown_arguments: unknown.cloned().collect(),
         leniency: Leniency::Sidecar,
         ..sources(matches, |_| true)
     };
-    Ok(sources.read()?)
+    sources.read()
 }
 
 /// The flags of [`with_settings`].

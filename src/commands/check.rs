@@ -11,12 +11,13 @@ use crate::commands::args::{self, CommandError, CommandRow, Exit, with_settings}
 use crate::commands::credentials::credential_args;
 use crate::commands::failure::ERROR_CHARS_MAX;
 use crate::commands::live::LiveExporter;
+use crate::config::error::ConfigError;
 use crate::config::settings::{PushSocket, Settings};
 use crate::config::web_file::WebFile;
 use crate::exporter::collectors::nvml;
 use crate::exporter::listen::opened;
 use crate::exporter::reload::token_warnings;
-use crate::exporter::start::{problems, within_address_space};
+use crate::exporter::start::{problems, warned};
 use crate::input::push::http::PushConfig;
 use stepmem_types::format::clean::lines;
 use stepmem_types::format::units::period;
@@ -47,7 +48,10 @@ fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
         io::stdout().lock().write_all(answer.as_bytes()).map_err(anyhow::Error::from)?;
         return Ok(Exit::Success);
     }
-    let settings = within_address_space(args::settings(matches, |_| true)?);
+    let settings = args::sources(matches, |_| true).read();
+    let settings =
+        settings.map_err(|error| with_problems(error, LiveExporter::is_healthy_at))?;
+    let settings = warned(settings);
     check(&settings, io::stdout().lock())?;
     let problems = problems(settings, LiveExporter::is_healthy_at)?;
     if problems.is_empty() {
@@ -57,10 +61,31 @@ fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
     }
 }
 
+/// Adds to the mistakes in the settings what else would keep an exporter from starting.
+pub(super) fn with_problems(
+    error: ConfigError,
+    serves: impl Fn(&str) -> bool,
+) -> anyhow::Error {
+    let ConfigError { mistakes, usable } = error;
+    let problems = problems(*usable, serves).unwrap_or_else(|error| vec![format!("{error:#}")]);
+    let mistakes = mistakes.iter().map(ToString::to_string);
+    anyhow!(mistakes.chain(problems).collect::<Vec<_>>().join("\n"))
+}
+
 /// Returns an address that can be opened, and what else is meant where that stands for all.
 fn shown(address: SocketAddr) -> (SocketAddr, &'static str) {
     let opened = opened(address);
     (opened, if opened == address { "" } else { " (and every address of this host)" })
+}
+
+/// Returns what is said of an address of an exporter that runs.
+fn use_of(address: &str) -> &'static str {
+    let is_used = LiveExporter::is_healthy_at(address);
+    if is_used {
+        "; in use by a stepmem that runs: stop that before you start another"
+    } else {
+        ""
+    }
 }
 
 fn check(settings: &Settings, mut out: impl Write) -> anyhow::Result<()> {
@@ -74,14 +99,21 @@ fn check(settings: &Settings, mut out: impl Write) -> anyhow::Result<()> {
     let scheme = if is_tls { "https" } else { "http" };
     for address in &settings.web_addresses {
         let (page, of) = shown(*address);
-        writeln!(out, "page and metrics: {scheme}://{page}{}{of}", settings.telemetry_path)?;
+        let used = use_of(&format!("{scheme}://{page}"));
+        writeln!(
+            out,
+            "page and metrics: {scheme}://{page}{}{of}{used}",
+            settings.telemetry_path
+        )?;
     }
     for address in &settings.push_addresses {
         let (pushed, of) = shown(*address);
-        writeln!(out, "pushes:           {scheme}://{pushed}/v1/steps{of}")?;
+        let used = use_of(&format!("{scheme}://{pushed}"));
+        writeln!(out, "pushes:           {scheme}://{pushed}/v1/steps{of}{used}")?;
     }
     if let Some(PushSocket { path, mode }) = &settings.push_socket {
-        writeln!(out, "pushes:           {} (mode {mode:o})", path.display())?;
+        let used = use_of(&format!("unix://{}", path.display()));
+        writeln!(out, "pushes:           {} (mode {mode:o}){used}", path.display())?;
     }
     writeln!(
         out,
@@ -105,6 +137,11 @@ fn check(settings: &Settings, mut out: impl Write) -> anyhow::Result<()> {
         }
         None => writeln!(out, "OTLP:             off")?,
     }
+    check_nvml(settings, out)
+}
+
+/// Shows the devices, or why there is none.
+fn check_nvml(settings: &Settings, mut out: impl Write) -> anyhow::Result<()> {
     let Some(mut source) = nvml::nvml_source(settings) else {
         writeln!(out, "NVML:             off")?;
         return Ok(());

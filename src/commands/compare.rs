@@ -136,6 +136,12 @@ fn read_figures(path: &PathBuf) -> anyhow::Result<RunFigures> {
         };
         return from_stepmem::figures(&summary).with_context(shown);
     }
+    let is_recording =
+        path.file_name().is_some_and(|name| name.to_string_lossy().contains(".jsonl"));
+    if is_recording {
+        let summary = summary::summarize([path], EngineConfig::default(), None);
+        return from_stepmem::figures(&summary.with_context(shown)?).with_context(shown);
+    }
     let mut bytes = Vec::new();
     let file = File::open(path).with_context(shown)?;
     file.take(SUMMARY_BYTES_MAX + 1).read_to_end(&mut bytes).with_context(shown)?;

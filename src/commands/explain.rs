@@ -107,16 +107,41 @@ fn story_in<'f>(
         let ranks: Vec<Rank> = engine.ranks_of(run).collect();
         anyhow::ensure!(ranks.len() < 2, several_ranks(run, &ranks));
     }
-    story.filter(|story| story.n_steps > 0).with_context(|| question.absence())
+    story.filter(|story| story.n_steps > 0).with_context(|| {
+        let others =
+            others(&engine, question).map_or_else(String::new, |others| format!("; {others}"));
+        question.absence() + &others
+    })
+}
+
+/// Returns what the recordings have instead of a rank that they do not have.
+fn others(engine: &Engine, question: &ExplainQuery) -> Option<String> {
+    let ExplainQuery::Rank(run, rank) = question else { return None };
+    let of_engine = |run: &Run| engine.runs().find(|of| *of == run);
+    let run = match run {
+        Some(run) => of_engine(run),
+        None => engine.runs().next(),
+    };
+    let Some(run) = run else {
+        let runs: Vec<&str> = engine.runs().map(Run::as_str).collect();
+        return (!runs.is_empty()).then(|| format!("it has the runs {}", runs.join(", ")));
+    };
+    let ranks: Vec<Rank> = engine.ranks_of(run).collect();
+    let is_other = rank.is_some_and(|rank| !ranks.contains(&rank));
+    is_other.then(|| format!("run {run} has the ranks {}", named(&ranks)))
+}
+
+/// Returns the numbers of the first ranks.
+fn named(ranks: &[Rank]) -> String {
+    let shown: Vec<String> =
+        ranks.iter().take(RANKS_NAMED_MAX).map(ToString::to_string).collect();
+    let more = if ranks.len() > shown.len() { ", …" } else { "" };
+    format!("{}{more}", shown.join(", "))
 }
 
 /// Returns the sentence that a rank has to be named, with the ranks that exist.
 fn several_ranks(run: &Run, ranks: &[Rank]) -> String {
-    let shown: Vec<String> =
-        ranks.iter().take(RANKS_NAMED_MAX).map(ToString::to_string).collect();
-    let more = if ranks.len() > shown.len() { ", …" } else { "" };
-    let n = ranks.len();
-    format!("run {run} has {n} ranks; name one with --rank: {}{more}", shown.join(", "))
+    format!("run {run} has {} ranks; name one with --rank: {}", ranks.len(), named(ranks))
 }
 
 /// Returns the information of the exporter at `url` about a rank, as text or as JSON.
@@ -144,8 +169,9 @@ fn of_exporter(
         (None, _) => anyhow::bail!(several_ranks(&run, &ranks)),
     };
     let known = status.ranks.iter().find(|known| known.run == run && known.rank == rank);
-    let known =
-        known.with_context(|| format!("{} has no rank {rank} of run {run}", shown(url)))?;
+    let known = known.with_context(|| {
+        format!("{} has no rank {rank} of run {run}, but {}", shown(url), named(&ranks))
+    })?;
     let number = rank.to_string();
     let path = ["api", "v1", "runs", run.as_str(), "ranks", &number, "windows"];
     // A rank that ended no longer has windows.

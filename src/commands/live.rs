@@ -205,6 +205,17 @@ impl LiveExporter {
         }
     }
 
+    /// Returns the address of the page: that of this exporter, or the one that is read where this is its
+    /// push endpoint.
+    ///
+    /// # Errors
+    /// No exporter answers there.
+    pub(super) fn page_address(&self) -> anyhow::Result<String> {
+        let status = self.client.get(below(&self.url, &STATUS_PATH));
+        let page = self.page_of(&self.asked(status, &self.name)?);
+        Ok(page.map_or_else(|| self.name.clone(), |page| page.to_string()))
+    }
+
     /// Returns the address of the page, where an answer of the push endpoint names it and the
     /// exporter may be asked there, too: over TCP, without credentials.
     fn page_of(&self, answer: &Answer) -> Option<Url> {
@@ -233,7 +244,7 @@ impl LiveExporter {
         let answer = request.send().map_err(reqwest::Error::without_url);
         let answer = answer.with_context(|| {
             format!(
-                "no exporter answers at {place}: start one (stepmem serve), or give the address of a running one (--url)"
+                "no exporter answers at {place}: start one (stepmem serve), or give the address of a running one (--url; that of stepmem run is on its page)"
             )
         })?;
         let status = answer.status();
@@ -340,7 +351,7 @@ pub(super) fn rank(matches: &ArgMatches) -> anyhow::Result<Option<Rank>> {
     Ok(rank.transpose()?)
 }
 
-/// Sends a request to the push endpoint, and prints `done`.
+/// Sends a request to the push endpoint, and prints `done`. Returns the answer.
 ///
 /// # Errors
 /// No exporter answers, it refuses, or the token cannot be read.
@@ -348,15 +359,15 @@ pub(super) fn send(
     matches: &ArgMatches,
     request: &ControlRequest,
     done: &str,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<String> {
     let exporter = LiveExporter::at(&push_address(matches.get_one("url")), matches)?;
     let exporter = exporter.with_token(token(matches)?);
     if !is_named(matches.get_one("url")) {
         exporter.keeps_secrets("--url")?;
     }
-    exporter.post(request)?;
+    let answer = exporter.post(request)?;
     stdout().lock().write_all(format!("{done}\n").as_bytes())?;
-    Ok(())
+    Ok(answer)
 }
 
 /// Returns the destination of pushes: the given address, else the environment's, else the

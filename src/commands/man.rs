@@ -59,6 +59,7 @@ fn write_pages(command: &Command, directory: &Path) -> anyhow::Result<()> {
 /// Returns the page of a command as roff.
 fn page(command: &Command) -> anyhow::Result<Vec<u8>> {
     let mut page = Vec::new();
-    Man::new(command.clone()).render(&mut page)?;
+    let version = format!("stepmem {}", env!("CARGO_PKG_VERSION"));
+    Man::new(command.clone()).manual("stepmem").source(version).render(&mut page)?;
     Ok(page)
 }

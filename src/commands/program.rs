@@ -31,6 +31,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Result<Exit, Comman
     let matches = match parsed.or_else(|error| parsed_by_a_sidecar(arguments, error)) {
         Ok(matches) => matches,
         Err(error) => {
+            let error = with_tip(error);
             let text = error.to_string();
             let shown = shown_in(&text);
             let is_odd = !is_plain || text.len() > ERROR_CHARS_MAX;
@@ -56,6 +57,19 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Result<Exit, Comman
     }
     let row = COMMANDS.iter().find(|row| row.name == name);
     row.map_or(Ok(Exit::Success), |row| (row.run)(matches))
+}
+
+/// Adds how a value is written that begins as an option does.
+fn with_tip(mut error: clap::Error) -> clap::Error {
+    if let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg)
+        && argument
+            .strip_prefix('-')
+            .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+    {
+        let tip = "a value that begins with - follows a =, as in --rank.ttl=-5m";
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    }
+    error
 }
 
 /// Parses the arguments of a sidecar without those that are unknown; if that is not enough,

@@ -21,6 +21,7 @@ use crate::run::restarts::{RESTARTS_MAX, RestartOptions};
 use crate::run::signal_monitor;
 use crate::run::supervisor::{self, CommandLaunch, GateCodes};
 use crate::run::world;
+use crate::store::writable;
 use stepmem_report::gate::{ExitGate, FAILED_ON_CODE, FailOn, GateVerdict, UNJUDGED_CODE};
 
 /// `stepmem run`.
@@ -181,6 +182,11 @@ fn start(matches: &ArgMatches) -> Result<Exit, CommandError> {
     let gate = gate(matches, world::size(&command))
         .context("the command was not started")
         .map_err(|error| CommandError { exit: Exit::Unread, error })?;
+    if let Some(path) = matches.get_one::<PathBuf>(SUMMARY_JSON) {
+        let shown = path.display();
+        let what = || format!("the command was not started: --{SUMMARY_JSON}: {shown}");
+        writable::file(path).with_context(what)?;
+    }
     let launch = CommandLaunch {
         command,
         options: options(matches),

@@ -5,6 +5,7 @@ use clap::{Arg, ArgAction, ArgMatches};
 use crate::commands::args::{
     self, CommandError, CommandRow, Exit, SETTINGS_HINT, UNKNOWN_ARGUMENT, with_settings,
 };
+use crate::commands::check::with_problems;
 use crate::exporter::collectors::nvml;
 use crate::exporter::notices::Notices;
 use crate::exporter::{log, start};
@@ -24,7 +25,8 @@ fn arguments() -> clap::Command {
 }
 
 fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
-    let settings = args::lenient_settings(matches)?;
+    let settings = args::lenient_settings(matches);
+    let settings = settings.map_err(|error| with_problems(error, |_| false))?;
     log::to_stderr(&settings.log);
     let gpu = nvml::nvml_source(&settings);
     start::run(settings, gpu, Notices::default(), |_, _| std::future::pending())?;

@@ -22,7 +22,6 @@ use stepmem_engine::output::status::Status;
 use stepmem_engine::wire::request::ControlRequest;
 use stepmem_types::format::clean::clean;
 use stepmem_types::ids::Run;
-use stepmem_types::url::shown;
 
 /// The name of the subcommand.
 pub(super) const NAME: &str = "take";
@@ -91,7 +90,7 @@ fn take(matches: &ArgMatches) -> anyhow::Result<Exit> {
         let snapshot = snapshot.context("the exporter no longer lists the snapshot")?;
         if let Some(exit) = finished(snapshot, &status)? {
             if let Some(id) = &snapshot.timeline {
-                let base = shown(&text("url"));
+                let base = page.page_address()?;
                 let url = format!("{}/snapshots/{id}", base.trim_end_matches('/'));
                 writeln!(stdout().lock(), "timeline: {}", clean(&url))?;
             }

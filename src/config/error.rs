@@ -1,8 +1,10 @@
 //! Mistakes in settings. Each message names the setting, the value and the allowed values.
 
+use std::fmt;
 use std::net::SocketAddr;
 
 use crate::config::keys;
+use crate::config::settings::Settings;
 use stepmem_types::units::OutOfRange;
 use stepmem_types::url::shown;
 
@@ -11,6 +13,8 @@ use stepmem_types::url::shown;
 #[error("{}", lines(.mistakes))]
 pub struct ConfigError {
     pub mistakes: Vec<Mistake>,
+    /// What the other settings, and defaults, make: for what else is wrong.
+    pub usable: Box<Settings>,
 }
 
 /// A setting that a sidecar found wrong at its start and runs without.
@@ -21,6 +25,12 @@ pub struct StartupProblem {
     pub setting: String,
     /// The reason, with the value.
     pub reason: String,
+}
+
+impl fmt::Display for StartupProblem {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}: {}", self.setting, self.reason)
+    }
 }
 
 fn lines(mistakes: &[Mistake]) -> String {
@@ -46,14 +56,21 @@ pub enum Mistake {
         n_values: usize,
     },
     /// A key of the file that is not a setting.
-    #[error("{0}: no such setting")]
-    UnknownKey(String),
+    #[error("{file}: {key}: no such setting{}", meant.map(|meant| format!("; did you mean {meant}?")).unwrap_or_default())]
+    UnknownKey {
+        file: String,
+        key: String,
+        /// The setting of nearly this key.
+        meant: Option<&'static str>,
+    },
     /// The command line has an argument that is not a setting.
     #[error("{0}")]
     UnknownArgument(String),
     /// The file of settings cannot be read or parsed.
     #[error("{path}: {reason}")]
     File {
+        /// The flag or variable that names it.
+        source_name: &'static str,
         path: String,
         /// The reason, in the words of the system or of the parser.
         reason: String,
@@ -83,6 +100,17 @@ pub enum Mistake {
          only (--web.listen-address 127.0.0.1:9477)"
     )]
     PlainAdmin(SocketAddr),
+    /// The page and pushes, or two of a kind, would listen on one address.
+    #[error(
+        "{setting}: {address} is also of {other}: each listener needs an address of its own"
+    )]
+    SameAddress {
+        /// The setting that is left without it.
+        setting: &'static str,
+        address: SocketAddr,
+        /// The setting that keeps it.
+        other: &'static str,
+    },
     /// Ranks would be forgotten while they are still shown.
     #[error("rank.retention: it is shorter than rank.ttl")]
     RetentionBelowTtl,
@@ -93,7 +121,9 @@ impl Mistake {
     pub(super) fn source_name(&self) -> &str {
         match self {
             Self::Value { source_name, .. } | Self::Repeated { source_name, .. } => source_name,
-            Self::UnknownKey(_) | Self::File { .. } => "config.file",
+            Self::UnknownKey { .. } => "config.file",
+            Self::File { source_name, .. } => source_name,
+            Self::SameAddress { setting, .. } => setting,
             Self::UnknownArgument(_) => "command line",
             Self::WarningAboveCritical { name: "pressure", .. } => keys::PRESSURE_WARNING,
             Self::WarningAboveCritical { .. } => keys::IMBALANCE_WARNING,
@@ -105,7 +135,7 @@ impl Mistake {
 
     /// Returns whether the mistake may stand for a setting that is not known.
     pub(super) fn hides_settings(&self) -> bool {
-        matches!(self, Self::UnknownKey(_) | Self::File { .. } | Self::UnknownArgument(_))
+        matches!(self, Self::UnknownKey { .. } | Self::File { .. } | Self::UnknownArgument(_))
     }
 }
 
@@ -113,7 +143,7 @@ impl Mistake {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ValueError {
     /// Not an integer within the range.
-    #[error("{value:?} is not an integer of {min}..={max}")]
+    #[error("{value:?} is not an integer of {min} to {max}")]
     Integer {
         value: String,
         /// The least value allowed.
@@ -122,7 +152,7 @@ pub enum ValueError {
         max: u64,
     },
     /// Not a number within the range.
-    #[error("{value:?} is not a number of 0..={max}")]
+    #[error("{value:?} is not a number of 0 to {max}")]
     Ratio {
         value: String,
         /// The greatest value allowed.
@@ -187,7 +217,7 @@ pub enum ValueError {
     #[error("{0:?} is not NAMESPACE/NAME of a pod")]
     Pod(String),
     /// Not the mode of a socket.
-    #[error("mode {0:?} is not octal 0..=777")]
+    #[error("mode {0:?} is not octal, of 0 to 777")]
     Mode(String),
     /// A file that cannot be read.
     #[error("{path}: {reason}")]
@@ -204,7 +234,7 @@ pub enum ValueError {
         reason: String,
     },
     /// A token that is empty or too long.
-    #[error("{path}: a token of {bytes} bytes is outside 1..={max}")]
+    #[error("{path}: a token of {bytes} bytes is not one of 1 to {max}")]
     Token {
         path: String,
         /// The token's length, in bytes.

@@ -17,8 +17,12 @@ const FILE_BYTES_MAX: u64 = 1024 * 1024;
 ///
 /// # Errors
 /// The file cannot be read or parsed.
-pub(super) fn read(path: &Path) -> Result<BTreeMap<String, Vec<String>>, Mistake> {
-    let mistake = |reason: String| Mistake::File { path: path.display().to_string(), reason };
+pub(super) fn read(
+    path: &Path,
+    source_name: &'static str,
+) -> Result<BTreeMap<String, Vec<String>>, Mistake> {
+    let shown = path.display().to_string();
+    let mistake = |reason: String| Mistake::File { source_name, path: shown.clone(), reason };
     let bytes =
         open::read_regular(path, FILE_BYTES_MAX).map_err(|error| mistake(error.to_string()))?;
     let text = String::from_utf8(bytes).map_err(|error| mistake(error.to_string()))?;
@@ -72,6 +76,10 @@ fn plain(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         Value::Null => String::new(),
+        // 1e3 is 1000.
+        Value::Number(number) if number.as_f64().is_some_and(|of| of.fract() == 0.0) => {
+            number.as_f64().map_or_else(String::new, |of| format!("{of:.0}"))
+        }
         other => other.to_string(),
     }
 }

@@ -2,7 +2,7 @@
 //! does not notice a misspelling.
 
 use crate::config::keys::FILE_VARIABLE;
-use crate::config::table::{SETTINGS, Setting};
+use crate::config::table::{SETTINGS, Setting, variable_of};
 
 const PREFIX: &str = "STEPMEM_";
 
@@ -64,6 +64,13 @@ pub(super) fn sentences<'n>(names: impl IntoIterator<Item = &'n str>) -> Vec<Str
         .collect();
     sentences.sort();
     sentences
+}
+
+/// Returns the setting that a key of the file was meant to be.
+pub(super) fn meant(key: &str) -> Option<&'static str> {
+    let variables: Vec<String> = SETTINGS.iter().map(Setting::variable).collect();
+    let meant = nearest(&variable_of(key), &variables)?;
+    SETTINGS.iter().find(|setting| setting.variable() == meant).map(|setting| setting.key)
 }
 
 /// Returns whether a name begins with stepmem's prefix and is none that Kubernetes sets.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::config::devices::DeviceEnvironment;
 use crate::config::error::{Mistake, StartupProblem};
+use crate::config::keys;
 use crate::config::web_file::WebFile;
 use crate::input::nvml::config::{Devices, GivenDevices};
 use crate::input::push::http::PushConfig;
@@ -393,7 +394,37 @@ impl Settings {
             self.engine.rank_retention = defaults.rank_retention;
             mistakes.push(Mistake::RetentionBelowTtl);
         }
+        self.part_addresses(mistakes);
     }
+
+    /// Removes the addresses that another listener has.
+    fn part_addresses(&mut self, mistakes: &mut Vec<Mistake>) {
+        let mut kept: Vec<(&'static str, SocketAddr)> = Vec::new();
+        for (setting, addresses) in [
+            (keys::WEB_ADDRESS, &mut self.web_addresses),
+            (keys::PUSH_ADDRESS, &mut self.push_addresses),
+        ] {
+            addresses.retain(|address| {
+                let other = kept.iter().find(|(_, other)| overlap(other, address));
+                let mistake = other.map(|&(other, _)| Mistake::SameAddress {
+                    setting,
+                    address: *address,
+                    other,
+                });
+                let is_own = mistake.is_none();
+                mistakes.extend(mistake);
+                kept.extend(is_own.then_some((setting, *address)));
+                is_own
+            });
+        }
+    }
+}
+
+/// Returns whether the system lets only one listener have these addresses.
+fn overlap(one: &SocketAddr, other: &SocketAddr) -> bool {
+    let is_same =
+        one.ip() == other.ip() || [one, other].iter().any(|of| of.ip().is_unspecified());
+    one.port() != 0 && one.port() == other.port() && one.is_ipv4() == other.is_ipv4() && is_same
 }
 
 fn is_local(address: &SocketAddr) -> bool {

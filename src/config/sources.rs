@@ -55,6 +55,8 @@ pub fn is_sidecar(arguments: &[OsString]) -> bool {
         || is_on(environment::of_process(SIDECAR_VARIABLE).as_deref())
 }
 
+/// The flag that names the file of settings.
+const FILE_FLAG: &str = "--config.file";
 const SIDECAR_VARIABLE: &str = "STEPMEM_SIDECAR";
 
 /// Returns whether a switch is on. A value that a switch does not take counts as on: a sidecar
@@ -85,7 +87,7 @@ impl Sources {
     fn read_in(&self, environment: Environment<'_>) -> Result<Settings, ConfigError> {
         let mut mistakes: Vec<Mistake> =
             self.unknown_arguments.iter().cloned().map(Mistake::UnknownArgument).collect();
-        let in_file = self.read_file(environment, &mut mistakes);
+        let (file, in_file) = self.read_file(environment, &mut mistakes);
         let hides_settings = mistakes.iter().any(Mistake::hides_settings);
         let otlp = otlp::of_environment(environment, &mut mistakes);
         let mut draft = Draft::new(otlp, DeviceEnvironment::read(environment));
@@ -95,7 +97,7 @@ impl Sources {
             let given = self.of_flag(setting).or_else(|| of_variable(setting, environment));
             let of_file = || {
                 let values = in_file.get(setting.key)?.clone();
-                Some(SourceValues { source_name: setting.key.to_owned(), values })
+                Some(SourceValues { source_name: format!("{file}: {}", setting.key), values })
             };
             let given = given.or_else(of_file);
             if setting.is_guard && hides_settings && given.is_none() {
@@ -128,7 +130,7 @@ impl Sources {
         if self.leniency.forgives(&mistakes, is_sidecar) {
             Ok(Settings { problems: mistakes.iter().map(problem).collect(), ..settings })
         } else {
-            Err(ConfigError { mistakes })
+            Err(ConfigError { mistakes, usable: Box::new(settings) })
         }
     }
 
@@ -142,32 +144,48 @@ impl Sources {
         Some(SourceValues { source_name: format!("--{}", setting.key), values })
     }
 
-    /// The values of the file by key; a file that cannot be read has none, and is a mistake.
+    /// The file, and its values by key; a file that cannot be read has none, and is a mistake.
     fn read_file(
         &self,
         environment: Environment<'_>,
         mistakes: &mut Vec<Mistake>,
-    ) -> BTreeMap<String, Vec<String>> {
-        let path =
-            self.file.clone().or_else(|| environment(keys::FILE_VARIABLE).map(PathBuf::from));
-        let values = path.as_deref().map_or_else(|| Ok(BTreeMap::new()), file::read);
+    ) -> (String, BTreeMap<String, Vec<String>>) {
+        let of_flag = self.file.clone().map(|path| (FILE_FLAG, path));
+        let of_variable = || {
+            let path = environment(keys::FILE_VARIABLE)?;
+            Some((keys::FILE_VARIABLE, PathBuf::from(path)))
+        };
+        let Some((source_name, path)) = of_flag.or_else(of_variable) else {
+            return Default::default();
+        };
+        let file = path.display().to_string();
+        let values = file::read(&path, source_name);
         let values = values.unwrap_or_else(|mistake| {
             mistakes.push(mistake);
             BTreeMap::new()
         });
         let unknown =
             values.keys().filter(|key| SETTINGS.iter().all(|setting| setting.key != **key));
-        mistakes.extend(unknown.cloned().map(Mistake::UnknownKey));
-        values
+        mistakes.extend(unknown.map(|key| Mistake::UnknownKey {
+            file: file.clone(),
+            key: key.clone(),
+            meant: misspelt::meant(key),
+        }));
+        (file, values)
     }
 }
 
 fn problem(mistake: &Mistake) -> StartupProblem {
     let source_name = mistake.source_name();
     let is_source = |setting: &&Setting| {
-        setting.variable() == source_name || source_name.strip_prefix("--") == Some(setting.key)
+        let key = source_name.strip_prefix("--").or(source_name.rsplit(": ").next());
+        setting.variable() == source_name || key == Some(setting.key)
     };
-    let setting = SETTINGS.iter().find(is_source).map_or(source_name, |setting| setting.key);
+    let of_no_row = match source_name {
+        FILE_FLAG | keys::FILE_VARIABLE => "config.file",
+        other => other,
+    };
+    let setting = SETTINGS.iter().find(is_source).map_or(of_no_row, |setting| setting.key);
     StartupProblem { setting: setting.to_owned(), reason: mistake.to_string() }
 }
 
@@ -320,13 +338,13 @@ mod tests {
             let mistakes = read(&[(key, value)], &[]).unwrap_err();
             assert_eq!(mistakes, format!("--{key}: {expected}"));
         };
-        check("push.body-max", "1023", "\"1023\" is not an integer of 1024..=8388608");
-        check("push.body-max", "8388609", "\"8388609\" is not an integer of 1024..=8388608");
-        check("nvml.processes.max", "4097", "\"4097\" is not an integer of 0..=4096");
-        check("snapshot.steps", "0", "\"0\" is not an integer of 6..=1000");
-        check("imbalance.critical", "10.1", "\"10.1\" is not a number of 0..=10");
-        check("imbalance.critical", "NaN", "\"NaN\" is not a number of 0..=10");
-        check("creep.warmup-steps", "1000001", "\"1000001\" is not an integer of 0..=1000000");
+        check("push.body-max", "1023", "\"1023\" is not an integer of 1024 to 8388608");
+        check("push.body-max", "8388609", "\"8388609\" is not an integer of 1024 to 8388608");
+        check("nvml.processes.max", "4097", "\"4097\" is not an integer of 0 to 4096");
+        check("snapshot.steps", "0", "\"0\" is not an integer of 6 to 1000");
+        check("imbalance.critical", "10.1", "\"10.1\" is not a number of 0 to 10");
+        check("imbalance.critical", "NaN", "\"NaN\" is not a number of 0 to 10");
+        check("creep.warmup-steps", "1000001", "\"1000001\" is not an integer of 0 to 1000000");
         for size in ["GiB", "2 GiBs", "0", "-1GiB", "9000TiB", "1e3", "1..5GB"] {
             let sizes = "is not a size such as 2GiB, 512MB or 1000000, from 1 byte to 8PiB";
             check("creep.capacity", size, &format!("{size:?} {sizes}"));
@@ -342,7 +360,7 @@ mod tests {
             "\"367days\" is not a duration such as 90s, 10m or 6h, up to a year",
         );
         check("push.unix-socket", ":600", "\"\" is not an absolute path");
-        check("push.unix-socket", "/s:1000", "mode \"1000\" is not octal 0..=777");
+        check("push.unix-socket", "/s:1000", "mode \"1000\" is not octal, of 0 to 777");
         check("log.level", "loud", "\"loud\" is none of off, error, warn, info, debug, trace");
         check("otlp.protocol", "http", "\"http\" is neither http/protobuf nor grpc");
         check("otlp.endpoint", "c:1", "\"c:1\" begins with neither http:// nor https://");

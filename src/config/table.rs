@@ -36,7 +36,7 @@ type Setter = fn(&mut Draft, &[String]) -> Result<(), ValueError>;
 
 impl Setting {
     pub fn variable(&self) -> String {
-        format!("STEPMEM_{}", self.key.to_ascii_uppercase().replace(['.', '-'], "_"))
+        variable_of(self.key)
     }
 
     /// Returns whether it takes no value.
@@ -75,6 +75,11 @@ impl Setting {
         self.is_repeatable = true;
         self
     }
+}
+
+/// Returns the variable of a key.
+pub(super) fn variable_of(key: &str) -> String {
+    format!("STEPMEM_{}", key.to_ascii_uppercase().replace(['.', '-'], "_"))
 }
 
 /// The bounds of the byte budget of recordings.
@@ -267,7 +272,7 @@ pub const SETTINGS: &[Setting] = &[
         |d, v| put(&mut d.otlp.semconv, v, switch)).by_default("false"),
     setting(keys::STATE_FILE, "PATH",
         "File that keeps the windows of all ranks across restarts of the exporter: up to 370 KiB per rank, written every \
-         10 s and on shutdown. A second exporter with the same file keeps no state until the first ends. Empty disables it.",
+         10 s and on shutdown. A second exporter with the same file keeps no state until the first ends (PATH.lock next to it says so). Empty disables it.",
         |d, v| put(&mut d.settings.state_file, v, |v| Ok(path(v)))),
     setting(keys::SUMMARY_DIR, "PATH",
         "Directory for summaries, written when a run ends and on shutdown: RUN/TIME/final_summary.json and .txt, where TIME \

@@ -98,7 +98,7 @@ pub fn run<F: Future<Output = anyhow::Result<()>>>(
         let mut signals = Signals::listen()?;
         let reloads = signals.reloads();
         let (app, addresses, latest) = tokio::select! {
-            started = start(within_address_space(settings), gpu, notices, reloads) => started?,
+            started = start(warned(settings), gpu, notices, reloads) => started?,
             _ = signals.next() => return Ok(()),
         };
         tracing::info!("started");
@@ -110,9 +110,22 @@ pub fn run<F: Future<Output = anyhow::Result<()>>>(
     result
 }
 
-/// Lowers `rank.max` to the ranks that fit into the address space of this process, and adds a
-/// warning of that.
-pub fn within_address_space(mut settings: Settings) -> Settings {
+/// Adds warnings of what is probably a mistake at this time on this machine. Lowers `rank.max` to
+/// the ranks that fit into the address space of this process.
+pub fn warned(mut settings: Settings) -> Settings {
+    let deadline = settings.push.deadline.and_then(|deadline| deadline.since(f64::INFINITY));
+    if deadline.is_some_and(|deadline| deadline.get() < Clock::unix_time()) {
+        settings.warnings.push("deadline: this time is over".to_owned());
+    }
+    if let Some(directory) = &settings.snapshots.read_directory
+        && let Err(error) = std::fs::read_dir(directory)
+    {
+        let shown = directory.display();
+        settings.warnings.push(format!(
+            "{}: {shown}: {error}; no snapshot is read until it can be",
+            keys::SNAPSHOT_READ_DIRECTORY
+        ));
+    }
     let ranks_max = settings.engine.ranks_max;
     if let Some((n_ranks, limit)) = fewer_ranks(ranks_max) {
         let limit = whole_bytes(limit);

@@ -100,10 +100,7 @@ impl Startup {
 
     /// Returns the problems as sentences.
     pub(super) fn sentences(&self) -> Vec<String> {
-        let sentence = |StartupProblem { setting, reason }: &StartupProblem| {
-            format!("{setting}: {reason}")
-        };
-        self.problems.iter().map(sentence).collect()
+        self.problems.iter().map(ToString::to_string).collect()
     }
 }
 

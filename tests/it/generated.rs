@@ -346,35 +346,59 @@ fn every_diagnosis_without_an_alert_of_its_own_has_the_one_for_all_others() {
 
 #[test]
 fn the_chart_accepts_the_settings_that_exist_with_values_of_their_kind() {
-    let path = root().join("helm/stepmem/values.schema.json");
-    let schema = fs::read_to_string(&path).unwrap();
-    let (open, close) =
-        ("\"propertyNames\": {\"enum\": [", "\n      }\n    },\n    \"socketDirectory\"");
-    let (before, rest) = schema.split_once(open).unwrap();
-    let (known, after) = rest.split_once(close).unwrap();
     let mut settings: Vec<&Setting> = SETTINGS.iter().collect();
     settings.sort_by_key(|setting| setting.key);
     let keys: Vec<String> =
         settings.iter().map(|setting| format!("{:?}", setting.key)).collect();
-    let of_a_kind = settings.iter().filter_map(|setting| {
-        let kind = match setting.value_name {
-            "" => "switch",
-            "N" | "BYTES" => "integer",
-            "RATIO" => "ratio",
-            "SIZE" => "size",
-            "DURATION" => "duration",
-            "TIME" => "time",
-            _ => return None,
-        };
-        Some(format!("        {:?}: {{\"$ref\": \"#/definitions/{kind}\"}}", setting.key))
+    let kinds = settings.iter().filter_map(|setting| {
+        let is_optional = setting.default.is_empty() || setting.value_name == "ADDRESS";
+        let optional = if is_optional { ", optional: true" } else { "" };
+        let many = if setting.is_repeatable { ", many: true" } else { "" };
+        Some(format!("{}: {{is: {}{optional}{many}}}\n", setting.key, kind_of(setting)?))
     });
-    let kinds = of_a_kind.collect::<Vec<_>>().join(",\n");
-    let expected = format!("{}]}},\n      \"properties\": {{\n{kinds}", keys.join(", "));
-    if env::var_os("STEPMEM_BLESS").is_some() {
-        fs::write(&path, [before, open, &expected, close, after].concat()).unwrap();
-    } else {
-        assert_eq!(known, expected, "STEPMEM_BLESS=1 cargo test --test it generated");
+    for (path, open, close, expected) in [
+        ("values.schema.json", "\"propertyNames\": {\"enum\": [", "]", keys.join(", ")),
+        ("templates/_settings.tpl", "define \"stepmem.kinds\" }}\n", "{{-", kinds.collect()),
+    ] {
+        let path = root().join("helm/stepmem").join(path);
+        let text = fs::read_to_string(&path).unwrap();
+        let (before, rest) = text.split_once(open).unwrap();
+        let (known, after) = rest.split_once(close).unwrap();
+        if env::var_os("STEPMEM_BLESS").is_some() {
+            fs::write(&path, [before, open, &expected, close, after].concat()).unwrap();
+        } else {
+            assert_eq!(known, expected, "STEPMEM_BLESS=1 cargo test --test it generated");
+        }
     }
+}
+
+/// What values of a setting are, for the chart; the help has their range or their list.
+fn kind_of(setting: &Setting) -> Option<String> {
+    let in_brackets = setting.help.split('(').skip(1).filter_map(|rest| rest.split(')').next());
+    let range = in_brackets.filter_map(|text| text.split_once(" to ")).last();
+    let bounded = |kind| {
+        let (min, max) = range.unwrap_or_else(|| panic!("no range in {}", setting.help));
+        format!("{kind}, min: {min}, max: {max}")
+    };
+    let words = || {
+        let sentence = setting.help.split(". ").next().unwrap_or_default();
+        let words = sentence.trim_end_matches('.').replace(" or ", ", ");
+        words.split(", ").map(|word| format!("{word:?}")).collect::<Vec<_>>().join(", ")
+    };
+    Some(match setting.value_name {
+        "" => "switch".to_owned(),
+        "N" | "BYTES" => bounded("integer"),
+        "[RUN=]N" => bounded("warmup"),
+        "RATIO" => bounded("ratio"),
+        "SIZE" if range.is_some() => bounded("size"),
+        "SIZE" => "size".to_owned(),
+        "DURATION" => "duration".to_owned(),
+        "TIME" => "time".to_owned(),
+        "ADDRESS" => "address".to_owned(),
+        "URL" => "url".to_owned(),
+        "LEVEL" | "FORMAT" | "PROTOCOL" => format!("word, words: [{}]", words()),
+        _ => return None,
+    })
 }
 
 #[test]

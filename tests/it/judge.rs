@@ -358,7 +358,12 @@ fn what_cannot_be_judged_is_refused_by_name() {
     // Of a few samples nothing can be said.
     check(&[], "time,mem_mb\n1,2\n2,3\n", &[("mem_mb", "too_short")]);
     let out = words(&judge(&["-"], b"time,mem\n1,2e9\n2,3e9\n").quiet());
-    for part in ["mem too short", "No capacity is known of 1 series", "are taken as bytes"] {
+    for part in [
+        "mem too short",
+        "The first 10 min 0 s count as loading (--creep.process-warmup), and a verdict takes 2 min 0 s more",
+        "No capacity is known of 1 series",
+        "are taken as bytes",
+    ] {
         assert!(out.contains(part), "no {part} in {out}");
     }
 }

@@ -107,9 +107,16 @@ fn directory_of_a_run_stands_for_its_latest_launch_in_every_command() {
         fs::remove_file(folder.path(&format!("logs/llm/{launch}/final_summary.json"))).unwrap();
     }
     let leaky = path("logs/llm/2026-11-21T16-43-11");
-    let compared = stepmem(&["compare", "--json", &leaky, &path("logs/llm")], &[], b"").quiet();
-    let compared: Value = serde_json::from_str(&compared).unwrap();
-    assert_eq!(compared["verdict"], "IMPROVEMENT", "{compared}");
+    for leaky in [format!("{leaky}/steps.jsonl"), leaky] {
+        let arguments = ["compare", "--json", &leaky, &path("logs/llm")];
+        let compared: Value =
+            serde_json::from_str(&stepmem(&arguments, &[], b"").quiet()).unwrap();
+        assert_eq!(compared["verdict"], "IMPROVEMENT", "{compared}");
+        let notes = compared["notes"].as_array().unwrap();
+        let is_going_on =
+            |of: &Value| of == "the new run was going on when its summary was written";
+        assert!(notes.iter().any(is_going_on), "{compared}");
+    }
     // The launch before it is never shown for one without a recording.
     fs::remove_file(folder.path("logs/llm/2026-11-22T16-43-11/steps.jsonl")).unwrap();
     let ended = stepmem(&["replay", &path("logs/llm")], &[], b"");
@@ -135,8 +142,14 @@ fn refusal_names_the_value_the_limit_and_the_setting() {
         ended.fails(1, &format!("error: {setting}: "));
         ended.fails(1, value);
     }
-    let gate = stepmem(&["run", "--fail-on", "any,peak:20GG", "--", "true"], &[], b"");
-    gate.fails(2, "\"20GG\" is not a size such as 20GiB or 20GB");
+    for size in ["20GG", "20"] {
+        let condition = format!("any,peak:{size}");
+        let gate = stepmem(&["run", "--fail-on", &condition, "--", "true"], &[], b"");
+        gate.fails(
+            2,
+            &format!("\"{size}\" is not a size with its unit, such as 20GiB or 20GB"),
+        );
+    }
     let exporter = Exporter::start(&["--push.body-max", "2000"]);
     let answer = exporter.post(" ".repeat(2001));
     check_problem(&answer, 413, "the decoded body exceeds 2000 bytes (--push.body-max)");
@@ -224,14 +237,20 @@ fn every_problem_of_a_start_is_in_one_message() {
 }
 
 #[test]
-fn check_next_to_a_live_exporter_has_nothing_to_say_about_what_that_listens_on() {
+fn check_next_to_a_live_exporter_only_notes_what_that_listens_on() {
     let folder = Folder::new("check-live");
     let (socket, state) = (text(&folder.path("push.sock")), text(&folder.path("state")));
     let own = ["--no-nvml", "--push.unix-socket", &socket, "--state.file", &state];
     let exporter = Exporter::start(&own[1..]);
     let (web, push) = (exporter.web.to_string(), exporter.push.to_string());
     let ports = ["--web.listen-address", &web, "--push.listen-address", &push];
-    stepmem(&[&["check"], &own[..], &ports].concat(), &[], b"").quiet();
+    let checked = stepmem(&[&["check"], &own[..], &ports].concat(), &[], b"").quiet();
+    let in_use = "; in use by a stepmem that runs: stop that before you start another\n";
+    for place in
+        [&format!("{web}/metrics"), &format!("{push}/v1/steps"), "push.sock (mode 666)"]
+    {
+        assert!(checked.contains(&format!("{place}{in_use}")), "{place}: {checked}");
+    }
     exporter.post("[]");
     let short = folder.write("token", "secret");
     let warned = stepmem(&["check", "--no-nvml", "--push.token-file", &short], &ANY_PORTS, b"");
@@ -239,13 +258,98 @@ fn check_next_to_a_live_exporter_has_nothing_to_say_about_what_that_listens_on()
 }
 
 #[test]
+fn address_of_two_listeners_is_refused_by_both_settings() {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (one, any) = (free.to_string(), format!(":{}", free.port()));
+    for command in ["check", "serve"] {
+        for (web, push) in [(&one, &one), (&any, &one)] {
+            let ports = ["--web.listen-address", web, "--push.listen-address", push];
+            let ended = stepmem(&[&[command, "--no-nvml"], &ports[..]].concat(), &[], b"");
+            let said =
+                format!("error: push.listen-address: {one} is also of web.listen-address: ");
+            ended.fails(1, &said);
+        }
+        let twice = ["--web.listen-address", &one, "--web.listen-address", &one];
+        let ended = stepmem(&[&[command, "--no-nvml"], &twice[..]].concat(), &[], b"");
+        ended.fails(1, &format!("web.listen-address: {one} is also of web.listen-address: "));
+    }
+}
+
+#[test]
+fn mistake_on_the_command_line_of_run_is_an_error_before_anything_starts() {
+    let folder = Folder::new("run-mistakes");
+    let (started, missing) =
+        (text(&folder.path("started")), text(&folder.path("none/of.toml")));
+    for (flag, why) in [
+        ("--config.file", "No such file or directory"),
+        ("--summary-json", "No such file or directory"),
+        ("--fail-on", "expected creep, pressure, imbalance or any"),
+    ] {
+        let of = ["run", "--summary.dir", "", flag, &missing, "--", "touch", &started];
+        let ended = stepmem(&of, &ANY_PORTS, b"");
+        assert!(ended.code.is_some_and(|code| code > 0), "{flag}: {}", ended.err);
+        let said = words(&ended.err);
+        assert!(said.contains(&missing) && said.contains(why), "{flag}: {said}");
+        assert!(!folder.path("started").exists(), "{flag}");
+    }
+    // What only the environment names wrongly keeps no training from running.
+    let variables = [&ANY_PORTS[..], &[("STEPMEM_CONFIG_FILE", &*missing)]].concat();
+    let ended =
+        stepmem(&["run", "--summary.dir", "", "--", "touch", &started], &variables, b"");
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    assert!(folder.path("started").exists());
+}
+
+#[test]
+fn what_is_probably_a_mistake_is_warned_of() {
+    let of = |arguments: &[&str]| {
+        stepmem(&[&["check", "--no-nvml"], arguments].concat(), &ANY_PORTS, b"").quiet()
+    };
+    for (flag, value, warning) in [
+        ("--deadline", "2020-01-01T00:00:00Z", "deadline: this time is over"),
+        (
+            "--snapshot.read-directory",
+            "/nowhere",
+            "snapshot.read-directory: /nowhere: No such file or directory (os error 2); no snapshot is read until it can be",
+        ),
+    ] {
+        assert!(words(&of(&[flag, value])).contains(warning), "{}", of(&[flag, value]));
+    }
+    assert!(!of(&["--deadline", "90m"]).contains("warning"));
+}
+
+#[test]
+fn refused_value_is_written_as_it_was_given() {
+    let folder = Folder::new("as-given");
+    let recording = folder.write("steps.jsonl", &Job::leaking("llm", 0..100, 0).recording());
+    let ack =
+        ["ack", "--run", "r", "--rank", "0", "--kind", "CREEP_CONFIRMED", "--reason", "r"];
+    for (arguments, code, said) in [
+        (
+            &["check", "--rank.ttl", "-5m"][..],
+            2,
+            "a value that begins with - follows a =, as in --rank.ttl=-5m",
+        ),
+        (&[&ack[..], &["--for", "1y"]].concat(), 1, "--for: 1y is outside 1 s to 30 d"),
+        (&["summary", "--html", "/", &recording], 1, "/: is a directory: name a file"),
+    ] {
+        stepmem(arguments, &[], b"").fails(code, said);
+    }
+    let file = folder.write("powers.yaml", "rank.max: 1e3\n");
+    let of_file = ["check", "--no-nvml", "--config.file", &file];
+    stepmem(&of_file, &ANY_PORTS, b"").quiet();
+}
+
+#[test]
 fn sentences_of_run_break_between_words_where_the_terminal_is_narrow() {
     let folder = Folder::new("run-columns");
     let path = folder
         .path("a-directory-with-a-long-name-that-nobody-breaks/with-a-file-in-it/of.toml");
-    let arguments = ["run", "--config.file", &text(&path), "--summary.dir", "", "--", "true"];
+    let path = text(&path);
+    let arguments = ["run", "--summary.dir", "", "--", "true"];
     let ended = |columns: &str| {
-        let variables = [&ANY_PORTS[..], &[("COLUMNS", columns)]].concat();
+        let of_run = [("COLUMNS", columns), ("STEPMEM_CONFIG_FILE", &*path)];
+        let variables = [&ANY_PORTS[..], &of_run].concat();
         stepmem(&arguments, &variables, b"").err
     };
     let (wide, narrow) = (ended("1000"), ended("80"));

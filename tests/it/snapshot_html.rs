@@ -136,7 +136,8 @@ fn an_event_has_one_number_in_the_document_and_in_the_answers() {
         let path = data(&format!("{name}.pickle.gz"));
         let (_, html) = document(&folder, &path, &[]);
         let peak = answer(&["show", &path, "--json"])["devices"][0]["peak"]["event"].clone();
-        let said = format!("reserved, at event {peak}, in step ");
+        let number = stepmem_types::format::units::grouped(peak.as_u64().unwrap());
+        let said = format!("reserved, at event {number}, in step ");
         let page = stepmem(&["snapshot", "show", &path], &[], b"").out;
         assert!(page.contains(&said) && html.contains(&said), "{name}: {said}");
         // The script's positions count the events before them.

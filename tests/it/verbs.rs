@@ -235,7 +235,12 @@ fn diagnosis_is_acknowledged_by_the_name_that_pages_show() {
     let creep = [&creep[..], &["Memory Creep"]].concat();
     assert!(done(&run(&creep, &push)).contains(": MEMORY CREEP of rank 3 of"));
     let unknown = stepmem(&[&creep[..8], &["MEMORY LOSS"]].concat(), &[], b"");
-    unknown.fails(2, "MEMORY CREEP, ");
+    unknown.fails(2, "CREEP_CONFIRMED (MEMORY CREEP), ");
+    let absent = "It is not found there now: is that the right one?";
+    assert!(done(&run(&creep, &push)).ends_with(absent));
+    let found =
+        ["ack", "--run", "llm/7b", "--rank", "3", "--reason", "r", "--kind", "HIGH PRESSURE"];
+    assert!(!done(&run(&found, &push)).contains(absent));
 }
 
 #[test]
@@ -260,10 +265,32 @@ fn only_rank_needs_no_number_and_the_host_has_no_reserved_memory() {
     }
     let two = stepmem(&["explain", &folder.write("two.jsonl", &lines(2))], &[], b"");
     two.fails(1, "run job has 2 ranks; name one with --rank: 0, 1");
+    let path = folder.path("two.jsonl").display().to_string();
+    for (arguments, said) in [
+        (
+            &["--rank", "3"][..],
+            "no train step of rank 3, and no sample by time; run job has the ranks 0, 1",
+        ),
+        (
+            &["--run", "nope"],
+            "no train step of any rank of run nope, and no sample by time; it has the runs job",
+        ),
+    ] {
+        stepmem(&[&["explain"], arguments, &[&path]].concat(), &[], b"").fails(1, said);
+    }
     let exporter = Exporter::start(&[]);
     exporter.push(&[record(5, 1)]);
     let url = format!("http://{}", exporter.web);
     assert!(done(&run(&["explain"], &url)).starts_with("Run job, rank 5"));
+    for steps in [1..450, 450..900] {
+        exporter.push(&steps.map(|step| record(5, step)).collect::<Vec<_>>());
+    }
+    let live = run(&["explain"], &url);
+    assert!(
+        done(&live).contains("MEMORY CREEP") && !done(&live).contains("eserved"),
+        "{}",
+        live.out
+    );
     exporter.push(&[record(6, 1)]);
     assert!(run(&["explain"], &url).err.contains("name one with --rank: 5, 6"));
 }

@@ -53,10 +53,27 @@ REFUSED = [
     ({"replicas": 2}, "replicas"),
     ({"settings": {"creep.critical-etta": "6h"}}, "creep.critical-etta"),
     ({"settings": {"rank.max": "abc"}}, "rank.max"),
-    ({"settings": {"rank.max": 100000}}, "100000 is not 1 to 65536"),
+    ({"settings": {"rank.max": 100000}}, 'settings.rank.max: "100000" is not an integer of 1 to 65536'),
+    ({"settings": {"rank.max": 0.5}}, 'settings.rank.max: "0.5" is not an integer of 1 to 65536'),
+    ({"settings": {"rank.max": [1, 2]}}, "settings.rank.max: takes one value, not 2"),
+    ({"settings": {"rank.max": "x", "rank.ttl": "5x"}}, '"x" is not an integer of 1 to 65536\nsettings.rank.ttl: "5x" is not a duration'),
+    ({"settings": {"creep.warmup-steps": -5}}, 'settings.creep.warmup-steps: "-5" is not [RUN=]N, with an integer of 0 to 1000000'),
+    ({"settings": {"creep.warmup-steps": ["23", "llm=many"]}}, '"llm=many" is not [RUN=]N'),
     ({"settings": {"creep.capacity": "20GG"}}, "creep.capacity"),
+    ({"settings": {"creep.capacity": "2G"}}, '"2G" is not a size such as 2GiB, 512MB or 1000000'),
+    ({"settings": {"record.max-bytes": "1KiB"}}, '"1KiB" is not a size of 1 MiB to 1 PiB'),
+    ({"settings": {"record.max-bytes": ""}}, "record.max-bytes"),
+    ({"settings": {"pressure.warning": 92}}, '"92" is not a number of 0 to 10'),
+    ({"settings": {"log.level": "verbose"}}, '"verbose" is none of off, error, warn, info, debug, trace'),
+    ({"settings": {"log.level": False}}, '"false" is none of off, error'),
+    ({"settings": {"otlp.protocol": "http"}}, '"http" is none of http/protobuf, grpc'),
+    ({"settings": {"otlp.endpoint": "localhost:4318"}}, '"localhost:4318" begins with neither http:// nor https://'),
+    ({"settings": {"push.listen-address": "9478"}}, '"9478" is not HOST:PORT or :PORT'),
+    ({"settings": {"web.listen-address": ":1"}}, "settings.web.listen-address: none has port 9477, at which the pod is scraped: set port"),
+    ({"resources": {"limits": {"memory": "10Mi"}}}, "resources.limits.memory: 10Mi is less than the request of 36Mi"),
+    ({"podMonitor": {"interval": "5s"}}, "podMonitor.scrapeTimeout: 10s exceeds the interval of 5s"),
     ({"mode": "daemonset", "settings": {"web.admin": True}}, "secrets.adminToken"),
-    ({"settings": {"rank.ttl": 10}}, "rank.ttl"),
+    ({"settings": {"rank.ttl": 10}}, 'settings.rank.ttl: "10" is not a duration such as 90s, 10m or 6h'),
     ({"settings": {"rank.ttl": "5x"}}, "rank.ttl"),
     ({"settings": {"creep.capacity": "1.2.3"}}, "creep.capacity"),
     ({"settings": {"deadline": "tomorrow"}}, "deadline"),
@@ -634,7 +651,7 @@ def settings_take_precedence(bench):
 
 def arguments_are_known(bench):
     """The program itself accepts the arguments of every mode, and those of settings."""
-    settings = {"settings": {"creep.critical-eta": "3h", "no-nvml": True, "web.listen-address": [":9477", ":9479"], "rank.max": 64}}
+    settings = {"settings": {"creep.critical-eta": "3h", "no-nvml": True, "web.listen-address": [":9477", ":9479"], "rank.max": 64, "push.body-max": 8388608, "creep.capacity": 2.0e9, "creep.warmup-steps": [5, "llm=6"], "pressure.warning": 0.9, "record.max-bytes": "1.5 GiB", "log.level": "debug", "otlp.endpoint": "http://collector:4318", "otlp.interval": "", "deadline": "1h 30m"}}
     for name, (values, version) in MODES.items():
         for extra in [{}, settings]:
             found = [text for name, text in bench.text({**values, **extra}, version).items() if name != "test.yaml"]

@@ -35,7 +35,7 @@ const noSlope = ({ creep }) => creep.forEach((signal) => (signal.trend = null));
 
 /** Every state that the page tells apart, and what it says of the rank then. */
 const STATES = {
-  "a leak": [changed("creep"), ["MEMORY CREEP", "per step", "in about", "train.py:151 in training_step", "Trainer.history", "no innocent cause fits steps"]],
+  "a leak": [changed("creep"), ["MEMORY CREEP", "per step", "in about", "train.py:151 in training_step", "Trainer.history", "21.4 GiB at step 4,539", "no innocent cause fits steps"]],
   "the end of a leak": [changed("oom"), ["OUT OF MEMORY", "ended (oom)", "OutOfMemoryError", "train.py:151"]],
   "a rank that is not judged yet": [
     changed("creep", (answers, rank) => {
@@ -442,9 +442,9 @@ const checks = {
   },
 
   async "an exporter that comes back is live again"(reader) {
-    await reader.open(changed("creep"));
+    await reader.open(changed("creep", ({ status }) => (status.exporter.ends_with_command = true)));
     await reader.page.route("**/api/v1/status", (route) => route.abort());
-    await reader.page.locator("#unanswered", { hasText: "has not answered" }).waitFor();
+    await reader.page.locator("#unanswered", { hasText: /has not answered.*It ends with its command: see stepmem summary logs/ }).waitFor();
     await reader.page.unroute("**/api/v1/status");
     await reader.page.locator("#unanswered").waitFor({ state: "hidden" });
     await reader.page.locator("#live.is-live").waitFor();

@@ -58,7 +58,7 @@ const checks = {
     assert.match(await it.page.locator(".verdict.is-bad h3").innerText(), /^Leak: 512 B a step, at train\/train\.py:123 train_step$/);
     assert.ok((await colours(it.page, "canvas.areas:not(.over)")) >= 8, "bands");
     assert.ok((await colours(it.page, "canvas.map")) >= 5, "segments");
-    assert.match(await said(it.page), /672 MiB active of 718 MiB reserved\s+after event 9,675, of 12,179 · step 47/);
+    assert.match(await said(it.page), /672 MiB active of 718 MiB reserved\s+after event 9,675 of 12,179 · step 47/);
     const last = it.page.locator(".legend button").last();
     assert.match(await last.innerText(), /train\/train\.py:123 train_step/, "the leaking line lies lowest");
     await holds(it, leak);
@@ -155,7 +155,7 @@ const checks = {
     const active = await events.locator(".list").getAttribute("aria-activedescendant");
     assert.equal(await it.page.locator(`[id="${active}"]`).getAttribute("aria-selected"), "true");
     await it.page.keyboard.press("Enter");
-    const at = (await said(it.page)).match(/after event ([\d,]+), of .* pinned/);
+    const at = (await said(it.page)).match(/after event ([\d,]+) of .* pinned/);
     const shown = Number(at[1].replaceAll(",", ""));
     assert.ok(shown <= last && shown > last - 20, `${shown}: the last sample before it`);
     // A block that was freed in the window: from its free to its allocation, and back.
@@ -187,7 +187,7 @@ const checks = {
 
   async "a failed allocation is marked, explained, and has its segments"() {
     const it = await open(oom);
-    assert.match(await it.page.locator(".verdict.is-bad").innerText(), /Out of memory\s+64\.0 MiB requested at event 2485.*\s+Fragmentation/);
+    assert.match(await it.page.locator(".verdict.is-bad").innerText(), /Out of memory\s+64\.0 MiB requested at event 2,485.*\s+Fragmentation/);
     await it.page.getByRole("button", { name: "when memory ran out" }).click();
     assert.match(await it.page.locator(".key").innerText(), /1\.89 GiB stranded/);
     await holds(it, oom);

@@ -147,6 +147,10 @@ impl Engine {
         }
         is_changed |= found.as_ref().is_some_and(|found| self.take_cause(found, now));
         let transitions = self.judge_if(is_changed, now);
+        if let Event::Ack(ack) = event {
+            let mut found = self.findings.of(ack.subject());
+            receipt.is_found = Some(found.any(|finding| finding.kind == ack.kind()));
+        }
         let mut effects = self.effects(event, now);
         if let Some(found) = found {
             effects.splice(0..0, self.effects_of_cause(found, now));

@@ -102,12 +102,14 @@ pub struct Receipt {
     pub requests: Vec<RankRequest>,
     /// The id of the request that an operator made.
     pub id: Option<Box<str>>,
+    /// Of an acknowledgement: whether its diagnosis is found on its subject.
+    pub is_found: Option<bool>,
 }
 
 impl Default for Receipt {
     /// The receipt of a single record that requests nothing.
     fn default() -> Self {
-        Self { n_records: 1, requests: Vec::new(), id: None }
+        Self { n_records: 1, requests: Vec::new(), id: None, is_found: None }
     }
 }
 

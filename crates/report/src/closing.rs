@@ -134,7 +134,9 @@ pub fn unwatched(has_python: bool, has_torch: bool) -> String {
         (_, true) => {
             "PyTorch was imported, but none of its optimizers stepped (stepmem.step() reports steps of any kind)"
         }
-        (true, false) => "Python ran, but did not import PyTorch",
+        (true, false) => {
+            "Python ran, but imported no PyTorch, nor reported steps itself (stepmem.step() reports steps of any kind)"
+        }
         (false, false) => {
             "no Python started that could be watched (CPython 3.9 or newer; python -I, -E and -S hide the client)"
         }

@@ -16,7 +16,7 @@ pub const FAILED_ON_CODE: u8 = 3;
 pub const UNJUDGED_CODE: u8 = 4;
 
 /// The forms of an option, for errors.
-const EXPECTED: &str = "expected creep, pressure, imbalance or any (each also with :warning), rising, peak:SIZE, \
+const EXPECTED: &str = "expected creep, pressure, imbalance or any (each also with :warning or :critical, which is the default), rising, peak:SIZE, \
     peak:+PERCENT%:SUMMARY or unwatched-ok, several separated by commas";
 
 /// The condition that growth fails before it is creep.
@@ -116,7 +116,7 @@ impl FailOn {
             let known = budget.map_or_else(|| verdict(part), peak);
             let known = known.ok_or_else(|| match budget {
                 Some(size) if !size.starts_with('+') => {
-                    format!("{size:?} is not a size such as 20GiB or 20GB")
+                    format!("{size:?} is not a size with its unit, such as 20GiB or 20GB")
                 }
                 _ => EXPECTED.to_owned(),
             })?;
@@ -141,10 +141,11 @@ fn verdict(text: &str) -> Option<GateTest> {
     Some(GateTest::Verdict(*subject, severity))
 }
 
-/// Parses `SIZE` or `+PERCENT%:SUMMARY`.
+/// Parses `SIZE`, which has a unit so that 20 is not 20 bytes, or `+PERCENT%:SUMMARY`.
 fn peak(text: &str) -> Option<GateTest> {
     let Some(relative) = text.strip_prefix('+') else {
-        return parse_size(text).map(GateTest::Peak);
+        let has_unit = text.ends_with(|last: char| last.is_alphabetic());
+        return parse_size(text).filter(|_| has_unit).map(GateTest::Peak);
     };
     let (percent, path) = relative.split_once("%:")?;
     let percent = percent.parse::<f64>().ok().filter(|it| (0.0..=1000.0).contains(it))?;
@@ -469,6 +470,8 @@ mod tests {
             "peak",
             "peak:",
             "peak:0",
+            "peak:20",
+            "peak:20000000000",
             "peak:lots",
             "peak:+5%",
             "peak:+5%:",

@@ -130,11 +130,20 @@ impl fmt::Display for CodeLine {
     }
 }
 
-/// Returns the end of a path: the file and its folder.
+/// Returns the end of a path: the file and its folder, however a program was named at its start
+/// (`train.py`, `./train.py`).
 pub fn short_path(path: &str) -> String {
-    let parts: Vec<&str> = path.rsplit(['/', '\\']).take(SHOWN_PARTS).collect();
-    let shown: Vec<&str> = parts.into_iter().rev().filter(|part| !part.is_empty()).collect();
-    shown.join("/")
+    let mut parts = Vec::new();
+    for part in path.split(['/', '\\']).filter(|part| !["", "."].contains(part)) {
+        let is_back = part == ".." && parts.last().is_some_and(|last| *last != "..");
+        if is_back {
+            parts.pop();
+        } else {
+            parts.push(part);
+        }
+    }
+    let shown = parts.len().saturating_sub(SHOWN_PARTS);
+    parts.get(shown..).unwrap_or_default().join("/")
 }
 
 /// A frame of a stack of Python.
@@ -392,6 +401,11 @@ mod tests {
     fn sentences_show_a_file_and_its_folder() {
         for (path, expected) in [
             ("/app/job/train.py", "job/train.py:151 in evaluate"),
+            ("/app/job/./train.py", "job/train.py:151 in evaluate"),
+            ("/app/eval/../job/train.py", "job/train.py:151 in evaluate"),
+            ("/app/job/eval/../train.py", "job/train.py:151 in evaluate"),
+            ("./train.py", "train.py:151 in evaluate"),
+            ("../train.py", "../train.py:151 in evaluate"),
             ("train.py", "train.py:151 in evaluate"),
             ("/train.py", "train.py:151 in evaluate"),
             (r"C:\job\train.py", "job/train.py:151 in evaluate"),

@@ -76,6 +76,11 @@ false
 
 {{/* The endpoint of a PodMonitor or a ServiceMonitor. */}}
 {{- define "stepmem.endpoint" -}}
+{{- with .Values.podMonitor }}
+{{- if and .interval .scrapeTimeout (gt (include "stepmem.milliseconds" .scrapeTimeout | int64) (include "stepmem.milliseconds" .interval | int64)) }}
+{{- fail (printf "podMonitor.scrapeTimeout: %s exceeds the interval of %s" .scrapeTimeout .interval) }}
+{{- end }}
+{{- end }}
 port: stepmem
 path: {{ include "stepmem.metricsPath" . }}
 interval: {{ .Values.podMonitor.interval }}

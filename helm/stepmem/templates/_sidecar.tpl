@@ -122,6 +122,7 @@ Volume mounts of the training containers. Connecting to a socket writes nothing:
 {{/* The container's fields in every mode; `settings` are those of the mode. */}}
 {{- define "stepmem.container" -}}
 {{- $root := .root }}
+{{- include "stepmem.checkSettings" $root }}
 {{- with $root.Values }}
 {{- $socket := printf "%s/push.sock" .socketDirectory }}
 {{- $settings := dict "web.listen-address" (printf ":%v" .port) "push.listen-address" "" "push.unix-socket" $socket }}
@@ -147,6 +148,20 @@ Volume mounts of the training containers. Connecting to a socket writes nothing:
 {{- if not (kindIs "invalid" $value) }}{{ $_ := set $settings $name $value }}{{ end }}
 {{- end }}
 {{- end }}
+{{- $isScraped := false }}
+{{- $web := get $settings "web.listen-address" }}
+{{- range ternary $web (list $web) (kindIs "slice" $web) }}
+{{- if hasSuffix (printf ":%v" $root.Values.port) (toString .) }}{{ $isScraped = true }}{{ end }}
+{{- end }}
+{{- if not $isScraped }}
+{{- fail (printf "settings.web.listen-address: none has port %v, at which the pod is scraped: set port instead" .port) }}
+{{- end }}
+{{- $limit := $resources.limits.memory | toString }}
+{{- $request := get ($resources.requests | default dict) "memory" | toString }}
+{{- $isPlain := regexMatch "^[0-9.]+([kKMGTPE]i?)? [0-9.]+([kKMGTPE]i?)?$" (printf "%s %s" $limit $request) }}
+{{- if and $isPlain (lt (include "stepmem.bytes" $limit | int64) (include "stepmem.bytes" $request | int64)) }}
+{{- fail (printf "resources.limits.memory: %s is less than the request of %s" $limit $request) }}
+{{- end }}
 image: {{ include "stepmem.image" $root }}
 imagePullPolicy: {{ .image.pullPolicy }}
 args:
@@ -158,7 +173,7 @@ args:
   - --{{ $name }}
   {{- end }}
   {{- else if not (kindIs "invalid" .) }}
-  - {{ printf "--%s=%v" $name . | quote }}
+  - {{ printf "--%s=%s" $name (include "stepmem.settingText" .) | quote }}
   {{- end }}
   {{- end }}
   {{- end }}

@@ -12,8 +12,6 @@
 {{- $set := get (.Values.settings | default dict) "rank.max" -}}
 {{- if or (kindIs "invalid" $set) (eq (toString $set) "") -}}
 {{ ternary 1024 64 (eq .Values.mode "daemonset") }}
-{{- else if or (lt ($set | int) 1) (gt ($set | int) 65536) -}}
-{{- fail (printf "settings.rank.max: %v is not 1 to 65536" $set) -}}
 {{- else -}}
 {{ $set | int }}
 {{- end -}}

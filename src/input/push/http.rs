@@ -25,7 +25,9 @@ use crate::net::peer::Peer;
 use crate::net::server::Connection;
 use stepmem_engine::event::{Event, Receipt};
 use stepmem_engine::requests::causes::HoldersReport;
-use stepmem_engine::wire::answer::{encode_accepted, encode_elsewhere, encode_requested};
+use stepmem_engine::wire::answer::{
+    encode_accepted, encode_acknowledged, encode_elsewhere, encode_requested,
+};
 use stepmem_engine::wire::control::{
     decode_ack, decode_device_ack, decode_end, decode_lines_request, decode_release,
     decode_snapshot, decode_snapshot_request,
@@ -367,10 +369,11 @@ impl PushEndpoint {
         let now = (self.clock)();
         self.inbox.counts().add(result, now.since(began));
         match outcome {
-            Ok(Receipt { n_records, requests, id }) => {
-                let body = match id {
-                    Some(id) => encode_requested(&id),
-                    None => encode_accepted(n_records, &requests),
+            Ok(Receipt { n_records, requests, id, is_found }) => {
+                let body = match (id, is_found) {
+                    (Some(id), _) => encode_requested(&id),
+                    (None, Some(is_found)) => encode_acknowledged(is_found),
+                    (None, None) => encode_accepted(n_records, &requests),
                 };
                 ([(CONTENT_TYPE, "application/json")], body).into_response()
             }

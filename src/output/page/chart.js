@@ -62,7 +62,7 @@ export class Chart {
   draw(shown) {
     this.shown = shown;
     attribute(this.box, "aria-label", shown.name);
-    const shape = JSON.stringify([shown.lines.map(({ label, color: of, width, dash }) => [label, of, width, dash]), shown.bands ?? []]);
+    const shape = JSON.stringify([shown.lines.map(({ label, color: of, width, dash, isQuiet }) => [label, of, width, dash, isQuiet]), shown.bands ?? []]);
     if (shape !== this.shape || !this.plot) this.make(shape);
     const data = [shown.time, ...shown.lines.map((line) => line.values)];
     this.plot.setData(data, !this.isZoomed);

@@ -19,7 +19,7 @@ export function commandsOf(rank, pod) {
 }
 
 /** Whether a rank can be asked for a memory snapshot. */
-export const canSnapshot = ({ end, state, device }) => !end && state !== "silent" && Boolean(device) && device !== "host";
+export const canSnapshot = ({ end, state, device }) => !end && state !== "silent" && Boolean(device) && device !== "cpu";
 
 const PUSH_URL = "http://127.0.0.1:9478";
 

@@ -112,7 +112,7 @@ const steps = ({ records, first_step: first, last_step: last }, rank) =>
   isKnown(first) && isKnown(last) ? `${nounOf(rank)}s ${number(first)} to ${number(last)}` : plural(records, "record");
 
 /** A place in the code, by the file and its folder, as sentences have it. */
-export const place = (frame) => inFull({ ...frame, file: frame.file?.split(/[/\\]/).slice(-2).join("/") });
+export const place = (frame) => inFull({ ...frame, file: frame.file?.split(/[/\\](?:\.\/)*/).slice(-2).join("/") });
 
 const inFull = ({ file, line, function: name }) => `${file}${isKnown(line) ? `:${line}` : ""}${name ? ` in ${name}` : ""}`;
 
@@ -121,9 +121,9 @@ function allocated({ at, share_ratio: share, stack = [] }) {
   return { sentence: at ? [{ strong: `\`${place(at)}\`` }, part] : "no line of it is known", lines: stack.map(inFull) };
 }
 
-function held({ name, kind, at, bytes: size, bytes_per_step: slope, fill }, rank) {
+function held({ name, kind, at, bytes: size, bytes_per_step: slope, fill, step }, rank) {
   const where = at ? ` of \`${place(at)}\`` : "";
-  const sentence = [{ strong: name }, ` (${kind})${where}: `, { strong: known(size, bytes) }, `, ${perUnit({ slope_bytes_per_step: slope }, rank).replace(" per ", " more per ")}`];
+  const sentence = [{ strong: name }, ` (${kind})${where}: `, { strong: known(size, bytes) }, `${isKnown(step) ? ` at step ${number(step)}` : ""}, ${perUnit({ slope_bytes_per_step: slope }, rank).replace(" per ", " more per ")}`];
   if (!fill) return { sentence };
   const { items, items_max: most, items_per_step: pace } = fill;
   const until = pace > 0 && most > items ? `; full in about ${plural(Math.ceil((most - items) / pace), nounOf(rank))}` : "";

@@ -12,7 +12,7 @@ export const plural = (n, noun) => `${number(n)} ${noun}${n === 1 ? "" : noun.en
 export const percent = (ratio) => minus(`${Math.round(100 * ratio) || 0}%`);
 export const signed = (ratio) => (Math.round(100 * ratio) > 0 ? "+" : "") + percent(ratio);
 export const milliseconds = (seconds) => `${(1000 * seconds).toFixed(2)} ms`;
-export const date = (unix, options) => new Date(1000 * unix).toLocaleString([], options);
+export const date = (unix, options) => new Date(1000 * unix).toLocaleString("sv", options);
 export const age = (unix, now) => duration(Math.max(now - unix, 0));
 export const ago = (unix, now) => (now - unix < 1 ? "now" : `${age(unix, now)} ago`);
 
@@ -52,7 +52,7 @@ export function oomEta(of) {
   const { oom_eta_seconds: seconds, oom_eta_steps: steps, oom_eta_lower_seconds: least } = of;
   if (isKnown(seconds)) return seconds < 1 ? "< 1 s" : duration(seconds);
   if (isKnown(steps)) return plural(Math.round(steps), nounOf(of));
-  if (isKnown(least)) return least < 1 ? DASH : `≥ ${duration(least)}`;
+  if (isKnown(least)) return `≥ ${duration(least)}`;
   return known(of.oom_eta_lower_steps, (value) => `≥ ${plural(Math.round(value), nounOf(of))}`);
 }
 

@@ -60,8 +60,9 @@ function answered(status) {
 
 function unanswered(error) {
   failedSince ??= Date.now();
-  const when = new Date(failedSince).toLocaleTimeString();
-  const kept = last ? ` Its last answer, of ${date(last.time)}, is below.` : "";
+  const when = new Date(failedSince).toLocaleTimeString("sv");
+  const over = last?.exporter.ends_with_command ? " It ends with its command: see stepmem summary logs." : "";
+  const kept = last ? `${over} Its last answer, of ${date(last.time)}, is below.` : "";
   const why = error.name === "TimeoutError" ? "timed out" : error.message;
   const silence = duration((Date.now() - failedSince) / 1000);
   text($("unanswered"), `The exporter has not answered since ${when} (${silence}): ${why}.${kept}`);

@@ -22,7 +22,7 @@ export function rankShown(rank, past, scale) {
   const blank = ahead.time.map(() => null);
   const before = rows.time.map(() => null);
   const tone = levelColor(growth ? rank.level : 0);
-  const line = (label, values, color, more = {}) => ({ label, values: [...values, ...blank], color, ...more });
+  const line = (label, values, color, more = {}) => ({ label, values: [...values, ...blank], color, isQuiet: !values.some(isKnown), ...more });
   // The projection begins where the line of the peak, or of live memory, ends.
   const from = before.slice(0, -1);
   const projected = (label, values, more = {}) => ({ label, values: [...from, ...values], color: tone, dash: [5, 4], isQuiet: true, ...more });

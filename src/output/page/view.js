@@ -77,9 +77,9 @@ const judged = (subject, findings) => ({ ...subject, findings, level: levelOf(fi
 /** Why a rank has no verdict on its growth yet; `null` once it has, and of exporters that do not say. */
 function pendingRank({ is_judged: isJudged, judging_from_step: step, end }) {
   if (isJudged !== false) return null;
-  if (end) return { label: "too few steps", hint: "It ended before creep detection had seen enough steps" };
+  if (end) return { label: "too few steps", hint: "" };
   const label = isKnown(step) ? `growth judged from step ${number(step)}` : "not judged yet";
-  return { label, hint: "Growth is judged once there are enough steps" };
+  return { label, hint: "" };
 }
 
 /** The ranks whose live memory rises in a straight line, though no finding speaks of it. */

@@ -42,10 +42,10 @@ impl DiagnosisKind {
         matches!(self.about().place, Place::Host { .. })
     }
 
-    /// Returns every title, the worst first, with commas between.
-    pub fn titles() -> String {
-        let titles: Vec<&str> = Self::ALL.iter().map(|kind| kind.about().title).collect();
-        titles.join(", ")
+    /// Returns every label with its title, the worst first, with commas between.
+    pub fn names() -> String {
+        let name = |kind: &Self| format!("{} ({})", kind.label(), kind.about().title);
+        Self::ALL.iter().map(name).collect::<Vec<_>>().join(", ")
     }
 }
 

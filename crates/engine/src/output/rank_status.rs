@@ -80,6 +80,7 @@ impl RankStatus {
                 .of(Signal::Reserved)
                 .reserved_slope()
                 .and_then(|slope| slope.bytes_per_step)
+                .filter(|_| last_train(view).is_some_and(|last| last.reserved.is_some()))
                 .map(|slope| slope.value),
             phases_left_out_total: view.phase_floors.n_left_out(),
             oom_eta_steps: of_device.as_ref().and_then(|trend| trend.oom_eta_steps),

@@ -98,6 +98,16 @@ pub fn encode_requested(id: &str) -> Vec<u8> {
     to_vec(&RequestedBody { accepted: 1, id })
 }
 
+/// Encodes the response to an acknowledgement: whether what it is of is found now.
+pub fn encode_acknowledged(found: bool) -> Vec<u8> {
+    #[derive(Serialize)]
+    struct AcknowledgedBody {
+        accepted: usize,
+        found: bool,
+    }
+    to_vec(&AcknowledgedBody { accepted: 1, found })
+}
+
 /// Encodes the response to a refused request as problem+json (RFC 9457).
 pub fn encode_problem(status: u16, title: &str, detail: &str) -> Vec<u8> {
     #[derive(Serialize)]

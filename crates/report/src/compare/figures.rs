@@ -48,6 +48,8 @@ pub struct RunFigures {
     pub n_ooms: Option<u64>,
     /// The line that leaks, as a memory snapshot or a search of host memory shows it.
     pub leaking_line: Option<String>,
+    /// Set when a rank still pushed when the summary was written.
+    pub is_going_on: bool,
     /// The run's end, where ranks announced that.
     pub end: Option<RunEnd>,
     /// Ascending; empty where the summary has none.
@@ -194,6 +196,7 @@ impl RunFigures {
             worst_rank: None,
             n_lost: None,
             n_ooms: None,
+            is_going_on: false,
             end: None,
             ranks: Vec::new(),
             leaking_line: None,

@@ -38,6 +38,7 @@ pub fn figures(job: &Job) -> RunFigures {
         n_lost: Some(job.n_ranks_missing.into()),
         n_ooms: None,
         leaking_line: leaking_line(ranks),
+        is_going_on: false,
         end: None,
         ranks: ranks.iter().map(rank_figures).collect(),
     }

@@ -8,7 +8,8 @@ use crate::compare::figures::{
 };
 use crate::policy::{PeakMetric, PolicyName};
 use crate::summary::model::{
-    FigureSummary, Issue, IssueEvidence, IssueKind, RankSummary, RankTrend, Summary,
+    FigureSummary, Issue, IssueEvidence, IssueKind, RankOutcome, RankSummary, RankTrend,
+    Summary,
 };
 use stepmem_engine::ranks::basis::Basis;
 use stepmem_types::site::SiteVerdict;
@@ -47,6 +48,7 @@ pub fn figures(summary: &Summary) -> Result<RunFigures, NotASummary> {
         worst_rank: summary.worst_rank.map(|rank| rank.get().into()),
         n_lost: Some(n_lost.saturating_add(coverage.n_ranks_missing.into())),
         n_ooms: (!ooms.is_empty()).then(|| ooms.iter().copied().fold(0, u64::saturating_add)),
+        is_going_on: ranks.iter().any(|rank| rank.state == RankOutcome::Pushing),
         end: end(ranks),
         ranks: ranks.iter().map(|rank| rank_figures(summary, rank)).collect(),
         leaking_line: summary.issues.iter().find_map(leaking_line),

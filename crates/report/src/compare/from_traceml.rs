@@ -52,6 +52,7 @@ pub fn figures(
         worst_rank: of_issue.or(highest),
         n_lost: None,
         n_ooms: None,
+        is_going_on: false,
         end: None,
         ranks: Vec::new(),
         leaking_line: None,

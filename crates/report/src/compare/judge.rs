@@ -286,6 +286,11 @@ fn remarks(runs: Runs<'_>) -> Vec<String> {
         (false, false) => Some("neither run knows its peaks"),
     };
     remarks.extend(without_peaks.map(|who| format!("{who}, so live memory is compared")));
+    for (name, run) in [("old", old), ("new", new)] {
+        if run.is_going_on {
+            remarks.push(format!("the {name} run was going on when its summary was written"));
+        }
+    }
     remarks.extend(leaking_lines(runs));
     if let (Some(before), Some(after)) = (old.steps, new.steps)
         && (before > 2.0 * after || after > 2.0 * before)

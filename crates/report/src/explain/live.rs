@@ -5,7 +5,7 @@
 use crate::explain::story::End;
 use crate::explain::text::{LIVE_BLOCKS, last_word, meanings, what};
 use crate::rank_table::rises_straight;
-use stepmem_detect::Signal;
+use stepmem_detect::{Signal, Test};
 use stepmem_engine::kind::Severity;
 use stepmem_engine::output::status::{FindingStatus, RankStatus, SignalStatus, Status};
 use stepmem_engine::ranks::limits::capacity_words;
@@ -133,9 +133,16 @@ pub fn windows(rank: &RankView<'_>) -> String {
             Table::new([Column::right(2, "records"), Column::left(2, "outcome now")]);
         let n_ends = ends.len();
         let windows = rank.detectors.of(signal).windows(signal, rank.capacity_of(signal));
+        let mut longest = 0.0;
         for window in windows.filter(|window| window.n_samples > 0.0) {
+            let end = End::of(&window.outcome);
+            // A shorter window, in blocks half as long, already has these records.
+            if end == End::Stopped(Test::Blocks) && window.n_samples <= longest {
+                continue;
+            }
+            longest = longest.max(window.n_samples);
             table.row([whole(window.n_samples), last_word(&window)]);
-            ends.push(End::of(&window.outcome));
+            ends.push(end);
         }
         if ends.len() > n_ends {
             page.blank();

@@ -122,7 +122,9 @@ const COMES_AND_GOES: TestWords = TestWords {
     unit: TestUnit::Share,
     did: "grew by too little of what was left",
     reason: |value, limit| {
-        format!("it has used {value} of what there was to grow into, and has to use {limit}")
+        format!(
+            "it has used {value} of what there was to grow into, and has to use {limit} in so short a window"
+        )
     },
     meaning: "has used too little of what is left: short ramps come and go",
 };

@@ -64,7 +64,7 @@ mod tests {
             (
                 failure(Test::ComesAndGoes, 0.02, 0.1),
                 "2.0% < 10%",
-                "it has used 2.0% of what there was to grow into, and has to use 10%",
+                "it has used 2.0% of what there was to grow into, and has to use 10% in so short",
             ),
             (
                 failure(Test::FarOff, 345_600.0, 259_200.0),

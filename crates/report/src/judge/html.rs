@@ -13,7 +13,7 @@ const WIDTH: f64 = 960.0;
 const HEIGHT: f64 = 160.0;
 
 const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:64rem;margin:2rem auto;padding:0 1rem;color:#1a1a1a;background:#fff}\
-pre{overflow-x:auto;font:13px/1.4 ui-monospace,monospace}svg{width:100%;height:auto;background:#f6f6f6}\
+h1,h2{overflow-wrap:anywhere}pre{overflow-x:auto;font:13px/1.4 ui-monospace,monospace}svg{width:100%;height:auto;background:#f6f6f6}\
 polyline{fill:none;stroke:#0b5cad;stroke-width:1.5}line{stroke:#b3261e;stroke-dasharray:4 3}\
 figure{margin:0}figcaption,.times{display:flex;flex-wrap:wrap;justify-content:space-between;gap:0 1.5rem;font-size:13px}\
 figcaption{justify-content:flex-start}i{display:inline-block;width:1.2em;vertical-align:middle;border-top:2px solid #0b5cad}i.limit{border-top:2px dashed #b3261e}\

@@ -17,7 +17,7 @@ use stepmem_engine::findings::{Transition, TransitionState};
 use stepmem_engine::kind::DiagnosisKind;
 use stepmem_types::device::{Attribution, DeviceInfo, DeviceMemory, GpuSample, ProcessMemory};
 use stepmem_types::ids::{GpuUuid, ProcessId, SubjectId};
-use stepmem_types::units::{Bytes, OutOfRange, UnixTime, Uptime};
+use stepmem_types::units::{Bytes, Count, OutOfRange, UnixTime, Uptime};
 
 /// A note on what samples by time cannot show.
 pub const BY_TIME: &str = "Samples by time cannot show optimizer steps, what holds the memory, or a peak between two of them. A push per step \
@@ -67,6 +67,8 @@ pub struct Judged {
     pub verdict: Verdict,
     /// The growth behind the verdict, when it was seen last.
     pub growth: Option<TrendFigures>,
+    /// The seconds that count as loading, and those that a verdict takes after them.
+    pub(super) needs: [f64; 2],
 }
 
 impl Judged {
@@ -86,7 +88,10 @@ impl Judged {
             Verdict::Rising => play.rose,
             Verdict::NoGrowth | Verdict::TooShort => None,
         };
-        Ok(Self { story: play.story, verdict, growth, series })
+        let n_samples = Count::new(u64::try_from(config.creep.blocks_min).unwrap_or(u64::MAX))?;
+        let judging = n_samples.as_f64() * config.process_reading_every.as_secs_f64();
+        let needs = [config.creep.process_warmup_seconds, judging];
+        Ok(Self { story: play.story, verdict, growth, needs, series })
     }
 }
 

@@ -46,7 +46,14 @@ fn unknown(judged: &[Judged]) -> impl Iterator<Item = String> {
     let guessed = n_of(|of| of.series.is_unit_guessed).map(|n_series| {
         format!("Nothing names the unit of {n_series} series: figures of their size are taken as bytes. Give --unit.")
     });
-    without_capacity.into_iter().chain(guessed)
+    let short = judged.iter().find(|of| of.verdict == Verdict::TooShort);
+    let short = short.zip(n_of(|of| of.verdict == Verdict::TooShort)).map(|(of, n_series)| {
+        let [loading, judging] = of.needs.map(duration);
+        format!(
+            "Too short: {n_series} series. The first {loading} count as loading (--creep.process-warmup), and a verdict takes {judging} more."
+        )
+    });
+    short.into_iter().chain(without_capacity).chain(guessed)
 }
 
 /// Returns the series whose story is told: an only one, and those that grew.

@@ -132,7 +132,8 @@ fn head(page: &mut String, report: &DeviceReport<'_>) {
     ));
     let peak = scene.timeline.peak;
     let moment = report.moment(peak.state);
-    let place = match (moment.event, moment.step) {
+    let event = moment.event.map(|event| grouped(event.into()));
+    let place = match (event, moment.step) {
         (Some(event), Some(step)) => format!("at event {event}, in step {step}"),
         (Some(event), None) => format!("at event {event}"),
         _ => "before the first event".to_owned(),
@@ -460,7 +461,7 @@ fn out_of_memory(
 ) {
     section(page, "Out of memory");
     let place = words::failure_place(report, failure);
-    let (requested, event) = (whole_bytes(failure.requested), failure.event);
+    let (requested, event) = (whole_bytes(failure.requested), grouped(failure.event.into()));
     let failed = format!("{requested} requested at event {event}, {place}");
     page.push_str(&wrapped(&failed, "  ", WIDTH));
     stack(page, report, failure.stack, 1);

@@ -157,7 +157,7 @@ pub fn time_left(seconds: f64) -> String {
 /// Writes the least time that is left, for a sentence (`at least 3 h 20 min`).
 pub fn least_time_left(seconds: f64) -> String {
     if seconds < 1.0 {
-        "an unknown time".to_owned()
+        "an unknown time, perhaps at once".to_owned()
     } else {
         format!("at least {}", duration(seconds))
     }
@@ -169,9 +169,7 @@ pub fn time_left_cell(seconds: Option<f64>, least: Option<f64>) -> Option<String
     match seconds {
         Some(seconds) if seconds < 1.0 => Some("< 1 s".to_owned()),
         Some(seconds) => Some(duration(seconds)),
-        None => {
-            least.filter(|least| *least >= 1.0).map(|least| format!("≥ {}", duration(least)))
-        }
+        None => least.map(|least| format!("≥ {}", duration(least))),
     }
 }
 
@@ -225,7 +223,7 @@ mod tests {
         assert_eq!((time_left(1.0), cell(1.0)), ("about 1 s".into(), Some("1 s".into())));
         assert_eq!(
             (least_time_left(0.5), time_left_cell(None, Some(0.5))),
-            ("an unknown time".into(), None)
+            ("an unknown time, perhaps at once".into(), Some("≥ 0 s".into()))
         );
         assert_eq!(
             (least_time_left(60.0), time_left_cell(None, Some(60.0))),

@@ -82,7 +82,7 @@ fn verdicts(html: &mut String, report: &DeviceReport<'_>, detail: Detail) {
             format_args!(
                 "<div class=\"verdict is-bad\"><h3>Out of memory</h3><p>{} requested at event {}, {}.</p><p>{}</p>",
                 whole_bytes(failure.requested),
-                failure.event,
+                grouped(failure.event.into()),
                 escaped(&place),
                 escaped(words::reason(report, failure).words()),
             ),
@@ -108,7 +108,7 @@ fn peak(html: &mut String, report: &DeviceReport<'_>) {
     let peak = report.scene.timeline.peak;
     let moment = report.moment(peak.state);
     let event = match moment.event {
-        Some(event) => format!("at event {event}"),
+        Some(event) => format!("at event {}", grouped(event.into())),
         None => "before the first event".to_owned(),
     };
     let step = moment.step.map_or_else(String::new, |step| format!(", in step {step}"));

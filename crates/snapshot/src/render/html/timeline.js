@@ -248,7 +248,7 @@ export class Timeline {
     const sample = stack.sampleAt(this.cursor ?? 0);
     const state = picture.states[sample];
     const named = this.chosen ?? this.hovered ?? null;
-    const parts = [state > 0 ? `after event ${count(state - 1)}, of ${count(stack.states.at(-1))}` : "before the first event"];
+    const parts = [state > 0 ? `after event ${count(state - 1)} of ${count(stack.states.at(-1))}` : "before the first event"];
     const step = state > 0 ? this.stepAt(state - 1) : null;
     if (step !== null) parts.push(`step ${count(step)}`);
     if (picture.micros) parts.push(elapsed(picture.micros[sample]));
