@@ -126,12 +126,12 @@ fn interval_of_a_rate_has_its_scatter_alone_once_growth_has_gone_on() {
         let values = std::cell::RefCell::new(noise(seed));
         let bytes =
             |step: u32| leak(rate, 300, 10_000)(step) + 64.0 * MEBIBYTE * values.borrow_mut()();
-        let mut watched = Watched::new().run(300, &bytes);
+        let mut watched = Watched::new().run(300, bytes);
         while watched.creeping.is_none() {
-            watched = watched.run(1, &bytes);
+            watched = watched.run(1, bytes);
         }
         let raised = watched.trend().unwrap().slope_bytes_per_unit;
-        let later = watched.run(600, &bytes).trend().unwrap().slope_bytes_per_unit;
+        let later = watched.run(600, bytes).trend().unwrap().slope_bytes_per_unit;
         assert!(raised.lower <= rate && rate <= raised.upper, "{seed}: {raised:?}");
         let ratio = (later.upper - later.lower) / (raised.upper - raised.lower);
         n_narrow += u32::from(ratio < 0.1);
