@@ -7,6 +7,9 @@ use crate::compare::text::value;
 /// A peak or a headroom that differs by less than this share of the old peak is the same; the
 /// host's headroom by less than this share of its memory.
 const PEAK_RATIO_MIN: f64 = 0.02;
+/// Rates that differ by at most this share of the larger one are one rate: a program that is run
+/// again gets other batches.
+const RATE_RATIO_MIN: f64 = 0.02;
 /// A peak differs when it does so by this many deviations of a step from its neighbors, of both
 /// runs together.
 const NOISE_DEVIATIONS: f64 = 3.0;
@@ -169,7 +172,8 @@ fn host_headroom(runs: Runs<'_>) -> Option<KeyedChange> {
     Some(KeyedChange::new("host_headroom_bytes", "least host headroom", change))
 }
 
-/// Slopes differ where a run grows and their intervals do not overlap.
+/// Slopes differ where a run grows, their intervals do not overlap, and they differ by more than
+/// [`RATE_RATIO_MIN`].
 fn growth(runs: Runs<'_>) -> KeyedChange {
     let values = runs.map(|run| Some(run.growth?.slope));
     let is_apart =
@@ -187,8 +191,11 @@ pub fn is_one_rate(runs: Runs<'_>) -> bool {
 }
 
 fn are_rates_apart(runs: Runs<'_>) -> Option<bool> {
-    let OldNew { old, new } = runs.map(|run| run.growth?.interval).known()?;
-    Some(new.lower > old.upper || new.upper < old.lower)
+    let OldNew { old, new } =
+        runs.map(|run| Some((run.growth?.slope, run.growth?.interval?))).known()?;
+    let ((old, of_old), (new, of_new)) = (old, new);
+    let is_notable = (new - old).abs() > RATE_RATIO_MIN * old.abs().max(new.abs());
+    Some(is_notable && (of_new.lower > of_old.upper || of_new.upper < of_old.lower))
 }
 
 /// Returns whether a run grows, or rose for certain by what counts in a peak.
@@ -318,6 +325,8 @@ mod tests {
         assert_eq!(of(growth(true, 3.0), growth(false, 0.0)), Direction::Better);
         assert_eq!(of(growth(false, 0.0), growth(false, 3.0)), Direction::Same);
         assert_eq!(of(growth(false, 0.0), growth(true, 1.5)), Direction::Same);
+        assert_eq!(of(growth(true, 200.0), growth(true, 205.0)), Direction::Worse);
+        assert_eq!(of(growth(true, 200.0), growth(true, 203.0)), Direction::Same);
         assert_eq!(of(run(), growth(true, 3.0)), Direction::Unknown);
     }
 
