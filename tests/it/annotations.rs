@@ -109,7 +109,8 @@ fn full(n_runs: usize) -> Vec<(&'static str, Value)> {
     let of = |idx| {
         Job::new(1, 2)
             .run(&format!("run-{idx}-{}", "x".repeat(100)))
-            .live(|_, _| 79 * GIB)
+            .live(|_, _| 70 * GIB)
+            .peak(|_, _| 79 * GIB)
             .records()
     };
     vec![("/v1/steps", (0..n_runs).flat_map(of).collect())]

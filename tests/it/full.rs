@@ -130,7 +130,8 @@ fn pressure_of_memory_that_was_taken_at_the_start_and_is_level_is_an_info() {
     let (_, status) = replayed(&recording);
     let found = &status["findings"][0];
     let sentence = found["sentence"].as_str().unwrap();
-    let words = "at 94% of 80.0 GiB; 75.0 GiB of it was taken at the start and is level";
+    let words =
+        "at 94% of 80.0 GiB; 75.0 GiB of it was taken at the start, and next to nothing since";
     assert!(sentence.ends_with(words), "{sentence}");
     assert_eq!(found["evidence"]["taken_at_start_bytes"], 75 * GIB);
     assert!(

@@ -343,8 +343,10 @@ impl Figures for PressureEvidence {
         let capacity = Statement::new(Claim::Capacity, capacity).of(bytes);
         let private_pools = self.private_pools_bytes.map(private_pools_statement);
         let taken_at_start = self.taken_at_start_bytes.map(|bytes| {
-            let words =
-                format!("{} of it was taken at the start and is level", whole_bytes(bytes));
+            let words = format!(
+                "{} of it was taken at the start, and next to nothing since",
+                whole_bytes(bytes)
+            );
             let bytes = Count::new(bytes).ok().map(Count::as_f64);
             Statement::new(Claim::TakenAtStart, words).of(bytes)
         });

@@ -20,12 +20,15 @@ pub struct TakenAtStart {
 impl TakenAtStart {
     /// Returns what is live since the first part of the life of a rank on a device. `None` once
     /// live memory was above that at the end of any step, beside growth of any other memory on the
-    /// device, and where the allocator ran out of memory or had to give some up.
+    /// device, where the allocator ran out of memory or had to give some up, and where the peaks of
+    /// steps are unknown.
     pub fn of(input: &DiagnosisInput<'_>, subject: &Subject<'_, '_>) -> Option<Self> {
         let rank = subject.rank().filter(|rank| !rank.identity.is_host())?;
         let is_short = rank.has_retried || rank.oom.is_some();
         let grows = |signal| rank.detectors.trend(signal).is_some_and(Trend::is_growing);
         let grows = OF_DEVICE.into_iter().any(grows) || others_grow(input, rank);
+        // What steps take on top is known.
+        rank.lifetime.means(Kept::PeakAllocated).next()?;
         let bytes = rank.lifetime.means(Kept::Allocated).next()?;
         let (most, _) = rank.lifetime.allocated.max?;
         let left = |of: Pressure| of.capacity.as_f64() * (1.0 - of.ratio);

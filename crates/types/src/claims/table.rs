@@ -167,7 +167,7 @@ claims! {
             needs ["never_live_ratio"], when "a fifth or more of the capacity was reserved and never live", EXACT;
         PrivatePools "private_pools"(Bytes): "… of it is in private pools (CUDA graphs, MemPools)",
             needs ["private_pools_bytes"], when "a fifth or more of the capacity", EXACT;
-        TakenAtStart "taken_at_start"(Bytes): "… of it was taken at the start and is level",
+        TakenAtStart "taken_at_start"(Bytes): "… of it was taken at the start, and next to nothing since",
             needs ["taken_at_start_bytes"], when "live memory has not risen since the first part of its life, and all that comes on top could be twice as much", EXACT;
         Imbalance "imbalance"(Ratio): "its peak is …% above the median of the other ranks",
             needs ["imbalance_ratio", "median_bytes"], when "the peak of a rank stands out", EXACT;
