@@ -8,9 +8,8 @@ use anyhow::Context;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
 use crate::commands::snapshot_file::NotASnapshot;
-use crate::config::error::ConfigError;
 use crate::config::keys::FILE_VARIABLE;
-use crate::config::settings::Settings;
+use crate::config::settings::{ConfigError, Settings};
 use crate::config::sources::{Leniency, Sources};
 use crate::config::table::{SETTINGS, Setting};
 use crate::exporter::summaries::directory::folder_name;

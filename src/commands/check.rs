@@ -11,8 +11,7 @@ use crate::commands::args::{self, CommandError, CommandRow, Exit, with_settings}
 use crate::commands::credentials::credential_args;
 use crate::commands::failure::ERROR_CHARS_MAX;
 use crate::commands::live::LiveExporter;
-use crate::config::error::ConfigError;
-use crate::config::settings::{PushSocket, Settings};
+use crate::config::settings::{ConfigError, PushSocket, Settings};
 use crate::config::web_file::WebFile;
 use crate::exporter::collectors::nvml;
 use crate::exporter::listen::opened;

@@ -4,18 +4,8 @@ use std::fmt;
 use std::net::SocketAddr;
 
 use crate::config::keys;
-use crate::config::settings::Settings;
 use stepmem_types::units::OutOfRange;
 use stepmem_types::url::shown;
-
-/// All mistakes in the settings, one per line.
-#[derive(Debug, thiserror::Error)]
-#[error("{}", lines(.mistakes))]
-pub struct ConfigError {
-    pub mistakes: Vec<Mistake>,
-    /// What the other settings, and defaults, make: for what else is wrong.
-    pub usable: Box<Settings>,
-}
 
 /// A setting that a sidecar found wrong at its start and runs without.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,10 +21,6 @@ impl fmt::Display for StartupProblem {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{}: {}", self.setting, self.reason)
     }
-}
-
-fn lines(mistakes: &[Mistake]) -> String {
-    mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 
 /// One mistake in the settings.

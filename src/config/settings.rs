@@ -15,6 +15,19 @@ use stepmem_engine::config::EngineConfig;
 use stepmem_engine::requests::snapshots::SnapshotSettings;
 use stepmem_types::device::PodName;
 
+/// All mistakes in the settings, one per line.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", lines(.mistakes))]
+pub struct ConfigError {
+    pub mistakes: Vec<Mistake>,
+    /// What the other settings, and defaults, make: for what else is wrong.
+    pub usable: Box<Settings>,
+}
+
+fn lines(mistakes: &[Mistake]) -> String {
+    mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+}
+
 /// The settings of `serve`. A test compares the default with that of the table.
 #[derive(Clone, Debug)]
 pub struct Settings {

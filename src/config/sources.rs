@@ -7,8 +7,8 @@ use std::path::PathBuf;
 
 use crate::config::devices::DeviceEnvironment;
 use crate::config::environment::{self, Environment};
-use crate::config::error::{ConfigError, Mistake, StartupProblem};
-use crate::config::settings::{Draft, Settings, StartMode};
+use crate::config::error::{Mistake, StartupProblem};
+use crate::config::settings::{ConfigError, Draft, Settings, StartMode};
 use crate::config::table::{SETTINGS, Setting};
 use crate::config::web_file::WebFile;
 use crate::config::{file, keys, misspelt, otlp};

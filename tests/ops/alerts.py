@@ -159,7 +159,7 @@ def tested(names):
         if not path.exists():
             yield f"{name}: no {path.relative_to(ROOT)}"
             continue
-        checks = [check for test in yaml.safe_load(path.read_text())["tests"] for check in test["alert_rule_test"]]
+        checks = [check for test in yaml.safe_load(path.read_text())["tests"] for check in test.get("alert_rule_test", [])]
         fires = [check for check in checks if check["exp_alerts"]]
         if not fires or len(fires) == len(checks):
             yield f"{name}: {path.relative_to(ROOT)} does not show that it fires, or that it does not"
