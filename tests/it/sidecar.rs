@@ -54,13 +54,12 @@ fn a_sidecar_by_a_value_that_no_switch_takes_is_still_a_sidecar() {
 
 #[test]
 fn a_taken_port_of_the_page_is_replaced_and_one_of_pushes_is_left_out() {
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = taken.local_addr().unwrap().to_string();
-    let arguments =
-        ["--web.listen-address", address.as_str(), "--push.listen-address", address.as_str()];
+    let taken = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    let [web, push] = taken.each_ref().map(|of| of.local_addr().unwrap().to_string());
+    let arguments = ["--web.listen-address", &web, "--push.listen-address", &push];
     let exporter = Exporter::start_sidecar(&arguments, &[]);
-    assert_named(&exporter, "web.listen-address", &format!("{address} is taken; port "));
-    assert_named(&exporter, "push.listen-address", &format!("cannot listen on {address}"));
+    assert_named(&exporter, "web.listen-address", &format!("{web} is taken; port "));
+    assert_named(&exporter, "push.listen-address", &format!("cannot listen on {push}"));
     // Its other addresses, and the free port instead of the taken one.
     assert_eq!(exporter.logged("INFO", "\"what\":\"web\""), 2);
     assert_eq!(exporter.logged("INFO", "\"what\":\"push\""), 1);
