@@ -288,6 +288,21 @@ def test_address_that_the_user_set_wins(run, script, exporter):
 
 
 @pytest.mark.parametrize(
+    "variables, reason",
+    [
+        ({"STEPMEM_DISABLED": "1"}, "STEPMEM_DISABLED is set, which turns the client off"),
+        ({"STEPMEM_DISABLED": "yes"}, "STEPMEM_DISABLED is set, which turns the client off"),
+        ({"STEPMEM_PUSH_URL": "http://127.0.0.1:9"}, "STEPMEM_PUSH_URL is set, so what ranks report goes to another exporter"),
+        ({"STEPMEM_DISABLED": "0"}, "Python ran, but imported no PyTorch"),
+    ],
+)
+def test_variable_that_keeps_the_client_away_is_the_reason(run, variables, reason):
+    ended = python(run, "-c", "import stepmem" if "STEPMEM_PUSH_URL" in variables else "pass", **variables).ended()
+    assert ended.code == 0
+    assert f"stepmem: nothing was watched: {reason}" in " ".join(ended.err.split()), ended.err
+
+
+@pytest.mark.parametrize(
     "arguments, reason",
     [
         (["-I", "-c", "pass"], "no Python started that could be watched"),

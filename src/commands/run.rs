@@ -182,9 +182,9 @@ fn start(matches: &ArgMatches) -> Result<Exit, CommandError> {
     let gate = gate(matches, world::size(&command))
         .context("the command was not started")
         .map_err(|error| CommandError { exit: Exit::Unread, error })?;
-    if let Some(path) = matches.get_one::<PathBuf>(SUMMARY_JSON) {
-        let shown = path.display();
-        let what = || format!("the command was not started: --{SUMMARY_JSON}: {shown}");
+    for name in [SUMMARY_JSON, ATTEMPTS] {
+        let Some(path) = matches.get_one::<PathBuf>(name) else { continue };
+        let what = || format!("the command was not started: --{name}: {}", path.display());
         writable::file(path).with_context(what)?;
     }
     let launch = CommandLaunch {

@@ -164,7 +164,7 @@ fn print_show(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<()> {
     };
     writeln!(out, "{}: {about}", shown(&path))?;
     if reports.is_empty() {
-        writeln!(out, "no device has segments or events")?;
+        writeln!(out, "{}", opened.nothing(&common))?;
     }
     for report in &reports {
         writeln!(out, "\n{}", text::device(report, &question).trim_end())?;

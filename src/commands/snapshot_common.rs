@@ -192,6 +192,22 @@ pub(super) struct Opened {
 }
 
 impl Opened {
+    /// Returns that there is nothing to show, with the devices that the snapshot has if another one
+    /// is asked for.
+    pub(super) fn nothing(&self, common: &Common) -> String {
+        let known: Vec<String> =
+            self.snapshot.devices.iter().map(|device| device.index.to_string()).collect();
+        match (common.device, known.as_slice()) {
+            (Some(only), [known]) => {
+                format!("no device {only}: the snapshot has device {known}")
+            }
+            (Some(only), [_, ..]) => {
+                format!("no device {only}: the snapshot has devices {}", known.join(", "))
+            }
+            _ => "no device has segments or events".to_owned(),
+        }
+    }
+
     pub(super) fn reports(&self, common: &Common) -> Vec<DeviceReport<'_>> {
         let devices = self.snapshot.devices.iter();
         devices

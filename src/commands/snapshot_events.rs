@@ -223,7 +223,7 @@ fn print(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<()> {
         format!("{}, pickle protocol {}", whole_bytes(opened.bytes), opened.snapshot.protocol);
     writeln!(out, "{}: {about}", shown(&path))?;
     if reports.is_empty() {
-        writeln!(out, "no device has segments or events")?;
+        writeln!(out, "{}", opened.nothing(&common))?;
     }
     let names =
         moments.iter().flatten().map(|(_, name)| name.as_str()).chain(std::iter::repeat(""));

@@ -19,16 +19,18 @@ use tokio::net::unix::OwnedReadHalf;
 use tokio::sync::mpsc;
 use tokio::task;
 
+use crate::config::environment;
 use crate::exporter::notices::{Notice, PlannedSoFar, SummaryNotice};
 use crate::exporter::summaries::directory::WrittenFiles;
+use crate::run::environment::PUSH_URL;
 use crate::run::processes::{CommandState, Ready};
 use crate::run::supervisor::KILLED_BY;
 use crate::run::terminal::{self, say};
 use stepmem_engine::findings::{Transition, TransitionState};
 use stepmem_engine::kind::{DiagnosisKind, Severity};
 use stepmem_report::closing::{
-    ClosingFiles, ClosingRun, cleared_line, closing, ended_line, finding_line, oom_kills_line,
-    unwatched,
+    ClosingFiles, ClosingRun, KeptAway, cleared_line, closing, ended_line, finding_line,
+    oom_kills_line, unwatched,
 };
 use stepmem_types::ids::{Run, SubjectId};
 
@@ -51,13 +53,25 @@ pub(super) struct Traces {
     has_client: bool,
     has_python: bool,
     has_torch: bool,
+    kept_away: Option<KeptAway>,
 }
 
 impl Traces {
     pub(super) fn read(folder: Option<&Path>, has_client: bool) -> Self {
         let has = |name: &str| folder.is_some_and(|folder| folder.join(name).exists());
-        Self { has_client, has_python: has("python"), has_torch: has("torch") }
+        let (has_python, has_torch) = (has("python"), has("torch"));
+        Self { has_client, has_python, has_torch, kept_away: kept_away() }
     }
+}
+
+/// Returns the variable because of which the client pushes nothing here. A value of the switch that
+/// is none turns it off, too.
+fn kept_away() -> Option<KeptAway> {
+    let is_on = |value: String| !["0", "false"].contains(&value.to_lowercase().as_str());
+    if environment::text("STEPMEM_DISABLED").is_some_and(is_on) {
+        return Some(KeptAway::Disabled);
+    }
+    environment::text(PUSH_URL).map(|_| KeptAway::Elsewhere)
 }
 
 /// The lines that the console has reported, and those to report at the end.
@@ -255,7 +269,7 @@ impl Console {
             [] if !traces.has_client => {
                 "stepmem: nothing was watched, for the reason given at the start\n".to_owned()
             }
-            [] => unwatched(traces.has_python, traces.has_torch),
+            [] => unwatched(traces.has_python, traces.has_torch, traces.kept_away),
             runs => closing(runs, terminal::columns()),
         };
         if self.is_started {

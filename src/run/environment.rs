@@ -11,7 +11,7 @@ use crate::run::processes::Ready;
 pub(super) type Words = Vec<CString>;
 
 /// The variables of the client.
-const PUSH_URL: &str = "STEPMEM_PUSH_URL";
+pub(super) const PUSH_URL: &str = "STEPMEM_PUSH_URL";
 const TOKEN_FILE: &str = "STEPMEM_PUSH_TOKEN_FILE";
 const TRACES: &str = "STEPMEM_TRACES";
 const SNAPSHOT_DIRECTORY: &str = "STEPMEM_SNAPSHOT_DIRECTORY";

@@ -145,7 +145,9 @@ fn pinned_memory_has_a_section_with_its_sums_and_lines() {
         assert!(shown.contains(said), "{said}: {shown}");
     }
     // Whatever device is asked for: it is of none.
-    assert!(page(&["show", &real(), "--device", "7"]).contains("pinned memory of the host"));
+    let of_another = page(&["show", &real(), "--device", "7"]);
+    assert!(of_another.contains("pinned memory of the host"), "{of_another}");
+    assert!(of_another.contains("\nno device 7: the snapshot has device 0\n"), "{of_another}");
     let older = data("guides/amp1.pickle.gz");
     assert!(!page(&["show", &older]).contains("pinned memory of the host"));
     assert!(self::answer(&["show", &older, "--json"])["pinned"].is_null());

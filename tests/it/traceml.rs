@@ -269,7 +269,9 @@ fn heavy_majority_and_low_outliers_are_seen() {
 
 #[test]
 fn rank_near_its_capacity_is_pressure_and_imbalance() {
-    let job = Job::new(8, 400).live(|rank, _| if rank == 5 { 77 * GIB } else { 39 * GIB });
+    let job = Job::new(8, 400)
+        .live(|rank, _| if rank == 5 { 70 * GIB } else { 32 * GIB })
+        .peak(|rank, _| if rank == 5 { 77 * GIB } else { 39 * GIB });
     let summary = summary(&job.recording());
     let pressure = issue(&summary, "HIGH_PRESSURE").unwrap();
     assert_eq!((&pressure["severity"], &pressure["ranks"]), (&json!("warn"), &json!([5])));
@@ -332,7 +334,8 @@ fn expected_ranks_that_never_push_are_named() {
 
 #[test]
 fn pressure_is_found_before_fifty_steps() {
-    let summary = summary(&Job::new(1, 3).live(|_, _| 79 * GIB).recording());
+    let summary =
+        summary(&Job::new(1, 3).live(|_, _| 70 * GIB).peak(|_, _| 79 * GIB).recording());
     has(&summary, &json!({"diagnosis": {"kind": "HIGH_PRESSURE", "severity": "crit"}}));
 }
 

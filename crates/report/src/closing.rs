@@ -128,9 +128,25 @@ fn beside(snapshot: &SnapshotStatus) -> Option<&str> {
     snapshot.path.as_deref().filter(|path| !path.contains('/'))
 }
 
-/// Returns the reason that there is no summary, as far as traces of Python processes show.
-pub fn unwatched(has_python: bool, has_torch: bool) -> String {
+/// A variable of the environment because of which nothing is pushed to this command.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum KeptAway {
+    /// `STEPMEM_DISABLED`.
+    Disabled,
+    /// `STEPMEM_PUSH_URL`.
+    Elsewhere,
+}
+
+/// Returns the reason that there is no summary, as far as traces of Python processes and the
+/// environment show.
+pub fn unwatched(has_python: bool, has_torch: bool, by: Option<KeptAway>) -> String {
     let reason = match (has_python, has_torch) {
+        (true, _) if by == Some(KeptAway::Disabled) => {
+            "STEPMEM_DISABLED is set, which turns the client off"
+        }
+        (true, _) if by == Some(KeptAway::Elsewhere) => {
+            "STEPMEM_PUSH_URL is set, so what ranks report goes to another exporter, if one is there"
+        }
         (_, true) => {
             "PyTorch was imported, but none of its optimizers stepped (stepmem.step() reports steps of any kind)"
         }

@@ -95,7 +95,7 @@ function chosen({ ranks, findings }) {
   if (own) return { rank: own, isChosen: true };
   const first = findings.find((finding) => isKnown(finding.run));
   const worst = first && ranks.find((of) => of.run === first.run && of.rank === first.rank);
-  const next = worst ?? [...ranks].sort((a, b) => b.level - a.level || timeLeft(a) - timeLeft(b))[0];
+  const next = worst ?? [...ranks].sort((a, b) => b.level - a.level || !!a.end - !!b.end || timeLeft(a) - timeLeft(b))[0];
   return { rank: next, isChosen: false };
 }
 
