@@ -114,8 +114,8 @@ pub(crate) fn slope_interval(
 }
 
 /// Returns the slope of growth since its onset with its interval: that of a line where the
-/// growth is straight, else the average. `None` for fewer than [`SINCE_ONSET_POINTS_MIN`]
-/// points, and where the interval has slopes that are no growth.
+/// growth is straight, else the average. `None` for fewer than eight points, and where the interval
+/// has slopes that are no growth.
 pub fn slope_since_onset(
     points: &[(f64, f64)],
     is_since_changepoint: bool,
