@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Writes the dashboards next to it from the tables in `source/`.
+"""Writes the chart's dashboards, to which this folder links, from the tables in `source/`.
 
     dashboards/build.py            write them
     dashboards/build.py --check    compare only; exits with 1 when one is stale
 
-A table rather than clicks in the UI, so that the same unit, colour, legend and description stand
+A table rather than clicks in the UI, so that the same unit, color, legend and description stand
 wherever a figure is shown, every query is filtered by the same variables, and a renamed metric is
 one edit. Standard library only.
 
@@ -22,7 +22,7 @@ import sys
 sys.dont_write_bytecode = True
 from source import exporter, fleet, rank, run  # noqa: E402
 
-HERE = pathlib.Path(__file__).parent
+CHART = pathlib.Path(__file__).parents[1] / "helm/stepmem/files/dashboards"
 DASHBOARDS = [run.DASHBOARD, rank.DASHBOARD, fleet.DASHBOARD, exporter.DASHBOARD]
 
 
@@ -30,7 +30,7 @@ def main():
     is_check = sys.argv[1:] == ["--check"]
     stale = []
     for dashboard in DASHBOARDS:
-        path = HERE / f"{dashboard.uid}.json"
+        path = CHART / f"{dashboard.uid}.json"
         text = json.dumps(dashboard.json(DASHBOARDS), indent=2, ensure_ascii=False) + "\n"
         if not is_check:
             path.write_text(text)

@@ -159,7 +159,7 @@ RUNS = [
             Column("Ranks", "max by (<BY_RUN>) (run:stepmem_ranks:count{<PLACE>}) and <WORST_RUNS>"),
             Column("Severity", "max by (<BY_RUN>) (topk(50, <SEVERITY>))", cells=SEVERITY_CELLS),
             Column(
-                "Pressure", "<RUN_PRESSURE> and <WORST_RUNS>", "percentunit", PRESSURE_CELLS
+                "Live pressure", "<RUN_PRESSURE> and <WORST_RUNS>", "percentunit", PRESSURE_CELLS
             ),
             Column(
                 "Imbalance",
@@ -183,7 +183,7 @@ RUNS = [
         link=TO_RUN,
     ),
     Histogram(
-        "Pressure over all runs",
+        "Live pressure over all runs",
         (9, 6),
         "Number of runs by the recent peak of live memory of their fullest rank, as a share of "
         "capacity.",
@@ -217,7 +217,7 @@ OVER_TIME = [
         max=600,
     ),
     TimeSeries(
-        "Pressure of the fullest rank, by run",
+        "Live pressure of the fullest rank, by run",
         (8, 7),
         "Recent peak of live memory as a share of capacity, for the ten fullest runs.",
         [query("topk(10, <RUN_PRESSURE>)", "{{run}}")],

@@ -11,7 +11,7 @@ from typing import List
 PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs/diagnoses.md"
 
 # From the mildest diagnosis up, the worse the redder. Neither green, which is healthy elsewhere, nor blue, which is info.
-COLOURS = [
+COLORS = [
     "super-light-yellow",
     "light-yellow",
     "yellow",
@@ -29,11 +29,11 @@ COLOURS = [
 
 @dataclass
 class Kind:
-    """A diagnosis: its value of the label `kind`, its title, and its colour."""
+    """A diagnosis: its value of the label `kind`, its title, and its color."""
 
     label: str
     title: str
-    colour: str
+    color: str
 
 
 def read(page: str) -> List[Kind]:
@@ -41,9 +41,9 @@ def read(page: str) -> List[Kind]:
     found = re.findall(r"^## (.+)\n\n`(\w+)`\. ", page, re.MULTILINE)
     if not found or len(found) != page.count("\n## "):
         raise ValueError(f"{PAGE}: a heading without a diagnosis")
-    # With more diagnoses than colours, the worst share those of the mildest.
-    colours = [COLOURS[rank % len(COLOURS)] for rank in range(len(found))]
-    return [Kind(label, title, colour) for (title, label), colour in zip(found, reversed(colours))]
+    # With more diagnoses than colors, the worst share those of the mildest.
+    colors = [COLORS[rank % len(COLORS)] for rank in range(len(found))]
+    return [Kind(label, title, color) for (title, label), color in zip(found, reversed(colors))]
 
 
 KINDS = read(PAGE.read_text())

@@ -145,7 +145,7 @@ class Panel:
 
 @dataclass
 class Stat(Panel):
-    """A figure; one that is mapped to words colours its background. Legends stand next to their values."""
+    """A figure; one that is mapped to words colors its background. Legends stand next to their values."""
 
     kind = "stat"
     default_thresholds = TEXT
@@ -216,7 +216,7 @@ class StateTimeline(Panel):
 
 @dataclass
 class Heatmap(Panel):
-    """A field of coloured cells, for many series: a line each, by time, at most `points` across."""
+    """A field of colored cells, for many series: a line each, by time, at most `points` across."""
 
     points: int = 60
 

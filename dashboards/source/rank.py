@@ -49,7 +49,8 @@ VERDICT = [
     Stat(
         "Headroom",
         (4, 4),
-        "Memory that the rank can still allocate before its device is full.",
+        "Memory that the rank can still allocate before its device is full: capacity less what others use and less its recent peak. "
+        "The allocator's cache counts as free, but not all of it while memory grows.",
         [instant("min(stepmem_headroom_bytes{<RANK>})")],
         "bytes",
     ),

@@ -62,9 +62,9 @@ VERDICT = [
     Stat(
         "Highest pressure",
         (4, 4),
-        "Recent peak of live memory, or all memory in use on the device, as a share of capacity, of the fullest rank. Reserved "
-        "memory does not count: a healthy caching allocator fills its device.",
-        [instant('max(stepmem_pressure_ratio{<RANKS>,basis=~"allocated|high_water|device"})')],
+        "The highest of live memory at its recent peak, reserved memory and all memory in use on the device, as a share of "
+        "capacity, of the fullest rank: PRESSURE of stepmem status. It includes the allocator's cache, which Headroom does not.",
+        [instant('max(stepmem_pressure_ratio{<RANKS>,basis!="host"})')],
         "percentunit",
         thresholds=PRESSURE,
         min=0,
@@ -202,10 +202,11 @@ ROOM = [
     TimeSeries(
         "Pressure",
         (12, 8),
-        "Recent peak as a share of capacity: the higher of allocated and device memory.",
+        "Recent peak as a share of capacity: the highest of allocated, reserved and device memory. It includes the allocator's "
+        "cache, which Headroom does not.",
         [
             query(
-                'max by (rank) (stepmem_pressure_ratio{<WORST>,basis=~"allocated|high_water|device"})',
+                'max by (rank) (stepmem_pressure_ratio{<WORST>,basis!="host"})',
                 "rank {{rank}}",
             )
         ],
@@ -219,7 +220,8 @@ ROOM = [
     TimeSeries(
         "Headroom",
         (12, 8),
-        "Memory that the rank can still allocate before its device is full.",
+        "Memory that the rank can still allocate before its device is full: capacity less what others use and less its recent peak. "
+        "The allocator's cache counts as free, but not all of it while memory grows.",
         [query("min by (rank) (stepmem_headroom_bytes{<WORST>})", "rank {{rank}}")],
         "bytes",
         fill=0,
@@ -335,7 +337,7 @@ PACE = [
             Column(
                 "Pressure",
                 "max by (run, rank, namespace, pod)"
-                ' (stepmem_pressure_ratio{<RANKS>,basis=~"allocated|high_water|device"})'
+                ' (stepmem_pressure_ratio{<RANKS>,basis!="host"})'
                 " and <WORST_RANKS>",
                 "percentunit",
                 PRESSURE_CELLS,

@@ -1,8 +1,8 @@
-"""Colours, thresholds and overrides that panels share."""
+"""Colors, thresholds and overrides that panels share."""
 
 from .kinds import KINDS
 
-# Thresholds: a colour from a value on; None is from the lowest.
+# Thresholds: a color from a value on; None is from the lowest.
 TEXT = [(None, "text")]
 GREEN = [(None, "green")]
 PRESSURE = [(None, "green"), (0.85, "yellow"), (0.92, "orange"), (0.97, "red")]
@@ -18,15 +18,15 @@ EXPORTER_MEMORY = [(None, "green"), (24 << 20, "yellow"), (32 << 20, "red")]
 def steps(thresholds):
     return {
         "mode": "absolute",
-        "steps": [{"value": value, "color": colour} for value, colour in thresholds],
+        "steps": [{"value": value, "color": color} for value, color in thresholds],
     }
 
 
 def mappings(*states):
-    """Shows a value as a word; each state is (value, text, colour)."""
+    """Shows a value as a word; each state is (value, text, color)."""
     options = {
-        str(value): {"text": text, "color": colour, "index": value}
-        for value, text, colour in states
+        str(value): {"text": text, "color": color, "index": value}
+        for value, text, color in states
     }
     return [{"type": "value", "options": options}]
 
@@ -42,7 +42,7 @@ NVML_UP = mappings((0, "no NVML", "orange"), (1, "answers", "green"))
 JUDGED = mappings((0, "not yet", "#5b6270"), (1, "yes", "green"))
 # What `kinds.worst_kind` returns.
 WORST_KIND = mappings(
-    *((rank, kind.title, kind.colour) for rank, kind in enumerate(reversed(KINDS), 1))
+    *((rank, kind.title, kind.color) for rank, kind in enumerate(reversed(KINDS), 1))
 )
 
 
@@ -55,8 +55,8 @@ def override(name, *properties):
     }
 
 
-def fixed(colour):
-    return ("color", {"mode": "fixed", "fixedColor": colour})
+def fixed(color):
+    return ("color", {"mode": "fixed", "fixedColor": color})
 
 
 def fill(percent):
@@ -81,8 +81,8 @@ def band(name):
     ]
 
 
-def signal_with_band(signal, colour):
-    return [override(f"/^{signal}( low| high)?$/", fixed(colour)), *band(signal)]
+def signal_with_band(signal, color):
+    return [override(f"/^{signal}( low| high)?$/", fixed(color)), *band(signal)]
 
 
 SIGNALS = [
@@ -100,7 +100,7 @@ NESTED = [
     override("allocated", fixed("green"), fill(30)),
 ]
 BY_KIND = [
-    override(kind.title, fixed(kind.colour)) for kind in KINDS
+    override(kind.title, fixed(kind.color)) for kind in KINDS
 ]
 
 
