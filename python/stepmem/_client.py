@@ -194,12 +194,12 @@ class Client:
 
     def _signal_on_deadline(self, number: int) -> None:
         """Sends a signal of the operator's when memory runs out soon, if this is the only rank and the program did not opt in itself."""
-        from ._deadline import signalling
+        from ._deadline import signaling
 
         if (self.process.identity().world_size or 1) > 1:
             warn_once("deadline signal", "STEPMEM_DEADLINE_SIGNAL is for programs of one rank: ranks would get the signal at different steps")
         elif self._deadlines is None:
-            self.on_deadline(signalling(number), self.process.step)
+            self.on_deadline(signaling(number), self.process.step)
 
     def phase_end(self, name: str, n: Optional[int] = None) -> None:
         """Records the end of an evaluation, a checkpoint or a phase that the program names, at step `n` or the last one."""
@@ -437,9 +437,13 @@ class Client:
                 self._malloc.read(self.process.step)
             return
         if self._heap_scans is None:
-            self._heap_scans = HeapScanRequests(self.process, self._on_result, self._malloc)
+            self._heap_scans = HeapScanRequests(self.process, self._on_result, self._malloc, self._held)
             self._has_requests = True
         self._heap_scans.on_request(action)
+
+    def _held(self, is_on_host: bool) -> Optional[int]:
+        recorder = self._recorder
+        return None if recorder is None else recorder.held(is_on_host)
 
     def _on_result(self, result: "SnapshotResult | HoldersResult") -> None:
         """Reports the result of a request to the exporter. Does nothing before the first step."""

@@ -157,7 +157,7 @@ def calling(function: Act, begin: Callable[[], None], end: Callable[[str], None]
     return act
 
 
-def signalling(number: int) -> Act:
+def signaling(number: int) -> Act:
     """Returns what sends this process a signal, if the program has a handler for it at that moment."""
 
     def act(deadline: MemoryDeadline) -> None:

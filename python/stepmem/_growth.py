@@ -16,7 +16,8 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from ._descriptors import opened
 from ._malloc import glibc, given_out, private_bytes
-from ._holders.candidates import EXPLAINED, SHARE_OF_RATE, Holder, Whole
+from ._holders.candidates import Holder, Whole
+from ._holders.criteria import EXPLAINED, SHARE_OF_RATE
 from ._holders.search import Search
 from ._procfs import read, sizes
 from ._torch import cuda_torch

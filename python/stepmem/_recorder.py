@@ -26,7 +26,7 @@ from ._settings import Settings
 from ._signals import raise_if_of_handler
 from ._torch import is_cuda_up, require_cuda
 from ._warn import warn_once
-from ._wire import END_PEAKS, OF_CALLS, PHASES, RECORD, STEP_MAX, UNKNOWN, UNKNOWN_SECONDS
+from ._wire import END_PEAKS, HOST_PARTS, OF_CALLS, PHASES, RECORD, STEP_MAX, UNKNOWN, UNKNOWN_SECONDS
 
 CAPACITY_EVERY = 10.0
 """Interval at which the device's total and free memory are read, in seconds."""
@@ -159,6 +159,21 @@ class Recorder:
                     self._sample_capacity = self._reader.capacity()
                 sample.capacity = self._sample_capacity
             return sample
+
+    def held(self, is_on_host: bool) -> Optional[int]:
+        """Returns the bytes that this process has now, on the host or on its device; None if that cannot be read."""
+        if running:
+            return None
+        try:
+            with step_lock():
+                sample = self._reader.sample()
+        except Exception as error:
+            raise_if_of_handler(error)
+            return None
+        held, parts = sample.allocated, sample.figures(None, 0.0)[1]
+        if is_on_host and not isinstance(self._reader, HostReader):
+            held = parts[HOST_PARTS.index("host_allocated_bytes")]
+        return None if held == UNKNOWN else held
 
     def _append(self, sample: MemorySample, phase_idx: int, noted: int, n_steps: int) -> None:
         now = monotonic()

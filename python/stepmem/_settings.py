@@ -216,13 +216,13 @@ LAUNCHERS = tuple(
 
 
 def read_token(path: str) -> str:
-    """Reads a token: one word of printable ASCII. Raises ValueError or OSError."""
+    """Reads a token: one word of printable ASCII, not empty. Raises ValueError or OSError."""
     try:
         token = _first_bytes(path, TOKEN_FILE_BYTES_MAX).decode("utf-8", "replace").strip()
     except OSError as error:
         raise_if_of_handler(error)
         raise OSError(f"STEPMEM_PUSH_TOKEN_FILE: {error}") from None
-    if any(character < "!" or character > "~" for character in token):
+    if not token or any(character < "!" or character > "~" for character in token):
         raise ValueError(f"STEPMEM_PUSH_TOKEN_FILE: {path} does not hold a single word of printable ASCII")
     return token
 

@@ -308,7 +308,7 @@ def _amount(value: Any) -> Optional[float]:
 class HoldersResult:
     """The result of a search for holders. `fields` reads source files, so it is for the sender's thread."""
 
-    __slots__ = ("error", "first_step", "holders", "last_step", "lines", "objects", "outcome", "request_id")
+    __slots__ = ("error", "first_step", "holders", "last_step", "lines", "objects", "outcome", "request_id", "saw_growth")
 
     def __init__(self, request_id: str, outcome: str) -> None:
         self.request_id = request_id
@@ -319,6 +319,8 @@ class HoldersResult:
         self.last_step: Optional[int] = None
         self.objects: Optional[Tuple[int, int]] = None
         """Objects that were read, and those that were met."""
+        self.saw_growth: Optional[bool] = None
+        """Whether the memory grew meanwhile as that which is searched for."""
         self.holders: List[Any] = []
         """Holders of `_holders`."""
         self.lines: Optional[Dict[str, object]] = None
@@ -330,6 +332,7 @@ class HoldersResult:
         result = HoldersResult(request_id, search.outcome.value)
         result.error, result.holders = search.error, search.holders
         result.first_step, result.last_step, result.objects = search.first_step, search.last_step, search.objects
+        result.saw_growth = search.saw_growth
         return result
 
     def fields(self) -> Dict[str, object]:
@@ -341,6 +344,7 @@ class HoldersResult:
             "first_step": self.first_step,
             "last_step": self.last_step,
             **dict(zip(("objects_read", "objects_met"), self.objects or ())),
+            "saw_growth": self.saw_growth,
             "holders": [_holder_fields(each.located(idx == 0)) for idx, each in enumerate(self.holders)] or None,
             LINES: self.lines or None,
         }

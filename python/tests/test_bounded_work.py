@@ -443,7 +443,7 @@ def test_all_that_searches_do_at_a_steps_end_counts_and_not_slices_alone(monkeyp
     assert kept.is_over and kept.taken == pytest.approx(2.002)
     ticks = itertools.count()
     monkeypatch.setattr(requests, "clock", lambda: float(next(ticks)))
-    served = requests.HeapScanRequests(Process(), lambda result: None, Malloc())
+    served = requests.HeapScanRequests(Process(), lambda result: None, Malloc(), lambda is_on_host: None)
     served.on_request(HeapScanRequest({"id": "h1"}))
     served._current[1].fail("cut")
     served.at_step_end(1)

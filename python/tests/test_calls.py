@@ -322,7 +322,7 @@ def test_moment_without_a_call_is_read_however_rare_among_ends(counted: Any) -> 
 def test_slices_of_a_search_are_shorter_at_the_ends_of_short_calls(counted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     lengths: List[float] = []
     process = counted.calls._process
-    requests = HeapScanRequests(process, lambda result: None, Malloc())
+    requests = HeapScanRequests(process, lambda result: None, Malloc(), lambda is_on_host: None)
     monkeypatch.setattr(Search, "at_step_end", lambda search, step: lengths.append(search.next_seconds))
     requests.on_request(HeapScanRequest({"id": "1", "rank": process.identity().rank}))
     counted.calls.begin(Model, None)

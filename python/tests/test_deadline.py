@@ -168,13 +168,13 @@ def test_child_of_a_fork_does_not_inherit_the_function(fake, train):
 
 
 
-def signalled(fake, train, program: str, **variables: str):
+def signaled(fake, train, program: str, **variables: str):
     named = {"STEPMEM_DEADLINE_SIGNAL": "USR1", **variables}
     return run(fake, train, LOOP.replace("PROGRAM", program), ask(), ask(id="2"), **named)
 
 
 def test_handler_of_the_program_gets_the_signal_once(fake, train):
-    ended, records = signalled(fake, train, "signal.signal(signal.SIGUSR1, lambda number, frame: calls.append(number))")
+    ended, records = signaled(fake, train, "signal.signal(signal.SIGUSR1, lambda number, frame: calls.append(number))")
     assert (ended.code, ended.err, ended.out) == (0, "", f"[{int(signal.SIGUSR1)}]\n")
     assert records[0]["on_deadline"] == "checkpoint" or records[-1]["on_deadline"] == "checkpoint"
 
@@ -190,21 +190,21 @@ def test_handler_of_the_program_gets_the_signal_once(fake, train):
     ],
 )
 def test_program_without_a_handler_gets_no_signal_and_one_warning(fake, train, program):
-    ended, _ = signalled(fake, train, program)
+    ended, _ = signaled(fake, train, program)
     assert (ended.code, ended.out) == (0, "[]\n")
     assert ended.err.count("the program has no handler for it") == 1, ended.err
 
 
 def test_error_of_the_handler_is_the_programs(fake, train):
-    ended, _ = signalled(fake, train, "signal.signal(signal.SIGUSR1, lambda *_: sys.exit(5))")
+    ended, _ = signaled(fake, train, "signal.signal(signal.SIGUSR1, lambda *_: sys.exit(5))")
     assert ended.code == 5
-    ended, _ = signalled(fake, train, "signal.signal(signal.SIGUSR1, lambda *_: 1 / 0)")
+    ended, _ = signaled(fake, train, "signal.signal(signal.SIGUSR1, lambda *_: 1 / 0)")
     assert ended.code == 1 and "ZeroDivisionError" in ended.err
 
 
 def test_one_of_several_ranks_gets_no_signal(fake, train):
     handler = "signal.signal(signal.SIGUSR1, lambda *_: calls.append(1))"
-    ended, records = signalled(fake, train, handler, WORLD_SIZE="2", RANK="0")
+    ended, records = signaled(fake, train, handler, WORLD_SIZE="2", RANK="0")
     assert (ended.code, ended.out) == (0, "[]\n")
     assert ended.err.count("STEPMEM_DEADLINE_SIGNAL is for programs of one rank") == 1, ended.err
     assert not any("on_deadline" in record for record in records)
@@ -212,7 +212,7 @@ def test_one_of_several_ranks_gets_no_signal(fake, train):
 
 def test_function_of_the_program_has_priority_over_the_signal(fake, train):
     handler = "signal.signal(signal.SIGUSR1, lambda *_: calls.append(1)); stepmem.on_memory_deadline(save)"
-    ended, _ = signalled(fake, train, handler)
+    ended, _ = signaled(fake, train, handler)
     assert (ended.code, ended.err) == (0, "")
     assert [call[1] for call in eval(ended.out)] == ["rank 0: it grows"]
 

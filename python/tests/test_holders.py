@@ -163,6 +163,13 @@ def test_search_that_the_programs_end_cuts_short_reports_what_goes_on_growing(ke
         assert 0.8 < holder["bytes_per_step"] / 100_000 < 1.2 and holder["line"] in (4, 5, 7, 9)
 
 
+def test_line_that_fills_a_list_is_known_after_the_programs_end(answer):
+    program = "import stepmem\nkept = []\nfor n in range(100):\n    stepmem.step_end(n)\n    kept.append(bytearray(100_000))\n"
+    (_, result), _ = answer(program, request={"bytes_per_step": 100_000.0})
+    [holder] = result["holders"]
+    assert (holder["name"], holder["line"]) == ("`kept`", 5)
+
+
 CUT_IN_SHIFTS = """
     import stepmem
     class Evaluator:
@@ -316,6 +323,17 @@ class TestPrograms:
         # One in ten may be missed: a search has bounded time, and a busy machine does less in it.
         assert len(missed) * 10 <= len(LEAKING), missed
 
+    @pytest.mark.parametrize("step", [60, 61, 62, 63])
+    def test_a_tensor_that_is_made_anew_is_not_taken_for_another_one_that_has_got_its_id(self, answer, step):
+        (_, *_, result), _ = answer(HERE / "leaking" / "concatenation_beside_losses.py", request_at=step)
+        [holder] = result["holders"]
+        assert holder["name"] == "`outputs`", result
+        assert 16_000 < holder["bytes_per_step"] < 17_000
+
+    def test_cycle_that_is_made_seldom_is_named_by_the_first_scans(self, answer):
+        (_, result), _ = answer(HERE / "leaking" / "cycles_in_level_shifts.py")
+        assert [each["name"] for each in result["holders"]] == ["a reference cycle of `Monitor` objects"]
+
     def test_nothing_is_named_in_healthy_programs(self, answer):
         named = {}
         for program in HEALTHY:
@@ -394,9 +412,16 @@ LEVEL_SHIFTS = """
 @needs_torch[1]
 def test_growth_in_level_shifts_is_named_after_a_scan_that_saw_none(answer):
     (_, first, last), _ = answer(textwrap.dedent(LEVEL_SHIFTS))
-    assert first["outcome"] == "none" and first["last_step"] - first["first_step"] < 90
+    assert first["outcome"] == "none" and first["last_step"] - first["first_step"] < 90 and "saw_growth" not in first  # no rate was named
     assert [each["name"] for each in last["holders"]] == ["`Evaluator.results`"]
     assert last["id"] == first["id"] and last["last_step"] - last["first_step"] >= 100
+
+
+@pytest.mark.parametrize(("every", "outcomes"), [(80, [("none", False), ("named", True)]), (1, [("named", True)])])
+def test_search_that_named_nothing_says_whether_the_memory_grew_meanwhile(every, outcomes, answer):
+    program = f"import stepmem\nkept = []\nfor n in range(400):\n    stepmem.step_end(n)\n    if n % {every} == {every - 1}:\n        kept.append(b'x' * {every} * 1_000_000)\n"
+    (_, *results), _ = answer(program, request={"bytes_per_step": 1e6, "is_on_host": True})
+    assert [(result["outcome"], result["saw_growth"]) for result in results] == outcomes
 
 
 @needs_torch[0]

@@ -457,5 +457,5 @@ def test_run_with_host_lines_names_the_line_in_the_summary(run, without_cuda, tm
     (tmp_path / "train.py").write_text(TEE)
     ended = python(run, "train.py", options=("--host-lines",), PYTHONPATH=without_cuda, STEPMEM_CAPACITY="1GiB").ended()
     assert ended.code == 0, ended.err
-    found = rf"allocated at \S+/train\.py:{line_of(TEE, 'yield')} \(2[45]\d KiB more/step, all of it; 40 steps traced, longest pause"
+    found = rf"allocated at \S+/train\.py:{line_of(TEE, 'yield')} \(2[45]\d KiB more/step, all of the growth; 40 steps traced, longest pause"
     assert re.search(found, " ".join(ended.out.split() + ended.err.split())), ended.err

@@ -36,7 +36,8 @@ def test_wheel_is_small_and_typed_and_has_no_dependencies(tmp_path):
     # It counts the replays of CUDA graphs, and knows while one is captured, since it was 223 KiB.
     # It ends for a planned restart since it was 225 KiB.
     # It tells the lines that fill items of dictionaries, and counts child processes that it does not read, since it was 233 KiB.
-    assert wheel.stat().st_size < 235 * 1024
+    # It says whether memory grew during a search, and remembers the code that ran when that began, since it was 235 KiB.
+    assert wheel.stat().st_size < 238 * 1024
     with zipfile.ZipFile(wheel) as files:
         names = files.namelist()
         metadata = files.read(f"stepmem_client-{stepmem.__version__}.dist-info/METADATA").decode()

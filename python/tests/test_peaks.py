@@ -1,4 +1,4 @@
-"""The program reads the same peaks as without the client, and each step has its own: against an allocator modelled on PyTorch's."""
+"""The program reads the same peaks as without the client, and each step has its own: against an allocator modeled on PyTorch's."""
 
 from __future__ import annotations
 

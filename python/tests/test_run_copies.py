@@ -107,4 +107,4 @@ def test_directory_of_two_launches_is_not_one_run(run, script, without_cuda, tmp
 
 def test_directory_without_a_summary_is_said_to_have_none(tmp_path: pathlib.Path):
     said = subprocess.run([BINARY, "summary", str(tmp_path)], capture_output=True, text=True)
-    assert said.returncode != 0 and "there is no summary" in said.stderr, said
+    assert said.returncode != 0 and f"{tmp_path}: the directory has no summary (final_summary.json) and no recording (" in said.stderr, said

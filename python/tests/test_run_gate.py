@@ -226,3 +226,15 @@ def test_summary_goes_into_a_pipe_and_one_that_nobody_reads_holds_up_no_end(run,
         assert json.loads(os.read(reader, 1 << 16))["ranks"]
     finally:
         os.close(reader)
+
+
+def test_copy_of_the_summary_has_the_verdict_and_what_it_states(run, script, without_cuda, tmp_path):  # noqa: F811
+    copy = tmp_path / "copy.json"
+    options = ("--fail-on=creep:warning", f"--summary-json={copy}")
+    ended = python(run, script(LEAK), options=options, PYTHONPATH=without_cuda).ended()
+    gate = json.loads(copy.read_text())["gate"]
+    assert (gate["verdict"], gate["exit_code"]) == ("failed", ended.code) == ("failed", 3)
+    assert gate["sentences"][0] in ended.err
+    claims = [each["claim"] for each in gate["statements"]]
+    assert claims[0] == "gate_finding" and claims[-1] == "gate_condition"
+    assert all(each["words"] in gate["sentences"][0] for each in gate["statements"])

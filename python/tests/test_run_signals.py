@@ -16,7 +16,7 @@ import pytest
 from conftest import BINARY, DEADLINE, STUB, await_true, is_alive, is_stopped, start_on_terminal
 from test_run import OPTIONS, STEPS, Run, run, script  # noqa: F401
 
-SIGNALLED = """
+SIGNALED = """
     import os, signal, sys, time
     names = sys.argv[1:]
     def note(number, frame):
@@ -31,8 +31,8 @@ SIGNALLED = """
 CAUGHT = ["SIGINT", "SIGTERM", "SIGQUIT", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGTSTP", "SIGCONT"]
 
 
-def signalled(run, script) -> Run:  # noqa: F811
-    started = run(sys.executable, script(SIGNALLED), *CAUGHT)
+def signaled(run, script) -> Run:  # noqa: F811
+    started = run(sys.executable, script(SIGNALED), *CAUGHT)
     assert started.line() == "ready"
     return started
 
@@ -60,7 +60,7 @@ def rest(started: Run, last: str = "") -> str:
 
 
 def test_signal_to_stepmem_alone_reaches_the_command_once(run, script):  # noqa: F811
-    started = signalled(run, script)
+    started = signaled(run, script)
     for name in CAUGHT:
         started.kill(getattr(signal, name))
         assert started.line() == name
@@ -68,7 +68,7 @@ def test_signal_to_stepmem_alone_reaches_the_command_once(run, script):  # noqa:
 
 
 def test_signal_to_the_whole_group_reaches_the_command_once(run, script):  # noqa: F811
-    started = signalled(run, script)
+    started = signaled(run, script)
     for name in CAUGHT:
         os.killpg(started.pid, getattr(signal, name))
         assert started.line() == name
@@ -76,7 +76,7 @@ def test_signal_to_the_whole_group_reaches_the_command_once(run, script):  # noq
 
 
 def test_signal_to_each_process_that_names_the_command_reaches_it_once(run, script):  # noqa: F811
-    started = signalled(run, script)
+    started = signaled(run, script)
     for _ in range(3):
         await_taken(started, "SIGUSR1")
         subprocess.run(["pkill", "-USR1", "-g", str(started.pid), "-f", "script0.py"], check=True)
@@ -85,7 +85,7 @@ def test_signal_to_each_process_that_names_the_command_reaches_it_once(run, scri
 
 
 def test_signal_reaches_the_command_without_a_signal_monitor(run, script):  # noqa: F811
-    started = signalled(run, script)
+    started = signaled(run, script)
     monitor = started.child("signal-monitor")
     os.kill(monitor, signal.SIGKILL)
     await_true("the end of the monitor", lambda: not is_alive(monitor))

@@ -97,7 +97,7 @@ def test_replays_of_pytorchs_own_class_are_counted(exporter, train):
 
 @pytest.fixture
 def cuda_with(monkeypatch):
-    """PyTorch's own functions, over allocators modelled on its own, as there is no GPU."""
+    """PyTorch's own functions, over allocators modeled on its own, as there is no GPU."""
     import torch
 
     def use(devices):

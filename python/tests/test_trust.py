@@ -191,6 +191,18 @@ def test_token_is_read_anew_when_it_is_refused(tmp_path: pathlib.Path) -> None:
     assert connection.renew_token() and not connection.renew_token()
 
 
+def test_file_without_a_token_is_an_error(tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "token"
+    for text in ("", " \n"):
+        file.write_text(text)
+        with pytest.raises(ValueError, match=f"^STEPMEM_PUSH_TOKEN_FILE: {file} does not hold a single word"):
+            settings(STEPMEM_PUSH_TOKEN_FILE=str(file))
+    file.write_text("kept")
+    connection = Connection(settings(STEPMEM_PUSH_TOKEN_FILE=str(file)))
+    file.write_text("")
+    assert not connection.renew_token(), "the secret is being replaced"
+
+
 SEEDS = [
     ACCEPTED,
     b'HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n[1,2]',

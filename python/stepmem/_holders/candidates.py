@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from .bounds import Chain, Fill, bound_of, ends
+from .criteria import ALIKE, DATA_BYTES_MIN, EXPLAINED, MORE, NEXT_TO_NOTHING, SHARED, SHARE_OF_RATE, WHOLE
 from .heap import BUFFER, LIST, SIZED, TENSOR
 from .heap_scan import HOPS_MAX, Growth
 from .fills import filled
@@ -16,32 +17,8 @@ from .removal import Link, Removal, links_of, removal
 BENEATH_OBJECTS_MAX = 2000
 """Objects below one place that are counted, at most."""
 
-ALIKE = 0.5
-"""The oldest items are like the new ones if they hold at least this share of what those do."""
-
 COUNTED_OBJECTS_MAX = 4000
 """Objects below a container with unlike items that are counted, at most: some 4 ms."""
-
-SHARE_OF_RATE = 0.4
-"""A holder goes on growing at this share of its rate, at least."""
-
-EXPLAINED = 0.1
-"""A holder of less than this share of the growth does not explain it."""
-
-NEXT_TO_NOTHING = 0.02
-"""A holder of less than this share of the growth of host memory does not hold it, if it keeps nothing but what was measured."""
-
-SHARED = 0.5
-"""Two holders of which one has this share of the other's tensors and arrays hold the same."""
-
-MORE = 1.25
-"""A holder that has so many times as much as one that is nearer to the same memory has more of its own, as optimizers have states."""
-
-WHOLE = (0.5, 1.5)
-"""A holder whose growth is within these shares of the whole is most of it."""
-
-DATA_BYTES_MIN = 4096.0
-"""Bytes a step by which a holder without tensors grows, at least, where the whole growth is unknown: programs log numbers."""
 
 
 class Holder(NamedTuple):

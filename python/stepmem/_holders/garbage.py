@@ -12,6 +12,7 @@ import sys
 import types
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
 
+from .criteria import CYCLES_MIN, GROWTH_MIN
 from .heap import BUFFER, CLASS, DICT, LEAF, LIST, RECORD, SET, TENSOR, TUPLE, Heap
 from .heap_scan import HeapScan
 from .names import NOWHERE, Name, spot_of_class, spot_of_code
@@ -33,14 +34,8 @@ OBJECTS_MAX = 300
 LISTING_SECONDS = 0.016
 """Processor time of `between`, at most."""
 
-GROWTH_MIN = 2
-"""By so many objects the youngest generation grows between two scans, or it is not listed."""
-
 RECENT_MAX = 4000
 """With more objects in the youngest generation, no tensors in cycles of a graph are searched for among them."""
-
-CYCLES_MIN = 3
-"""Fewer such tensors are not reported: those of the current step may be in use."""
 
 ITEMS_MAX = 64
 """A larger dictionary is not an object's attributes."""
@@ -87,11 +82,17 @@ def is_growing(marks: List[Mark]) -> bool:
     return len(counts) > 1 and all(more >= less + GROWTH_MIN for less, more in zip(counts, counts[1:]))
 
 
+def stays_young() -> bool:
+    """Returns whether the collector leaves few objects in the youngest generation: they are listed soon, however few of them are new."""
+    is_resting = not gc.isenabled() or not 0 < gc.get_threshold()[0] <= RECENT_MAX
+    return is_resting and gc.get_count()[0] <= RECENT_MAX
+
+
 def between(first: Mark, second: Mark, reached: HeapScan, now: Slice) -> "List[Tuple[Found, Found]]":
     """Returns the objects made between two marks that the scan at the second has not `reached`; with them, as many as are
     read of all.
 
-    It lists the youngest generation once: it is for a search that has found nothing else, of which the marks have grown.
+    It lists the youngest generation once: it is for a search that has found nothing else, of which the marks have grown, or that is small.
     """
     if not HAS_GENERATIONS or gc.get_count()[0] > YOUNG_MAX:
         return []

@@ -12,7 +12,7 @@ from typing import Any, Deque, Dict, List, NamedTuple, Optional, Set, Tuple
 
 from .allowance import clock
 from .heap import BUFFER, CACHE, CLASS, DEQUE, DICT, FINALIZERS, GAPS_ITEMS_MAX, LEAF, LIST, RECORD, SET, SIZED, TENSOR, TUPLE, Heap, Modules
-from .places import FRAME, LIBRARY, Key, Place, Slice
+from .places import FRAME, LIBRARY, Key, Place, Slice, is_made_anew
 from .probe import BUFFER_BYTES_MIN, probe_new
 
 NODES_MAX = 60_000
@@ -334,8 +334,13 @@ class HeapScan:
         if before is None:
             return -1
         match = before.seen.get(self.ids[node], -1)
-        if match >= 0 and before.type_ids[match] == self.type_ids[node]:
+        is_same = match >= 0 and before.type_ids[match] == self.type_ids[node]
+        if is_same and not is_made_anew(self.kinds[node], self.kinds[self.parents[node]]):
             return match
+        at_place = self._match_at_place(node, before)
+        return match if is_same and at_place < 0 else at_place
+
+    def _match_at_place(self, node: int, before: "HeapScan") -> int:
         parent = self.parents[node]
         above = self.matches[parent]
         slot = self.slots[node]

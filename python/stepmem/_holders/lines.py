@@ -15,7 +15,8 @@ from .._malloc import private_bytes
 from .._wire import SCAN_STEPS_DEFAULT
 from .allowance import SLICE_SECONDS
 from .allowance import clock as processor_time
-from .candidates import DATA_BYTES_MIN, EXPLAINED, SHARE_OF_RATE, Holder
+from .candidates import Holder
+from .criteria import DATA_BYTES_MIN, EXPLAINED, HALF_STEPS_MIN, SHARE_OF_RATE, TURNOVER
 from .heap import raise_if_programs
 from .names import Name, Spot
 from .search import HOLDERS_MAX
@@ -37,12 +38,6 @@ TRACES_PER_LOOK = 256
 """Allocations after which a slice looks at the clock."""
 
 BASELINE_STEPS = 32
-
-HALF_STEPS_MIN = 4
-"""Steps in each half of a window, at least."""
-
-TURNOVER = 2.0
-"""A line that allocates more than so many times the growth fills a buffer from which as much is freed."""
 
 ALLOCATING_LINE = "allocating line"
 """Kind of holder: not an object, but the line that allocates what is kept."""

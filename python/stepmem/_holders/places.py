@@ -13,7 +13,7 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
 
 from .._isolation import library
 from . import frames
-from .heap import CACHE, DEQUE, DICT, HERE, LIST, RECORD, SET, SIZED, TENSOR, TUPLE, Heap, Modules, is_foreign, module_dict
+from .heap import BUFFER, CACHE, DEQUE, DICT, HERE, LIST, RECORD, SET, SIZED, TENSOR, TUPLE, Heap, Modules, is_foreign, module_dict
 from .texts import path
 
 Key = Tuple[Any, ...]
@@ -167,6 +167,12 @@ def _content(value: Any) -> Any:
     return value
 
 
+def is_made_anew(kind: int, parent_kind: int) -> bool:
+    """Returns whether an object is found by its place rather than by its id: each step makes tensors and arrays anew, also those of local variables,
+    and gives the id of one that is gone to another."""
+    return parent_kind == FRAME or kind in (TENSOR, BUFFER)
+
+
 def resolve(key: Key, places: List[Place], now: Slice) -> List[Tuple[Any, int]]:
     """Returns the objects from a root to a place, each with its kind; fewer if one is gone."""
     thing = now.roots.thing(key)
@@ -177,7 +183,7 @@ def resolve(key: Key, places: List[Place], now: Slice) -> List[Tuple[Any, int]]:
     for place in places[1:]:
         size = now.heap.size(thing, kind) if kind in SIZED else 0
         children = now.children(thing, kind, size)
-        following = _choose(children, place, kind not in SIZED or kind in (DICT, TUPLE))
+        following = _choose(children, place, kind, now)
         if following is None and kind not in SIZED:
             namespace, following = _in_dictionary(children, place, now)
             found += [] if following is None else [(namespace, DICT)]
@@ -192,7 +198,7 @@ def _in_dictionary(children: List[Any], place: Place, now: Slice) -> Tuple[Any, 
     """Returns the child that is at a place, and the dictionary that holds it since naming another object gave it to its owner."""
     for each in children:
         if now.heap.kind(type(each)) == DICT:
-            following = _choose(now.children(each, DICT, now.heap.size(each, DICT)), place, False)
+            following = _same(now.children(each, DICT, now.heap.size(each, DICT)), place)
             if following is not None:
                 return each, following
     return None, None
@@ -218,11 +224,16 @@ def _slot(children: List[Any], child: Any) -> int:
     return next((slot for slot, each in enumerate(children) if each is child), -1)
 
 
-def _choose(children: List[Any], place: Place, has_places: bool) -> Any:
-    """Returns the child that is at a place: the same object, or one of its type at the same place."""
-    for child in children:
-        if id(child) == place.id and id(type(child)) == place.type_id:
-            return child
-    if has_places and place.slot < len(children) and id(type(children[place.slot])) == place.type_id:
-        return children[place.slot]
-    return None
+def _choose(children: List[Any], place: Place, kind: int, now: Slice) -> Any:
+    """Returns the child of an object of a kind that is at a place: the same object, or one of its type at the same place."""
+    same, at_place = _same(children, place), None
+    if (kind not in SIZED or kind in (DICT, TUPLE)) and place.slot < len(children) and id(type(children[place.slot])) == place.type_id:
+        at_place = children[place.slot]
+    if at_place is not None and (same is None or is_made_anew(now.heap.kind(type(at_place)), kind)):
+        return at_place
+    return same
+
+
+def _same(children: List[Any], place: Place) -> Any:
+    """Returns the child that has the id and the type of a place; None if there is none."""
+    return next((each for each in children if id(each) == place.id and id(type(each)) == place.type_id), None)

@@ -488,9 +488,26 @@ def _loops(steps: List[Step]) -> List[Tuple[int, int]]:
     return found
 
 
+_ran: List[Tuple[types.CodeType, str]] = []
+"""The code that ran on the training thread when the last search began, and its module: nothing else refers to that of a script once it has ended."""
+
+
+def remember_running() -> None:
+    """Remembers the code that runs on this thread."""
+    ran, frame = [], sys._getframe(1)
+    for _ in range(frames.FRAMES_MAX):
+        if frame is None:
+            break
+        name = dict.get(frame.f_globals, "__name__")
+        if type(name) is str and is_own(frame.f_code):
+            ran.append((frame.f_code, name))
+        frame = frame.f_back  # type: ignore[assignment]
+    _ran[:] = ran
+
+
 def codes() -> Iterator[Code]:
-    """Yields the code of the program's modules, and of the functions that run."""
-    waiting: List[Tuple[Any, Code]] = []
+    """Yields the code of the program's modules, and of the functions that run, or ran when the last search began."""
+    waiting: List[Tuple[Any, Code]] = [(code, Code(module_dict(sys.modules.get(name)) or {}, code)) for code, name in _ran]
     for frame in list(sys._current_frames().values()):
         for _ in range(frames.FRAMES_MAX):
             if frame is None:

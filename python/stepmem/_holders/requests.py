@@ -41,9 +41,11 @@ PROBES_MAX = 3
 class HeapScanRequests:
     """The searches of this process. Created at the first request. A new one ends a search that has had a result."""
 
-    def __init__(self, process: Process, on_result: Callable[[HoldersResult], None], malloc: Malloc) -> None:
-        """`on_result` is called when a search begins and when it ends. `malloc` has the readings of the allocator."""
+    def __init__(self, process: Process, on_result: Callable[[HoldersResult], None], malloc: Malloc, held: Callable[[bool], Optional[int]]) -> None:
+        """`on_result` is called when a search begins and when it ends. `malloc` has the readings of the allocator; `held` returns the
+        bytes that the process has, on the host or on its device."""
         self._process = process
+        self._held = held
         self._malloc = malloc
         self._on_result = on_result
         self._ids: Deque[str] = deque(maxlen=REQUEST_IDS_MAX)
@@ -104,7 +106,7 @@ class HeapScanRequests:
     def _begin(self, request: HeapScanRequest) -> None:
         seconds = min(SCAN_SECONDS_MAX, max(SCAN_SECONDS, SCAN_SHARE * self._allowance.left_of_run(time.monotonic())))
         whole = Whole(request.bytes_per_step, request.is_on_host)
-        self._current = request.id, Search(request.n_steps, whole, seconds, self._malloc.rates)
+        self._current = request.id, Search(request.n_steps, whole, seconds, self._malloc.rates, lambda: self._held(whole.is_on_host))
         self._process.follow()
 
     def _refusal(self, request: HeapScanRequest) -> Optional[str]:

@@ -15,10 +15,12 @@ from .._wire import SCAN_STEPS_DEFAULT
 from . import garbage
 from .allowance import SLICE_SECONDS, clock
 from .candidates import Candidate, Holder, Whole, together
+from .criteria import SHARE_OF_RATE
 from .heap import SIZED, Modules, is_profiling, raise_if_programs, without_overrides
 from .heap_scan import Growth, HeapScan
 from .names import NOWHERE, Name
 from .places import FRAME, Slice
+from .removal import remember_running
 
 SCAN_SECONDS = 0.015
 """Processor time of one heap scan, in all its slices; the rest of the heap is then left out."""
@@ -69,8 +71,9 @@ class Search:
         whole: Whole = Whole(),
         scan_seconds: float = SCAN_SECONDS,
         malloc_rates: Callable[[], Optional[Tuple[float, float]]] = lambda: None,
+        held: Callable[[], Optional[int]] = lambda: None,
     ) -> None:
-        """`n_steps` lie between the two scans, at least. `whole` is the growth that is searched for."""
+        """`n_steps` lie between the two scans, at least. `whole` is the growth that is searched for; `held` returns the bytes of that memory."""
         self.outcome: Optional[Outcome] = None
         """The result so far; a search that found nothing may go on."""
         self.is_over = False
@@ -92,6 +95,11 @@ class Search:
         """Processor time of the next slice, at most."""
         self.pauses: List[float] = []
         """Seconds that each slice took."""
+        self.saw_growth: Optional[bool] = None
+        """Whether the memory grew about as fast as the whole between the scans and after them, so that a holder could be seen; None if that is unknown."""
+        self._held = held
+        self._held_at: List[Tuple[int, Optional[int]]] = []
+        """The steps of the first and the second scan, and the bytes of that memory then."""
         self._n_steps = n_steps
         self._scan_seconds = scan_seconds
         self._named_whole = self._whole = whole
@@ -209,13 +217,16 @@ class Search:
 
     def _run(self) -> Iterator[None]:
         """Is the search: yields where a slice ends."""
+        remember_running()
         first = self._first = HeapScan(self._modules)
         yield from self._scan(first)
         began_at = self.first_step = self._step
+        self._held_at = [(self._step, self._held())]
         self._marks.append(garbage.mark(self._step))
         while not self.is_over:
             yield from self._wait_until(began_at + self._n_steps)
             self._second_step = self.last_step = self._step
+            self._held_at[1:] = [(self._step, self._held())]
             self._marks.append(garbage.mark(self._step))  # the scan may not reach what is made while it runs
             rates = self._malloc_rates()
             if rates is not None and self.is_on_host:
@@ -403,11 +414,14 @@ class Search:
 
     def _garbage(self, second: HeapScan) -> "Generator[None, None, List[Holder]]":
         """Names unreachable objects."""
-        if not second.is_complete or len(self._marks) < 2 or not garbage.is_growing([*self._marks, garbage.mark(second.step)]):
+        if not second.is_complete or len(self._marks) < 2:
             return []
-        self.next_seconds = garbage.LISTING_SECONDS
-        yield
-        self.next_seconds = self.slice_seconds
+        if not garbage.stays_young():
+            if not garbage.is_growing([*self._marks, garbage.mark(second.step)]):
+                return []
+            self.next_seconds = garbage.LISTING_SECONDS
+            yield
+            self.next_seconds = self.slice_seconds
         first_mark, second_mark = self._marks[-2:]
         n_steps = max(1, second_mark.step - first_mark.step)
         holders = []
@@ -428,7 +442,8 @@ class Search:
         elif not is_explained and is_profiling():
             is_explained, holders = True, [Holder(PROFILER, 0, 0, 0.0, 0.0, True), *holders]
         self.is_explained = is_explained
-        if holders or self.outcome is None:
+        has_seen, self.saw_growth = self.saw_growth, self._has_grown()
+        if holders or self.outcome is None or self.outcome != Outcome.NAMED and self.saw_growth and not has_seen:
             self._set_result(holders)
         if is_explained or not self._can_repeat():
             self.is_over = True
@@ -436,6 +451,15 @@ class Search:
             self._n_steps = min(FARTHER * self._n_steps, APART_MAX)
         self._second, self._n_checks, self._has_candidates = None, 0, False
         self._candidates, self._marks = [], self._marks[:1]
+
+    def _has_grown(self) -> Optional[bool]:
+        rate, have_grown = self._named_whole.bytes_per_step, []
+        readings = [*self._held_at, (self._step, self._held())] if self._n_checks else self._held_at
+        for (former_step, former), (step, held) in zip(readings, readings[1:]):
+            if rate is None or former is None or held is None:
+                return None
+            have_grown.append(held - former >= SHARE_OF_RATE * rate * (step - former_step))
+        return all(have_grown)
 
     def _can_repeat(self) -> bool:
         is_soon = time.monotonic() - self._began < REPEAT_SECONDS_MAX
