@@ -23,10 +23,7 @@ use std::io::{self, BufRead, BufWriter, Write};
 use std::time::Duration;
 
 use serde_json::json;
-use stepmem_engine::config::EngineConfig;
-use stepmem_engine::engine::Engine;
-use stepmem_engine::event::{Event, Handled};
-use stepmem_engine::requests::tracker::RequestKind;
+use stepmem_engine::{Engine, EngineConfig, Event, Handled, RequestKind};
 use stepmem_types::device::{Attribution, DeviceInfo, DeviceMemory, GpuSample, ProcessMemory};
 use stepmem_types::ids::{GpuUuid, Rank, Run};
 use stepmem_types::step::{Identity, MarkSet, OnDeadline, Phase, StepFigures, StepSample};

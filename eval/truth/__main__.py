@@ -8,9 +8,10 @@ import shutil
 import sys
 import tempfile
 
-from . import outside, planted, programs, recordings, report
+from . import compared, outside, planted, programs, recordings, report
 from .figures import UNDECIDABLE
 from .judge import Statement, judge, judge_program
+from .limits import NoGroup
 from .program_runs import RunFailed, run
 from .recording_runs import RUNS_MAX, Exporter, observe
 
@@ -82,7 +83,11 @@ def of_chunk(chunk):
         for seed in seeds:
             recording = recordings.draw(seed, prefix)
             observed = observe(exporter, recording)
-            statements += judge(f"{recording.name}: {recording.words}", recording.truths, recording.facts, observed)
+            job = f"{recording.name}: {recording.words}"
+            statements += judge(job, recording.truths, recording.facts, observed)
+            if seed % compared.EVERY == 0:
+                told = compared.of_recording(stepmem, folder / recording.name, recording)
+                statements += [Statement(row, outcome, job, step, rank, *more) for row, outcome, step, rank, *more in told]
         return statements
     finally:
         exporter.stop()
@@ -95,6 +100,9 @@ def of_program(of):
     try:
         observed, counted = run(stepmem, python, program, folder)
         statements = judge_program(program, counted, observed)
+    except NoGroup as missing:
+        print(f"SKIPPED program {name}: {missing}", file=sys.stderr)
+        statements = []
     except (RunFailed, KeyError, TypeError, ValueError) as error:
         statements = [Statement("can be judged", UNDECIDABLE, job, 0, 0, repr(error))]
     shutil.rmtree(folder, ignore_errors=True)

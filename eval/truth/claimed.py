@@ -38,7 +38,7 @@ def of_finding(finding: Dict, words: str, step: int, rank: int) -> Iterator:
         name, value = each["claim"], each.get("value")
         told = " ".join(each["words"].split())
         yield "statement and words", (TRUE if told in flat else FALSE), step, rank, told, words
-        yield from _of_words(each, step, rank)
+        yield from of_words(each, step, rank)
         typed = evidence.get(COPIED.get(name))
         if value is not None and typed is not None:
             yield "statement and evidence", (TRUE if is_near(value, typed, 1e-9, 1e-6) else FALSE), step, rank, f"{name} {value:.9g}", f"{typed:.9g}"
@@ -47,7 +47,7 @@ def of_finding(finding: Dict, words: str, step: int, rank: int) -> Iterator:
             yield "statement's interval", (TRUE if known == sorted(known) else FALSE), step, rank, f"{name} {known}", "in order"
 
 
-def _of_words(each: Dict, step: int, rank: int) -> Iterator:
+def of_words(each: Dict, step: int, rank: int) -> Iterator:
     """Compares the figure of a statement with that in its own words."""
     name, value, unit, words = each["claim"], each.get("value"), each.get("unit"), each["words"]
     said = None
@@ -59,7 +59,9 @@ def _of_words(each: Dict, step: int, rank: int) -> Iterator:
         said = min(amounts, key=lambda found: abs(found - abs(value)), default=None)
         least = 1.0 if unit != "B/s" else min(UNITS.values()) / 3600
     elif unit in ("steps", "step", "count"):
-        numbers = [float(found.replace(",", "")) for found in re.findall(r"\d[\d,]*", words)]
+        # Bytes are no steps, and what is full by now is so in none.
+        numbers = [float(found.replace(",", "")) for found in re.findall(r"\d[\d,]*", re.sub(AMOUNT, "", words))]
+        numbers += [0.0] if "by now" in words else []
         said, least = min(numbers, key=lambda found: abs(found - value), default=None), 1.0
     elif unit == "1":
         shares = [float(found) / 100 for found in re.findall(r"(\d+(?:\.\d+)?)%", words)]

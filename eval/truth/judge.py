@@ -9,7 +9,7 @@ from . import agreement, claimed
 from .figures import AMOUNT, CREEPING, FALSE, MISSING, OPENED, RISING, TRUE, UNDECIDABLE, UNSAID, amount, figure, in_words, is_near
 from .observed import Observed
 from .recordings import OUTCOMES
-from .truth import ACCELERATING, GROWS, LEVEL, OPEN, STAIRS, STRAIGHT, Truth
+from .truth import ACCELERATING, GROWS, LEVEL, OF_KERNEL, OPEN, STAIRS, STRAIGHT, Truth
 
 RATE_ERROR, STAIRS_ERROR, TIME_ERROR = 0.10, 0.25, 0.40
 ONSET_RATIO, ONSET_STEPS = 0.10, 30
@@ -21,6 +21,11 @@ STANDARD_ERRORS = 10.0
 """How clear growth has to be by its known noise before silence about it is a fault; below, it is faint."""
 GROWTH_MIN = 64 << 20
 """Bytes of growth before that, too: twice what stepmem calls small."""
+
+UNHEARD_SECONDS = 2.0
+"""Time before a kill whose steps may be lost, twice that between two pushes."""
+RISEN_MIN = 16 << 20
+"""Bytes by which a process has to grow, by its own counter, for that to be a rise: half of what stepmem calls small."""
 
 RECENT_STEPS = 256
 PRESSURE_MIN = 0.92
@@ -55,7 +60,8 @@ def judge_program(program, counted: List[Dict], observed: Observed) -> List[Stat
     """All statements about a program that ran under `stepmem run`, whose own counters know its last step."""
     last = max((line["step"] for line in counted), default=0)
     paces = [(b["time"] - a["time"]) / (b["step"] - a["step"]) for a, b in zip(counted, counted[1:]) if b["step"] > a["step"]]
-    truth = program.truth._replace(last=last, step_seconds=statistics.median(paces) if paces and program.truth.step_seconds else None)
+    resident = tuple((line["step"], line["resident_bytes"]) for line in counted if "resident_bytes" in line)
+    truth = program.truth._replace(last=last, step_seconds=statistics.median(paces) if paces and program.truth.step_seconds else None, resident=resident)
     more = [Statement(row, outcome, program.name, step, 0, *rest) for row, outcome, step, *rest in _program(program, truth, observed)]
     return judge(program.name, {0: truth}, {}, observed) + more
 
@@ -132,7 +138,7 @@ def _verdicts(findings, signals, truth, step, rank, is_by_time) -> Iterator:
             state = recent_state(truth, step)
             outcome = {GROWS: TRUE, OPEN: OPENED, LEVEL: FALSE}[state]
             yield row, outcome, step, rank, kind, f"{state} since step {truth.phase(step).first}"
-    is_said |= any(signal.get("is_straight") for signal in signals if signal["signal"] == truth.signal)
+    is_said |= any(is_rate_said(signal, truth, step) for signal in signals if signal["signal"] == truth.signal)
     if not is_by_time and must_be_said(truth, step):
         true = f"{truth.phase(step).rate:.0f} B/step since step {truth.phase(step).first}"
         yield "growth said", (TRUE if is_said else MISSING), step, rank, "", true
@@ -157,11 +163,30 @@ def tolerance_steps(truth: Truth) -> float:
 
 
 def recent_state(truth: Truth, step: int) -> str:
-    """What memory does at a step, or did within the tolerance before it."""
+    """What memory does at a step, or did within the tolerance before it. It is open where nothing is kept, and the process grows nevertheless."""
     since = step - tolerance_steps(truth)
     ends = [each.first - 1 for each in truth.phases[1:]] + [math.inf]
     states = {phase.state for phase, end in zip(truth.phases, ends) if phase.first <= step and end >= since}
+    if truth.signal == "host" and _has_risen(truth, step):
+        states.add(OPEN)
     return next(state for state in (GROWS, OPEN, LEVEL) if state in states)
+
+
+def _has_risen(truth: Truth, step: int) -> bool:
+    """Whether the process's own counter has risen since the phase of a step began."""
+    of_phase = [resident for at, resident in truth.resident if truth.phase(step).first <= at <= step]
+    return bool(of_phase) and of_phase[-1] - min(of_phase) >= RISEN_MIN
+
+
+def is_rate_said(slope: Dict, truth: Truth, step: int) -> bool:
+    """Whether figures of a slope say the growth of a step: that it rises in a straight line, or a rate that surely is one, and is right."""
+    if slope.get("is_straight"):
+        return True
+    value, lower, upper = (slope.get(f"slope{end}_bytes_per_step") for end in ("", "_lower", "_upper"))
+    if value is None or lower is None or lower <= 0:
+        return False
+    least, greatest, tolerance = true_rate(truth, step)
+    return figure(value, lower, upper, (least, greatest), tolerance)[0] == TRUE
 
 
 def must_be_said(truth: Truth, step: int) -> bool:
@@ -341,7 +366,8 @@ def _figures_of_death(evidence, truth, step, rank) -> Iterator:
         is_so = at <= truth.last if evidence.get("unit") == "calls" else at == truth.last
         yield "step of an error", (TRUE if is_so else FALSE), step, rank, str(at), str(truth.last)
     limit = evidence.get("limit")
-    if truth.limit != "budget" and (limit or {}).get("origin", "device") != truth.limit:
+    # What the kernel limits need not be what did not fit: that may be more than there is.
+    if truth.limit != "budget" and (limit or truth.limit not in OF_KERNEL) and (limit or {}).get("origin", "device") != truth.limit:
         yield "limit of an error", FALSE, step, rank, str(limit), truth.limit
     if limit:
         yield "capacity", (TRUE if limit["bytes"] == int(truth.capacity) else FALSE), step, rank, str(limit["bytes"]), str(truth.capacity)
@@ -454,10 +480,21 @@ def _words(finding, step, rank, has_ended) -> Iterator:
         yield "left after the end", FALSE, step, rank, sentence
 
 
+def _as_heard(truth: Truth, row: Optional[Dict]) -> Truth:
+    """The truth up to the last step that was pushed: a process that is killed takes those of its last moments with it."""
+    heard = ((row or {}).get("last") or {}).get("step")
+    if heard is None or row["state"] != "ended_unannounced" or truth.end != "signal":
+        return truth
+    is_lately = (truth.last - heard) * (truth.step_seconds or 0.0) <= UNHEARD_SECONDS
+    return truth._replace(last=min(truth.last, int(heard))) if is_lately else truth
+
+
 def _summary(truths, facts, observed) -> Iterator:
     summary = observed.summary
+    rows = {row["rank"]: row for row in summary["ranks"]}
+    truths = {rank: _as_heard(truth, rows.get(rank)) for rank, truth in truths.items()}
     for rank, truth in truths.items():
-        row = next((each for each in summary["ranks"] if each["rank"] == rank), None)
+        row = rows.get(rank)
         if row is None:
             yield "rank", MISSING, truth.last, rank
             continue
@@ -473,7 +510,7 @@ def _summary(truths, facts, observed) -> Iterator:
             yield "card: rises straight", (TRUE if is_true else FALSE), truth.last, rank, "is_straight", truth.phase(truth.last).state
         is_by_time = not row["steps"]
         if not is_by_time and must_be_said(truth, truth.last):
-            is_said = is_straight or bool(kinds & {*CREEPING, *RISING, "OUT_OF_MEMORY"})
+            is_said = is_rate_said(row.get("trend") or {}, truth, truth.last) or bool(kinds & {*CREEPING, *RISING, "OUT_OF_MEMORY"})
             true = f"{truth.phase(truth.last).rate:.0f} B/step"
             yield "card: growth said", (TRUE if is_said else MISSING), truth.last, rank, summary["diagnosis"]["status"], true
         if truth.end != "cut_off":

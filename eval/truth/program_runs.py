@@ -11,6 +11,7 @@ import urllib.error
 import urllib.request
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
+from .limits import within
 from .observed import Moment, Observed
 from .programs import Program
 
@@ -46,14 +47,14 @@ def run(stepmem: pathlib.Path, python: pathlib.Path, program: Program, folder: p
         (folder / path).write_text(text)
     # The link of a virtual environment's interpreter must not be resolved: it tells Python where the environment is.
     command = [os.path.abspath(stepmem), "run", "--web.listen-address=127.0.0.1:0", *program.arguments, "--", os.path.abspath(python), "main.py"]
-    with open(folder / "terminal.txt", "wb") as terminal:
-        started = subprocess.Popen(
-            command, cwd=folder, env=_environment(program, folder), stdin=subprocess.DEVNULL, stdout=terminal, stderr=terminal, start_new_session=True
-        )
-    try:
-        answers = _poll(started, program, folder / "terminal.txt")
-    finally:
-        _end(started)
+    with within(program.truth.limit, program.truth.capacity, folder.name) as limited:
+        with open(folder / "terminal.txt", "wb") as terminal:
+            streams = {"stdin": subprocess.DEVNULL, "stdout": terminal, "stderr": terminal}
+            started = subprocess.Popen(command, cwd=folder, env=_environment(program, folder), preexec_fn=limited, start_new_session=True, **streams)
+        try:
+            answers = _poll(started, program, folder / "terminal.txt")
+        finally:
+            _end(started)
     said = (folder / "terminal.txt").read_text(errors="replace")
     counted = _counted(program, folder, said)
     summary, card = _summary(program, folder, said)

@@ -27,6 +27,14 @@ CONCATENATED_MAX = 60 * MIB
 """The same of a tensor that is copied at every step."""
 
 MEMORY_OF_PYTORCH = 500 * MIB
+DATA_OF_PYTORCH = 1536 * MIB
+"""What counts against `ulimit -d` of a process that has imported PyTorch: more than what is in memory."""
+
+OF_MACHINE, OF_KERNEL = 0.3, 0.15
+"""Shares of the programs on the host that only the machine limits, and of those that have one of the kernel's limits."""
+
+KERNEL_SIZES = tuple(n * GIB for n in (2, 3, 4, 6, 8, 12))
+"""Limits of the kernel: the least that leaves room."""
 """What a process needs besides what it keeps, generously."""
 
 TOO_LARGE = 1 << 46
@@ -198,7 +206,7 @@ LEAKS: Dict[str, Keep] = {
                 raise ValueError(f"sample {{step}} is out of range")  {MARK}
             return sample
         """,
-        holders=("kept exception in `$owned`", "kept exception in `$s`", "traceback"),
+        holders=("$owned", "`$s`", "traceback"),
     ),
     "texts": Keep(f'$S.append(f"{{step:07d}} " * ($n // 2))  {MARK}', f"$S = []  {MARK}", backends=(HOST,)),
     "NumPy arrays": Keep(
@@ -940,6 +948,10 @@ NAMES = {
 """Names to draw from, by the word that stands for them in the templates."""
 
 
+CALLS_READ_SECONDS = 0.2
+"""Shortest time from one reading of memory to the next while calls end, as docs/watched.md has it."""
+
+
 class Plan(NamedTuple):
     """What was drawn."""
 
@@ -1135,8 +1147,13 @@ def _limit(source: random.Random, plan: Plan, memory: Memory, kept: Truth) -> Li
     if plan.backend == HOST:
         budgets = [("1536MiB", 1536 * MIB), ("2GiB", 2 * GIB), ("3GiB", 3 * GIB), ("4GiB", 4 * GIB)]
         fitting = [each for each in budgets if kept.kept(plan.last) + MEMORY_OF_PYTORCH < each[1]]
-        if source.random() < 0.6:
+        drawn = source.random()
+        if drawn < OF_MACHINE:
             return Limit(None, "device", {})
+        if drawn < OF_MACHINE + 2 * OF_KERNEL:
+            kind, used = ("data", DATA_OF_PYTORCH) if drawn < OF_MACHINE + OF_KERNEL else ("cgroup", MEMORY_OF_PYTORCH)
+            least = kept.kept(plan.last) + used
+            return Limit(float(next(size for size in KERNEL_SIZES if size > least)), kind, {})
         text, size = source.choice(fitting)
         return Limit(float(size), "budget", {"STEPMEM_CAPACITY": text})
     needed = memory.base + memory.transient
@@ -1170,6 +1187,7 @@ def _program(seed: int, plan: Plan, source: random.Random) -> Program:
         last=plan.last,
         end={"sigterm": "signal", "sigkill": "signal", "exit": "error"}.get(plan.end, plan.end),
         step_seconds=plan.seconds if plan.shape != STAIRS and plan.kept != "torch.cat in a loop" else None,
+        read_every=max(1, round(CALLS_READ_SECONDS / plan.seconds)) if plan.loop.startswith("server") else 1,
         noise=_noise(plan, sizes),
         holders=_holders(plan, keep, words),
         lines=lines,

@@ -17,6 +17,9 @@ MOMENTS = (0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 
 SECONDS_MAX = 120
 LISTENING = re.compile(r'listening address=127\.0\.0\.1:(\d+) what="')
+REQUESTS_MAX = 5
+"""Times that a summary is asked for until its words are the same before and after."""
+
 RUNS_MAX = 48
 """Runs that one exporter sees."""
 
@@ -95,8 +98,17 @@ def observe(exporter: Exporter, recording) -> Observed:
         for rank, outcome in enumerate(outcomes):
             exporter.post(f"/v1/runs/{recording.name}/end", {"rank": rank, "outcome": outcome})
         moments.append(moment(exporter, recording.name, recording.last, has_ended=True))
-    summary = json.loads(exporter.summary(recording.name, "--json"))
-    return Observed(tuple(moments), summary, exporter.summary(recording.name))
+    return Observed(tuple(moments), *summary_and_card(exporter, recording.name))
+
+
+def summary_and_card(exporter: Exporter, run: str):
+    """The summary of a run as JSON and as text, as of one moment: of a run that goes on the time left falls between two requests."""
+    for _ in range(REQUESTS_MAX):
+        summary, card, again = (exporter.summary(run, *more) for more in (("--json",), (), ("--json",)))
+        summary, again = json.loads(summary), json.loads(again)
+        if [issue["summary"] for issue in summary["issues"]] == [issue["summary"] for issue in again["issues"]]:
+            break
+    return summary, card
 
 
 def moment(exporter: Exporter, run: str, step: int, has_ended: bool = False) -> Moment:

@@ -6,7 +6,7 @@ import random
 from .figures import FALSE, MISSING, OPENED, TRUE, UNDECIDABLE, UNSAID
 
 FALSE_MAX = {
-    **dict.fromkeys(("rate", "since", "growth", "left", "headroom", "last headroom", "pace", "share", "card: per step"), 0.01),
+    **dict.fromkeys(("rate", "per second", "since", "growth", "left", "headroom", "last headroom", "pace", "share", "card: per step", "compare: rate"), 0.01),
     **dict.fromkeys(("time left", "least time left", "no growing tensor", "line"), 0.01),
 }
 """The share of a row that may be false: of figures and of what a search found. Of every other row none may be."""

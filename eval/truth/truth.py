@@ -12,6 +12,10 @@ LEVEL, GROWS, OPEN = "level", "grows", "open"
 can know whether it goes on."""
 
 
+OF_KERNEL = ("data", "cgroup")
+"""Limits that the kernel sets: `ulimit -d`, and that of a control group."""
+
+
 class Phase(NamedTuple):
     """Steps from `first` on, until the next phase, during which memory follows one law."""
 
@@ -65,6 +69,8 @@ class Truth(NamedTuple):
     """Lines of the program, any of which is right."""
     signal: str = "allocated"
     """Whose growth the phases are: allocated, reserved, host."""
+    resident: Tuple[Tuple[int, float], ...] = ()
+    """Steps and the bytes that the process had in memory at them, without those of files, by its own counter."""
 
     def phase(self, step):
         """The phase that a step belongs to."""
