@@ -4,7 +4,7 @@ Every figure comes from a process of its own that takes a step every millisecond
 its GPU, half of it running Python; only the call is timed. `step_end` is measured with the exporter up, absent and hanging
 (stopped), over stubbed allocator counters (those of python/tests/stub) and over resident memory. TraceML's
 `trace_step(model)` is measured around an empty block, on the CPU, where it does not read counters; its queues are emptied
-between steps, outside the timed part, and none of its threads runs: all of that is in its favour.
+between steps, outside the timed part, and none of its threads runs: all of that is in its favor.
 
 The table shows processor time of the training thread beside wall time: on a busy machine, only the former is the client's.
 

@@ -10,11 +10,9 @@ use criterion::{
 };
 use prometheus::{Encoder, GaugeVec, Opts, Registry, TextEncoder};
 use stepmem::output::prometheus::{Format, render};
-use stepmem_engine::config::EngineConfig;
-use stepmem_engine::engine::Engine;
-use stepmem_engine::event::Event;
-use stepmem_engine::output::status::{ExporterStatus, Status};
-use stepmem_engine::wire::step::{Layout, decode};
+use stepmem_engine::status::{ExporterStatus, Status};
+use stepmem_engine::wire::{Layout, decode_steps};
+use stepmem_engine::{Engine, EngineConfig, Event};
 use stepmem_types::step::StepSample;
 use stepmem_types::units::Uptime;
 
@@ -41,7 +39,7 @@ fn batch(n_ranks: u32, step: u64) -> String {
 }
 
 fn samples(n_ranks: u32, step: u64) -> Vec<StepSample> {
-    decode(batch(n_ranks, step).as_bytes(), Layout::Json).unwrap()
+    decode_steps(batch(n_ranks, step).as_bytes(), Layout::Json).unwrap()
 }
 
 fn at(step: u64) -> Uptime {
@@ -66,7 +64,7 @@ fn bench_decode(criterion: &mut Criterion) {
         let body = batch(n_ranks, 1);
         group.throughput(Throughput::Elements(n_ranks.into()));
         group.bench_with_input(BenchmarkId::from_parameter(n_ranks), &body, |bencher, body| {
-            bencher.iter(|| decode(black_box(body.as_bytes()), Layout::Json).unwrap());
+            bencher.iter(|| decode_steps(black_box(body.as_bytes()), Layout::Json).unwrap());
         });
     }
 }
